@@ -1,0 +1,137 @@
+"""Forecast: a predictor's answer, physics only: seconds and peak bytes as quantiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.quantiles import probability_below
+
+FloatArray = NDArray[np.float64]
+QUANTITIES = ("step", "epoch", "run")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One answer.
+
+    Attributes:
+        quantity: what `seconds` times: a step, an epoch or a whole run.
+        seconds, peak_bytes: quantiles (p05, p50, p95); NaN where not answered.
+        fit_probability: that the peak stays within device memory, 0 for an impossible plan.
+        floor_seconds: the physical lower bound.
+        parts: exposed seconds of the median step by cause; they add up to the median.
+        memory_parts: bytes of the median peak by cause, on the most-loaded device.
+        distance: from what was measured: 0 beside a measured run, 1 physics alone, more beyond.
+        declined: why there is no answer, or None.
+    """
+
+    quantity: str
+    seconds: tuple[float, float, float]
+    peak_bytes: tuple[float, float, float]
+    fit_probability: float
+    floor_seconds: float
+    parts: Mapping[str, float]
+    memory_parts: Mapping[str, float]
+    distance: float
+    predictor: str
+    declined: str | None = None
+    samples_to_target: tuple[float, float, float] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """Answers as columns: n rows.
+
+    Attributes:
+        seconds, peak_bytes: (n, 3) quantiles; NaN where declined or not answered.
+        fit_probability, floor_seconds, distance: (n,).
+        parts, memory_parts: name to (n,); empty where details were not asked for.
+        declined: (n,) of str or None.
+        samples_to_target: (n, 3) or None.
+    """
+
+    quantity: str
+    seconds: FloatArray
+    peak_bytes: FloatArray
+    fit_probability: FloatArray
+    floor_seconds: FloatArray
+    distance: FloatArray
+    predictor: str
+    declined: NDArray[np.object_]
+    parts: Mapping[str, FloatArray] = field(default_factory=dict)
+    memory_parts: Mapping[str, FloatArray] = field(default_factory=dict)
+    samples_to_target: FloatArray | None = None
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def __getitem__(self, i: int) -> Forecast:
+        return Forecast(
+            quantity=self.quantity,
+            seconds=_row(self.seconds[i]),
+            peak_bytes=_row(self.peak_bytes[i]),
+            fit_probability=float(self.fit_probability[i]),
+            floor_seconds=float(self.floor_seconds[i]),
+            parts={k: float(v[i]) for k, v in self.parts.items()},
+            memory_parts={k: float(v[i]) for k, v in self.memory_parts.items()},
+            distance=float(self.distance[i]),
+            predictor=self.predictor,
+            declined=self.declined[i],
+            samples_to_target=(
+                None if self.samples_to_target is None else _row(self.samples_to_target[i])
+            ),
+            warnings=self.warnings,
+        )
+
+    def take(self, index: NDArray[Any]) -> Forecasts:
+        """Return the rows at the given positions (or where a mask is true)."""
+        return replace(
+            self,
+            seconds=self.seconds[index],
+            peak_bytes=self.peak_bytes[index],
+            fit_probability=self.fit_probability[index],
+            floor_seconds=self.floor_seconds[index],
+            distance=self.distance[index],
+            declined=self.declined[index],
+            parts={k: v[index] for k, v in self.parts.items()},
+            memory_parts={k: v[index] for k, v in self.memory_parts.items()},
+            samples_to_target=(
+                None if self.samples_to_target is None else self.samples_to_target[index]
+            ),
+        )
+
+    @property
+    def answered(self) -> NDArray[np.bool_]:
+        """Which rows have an answer, (n,)."""
+        return np.array([reason is None for reason in self.declined], dtype=bool)
+
+    @staticmethod
+    def blank(n: int, predictor: str, quantity: str = "step") -> Forecasts:
+        """Return n rows without an answer, to be filled where there is one."""
+        nan = np.full(n, np.nan)
+        return Forecasts(
+            quantity=quantity,
+            seconds=np.full((n, 3), np.nan),
+            peak_bytes=np.full((n, 3), np.nan),
+            fit_probability=nan.copy(),
+            floor_seconds=nan.copy(),
+            distance=nan.copy(),
+            predictor=predictor,
+            declined=np.full(n, None, dtype=object),
+        )
+
+
+def fit_probability(peak_bytes: FloatArray, memory_bytes: FloatArray | float) -> FloatArray:
+    """Return P(peak <= device memory) for rows of quantiles (n, 3), shape (n,)."""
+    return probability_below(peak_bytes, memory_bytes)
+
+
+def _row(values: FloatArray) -> tuple[float, float, float]:
+    return (float(values[0]), float(values[1]), float(values[2]))

@@ -1,0 +1,176 @@
+"""Device, Link and Cluster: what a job may run on, in SI units, with an hourly price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from forerun.errors import RequestError
+
+# Where a data sheet gives no rate for a precision, the next one in the list serves.
+_FALLBACK = {
+    "fp4": ("fp8", "bf16", "fp16", "fp32"),
+    "fp8": ("bf16", "fp16", "fp32"),
+    "bf16": ("fp16", "tf32", "fp32"),
+    "fp16": ("bf16", "fp32"),
+    "tf32": ("fp32", "bf16"),
+    "fp32": ("bf16", "fp16"),
+    "fp64": (),
+}
+# fp64 and emulated rates, where a data sheet is silent, as a share of fp32.
+_FP64_SHARE = 1 / 32
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Where a figure comes from: a named source with its date or commit, or `unverified`."""
+
+    source: str
+    verified: bool = True
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator or CPU, as its data sheet states it.
+
+    Attributes:
+        id: catalogue id, e.g. `a100-sxm-80gb`.
+        name, vendor: as sold.
+        kind: gpu, tpu, accelerator or cpu.
+        generation: architecture, e.g. ampere; devices of one generation share priors.
+        year: of release.
+        memory_bytes: device memory.
+        memory_bytes_per_second: device memory bandwidth.
+        peak_flops: dense rate by precision, FLOP/s (two a multiply-add), without sparsity;
+            16-bit rates of consumer cards are those with fp32 accumulation.
+        watts: board power.
+        link_bytes_per_second: to its neighbours in a node, per device and direction (NVLink,
+            xGMI, ICI); 0 where there is none and PCIe carries it.
+        host_bytes_per_second: to the host (PCIe), per direction.
+        node_bytes_per_second: usual network rate between nodes, per device and direction.
+        devices_per_node: usual number in a node.
+        facts: for each field its source.
+    """
+
+    id: str
+    name: str
+    vendor: str
+    kind: str
+    generation: str
+    year: int
+    memory_bytes: float
+    memory_bytes_per_second: float
+    peak_flops: Mapping[str, float]
+    watts: float
+    link_bytes_per_second: float
+    host_bytes_per_second: float
+    node_bytes_per_second: float
+    devices_per_node: int
+    aliases: tuple[str, ...] = ()
+    facts: Mapping[str, Fact] = field(default_factory=dict, compare=False)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.memory_bytes, self.memory_bytes_per_second, self.watts))
+
+    def flops(self, precision: str) -> float:
+        """Return the dense peak rate, FLOP/s, falling back to the nearest stated precision.
+
+        Source: data sheet; tf32 on devices without it is fp32, bf16 before Ampere is fp16's
+        rate only where the data sheet says so, else fp32.
+        """
+        if precision in self.peak_flops:
+            return self.peak_flops[precision]
+        for other in _FALLBACK.get(precision, ()):
+            if other in self.peak_flops:
+                return self.peak_flops[other]
+        if precision == "fp64":
+            return self.flops("fp32") * _FP64_SHARE
+        raise RequestError(
+            f"the {precision} rate of {self.id}", f"its rates are {', '.join(self.peak_flops)}",
+            "use one of those precisions, or add the rate to your catalogue file",
+        )
+
+    def has_tensor_cores(self) -> bool:
+        """Whether 16-bit matrix products run at least three times faster than fp32."""
+        fp32 = self.peak_flops.get("fp32", 0.0)
+        return fp32 > 0 and max(
+            self.peak_flops.get("fp16", 0.0), self.peak_flops.get("bf16", 0.0)
+        ) >= 3 * fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection: latency and bandwidth per device and direction.
+
+    kind: nvlink, xgmi, pcie, ici, infiniband, ethernet, efa, memory or unknown.
+    """
+
+    kind: str
+    latency_seconds: float
+    bytes_per_second: float
+
+    def __post_init__(self) -> None:
+        if not (self.bytes_per_second > 0 and self.latency_seconds >= 0):
+            raise RequestError(
+                f"a {self.kind} link of {self.bytes_per_second} bytes/s and "
+                f"{self.latency_seconds} s", "a link needs a positive rate and no negative latency",
+                "correct the link",
+            )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes of equal devices, joined by links, at an hourly price.
+
+    Attributes:
+        name: as it is written, e.g. `4x8xh100-sxm-80gb` or `4xaws:p5.48xlarge`.
+        intra, inter: the links inside a node and between nodes.
+        dollars_per_hour: the whole cluster, on demand; None where no price is known.
+        spot_dollars_per_hour: the whole cluster at spot prices; None where not offered.
+        placement: devices used on each node, where they are uneven; () means even.
+        carbon_kg_per_kwh: of the region's grid; None where not known.
+        host_watts: of a node's host, beside its devices.
+        price_source: where the price was read and when.
+    """
+
+    name: str
+    device: Device
+    nodes: int
+    devices_per_node: int
+    intra: Link
+    inter: Link
+    dollars_per_hour: float | None = None
+    spot_dollars_per_hour: float | None = None
+    provider: str = ""
+    instance_type: str = ""
+    region: str = ""
+    carbon_kg_per_kwh: float | None = None
+    host_watts: float = 0.0
+    vcpus_per_device: float = 0.0
+    placement: tuple[int, ...] = ()
+    price_source: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.devices_per_node < 1:
+            raise RequestError(
+                f"cluster {self.name!r}",
+                f"{self.nodes} nodes of {self.devices_per_node} devices",
+                "a cluster needs at least one node and one device in it",
+            )
+        if self.placement and len(self.placement) != self.nodes:
+            raise RequestError(
+                f"placement {self.placement} on {self.nodes} nodes",
+                f"it names {len(self.placement)} nodes",
+                "give one count for each node",
+            )
+
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return sum(self.placement) if self.placement else self.nodes * self.devices_per_node
+
+    @property
+    def watts(self) -> float:
+        """Board power of all devices plus their hosts."""
+        return self.devices * self.device.watts + self.nodes * self.host_watts

@@ -1,0 +1,82 @@
+"""Job: a question: this workload on this cluster by this plan, checked once at birth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forerun.domain.hardware import Cluster
+from forerun.domain.plan import Plan
+from forerun.domain.plan_columns import OK, PROBLEMS, Limits, PlanColumns, plan_problems
+from forerun.domain.workload import Workload
+from forerun.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Job:
+    """A workload laid on a cluster by a plan.
+
+    Raises:
+        RequestError: at birth, where the plan does not fit the cluster's devices or does not
+            divide the workload (see `plan_columns.PROBLEMS`).
+    """
+
+    workload: Workload
+    cluster: Cluster
+    plan: Plan
+
+    def __post_init__(self) -> None:
+        problem = job_problem(self.workload, self.cluster, self.plan)
+        if problem is not None:
+            found, _, next_step = problem.partition("; ")
+            raise RequestError(
+                f"{self.workload.name} on {self.cluster.name} with {self.plan}", found, next_step
+            )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is legal but worth knowing."""
+        notes = list(self.workload.notes) + list(self.cluster.warnings)
+        plan = self.plan
+        if not float(plan.micro_batches).is_integer():
+            notes.append(
+                f"global batch {plan.global_batch} is not a multiple of micro_batch x dp ="
+                f" {plan.micro_batch * plan.dp}; the accumulation is counted as"
+                f" {plan.micro_batches:.4g} micro-batches"
+            )
+        if plan.sequence_parallel and plan.tp == 1:
+            notes.append("sequence_parallel does nothing with tp=1")
+        layers = self.workload.shape.layers
+        if plan.pp > 1 and layers % (plan.pp * plan.vpp):
+            notes.append(
+                f"{layers} layers do not divide evenly into {plan.pp * plan.vpp} stages; the"
+                " largest stage sets the pace"
+            )
+        return tuple(notes)
+
+
+def limits_of(workload: Workload, cluster: Cluster) -> Limits:
+    """Return what a plan of this workload on this cluster must divide."""
+    shape = workload.shape
+    return Limits(
+        layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, experts=shape.experts,
+        seq_len=workload.seq_len, devices=cluster.devices, nodes=cluster.nodes,
+    )  # fmt: skip
+
+
+def job_problem(workload: Workload, cluster: Cluster, plan: Plan) -> str | None:
+    """Return why the plan is not legal (`found; what to do`), or None where it is."""
+    code = int(plan_problems(PlanColumns.of([plan]), limits_of(workload, cluster))[0])
+    return None if code == OK else problem_text(code, workload, cluster, plan)
+
+
+def problem_text(code: int, workload: Workload, cluster: Cluster, plan: Plan) -> str:
+    """Return the words for a broken rule, with the numbers of this job."""
+    shape = workload.shape
+    return PROBLEMS[code].format(
+        world=plan.world_size, devices=cluster.devices, nodes=cluster.nodes,
+        samples=plan.micro_batch * plan.dp, global_batch=plan.global_batch, tp=plan.tp, pp=plan.pp,
+        cp=plan.cp, cp2=2 * plan.cp, ep=plan.ep, vpp=plan.vpp, chunks=plan.pp * plan.vpp,
+        dpcp=plan.dp * plan.cp, workload=workload.name, heads=shape.heads, sync=plan.sync,
+        kv_heads=shape.kv_heads, layers=shape.layers, experts=shape.experts,
+        seq_len=workload.seq_len,
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""Objective: what "best" means: least time, cost or energy, or the knee, under limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forerun.errors import RequestError
+
+AIMS = ("time", "cost", "knee", "energy")
+MARKETS = ("on-demand", "spot", "any")
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """How spot machines are lost and what that costs.
+
+    Attributes:
+        rate_per_node_hour: preemptions of one node in an hour.
+        checkpoint_interval_seconds: training time between two checkpoints.
+        checkpoint_seconds: to write one.
+        restart_seconds: from a loss until training goes on.
+    """
+
+    rate_per_node_hour: float = 0.05
+    checkpoint_interval_seconds: float = 1800.0
+    checkpoint_seconds: float = 30.0
+    restart_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not (
+            0 <= self.rate_per_node_hour < 1e4
+            and self.checkpoint_interval_seconds > 0
+            and self.checkpoint_seconds >= 0
+            and self.restart_seconds >= 0
+        ):
+            raise RequestError(
+                f"preemption {self}", "a rate or time is negative or out of range",
+                "give a rate of 0 or more an hour and positive times",
+            )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What to minimise, and the limits that a job must meet.
+
+    Attributes:
+        aim: time, cost, energy, or knee (where more money stops buying much time).
+        deadline_seconds, budget_dollars: limits on the whole run, None for none.
+        confidence: probability with which deadline and budget must be met.
+        fit_confidence: probability with which the job must fit in memory.
+        market: prices to use: on-demand, spot, or any (the cheaper for each job).
+    """
+
+    aim: str = "cost"
+    deadline_seconds: float | None = None
+    budget_dollars: float | None = None
+    confidence: float = 0.5
+    fit_confidence: float = 0.9
+    market: str = "on-demand"
+    preemption: Preemption = Preemption()
+
+    def __post_init__(self) -> None:
+        if self.aim not in AIMS:
+            raise RequestError(
+                f"minimize {self.aim!r}", "no such aim", f"use one of {', '.join(AIMS)}"
+            )
+        if self.market not in MARKETS:
+            raise RequestError(
+                f"prices {self.market!r}", "no such market", f"use one of {', '.join(MARKETS)}"
+            )
+        for name in ("deadline_seconds", "budget_dollars"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise RequestError(
+                    f"{name.replace('_', ' ')} {value}", "not above zero and finite",
+                    "give a positive number",
+                )
+        for name in ("confidence", "fit_confidence"):
+            value = getattr(self, name)
+            if not 0.01 <= value <= 0.999:
+                raise RequestError(
+                    f"{name.replace('_', ' ')} {value}", "outside 0.01 to 0.999",
+                    "give a probability such as 0.9",
+                )

@@ -1,0 +1,167 @@
+"""Workload: what is trained. It knows nothing of machines, plans or prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from forerun.domain.graph import Graph
+from forerun.errors import RequestError
+
+# Bytes an element takes in activations and in weights as they are computed with. fp8 and fp4
+# recipes keep activations between operations in 16 bits; only matrix operands are narrower.
+ACTIVATION_BYTES = {
+    "fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0,
+}  # fmt: skip
+OPERAND_BYTES = {
+    "fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5,
+}  # fmt: skip
+PRECISIONS = tuple(ACTIVATION_BYTES)
+
+# Optimizer states beside weights and gradients: (fp32 numbers a parameter, state reads + writes).
+OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adafactor": 0,
+                    "lion": 1, "adam": 2, "adamw": 2, "lamb": 2, "lars": 1}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How much training a job is: a count of steps, samples, tokens or epochs, and who says so."""
+
+    unit: str
+    count: float
+    source: str = "given"
+
+    UNITS = ("steps", "samples", "tokens", "epochs")
+
+    def __post_init__(self) -> None:
+        if self.unit not in Length.UNITS:
+            raise RequestError(
+                f"a job length in {self.unit!r}", "no such unit",
+                f"use one of {', '.join(Length.UNITS)}",
+            )
+        if not 0 < self.count < float("inf"):
+            raise RequestError(
+                f"a job of {self.count} {self.unit}", "the count is not above zero and finite",
+                "give a positive count",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.count:,.6g} {self.unit} ({self.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """The dimensions that parallel plans divide: repeated layers, attention heads, experts.
+
+    Zero means that the workload has none (or that it is not known), so that a plan which would
+    divide it is not legal.
+    """
+
+    layers: int = 0
+    hidden: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    ffn: int = 0
+    vocab: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    moe_layers: int = 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained: the graph of one step, its data and how long training usually is.
+
+    Attributes:
+        name: zoo id, file or module path.
+        graph: one training step, per sample.
+        shape: what tensor, pipeline, context and expert parallelism may divide.
+        family: architecture family (`llama`, `resnet`, `dlrm` ...), "" where not known.
+        sample: what one sample is: `image`, `sequence`, `row` ...
+        seq_len: tokens in a sample (0 where the sample has none).
+        image_size: pixels on a side (0 where the sample has none).
+        precision: arithmetic of the step, one of `PRECISIONS`; fp16 means mixed precision.
+        framework: the software that runs it, "" where not said.
+        optimizer: a key of `OPTIMIZER_STATES`.
+        dataset, dataset_size: name, and samples in one epoch (0 where not known).
+        length: the usual length of a training run, None where there is no usual one.
+        input_bytes: bytes the input pipeline decodes for one sample (0 where not known).
+        fused_attention: attention scores never reach device memory.
+        task: pretrain, finetune or lora.
+        detailed: False where the graph is only totals (from columns of a runs table).
+        source: where the structure was taken from.
+        notes: what a reader of an answer ought to know about this workload.
+        default_global_batch: the usual samples in one optimizer step, 0 where there is no usual.
+    """
+
+    name: str
+    graph: Graph
+    shape: LayerShape = LayerShape()
+    family: str = ""
+    sample: str = "sample"
+    seq_len: int = 0
+    image_size: int = 0
+    precision: str = "bf16"
+    framework: str = ""
+    optimizer: str = "adamw"
+    dataset: str = ""
+    dataset_size: float = 0.0
+    length: Length | None = None
+    input_bytes: float = 0.0
+    fused_attention: bool = True
+    task: str = "pretrain"
+    detailed: bool = True
+    source: str = ""
+    notes: tuple[str, ...] = field(default=())
+    default_global_batch: int = 0
+
+    def __post_init__(self) -> None:
+        if self.precision not in ACTIVATION_BYTES:
+            raise RequestError(
+                f"precision {self.precision!r}", "no such precision",
+                f"use one of {', '.join(PRECISIONS)}",
+            )
+        if self.optimizer not in OPTIMIZER_STATES:
+            raise RequestError(
+                f"optimizer {self.optimizer!r}", "no such optimizer",
+                f"use one of {', '.join(OPTIMIZER_STATES)}",
+            )
+
+    @property
+    def params(self) -> float:
+        """Trainable parameters."""
+        return self.graph.params
+
+    def steps(self, length: Length, global_batch: float) -> float:
+        """Return how many optimizer steps a length is at a global batch (not rounded).
+
+        Raises:
+            RequestError: tokens asked of a workload without tokens, or epochs without a
+                dataset size.
+        """
+        if length.unit == "steps":
+            return length.count
+        return self.samples(length, global_batch) / global_batch
+
+    def samples(self, length: Length, global_batch: float = 1.0) -> float:
+        """Return how many samples a length is. Raises RequestError as `steps` does."""
+        if length.unit == "steps":
+            return length.count * global_batch
+        if length.unit == "samples":
+            return length.count
+        if length.unit == "tokens":
+            if self.seq_len <= 0:
+                raise RequestError(
+                    f"{length} of {self.name}", "its samples have no tokens",
+                    "give the length in --samples, --steps or --epochs",
+                )
+            return length.count / self.seq_len
+        if self.dataset_size <= 0:
+            raise RequestError(
+                f"{length} of {self.name}", "the size of its dataset is not known",
+                "give --dataset-size, or the length in --samples or --steps",
+            )
+        return length.count * self.dataset_size
+
+    def with_(self, **changes: object) -> Workload:
+        """Return a copy with the named fields changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]

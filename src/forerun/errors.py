@@ -1,0 +1,77 @@
+"""One family of errors: each says what was asked, what was found, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+EXIT_DEFECT = 1
+EXIT_REQUEST = 2
+EXIT_UNSATISFIED = 3
+
+
+class ForerunError(Exception):
+    """A mistake or a limit that a person can act upon.
+
+    Args:
+        asked: what the caller wanted, in the caller's own words.
+        found: what stands against it.
+        next_step: what to do now.
+    """
+
+    exit_code = EXIT_REQUEST
+
+    def __init__(self, asked: str, found: str, next_step: str) -> None:
+        super().__init__(asked, found, next_step)
+        self.asked = asked
+        self.found = found
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.asked}: {self.found}; {self.next_step}"
+
+
+class RequestError(ForerunError):
+    """The request itself is wrong (exit code 2)."""
+
+
+class UnknownNameError(RequestError):
+    """A name that no catalogue, zoo or registry holds; the nearest ones are offered."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        known = list(known)
+        self.nearest = nearest_names(name, known)
+        offer = (
+            f"did you mean {', '.join(self.nearest)}?"
+            if self.nearest
+            else f"{len(known)} {kind}s are known"
+        )
+        super().__init__(f"{kind} {name!r}", f"no such {kind}", f"{offer} {hint}".strip())
+
+
+class UnsatisfiedError(ForerunError):
+    """The request is sound, and nothing satisfies it (exit code 3)."""
+
+    exit_code = EXIT_UNSATISFIED
+
+
+class MissingExtraError(RequestError):
+    """An optional dependency that this request needs is not installed."""
+
+    def __init__(self, asked: str, package: str, extra: str) -> None:
+        super().__init__(
+            asked,
+            f"the package {package!r} is not installed",
+            f"install it with: pip install 'forerun[{extra}]'",
+        )
+
+
+def nearest_names(name: str, known: Iterable[str], count: int = 4) -> list[str]:
+    """Return up to `count` known names that look like `name`, nearest first."""
+    known = list(known)
+    folded = {k.lower().replace("_", "-"): k for k in known}
+    wanted = name.lower().replace("_", "-")
+    close = [folded[m] for m in get_close_matches(wanted, folded, n=count, cutoff=0.55)]
+    holding = [k for f, k in folded.items() if wanted and (wanted in f or f in wanted)]
+    holding.sort(key=lambda k: (abs(len(k) - len(name)), k))
+    return list(dict.fromkeys(close + holding))[:count]

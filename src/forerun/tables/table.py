@@ -1,0 +1,171 @@
+"""Table: rows of the runs table as columns: floats with NaN for blanks, or strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.errors import RequestError
+from forerun.tables.schema import COLUMNS, canonical_names
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of equal length by name; unknown columns are kept, missing ones are blank.
+
+    Number columns are float64 with NaN for blanks; text columns are object arrays of str with ""
+    for blanks.
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def numbers(self, name: str) -> FloatArray:
+        """Return a column as float64 (n,), NaN where it is blank or absent."""
+        column = self.columns.get(name)
+        if column is None:
+            return np.full(self.rows, np.nan)
+        if column.dtype == object:
+            return parse_numbers(column, name, "the table")
+        return column.astype(np.float64, copy=False)
+
+    def texts(self, name: str) -> NDArray[np.object_]:
+        """Return a column as an object array of str (n,), "" where it is blank or absent."""
+        column = self.columns.get(name)
+        if column is None:
+            return np.full(self.rows, "", dtype=object)
+        if column.dtype == object:
+            return column
+        return np.array(["" if np.isnan(v) else _plain(v) for v in column], dtype=object)
+
+    def row(self, i: int) -> dict[str, Any]:
+        """Return one row without its blanks."""
+        values = ((name, column[i]) for name, column in self.columns.items())
+        return {
+            name: (float(v) if isinstance(v, np.floating) else v)
+            for name, v in values
+            if not _is_blank(v)
+        }
+
+    def take(self, index: NDArray[Any]) -> Table:
+        """Return the rows at the given positions (or where a mask is true)."""
+        columns = {name: column[index] for name, column in self.columns.items()}
+        rows = int(index.sum()) if index.dtype == bool else len(index)
+        return Table(columns, rows)
+
+    def with_columns(self, **columns: NDArray[Any]) -> Table:
+        """Return the table with columns added or replaced."""
+        return Table({**self.columns, **columns}, self.rows)
+
+    def groups(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first row of each distinct value of the columns, and each row's group.
+
+        Columns that are absent count as blank. Shapes (groups,) and (n,).
+        """
+        code = np.zeros(self.rows, dtype=np.int64)
+        for name in names:
+            column = self.columns.get(name)
+            if column is None:
+                continue
+            _, inverse = np.unique(_sortable(column), return_inverse=True)
+            code = code * (int(inverse.max(initial=0)) + 1) + inverse
+            _, code = np.unique(code, return_inverse=True)
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return first.astype(np.int64), inverse.astype(np.int64)
+
+    @staticmethod
+    def from_rows(rows: Iterable[Mapping[str, Any]], where: str = "rows") -> Table:
+        """Return a table from mappings; a name missing from a row is blank."""
+        rows = list(rows)
+        names: dict[str, None] = {}
+        for row in rows:
+            names.update(dict.fromkeys(row))
+        raw = {name: [row.get(name, "") for row in rows] for name in names}
+        return Table.from_columns(raw, where)
+
+    @staticmethod
+    def from_columns(raw: Mapping[str, Sequence[Any]], where: str = "columns") -> Table:
+        """Return a table from raw columns of text or numbers.
+
+        Raises:
+            RequestError: duplicate names, unknown units, unequal lengths, or text in a number
+                column (the first such cell is named).
+        """
+        names = canonical_names(list(raw), where)
+        lengths = {len(values) for values in raw.values()}
+        if len(lengths) > 1:
+            raise RequestError(
+                f"reading {where}", f"columns of {sorted(lengths)} rows", "give equal lengths"
+            )
+        columns: dict[str, NDArray[Any]] = {}
+        for name, values in zip(names, raw.values(), strict=True):
+            columns[name] = _typed(name, values, where)
+        return Table(columns, lengths.pop())
+
+
+def parse_numbers(values: Sequence[Any] | NDArray[Any], name: str, where: str) -> FloatArray:
+    """Return text cells as float64, NaN where blank. Raises RequestError at the first non-number."""
+    cells = [v if v not in ("", None) else "nan" for v in values]
+    try:
+        return np.array(cells, dtype=np.float64)
+    except (ValueError, TypeError):
+        pass
+    result = np.empty(len(cells))
+    for i, cell in enumerate(cells):
+        try:
+            result[i] = float(str(cell).strip().replace(",", "") or "nan")
+        except ValueError:
+            raise RequestError(
+                f"reading {where}", f"row {i + 1} has {cell!r} in the number column {name!r}",
+                "write a plain number in the column's unit, or leave it blank",
+            ) from None
+    return result
+
+
+def _typed(name: str, values: Sequence[Any], where: str) -> NDArray[Any]:
+    known = COLUMNS.get(name)
+    if known is not None and known.kind == "number":
+        return parse_numbers(values, name, where)
+    if isinstance(values, np.ndarray) and np.issubdtype(values.dtype, np.number):
+        return values.astype(np.float64) if known is None else _texts(values)
+    return _texts(values)
+
+
+def _texts(values: Sequence[Any]) -> NDArray[np.object_]:
+    out = np.empty(len(values), dtype=object)
+    out[:] = ["" if _is_blank(v) else (v if isinstance(v, str) else _plain(v)) for v in values]
+    return out
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float | np.floating) and value != value)
+
+
+def _sortable(column: NDArray[Any]) -> NDArray[Any]:
+    return column.astype(str) if column.dtype == object else column
+
+
+def iter_rows(table: Table) -> Iterator[dict[str, Any]]:
+    """Yield rows without their blanks (for people and small tables)."""
+    for i in range(len(table)):
+        yield table.row(i)

@@ -1,0 +1,114 @@
+"""Units: SI base units inside, and readable units at the doors."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from forerun.errors import RequestError
+
+GIGA = 1e9
+MEGA = 1e6
+TERA = 1e12
+SECONDS_PER_HOUR = 3600.0
+JOULES_PER_KWH = 3.6e6
+
+_DURATION_SECONDS = {
+    "ms": 1e-3,
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("w", "week", "weeks"), 604800.0),
+}
+_COUNT_SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_PART = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)[\s,]*", re.IGNORECASE)
+
+
+def parse_duration(text: str, asked: str = "duration") -> float:
+    """Return seconds from text such as `24h`, `1d12h`, `90 min` or `1:30:00`.
+
+    Raises:
+        RequestError: no unit, an unknown unit, or a duration that is not positive.
+    """
+    hint = "write a number with a unit, for example 90min, 24h or 1d12h"
+    raw = str(text).strip().lower()
+    if re.fullmatch(r"\d+:\d{2}(:\d{2})?", raw):
+        fields = [float(f) for f in raw.split(":")]
+        fields += [0.0] * (3 - len(fields))
+        seconds = fields[0] * 3600 + fields[1] * 60 + fields[2]
+    else:
+        position, seconds = 0, 0.0
+        while position < len(raw):
+            part = _PART.match(raw, position)
+            if part is None or part[2] not in _DURATION_SECONDS:
+                raise RequestError(f"{asked} {text!r}", f"{text!r} is not a duration", hint)
+            seconds += float(part[1]) * _DURATION_SECONDS[part[2]]
+            position = part.end()
+    if not (0 < seconds < math.inf):
+        raise RequestError(f"{asked} {text!r}", "a duration must be above zero", hint)
+    return seconds
+
+
+def parse_count(text: str | float, asked: str = "count") -> float:
+    """Return a positive number from text such as `300`, `1.5e12`, `15T` or `2.5M`.
+
+    Raises:
+        RequestError: not a number, not finite, or not positive.
+    """
+    raw = str(text).strip().lower().replace(",", "").replace("_", "")
+    match = re.fullmatch(r"([0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([kmbgt]?)", raw)
+    hint = "write a positive number, for example 300, 2.5M or 15T"
+    if match is None:
+        raise RequestError(f"{asked} {text!r}", "not a positive number", hint)
+    value = float(match[1]) * _COUNT_SUFFIX[match[2]]
+    if not (0 < value < math.inf):
+        raise RequestError(f"{asked} {text!r}", "the number must be above zero and finite", hint)
+    return value
+
+
+def parse_dollars(text: str | float, asked: str = "budget") -> float:
+    """Return dollars from text such as `5000`, `$5,000` or `5k`. Raises RequestError."""
+    return parse_count(str(text).strip().lower().removeprefix("$").removesuffix("usd"), asked)
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration with a unit a person reads at a glance."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    for limit, scale, unit in (
+        (1e-3, 1e6, "us"),
+        (1.0, 1e3, "ms"),
+        (120.0, 1.0, "s"),
+        (7200.0, 1 / 60, "min"),
+        (172800.0, 1 / 3600, "h"),
+    ):
+        if abs(seconds) < limit:
+            return f"{seconds * scale:.3g} {unit}"
+    days = seconds / 86400
+    return f"{days:,.1f} days" if days < 1000 else f"{days / 365.25:,.1f} years"
+
+
+def format_bytes(count: float) -> str:
+    """Return bytes in decimal units (1 GB = 1e9 bytes)."""
+    if not math.isfinite(count):
+        return "unknown"
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(count) >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_dollars(dollars: float) -> str:
+    """Return dollars with cents below 100 and thousands separators above."""
+    if not math.isfinite(dollars):
+        return "no price"
+    return f"${dollars:,.2f}" if abs(dollars) < 100 else f"${dollars:,.0f}"
+
+
+def format_count(count: float) -> str:
+    """Return a count with a metric suffix (8.03B, 312M, 4.1k)."""
+    for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= scale:
+            return f"{count / scale:.4g}{suffix}"
+    return f"{count:.4g}"
