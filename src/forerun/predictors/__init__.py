@@ -1,0 +1,1 @@
+"""Predictors: jobs become forecasts; each file is one mechanism."""

@@ -1,0 +1,89 @@
+"""Collectives: seconds to move bytes among ranks inside and between nodes.
+
+All functions take NumPy arrays that broadcast together. `size` is the bytes of the full buffer on
+one rank, `ranks` how many take part, bandwidths are effective bytes/s per device and direction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def ring_all_reduce(size: Any, ranks: Any, latency: Any, bandwidth: Any) -> Any:
+    """Return 2 (K-1) (latency + size / (K bandwidth)).
+
+    Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms".
+    """
+    return 2.0 * (ranks - 1) * (latency + size / (ranks * bandwidth))
+
+
+def tree_all_reduce(size: Any, ranks: Any, latency: Any, bandwidth: Any) -> Any:
+    """Return a pipelined double tree: 2 ceil(log2 K) latency + 2 size / bandwidth.
+
+    Source: Sanders, Speck and Traeff 2009, "Two-tree algorithms for full bandwidth broadcast".
+    The ring's smaller volume wins for large buffers, the tree's fewer hops for small ones.
+    """
+    hops = np.ceil(np.log2(np.maximum(ranks, 1)))
+    moved = np.where(np.asarray(ranks) > 1, 2.0 * size / bandwidth, 0.0)
+    return 2.0 * hops * latency + moved
+
+
+def all_reduce(
+    size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
+    inter_latency: Any, inter_bandwidth: Any,
+) -> Any:  # fmt: skip
+    """Return a hierarchical all-reduce: reduce-scatter in the node, all-reduce between nodes
+    over each rank's own share of the network, all-gather in the node.
+
+    per_node: ranks of the group in one node. The better of ring and tree is taken between nodes,
+    as communication libraries do.
+    """
+    nodes = np.ceil(ranks / per_node)
+    inside = ring_all_reduce(size, per_node, intra_latency, intra_bandwidth)
+    share = size / per_node
+    between = np.minimum(
+        ring_all_reduce(share, nodes, inter_latency, inter_bandwidth),
+        tree_all_reduce(share, nodes, inter_latency, inter_bandwidth),
+    )
+    return inside + between
+
+
+def all_gather(
+    size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
+    inter_latency: Any, inter_bandwidth: Any,
+) -> Any:  # fmt: skip
+    """Return an all-gather (or reduce-scatter) of a buffer of `size` bytes when complete: half of
+    an all-reduce by ring, hierarchical."""
+    nodes = np.ceil(ranks / per_node)
+    inside = (per_node - 1) * (intra_latency + size / (per_node * intra_bandwidth))
+    share = size / per_node
+    between = (nodes - 1) * (inter_latency + share / (nodes * inter_bandwidth))
+    return inside + between
+
+
+def all_to_all(
+    size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
+    inter_latency: Any, inter_bandwidth: Any,
+) -> Any:  # fmt: skip
+    """Return an all-to-all in which each rank holds `size` bytes and sends 1/K to each other."""
+    inside = (per_node - 1) / ranks * size / intra_bandwidth
+    between = (ranks - per_node) / ranks * size / inter_bandwidth
+    latency = np.where(
+        np.asarray(ranks) > np.asarray(per_node), inter_latency,
+        np.where(np.asarray(ranks) > 1, intra_latency, 0.0),
+    )  # fmt: skip
+    return np.maximum(inside, between) + latency * np.log2(np.maximum(ranks, 1))
+
+
+def p_norm(a: ArrayLike, b: ArrayLike, power: float) -> FloatArray:
+    """Return (a^p + b^p)^(1/p): 1 adds up, infinity overlaps perfectly. Grows with a and b."""
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    high, low = np.maximum(a, b), np.minimum(a, b)
+    ratio = low / np.maximum(high, 1e-300)
+    result: FloatArray = high * (1.0 + ratio**power) ** (1.0 / power)
+    return result

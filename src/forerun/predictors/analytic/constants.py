@@ -1,0 +1,168 @@
+"""The physical constants of the analytic predictor, with their units and where they come from.
+
+Every value here is a *prior*: read from data sheets, papers or published findings, not fitted.
+Calibration replaces them; nothing else in the package holds a number about performance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from forerun.domain.graph import KINDS, OpKind
+
+# Share of the peak rate that a large operation of a class reaches, on a 16-bit matrix unit.
+# Matrix products: vendor libraries reach 0.6-0.8 of a data sheet's rate. Convolutions: the
+# measured shares of consumer and data-centre cards (.43 dense, .16 pointwise, .42 grouped).
+TENSOR_EFFICIENCY: Mapping[str, float] = {
+    OpKind.MATMUL: 0.68, OpKind.CONV: 0.45, OpKind.CONV_1X1: 0.35, OpKind.CONV_GROUPED: 0.20,
+    OpKind.CONV_DEPTHWISE: 0.05, OpKind.ATTENTION: 0.42, OpKind.RECURRENT: 0.35,
+}  # fmt: skip
+# The same on a vector unit (fp32, fp64): Winograd lets a 3x3 convolution pass its nominal peak.
+VECTOR_EFFICIENCY: Mapping[str, float] = {
+    OpKind.MATMUL: 0.80, OpKind.CONV: 0.90, OpKind.CONV_1X1: 0.50, OpKind.CONV_GROUPED: 0.44,
+    OpKind.CONV_DEPTHWISE: 0.25, OpKind.ATTENTION: 0.60, OpKind.RECURRENT: 0.50,
+}  # fmt: skip
+# Share of the memory bandwidth that a class reaches when bytes bind it.
+BANDWIDTH_EFFICIENCY: Mapping[str, float] = {
+    OpKind.MATMUL: 0.75, OpKind.CONV: 0.77, OpKind.CONV_1X1: 0.75, OpKind.CONV_GROUPED: 0.23,
+    OpKind.CONV_DEPTHWISE: 0.30, OpKind.ATTENTION: 0.70, OpKind.RECURRENT: 0.60,
+    OpKind.NORM: 0.60, OpKind.BATCH_NORM: 0.52, OpKind.ELEMENTWISE: 0.72, OpKind.SOFTMAX: 0.65,
+    OpKind.POOL: 0.80, OpKind.REDUCE: 0.60, OpKind.EMBEDDING: 0.40, OpKind.COPY: 0.70,
+    OpKind.OPTIMIZER: 0.75, OpKind.UNKNOWN: 0.40,
+}  # fmt: skip
+# Matrix-unit share of one generation over the next: newer units are harder to feed, and power
+# limits bind (H100 and later run below their stated clock in long products).
+GENERATION_FACTOR: Mapping[str, float] = {
+    "volta": 0.95, "turing": 0.75, "ampere": 1.05, "ada": 0.95, "hopper": 0.88,
+    "blackwell": 0.85, "cdna": 0.65, "cdna1": 0.6, "cdna2": 0.65, "cdna3": 0.62, "cdna4": 0.62,
+    "gaudi": 0.85, "gaudi2": 0.85, "gaudi3": 0.8, "pascal": 1.0, "maxwell": 0.9, "kepler": 0.6,
+}  # fmt: skip
+PRECISION_FACTOR: Mapping[str, float] = {"fp8": 0.72, "fp4": 0.5, "tf32": 0.85}
+# Share of a link's nominal rate that a large collective reaches.
+LINK_EFFICIENCY: Mapping[str, float] = {
+    "nvlink": 0.75, "xgmi": 0.65, "ici": 0.75, "pcie": 0.50, "infiniband": 0.80, "roce": 0.75,
+    "efa": 0.60, "ethernet": 0.35, "memory": 0.30, "unknown": 0.50,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Framework:
+    """How a training framework spends time beside the device's own work.
+
+    Attributes:
+        host_seconds: of host work for each kernel it launches (Python and dispatch).
+        step_seconds: fixed cost of a step.
+        grad_bytes: bytes of a gradient as it is reduced and kept, for 16-bit transformers.
+        fusion: share of element-wise traffic that remains after its own fusions.
+        context_bytes: device memory that it takes beside tensors.
+    """
+
+    host_seconds: float = 16e-6
+    step_seconds: float = 5e-3
+    grad_bytes: float = 4.0
+    fusion: float = 0.9
+    context_bytes: float = 1.5e9
+
+
+# PyTorch spends 32 us of CPU time for an operation's forward and backward kernels together, and
+# about 7 ms a step; TensorFlow 2.5 35-120 us an operation; compiled graphs launch from the device.
+FRAMEWORKS: Mapping[str, Framework] = {
+    "": Framework(host_seconds=12e-6),
+    "pytorch": Framework(host_seconds=15e-6, step_seconds=7e-3),
+    "megatron": Framework(host_seconds=16e-6, fusion=0.8, context_bytes=2.5e9),
+    "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9),
+    "nanotron": Framework(host_seconds=18e-6, context_bytes=2e9),
+    "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9),
+    "composer": Framework(host_seconds=14e-6, grad_bytes=2.0, context_bytes=2e9),
+    "tensorflow": Framework(host_seconds=20e-6, step_seconds=10e-3),
+    "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6),
+    "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.85),
+    "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8),
+}
+# How labels in the wild name them; the first that is contained in the label wins.
+_FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
+    ("megatron-bridge", "nemo"), ("nemo", "nemo"), ("megatron", "megatron"),
+    ("nanotron", "nanotron"), ("torchtitan", "torchtitan"), ("composer", "composer"),
+    ("llm-foundry", "composer"), ("libai", "oneflow"), ("oneflow", "oneflow"),
+    ("mxnet", "mxnet"), ("maxtext", "jax"), ("jax", "jax"), ("tensorflow", "tensorflow"),
+    ("pytorch", "pytorch"), ("torch", "pytorch"), ("adaptdl", "pytorch"), ("paddle", "mxnet"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Constants:
+    """All constants; times in seconds, sizes in bytes, shares without unit.
+
+    Attributes:
+        launch_seconds: device time lost at each kernel (about 4 us with PyTorch).
+        tile: size of a matrix dimension at which a matrix unit is half filled.
+        wave_flops_per_element: peak rate per output element in flight (device fill).
+        layer_power: p of the norm joining device time and host floor (3.5-9 measured).
+        overlap_power: p of the norm joining gradient traffic and the backward it hides behind.
+        shard_power: the same for ZeRO-3, where a sum is nearly right.
+        bucket_share: part of the gradient traffic that nothing can hide (the last bucket).
+        point_to_point_exposed: share of pipeline transfers on the critical path.
+        expert_imbalance: load of the fullest expert over the mean.
+        straggler_share: step time lost for each doubling of nodes.
+        dataparallel_contention: host serialisation of one-process data parallelism, a device.
+        server_power: p of the norm joining parameter servers and workers.
+        usable_share: part of device memory that can be filled before allocation fails.
+        fragmentation: share of activations lost to the allocator.
+        decode_seconds_per_byte: host time to read and decode input, one core.
+        sigma_*: log standard deviations, see `uncertainty`.
+    """
+
+    tensor_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(TENSOR_EFFICIENCY))
+    vector_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(VECTOR_EFFICIENCY))
+    bandwidth_efficiency: Mapping[str, float] = field(
+        default_factory=lambda: dict(BANDWIDTH_EFFICIENCY)
+    )
+    generation_factor: Mapping[str, float] = field(default_factory=lambda: dict(GENERATION_FACTOR))
+    precision_factor: Mapping[str, float] = field(default_factory=lambda: dict(PRECISION_FACTOR))
+    link_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_EFFICIENCY))
+    frameworks: Mapping[str, Framework] = field(default_factory=lambda: dict(FRAMEWORKS))
+    launch_seconds: float = 4e-6
+    tile: float = 48.0
+    wave_flops_per_element: float = 7e8
+    layer_power: float = 4.0
+    overlap_power: float = 2.5
+    shard_power: float = 1.5
+    bucket_share: float = 0.05
+    point_to_point_exposed: float = 0.6
+    expert_imbalance: float = 1.2
+    straggler_share: float = 0.01
+    dataparallel_contention: float = 0.12
+    server_power: float = 4.0
+    usable_share: float = 0.97
+    fragmentation: float = 0.08
+    decode_seconds_per_byte: float = 7e-8
+    sigma_base: float = 0.22
+    sigma_totals: float = 0.45
+    sigma_framework: float = 0.12
+    sigma_unverified: float = 0.10
+    sigma_host: float = 0.45
+    sigma_network: float = 0.60
+    sigma_pipeline: float = 0.35
+    sigma_scale: float = 0.03
+    sigma_memory: float = 0.10
+
+    def framework(self, label: str) -> Framework:
+        """Return the profile for a framework's label; the general one where it is not known."""
+        return self.frameworks[framework_key(label)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+def framework_key(label: str) -> str:
+    """Return the profile name that a framework label belongs to, "" where none does."""
+    lowered = label.lower()
+    return next((key for word, key in _FRAMEWORK_WORDS if word in lowered), "")
+
+
+def by_kind(values: Mapping[str, float], default: float) -> list[float]:
+    """Return a value for each operation class, in the order of `KINDS`."""
+    return [values.get(kind, default) for kind in KINDS]

@@ -1,0 +1,195 @@
+"""AnalyticPredictor: answers from the workload's graph and the hardware's data sheet alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import Forecasts, fit_probability
+from forerun.domain.quantiles import spread
+from forerun.errors import RequestError
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.memory import peak_bytes
+from forerun.predictors.analytic.rows import Rows, gather, rates
+from forerun.predictors.analytic.step import step_parts
+from forerun.predictors.analytic.uncertainty import distance, memory_sigma, step_sigma
+from forerun.tables import Jobs, Runs
+
+FloatArray = NDArray[np.float64]
+# Rows in one pass: columns of this length stay in the processor's cache.
+CHUNK = 16384
+
+
+class AnalyticPredictor:
+    """Physics: operation costs, collectives, pipeline and memory, with bands from priors.
+
+    It needs no runs. It declines jobs whose workload, device or plan is not known or not legal,
+    and those whose step holds nothing that it could time.
+    """
+
+    name = "analytic"
+
+    def __init__(self, constants: Constants | None = None) -> None:
+        self.constants = constants or Constants()
+        self._facts: dict[Any, Any] = {}
+
+    def fit(self, runs: Runs) -> AnalyticPredictor:
+        """Return a predictor whose one scale and band follow the runs; this one does not change.
+
+        Raises:
+            RequestError: fewer than one comparable run.
+        """
+        from forerun.predictors.analytic.scaling import scaled_constants
+
+        return AnalyticPredictor(scaled_constants(self, runs))
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        """Return for each job why it cannot be answered, or None."""
+        return list(_reasons(jobs))
+
+    def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
+        """Return step seconds and peak bytes for n jobs.
+
+        Args:
+            jobs: the questions; rows that are declined carry their reason and NaN.
+            detail: also return the parts of step and peak.
+        """
+        declined = _reasons(jobs)
+        ok = np.equal(declined, None)
+        if ok.all():
+            return replace(self._predict_resolved(jobs, detail), declined=declined)
+        result = Forecasts.blank(len(jobs), self.name)
+        rows = np.flatnonzero(ok)
+        result.declined[:] = declined
+        result.fit_probability[~ok] = np.where(_impossible(jobs)[~ok], 0.0, np.nan)
+        if not len(rows):
+            return result
+        part = self._predict_resolved(jobs.take(rows), detail)
+        return _scatter(result, part, rows)
+
+    def _predict_resolved(self, jobs: Jobs, detail: bool) -> Forecasts:
+        if len(jobs) > CHUNK:
+            starts = range(0, len(jobs), CHUNK)
+            pieces = [
+                self._predict_resolved(jobs.take(np.arange(s, min(s + CHUNK, len(jobs)))), detail)
+                for s in starts
+            ]
+            return _join(pieces)
+        rows = gather(jobs, self.constants, self._facts)
+        fastest, overhead = rates(jobs, self.constants)
+        return forecast_rows(rows, fastest, overhead, self.constants, detail)
+
+    def to_json(self) -> str:
+        """Return the constants as JSON text."""
+        return json.dumps({"predictor": self.name, "constants": self.constants.to_dict()}, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> AnalyticPredictor:
+        """Return a saved predictor.
+
+        Raises:
+            RequestError: not this predictor's JSON.
+        """
+        from forerun.predictors.analytic.constants import Framework
+
+        try:
+            values = json.loads(text)["constants"]
+            values["frameworks"] = {k: Framework(**v) for k, v in values["frameworks"].items()}
+            return AnalyticPredictor(Constants(**values))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RequestError(
+                "reading an analytic model", f"not its JSON ({error})", "fit it again"
+            ) from None
+
+
+def forecast_rows(
+    rows: Rows, fastest: FloatArray, overhead: FloatArray, constants: Constants, detail: bool
+) -> Forecasts:
+    """Return forecasts for gathered rows.
+
+    fastest: (n,) FLOP/s that a device cannot pass; overhead: (n, 3) framework step seconds,
+    gradient bytes and context bytes.
+    """
+    n = len(rows)
+    parts = step_parts(rows, overhead[:, 0], overhead[:, 1], constants)
+    step = np.asarray(sum(parts.values(), np.zeros(n)))
+    samples = np.where(rows.sync == 2, rows.plan["global_batch"] / rows.plan["dp"],
+                       rows.plan["global_batch"])  # fmt: skip
+    floor = rows.work["floor_flops"] * samples / (fastest * rows.node["devices"])
+    middle = np.maximum(step, floor)
+    peak, memory_parts = peak_bytes(rows, overhead[:, 1], overhead[:, 2], constants)
+    peaks = spread(peak, memory_sigma(rows, constants))
+    return Forecasts(
+        quantity="step",
+        seconds=spread(middle, step_sigma(rows, parts, constants), floor),
+        peak_bytes=peaks,
+        fit_probability=fit_probability(peaks, rows.node["memory"] * constants.usable_share),
+        floor_seconds=floor,
+        distance=distance(rows, constants),
+        predictor=AnalyticPredictor.name,
+        declined=np.full(n, None, dtype=object),
+        parts={**parts, "floor": middle - step} if detail else {},
+        memory_parts=memory_parts if detail else {},
+    )
+
+
+def _reasons(jobs: Jobs) -> NDArray[np.object_]:
+    reasons = np.full(len(jobs), None, dtype=object)
+    for problems in (jobs.workload_problem, jobs.cluster_problem, jobs.plan_problem):
+        if problems is not None:
+            blank = np.equal(reasons, None)
+            reasons[blank] = problems[blank]
+    for index, word in ((jobs.workload_index, "workload"), (jobs.cluster_index, "device")):
+        missing = np.equal(reasons, None) & (index < 0)
+        reasons[missing] = f"its {word} is not known"
+    idle = [i for i, w in enumerate(jobs.workloads) if w.graph.forward_flops <= 0]
+    for i in idle:
+        nothing = np.equal(reasons, None) & (jobs.workload_index == i)
+        reasons[nothing] = f"{jobs.workloads[i].name} states no operations to time"
+    return reasons
+
+
+def _impossible(jobs: Jobs) -> NDArray[np.bool_]:
+    if jobs.plan_problem is None:
+        return np.zeros(len(jobs), dtype=bool)
+    known = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
+    return known & ~np.equal(jobs.plan_problem, None)
+
+
+def _map(make: Callable[[str], Any]) -> dict[str, Any]:
+    names = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
+    return {name: make(name) for name in names}
+
+
+def _join(pieces: list[Forecasts]) -> Forecasts:
+    first = pieces[0]
+    return replace(
+        first,
+        **_map(lambda name: np.concatenate([getattr(p, name) for p in pieces])),
+        parts={k: np.concatenate([p.parts[k] for p in pieces]) for k in first.parts},
+        memory_parts={
+            k: np.concatenate([p.memory_parts[k] for p in pieces]) for k in first.memory_parts
+        },
+    )
+
+
+def _scatter(blank: Forecasts, part: Forecasts, rows: NDArray[np.int64]) -> Forecasts:
+    n = len(blank)
+
+    def spread_out(values: FloatArray) -> FloatArray:
+        out = np.full(n, np.nan)
+        out[rows] = values
+        return out
+
+    for name in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance"):
+        getattr(blank, name)[rows] = getattr(part, name)
+    return replace(
+        blank,
+        parts={k: spread_out(v) for k, v in part.parts.items()},
+        memory_parts={k: spread_out(v) for k, v in part.memory_parts.items()},
+    )

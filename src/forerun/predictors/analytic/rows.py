@@ -1,0 +1,234 @@
+"""Rows: what the plan-level formulas read, gathered from keys, workloads and clusters as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, SHARD_INDEX, Block, Phase, Shard
+from forerun.domain.hardware import Cluster
+from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.operations import (
+    Keys,
+    cost_keys,
+    fastest_rate,
+    floor_flops_per_sample,
+    links_of,
+)
+from forerun.tables import Jobs
+
+FloatArray = NDArray[np.float64]
+_KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n resolved jobs as float columns (n,): plan degrees, key costs, and facts by their names.
+
+    `key` maps the fields of `operations.KeyCosts` to (n,); `work` the workload's facts and `node`
+    the cluster's.
+    """
+
+    plan: dict[str, FloatArray]
+    key: dict[str, FloatArray]
+    work: dict[str, FloatArray]
+    node: dict[str, FloatArray]
+    sync: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.sync)
+
+
+def gather(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> Rows:
+    """Return the columns for jobs that are all resolved.
+
+    cache: keeps facts of workloads and clusters between calls (keyed by identity, holding the
+    objects so that an identity is never used again).
+    """
+    plans = jobs.plans
+    work_facts = [_remember(cache, "work", w, workload_facts, w) for w in jobs.workloads]
+    node_facts = [
+        _remember(cache, "node", c, cluster_facts, c, constants) for c in jobs.clusters
+    ]
+    work = _spread(work_facts, jobs.workload_index)
+    node = _spread(node_facts, jobs.cluster_index)
+    names = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage")
+    columns = {name: getattr(plans, name).astype(np.float64) for name in names}
+    columns["sequence_parallel"] = plans.sequence_parallel.astype(np.float64)
+    columns["full_recompute"] = (plans.recompute == 2).astype(np.float64)
+    columns["servers"] = plans.parameter_servers.astype(np.float64)
+    return Rows(columns, _key_columns(jobs, constants, cache), work, node, plans.sync)
+
+
+def _remember(cache: dict[Any, Any], kind: str, owner: object, make: Any, *args: Any) -> Any:
+    slot = (kind, id(owner))
+    if slot not in cache:
+        cache[slot] = (owner, make(*args))
+    return cache[slot][1]
+
+
+def _spread(facts: list[dict[str, float]], index: NDArray[np.int32]) -> dict[str, FloatArray]:
+    if len(facts) == 1:
+        return {k: np.full(len(index), v) for k, v in facts[0].items()}
+    return {k: np.array([f[k] for f in facts])[index] for k in facts[0]}
+
+
+def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return (position among the distinct values, the distinct values) of small integers.
+
+    A presence table instead of a sort: linear in the number of rows.
+    """
+    top = int(values.max(initial=0))
+    if top > 4 * len(values) + 65536:
+        distinct, position = np.unique(values, return_inverse=True)
+        return position.astype(np.int64), distinct
+    present = np.zeros(top + 1, dtype=bool)
+    present[values] = True
+    distinct = np.flatnonzero(present)
+    table = np.empty(top + 1, dtype=np.int64)
+    table[distinct] = np.arange(len(distinct))
+    return table[values], distinct
+
+
+def node_kinds(clusters: tuple[Cluster, ...]) -> NDArray[np.int64]:
+    """Return for each cluster the position of its kind: clusters of one kind differ only in the
+    number of nodes and the price, so a micro-batch costs the same on them."""
+    seen: dict[Any, int] = {}
+    kinds = [
+        seen.setdefault(
+            (c.device.id, c.device.memory_bytes_per_second, tuple(c.device.peak_flops.items()),
+             c.devices_per_node, c.intra, c.inter, max(c.placement, default=0),
+             min(c.nodes, 2), c.devices if c.nodes == 1 else 0),
+            len(seen),
+        )
+        for c in clusters
+    ]  # fmt: skip
+    return np.array(kinds, dtype=np.int64)
+
+
+def _key_columns(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> dict[str, FloatArray]:
+    kinds = node_kinds(jobs.clusters)
+    code, distinct_pairs = compact(
+        jobs.workload_index.astype(np.int64) * (int(kinds.max()) + 1) + kinds[jobs.cluster_index]
+    )
+    levels: list[NDArray[Any]] = [distinct_pairs]
+    for field in _KEY_FIELDS:
+        position, values = compact(getattr(jobs.plans, field))
+        code = code * len(values) + position
+        levels.append(values)
+    position, codes = compact(code)
+    parts: list[NDArray[Any]] = []
+    rest = codes
+    for values in reversed(levels):
+        parts.append(values[rest % len(values)])
+        rest = rest // len(values)
+    micro_batch, tp, cp, ep, sp, recompute, layout = list(reversed(parts))[1:]
+    pairs = parts[-1]
+    first_of_kind = {int(k): i for i, k in reversed(list(enumerate(kinds)))}
+    costs: dict[str, FloatArray] = {}
+    width = int(kinds.max()) + 1
+    for pair in np.unique(pairs):
+        rows = np.flatnonzero(pairs == pair)
+        workload = jobs.workloads[int(pair) // width]
+        cluster = jobs.clusters[first_of_kind[int(pair) % width]]
+        keys = Keys(
+            micro_batch=micro_batch[rows].astype(np.float64), tp=tp[rows].astype(np.float64),
+            cp=cp[rows].astype(np.float64), ep=ep[rows].astype(np.float64),
+            sequence_parallel=sp[rows].astype(np.float64), recompute=recompute[rows],
+            channels_last=layout[rows].astype(np.float64),
+        )  # fmt: skip
+        for name, values in cost_keys(workload, cluster, keys, constants).stacked().items():
+            costs.setdefault(name, np.empty(len(codes)))[rows] = values
+    return {name: values[position] for name, values in costs.items()}
+
+
+def workload_facts(workload: Workload) -> dict[str, float]:
+    """Return the numbers of a workload that plan-level formulas read."""
+    columns = workload.graph.columns
+    owned = columns.params * columns.repeat
+
+    def params(block: Block, *shards: Shard) -> float:
+        mask = (columns.block == BLOCK_INDEX[block]) & np.isin(
+            columns.shard, [SHARD_INDEX[s] for s in shards]
+        )
+        return float(owned[mask].sum())
+
+    whole = (Shard.NONE, Shard.SEQUENCE)
+    optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
+    touched = float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum()) * 4.0
+    total = max(workload.params, 1.0)
+    heads = (columns.block == BLOCK_INDEX[Block.HEAD]) & (
+        columns.phase == PHASE_INDEX[Phase.FORWARD]
+    )
+    head_weights = float((columns.weights * columns.repeat)[heads].sum())
+    head_tensor, head_whole = params(Block.HEAD, Shard.TENSOR), params(Block.HEAD, *whole)
+    # A tied output embedding owns nothing, but the last pipeline stage keeps a copy of it.
+    copied = max(head_weights - head_tensor - head_whole, 0.0)
+    trains = 0.01 if workload.task == "lora" else 1.0
+    return {
+        "layers": float(workload.shape.layers),
+        "layer_tensor": params(Block.LAYER, Shard.TENSOR),
+        "layer_expert": params(Block.LAYER, Shard.EXPERT),
+        "layer_whole": params(Block.LAYER, *whole),
+        "embed_tensor": params(Block.EMBED, Shard.TENSOR),
+        "embed_whole": params(Block.EMBED, *whole),
+        "head_tensor": head_tensor,
+        "head_whole": head_whole,
+        "head_copied": copied,
+        "optimizer_bytes_per_param": touched / total,
+        "states": float(OPTIMIZER_STATES[workload.optimizer]),
+        "activation_bytes": ACTIVATION_BYTES[workload.precision],
+        "mixed": float(ACTIVATION_BYTES[workload.precision] < 4.0),
+        "transformer": float(workload.shape.heads > 0),
+        "trained_share": trains,
+        "input_bytes": workload.input_bytes,
+        "floor_flops": floor_flops_per_sample(workload),
+        "detailed": float(workload.detailed),
+        "unknown_share": min(1.0, len(workload.graph.unknown) / max(len(workload.graph.ops), 1)),
+        "framework_known": float(bool(workload.framework)),
+        "params": workload.params,
+        "real_input": float("synth" not in workload.dataset.lower()),
+        "lora": float(workload.task == "lora"),
+    }
+
+
+def cluster_facts(cluster: Cluster, constants: Constants) -> dict[str, float]:
+    """Return the numbers of a cluster that plan-level formulas read."""
+    intra_latency, intra_rate, inter_latency, inter_rate = links_of(cluster, constants)
+    device = cluster.device
+    eff = constants.link_efficiency
+    return {
+        "nodes": float(cluster.nodes),
+        "devices": float(cluster.devices),
+        "node_devices": float(max(cluster.placement, default=cluster.devices_per_node)),
+        "intra_latency": intra_latency,
+        "intra_rate": intra_rate,
+        "inter_latency": inter_latency,
+        "inter_rate": inter_rate,
+        "host_rate": device.host_bytes_per_second * eff["pcie"] or intra_rate,
+        "memory": device.memory_bytes,
+        "memory_rate": device.memory_bytes_per_second * constants.bandwidth_efficiency["optimizer"],
+        "vcpus": cluster.vcpus_per_device,
+        "unverified": float(any(not f.verified for f in device.facts.values())),
+        "is_gpu": float(device.kind != "cpu"),
+        "slow_network": float(cluster.inter.kind in ("ethernet", "unknown", "efa")),
+    }
+
+
+def rates(jobs: Jobs, constants: Constants) -> tuple[FloatArray, FloatArray]:
+    """Return for each row (fastest possible FLOP/s of a device, framework step seconds)."""
+    pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
+    position, distinct = compact(pair)
+    fastest = np.empty(len(distinct))
+    overhead = np.empty((len(distinct), 3))
+    for i, code in enumerate(distinct):
+        workload = jobs.workloads[int(code) // len(jobs.clusters)]
+        device = jobs.clusters[int(code) % len(jobs.clusters)].device
+        fastest[i] = fastest_rate(device, workload)
+        profile = constants.framework(workload.framework)
+        overhead[i] = profile.step_seconds, profile.grad_bytes, profile.context_bytes
+    return fastest[position], overhead[position]
