@@ -1,0 +1,224 @@
+"""Choose: from what the search kept, the best option, the front and the words that go with them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.contracts import Predictor
+from forerun.domain.objective import Objective
+from forerun.domain.quantiles import probability_below
+from forerun.domain.recommendation import Option, Recommendation, Refusal
+from forerun.domain.workload import Length
+from forerun.search.pareto import knee, pareto_front
+from forerun.search.reduce import DEADLINE, MEMORY, Judged, Reduction, joined, judge
+from forerun.search.score import Scored, estimates_for
+from forerun.search.space import Space
+from forerun.units import format_bytes, format_dollars, format_seconds
+
+MAX_ALTERNATIVES = 10
+MAX_NEAR = 5
+
+
+def choose(
+    space: Space, reduction: Reduction, predictor: Predictor, objective: Objective,
+    length: Length, refused: dict[str, int], max_front: int, started: float, energy: bool,
+) -> Recommendation:  # fmt: skip
+    """Return the recommendation from a finished reduction."""
+    best: Option | None = None
+    front: tuple[Option, ...] = ()
+    alternatives: tuple[Option, ...] = ()
+    near: tuple[Option, ...] = ()
+    if reduction.kept:
+        kept = joined(reduction.kept)
+        judged = judge(kept, objective)
+        rows = _front(judged, energy)
+        position = _best(judged, rows, objective)
+        best = _options(kept, np.array([position]), predictor, objective, length)[0]
+        front = _options(kept, _thin(rows, position, max_front), predictor, objective, length)
+        others = _one_per_cluster(kept, judged)[:MAX_ALTERNATIVES]
+        alternatives = _options(kept, others, predictor, objective, length)
+    elif reduction.missed:
+        missed = joined(reduction.missed)
+        order = np.argsort(judge(missed, objective).gap, kind="stable")
+        rows = _distinct_clusters(missed, order)[:MAX_NEAR]
+        near = _options(missed, rows, predictor, objective, length)
+    counts = {**reduction.refused_counts, **refused}
+    return Recommendation(
+        objective=objective,
+        best=best,
+        front=front,
+        refused=_refusals(reduction, objective, refused),
+        near_misses=near,
+        assumptions=assumptions(space, objective, length),
+        prices_as_of=prices_as_of(space),
+        considered=reduction.considered + sum(refused.values()),
+        legal=reduction.considered,
+        fitting=reduction.fitting,
+        qualified=reduction.qualified,
+        refused_counts=dict(sorted(counts.items(), key=lambda item: -item[1])),
+        alternatives=alternatives,
+        seconds_taken=time.perf_counter() - started,
+    )
+
+
+def _front(judged: Judged, energy: bool) -> NDArray[np.int64]:
+    costs = [judged.seconds, judged.dollars]
+    if np.isnan(judged.dollars).all():
+        costs[1] = judged.seconds
+    if energy:
+        costs.append(judged.energy)
+    return pareto_front(*costs)
+
+
+def _best(judged: Judged, front: NDArray[np.int64], objective: Objective) -> int:
+    if objective.aim == "knee" and len(front):
+        return int(front[knee(judged.seconds[front], judged.dollars[front])])
+    return int(np.nanargmin(judged.aim))
+
+
+def _thin(rows: NDArray[np.int64], always: int, most: int) -> NDArray[np.int64]:
+    if len(rows) <= most:
+        return rows
+    picked = rows[np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))]
+    if always in rows and always not in picked:
+        picked = np.array([r for r in rows if r in set(picked.tolist()) | {always}])
+    return picked
+
+
+def _one_per_cluster(kept: Scored, judged: Judged) -> NDArray[np.int64]:
+    return _distinct_clusters(kept, np.argsort(judged.aim, kind="stable"))
+
+
+def _distinct_clusters(scored: Scored, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    seen: set[str] = set()
+    rows = []
+    for row in order:
+        name = scored.jobs.clusters[scored.jobs.cluster_index[row]].name
+        if name not in seen:
+            seen.add(name)
+            rows.append(int(row))
+    return np.array(rows, dtype=np.int64)
+
+
+def _options(
+    scored: Scored, rows: NDArray[np.int64], predictor: Predictor, objective: Objective,
+    length: Length,
+) -> tuple[Option, ...]:  # fmt: skip
+    """Return rows as options, asked again in detail so that each carries its parts."""
+    if not len(rows):
+        return ()
+    jobs = scored.jobs.take(rows)
+    forecasts = predictor.predict(jobs)
+    estimates = estimates_for(jobs, forecasts, objective, length)
+    options = []
+    for i in range(len(rows)):
+        estimate = replace(estimates[i], forecast=forecasts[i])
+        options.append(
+            Option(
+                jobs[i], estimate,
+                misses=_misses(scored.take(rows[i : i + 1]), objective),
+                chance=_chances(estimates.run_seconds[i], estimates.dollars[i], objective,
+                                estimate.fit_probability),
+            )
+        )  # fmt: skip
+    return tuple(options)
+
+
+def _chances(
+    seconds: NDArray[np.float64], dollars: NDArray[np.float64], objective: Objective, fits: float
+) -> dict[str, float]:
+    chance = {"fits": fits}
+    if objective.deadline_seconds is not None:
+        chance["deadline"] = float(probability_below(seconds, objective.deadline_seconds))
+    if objective.budget_dollars is not None:
+        chance["budget"] = float(probability_below(dollars, objective.budget_dollars))
+    return chance
+
+
+def _misses(one: Scored, objective: Objective) -> dict[str, str]:
+    judged = judge(one, objective)
+    return {
+        reason: _reason_words(one, judged, reason, objective)
+        for reason, mask in judged.reasons.items()
+        if mask[0]
+    }
+
+
+def _reason_words(one: Scored, judged: Judged, reason: str, objective: Objective) -> str:
+    sure = f"at {objective.confidence:.0%} confidence"
+    if reason == MEMORY:
+        device = one.jobs.clusters[one.jobs.cluster_index[0]].device
+        return (
+            f"needs {format_bytes(one.forecasts.peak_bytes[0, 1])} of"
+            f" {format_bytes(device.memory_bytes)} a device; P(fits) ="
+            f" {one.estimates.fit_probability[0]:.0%}"
+        )
+    if reason == DEADLINE:
+        return (
+            f"takes {format_seconds(judged.seconds[0])} {sure}, the deadline is"
+            f" {format_seconds(objective.deadline_seconds or 0.0)}"
+        )
+    if objective.budget_dollars is not None and reason not in ("no price is known",):
+        return (
+            f"costs {format_dollars(judged.dollars[0])} {sure}, the budget is"
+            f" {format_dollars(objective.budget_dollars)}"
+        )
+    return reason
+
+
+def _refusals(
+    reduction: Reduction, objective: Objective, illegal: dict[str, int]
+) -> tuple[Refusal, ...]:
+    rows: list[Refusal] = []
+    for reason, examples in reduction.refused.items():
+        count = reduction.refused_counts[reason]
+        seen: set[str] = set()
+        for _, one, _ in examples:
+            job = one.jobs[0]
+            if job.cluster.name in seen or len(seen) >= 4:
+                continue
+            seen.add(job.cluster.name)
+            words = _reason_words(one, judge(one, objective), reason, objective)
+            shown = words if words == reason else f"{reason}: {words}"
+            rows.append(Refusal(job.cluster.name, str(job.plan), shown, count))
+    rows += [
+        Refusal("any", "", reason, count)
+        for reason, count in sorted(illegal.items(), key=lambda item: -item[1])
+    ]
+    return tuple(rows)
+
+
+def assumptions(space: Space, objective: Objective, length: Length) -> tuple[str, ...]:
+    """Return what the answer rests on, in words."""
+    words = [
+        f"training is {length}",
+        f"global batch {', '.join(map(str, space.global_batches))}; the samples needed are taken"
+        " not to depend on it",
+        "times are of training steps: start-up, evaluation and saving are not counted",
+        f"a plan counts as fitting at P(fits) >= {objective.fit_confidence:.0%}",
+    ]
+    if objective.deadline_seconds is not None or objective.budget_dollars is not None:
+        words.append(f"limits are met at {objective.confidence:.0%} confidence")
+    if objective.market != "on-demand":
+        p = objective.preemption
+        words.append(
+            f"spot machines: {p.rate_per_node_hour:g} losses a node-hour, a checkpoint every"
+            f" {format_seconds(p.checkpoint_interval_seconds)} taking"
+            f" {format_seconds(p.checkpoint_seconds)}, restart in"
+            f" {format_seconds(p.restart_seconds)} (Daly 2006)"
+        )
+    if any(c.host_watts == 0 for c in space.clusters):
+        words.append("energy counts boards at their stated power, hosts only where known")
+    return tuple(words)
+
+
+def prices_as_of(space: Space) -> str:
+    """Return where the prices were read, the distinct sources joined."""
+    sources = sorted({c.price_source for c in space.clusters if c.price_source})
+    if not sources:
+        return "no prices"
+    return "; ".join(sources[:3]) + (f"; and {len(sources) - 3} more" if len(sources) > 3 else "")

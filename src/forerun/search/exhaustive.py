@@ -1,0 +1,107 @@
+"""Exhaustive search: all plans scored in chunks, reduced as they come, the winners explained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from forerun.contracts import Predictor
+from forerun.domain.hardware import Cluster
+from forerun.domain.objective import Objective
+from forerun.domain.plan import Plan
+from forerun.domain.recommendation import Recommendation
+from forerun.domain.workload import Length, Workload
+from forerun.errors import UnsatisfiedError
+from forerun.search.choose import choose
+from forerun.search.reduce import Reduction
+from forerun.search.score import score_space
+from forerun.search.space import Space
+from forerun.units import format_bytes
+
+
+def recommend(
+    workload: Workload,
+    clusters: Sequence[Cluster],
+    objective: Objective,
+    length: Length,
+    predictor: Predictor,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    global_batches: Sequence[int] | None = None,
+    max_front: int = 40,
+    energy: bool = False,
+) -> Recommendation:
+    """Return the best job under the objective, the Pareto front and the refused jobs.
+
+    Args:
+        clusters: where it may run; one without a price can win only where time alone matters.
+        fixed: plan fields that are given.
+        global_batches: those to look at; by default the workload's own.
+        max_front: the most options shown on the front (evenly thinned beyond).
+        energy: make kWh a third axis of the front.
+
+    Raises:
+        RequestError: no cluster, or a length that the workload cannot be counted in.
+    """
+    started = time.perf_counter()
+    batches = tuple(global_batches or default_batches(workload, fixed or {}))
+    space = Space(workload, tuple(clusters), batches, dict(fixed or {}))
+    reduction = Reduction(objective, energy=energy or objective.aim == "energy")
+    refused: dict[str, int] = {}
+    for scored in score_space(space, predictor, objective, length, refused):
+        reduction.add(scored)
+    return choose(space, reduction, predictor, objective, length, refused, max_front,
+                  started, energy)  # fmt: skip
+
+
+def default_batches(workload: Workload, fixed: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the global batches to look at: the given one, the workload's usual one, or 256."""
+    if "global_batch" in fixed:
+        return (int(fixed["global_batch"]),)
+    return (workload.default_global_batch or 256,)
+
+
+def best_plan(
+    workload: Workload,
+    cluster: Cluster,
+    predictor: Predictor,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    global_batch: int | None = None,
+    aim: str = "time",
+) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan that serves the aim best on one cluster, and notes on how it was chosen.
+
+    Raises:
+        UnsatisfiedError: no legal plan, or none that is likely to fit in memory.
+        RequestError: as `recommend`.
+    """
+    given = dict(fixed or {})
+    if global_batch is not None:
+        given["global_batch"] = global_batch
+    result = recommend(
+        workload, [cluster], Objective(aim=aim), Length("steps", 1000, "assumed"), predictor,
+        fixed=given, max_front=1,
+    )  # fmt: skip
+    asked = f"a plan for {workload.name} on {cluster.name}"
+    if result.best is not None:
+        plan = result.best.job.plan
+        free = "the plan was" if not fixed else f"plan fields other than {', '.join(given)} were"
+        return plan, (f"{free} chosen by search among {result.legal:,} legal plans: {plan}",)
+    if result.near_misses:
+        near = result.near_misses[0]
+        need = near.estimate.forecast.peak_bytes[1] if near.estimate.forecast else float("nan")
+        raise UnsatisfiedError(
+            asked,
+            f"none of {result.legal:,} legal plans fits; the nearest ({near.job.plan}) needs"
+            f" {format_bytes(need)} of {format_bytes(cluster.device.memory_bytes)} a device",
+            "use more devices, devices with more memory, or another batch or sequence length",
+        )
+    reasons = "; ".join(f"{r} ({n:,} plans)" for r, n in list(result.refused_counts.items())[:3])
+    raise UnsatisfiedError(
+        asked, f"no legal plan: {reasons or 'nothing to search'}",
+        "raise the global batch, free a fixed plan field, or use fewer devices",
+    )  # fmt: skip
