@@ -13,6 +13,12 @@ from forerun.domain.quantiles import probability_below
 
 FloatArray = NDArray[np.float64]
 QUANTITIES = ("step", "epoch", "run")
+_NONE = np.array(None, dtype=object)
+
+
+def is_none(values: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Return which elements of an object array (n,) are None."""
+    return np.asarray(np.equal(values, _NONE), dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ class Forecasts:
     @property
     def answered(self) -> NDArray[np.bool_]:
         """Which rows have an answer, (n,)."""
-        return np.array([reason is None for reason in self.declined], dtype=bool)
+        return is_none(self.declined)
 
     @staticmethod
     def blank(n: int, predictor: str, quantity: str = "step") -> Forecasts:

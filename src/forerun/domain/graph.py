@@ -190,8 +190,10 @@ class Graph:
     def total(self, field: str, phase: Phase | None = None, kind: OpKind | None = None) -> float:
         """Return the sum of a numeric field over the step, `repeat` applied."""
         columns = self.columns
-        values = getattr(columns, field) if field == "repeat" else (
-            getattr(columns, field) * columns.repeat
+        values = (
+            getattr(columns, field)
+            if field == "repeat"
+            else (getattr(columns, field) * columns.repeat)
         )
         keep = np.ones(len(self.ops), dtype=bool)
         if phase is not None:

@@ -86,16 +86,18 @@ class Device:
         if precision == "fp64":
             return self.flops("fp32") * _FP64_SHARE
         raise RequestError(
-            f"the {precision} rate of {self.id}", f"its rates are {', '.join(self.peak_flops)}",
+            f"the {precision} rate of {self.id}",
+            f"its rates are {', '.join(self.peak_flops)}",
             "use one of those precisions, or add the rate to your catalogue file",
         )
 
     def has_tensor_cores(self) -> bool:
         """Whether 16-bit matrix products run at least three times faster than fp32."""
         fp32 = self.peak_flops.get("fp32", 0.0)
-        return fp32 > 0 and max(
-            self.peak_flops.get("fp16", 0.0), self.peak_flops.get("bf16", 0.0)
-        ) >= 3 * fp32
+        return (
+            fp32 > 0
+            and max(self.peak_flops.get("fp16", 0.0), self.peak_flops.get("bf16", 0.0)) >= 3 * fp32
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ class Link:
         if not (self.bytes_per_second > 0 and self.latency_seconds >= 0):
             raise RequestError(
                 f"a {self.kind} link of {self.bytes_per_second} bytes/s and "
-                f"{self.latency_seconds} s", "a link needs a positive rate and no negative latency",
+                f"{self.latency_seconds} s",
+                "a link needs a positive rate and no negative latency",
                 "correct the link",
             )
 

@@ -34,7 +34,8 @@ class Preemption:
             and self.restart_seconds >= 0
         ):
             raise RequestError(
-                f"preemption {self}", "a rate or time is negative or out of range",
+                f"preemption {self}",
+                "a rate or time is negative or out of range",
                 "give a rate of 0 or more an hour and positive times",
             )
 
@@ -72,13 +73,15 @@ class Objective:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise RequestError(
-                    f"{name.replace('_', ' ')} {value}", "not above zero and finite",
+                    f"{name.replace('_', ' ')} {value}",
+                    "not above zero and finite",
                     "give a positive number",
                 )
         for name in ("confidence", "fit_confidence"):
             value = getattr(self, name)
             if not 0.01 <= value <= 0.999:
                 raise RequestError(
-                    f"{name.replace('_', ' ')} {value}", "outside 0.01 to 0.999",
+                    f"{name.replace('_', ' ')} {value}",
+                    "outside 0.01 to 0.999",
                     "give a probability such as 0.9",
                 )

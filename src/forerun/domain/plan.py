@@ -72,7 +72,8 @@ class Plan:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1 or value > 2**31 - 1:
                 raise RequestError(
-                    f"a plan with {name}={value}", f"{name} must be a whole number above zero",
+                    f"a plan with {name}={value}",
+                    f"{name} must be a whole number above zero",
                     f"give {name}=1 or more",
                 )
         _choice("zero_stage", self.zero_stage, ZERO_STAGES)
@@ -82,7 +83,8 @@ class Plan:
         if self.parameter_servers < 0:
             raise RequestError(
                 f"a plan with parameter_servers={self.parameter_servers}",
-                "their number cannot be negative", "give 0 or more",
+                "their number cannot be negative",
+                "give 0 or more",
             )
 
     @property
@@ -122,7 +124,8 @@ class Plan:
 def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
         raise RequestError(
-            f"a plan with {name}={value}", f"no such {name}",
+            f"a plan with {name}={value}",
+            f"no such {name}",
             f"use one of {', '.join(map(str, allowed))}",
         )
 

@@ -23,8 +23,11 @@ _DEFAULTS = Plan()
 
 @dataclass(frozen=True)
 class PlanColumns:
-    """Plans as int32 columns of length n; recompute, sync and memory_format hold positions in
-    `RECOMPUTE`, `SYNC` and `MEMORY_FORMATS`, sequence_parallel holds 0 or 1."""
+    """Plans as int32 columns of length n.
+
+    recompute, sync and memory_format hold positions in `RECOMPUTE`, `SYNC` and
+    `MEMORY_FORMATS`; sequence_parallel holds 0 or 1.
+    """
 
     dp: IntArray
     tp: IntArray

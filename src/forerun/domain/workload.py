@@ -35,12 +35,14 @@ class Length:
     def __post_init__(self) -> None:
         if self.unit not in Length.UNITS:
             raise RequestError(
-                f"a job length in {self.unit!r}", "no such unit",
+                f"a job length in {self.unit!r}",
+                "no such unit",
                 f"use one of {', '.join(Length.UNITS)}",
             )
         if not 0 < self.count < float("inf"):
             raise RequestError(
-                f"a job of {self.count} {self.unit}", "the count is not above zero and finite",
+                f"a job of {self.count} {self.unit}",
+                "the count is not above zero and finite",
                 "give a positive count",
             )
 
@@ -117,12 +119,14 @@ class Workload:
     def __post_init__(self) -> None:
         if self.precision not in ACTIVATION_BYTES:
             raise RequestError(
-                f"precision {self.precision!r}", "no such precision",
+                f"precision {self.precision!r}",
+                "no such precision",
                 f"use one of {', '.join(PRECISIONS)}",
             )
         if self.optimizer not in OPTIMIZER_STATES:
             raise RequestError(
-                f"optimizer {self.optimizer!r}", "no such optimizer",
+                f"optimizer {self.optimizer!r}",
+                "no such optimizer",
                 f"use one of {', '.join(OPTIMIZER_STATES)}",
             )
 
@@ -151,13 +155,15 @@ class Workload:
         if length.unit == "tokens":
             if self.seq_len <= 0:
                 raise RequestError(
-                    f"{length} of {self.name}", "its samples have no tokens",
+                    f"{length} of {self.name}",
+                    "its samples have no tokens",
                     "give the length in --samples, --steps or --epochs",
                 )
             return length.count / self.seq_len
         if self.dataset_size <= 0:
             raise RequestError(
-                f"{length} of {self.name}", "the size of its dataset is not known",
+                f"{length} of {self.name}",
+                "the size of its dataset is not known",
                 "give --dataset-size, or the length in --samples or --steps",
             )
         return length.count * self.dataset_size

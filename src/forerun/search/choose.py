@@ -83,7 +83,9 @@ def _best(judged: Judged, front: NDArray[np.int64], objective: Objective) -> int
 def _thin(rows: NDArray[np.int64], always: int, most: int) -> NDArray[np.int64]:
     if len(rows) <= most:
         return rows
-    picked = rows[np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))]
+    picked: NDArray[np.int64] = rows[
+        np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))
+    ]
     if always in rows and always not in picked:
         picked = np.array([r for r in rows if r in set(picked.tolist()) | {always}])
     return picked

@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
@@ -37,6 +35,10 @@ def recommend(
     """Return the best job under the objective, the Pareto front and the refused jobs.
 
     Args:
+        workload: what is trained.
+        objective: what is best, and the limits.
+        length: how much training the run is.
+        predictor: who forecasts.
         clusters: where it may run; one without a price can win only where time alone matters.
         fixed: plan fields that are given.
         global_batches: those to look at; by default the workload's own.

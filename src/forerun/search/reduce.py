@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.estimate import Estimates
+from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
 from forerun.domain.plan_columns import concatenate
 from forerun.domain.quantiles import at_probability
@@ -40,7 +43,7 @@ class Judged:
     @property
     def qualified(self) -> NDArray[np.bool_]:
         """Rows that meet every limit."""
-        return ~np.any(list(self.reasons.values()), axis=0)
+        return np.asarray(np.logical_not(np.any(list(self.reasons.values()), axis=0)))
 
 
 def judge(scored: Scored, objective: Objective) -> Judged:
@@ -75,7 +78,8 @@ def _memory_gap(scored: Scored, objective: Objective) -> FloatArray:
     """Return the log factor by which the peak, at the asked confidence, passes the memory."""
     memory = scored.jobs.per_cluster("device.memory_bytes")
     peak = at_probability(scored.forecasts.peak_bytes, objective.fit_confidence)
-    return np.maximum(np.log(peak / memory), 1e-3)
+    gap: FloatArray = np.maximum(np.log(peak / memory), 1e-3)
+    return gap
 
 
 def _complexity(scored: Scored) -> FloatArray:
@@ -108,7 +112,9 @@ class Reduction:
         judged = judge(scored, self.objective)
         good = judged.qualified
         self.considered += len(scored)
-        self.fitting += int((scored.estimates.fit_probability >= self.objective.fit_confidence).sum())
+        self.fitting += int(
+            (scored.estimates.fit_probability >= self.objective.fit_confidence).sum()
+        )
         self.qualified += int(good.sum())
         if good.any():
             self.kept.append(scored.take(self._winners(scored, judged, np.flatnonzero(good))))
@@ -156,25 +162,23 @@ class Reduction:
 
 def joined(parts: list[Scored]) -> Scored:
     """Return several scored chunks of one workload as one."""
-    from dataclasses import replace
-
-    from forerun.domain.estimate import Estimates
-
-    clusters: list[object] = []
+    clusters: list[Cluster] = []
     index = []
     for part in parts:
         index.append(part.jobs.cluster_index + len(clusters))
         clusters.extend(part.jobs.clusters)
     first = parts[0].forecasts
     names = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
+    forecasts: dict[str, Any] = {
+        n: np.concatenate([getattr(p.forecasts, n) for p in parts]) for n in names
+    }
     return Scored(
         Jobs(
-            parts[0].jobs.workloads, tuple(clusters),  # type: ignore[arg-type]
+            parts[0].jobs.workloads, tuple(clusters),
             np.concatenate([p.jobs.workload_index for p in parts]), np.concatenate(index),
             concatenate([p.jobs.plans for p in parts]),
         ),
-        replace(first, **{n: np.concatenate([getattr(p.forecasts, n) for p in parts])
-                          for n in names}),
+        replace(first, **forecasts),
         Estimates(**{n: np.concatenate([getattr(p.estimates, n) for p in parts])
                      for n in vars(parts[0].estimates)}),
     )  # fmt: skip

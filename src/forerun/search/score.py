@@ -36,9 +36,7 @@ class Scored:
 
     def take(self, index: NDArray[np.int64]) -> Scored:
         """Return the rows at the given positions."""
-        return Scored(
-            self.jobs.take(index), self.forecasts.take(index), self.estimates.take(index)
-        )
+        return Scored(self.jobs.take(index), self.forecasts.take(index), self.estimates.take(index))
 
 
 def score_space(
@@ -65,7 +63,9 @@ def chunks(space: Space, refused: dict[str, int], size: int = CHUNK) -> Iterator
         for position in positions:
             for start in range(0, len(plans), size):
                 whole = start == 0 and len(plans) <= size
-                part = plans if whole else plans.take(np.arange(start, min(start + size, len(plans))))
+                part = (
+                    plans if whole else plans.take(np.arange(start, min(start + size, len(plans))))
+                )
                 if held and held + len(part) > size:
                     yield _joined(space, waiting)
                     waiting, held = [], 0

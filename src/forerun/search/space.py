@@ -79,8 +79,8 @@ class Space:
             refused[reason] = int((codes == code).sum()) * len(options["micro_batch"])
         legal = degrees.take(np.flatnonzero(codes == OK))
         valid = self._valid(legal, options)
-        too_large = legal.dp[:, None].astype(np.int64) * options["micro_batch"] > (
-            options["global_batch"]
+        too_large = (
+            legal.dp[:, None].astype(np.int64) * options["micro_batch"] > (options["global_batch"])
         )
         crowded = int((valid & too_large).sum())
         if crowded:
@@ -126,9 +126,7 @@ class Space:
         tp = self._axis("tp", [d for d in divisors if d <= MAX_TENSOR] if shape.heads else [1])
         pp = self._axis("pp", [d for d in divisors if d <= shape.layers] or [1])
         longest = min(MAX_CONTEXT, self.workload.seq_len // MIN_TOKENS_A_RANK)
-        cp = self._axis(
-            "cp", [d for d in divisors if d <= max(longest, 1)] if shape.heads else [1]
-        )
+        cp = self._axis("cp", [d for d in divisors if d <= max(longest, 1)] if shape.heads else [1])
         ep = self._axis(
             "ep", [d for d in _divisors(shape.experts) if d <= MAX_EXPERT] if shape.experts else [1]
         )

@@ -87,12 +87,13 @@ def _no_nulls(stream: IO[str], asked: str) -> Iterator[str]:
 def _read_parquet(path: Path) -> Table:
     """Read Parquet; pyarrow is the extra `parquet`."""
     try:
+        import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError(f"reading {path}", "pyarrow", "parquet") from None
     try:
         data = pq.read_table(path)
-    except Exception as error:
+    except (pa.ArrowException, OSError) as error:
         raise RequestError(f"reading {path}", f"not Parquet: {error}", "check the file") from None
     names = data.column_names
     if len(set(names)) != len(names):
@@ -128,7 +129,7 @@ def write_table(table: Table, path: str | Path) -> None:
 
 
 def _write_csv(table: Table, name: str) -> None:
-    with open(name, "w", encoding="utf-8", newline="") as stream:
+    with Path(name).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(table.columns)
         writer.writerows(zip(*(_cells(c, n) for n, c in table.columns.items()), strict=True))
@@ -178,13 +179,13 @@ def write_whole(path: Path, write: Callable[[str], None]) -> None:
         write(name)
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(path)
     except OSError as error:
         raise RequestError(asked, str(error.strerror or error), "free space or rights") from None
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+            Path(name).unlink()
 
 
 def to_frame(table: Table) -> Any:
@@ -198,5 +199,5 @@ def to_frame(table: Table) -> Any:
 
 def from_frame(frame: Any) -> Table:
     """Return the table of a data frame (anything with `.columns` and `[name]`)."""
-    raw = {str(name): np.asarray(frame[name]) for name in frame.columns}
+    raw: dict[str, Any] = {str(name): np.asarray(frame[name]) for name in frame.columns}
     return Table.from_columns(raw, "the data frame")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, problem_text
 from forerun.domain.plan_columns import Limits, PlanColumns, plan_problems
@@ -18,6 +19,7 @@ from forerun.tables.table import Table
 
 FloatArray = NDArray[np.float64]
 Reasons = NDArray[np.object_]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,23 +48,10 @@ class Jobs:
     @staticmethod
     def of(jobs: Sequence[Job]) -> Jobs:
         """Return jobs as columns."""
-        workloads: dict[int, int] = {}
-        clusters: dict[int, int] = {}
-        keep_w: list[Workload] = []
-        keep_c: list[Cluster] = []
-        index = np.empty((2, len(jobs)), dtype=np.int32)
-        for i, job in enumerate(jobs):
-            for row, value, seen, keep in (
-                (0, job.workload, workloads, keep_w), (1, job.cluster, clusters, keep_c),
-            ):  # fmt: skip
-                if id(value) not in seen:
-                    seen[id(value)] = len(keep)
-                    keep.append(value)  # type: ignore[attr-defined]
-                index[row, i] = seen[id(value)]
-        return Jobs(
-            tuple(keep_w), tuple(keep_c), index[0], index[1],
-            PlanColumns.of([job.plan for job in jobs]),
-        )  # fmt: skip
+        workloads, workload_index = _interned([job.workload for job in jobs])
+        clusters, cluster_index = _interned([job.cluster for job in jobs])
+        plans = PlanColumns.of([job.plan for job in jobs])
+        return Jobs(workloads, clusters, workload_index, cluster_index, plans)
 
     @staticmethod
     def grid(workload: Workload, cluster: Cluster, plans: PlanColumns) -> Jobs:
@@ -98,7 +87,7 @@ class Jobs:
         """Which rows have a workload, a cluster and a legal plan, (n,)."""
         ok = (self.workload_index >= 0) & (self.cluster_index >= 0)
         if self.plan_problem is not None:
-            ok &= np.equal(self.plan_problem, None)
+            ok &= is_none(self.plan_problem)
         return ok
 
     def take(self, index: NDArray[Any]) -> Jobs:
@@ -143,7 +132,7 @@ class Jobs:
             if self.plan_problem is None
             else self.plan_problem.copy()
         )
-        rows = np.flatnonzero(known & np.equal(reasons, None))
+        rows = np.flatnonzero(known & is_none(reasons))
         part = self.take(rows)
         codes = plan_problems(part.plans, part.limits())
         for j in np.flatnonzero(codes):
@@ -152,6 +141,19 @@ class Jobs:
                 self.clusters[part.cluster_index[j]], part.plans[int(j)],
             )  # fmt: skip
         return replace(self, plan_problem=reasons)
+
+
+def _interned(values: Sequence[T]) -> tuple[tuple[T, ...], NDArray[np.int32]]:
+    """Return the distinct objects (by identity) and each value's position among them."""
+    seen: dict[int, int] = {}
+    distinct: list[T] = []
+    index = np.empty(len(values), dtype=np.int32)
+    for i, value in enumerate(values):
+        if id(value) not in seen:
+            seen[id(value)] = len(distinct)
+            distinct.append(value)
+        index[i] = seen[id(value)]
+    return tuple(distinct), index
 
 
 def _gather(values: Sequence[Any], field: str, index: NDArray[np.int32]) -> NDArray[Any]:

@@ -25,7 +25,7 @@ def _columns(group: str, kind: str, *rows: str) -> list[Column]:
     """Return columns from rows of the form `name|unit|help`."""
     out = []
     for row in rows:
-        name, unit, text = (row.split("|") + ["", ""])[:3]
+        name, unit, text = [*row.split("|"), "", ""][:3]
         out.append(Column(name, group, kind, unit, text))
     return out
 

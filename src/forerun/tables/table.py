@@ -128,7 +128,8 @@ def parse_numbers(values: Sequence[Any] | NDArray[Any], name: str, where: str) -
             result[i] = float(str(cell).strip().replace(",", "") or "nan")
         except ValueError:
             raise RequestError(
-                f"reading {where}", f"row {i + 1} has {cell!r} in the number column {name!r}",
+                f"reading {where}",
+                f"row {i + 1} has {cell!r} in the number column {name!r}",
                 "write a plain number in the column's unit, or leave it blank",
             ) from None
     return result
@@ -158,7 +159,9 @@ def _plain(value: Any) -> str:
 
 
 def _is_blank(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float | np.floating) and value != value)
+    return (
+        value is None or value == "" or (isinstance(value, float | np.floating) and value != value)
+    )
 
 
 def _sortable(column: NDArray[Any]) -> NDArray[Any]:

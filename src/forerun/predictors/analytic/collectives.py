@@ -37,8 +37,10 @@ def all_reduce(
     size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
     inter_latency: Any, inter_bandwidth: Any,
 ) -> Any:  # fmt: skip
-    """Return a hierarchical all-reduce: reduce-scatter in the node, all-reduce between nodes
-    over each rank's own share of the network, all-gather in the node.
+    """Return the seconds of a hierarchical all-reduce.
+
+    Reduce-scatter in the node, all-reduce between nodes over each rank's own share of the
+    network, all-gather in the node.
 
     per_node: ranks of the group in one node. The better of ring and tree is taken between nodes,
     as communication libraries do.
@@ -57,8 +59,10 @@ def all_gather(
     size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
     inter_latency: Any, inter_bandwidth: Any,
 ) -> Any:  # fmt: skip
-    """Return an all-gather (or reduce-scatter) of a buffer of `size` bytes when complete: half of
-    an all-reduce by ring, hierarchical."""
+    """Return the seconds of an all-gather or reduce-scatter, hierarchical rings.
+
+    `size` is the bytes of the complete buffer; the volume is half of an all-reduce's.
+    """
     nodes = np.ceil(ranks / per_node)
     inside = (per_node - 1) * (intra_latency + size / (per_node * intra_bandwidth))
     share = size / per_node

@@ -56,7 +56,7 @@ def peak_bytes(
 ) -> tuple[FloatArray, dict[str, FloatArray]]:
     """Return the median peak of the most-loaded device (n,) and its parts."""
     first, last, expert, one_layer = local_params(rows)
-    plan, key, work = rows.plan, rows.key, rows.work
+    plan, key = rows.plan, rows.key
     flight = in_flight(rows)
     share = layer_share(rows)
     one_stage = plan["pp"] == 1

@@ -124,9 +124,7 @@ def _generation_factor(device: Device, constants: Constants) -> float:
     return next((v for k, v in known.items() if generation.startswith(k)), 0.85)
 
 
-def cost_keys(
-    workload: Workload, cluster: Cluster, keys: Keys, constants: Constants
-) -> KeyCosts:
+def cost_keys(workload: Workload, cluster: Cluster, keys: Keys, constants: Constants) -> KeyCosts:
     """Return the cost of one micro-batch for k keys; arrays inside are (k, operations)."""
     columns = workload.graph.columns
     framework = constants.framework(workload.framework)
@@ -229,9 +227,7 @@ def _cut(
     return activations / imbalance, activations / imbalance, weights
 
 
-def matrix_fill(
-    workload: Workload, device: Device, keys: Keys, constants: Constants
-) -> FloatArray:
+def matrix_fill(workload: Workload, device: Device, keys: Keys, constants: Constants) -> FloatArray:
     """Return the share of its best rate that each matrix product reaches by its size, (k, ops).
 
     Two effects: a dimension d of the product fills a tile by d / (d + tile), and the product's
@@ -264,7 +260,7 @@ def matrix_fill(
 
 def _is_weight_gradient(columns: OpColumns) -> NDArray[np.bool_]:
     """Backward operations with dims and no activation output (see `workloads.backward`)."""
-    return (
+    return np.asarray(
         (columns.phase == PHASE_INDEX[Phase.BACKWARD])
         & (columns.dims[:, 0] > 0)
         & (columns.writes == 0)
@@ -333,9 +329,7 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
         columns.shard == SHARD_INDEX[Shard.EXPERT]
     )
     sequence = columns.shard == SHARD_INDEX[Shard.SEQUENCE]
-    cut = np.where(
-        tensor, tp, np.where(sequence & (keys.sequence_parallel[:, None] > 0), tp, 1.0)
-    )
+    cut = np.where(tensor, tp, np.where(sequence & (keys.sequence_parallel[:, None] > 0), tp, 1.0))
     kept = columns.saved * columns.repeat * size / cut  # (k, operations)
     blocks = {b: columns.block == BLOCK_INDEX[b] for b in Block}
     layer_all = kept[:, blocks[Block.LAYER]].sum(axis=1) * samples

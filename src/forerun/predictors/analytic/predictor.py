@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.forecast import Forecasts, fit_probability
+from forerun.domain.forecast import Forecasts, fit_probability, is_none
 from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
 from forerun.predictors.analytic.constants import Constants
@@ -60,7 +60,7 @@ class AnalyticPredictor:
             detail: also return the parts of step and peak.
         """
         declined = _reasons(jobs)
-        ok = np.equal(declined, None)
+        ok = is_none(declined)
         if ok.all():
             return replace(self._predict_resolved(jobs, detail), declined=declined)
         result = Forecasts.blank(len(jobs), self.name)
@@ -142,14 +142,14 @@ def _reasons(jobs: Jobs) -> NDArray[np.object_]:
     reasons = np.full(len(jobs), None, dtype=object)
     for problems in (jobs.workload_problem, jobs.cluster_problem, jobs.plan_problem):
         if problems is not None:
-            blank = np.equal(reasons, None)
+            blank = is_none(reasons)
             reasons[blank] = problems[blank]
     for index, word in ((jobs.workload_index, "workload"), (jobs.cluster_index, "device")):
-        missing = np.equal(reasons, None) & (index < 0)
+        missing = is_none(reasons) & (index < 0)
         reasons[missing] = f"its {word} is not known"
     idle = [i for i, w in enumerate(jobs.workloads) if w.graph.forward_flops <= 0]
     for i in idle:
-        nothing = np.equal(reasons, None) & (jobs.workload_index == i)
+        nothing = is_none(reasons) & (jobs.workload_index == i)
         reasons[nothing] = f"{jobs.workloads[i].name} states no operations to time"
     return reasons
 
@@ -158,7 +158,7 @@ def _impossible(jobs: Jobs) -> NDArray[np.bool_]:
     if jobs.plan_problem is None:
         return np.zeros(len(jobs), dtype=bool)
     known = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
-    return known & ~np.equal(jobs.plan_problem, None)
+    return np.asarray(known & ~is_none(jobs.plan_problem))
 
 
 def _map(make: Callable[[str], Any]) -> dict[str, Any]:

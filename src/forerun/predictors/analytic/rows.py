@@ -51,9 +51,7 @@ def gather(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> Rows:
     """
     plans = jobs.plans
     work_facts = [_remember(cache, "work", w, workload_facts, w) for w in jobs.workloads]
-    node_facts = [
-        _remember(cache, "node", c, cluster_facts, c, constants) for c in jobs.clusters
-    ]
+    node_facts = [_remember(cache, "node", c, cluster_facts, c, constants) for c in jobs.clusters]
     work = _spread(work_facts, jobs.workload_index)
     node = _spread(node_facts, jobs.cluster_index)
     names = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage")
@@ -95,8 +93,11 @@ def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 
 def node_kinds(clusters: tuple[Cluster, ...]) -> NDArray[np.int64]:
-    """Return for each cluster the position of its kind: clusters of one kind differ only in the
-    number of nodes and the price, so a micro-batch costs the same on them."""
+    """Return for each cluster the position of its kind.
+
+    Clusters of one kind differ only in the number of nodes and the price, so a micro-batch costs
+    the same on them.
+    """
     seen: dict[Any, int] = {}
     kinds = [
         seen.setdefault(

@@ -58,7 +58,9 @@ def scaled_constants(predictor: AnalyticPredictor, runs: Runs) -> Constants:
         bandwidth_efficiency=scaled(dict(old.bandwidth_efficiency)),
         link_efficiency=scaled(dict(old.link_efficiency)),
         frameworks={
-            k: replace(v, host_seconds=v.host_seconds / factor, step_seconds=v.step_seconds / factor)
+            k: replace(
+                v, host_seconds=v.host_seconds / factor, step_seconds=v.step_seconds / factor
+            )
             for k, v in old.frameworks.items()
         },
         launch_seconds=old.launch_seconds / factor,

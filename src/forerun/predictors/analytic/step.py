@@ -45,7 +45,7 @@ def step_parts(rows: Rows, step_overhead: FloatArray, grad_bytes: FloatArray,
 
 
 def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
-    """m micro-batches through the fullest stage, plus the bubble and the transfers.
+    """M micro-batches through the fullest stage, plus the bubble and the transfers.
 
     1F1B: T = m t_max + (pp-1)/vpp t_mean, with t the time of a micro-batch on a stage.
     """
@@ -79,8 +79,11 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 
 
 def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
-    """Return exposed seconds of a micro-batch's transfers at one stage: activations forward,
-    gradients backward, once for each model chunk; the tp ranks each send their part."""
+    """Return exposed seconds of a micro-batch's transfers at one stage.
+
+    Activations forward, gradients backward, once for each model chunk; the tp ranks each send
+    their part.
+    """
     plan, node = rows.plan, rows.node
     inside = plan["tp"] * plan["cp"] * plan["dp"] * 2.0 <= node["node_devices"]
     whole = plan["tp"] * plan["cp"] * plan["dp"] * plan["pp"] <= node["node_devices"]
@@ -93,8 +96,10 @@ def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
 
 
 def _group(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (ranks of a data-parallel group, of them in one node, bytes of its gradients / byte
-    each parameter): ranks are laid tp first, then cp, dp and pp."""
+    """Return (ranks of a data-parallel group, ranks of it in one node, parameters it reduces).
+
+    Ranks are laid tp first, then cp, dp and pp.
+    """
     plan, node = rows.plan, rows.node
     ranks = plan["dp"] * plan["cp"]
     per_node = np.clip(np.floor(node["node_devices"] / plan["tp"]), 1.0, ranks)
@@ -142,9 +147,7 @@ def _synchronisation(
     return collective + one_process, _servers(rows, compute, size, constants)
 
 
-def _servers(
-    rows: Rows, compute: FloatArray, size: FloatArray, constants: Constants
-) -> FloatArray:
+def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Constants) -> FloatArray:
     """Return seconds that parameter servers add (equation 2.8 of KDD 2015, as a roofline).
 
     T_ps = max(2 W / bw_worker, R 2 W / (N_ps bw_ps)) + latency, for W bytes and R workers.

@@ -47,8 +47,11 @@ def memory_sigma(rows: Rows, constants: Constants) -> FloatArray:
 
 
 def distance(rows: Rows, constants: Constants) -> FloatArray:
-    """Return how far a row is from what was measured: 1 for physics with nothing measured, more
-    where the graph is only totals, partly unknown, or the device's facts are unverified."""
+    """Return how far a row is from what was measured, (n,).
+
+    1 for physics with nothing measured; more where the graph is only totals or partly unknown,
+    where the device's facts are unverified, and with every doubling of devices.
+    """
     return (
         1.0
         + (1.0 - rows.work["detailed"])
