@@ -1,0 +1,26 @@
+"""Catalogue: labels become devices, clusters and prices, every figure with its source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forerun.catalog.catalog import Catalog, load_catalog
+    from forerun.catalog.instances import Instance
+
+__all__ = ["Catalog", "Instance", "load_catalog"]
+
+_HOMES = {
+    "Catalog": "forerun.catalog.catalog",
+    "load_catalog": "forerun.catalog.catalog",
+    "Instance": "forerun.catalog.instances",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on its first use, so that importing this package costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,381 @@
+"""The catalogue: one door from labels and cluster texts to devices, machines and clusters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from forerun.catalog.clustertext import check_counts, parse_cluster
+from forerun.catalog.devices import Entry, entry_of, packaged_rows
+from forerun.catalog.instances import BITS_PER_BYTE, Instance, host_watts, packaged_instances
+from forerun.catalog.interconnect import Links, links_from_text
+from forerun.catalog.labels import index_of, open_labels, resolve
+from forerun.catalog.links import in_fabric, instance_inter_link, inter_link, intra_link
+from forerun.catalog.prices import Offer, cheapest_region, choose_offer
+from forerun.catalog.regions import carbon_kg_per_kwh
+from forerun.catalog.rows import Row
+from forerun.catalog.virtualcpu import scaled_cpu
+from forerun.domain.hardware import Cluster, Device
+from forerun.errors import RequestError, UnknownNameError
+from forerun.units import GIGA
+
+_ADD_A_DEVICE = (
+    "(to add your own, write a YAML or CSV file with eight numbers: memory_gb, memory_gb_per_s, "
+    "fp32_tflops, fp16_tflops, watts, link_gb_per_s, host_gb_per_s, devices_per_node)"
+)
+
+
+class Catalog:
+    """Devices and machines by name, packaged ones and a user's own.
+
+    Nothing is read before it is asked for: a device's lookup reads no prices.
+
+    Args:
+        user_devices: rows that add to, or override, the packaged devices.
+        user_instances: machines that add to, or override, the packaged ones.
+        warnings: what reading the user's files gave rise to.
+    """
+
+    def __init__(
+        self,
+        user_devices: Sequence[Row] = (),
+        user_instances: Sequence[Instance] = (),
+        warnings: Sequence[str] = (),
+    ) -> None:
+        self._user_devices = tuple(user_devices)
+        self._user_instances = tuple(user_instances)
+        self.warnings = tuple(warnings)
+        self._entries: dict[str, Entry] = {}
+        self._offers: dict[tuple[str, int, float, str], Offer | None] = {}
+
+    # Devices
+
+    @cached_property
+    def _rows(self) -> dict[str, Row]:
+        return {**packaged_rows(), **{row.get("id"): row for row in self._user_devices}}
+
+    @cached_property
+    def _index(self) -> dict[str, str]:
+        return index_of(self._rows.values())
+
+    def _entry(self, device_id: str) -> Entry:
+        if device_id not in self._entries:
+            self._entries[device_id] = entry_of(self._rows[device_id])
+        return self._entries[device_id]
+
+    def device(self, label: str) -> tuple[Device, tuple[str, ...]]:
+        """Return the device that a label means, and warnings about what the label left open.
+
+        `cpu-INSTANCE` is the machine of that type as one CPU device.
+
+        Raises:
+            UnknownNameError: no device answers to the label; the nearest labels are offered.
+        """
+        entry, warnings = self._find(str(label))
+        return entry.device, warnings
+
+    def _find(self, label: str) -> tuple[Entry, tuple[str, ...]]:
+        found = resolve(label, self._index)
+        if found is not None:
+            entry = self._entry(found[0])
+            return entry, (*found[1], *entry.warnings)
+        wanted = label.strip().lower()
+        if wanted.startswith("cpu-"):
+            for instance in self.instances:
+                if instance.device == wanted:
+                    return Entry(scaled_cpu(self._entry("cpu-vcpu").device, instance)), ()
+        raise UnknownNameError("device", label[:80], self.labels(), _ADD_A_DEVICE)
+
+    def labels(self) -> list[str]:
+        """Return every id, alias and open label that the catalogue answers to."""
+        aliases = [a for entry in self.devices.values() for a in entry.aliases]
+        return [*self._rows, *aliases, *open_labels()]
+
+    @cached_property
+    def devices(self) -> Mapping[str, Device]:
+        """All devices by id."""
+        return {device_id: self._entry(device_id).device for device_id in self._rows}
+
+    def note(self, device_id: str) -> str:
+        """Return what a reader should know of a device's figures; '' where nothing."""
+        return self._entry(device_id).note if device_id in self._rows else ""
+
+    # Machines
+
+    @cached_property
+    def instances(self) -> tuple[Instance, ...]:
+        """All machines, one for each provider, type and region; a user's row replaces ours."""
+        rows = {
+            (i.provider, i.type, i.region): i
+            for i in (*packaged_instances(), *self._user_instances)
+        }
+        return tuple(rows.values())
+
+    @cached_property
+    def _instances_by_name(self) -> dict[str, list[Instance]]:
+        by_name: dict[str, list[Instance]] = {}
+        for instance in self.instances:
+            by_name.setdefault(instance.type.lower(), []).append(instance)
+            by_name.setdefault(instance.name.lower(), []).append(instance)
+        return by_name
+
+    def instance(self, text: str, region: str = "") -> tuple[Instance, tuple[str, ...]]:
+        """Return the machine that a text such as `aws:p5.48xlarge@us-east-1` names.
+
+        With no region it is the cheapest one, and a warning says so.
+
+        Raises:
+            UnknownNameError: no such machine, or not in that region.
+            RequestError: several providers have a machine of that type.
+        """
+        name, _, in_text = str(text).strip().partition("@")
+        name, region = name.strip(), in_text.strip() or region
+        found = self._instances_by_name.get(name.lower())
+        if not found:
+            raise UnknownNameError("instance", name[:80], sorted({i.name for i in self.instances}))
+        providers = sorted({i.provider for i in found})
+        if len(providers) > 1:
+            raise RequestError(
+                f"instance {name!r}", f"{', '.join(providers)} have a machine of that type",
+                f"write {providers[0]}:{name}",
+            )  # fmt: skip
+        if region:
+            regions = {i.region.lower(): i for i in found}
+            if region.lower() not in regions:
+                known = sorted(i.region for i in found)
+                raise UnknownNameError(
+                    f"region of {name}", region[:80], known, f"({', '.join(known)} are known)"
+                )
+            return regions[region.lower()], ()
+        best = cheapest_region(found)
+        warning = f"{best.name}: no region given; the cheapest one known, {best.region}, is taken"
+        return best, (warning,) if len(found) > 1 else ()
+
+    def is_instance(self, name: str) -> bool:
+        """Whether this is a machine's name, `TYPE` or `PROVIDER:TYPE`, without a region."""
+        return name.strip().lower() in self._instances_by_name
+
+    # Clusters
+
+    def cluster(
+        self, text: str, *, region: str | None = None, price: float | None = None
+    ) -> Cluster:
+        """Return the cluster that a text describes.
+
+        Args:
+            text: `4x8xh100-sxm-80gb`, `8xh100-sxm-80gb`, `H100:8` or `4xaws:p5.48xlarge@region`.
+            region: where no region stands in the text.
+            price: dollars an hour for the whole cluster, instead of the catalogue's.
+
+        Raises:
+            RequestError: malformed text or absurd counts; UnknownNameError: an unknown name.
+        """
+        asked = parse_cluster(text, self._names_instance)
+        where = asked.region or (region or "").strip()
+        if asked.devices_per_node is None:
+            return self._of_instances(asked.nodes, asked.name, where, price)
+        entry, warnings = self._find(asked.name)
+        return self._of_devices(
+            entry, asked.nodes, asked.devices_per_node, None, warnings, where, price
+        )
+
+    def _names_instance(self, name: str) -> bool:
+        """Whether a cluster's name is a machine; a device of that name comes first."""
+        if resolve(name, self._index) is not None:
+            return False
+        if self.is_instance(name):
+            return True
+        provider = name.partition(":")[0].strip().lower()
+        if ":" in name and provider in {i.provider for i in self.instances}:
+            self.instance(name)  # Says what that provider does have.
+        return False
+
+    def cluster_for(
+        self,
+        device: Device | str,
+        nodes: int,
+        devices_per_node: int,
+        interconnect_text: str | None = None,
+        price: float | None = None,
+        placement: Sequence[int] = (),
+        region: str = "",
+    ) -> Cluster:
+        """Return the cluster of a runs table's row.
+
+        Args:
+            device: a device of this catalogue, or a label.
+            nodes: number of nodes.
+            devices_per_node: devices in each node.
+            interconnect_text: as in the table, e.g. `RoCE 1600 Gb/s per node`; blank means the
+                device's usual links.
+            price: dollars an hour for the whole cluster; None means the catalogue's.
+            placement: devices used on each node, where they are uneven.
+            region: restricts the catalogue's price to that region.
+
+        Raises:
+            RequestError: absurd counts or price; UnknownNameError: an unknown label.
+        """
+        if isinstance(device, str):
+            entry, warnings = self._find(device)
+        else:
+            known = self._rows.get(device.id)
+            entry = replace(self._entry(device.id), device=device) if known else Entry(device)
+            warnings = ()
+        links = links_from_text(interconnect_text or "", entry, nodes, devices_per_node)
+        cluster = self._of_devices(entry, nodes, devices_per_node, links, warnings, region, price)
+        return replace(cluster, placement=tuple(placement)) if placement else cluster
+
+    def _of_instances(self, nodes: int, name: str, region: str, price: float | None) -> Cluster:
+        """Return a cluster of machines of one type."""
+        instance, warnings = self.instance(name, region)
+        check_counts(nodes, instance.device_count, f"cluster {nodes}x{name}")
+        entry, more = self._find(instance.device)
+        if instance.nic_assumed and nodes > 1:
+            more = (*more, f"{instance.name}: {instance.nic_fact.source}")
+        spot = instance.spot_dollars_per_hour
+        cluster = Cluster(
+            name=f"{nodes}x{instance.name}" + (f"@{instance.region}" if region else ""),
+            device=entry.device,
+            nodes=nodes,
+            devices_per_node=instance.device_count,
+            intra=intra_link(entry.device, instance.link_bytes_per_second),
+            inter=instance_inter_link(entry, instance, nodes),
+            dollars_per_hour=_times(instance.dollars_per_hour, nodes),
+            spot_dollars_per_hour=_times(spot, nodes),
+            provider=instance.provider,
+            instance_type=instance.type,
+            region=instance.region,
+            carbon_kg_per_kwh=carbon_kg_per_kwh(instance.provider, instance.region),
+            host_watts=instance.host_watts,
+            vcpus_per_device=instance.vcpus / instance.device_count,
+            price_source=_price_source(instance),
+            warnings=(*warnings, *more),
+        )
+        return _with_price(cluster, price)
+
+    def _of_devices(
+        self,
+        entry: Entry,
+        nodes: int,
+        devices_per_node: int,
+        links: Links | None,
+        warnings: Iterable[str],
+        region: str,
+        price: float | None,
+    ) -> Cluster:
+        """Return a cluster of plain devices, priced by the best offer of a machine with them."""
+        device = entry.device
+        name = f"{nodes}x{devices_per_node}x{device.id}"
+        check_counts(nodes, devices_per_node, f"cluster {name}")
+        if links is None:
+            usual = inter_link(entry, nodes, devices_per_node)
+            links = Links(intra_link(device), usual)
+        networked = nodes > 1 and not in_fabric(entry, nodes, devices_per_node)
+        counted_on = links.inter.bytes_per_second if networked else 0.0
+        offer = None
+        said = (*warnings, *links.warnings)
+        if price is None:
+            offer = self._offer(device.id, devices_per_node, counted_on, region)
+            said = (*said, *_offer_warnings(offer, device.id, region))
+        cluster = Cluster(
+            name=name,
+            device=device,
+            nodes=nodes,
+            devices_per_node=devices_per_node,
+            intra=links.intra,
+            inter=links.inter,
+            dollars_per_hour=_times(offer.dollars_per_hour, nodes) if offer else None,
+            spot_dollars_per_hour=_times(offer.spot_dollars_per_hour, nodes) if offer else None,
+            region=region,
+            carbon_kg_per_kwh=(
+                carbon_kg_per_kwh(offer.instance.provider, region) if offer and region else None
+            ),
+            host_watts=host_watts(device.id, 0.0, devices_per_node),
+            vcpus_per_device=(offer.instance.vcpus / offer.instance.device_count if offer else 0.0),
+            price_source=offer.source if offer else "",
+            warnings=said,
+        )
+        return _with_price(cluster, price)
+
+    def _offer(
+        self, device_id: str, devices_per_node: int, network: float, region: str
+    ) -> Offer | None:
+        """Return the offer that prices such a node, remembered."""
+        key = (device_id, devices_per_node, network, region)
+        if key not in self._offers:
+            self._offers[key] = choose_offer(
+                self.instances, device_id, devices_per_node, network, region
+            )
+        return self._offers[key]
+
+
+@lru_cache(maxsize=1)
+def _packaged_catalog() -> Catalog:
+    return Catalog()
+
+
+def load_catalog(user_files: Sequence[Path | str] = ()) -> Catalog:
+    """Return the catalogue, with a user's own files added; later files override earlier ones.
+
+    Files may be YAML (`devices:` and `instances:`), CSV with the same columns, or SkyPilot's
+    catalogue CSV.
+
+    Raises:
+        RequestError: a file cannot be read, or a row is wrong (file, line and field are named).
+    """
+    if not user_files:
+        return _packaged_catalog()
+    from forerun.catalog.userfiles import read_user_files
+
+    return read_user_files([Path(file) for file in user_files])
+
+
+def _times(dollars: float | None, nodes: int) -> float | None:
+    return None if dollars is None else dollars * nodes
+
+
+def _price_source(instance: Instance) -> str:
+    """Return the price's source, or nothing where there is no price."""
+    known = (instance.dollars_per_hour, instance.spot_dollars_per_hour)
+    return instance.price_source if any(p is not None for p in known) else ""
+
+
+def _offer_warnings(offer: Offer | None, device_id: str, region: str) -> tuple[str, ...]:
+    """Return what a reader of the price should know."""
+    if offer is None:
+        return (f"no price of {device_id} is known in region {region}",) if region else ()
+    said = []
+    if offer.scaled:
+        said.append(
+            f"no priced machine has that many of the device; the price is scaled from "
+            f"{offer.instance.name} with {offer.instance.device_count}"
+        )
+    if not offer.enough_network:
+        gbit_per_second = offer.instance.nic_bytes_per_second * BITS_PER_BYTE / GIGA
+        said.append(
+            f"the price is of {offer.instance.name}, whose network has {gbit_per_second:g} Gbit/s "
+            "a node; the prediction counts on a faster one"
+        )
+    return tuple(said)
+
+
+def _with_price(cluster: Cluster, price: float | None) -> Cluster:
+    """Return the cluster at the caller's price for the whole of it, where one is given.
+
+    Raises:
+        RequestError: a price that is negative, absurd or not a number.
+    """
+    if price is None:
+        return cluster
+    if not (math.isfinite(price) and 0 <= price <= 1e8):
+        raise RequestError(
+            f"price of cluster {cluster.name}", f"it is {price}",
+            "give dollars an hour for the whole cluster, at least 0 and at most 1e8",
+        )  # fmt: skip
+    return replace(
+        cluster, dollars_per_hour=float(price), spot_dollars_per_hour=None,
+        price_source="the price that was given",
+    )  # fmt: skip

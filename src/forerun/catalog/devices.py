@@ -1,0 +1,161 @@
+"""Device rows: the columns of the device tables, and a row made into a Device with its facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+from forerun.catalog.rows import DATA, Limits, Row, read_csv
+from forerun.catalog.sources import fact_of
+from forerun.domain.hardware import Device, Fact
+from forerun.errors import RequestError
+from forerun.units import GIGA, TERA
+
+KINDS = ("gpu", "tpu", "accelerator", "cpu")
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
+TABLES = ("nvidia_datacenter", "nvidia_workstation", "other_accelerators", "cpus")
+
+_GB = Limits(0, 100_000, "GB", above_low=True)
+_GB_S = Limits(0, 1_000_000, "GB/s", above_low=True)
+_TFLOPS = Limits(0, 1_000_000, "TFLOP/s", above_low=True)
+_NUMBERS = {
+    "year": Limits(0, 2100, whole=True),
+    "memory_gb": _GB,
+    "memory_gb_per_s": _GB_S,
+    **{f"{precision}_tflops": _TFLOPS for precision in PRECISIONS},
+    "watts": Limits(0, 100_000, "W"),
+    "link_gb_per_s": Limits(0, 100_000, "GB/s (0: PCIe carries it)"),
+    "host_gb_per_s": _GB_S,
+    "node_gb_per_s": _GB_S,
+    "devices_per_node": Limits(1, 4096, whole=True),
+    "fabric_devices": Limits(0, 1_000_000, whole=True),
+    "fabric_out_gb_per_s": Limits(0, 100_000, "GB/s"),
+}
+REQUIRED = (
+    "memory_gb", "memory_gb_per_s", "fp32_tflops", "fp16_tflops", "watts", "link_gb_per_s",
+    "host_gb_per_s", "devices_per_node",
+)  # fmt: skip
+COLUMNS = (
+    "id", "name", "vendor", "kind", "generation", *_NUMBERS, "aliases", "source", "field_sources",
+    "note", "warning",
+)  # fmt: skip
+# A node's network where a user's row says nothing, shared by its devices.
+_DEFAULT_NODE_GB_PER_S = 12.5
+_FIELD_OF_COLUMN = {
+    "memory_gb": "memory_bytes",
+    "memory_gb_per_s": "memory_bytes_per_second",
+    "link_gb_per_s": "link_bytes_per_second",
+    "host_gb_per_s": "host_bytes_per_second",
+    "node_gb_per_s": "node_bytes_per_second",
+    **{f"{precision}_tflops": f"peak_flops.{precision}" for precision in PRECISIONS},
+}
+_OWN_NAME = Fact("the catalogue's own name for it")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A device with what the catalogue knows beside it.
+
+    Attributes:
+        device: the device itself.
+        fabric_devices: devices that the in-node interconnect joins across nodes; 0 where it
+            ends at the node.
+        fabric_out_bytes_per_second: network rate per device out of that fabric.
+        note: what a reader should know of the figures.
+        warnings: what every user of this device should be told.
+    """
+
+    device: Device
+    fabric_devices: int = 0
+    fabric_out_bytes_per_second: float = 0.0
+    note: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def aliases_of(row: Row) -> tuple[str, ...]:
+    """Return the aliases that a row lists, separated by semicolons."""
+    return tuple(a for text in row.get("aliases").split(";") if (a := text.strip()))
+
+
+@lru_cache(maxsize=1)
+def packaged_rows() -> dict[str, Row]:
+    """Return the packaged device rows by id, not yet made into devices."""
+    return {
+        row.get("id"): row for table in TABLES for row in read_csv(DATA / f"devices_{table}.csv")
+    }
+
+
+def entry_of(row: Row) -> Entry:
+    """Return the device of a row.
+
+    Rates are dense (no sparsity) and count two operations a multiply-add; GB are 1e9 bytes.
+    Where blank, bf16 is the fp16 rate and the network is 100 Gbit/s a node.
+
+    Raises:
+        RequestError: a required figure is missing, or one is out of its range.
+    """
+    facts = _facts(row)
+    numbers = {k: row.number(k, _NUMBERS[k]) for k in REQUIRED}
+    peak = {p: row.number(f"{p}_tflops", _TFLOPS) * TERA for p in PRECISIONS if _has(row, p)}
+    warnings = [row.get("warning")] if row.get("warning") else []
+    if "bf16" not in peak:
+        peak["bf16"] = peak["fp16"]
+        facts["peak_flops.bf16"] = Fact("derived: the fp16 rate, as no bf16 rate was given", False)
+    per_node = int(numbers["devices_per_node"])
+    node_gb_per_s = row.number("node_gb_per_s", _NUMBERS["node_gb_per_s"], default=0.0)
+    if not node_gb_per_s:
+        node_gb_per_s = _DEFAULT_NODE_GB_PER_S / per_node
+        assumed = f"assumed: 100 Gbit/s a node, {node_gb_per_s:.3g} GB/s a device"
+        facts["node_bytes_per_second"] = Fact(assumed, False)
+        warnings.append(f"{row.get('id')} states no node_gb_per_s; {assumed}")
+    device = Device(
+        id=row.get("id"),
+        name=row.get("name") or row.get("id"),
+        vendor=row.get("vendor") or "unknown",
+        kind=_kind(row),
+        generation=row.get("generation") or "unknown",
+        year=int(row.number("year", _NUMBERS["year"], default=0)),
+        memory_bytes=numbers["memory_gb"] * GIGA,
+        memory_bytes_per_second=numbers["memory_gb_per_s"] * GIGA,
+        peak_flops=peak,
+        watts=numbers["watts"],
+        link_bytes_per_second=numbers["link_gb_per_s"] * GIGA,
+        host_bytes_per_second=numbers["host_gb_per_s"] * GIGA,
+        node_bytes_per_second=node_gb_per_s * GIGA,
+        devices_per_node=per_node,
+        aliases=aliases_of(row),
+        facts=facts,
+    )
+    return Entry(
+        device,
+        int(row.number("fabric_devices", _NUMBERS["fabric_devices"], default=0)),
+        row.number("fabric_out_gb_per_s", _NUMBERS["fabric_out_gb_per_s"], default=0.0) * GIGA,
+        row.get("note"),
+        tuple(warnings),
+    )
+
+
+def _has(row: Row, precision: str) -> bool:
+    """Whether the row states the rate of this precision, or must."""
+    return bool(row.get(f"{precision}_tflops")) or f"{precision}_tflops" in REQUIRED
+
+
+def _kind(row: Row) -> str:
+    """Return the kind of device, gpu where the row says nothing."""
+    kind = row.get("kind") or "gpu"
+    if kind not in KINDS:
+        raise RequestError(row.at("kind"), f"it is {kind!r}", f"give one of {', '.join(KINDS)}")
+    return kind
+
+
+def _facts(row: Row) -> dict[str, Fact]:
+    """Return the source of every field of the device, and of each precision's rate."""
+    default = fact_of(row.get("source") or f"your file {row.file}")
+    facts = {f.name: default for f in fields(Device) if f.name != "facts"}
+    facts |= {f"peak_flops.{p}": default for p in PRECISIONS if row.get(f"{p}_tflops")}
+    facts |= {"id": _OWN_NAME, "aliases": _OWN_NAME}
+    for pair in filter(None, row.get("field_sources").split(";")):
+        column, _, key = pair.partition("=")
+        facts[_FIELD_OF_COLUMN.get(column, column)] = fact_of(key)
+    facts["peak_flops"] = facts.get("peak_flops.fp16", default)
+    return facts

@@ -1,0 +1,119 @@
+"""Rows of a catalogue file as text, with the place of each field and checked numbers."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forerun.errors import RequestError, UnknownNameError
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The range that a number must lie in; `unit` is for the message."""
+
+    low: float
+    high: float
+    unit: str = ""
+    above_low: bool = False
+    whole: bool = False
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        lower = "above" if self.above_low else "of at least"
+        return f"{kind} {lower} {self.low:g} and at most {self.high:g} {self.unit}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a file: its values as stripped text, blanks left out, and where they stand."""
+
+    values: Mapping[str, str]
+    file: str
+    line: int
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def get(self, name: str) -> str:
+        """Return the text of a field, '' where it is blank or missing."""
+        return self.values.get(name, "")
+
+    def at(self, name: str) -> str:
+        """Return file, line and field in words, for an error."""
+        return f"{self.file}, line {self.lines.get(name, self.line)}, field {name!r}"
+
+    def number(self, name: str, limits: Limits, default: float | None = None) -> float:
+        """Return a field as a number within its limits, or the default where it is blank.
+
+        Raises:
+            RequestError: blank without a default, not a number, not finite, or out of range.
+        """
+        text = self.get(name)
+        if not text:
+            if default is None:
+                raise RequestError(self.at(name), "it is missing", f"give {limits}")
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            raise RequestError(self.at(name), f"{text!r} is no number", f"give {limits}") from None
+        low_ok = value > limits.low if limits.above_low else value >= limits.low
+        whole_ok = not limits.whole or value == math.floor(value)
+        if not (math.isfinite(value) and low_ok and value <= limits.high and whole_ok):
+            raise RequestError(self.at(name), f"it is {text}", f"give {limits}")
+        return value
+
+    def price(self, name: str, limits: Limits) -> float | None:
+        """Return a field as a number within its limits, or None where it is blank."""
+        return self.number(name, limits) if self.get(name) else None
+
+    def check_names(self, known: Iterable[str], kind: str) -> None:
+        """Refuse a field that is no known one, naming its place and the nearest known ones."""
+        known = list(known)
+        for name in self.values:
+            if name not in known:
+                raise UnknownNameError(f"{kind} field", name, known, f"({self.at(name)})")
+
+
+def read_csv(path: Path) -> list[Row]:
+    """Return the rows of a CSV file; its first lines may be # comments.
+
+    Raises:
+        RequestError: the file cannot be read, or a row has more fields than the header.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return _rows(file, path.name)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RequestError(
+            f"catalogue file {path}", f"it cannot be read: {error}", "give a readable CSV file"
+        ) from None
+
+
+def _rows(lines: Iterable[str], name: str) -> list[Row]:
+    """Return the rows of an open CSV file."""
+    numbered = ((i, text) for i, text in enumerate(lines, 1) if not text.startswith("#"))
+    line = 0
+
+    def count() -> Iterable[str]:
+        nonlocal line
+        for line, text in numbered:  # noqa: B007 (the reader below wants to know the line)
+            yield text
+
+    reader = csv.reader(count())
+    header = [column.strip() for column in next(reader, [])]
+    rows = []
+    for cells in reader:
+        if len(cells) > len(header):
+            raise RequestError(
+                f"{name}, line {line}", f"{len(cells)} fields under {len(header)} columns",
+                "quote a field that has a comma in it",
+            )  # fmt: skip
+        values = {k: v for k, c in zip(header, cells, strict=False) if (v := c.strip())}
+        if values:
+            rows.append(Row(values, name, line))
+    return rows

@@ -1,0 +1,176 @@
+"""A user's own catalogue files: YAML, CSV or SkyPilot's CSV, added to the packaged catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from forerun.catalog import devices as device_rows
+from forerun.catalog import instances as instance_rows
+from forerun.catalog.catalog import Catalog
+from forerun.catalog.devices import entry_of, packaged_rows
+from forerun.catalog.instances import Instance, instance_of
+from forerun.catalog.labels import index_of, resolve
+from forerun.catalog.rows import Row, read_csv
+from forerun.catalog.skypilot import COLUMNS as SKYPILOT_COLUMNS
+from forerun.catalog.skypilot import read_skypilot
+from forerun.errors import RequestError, UnknownNameError
+
+_LINES = "__lines__"
+_SECTIONS = ("devices", "instances")
+
+
+def read_user_files(paths: Iterable[Path]) -> Catalog:
+    """Return the packaged catalogue with these files added, later files over earlier ones.
+
+    Raises:
+        RequestError: a file cannot be read, or a row is wrong (file, line and field are named).
+    """
+    devices: dict[str, Row] = {}
+    machine_rows: list[Row] = []
+    skypilot_rows: list[tuple[Path, list[Row]]] = []
+    for path in paths:
+        new_devices, new_machines, new_skypilot = _read(path)
+        for row in new_devices:
+            known = devices.get(row.get("id")) or packaged_rows().get(row.get("id"))
+            devices[row.get("id")] = _checked_device(row, known)
+        machine_rows += new_machines
+        if new_skypilot:
+            skypilot_rows.append((path, new_skypilot))
+    rows = {**packaged_rows(), **devices}
+    index = index_of(rows.values())
+    warnings: list[str] = []
+    machines = [_checked_instance(row, index, warnings) for row in machine_rows]
+    for path, sky in skypilot_rows:
+        machines += read_skypilot(path, sky, index, warnings)
+    return Catalog(list(devices.values()), machines, list(dict.fromkeys(warnings)))
+
+
+def _read(path: Path) -> tuple[list[Row], list[Row], list[Row]]:
+    """Return the device rows, machine rows and SkyPilot rows of one file."""
+    if path.suffix.lower() in (".yaml", ".yml", ".json"):
+        return *_read_yaml(path), []
+    rows = read_csv(path)
+    if not rows:
+        raise RequestError(f"catalogue file {path}", "it has no rows", "add one, or leave it out")
+    columns = {name for row in rows for name in row.values}
+    if "InstanceType" in columns or "AcceleratorName" in columns:
+        return [], [], rows
+    if "memory_gb" in columns or ("id" in columns and "type" not in columns):
+        return rows, [], []
+    if "type" in columns:
+        return [], rows, []
+    raise RequestError(
+        f"catalogue file {path}", f"its columns are {', '.join(sorted(columns))[:200]}",
+        f"give the columns of devices ({', '.join(device_rows.REQUIRED)}), of instances (provider, "
+        f"type, ...) or SkyPilot's ({', '.join(SKYPILOT_COLUMNS)})",
+    )  # fmt: skip
+
+
+def _checked_device(row: Row, known: Row | None) -> Row:
+    """Return a device's row that is known to be sound; blanks are taken from the one it overrides.
+
+    Raises:
+        RequestError: an unknown field, a missing figure, or one out of its range.
+    """
+    row.check_names(device_rows.COLUMNS, "device")
+    if not row.get("id"):
+        raise RequestError(row.at("id"), "it is missing", "give the name that you will use")
+    if known is not None:
+        own = row.get("source") or f"your file {row.file}"
+        kept = {k: v for k, v in known.values.items() if k != "field_sources"}
+        kept_sources = [
+            pair for pair in known.get("field_sources").split(";")
+            if pair and pair.partition("=")[0] not in row.values
+        ]  # fmt: skip
+        changed = [f"{name}={own}" for name in row.values if name not in ("id", "source")]
+        if ";" not in own and "=" not in own:
+            kept["field_sources"] = ";".join([*kept_sources, *changed])
+        merged = {**kept, **row.values, "source": known.get("source")}
+        lines = dict.fromkeys(row.values, row.line) | dict(row.lines)
+        row = Row(merged, row.file, row.line, lines)
+    entry_of(row)
+    return row
+
+
+def _checked_instance(row: Row, index: dict[str, str], warnings: list[str]) -> Instance:
+    """Return the machine of a user's row, its device's label resolved.
+
+    Raises:
+        RequestError: an unknown field or device, or a figure out of its range.
+    """
+    row.check_names(instance_rows.COLUMNS, "instance")
+    label = row.get("device")
+    if not label or label.lower().startswith("cpu-"):
+        return instance_of(row, label.lower())
+    found = resolve(label, index)
+    if found is None:
+        raise UnknownNameError("device", label, index, f"({row.at('device')})")
+    warnings += [f"{row.at('device')}: {warning}" for warning in found[1]]
+    return instance_of(row, found[0])
+
+
+def _read_yaml(path: Path) -> tuple[list[Row], list[Row]]:
+    """Return the device and machine rows of a YAML file, each field with its line."""
+    tree = _load_yaml(path)
+    fix = "write two sections, devices: and instances:, with the fields of each entry below it"
+    if not isinstance(tree, dict):
+        raise RequestError(f"catalogue file {path}", "it has no sections", fix)
+    for section in tree:
+        if section != _LINES and section not in _SECTIONS:
+            raise UnknownNameError("catalogue section", str(section), _SECTIONS, f"(in {path})")
+    read = {s: _section_rows(tree.get(s) or {}, s, path, fix) for s in _SECTIONS}
+    return read["devices"], read["instances"]
+
+
+def _section_rows(section: Any, name: str, path: Path, fix: str) -> list[Row]:
+    """Return the rows of one section: a list of entries, or entries by id (or provider:type)."""
+    if isinstance(section, list):
+        named = [("", entry) for entry in section]
+    elif isinstance(section, dict):
+        named = [(str(key), entry) for key, entry in section.items() if key != _LINES]
+    else:
+        raise RequestError(f"{path.name}, section {name!r}", "it has no entries", fix)
+    rows = []
+    for key, entry in named:
+        if not isinstance(entry, dict):
+            raise RequestError(f"{path.name}, {name} entry {key!r}", "it has no fields", fix)
+        lines = entry.get(_LINES, {})
+        values = {str(k): _text(v) for k, v in entry.items() if k != _LINES}
+        if key and name == "devices":
+            values["id"] = key
+        elif key:
+            provider, _, kind = key.rpartition(":")
+            values = {"provider": provider, "type": kind, **values}
+        values = {k: v for k, v in values.items() if v}
+        rows.append(Row(values, path.name, min(lines.values(), default=1), lines))
+    return rows
+
+
+def _text(value: Any) -> str:
+    """Return a YAML value as the text that a CSV cell would hold."""
+    if value is None:
+        return ""
+    if isinstance(value, (list, tuple)):
+        return ";".join(str(item) for item in value)
+    return str(value).strip()
+
+
+def _load_yaml(path: Path) -> Any:
+    """Return the tree of a YAML file; each mapping also holds the line of each of its keys."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            mapping: dict[Any, Any] = super().construct_mapping(node, deep=True)
+            mapping[_LINES] = {str(k.value): k.start_mark.line + 1 for k, _ in node.value}
+            return mapping
+
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
+        found = " ".join(str(error).split())
+        raise RequestError(
+            f"catalogue file {path}", f"it cannot be read: {found}", "give a readable YAML file"
+        ) from None
