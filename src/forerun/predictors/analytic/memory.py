@@ -26,6 +26,20 @@ def local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatA
     (dense on the first stage, dense on the last stage, experts on any, of one layer): experts
     are divided by ep and have dp x cp / ep replicas, the rest dp x cp.
     """
+    return rows.once("local_params", _local_params)
+
+
+def layer_share(rows: Rows) -> FloatArray:
+    """Return the fullest stage's share of the layers: ceil(L / (pp vpp)) vpp / L, 1 without pp."""
+    return rows.once("layer_share", _layer_share)
+
+
+def micro_batches(rows: Rows) -> FloatArray:
+    """Return forward-backward passes of a device in one step, at least 1."""
+    return rows.once("micro_batches", _micro_batches)
+
+
+def _local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     plan, work = rows.plan, rows.work
     tp, ep = plan["tp"], plan["ep"]
     share = layer_share(rows)
@@ -43,8 +57,7 @@ def local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatA
     return first, last, expert, one_layer
 
 
-def layer_share(rows: Rows) -> FloatArray:
-    """Return the fullest stage's share of the layers: ceil(L / (pp vpp)) vpp / L, 1 without pp."""
+def _layer_share(rows: Rows) -> FloatArray:
     stages = rows.plan["pp"] * rows.plan["vpp"]
     layers = np.maximum(rows.work["layers"], 1.0)
     share = np.ceil(layers / stages) * rows.plan["vpp"] / layers
@@ -100,8 +113,7 @@ def in_flight_last(rows: Rows) -> FloatArray:
     return np.where(vpp > 1, np.minimum(in_flight(rows), 1.0 + (pp - 1.0) / vpp), 1.0)
 
 
-def micro_batches(rows: Rows) -> FloatArray:
-    """Return forward-backward passes of a device in one step, at least 1."""
+def _micro_batches(rows: Rows) -> FloatArray:
     plan = rows.plan
     return np.maximum(plan["global_batch"] / (plan["micro_batch"] * plan["dp"]), 1.0)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from forerun.predictors.analytic.operations import (
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
+T = TypeVar("T")
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 
 
@@ -38,6 +40,14 @@ class Rows:
     work: dict[str, FloatArray]
     node: dict[str, FloatArray]
     sync: NDArray[np.int32]
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, name: str, make: Callable[[Rows], T]) -> T:
+        """Return make(self), computed at the first call: several formulas read it."""
+        if name not in self.memo:
+            self.memo[name] = make(self)
+        value: T = self.memo[name]
+        return value
 
     def __len__(self) -> int:
         return len(self.sync)
@@ -117,8 +127,8 @@ def _key_columns(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> dic
         jobs.workload_index.astype(np.int64) * (int(kinds.max()) + 1) + kinds[jobs.cluster_index]
     )
     levels: list[NDArray[Any]] = [distinct_pairs]
-    for field in _KEY_FIELDS:
-        position, values = compact(getattr(jobs.plans, field))
+    for name in _KEY_FIELDS:
+        position, values = compact(getattr(jobs.plans, name))
         code = code * len(values) + position
         levels.append(values)
     position, codes = compact(code)

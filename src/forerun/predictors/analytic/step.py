@@ -150,21 +150,25 @@ def _synchronisation(
 def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Constants) -> FloatArray:
     """Return seconds that parameter servers add (equation 2.8 of KDD 2015, as a roofline).
 
-    T_ps = max(2 W / bw_worker, R 2 W / (N_ps bw_ps)) + latency, for W bytes and R workers.
+    Synchronous, for W bytes and R workers: T_ps = max(2 W / bw, R 2 W / (N_ps bw)) + latency.
+    Asynchronous: a worker's turn takes its compute and its own exchange, R workers take turns
+    side by side, and the servers carry one update in 2 W / (N_ps bw) at best.
     """
     node = rows.node
     across = node["nodes"] > 1
     rate = np.where(across, node["inter_rate"], node["intra_rate"])
     latency = np.where(across, node["inter_latency"], node["intra_latency"])
     servers = np.maximum(rows.plan["servers"], 1.0)
-    busiest = np.maximum(2.0 * size, rows.plan["dp"] * 2.0 * size / servers)
-    exchange = busiest / rate + 2.0 * latency
-    added = np.where(rows.sync == SYNC.index("ps-sync"), exchange, 0.0)
-    workers = compute / np.maximum(rows.plan["dp"], 1.0)
-    service = exchange / np.maximum(rows.plan["dp"], 1.0)
-    joined = collectives.p_norm(workers, service, constants.server_power)
+    workers = np.maximum(rows.plan["dp"], 1.0)
+    alone = 2.0 * size / rate + 2.0 * latency
+    service = 2.0 * size / (servers * rate)
+    together = np.maximum(alone, workers * service)
+    added = np.where(rows.sync == SYNC.index("ps-sync"), together, 0.0)
+    turn = (compute + alone) / workers
+    joined = collectives.p_norm(turn, service, constants.server_power)
     # `_asynchronous` divides every other part by the workers; this is what the servers add.
-    return np.where(rows.sync == SYNC.index("ps-async"), joined - workers, added)
+    is_async = rows.sync == SYNC.index("ps-async")
+    return np.where(is_async, joined - compute / workers, added)
 
 
 def _asynchronous(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatArray]:

@@ -1,0 +1,232 @@
+"""ConstantMFU: a step takes the model's FLOPs at a constant share of the devices' peak rate.
+
+The rule of thumb that a performance model has to beat. It knows no communication, no memory and
+no plan beyond the number of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import Forecasts
+from forerun.domain.graph import Graph, OpKind
+from forerun.domain.hardware import Device
+from forerun.domain.quantiles import spread
+from forerun.errors import RequestError
+from forerun.tables import Jobs, Runs
+
+FloatArray = NDArray[np.float64]
+Group = tuple[str, str]
+
+# Large language models on data-centre GPUs reach 0.3-0.5 (Chowdhery et al. 2022, table 3);
+# anything smaller reaches less, so the band is a factor of 3.5 either way.
+PRIOR_MFU = 0.35
+PRIOR_SIGMA = 0.76
+# A group's median is drawn to its parent's as if the parent were this many more runs.
+PARENT_RUNS = 4.0
+LEAST_SIGMA = 0.05
+# Winograd F(2x2, 3x3) does a convolution with 2.25 times fewer multiplications (Lavin and Gray
+# 2016, section 4.1), so that much less than the stated FLOPs is physically possible.
+WINOGRAD = 2.25
+_NO_FLOPS = "{} has no FLOPs that are known; give its structure, or gmacs"
+
+
+@dataclass(frozen=True)
+class ConstantMFU:
+    """step_seconds = model FLOPs x global batch / (devices x peak x MFU).
+
+    Model FLOPs are those of forward and backward, without recomputation (Chowdhery et al. 2022,
+    appendix B). Unfitted, the MFU is a prior with a wide band; fitted, it is the median of the
+    runs, per framework and device, drawn to the median of the device and of all where runs are
+    few.
+
+    Attributes:
+        mfu: of a group that no run speaks of.
+        sigma: log standard deviation of a step of such a group.
+        groups: (framework, device id), and ("", device id), to (mfu, sigma).
+    """
+
+    mfu: float = PRIOR_MFU
+    sigma: float = PRIOR_SIGMA
+    groups: Mapping[Group, tuple[float, float]] = field(default_factory=dict)
+
+    name = "constant-mfu"
+
+    def fit(self, runs: Runs) -> ConstantMFU:
+        """Return a predictor with the MFU of the runs.
+
+        Raises:
+            RequestError: no run has a step time, FLOPs and a device with a known peak.
+        """
+        rows = _Rows(runs.jobs)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_mfu = np.log(rows.ideal_seconds / runs.step_seconds())
+        usable = np.isfinite(log_mfu) & rows.answerable
+        if not usable.any():
+            raise RequestError(
+                f"fitting {self.name} on {len(runs)} runs",
+                "none has a step time, FLOPs and a device of known peak rate",
+                "give runs with step_time_s or samples_per_s of workloads with a structure",
+            )
+        keys = [rows.group(int(i)) for i in np.flatnonzero(usable)]
+        return _pooled(log_mfu[usable], keys)
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        """Return why a job has no answer: unresolved, illegal plan, no FLOPs, no peak rate."""
+        return list(_Rows(jobs).declined)
+
+    def predict(self, jobs: Jobs) -> Forecasts:
+        """Return step seconds; memory and its parts are not answered (NaN)."""
+        rows = _Rows(jobs)
+        blank = Forecasts.blank(len(jobs), self.name)
+        known = rows.answerable
+        mfu, sigma, distance = self._settings(rows, known)
+        floor = np.where(known, rows.floor_seconds, np.nan)
+        seconds = np.full((len(jobs), 3), np.nan)
+        seconds[known] = spread(rows.ideal_seconds[known] / mfu[known], sigma[known], floor[known])
+        return replace(
+            blank,
+            seconds=seconds,
+            floor_seconds=floor,
+            distance=np.where(known, distance, np.nan),
+            declined=rows.declined,
+        )
+
+    def _settings(
+        self, rows: _Rows, known: NDArray[np.bool_]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return MFU, sigma and distance (n,) by each row's group."""
+        pairs, index = rows.pairs
+        table = np.empty((max(len(pairs), 1), 3))
+        for p, (framework, device) in enumerate(pairs):
+            table[p] = (self.mfu, self.sigma, 1.0)
+            for closeness, key in ((0.7, ("", device)), (0.5, (framework, device))):
+                if key in self.groups:
+                    table[p] = (*self.groups[key], closeness)
+        chosen = table[np.where(known, index, 0)]
+        return chosen[:, 0], chosen[:, 1], chosen[:, 2]
+
+
+def _pooled(log_mfu: FloatArray, keys: Sequence[Group]) -> ConstantMFU:
+    """Return the law with MFU and sigma overall, per device, and per framework and device."""
+    middle, sigma = _centre(log_mfu, None)
+    groups: dict[Group, tuple[float, float]] = {}
+    by_device: dict[str, tuple[float, float]] = {}
+    for device in dict.fromkeys(key[1] for key in keys):
+        part = log_mfu[[key[1] == device for key in keys]]
+        by_device[device] = _centre(part, (middle, sigma))
+        groups["", device] = _as_mfu(*by_device[device])
+    for key in dict.fromkeys(keys):
+        part = log_mfu[[k == key for k in keys]]
+        groups[key] = _as_mfu(*_centre(part, by_device[key[1]]))
+    # A device that no run speaks of may be further off than the devices among themselves.
+    mfu, wide = _as_mfu(middle, max(sigma, PRIOR_SIGMA / 2))
+    return ConstantMFU(mfu, wide, groups)
+
+
+def _centre(values: FloatArray, parent: tuple[float, float] | None) -> tuple[float, float]:
+    """Return median and log spread of the values, drawn to the parent's where they are few."""
+    middle = float(np.median(values))
+    # 1.4826 x median absolute deviation is the standard deviation of normal values.
+    sigma = 1.4826 * float(np.median(np.abs(values - middle)))
+    before, wide = parent if parent is not None else (middle, PRIOR_SIGMA)
+    weight = len(values) / (len(values) + PARENT_RUNS)
+    return (
+        weight * middle + (1 - weight) * before,
+        max(LEAST_SIGMA, weight * sigma + (1 - weight) * wide),
+    )
+
+
+def _as_mfu(log_mfu: float, sigma: float) -> tuple[float, float]:
+    return float(np.exp(log_mfu)), sigma
+
+
+class _Rows:
+    """What the law needs of n jobs, computed once for each distinct workload and device."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+        n_devices = np.array([c.devices for c in jobs.clusters] + [1])[jobs.cluster_index]
+        batch = jobs.plans.global_batch.astype(np.float64)
+        pairs = np.unique(
+            np.stack([jobs.workload_index, jobs.cluster_index]), axis=1, return_inverse=True
+        )
+        self._pairs, self._pair_index = pairs[0].T, np.asarray(pairs[1]).reshape(-1)
+        ideal = np.array([self._per_sample(int(w), int(c), 1.0) for w, c in self._pairs])
+        least = np.array([self._per_sample(int(w), int(c), WINOGRAD) for w, c in self._pairs])
+        scale = batch / n_devices
+        self.ideal_seconds: FloatArray = ideal[self._pair_index] * scale if len(batch) else batch
+        self.floor_seconds: FloatArray = least[self._pair_index] * scale if len(batch) else batch
+
+    def _per_sample(self, w: int, c: int, winograd: float) -> float:
+        """Return seconds a sample takes one device at its peak; NaN where that is not known."""
+        if w < 0 or c < 0:
+            return float("nan")
+        workload, device = self.jobs.workloads[w], self.jobs.clusters[c].device
+        peak = peak_flops(device, workload.precision, bound=winograd > 1)
+        flops = model_flops(workload.graph, winograd)
+        return flops / peak if peak > 0 and flops > 0 else float("nan")
+
+    @cached_property
+    def declined(self) -> NDArray[np.object_]:
+        """Why each row has no answer, or None, (n,)."""
+        reasons = np.full(len(self.jobs), None, dtype=object)
+        blank = np.isnan(self.ideal_seconds)
+        for i in np.flatnonzero(~self.jobs.resolved | blank):
+            reasons[i] = self.jobs.problem(int(i)) or self._why_blank(int(i))
+        return reasons
+
+    @property
+    def answerable(self) -> NDArray[np.bool_]:
+        """Which rows have an answer, (n,)."""
+        return np.array([reason is None for reason in self.declined], dtype=bool)
+
+    def _why_blank(self, i: int) -> str:
+        w, c = int(self.jobs.workload_index[i]), int(self.jobs.cluster_index[i])
+        if w < 0 or c < 0:
+            return "the workload or the cluster is not known"
+        workload, device = self.jobs.workloads[w], self.jobs.clusters[c].device
+        if model_flops(workload.graph) <= 0:
+            return _NO_FLOPS.format(workload.name)
+        return f"the {workload.precision} rate of {device.id} is not known"
+
+    @cached_property
+    def pairs(self) -> tuple[list[Group], NDArray[np.int64]]:
+        """Return (framework, device id) of each distinct pair, and each row's position."""
+        return [
+            (self.jobs.workloads[w].framework, self.jobs.clusters[c].device.id)
+            if w >= 0 and c >= 0
+            else ("", "")
+            for w, c in self._pairs
+        ], self._pair_index
+
+    def group(self, i: int) -> Group:
+        """Return framework and device id of row i."""
+        pairs, index = self.pairs
+        return pairs[int(index[i])]
+
+
+def model_flops(graph: Graph, winograd: float = 1.0) -> float:
+    """Return forward and backward FLOPs of one sample, convolutions divided by `winograd`."""
+    total = graph.forward_flops + graph.backward_flops
+    return total - graph.total("flops", kind=OpKind.CONV) * (1 - 1 / winograd)
+
+
+def peak_flops(device: Device, precision: str, *, bound: bool = False) -> float:
+    """Return the device's peak rate, 0 where it is not known.
+
+    With `bound` it is the highest rate that software may use for the precision: fp32 products run
+    in tf32 where the device has it (the default for convolutions in PyTorch since 1.7).
+    """
+    try:
+        rate = device.flops(precision)
+    except RequestError:
+        return 0.0
+    if bound and precision == "fp32":
+        rate = max(rate, device.peak_flops.get("tf32", 0.0))
+    return rate

@@ -1,0 +1,87 @@
+"""Collectives: published volumes, and physics that holds for any sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.predictors.analytic import collectives
+
+SIZES = st.floats(1.0, 1e12)
+RANKS = st.integers(1, 4096)
+RATES = st.floats(1e6, 1e12)
+LATENCIES = st.floats(0.0, 1e-3)
+
+
+def test_a_ring_moves_twice_the_buffer_less_one_share() -> None:
+    """64 MB over 2 hosts at 1 Gb/s takes 0.512 s, the bound the lab's measurement approaches."""
+    seconds = collectives.ring_all_reduce(64e6, 2, 0.0, 1e9 / 8)
+    assert seconds == pytest.approx(0.512)
+
+
+@pytest.mark.parametrize(("ranks", "share"), [(2, 1.0), (4, 1.5), (8, 1.75)])
+def test_ring_volume_is_two_k_minus_one_over_k(ranks: int, share: float) -> None:
+    """The bandwidth term is 2 (K-1)/K S / BW."""
+    assert collectives.ring_all_reduce(1e9, ranks, 0.0, 1e9) == pytest.approx(share)
+
+
+@given(SIZES, LATENCIES, RATES)
+def test_one_rank_has_nothing_to_say(size: float, latency: float, rate: float) -> None:
+    """A group of one communicates nothing in any collective."""
+    link = (latency, rate, latency, rate)
+    for collective in (collectives.all_reduce, collectives.all_gather, collectives.all_to_all):
+        assert collective(size, 1, 1, *link) == 0.0
+
+
+@given(SIZES, RANKS, LATENCIES, RATES, st.floats(1.0, 100.0))
+def test_more_bandwidth_is_never_slower(
+    size: float, ranks: int, latency: float, rate: float, factor: float
+) -> None:
+    """No collective slows down on a faster network or a faster node."""
+    per_node = min(ranks, 8)
+    for collective in (collectives.all_reduce, collectives.all_gather, collectives.all_to_all):
+        slow = collective(size, ranks, per_node, latency, rate, latency, rate)
+        fast_inside = collective(size, ranks, per_node, latency, rate * factor, latency, rate)
+        fast_outside = collective(size, ranks, per_node, latency, rate, latency, rate * factor)
+        assert fast_inside <= slow * (1 + 1e-9)
+        assert fast_outside <= slow * (1 + 1e-9)
+
+
+@given(SIZES, RANKS, LATENCIES, RATES)
+def test_an_all_gather_is_half_an_all_reduce_in_one_node(
+    size: float, ranks: int, latency: float, rate: float
+) -> None:
+    """Reduce-scatter and all-gather together are the ring all-reduce."""
+    link = (latency, rate, latency, rate)
+    gather = collectives.all_gather(size, ranks, ranks, *link)
+    assert 2 * gather == pytest.approx(float(collectives.all_reduce(size, ranks, ranks, *link)))
+
+
+@given(st.floats(0.0, 1e6), st.floats(0.0, 1e6), st.floats(1.0, 20.0))
+def test_a_p_norm_lies_between_the_larger_and_the_sum(a: float, b: float, power: float) -> None:
+    """Overlap never beats the longer part and never costs more than doing both in turn."""
+    joined = float(collectives.p_norm(a, b, power))
+    assert max(a, b) * (1 - 1e-12) <= joined <= (a + b) * (1 + 1e-9)
+
+
+def test_a_tree_beats_a_ring_for_small_buffers_on_many_nodes() -> None:
+    """Latency binds small buffers, where a tree has log2 K hops and a ring 2 (K-1)."""
+    small, large = 1e3, 1e10
+    ring = [collectives.ring_all_reduce(s, 256, 1e-5, 1e10) for s in (small, large)]
+    tree = [collectives.tree_all_reduce(s, 256, 1e-5, 1e10) for s in (small, large)]
+    assert tree[0] < ring[0] / 10
+    assert ring[1] < tree[1]
+
+
+def test_columns_and_scalars_agree() -> None:
+    """A column of groups costs what each costs alone."""
+    ranks = np.array([1.0, 2.0, 8.0, 64.0])
+    per_node = np.minimum(ranks, 8.0)
+    together = collectives.all_reduce(1e8, ranks, per_node, 1e-6, 1e11, 1e-5, 1e10)
+    alone = [
+        float(collectives.all_reduce(1e8, r, p, 1e-6, 1e11, 1e-5, 1e10))
+        for r, p in zip(ranks, per_node, strict=True)
+    ]
+    assert together == pytest.approx(alone)

@@ -1,0 +1,242 @@
+"""The physics of the step: promises that hold for every plan, device and size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forerun.domain.plan import Plan
+from forerun.domain.plan_columns import PlanColumns
+from forerun.predictors.analytic import AnalyticPredictor, Constants
+from forerun.tables import Jobs
+from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs
+from tests.predictors.analytic.physics import (
+    ask,
+    cluster_of,
+    faster_links,
+    plans,
+    transformer,
+)
+
+FEW = settings(max_examples=60, deadline=None)
+WORKLOAD = transformer()
+SLACK = 1 + 1e-9
+
+
+@FEW
+@given(plans(), st.floats(1.0, 20.0))
+def test_more_bandwidth_is_never_slower(plan: Plan, factor: float) -> None:
+    """Faster links, device memory or host bus never lengthen a step."""
+    cluster = cluster_of(plan.world_size)
+    base = ask(WORKLOAD, cluster, plan).seconds[1]
+    device = cluster.device
+    assert ask(WORKLOAD, faster_links(cluster, factor), plan).seconds[1] <= base * SLACK
+    for name in ("memory_bytes_per_second", "host_bytes_per_second"):
+        quicker = replace(device, **{name: getattr(device, name) * factor})
+        assert ask(WORKLOAD, replace(cluster, device=quicker), plan).seconds[1] <= base * SLACK
+
+
+@FEW
+@given(plans(), st.floats(1.0, 20.0))
+def test_more_flops_are_never_slower(plan: Plan, factor: float) -> None:
+    """A device with every rate raised never takes longer."""
+    cluster = cluster_of(plan.world_size)
+    rates = {k: v * factor for k, v in cluster.device.peak_flops.items()}
+    quicker = replace(cluster, device=replace(cluster.device, peak_flops=rates))
+    slow, fast = ask(WORKLOAD, cluster, plan), ask(WORKLOAD, quicker, plan)
+    assert fast.seconds[1] <= slow.seconds[1] * SLACK
+
+
+@FEW
+@given(plans())
+def test_twice_the_work_is_never_faster(plan: Plan) -> None:
+    """Twice the batch, the layers or the sequence never takes less time."""
+    cluster = cluster_of(plan.world_size)
+    base = ask(WORKLOAD, cluster, plan).seconds[1]
+    double = replace(plan, global_batch=2 * plan.global_batch)
+    assert ask(WORKLOAD, cluster, double).seconds[1] >= base / SLACK
+    assert ask(transformer(layers=16), cluster, plan).seconds[1] >= base / SLACK
+    assert ask(transformer(hidden=2048), cluster, plan).seconds[1] >= base / SLACK
+
+
+@FEW
+@given(plans())
+def test_every_forecast_is_ordered_finite_and_above_its_floor(plan: Plan) -> None:
+    """p05 <= p50 <= p95, none below the floor, and the floor is real work at the peak rate."""
+    forecast = ask(WORKLOAD, cluster_of(plan.world_size), plan)
+    low, middle, high = forecast.seconds
+    assert 0 < forecast.floor_seconds <= low <= middle <= high < 1e6
+    assert 0 <= forecast.fit_probability <= 1
+    flops = WORKLOAD.graph.forward_flops + WORKLOAD.graph.backward_flops
+    ideal = flops * plan.global_batch / (100e12 * plan.world_size)
+    assert forecast.floor_seconds == pytest.approx(ideal, rel=0.02)
+
+
+@FEW
+@given(plans())
+def test_parts_add_up_to_the_step_and_the_peak(plan: Plan) -> None:
+    """The waterfall of seconds and of bytes leaves nothing out, and no part is negative."""
+    forecast = ask(WORKLOAD, cluster_of(plan.world_size), plan)
+    assert sum(forecast.parts.values()) == pytest.approx(forecast.seconds[1], rel=1e-9)
+    assert sum(forecast.memory_parts.values()) == pytest.approx(forecast.peak_bytes[1], rel=1e-9)
+    assert min(forecast.parts.values()) >= -1e-12
+    assert min(forecast.memory_parts.values()) >= 0
+
+
+@FEW
+@given(plans())
+def test_memory_never_falls_with_the_micro_batch(plan: Plan) -> None:
+    """A larger micro-batch keeps more activations, at the same number of micro-batches."""
+    cluster = cluster_of(plan.world_size)
+    larger = replace(plan, micro_batch=2 * plan.micro_batch, global_batch=2 * plan.global_batch)
+    small, large = ask(WORKLOAD, cluster, plan), ask(WORKLOAD, cluster, larger)
+    assert large.peak_bytes[1] >= small.peak_bytes[1]
+    assert large.fit_probability <= small.fit_probability + 1e-12
+
+
+@FEW
+@given(plans())
+def test_sharding_more_never_needs_more_memory(plan: Plan) -> None:
+    """Each ZeRO stage, and each deeper recomputation, needs no more memory than the one before."""
+    cluster = cluster_of(plan.world_size)
+    states = [
+        sum(
+            ask(WORKLOAD, cluster, replace(plan, zero_stage=stage)).memory_parts[name]
+            for name in ("gradients", "optimizer")
+        )
+        for stage in (0, 1, 2, 3)
+    ]
+    assert all(b <= a * SLACK for a, b in zip(states, states[1:], strict=False))
+    kept = [
+        ask(WORKLOAD, cluster, replace(plan, recompute=word)).memory_parts["activations"]
+        for word in ("none", "full")
+    ]
+    assert kept[1] <= kept[0] * SLACK
+
+
+@FEW
+@given(plans())
+def test_recomputation_is_never_free(plan: Plan) -> None:
+    """Full recomputation adds one more forward pass; none adds nothing."""
+    cluster = cluster_of(plan.world_size)
+    none = ask(WORKLOAD, cluster, replace(plan, recompute="none"))
+    full = ask(WORKLOAD, cluster, replace(plan, recompute="full"))
+    assert none.parts["recompute"] == 0
+    assert full.parts["recompute"] > 0
+    assert full.seconds[1] >= none.seconds[1] / SLACK
+
+
+def test_the_bubble_of_a_balanced_pipeline_is_pp_minus_one_over_m() -> None:
+    """1F1B idles (pp-1)/m of the ideal time; interleaving divides that by vpp."""
+    cluster = cluster_of(4)
+    for vpp in (1, 2):
+        plan = Plan(pp=4, vpp=vpp, micro_batch=1, global_batch=16)
+        parts = ask(WORKLOAD, cluster, plan).parts
+        ideal = sum(parts[k] for k in ("forward", "backward", "tensor comm", "host"))
+        assert parts["pipeline bubble"] == pytest.approx(ideal * 3 / 16 / vpp, rel=1e-6)
+
+
+def test_states_are_sixteen_bytes_a_parameter_with_adam() -> None:
+    """Mixed-precision Adam keeps 2 + 2 + 12 bytes (Rajbhandari et al. 2020), 18 with fp32 grads."""
+    constants = Constants()
+    slim = replace(constants.frameworks[""], grad_bytes=2.0)
+    predictor = AnalyticPredictor(replace(constants, frameworks={**constants.frameworks, "": slim}))
+    jobs = Jobs.grid(WORKLOAD, cluster_of(1), PlanColumns.of([Plan()]))
+    parts = predictor.predict(jobs)[0].memory_parts
+    states = parts["weights"] + parts["gradients"] + parts["optimizer"]
+    assert states == pytest.approx(16 * WORKLOAD.params, rel=1e-6)
+
+
+def test_zero_divides_what_the_paper_says_it_divides() -> None:
+    """Stage 1 divides the optimizer by N, stage 2 the gradients too, stage 3 the weights too."""
+    cluster, n = cluster_of(8), WORKLOAD.params
+    expected = {0: (2, 4, 12), 1: (2, 4, 12 / 8), 2: (2, 4 / 8, 12 / 8)}
+    for stage, sizes in expected.items():
+        parts = ask(WORKLOAD, cluster, Plan(dp=8, global_batch=8, zero_stage=stage)).memory_parts
+        found = [parts[k] / n for k in ("weights", "gradients", "optimizer")]
+        assert found == pytest.approx(sizes, rel=1e-6)
+    full = ask(WORKLOAD, cluster, Plan(dp=8, global_batch=8, zero_stage=3)).memory_parts
+    assert 2 / 8 <= full["weights"] / n <= 2 / 8 + 4 / 8
+
+
+def test_stage_zero_holds_pp_micro_batches_in_flight() -> None:
+    """1F1B keeps min(m, pp) micro-batches of activations on the first stage."""
+    cluster = cluster_of(4)
+    few = ask(WORKLOAD, cluster, Plan(pp=4, global_batch=1)).memory_parts["activations"]
+    many = ask(WORKLOAD, cluster, Plan(pp=4, global_batch=64)).memory_parts["activations"]
+    assert many == pytest.approx(4 * few, rel=0.05)
+
+
+def test_tensor_parallelism_across_nodes_is_slower_than_inside() -> None:
+    """The same plan costs more communication where its tensor group leaves the node."""
+    plan = Plan(tp=8, global_batch=8)
+    inside = ask(WORKLOAD, tiny_cluster(1, 8), plan).parts["tensor comm"]
+    across = ask(WORKLOAD, tiny_cluster(8, 1), plan).parts["tensor comm"]
+    assert across > 5 * inside
+
+
+def test_asynchronous_servers_saturate() -> None:
+    """More workers raise the cluster's update rate until the servers bind, never beyond."""
+    workload = transformer(layers=2)
+    steps = []
+    for workers in (2, 4, 16, 64, 256):
+        plan = Plan(dp=workers, global_batch=workers, sync="ps-async", parameter_servers=1)
+        steps.append(ask(workload, tiny_cluster(workers, 1), plan).seconds[1])
+    assert all(b <= a * SLACK for a, b in zip(steps, steps[1:], strict=False))
+    assert steps[-1] > 0.9 * steps[-2]
+
+
+def test_one_process_data_parallelism_is_slower_than_one_process_a_gpu() -> None:
+    """DataParallel copies the model and the gradients through one process."""
+    cluster = tiny_cluster(1, 4)
+    ddp = ask(WORKLOAD, cluster, Plan(dp=4, global_batch=16)).seconds[1]
+    one = ask(WORKLOAD, cluster, Plan(dp=4, global_batch=16, sync="dataparallel")).seconds[1]
+    assert one > ddp
+
+
+def test_an_answer_does_not_depend_on_its_company() -> None:
+    """A job asked alone, in a batch or in another order gets the same answer."""
+    jobs = tiny_jobs()
+    predictor = AnalyticPredictor()
+    together = predictor.predict(jobs)
+    order = np.random.default_rng(0).permutation(len(jobs))
+    shuffled = predictor.predict(jobs.take(order))
+    assert np.allclose(shuffled.seconds, together.seconds[order], rtol=1e-12)
+    for i in (0, len(jobs) // 2, len(jobs) - 1):
+        alone = AnalyticPredictor().predict(Jobs.of([jobs[i]]))
+        assert np.allclose(alone.seconds[0], together.seconds[i], rtol=1e-12)
+        assert np.allclose(alone.peak_bytes[0], together.peak_bytes[i], rtol=1e-12)
+
+
+def test_chunks_do_not_show() -> None:
+    """More rows than one chunk give the answers of small calls."""
+    jobs = tiny_jobs()
+    many = jobs.take(np.arange(40_000) % len(jobs))
+    result = AnalyticPredictor().predict(many)
+    expected = AnalyticPredictor().predict(jobs).seconds
+    assert np.allclose(result.seconds, expected[np.arange(40_000) % len(jobs)], rtol=1e-12)
+
+
+def test_fitting_moves_the_forecast_towards_the_runs_and_leaves_the_old_one_alone() -> None:
+    """Runs twice as slow as forecast move the median up; the predictor in hand stays as it was."""
+    jobs = tiny_jobs()
+    predictor = AnalyticPredictor()
+    before = predictor.predict(jobs).seconds.copy()
+    runs = tiny_runs(jobs, step_time_s=2 * before[:, 1])
+    fitted = predictor.fit(runs)
+    after = fitted.predict(jobs).seconds
+    assert np.array_equal(predictor.predict(jobs).seconds, before)
+    error = np.abs(np.log(after[:, 1] / (2 * before[:, 1])))
+    assert np.median(error) < 0.1
+    saved = AnalyticPredictor.from_json(fitted.to_json())
+    assert np.allclose(saved.predict(jobs).seconds, after)
+
+
+def test_a_device_without_a_network_price_or_year_still_answers() -> None:
+    """Facts that physics does not read may be missing from a cluster."""
+    cluster = tiny_cluster(1, 1, tiny_device(year=0), dollars_per_hour=None)
+    assert ask(WORKLOAD, cluster, Plan()).seconds[1] > 0

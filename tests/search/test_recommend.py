@@ -1,0 +1,147 @@
+"""Recommendations: the best of all plans, honest limits, and reasons for what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forerun.domain.job import Job
+from forerun.domain.objective import Objective, Preemption
+from forerun.domain.quantiles import at_probability, probability_below
+from forerun.domain.workload import Length
+from forerun.errors import UnsatisfiedError
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.search import best_plan, recommend
+from forerun.search.score import score
+from forerun.search.space import Space
+from forerun.tables import Jobs
+from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
+
+WORKLOAD = tiny_workload()
+LENGTH = Length("samples", 1e6)
+PREDICTOR = AnalyticPredictor()
+CLUSTERS = [tiny_cluster(n, 4) for n in (1, 2, 4)]
+
+
+def ask(objective: Objective, clusters=None, **options):  # noqa: ANN001, ANN003, ANN201
+    """Return a recommendation for the sample transformer."""
+    return recommend(WORKLOAD, clusters or CLUSTERS, objective, LENGTH, PREDICTOR,
+                     global_batches=[64], **options)  # fmt: skip
+
+
+def everything(objective: Objective):  # noqa: ANN201
+    """Return all plans of all clusters scored one cluster at a time (the oracle)."""
+    for cluster in CLUSTERS:
+        plans, _ = Space(WORKLOAD, (cluster,), (64,)).plans(cluster.devices)
+        yield score(Jobs.grid(WORKLOAD, cluster, plans), PREDICTOR, objective, LENGTH)
+
+
+@pytest.mark.parametrize("aim", ["time", "cost", "energy"])
+def test_the_best_is_the_best_of_all_plans(aim: str) -> None:
+    """No legal, fitting plan beats the chosen one by more than the tie allowance."""
+    objective = Objective(aim=aim)
+    chosen = ask(objective).best.estimate
+    least = np.inf
+    for scored in everything(objective):
+        fits = scored.estimates.fit_probability >= objective.fit_confidence
+        figures = {"time": scored.estimates.run_seconds, "cost": scored.estimates.dollars,
+                   "energy": scored.estimates.kilowatt_hours}[aim][fits, 1]  # fmt: skip
+        least = min(least, figures.min(initial=np.inf))
+    found = {"time": chosen.run_seconds, "cost": chosen.dollars,
+             "energy": chosen.kilowatt_hours}[aim][1]  # fmt: skip
+    assert least <= found <= least * 1.03
+
+
+def test_every_option_on_the_front_is_undominated_and_qualified() -> None:
+    """The front runs from the fastest to the cheapest, each paying for its speed."""
+    front = ask(Objective(aim="knee")).front
+    seconds = [o.estimate.run_seconds[1] for o in front]
+    dollars = [o.estimate.dollars[1] for o in front]
+    assert seconds == sorted(seconds)
+    assert dollars == sorted(dollars, reverse=True)
+    assert all(o.estimate.fit_probability >= 0.9 and not o.misses for o in front)
+
+
+def test_limits_are_met_at_the_asked_confidence() -> None:
+    """With 90 % confidence the 90 % quantile of time meets the deadline, not the median alone."""
+    fastest = np.array([ask(Objective(aim="time")).best.estimate.run_seconds])
+    deadline = float(at_probability(fastest, 0.9)[0]) * 1.02
+    best = ask(Objective(aim="cost", deadline_seconds=deadline, confidence=0.9)).best
+    rows = np.array([best.estimate.run_seconds])
+    assert at_probability(rows, 0.9)[0] <= deadline
+    assert probability_below(rows, deadline)[0] == pytest.approx(best.chance["deadline"])
+    assert best.chance["deadline"] >= 0.9
+
+
+def test_where_nothing_qualifies_the_nearest_misses_say_by_how_much() -> None:
+    """An impossible deadline gives no best, the nearest options, and the miss in words."""
+    result = ask(Objective(aim="cost", deadline_seconds=1e-3))
+    assert result.best is None
+    assert not result.front
+    assert result.near_misses
+    assert "deadline is" in result.near_misses[0].misses["misses the deadline"]
+    assert result.refused_counts["misses the deadline"] > 0
+    fastest = min(s.estimates.run_seconds[:, 1].min() for s in everything(Objective()))
+    assert result.near_misses[0].estimate.run_seconds[1] <= 2 * fastest
+
+
+def test_every_considered_plan_is_accounted_for() -> None:
+    """Qualified plans and refused ones add up to what was considered."""
+    result = ask(Objective(aim="cost", budget_dollars=20.0))
+    assert result.qualified + sum(result.refused_counts.values()) == result.considered
+
+
+def test_a_cluster_without_a_price_wins_only_on_time() -> None:
+    """Least cost never picks a machine whose price is unknown, and says why."""
+    unpriced = [replace(c, dollars_per_hour=None) for c in CLUSTERS]
+    assert ask(Objective(aim="cost"), unpriced).best is None
+    assert "no price is known" in ask(Objective(aim="cost"), unpriced).refused_counts
+    assert ask(Objective(aim="time"), unpriced).best is not None
+
+
+def test_a_job_that_fits_nowhere_is_refused_with_its_peak() -> None:
+    """A device of 1 GB cannot hold it: the reason names need and have."""
+    small = tiny_cluster(1, 1, tiny_device(memory_bytes=1e9))
+    result = ask(Objective(aim="cost"), [small])
+    assert result.best is None
+    assert any("of 1 GB a device" in r.reason for r in result.refused)
+    with pytest.raises(UnsatisfiedError, match="needs"):
+        best_plan(WORKLOAD, small, PREDICTOR, global_batch=64)
+
+
+def test_spot_is_cheaper_an_hour_and_longer_in_all() -> None:
+    """Spot prices lower the dollars, losses lengthen the run, and the market is said."""
+    spot = [replace(c, spot_dollars_per_hour=c.dollars_per_hour * 0.3) for c in CLUSTERS]
+    calm = ask(Objective(aim="cost", market="on-demand"), spot).best.estimate
+    lossy = ask(Objective(aim="cost", market="spot",
+                          preemption=Preemption(rate_per_node_hour=0.2)), spot)  # fmt: skip
+    assert lossy.best.estimate.spot
+    assert lossy.best.estimate.dollars[1] < calm.dollars[1]
+    assert any("losses a node-hour" in words for words in lossy.assumptions)
+    either = ask(Objective(aim="cost", market="any"), spot).best.estimate
+    assert either.dollars[1] <= min(calm.dollars[1], lossy.best.estimate.dollars[1]) * 1.01
+
+
+def test_options_carry_the_parts_of_their_step() -> None:
+    """Each option can be explained: its parts add up to its median step."""
+    best = ask(Objective(aim="cost")).best
+    forecast = best.estimate.forecast
+    assert sum(forecast.parts.values()) == pytest.approx(forecast.seconds[1])
+    assert sum(forecast.memory_parts.values()) == pytest.approx(forecast.peak_bytes[1])
+
+
+def test_best_plan_gives_a_job_that_is_legal_and_says_so() -> None:
+    """The chosen plan makes a job on that cluster, keeps what was fixed and is told in words."""
+    plan, notes = best_plan(WORKLOAD, CLUSTERS[1], PREDICTOR, fixed={"tp": 2}, global_batch=64)
+    assert Job(WORKLOAD, CLUSTERS[1], plan).plan.tp == 2
+    assert plan.global_batch == 64
+    assert "chosen by search" in notes[0]
+
+
+def test_energy_is_a_third_axis_when_asked() -> None:
+    """A front with energy is at least as long as one without."""
+    two = ask(Objective(aim="cost")).front
+    three = ask(Objective(aim="cost"), energy=True).front
+    assert len(three) >= len(two)
