@@ -25,13 +25,13 @@ PREDICTOR = AnalyticPredictor()
 CLUSTERS = [tiny_cluster(n, 4) for n in (1, 2, 4)]
 
 
-def ask(objective: Objective, clusters=None, **options):  # noqa: ANN001, ANN003, ANN201
+def ask(objective: Objective, clusters=None, **options):
     """Return a recommendation for the sample transformer."""
     return recommend(WORKLOAD, clusters or CLUSTERS, objective, LENGTH, PREDICTOR,
                      global_batches=[64], **options)  # fmt: skip
 
 
-def everything(objective: Objective):  # noqa: ANN201
+def everything(objective: Objective):
     """Return all plans of all clusters scored one cluster at a time (the oracle)."""
     for cluster in CLUSTERS:
         plans, _ = Space(WORKLOAD, (cluster,), (64,)).plans(cluster.devices)

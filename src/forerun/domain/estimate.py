@@ -79,8 +79,9 @@ def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
     nodes = np.asarray(nodes, dtype=np.float64)
     interval, write = preemption.checkpoint_interval_seconds, preemption.checkpoint_seconds
     losses_per_second = nodes * preemption.rate_per_node_hour / SECONDS_PER_HOUR
-    x = np.minimum(losses_per_second * (interval + write), 500.0)
-    y = np.minimum(losses_per_second * preemption.restart_seconds, 200.0)
+    # Capped far beyond any job worth running, so that days and dollars stay finite numbers.
+    x = np.minimum(losses_per_second * (interval + write), 300.0)
+    y = np.minimum(losses_per_second * preemption.restart_seconds, 100.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.exp(y) * np.expm1(x) / (losses_per_second * interval)
     return np.where(losses_per_second > 0, factor, (interval + write) / interval)

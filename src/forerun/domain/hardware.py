@@ -11,7 +11,7 @@ from forerun.errors import RequestError
 _FALLBACK = {
     "fp4": ("fp8", "bf16", "fp16", "fp32"),
     "fp8": ("bf16", "fp16", "fp32"),
-    "bf16": ("fp16", "tf32", "fp32"),
+    "bf16": ("fp32", "fp16"),
     "fp16": ("bf16", "fp32"),
     "tf32": ("fp32", "bf16"),
     "fp32": ("bf16", "fp16"),
@@ -75,8 +75,12 @@ class Device:
     def flops(self, precision: str) -> float:
         """Return the dense peak rate, FLOP/s, falling back to the nearest stated precision.
 
-        Source: data sheet; tf32 on devices without it is fp32, bf16 before Ampere is fp16's
-        rate only where the data sheet says so, else fp32.
+        Source: data sheet; tf32 on devices without it is fp32; bf16 on those without it is
+        computed in fp32, and is fp16's rate only where the data sheet says so; fp8 and fp4 are
+        the 16-bit rate; fp64, where the data sheet is silent, is a cautious 1/32 of fp32.
+
+        Raises:
+            RequestError: a precision that neither is stated nor has a stated neighbour.
         """
         if precision in self.peak_flops:
             return self.peak_flops[precision]
@@ -167,6 +171,19 @@ class Cluster:
                 f"it names {len(self.placement)} nodes",
                 "give one count for each node",
             )
+        if self.placement and (min(self.placement) < 0 or sum(self.placement) < 1):
+            raise RequestError(
+                f"placement {self.placement} on {self.nodes} nodes",
+                "its counts are not devices",
+                "give zero or more devices on each node, and one at least",
+            )
+        for price in (self.dollars_per_hour, self.spot_dollars_per_hour):
+            if price is not None and not 0 <= price < float("inf"):
+                raise RequestError(
+                    f"cluster {self.name!r} at {price} USD/h",
+                    "a price is a finite number of dollars, zero or more",
+                    "correct the price, or leave it out where it is not known",
+                )
 
     @property
     def devices(self) -> int:

@@ -76,7 +76,7 @@ def problem_text(code: int, workload: Workload, cluster: Cluster, plan: Plan) ->
         world=plan.world_size, devices=cluster.devices, nodes=cluster.nodes,
         samples=plan.micro_batch * plan.dp, global_batch=plan.global_batch, tp=plan.tp, pp=plan.pp,
         cp=plan.cp, cp2=2 * plan.cp, ep=plan.ep, vpp=plan.vpp, chunks=plan.pp * plan.vpp,
-        dpcp=plan.dp * plan.cp, workload=workload.name, heads=shape.heads, sync=plan.sync,
+        dpcp=plan.dp * plan.cp * plan.tp, workload=workload.name, heads=shape.heads, sync=plan.sync,
         kv_heads=shape.kv_heads, layers=shape.layers, experts=shape.experts,
         seq_len=workload.seq_len,
     )  # fmt: skip

@@ -40,7 +40,7 @@ class Plan:
 
     Attributes:
         dp, tp, pp, cp: data, tensor, pipeline and context parallel degrees; their product is the
-            number of devices. ep (expert parallel) lies inside dp x cp.
+            number of devices. ep (expert parallel) lies inside dp x cp x tp.
         vpp: model chunks on each pipeline stage (1: not interleaved).
         micro_batch: samples a device does in one forward-backward pass.
         global_batch: samples in one optimizer step, over all devices.
@@ -80,10 +80,11 @@ class Plan:
         _choice("recompute", self.recompute, RECOMPUTE)
         _choice("sync", self.sync, SYNC)
         _choice("memory_format", self.memory_format, MEMORY_FORMATS)
-        if self.parameter_servers < 0:
+        servers = self.parameter_servers
+        if not isinstance(servers, int) or not 0 <= servers <= 2**31 - 1:
             raise RequestError(
-                f"a plan with parameter_servers={self.parameter_servers}",
-                "their number cannot be negative",
+                f"a plan with parameter_servers={servers}",
+                "their number must be whole and not negative",
                 "give 0 or more",
             )
 

@@ -114,7 +114,7 @@ PROBLEMS: tuple[str, ...] = (
     "cp={cp} splits sequences, and a sample of {workload} has no attention over a sequence; use"
     " cp=1",
     "ep={ep} divides experts, and {workload} has {experts}; choose a divisor of them",
-    "ep={ep} must divide dp x cp = {dpcp}; choose a divisor",
+    "ep={ep} must divide dp x cp x tp = {dpcp}; choose a divisor",
     "sync={sync} is data parallel only; use tp=1, pp=1, cp=1 and zero_stage=0",
     "dataparallel is one process in one node, but the cluster has {nodes} nodes; use"
     " sync=allreduce",
@@ -149,19 +149,22 @@ def plan_problems(plans: PlanColumns, limits: Limits) -> NDArray[np.int8]:
     tp, pp, cp, ep = plans.tp, plans.pp, plans.cp, plans.ep
     kv = np.maximum(np.where(kv_heads > 0, kv_heads, heads), 1)
     world_rate = plans.micro_batch.astype(np.int64) * plans.dp
+    # Degrees of absurd size must not wrap round to a legal product: floats and int64 cannot.
+    world = plans.dp.astype(np.float64) * tp * pp * cp
+    chunks = pp.astype(np.int64) * plans.vpp
     data_only = plans.sync != 0
     broken: tuple[tuple[int, NDArray[np.bool_]], ...] = (
-        (WORLD, plans.world_size != limits.devices),
+        (WORLD, world != limits.devices),
         (BATCH, world_rate > plans.global_batch),
         (NO_HEADS, (tp > 1) & (heads < 1)),
         (HEADS, (heads > 0) & (heads % tp != 0)),
         (KV_HEADS, (heads > 0) & (kv % tp != 0) & (tp % kv != 0)),
         (NO_LAYERS, (pp > 1) & (layers < 1)),
-        (LAYERS, (pp > 1) & (pp * plans.vpp > layers)),
+        (LAYERS, (pp > 1) & (chunks > layers)),
         (VPP, (plans.vpp > 1) & (pp < 2)),
         (NO_SEQUENCE, (cp > 1) & ((heads < 1) | (seq_len < 2))),
         (EXPERTS, (ep > 1) & ((experts < 1) | (experts % ep != 0))),
-        (EP_DP, (plans.dp * cp) % ep != 0),
+        (EP_DP, (plans.dp * cp * tp) % ep != 0),
         (DP_ONLY, data_only & ((tp * pp * cp > 1) | (plans.zero_stage > 0))),
         (ONE_NODE, (plans.sync == SYNC.index("dataparallel")) & (np.asarray(limits.nodes) > 1)),
         (CP_SEQUENCE, (cp > 1) & (seq_len % (2 * cp) != 0)),

@@ -137,7 +137,7 @@ class Space:
         if "dp" in self.fixed:
             keep &= dp == int(self.fixed["dp"])
         if "ep" not in self.fixed:
-            keep &= (dp * c) % e == 0
+            keep &= (dp * c * t) % e == 0
         t, p, c, e, dp = (a[keep] for a in (t, p, c, e, dp))
         return PlanColumns.build(
             len(dp), dp=dp, tp=t, pp=p, cp=c, ep=e, micro_batch=1, global_batch=2**31 - 1

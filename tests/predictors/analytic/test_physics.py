@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_sharding_more_never_needs_more_memory(plan: Plan) -> None:
         )
         for stage in (0, 1, 2, 3)
     ]
-    assert all(b <= a * SLACK for a, b in zip(states, states[1:], strict=False))
+    assert all(b <= a * SLACK for a, b in itertools.pairwise(states))
     kept = [
         ask(WORKLOAD, cluster, replace(plan, recompute=word)).memory_parts["activations"]
         for word in ("none", "full")
@@ -186,7 +187,7 @@ def test_asynchronous_servers_saturate() -> None:
     for workers in (2, 4, 16, 64, 256):
         plan = Plan(dp=workers, global_batch=workers, sync="ps-async", parameter_servers=1)
         steps.append(ask(workload, tiny_cluster(workers, 1), plan).seconds[1])
-    assert all(b <= a * SLACK for a, b in zip(steps, steps[1:], strict=False))
+    assert all(b <= a * SLACK for a, b in itertools.pairwise(steps))
     assert steps[-1] > 0.9 * steps[-2]
 
 

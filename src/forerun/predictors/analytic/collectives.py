@@ -84,6 +84,24 @@ def all_to_all(
     return np.maximum(inside, between) + latency * np.log2(np.maximum(ranks, 1))
 
 
+def dispatch(
+    size: Any, copies: float, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
+    inter_latency: Any, inter_bandwidth: Any,
+) -> Any:  # fmt: skip
+    """Return the seconds in which each rank's tokens reach their experts.
+
+    `size` is the bytes of one rank's tokens, each sent to `copies` experts spread evenly over the
+    ranks. A token crosses to a node once, however many of its experts are there (the expected
+    number of distinct nodes), and is copied inside it.
+    """
+    nodes = np.ceil(ranks / per_node)
+    distinct = nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies)
+    between = size * distinct * (nodes - 1) / nodes / inter_bandwidth
+    inside = size * copies * (per_node - 1) / per_node / intra_bandwidth
+    latency = np.where(nodes > 1, inter_latency, np.where(np.asarray(ranks) > 1, intra_latency, 0))
+    return np.maximum(inside, between) + latency * np.log2(np.maximum(ranks, 1))
+
+
 def p_norm(a: ArrayLike, b: ArrayLike, power: float) -> FloatArray:
     """Return (a^p + b^p)^(1/p): 1 adds up, infinity overlaps perfectly. Grows with a and b."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)

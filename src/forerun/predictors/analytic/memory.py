@@ -41,20 +41,31 @@ def micro_batches(rows: Rows) -> FloatArray:
 
 def _local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     plan, work = rows.plan, rows.work
-    tp, ep = plan["tp"], plan["ep"]
+    tp = plan["tp"]
+    spread = expert_spread(rows)
     share = layer_share(rows)
     layer = (work["layer_tensor"] / tp + work["layer_whole"]) * share
-    expert = work["layer_expert"] / (tp * ep) * share
+    expert = work["layer_expert"] / spread * share
     embed = work["embed_tensor"] / tp + work["embed_whole"]
     head = work["head_tensor"] / tp + work["head_whole"]
     one_stage = plan["pp"] == 1
     first = layer + embed + np.where(one_stage, head, 0.0)
     last = layer + head + np.where(one_stage, embed, work["head_copied"] / tp)
     one_layer = (
-        (work["layer_tensor"] / tp + work["layer_whole"] + work["layer_expert"] / (tp * ep))
+        (work["layer_tensor"] / tp + work["layer_whole"] + work["layer_expert"] / spread)
         / np.maximum(work["layers"], 1.0)
     )  # fmt: skip
     return first, last, expert, one_layer
+
+
+def expert_spread(rows: Rows) -> FloatArray:
+    """Return over how many ranks one copy of the experts is cut.
+
+    ep x tp, or all dp x cp x tp ranks of a stage where that is less: experts spread over tensor
+    ranks too are then not cut by them.
+    """
+    plan = rows.plan
+    return np.minimum(plan["ep"] * plan["tp"], plan["dp"] * plan["cp"] * plan["tp"])
 
 
 def _layer_share(rows: Rows) -> FloatArray:
@@ -154,7 +165,7 @@ def _states(
 ) -> dict[str, FloatArray]:  # fmt: skip
     plan, trained = rows.plan, rows.work["trained_share"]
     group, stage = plan["dp"] * plan["cp"], plan["zero_stage"]
-    experts_group = np.maximum(group / plan["ep"], 1.0)
+    experts_group = np.maximum(group * plan["tp"] / expert_spread(rows), 1.0)
 
     def sharded(bytes_each: FloatArray, from_stage: int) -> FloatArray:
         cut = stage >= from_stage

@@ -38,10 +38,14 @@ _IS_MATRIX = np.zeros(len(KIND_INDEX), dtype=bool)
 _IS_MATRIX[[KIND_INDEX[k] for k in MATRIX_KINDS]] = True
 _IS_CONV = np.zeros(len(KIND_INDEX), dtype=bool)
 _IS_CONV[[KIND_INDEX[k] for k in CONV_KINDS]] = True
+_IS_GROUPED = np.zeros(len(KIND_INDEX), dtype=bool)
+_IS_GROUPED[[KIND_INDEX[OpKind.CONV_GROUPED], KIND_INDEX[OpKind.CONV_DEPTHWISE]]] = True
 _IS_SCORE = np.zeros(len(KIND_INDEX), dtype=bool)
 _IS_SCORE[[KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.SOFTMAX]]] = True
 _FUSED_AWAY = np.zeros(len(KIND_INDEX), dtype=bool)
-_FUSED_AWAY[[KIND_INDEX[k] for k in (OpKind.ELEMENTWISE, OpKind.NORM, OpKind.SOFTMAX)]] = True
+_FUSED_AWAY[
+    [KIND_INDEX[k] for k in (OpKind.ELEMENTWISE, OpKind.NORM, OpKind.BATCH_NORM, OpKind.SOFTMAX)]
+] = True
 # Winograd's F(2x2, 3x3) does a 3x3 convolution in 16/36 of the multiplications; no smaller
 # algorithm is in use, so this bounds the work from below (Lavin and Gray 2015).
 WINOGRAD_SHARE = 16.0 / 36.0
@@ -204,7 +208,7 @@ def operation_seconds(
         _IS_CONV[columns.kind] & (keys.channels_last[:, None] > 0)
         & (activation_bytes < 4.0), 0.85, 1.0,
     )  # fmt: skip
-    seconds: FloatArray = np.maximum(compute * layout, traffic / bandwidths)
+    seconds: FloatArray = np.maximum(compute, traffic / bandwidths) * layout
     launch = constants.launch_seconds if device.kind != "cpu" else 1e-6
     seconds = seconds + columns.launches * launch
     return np.where(optimizer, 0.0, seconds)
@@ -251,6 +255,8 @@ def matrix_fill(workload: Workload, device: Device, keys: Keys, constants: Const
     copies = groups * np.where(attention, samples / tp, 1.0)
     tile = constants.tile
     thin = (rows / (rows + tile)) * (cols / (cols + tile)) * (inner / (inner + tile / 2))
+    # Grouped convolutions are thin by nature: their class efficiency already says so.
+    thin = np.where(_IS_GROUPED[columns.kind], 1.0, thin)
     wave = device.flops(workload.precision) / constants.wave_flops_per_element
     # A weight gradient's small output is filled by splitting its long reduction.
     elements = rows * cols * copies * np.where(reduction, np.maximum(inner / 512.0, 1.0), 1.0)
@@ -288,9 +294,10 @@ def layer_comm(
     one = collectives.all_reduce(message, tp, per_node, *link)
     forward = backward = 2.0 * shape.layers * one
     if shape.experts and np.any(ep > 1):
-        routed = message * shape.experts_per_token / np.where(keys.sequence_parallel > 0, tp, 1.0)
+        sent = message / np.where(keys.sequence_parallel > 0, tp, 1.0)
         inside = np.clip(np.floor(node / tp), 1, ep)
-        one = collectives.all_to_all(routed, ep, inside, *link) * constants.expert_imbalance
+        one = collectives.dispatch(sent, shape.experts_per_token, ep, inside, *link)
+        one = one * constants.expert_imbalance * constants.expert_exposed
         layers = shape.moe_layers or shape.layers
         forward = forward + np.where(ep > 1, 2.0 * layers * one, 0.0)
         backward = backward + np.where(ep > 1, 2.0 * layers * one, 0.0)

@@ -31,6 +31,7 @@ def step_sigma(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants
     variance += (constants.sigma_network * network) ** 2
     variance += (constants.sigma_host * host) ** 2
     variance += (constants.sigma_pipeline * pipeline) ** 2
+    variance += constants.sigma_convolution**2 * (1.0 - work["transformer"]) * work["detailed"]
     variance += constants.sigma_unverified**2 * node["unverified"]
     variance += constants.sigma_framework**2 * (1.0 - work["framework_known"])
     variance += (1.0 - work["detailed"]) * constants.sigma_totals**2
