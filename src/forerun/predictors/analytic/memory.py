@@ -178,9 +178,11 @@ def _states(
     gathered = np.where(stage >= 3, 2.0 * one_layer * rows.work["activation_bytes"], 0.0)
     weights = sharded(weight, 3) + gathered
     copies = np.where(rows.sync == SYNC.index("dataparallel"), 1.0, 0.0)
+    tables = rows.work["sparse_params"] * 4.0 / np.maximum(group, 1.0)
     return {
-        "weights": weights,
+        "weights": weights + tables,
         "gradients": trained * sharded(gradient_bytes(rows, grad_bytes), 2)
         * (1.0 + copies),
-        "optimizer": trained * sharded(optimizer_bytes(rows), 1),
+        "optimizer": trained * sharded(optimizer_bytes(rows), 1)
+        + tables * np.minimum(rows.work["states"], 1.0),
     }  # fmt: skip

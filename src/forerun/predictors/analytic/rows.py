@@ -9,7 +9,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, SHARD_INDEX, Block, Phase, Shard
+from forerun.domain.graph import (
+    BLOCK_INDEX,
+    KIND_INDEX,
+    PHASE_INDEX,
+    SHARD_INDEX,
+    Block,
+    OpKind,
+    Phase,
+    Shard,
+)
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
 from forerun.predictors.analytic.constants import Constants
@@ -162,16 +171,19 @@ def workload_facts(workload: Workload) -> dict[str, float]:
     columns = workload.graph.columns
     owned = columns.params * columns.repeat
 
+    sparse, looked_up, tables = sparse_tables(workload)
+
     def params(block: Block, *shards: Shard) -> float:
         mask = (columns.block == BLOCK_INDEX[block]) & np.isin(
             columns.shard, [SHARD_INDEX[s] for s in shards]
         )
+        mask &= ~tables
         return float(owned[mask].sum())
 
     whole = (Shard.NONE, Shard.SEQUENCE)
     optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
     touched = float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum()) * 4.0
-    total = max(workload.params, 1.0)
+    total = max(workload.params - sparse, 1.0)
     heads = (columns.block == BLOCK_INDEX[Block.HEAD]) & (
         columns.phase == PHASE_INDEX[Phase.FORWARD]
     )
@@ -190,6 +202,8 @@ def workload_facts(workload: Workload) -> dict[str, float]:
         "head_tensor": head_tensor,
         "head_whole": head_whole,
         "head_copied": copied,
+        "sparse_params": sparse,
+        "looked_up": looked_up,
         "optimizer_bytes_per_param": touched / total,
         "states": float(OPTIMIZER_STATES[workload.optimizer]),
         "activation_bytes": ACTIVATION_BYTES[workload.precision],
@@ -205,6 +219,25 @@ def workload_facts(workload: Workload) -> dict[str, float]:
         "real_input": float("synth" not in workload.dataset.lower()),
         "lora": float(workload.task == "lora"),
     }
+
+
+def sparse_tables(workload: Workload) -> tuple[float, float, NDArray[np.bool_]]:
+    """Return (parameters of sparse tables, elements looked up a sample, which operations).
+
+    A recommender's optimizer operation leaves out the tables whose gradients are sparse: where it
+    touches fewer parameters than there are, the embeddings are spread over the devices and rows
+    travel, instead of being copied to each and reduced.
+    """
+    columns = workload.graph.columns
+    optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
+    # Gradient, weight and states are read, weight and states written: `backward.optimizer_op`.
+    each = 3.0 + 2.0 * OPTIMIZER_STATES[workload.optimizer]
+    elements = float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum())
+    tables = (columns.kind == KIND_INDEX[OpKind.EMBEDDING]) & (columns.params > 0)
+    sparse = float((columns.params * columns.repeat)[tables].sum())
+    if sparse <= 0 or elements <= 0 or elements / each > 0.5 * workload.params:
+        return 0.0, 0.0, np.zeros(len(tables), dtype=bool)
+    return sparse, float((columns.writes * columns.repeat)[tables].sum()), tables
 
 
 def cluster_facts(cluster: Cluster, constants: Constants) -> dict[str, float]:

@@ -130,13 +130,15 @@ def _synchronisation(
     hidden = collectives.p_norm(last_backward, reduce, constants.overlap_power) - last_backward
     ddp = hidden + constants.bucket_share * reduce
     result = ddp
+    if np.any(rows.work["sparse_params"] > 0):
+        result = result + _lookups(rows, ranks, per_node)
     if np.any(plan["zero_stage"] >= 3):
         weights = params * rows.work["activation_bytes"]
         gather = collectives.all_gather(weights, ranks, per_node, *link)
         scatter = collectives.all_gather(size, ranks, per_node, *link)
         traffic = m * (2.0 * gather + scatter)
         fsdp = collectives.p_norm(compute, traffic, constants.shard_power) - compute
-        result = np.where(plan["zero_stage"] >= 3, fsdp, ddp)
+        result = np.where(plan["zero_stage"] >= 3, fsdp, result)
     collective = np.where((ranks > 1) & (rows.sync == SYNC.index("allreduce")), result, 0.0)
     if not np.any(rows.sync > 0):
         return collective, np.zeros(len(rows))
@@ -145,6 +147,16 @@ def _synchronisation(
         2.0 * (plan["dp"] - 1.0) * size / rows.node["host_rate"], 0.0,
     )  # fmt: skip
     return collective + one_process, _servers(rows, compute, size, constants)
+
+
+def _lookups(rows: Rows, ranks: FloatArray, per_node: FloatArray) -> FloatArray:
+    """Return seconds in which rows of spread embedding tables reach their samples and back.
+
+    One all-to-all forward and one backward (Naumov et al. 2020, DLRM's hybrid parallelism).
+    """
+    samples = rows.plan["global_batch"] / np.maximum(ranks, 1.0)
+    size = samples * rows.work["looked_up"] * rows.work["activation_bytes"]
+    return 2.0 * collectives.all_to_all(size, ranks, per_node, *_link(rows))
 
 
 def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Constants) -> FloatArray:
