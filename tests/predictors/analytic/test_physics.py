@@ -167,9 +167,14 @@ def test_zero_divides_what_the_paper_says_it_divides() -> None:
 def test_stage_zero_holds_pp_micro_batches_in_flight() -> None:
     """1F1B keeps min(m, pp) micro-batches of activations on the first stage."""
     cluster = cluster_of(4)
-    few = ask(WORKLOAD, cluster, Plan(pp=4, global_batch=1)).memory_parts["activations"]
-    many = ask(WORKLOAD, cluster, Plan(pp=4, global_batch=64)).memory_parts["activations"]
-    assert many == pytest.approx(4 * few, rel=0.05)
+    held = {
+        m: ask(WORKLOAD, cluster, Plan(pp=4, global_batch=m)).memory_parts["activations"]
+        for m in (1, 2, 4, 64)
+    }
+    each = held[2] - held[1]
+    assert each > 0
+    assert held[4] - held[2] == pytest.approx(2 * each)
+    assert held[64] == pytest.approx(held[4])
 
 
 def test_tensor_parallelism_across_nodes_is_slower_than_inside() -> None:

@@ -151,7 +151,7 @@ class Constants:
     sigma_network: float = 0.60
     sigma_pipeline: float = 0.35
     sigma_scale: float = 0.03
-    sigma_memory: float = 0.10
+    sigma_memory: float = 0.16
 
     def framework(self, label: str) -> Framework:
         """Return the profile for a framework's label; the general one where it is not known."""

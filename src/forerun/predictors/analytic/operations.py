@@ -42,6 +42,8 @@ _IS_GROUPED = np.zeros(len(KIND_INDEX), dtype=bool)
 _IS_GROUPED[[KIND_INDEX[OpKind.CONV_GROUPED], KIND_INDEX[OpKind.CONV_DEPTHWISE]]] = True
 _IS_SCORE = np.zeros(len(KIND_INDEX), dtype=bool)
 _IS_SCORE[[KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.SOFTMAX]]] = True
+_IS_CHEAP = np.zeros(len(KIND_INDEX), dtype=bool)
+_IS_CHEAP[[KIND_INDEX[OpKind.NORM], KIND_INDEX[OpKind.ELEMENTWISE]]] = True
 _FUSED_AWAY = np.zeros(len(KIND_INDEX), dtype=bool)
 _FUSED_AWAY[
     [KIND_INDEX[k] for k in (OpKind.ELEMENTWISE, OpKind.NORM, OpKind.BATCH_NORM, OpKind.SOFTMAX)]
@@ -151,7 +153,7 @@ def cost_keys(workload: Workload, cluster: Cluster, keys: Keys, constants: Const
     comm_forward, comm_backward = layer_comm(workload, cluster, keys, constants)
     full = keys.recompute == RECOMPUTE.index("full")
     selective = keys.recompute == RECOMPUTE.index("selective")
-    score = _IS_SCORE[columns.kind] & forward & layer
+    score = _selected(workload) & forward & layer
     f, b = total(layer & forward), total(layer & backward)
     again = np.where(full, f, np.where(selective, total(score), 0.0))
     again_comm = np.where(full, comm_forward, 0.0)
@@ -179,6 +181,16 @@ def cost_keys(workload: Workload, cluster: Cluster, keys: Keys, constants: Const
         end=np.maximum(ef + eb, hf + hb),
         **saved_bytes(workload, keys),
     )
+
+
+def _selected(workload: Workload) -> NDArray[np.bool_]:
+    """Return which operations selective recomputation does again, (operations,).
+
+    Where attention scores are kept in memory, the attention core (Korthikanti et al. 2022); where
+    a fused kernel keeps none, the cheap operations between the products (norms, activations).
+    """
+    kinds = workload.graph.columns.kind
+    return (_IS_CHEAP if workload.fused_attention else _IS_SCORE)[kinds]
 
 
 def operation_seconds(
@@ -325,8 +337,8 @@ def links_of(cluster: Cluster, constants: Constants) -> tuple[float, float, floa
 def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     """Return activation bytes kept for backward by one micro-batch, each (k,).
 
-    saved_layer: all layers together; saved_working: what one layer holds while it is recomputed;
-    boundary: the input of one layer, which full recomputation keeps and a pipeline sends.
+    saved_layer: all layers together; saved_working: what one layer holds while it is recomputed
+    and differentiated; saved_head: what the exit keeps, and its widest gradient; boundary: the input of one layer, which full recomputation keeps and a pipeline sends.
     """
     columns = workload.graph.columns
     size = ACTIVATION_BYTES[workload.precision]
@@ -340,7 +352,7 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     kept = columns.saved * columns.repeat * size / cut  # (k, operations)
     blocks = {b: columns.block == BLOCK_INDEX[b] for b in Block}
     layer_all = kept[:, blocks[Block.LAYER]].sum(axis=1) * samples
-    score = blocks[Block.LAYER] & _IS_SCORE[columns.kind]
+    score = blocks[Block.LAYER] & _selected(workload)
     scores = kept[:, score].sum(axis=1) * samples
     layers = max(workload.shape.layers, 1)
     by_sequence = np.where(keys.sequence_parallel > 0, keys.tp, 1.0)
@@ -355,11 +367,20 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
         np.where(selective, layer_all - scores, layer_all),
     )  # fmt: skip
     working = np.where(full, layer_all / layers, np.where(selective, scores / layers, 0.0))
+    # While a layer is differentiated, the gradients of its widest output and input are alive, and
+    # with sequence parallelism its input is gathered whole.
+    forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
+    widest = (columns.writes * size / cut) * samples[:, None]
+    inner, head = blocks[Block.LAYER] & forward, blocks[Block.HEAD] & forward
+    alive = widest[:, inner].max(axis=1, initial=0.0)
+    gathered = np.where(keys.sequence_parallel > 0, boundary * keys.tp, 0.0)
+    working = working + 2.0 * alive + gathered
+    head_alive = widest[:, head].max(axis=1, initial=0.0)
     return {
         "saved_layer": stored,
         "saved_working": working,
         "saved_embed": kept[:, blocks[Block.EMBED]].sum(axis=1) * samples,
-        "saved_head": kept[:, blocks[Block.HEAD]].sum(axis=1) * samples,
+        "saved_head": kept[:, blocks[Block.HEAD]].sum(axis=1) * samples + head_alive,
         "boundary": boundary,
     }
 
