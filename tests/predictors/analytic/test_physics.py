@@ -167,8 +167,9 @@ def test_zero_divides_what_the_paper_says_it_divides() -> None:
 def test_stage_zero_holds_pp_micro_batches_in_flight() -> None:
     """1F1B keeps min(m, pp) micro-batches of activations on the first stage."""
     cluster = cluster_of(4)
+    deep = transformer(layers=64)  # so that its layers, not its logits, set the peak
     held = {
-        m: ask(WORKLOAD, cluster, Plan(pp=4, global_batch=m)).memory_parts["activations"]
+        m: ask(deep, cluster, Plan(pp=4, global_batch=m)).memory_parts["activations"]
         for m in (1, 2, 4, 64)
     }
     each = held[2] - held[1]

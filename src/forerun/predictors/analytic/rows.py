@@ -22,13 +22,10 @@ from forerun.domain.graph import (
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.operations import (
-    Keys,
-    cost_keys,
-    fastest_rate,
-    floor_flops_per_sample,
-    links_of,
-)
+from forerun.predictors.analytic.floors import fastest_rate, floor_flops_per_sample
+from forerun.predictors.analytic.inside_layers import links_of
+from forerun.predictors.analytic.keys import Keys
+from forerun.predictors.analytic.operations import cost_keys
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]

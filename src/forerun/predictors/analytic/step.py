@@ -156,7 +156,7 @@ def _lookups(rows: Rows, ranks: FloatArray, per_node: FloatArray) -> FloatArray:
     """
     samples = rows.plan["global_batch"] / np.maximum(ranks, 1.0)
     size = samples * rows.work["looked_up"] * rows.work["activation_bytes"]
-    return 2.0 * collectives.all_to_all(size, ranks, per_node, *_link(rows))
+    return np.asarray(2.0 * collectives.all_to_all(size, ranks, per_node, *_link(rows)))
 
 
 def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Constants) -> FloatArray:

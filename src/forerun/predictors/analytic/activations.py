@@ -1,0 +1,73 @@
+"""Activations: the bytes that one micro-batch keeps for its backward phase."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
+from forerun.domain.plan import RECOMPUTE
+from forerun.domain.workload import ACTIVATION_BYTES, Workload
+from forerun.predictors.analytic.keys import (
+    IS_CHEAP,
+    IS_SCORE,
+    BoolArray,
+    FloatArray,
+    Keys,
+    activation_cut,
+)
+
+
+def selected(workload: Workload) -> BoolArray:
+    """Return which operations selective recomputation does again, (operations,).
+
+    Where attention scores are kept in memory, the attention core (Korthikanti et al. 2022); where
+    a fused kernel keeps none, the cheap operations between the products (norms, activations).
+    """
+    kinds = workload.graph.columns.kind
+    return (IS_CHEAP if workload.fused_attention else IS_SCORE)[kinds]
+
+
+def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
+    """Return activation bytes kept for backward by one micro-batch, each (k,).
+
+    saved_layer: all layers together; saved_working: what one layer holds while it is recomputed
+    and differentiated; saved_head: what the exit keeps, and its widest gradient; boundary: the input of one layer, which full recomputation keeps and a pipeline sends.
+    """
+    columns = workload.graph.columns
+    size = ACTIVATION_BYTES[workload.precision]
+    samples = keys.micro_batch / keys.cp
+    cut = activation_cut(columns, keys)
+    kept = columns.saved * columns.repeat * size / cut  # (k, operations)
+    blocks = {b: columns.block == BLOCK_INDEX[b] for b in Block}
+    layer_all = kept[:, blocks[Block.LAYER]].sum(axis=1) * samples
+    score = blocks[Block.LAYER] & selected(workload)
+    scores = kept[:, score].sum(axis=1) * samples
+    layers = max(workload.shape.layers, 1)
+    by_sequence = np.where(keys.sequence_parallel > 0, keys.tp, 1.0)
+    boundary = samples * workload.seq_len * workload.shape.hidden * size / by_sequence
+    if workload.shape.hidden == 0 or workload.seq_len == 0:
+        # No stated hidden size: the mean layer output stands for the boundary.
+        boundary = samples * workload.graph.activations * size / max(layers * 8, 8)
+    full = keys.recompute == RECOMPUTE.index("full")
+    selective = keys.recompute == RECOMPUTE.index("selective")
+    stored = np.where(
+        full, np.minimum(boundary * layers, layer_all),
+        np.where(selective, layer_all - scores, layer_all),
+    )  # fmt: skip
+    working = np.where(full, layer_all / layers, np.where(selective, scores / layers, 0.0))
+    # While a layer is differentiated, the gradients of its widest output and input are alive, and
+    # with sequence parallelism its input is gathered whole.
+    forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
+    widest = (columns.writes * size / cut) * samples[:, None]
+    inner, head = blocks[Block.LAYER] & forward, blocks[Block.HEAD] & forward
+    alive = widest[:, inner].max(axis=1, initial=0.0)
+    gathered = np.where(keys.sequence_parallel > 0, boundary * keys.tp, 0.0)
+    working = working + 2.0 * alive + gathered
+    head_alive = widest[:, head].max(axis=1, initial=0.0)
+    return {
+        "saved_layer": stored,
+        "saved_working": working,
+        "saved_embed": kept[:, blocks[Block.EMBED]].sum(axis=1) * samples,
+        "saved_head": kept[:, blocks[Block.HEAD]].sum(axis=1) * samples + head_alive,
+        "boundary": boundary,
+    }

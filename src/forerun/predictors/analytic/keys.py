@@ -1,0 +1,101 @@
+"""Keys: the distinct ways of cutting a workload, what each costs, and classes of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.graph import (
+    KIND_INDEX,
+    PHASE_INDEX,
+    SHARD_INDEX,
+    OpColumns,
+    OpKind,
+    Phase,
+    Shard,
+)
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+def _mask(kinds: Iterable[OpKind]) -> BoolArray:
+    """Return which positions of `graph.KINDS` are among the kinds."""
+    mask = np.zeros(len(KIND_INDEX), dtype=bool)
+    mask[[KIND_INDEX[kind] for kind in kinds]] = True
+    return mask
+
+
+IS_CONV = _mask((OpKind.CONV, OpKind.CONV_1X1, OpKind.CONV_GROUPED, OpKind.CONV_DEPTHWISE))
+IS_GROUPED = _mask((OpKind.CONV_GROUPED, OpKind.CONV_DEPTHWISE))
+IS_MATRIX = IS_CONV | _mask((OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT))
+IS_SCORE = _mask((OpKind.ATTENTION, OpKind.SOFTMAX))
+IS_CHEAP = _mask((OpKind.NORM, OpKind.ELEMENTWISE))
+IS_FUSED_AWAY = _mask((OpKind.ELEMENTWISE, OpKind.NORM, OpKind.BATCH_NORM, OpKind.SOFTMAX))
+
+
+@dataclass(frozen=True)
+class Keys:
+    """k distinct ways of cutting one workload: float columns of shape (k,)."""
+
+    micro_batch: FloatArray
+    tp: FloatArray
+    cp: FloatArray
+    ep: FloatArray
+    sequence_parallel: FloatArray
+    recompute: NDArray[np.int64]
+    channels_last: FloatArray
+
+
+@dataclass(frozen=True)
+class KeyCosts:
+    """What one micro-batch costs on one device, for k keys: columns of shape (k,).
+
+    Seconds are summed over all repeated layers (a stage takes its share of them): device work,
+    tensor/expert/context communication inside the layers, and the host's excess over both.
+    `ends` are the entry and exit blocks together, `end` the larger of the two.
+    """
+
+    layer_forward: FloatArray
+    layer_backward: FloatArray
+    layer_recompute: FloatArray
+    layer_tensor_comm: FloatArray
+    layer_host: FloatArray
+    ends_forward: FloatArray
+    ends_backward: FloatArray
+    ends_host: FloatArray
+    end: FloatArray
+    saved_layer: FloatArray
+    saved_working: FloatArray
+    saved_embed: FloatArray
+    saved_head: FloatArray
+    boundary: FloatArray
+
+    def stacked(self) -> dict[str, FloatArray]:
+        """Return the columns by name."""
+        return dict(vars(self))
+
+
+def cut_by_tensor(columns: OpColumns) -> BoolArray:
+    """Return which operations tensor parallelism divides, (operations,)."""
+    return np.isin(columns.shard, [SHARD_INDEX[Shard.TENSOR], SHARD_INDEX[Shard.EXPERT]])
+
+
+def activation_cut(columns: OpColumns, keys: Keys) -> FloatArray:
+    """Return what divides the activations of each operation, (k, operations)."""
+    tp = keys.tp[:, None]
+    sequence = columns.shard == SHARD_INDEX[Shard.SEQUENCE]
+    by_sequence = np.where(sequence & (keys.sequence_parallel[:, None] > 0), tp, 1.0)
+    return np.where(cut_by_tensor(columns), tp, by_sequence)
+
+
+def is_weight_gradient(columns: OpColumns) -> BoolArray:
+    """Backward operations with dims and no activation output (see `workloads.backward`)."""
+    return np.asarray(
+        (columns.phase == PHASE_INDEX[Phase.BACKWARD])
+        & (columns.dims[:, 0] > 0)
+        & (columns.writes == 0)
+    )
