@@ -22,6 +22,8 @@ _DURATION_SECONDS = {
     **dict.fromkeys(("w", "week", "weeks"), 604800.0),
 }
 _COUNT_SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+# Commas group thousands; a decimal comma is refused rather than read as a factor of ten.
+GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(?![\d,])")
 _PART = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]+)[\s,]*", re.IGNORECASE)
 
 
@@ -33,7 +35,7 @@ def parse_duration(text: str, asked: str = "duration") -> float:
     """
     hint = "write a number with a unit, for example 90min, 24h or 1d12h"
     raw = str(text).strip().lower()
-    if re.fullmatch(r"\d+:\d{2}(:\d{2})?", raw):
+    if re.fullmatch(r"\d+:[0-5]\d(:[0-5]\d)?", raw):
         fields = [float(f) for f in raw.split(":")]
         fields += [0.0] * (3 - len(fields))
         seconds = fields[0] * 3600 + fields[1] * 60 + fields[2]
@@ -56,7 +58,9 @@ def parse_count(text: str | float, asked: str = "count") -> float:
     Raises:
         RequestError: not a number, not finite, or not positive.
     """
-    raw = str(text).strip().lower().replace(",", "").replace("_", "")
+    raw = str(text).strip().lower().replace("_", "")
+    if GROUPED.match(raw):
+        raw = raw.replace(",", "")
     match = re.fullmatch(r"([0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([kmbgt]?)", raw)
     hint = "write a positive number, for example 300, 2.5M or 15T"
     if match is None:
@@ -72,6 +76,12 @@ def parse_dollars(text: str | float, asked: str = "budget") -> float:
     return parse_count(str(text).strip().lower().removeprefix("$").removesuffix("usd"), asked)
 
 
+def _digits(value: float, count: int) -> str:
+    """Return `count` significant digits, and never an exponent for a number above one."""
+    text = f"{value:.{count}g}"
+    return f"{value:,.0f}" if "e+" in text else text
+
+
 def format_seconds(seconds: float) -> str:
     """Return a duration with a unit a person reads at a glance."""
     if not math.isfinite(seconds):
@@ -84,7 +94,7 @@ def format_seconds(seconds: float) -> str:
         (172800.0, 1 / 3600, "h"),
     ):
         if abs(seconds) < limit:
-            return f"{seconds * scale:.3g} {unit}"
+            return f"{_digits(seconds * scale, 3)} {unit}"
     days = seconds / 86400
     return f"{days:,.1f} days" if days < 1000 else f"{days / 365.25:,.1f} years"
 
@@ -95,7 +105,7 @@ def format_bytes(count: float) -> str:
         return "unknown"
     for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(count) >= scale:
-            return f"{count / scale:.3g} {unit}"
+            return f"{_digits(count / scale, 3)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -110,5 +120,5 @@ def format_count(count: float) -> str:
     """Return a count with a metric suffix (8.03B, 312M, 4.1k)."""
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(count) >= scale:
-            return f"{count / scale:.4g}{suffix}"
+            return f"{_digits(count / scale, 4)}{suffix}"
     return f"{count:.4g}"

@@ -80,7 +80,7 @@ class Plan:
         _choice("recompute", self.recompute, RECOMPUTE)
         _choice("sync", self.sync, SYNC)
         _choice("memory_format", self.memory_format, MEMORY_FORMATS)
-        servers = self.parameter_servers
+        servers: object = self.parameter_servers
         if not isinstance(servers, int) or not 0 <= servers <= 2**31 - 1:
             raise RequestError(
                 f"a plan with parameter_servers={servers}",

@@ -6,7 +6,8 @@ import contextlib
 import csv
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,10 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import MissingExtraError, RequestError
-from forerun.tables.schema import COLUMNS
+from forerun.tables.schema import COLUMNS, canonical_names
 from forerun.tables.table import Table
 
+Cells = Sequence[Any] | NDArray[Any]
 PARQUET_ENDINGS = (".parquet", ".pq")
+# Rows held at a time while a file is turned into columns: enough to be quick, few enough that a
+# million rows never exist as a million lists.
+_CHUNK_ROWS = 16384
 
 
 def read_table(path: str | Path) -> Table:
@@ -30,7 +35,7 @@ def read_table(path: str | Path) -> Table:
     """
     path = Path(path)
     asked = f"reading {path}"
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110  (Path.exists raises on a name that is too long)
         near = sorted(p.name for p in path.parent.glob("*.csv"))[:5] if path.parent.is_dir() else []
         raise RequestError(
             asked, "there is no such file",
@@ -42,25 +47,53 @@ def read_table(path: str | Path) -> Table:
         return _read_parquet(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            header, cells = _read_cells(stream, asked)
+            raw = _read_cells(stream, str(path))
     except UnicodeDecodeError:
         raise RequestError(asked, "it is not text in UTF-8", "save it as CSV in UTF-8") from None
     except (csv.Error, OSError) as error:
         raise RequestError(asked, str(error), "check the file") from None
-    if len(set(header)) != len(header):
-        twice = sorted({h for h in header if header.count(h) > 1})
-        raise RequestError(asked, f"column {twice[0]!r} appears twice", "keep one of them")
-    return Table.from_columns(dict(zip(header, cells, strict=True)), str(path))
+    return Table.from_columns(raw, str(path))
 
 
-def _read_cells(stream: IO[str], asked: str) -> tuple[list[str], list[tuple[str, ...]]]:
-    reader = csv.reader(_no_nulls(stream, asked))
+def _read_cells(stream: IO[str], where: str) -> dict[str, Cells]:
+    asked = f"reading {where}"
+    # Strict: a quote that is never closed would swallow the rows below it without a word.
+    reader = csv.reader(_no_nulls(stream, asked), strict=True)
     header = next(reader, None)
     if not header or not any(h.strip() for h in header):
         raise RequestError(asked, "it is empty", "give a header line and one line a row")
-    header = [h.strip() for h in header]
-    width = len(header)
-    rows = []
+    names = canonical_names(header, where)
+    pieces: dict[str, list[Cells]] = {name: [] for name in names}
+    rows = _even_rows(reader, len(names), asked)
+    while chunk := list(islice(rows, _CHUNK_ROWS)):
+        for name, cells in zip(names, zip(*chunk, strict=True), strict=True):
+            pieces[name].append(_compact(cells, name))
+    if not pieces[names[0]]:
+        raise RequestError(asked, "it has a header and no rows", "add at least one row")
+    return {name: _joined(column) for name, column in pieces.items()}
+
+
+def _compact(cells: Sequence[str], name: str) -> Cells:
+    """Return cells in little memory: numbers as an array, equal texts as one object."""
+    known = COLUMNS.get(name)
+    if known is not None and known.kind == "number":
+        try:
+            return np.array([cell or "nan" for cell in cells], dtype=np.float64)
+        except ValueError:
+            return cells  # left as text: whoever joins the pieces names the cell at fault
+    seen: dict[str, str] = {}
+    return [seen.setdefault(cell, cell) for cell in cells]
+
+
+def _joined(pieces: Sequence[Cells]) -> Cells:
+    arrays = [piece for piece in pieces if isinstance(piece, np.ndarray)]
+    if len(arrays) == len(pieces):
+        return np.concatenate(arrays)
+    return [cell for piece in pieces for cell in piece]
+
+
+def _even_rows(reader: Any, width: int, asked: str) -> Iterator[list[str]]:
+    """Yield rows of `width` cells: blank lines are skipped, and missing last cells are blank."""
     for row in reader:
         if len(row) != width:
             if not any(row):
@@ -71,10 +104,7 @@ def _read_cells(stream: IO[str], asked: str) -> tuple[list[str], list[tuple[str,
                     "quote cells that hold commas",
                 )  # fmt: skip
             row += [""] * (width - len(row))
-        rows.append(row)
-    if not rows:
-        raise RequestError(asked, "it has a header and no rows", "add at least one row")
-    return header, list(zip(*rows, strict=True))
+        yield row
 
 
 def _no_nulls(stream: IO[str], asked: str) -> Iterator[str]:
@@ -132,16 +162,20 @@ def _write_csv(table: Table, name: str) -> None:
     with Path(name).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(table.columns)
-        writer.writerows(zip(*(_cells(c, n) for n, c in table.columns.items()), strict=True))
+        for start in range(0, len(table), _CHUNK_ROWS):
+            stop = start + _CHUNK_ROWS
+            cells = (_cells(c[start:stop], n) for n, c in table.columns.items())
+            writer.writerows(zip(*cells, strict=True))
 
 
-def _cells(column: NDArray[Any], name: str) -> list[str]:
+def _cells(column: NDArray[Any], name: str) -> Sequence[str]:
     if column.dtype == object:
-        return ["" if v is None else str(v) for v in column]
+        return ["" if v is None else v if type(v) is str else str(v) for v in column]
     if column.dtype == bool:
         return ["true" if v else "false" for v in column]
-    digits = 17 if name in COLUMNS else 10
-    return ["" if v != v else f"{v:.{digits}g}" for v in column.tolist()]
+    if name in COLUMNS:  # the shortest text that reads back as the same number
+        return ["" if v != v else repr(v).removesuffix(".0") for v in column.tolist()]
+    return ["" if v != v else f"{v:.10g}" for v in column.tolist()]
 
 
 def _write_parquet(table: Table, name: str) -> None:
@@ -166,26 +200,40 @@ def write_whole(path: Path, write: Callable[[str], None]) -> None:
         RequestError: the folder is missing or not writable, or the disk is full.
     """
     asked = f"writing {path}"
-    if path.is_dir():
+    path = Path(os.path.realpath(path))  # a link goes on pointing at the file
+    if os.path.isdir(path):  # noqa: PTH112  (these two never raise, whatever the name)
         raise RequestError(asked, "it is a folder", "name a file")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):  # noqa: PTH112
         raise RequestError(asked, f"there is no folder {path.parent}", "make it first")
     try:
+        if path.exists() and not path.is_file():
+            write(str(path))  # a device or a pipe, such as /dev/stdout: nothing to move there
+            return
+        mode = _mode_of(path)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise RequestError(asked, str(error.strerror), "choose a folder you may write") from None
     os.close(handle)
     try:
         write(name)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
+        Path(name).chmod(mode)
         Path(name).replace(path)
     except OSError as error:
         raise RequestError(asked, str(error.strerror or error), "free space or rights") from None
+    except UnicodeEncodeError as error:
+        raise RequestError(asked, f"a text is not Unicode: {error}", "mend the text") from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             Path(name).unlink()
+
+
+def _mode_of(path: Path) -> int:
+    """Return the rights of the file that will be replaced, else those of any new file."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def to_frame(table: Table) -> Any:
@@ -199,5 +247,20 @@ def to_frame(table: Table) -> Any:
 
 def from_frame(frame: Any) -> Table:
     """Return the table of a data frame (anything with `.columns` and `[name]`)."""
-    raw: dict[str, Any] = {str(name): np.asarray(frame[name]) for name in frame.columns}
+    names = [str(name) for name in frame.columns]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise RequestError(
+            "reading the data frame", f"column {twice[0]!r} appears twice", "keep one of them"
+        )
+    raw = {str(name): _frame_values(frame[name]) for name in frame.columns}
     return Table.from_columns(raw, "the data frame")
+
+
+def _frame_values(column: Any) -> NDArray[Any]:
+    """Return a frame's column as an array; its own marks for a missing value become None."""
+    values = np.asarray(column)
+    if values.dtype == object and hasattr(column, "isna"):
+        values = values.copy()
+        values[np.asarray(column.isna(), dtype=bool)] = None
+    return values

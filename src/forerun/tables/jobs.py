@@ -182,9 +182,9 @@ class Runs:
     @property
     def status(self) -> Reasons:
         """ok, oom, failed or timeout for each row; a blank status of a measured row is ok."""
-        texts = self.table.texts("status").copy()
-        texts[texts == ""] = "ok"
-        return texts
+        texts = self.table.texts("status")
+        words = {text: text.strip().lower() or "ok" for text in set(texts.tolist())}
+        return np.array([words[text] for text in texts], dtype=object)
 
     def measured(self, name: str) -> FloatArray:
         """Return a measured number column (n,), NaN where it was not measured."""
@@ -202,4 +202,4 @@ class Runs:
             tokens = batch * self.table.numbers("seq_len") / self.table.numbers("tokens_per_s")
         step = np.where(np.isnan(step), derived, step)
         step = np.where(np.isnan(step), tokens, step)
-        return np.where((self.status == "ok") & (step > 0), step, np.nan)
+        return np.where((self.status == "ok") & (step > 0) & np.isfinite(step), step, np.nan)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from forerun.errors import RequestError
 from forerun.tables.schema import COLUMNS, canonical_names
+from forerun.units import GROUPED
 
 FloatArray = NDArray[np.float64]
 
@@ -96,7 +97,9 @@ class Table:
         return Table.from_columns(raw, where)
 
     @staticmethod
-    def from_columns(raw: Mapping[str, Sequence[Any]], where: str = "columns") -> Table:
+    def from_columns(
+        raw: Mapping[str, Sequence[Any] | NDArray[Any]], where: str = "columns"
+    ) -> Table:
         """Return a table from raw columns of text or numbers.
 
         Raises:
@@ -117,7 +120,9 @@ class Table:
 
 def parse_numbers(values: Sequence[Any] | NDArray[Any], name: str, where: str) -> FloatArray:
     """Return text cells as float64, NaN where blank. Raises RequestError at the first non-number."""
-    cells = [v if v not in ("", None) else "nan" for v in values]
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+        return values.astype(np.float64)
+    cells = ["nan" if v is None or v == "" else v for v in values]
     try:
         return np.array(cells, dtype=np.float64)
     except (ValueError, TypeError):
@@ -125,7 +130,8 @@ def parse_numbers(values: Sequence[Any] | NDArray[Any], name: str, where: str) -
     result = np.empty(len(cells))
     for i, cell in enumerate(cells):
         try:
-            result[i] = float(str(cell).strip().replace(",", "") or "nan")
+            text = str(cell).strip()
+            result[i] = float((text.replace(",", "") if GROUPED.match(text) else text) or "nan")
         except ValueError:
             raise RequestError(
                 f"reading {where}",
@@ -135,7 +141,7 @@ def parse_numbers(values: Sequence[Any] | NDArray[Any], name: str, where: str) -
     return result
 
 
-def _typed(name: str, values: Sequence[Any], where: str) -> NDArray[Any]:
+def _typed(name: str, values: Sequence[Any] | NDArray[Any], where: str) -> NDArray[Any]:
     known = COLUMNS.get(name)
     if known is not None and known.kind == "number":
         return parse_numbers(values, name, where)
@@ -144,9 +150,11 @@ def _typed(name: str, values: Sequence[Any], where: str) -> NDArray[Any]:
     return _texts(values)
 
 
-def _texts(values: Sequence[Any]) -> NDArray[np.object_]:
+def _texts(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.object_]:
     out = np.empty(len(values), dtype=object)
-    out[:] = ["" if _is_blank(v) else (v if isinstance(v, str) else _plain(v)) for v in values]
+    if isinstance(values, np.ndarray):
+        values = values.tolist()  # NumPy's own scalars are slow to look at one by one
+    out[:] = [v if type(v) is str else "" if _is_blank(v) else _plain(v) for v in values]
     return out
 
 

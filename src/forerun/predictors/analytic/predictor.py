@@ -61,7 +61,7 @@ class AnalyticPredictor:
         """
         declined = _reasons(jobs)
         ok = is_none(declined)
-        if ok.all():
+        if ok.all() and len(ok):
             return replace(self._predict_resolved(jobs, detail), declined=declined)
         result = Forecasts.blank(len(jobs), self.name)
         rows = np.flatnonzero(ok)

@@ -1,0 +1,62 @@
+# The verbs of this project: setup demo test lint bench docs. CI calls the same ones.
+#
+# Needs only python3 (3.11 or newer, with venv), make and git; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.forerun-setup
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip install -q
+
+# torch and torchvision are a pair: torchvision 0.28.0 is built for torch 2.13.0. Both are pinned,
+# and torch comes first, so that nothing below can choose another one. On Linux the default package
+# index may serve a CUDA build: larger, and it works as well without a GPU. Where a CPU build lies
+# in a folder, PIP_FIND_LINKS=FOLDER takes it. torchvision goes without its dependencies, which
+# would ask for that exact torch build again.
+TORCH := torch==2.13.0
+TORCHVISION := torchvision==0.28.0
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench docs clean
+
+help:  ## list the verbs
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv with the forerun command and every extra that the tests use
+
+$(STAMP): pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is older than 3.11 or missing; install Python 3.11+, or: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (some minutes the first time)"
+	@$(PIP) $(TORCH)
+	@$(PIP) --no-deps $(TORCHVISION)
+	@$(PIP) -e '.[all,dev]' $(TORCH)
+	@touch $@
+
+demo: $(STAMP)  ## two recommendations: a zoo model, and an nn.Module of your own
+	@bash examples/demo.sh
+
+test: $(STAMP)  ## the tests; FORERUN_DATA names a folder of measured runs, where there is one
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+lint: $(STAMP)  ## style, format, types and floors
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy src
+	@$(BIN)/lint-imports
+
+bench: $(STAMP)  ## run every benchmark; result files are named by hardware and date
+	@for script in benchmarks/*.py; do \
+	  test -e "$$script" || { echo "no benchmarks yet"; break; }; \
+	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+docs: $(STAMP)  ## write docs/cli.md, and docs/accuracy.md where FORERUN_DATA is set
+	@bash docs/generate.sh
+
+clean:  ## remove what the verbs made
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info

@@ -1,0 +1,70 @@
+"""forerun predicts time, cost and memory of distributed training before it runs.
+
+    >>> import forerun
+    >>> answer = forerun.predict("resnet50", "1x8xa100-sxm-80gb")
+    >>> answer.step_seconds
+    >>> forerun.recommend("llama3-8b", deadline="7d", budget=200_000).best
+
+Names load when they are first used, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forerun.advisor import Advisor, Answer, Explanation
+    from forerun.advisor.shortcuts import explain, predict, predict_table, recommend
+    from forerun.domain.estimate import Estimate
+    from forerun.domain.forecast import Forecast
+    from forerun.domain.hardware import Cluster, Device, Link
+    from forerun.domain.job import Job
+    from forerun.domain.objective import Objective, Preemption
+    from forerun.domain.plan import Plan
+    from forerun.domain.recommendation import Recommendation
+    from forerun.domain.run import Run
+    from forerun.domain.workload import Length, Workload
+    from forerun.errors import ForerunError
+    from forerun.tables import Table, read_table, write_table
+
+_HOMES = {
+    **dict.fromkeys(("Advisor", "Answer", "Explanation"), "forerun.advisor"),
+    **dict.fromkeys(
+        ("explain", "predict", "predict_table", "recommend"), "forerun.advisor.shortcuts"
+    ),
+    **dict.fromkeys(("Table", "read_table", "write_table"), "forerun.tables"),
+    **dict.fromkeys(("Cluster", "Device", "Link"), "forerun.domain.hardware"),
+    **dict.fromkeys(("Objective", "Preemption"), "forerun.domain.objective"),
+    **dict.fromkeys(("Length", "Workload"), "forerun.domain.workload"),
+    "Estimate": "forerun.domain.estimate",
+    "Forecast": "forerun.domain.forecast",
+    "Job": "forerun.domain.job",
+    "Plan": "forerun.domain.plan",
+    "Recommendation": "forerun.domain.recommendation",
+    "Run": "forerun.domain.run",
+    "ForerunError": "forerun.errors",
+}
+
+__all__ = [
+    "Advisor", "Answer", "Cluster", "Device", "Estimate", "Explanation", "Forecast", "ForerunError",
+    "Job", "Length", "Link", "Objective", "Plan", "Preemption", "Recommendation", "Run", "Table",
+    "Workload", "explain", "predict", "predict_table", "read_table", "recommend", "write_table",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on its first use."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("forerun")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

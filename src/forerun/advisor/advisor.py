@@ -1,0 +1,301 @@
+"""Advisor: predict, recommend, explain and support, for one catalogue and one predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forerun.advisor.answer import Answer, Explanation, Support
+from forerun.advisor.asking import (
+    batch_for,
+    check_divides,
+    length_for,
+    plan_fields,
+    with_count,
+)
+from forerun.advisor.estimating import answer_of
+from forerun.advisor.models import predictor_of
+from forerun.catalog import Catalog, load_catalog
+from forerun.contracts import Predictor
+from forerun.domain.hardware import Cluster
+from forerun.domain.job import Job
+from forerun.domain.objective import Objective, Preemption
+from forerun.domain.plan import FIELDS, Plan
+from forerun.domain.recommendation import Recommendation
+from forerun.domain.workload import Length, Workload
+from forerun.errors import UnsatisfiedError
+
+if TYPE_CHECKING:
+    from forerun.tables import Table
+
+PlanLike = str | Mapping[str, Any] | Plan | None
+
+
+class Advisor:
+    """Answers about jobs.
+
+    Args:
+        catalog_files: the user's own devices, machines and prices, over the packaged ones.
+        predictor: a predictor, or the name of a registered one.
+        fitted: a model file that `forerun fit` wrote; it names its own predictor.
+
+    Raises:
+        RequestError: a catalogue or model file cannot be read.
+        UnknownNameError: no such predictor.
+    """
+
+    def __init__(
+        self,
+        catalog_files: Iterable[str | Path] = (),
+        predictor: str | Predictor = "analytic",
+        fitted: str | Path | None = None,
+    ) -> None:
+        self._catalog_files = tuple(str(path) for path in catalog_files)
+        self.predictor: Predictor = predictor_of(predictor, fitted)
+
+    def fit(self, *runs: str | Path | Table | Any) -> Advisor:
+        """Return a new advisor whose predictor has learned from measured runs.
+
+        Args:
+            *runs: runs tables: files, tables, or data frames. This advisor does not change.
+
+        Raises:
+            RequestError: a table cannot be read, or its runs cannot teach the predictor.
+        """
+        from forerun.advisor.models import runs_of
+
+        learned = self.predictor.fit(runs_of(runs, self.catalog))
+        return Advisor(self._catalog_files, learned)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """Devices, machines and prices; read when first needed."""
+        return load_catalog(self._catalog_files)
+
+    def workload(self, workload: Any, inputs: Any = None, **changes: Any) -> Workload:
+        """Return a workload from a reference, an nn.Module with example inputs, or itself.
+
+        Args:
+            workload: a zoo name, a file, `package.module:callable`, an nn.Module, a Workload.
+            inputs: example inputs of an nn.Module (a tensor, or a tuple or mapping of them).
+            **changes: see `forerun.workloads.resolve.CHANGES`; None means no change.
+
+        Raises:
+            RequestError, UnknownNameError: it cannot be read, or a change cannot be honoured.
+        """
+        from forerun.workloads import resolve
+
+        if isinstance(workload, str | Path):
+            return resolve.workload(str(workload), **changes)
+        given = resolve.checked_changes(changes)
+        if isinstance(workload, Workload):
+            return resolve.described(workload, given)
+        return resolve.module_workload(workload, inputs, given)
+
+    def cluster(
+        self, cluster: str | Cluster, region: str | None = None, price: float | None = None
+    ) -> Cluster:
+        """Return a cluster from its text, e.g. `4x8xh100-sxm-80gb` or `4xaws:p5.48xlarge`.
+
+        Args:
+            cluster: the text, or a Cluster (returned as it is where no price is given).
+            region: the region whose price counts.
+            price: dollars an hour for the whole cluster, in place of the catalogue's.
+
+        Raises:
+            RequestError, UnknownNameError: malformed, or a device that is not known.
+        """
+        from forerun.advisor.candidates import priced
+
+        if isinstance(cluster, Cluster):
+            return priced(cluster, price)
+        return priced(self.catalog.cluster(cluster, region=region or None), price)
+
+    def predict(
+        self,
+        workload: Any,
+        cluster: str | Cluster,
+        plan: PlanLike = None,
+        *,
+        global_batch: int | None = None,
+        micro_batch: int | None = None,
+        length: Length | None = None,
+        price: float | None = None,
+        region: str | None = None,
+        market: str = "on-demand",
+        preemption: Preemption | None = None,
+        inputs: Any = None,
+        **changes: Any,
+    ) -> Answer:
+        """Return the time, cost and memory of one job.
+
+        Plan fields that nobody fixes are chosen by search, and named in the answer's notes.
+
+        Args:
+            workload: see `workload`. cluster: see `cluster`.
+            plan: fields as text (`tp=2,pp=4`), a mapping, or a whole Plan.
+            global_batch: samples in an optimizer step, over all devices.
+            micro_batch: samples a device does in one pass.
+            length: how much training; the workload's usual length by default.
+            price: dollars an hour for the whole cluster. region: whose prices count.
+            market: on-demand, spot, or any. preemption: how spot machines are lost.
+            inputs, **changes: see `workload`.
+
+        Raises:
+            RequestError: the request is wrong; the message says asked, found, next.
+            UnsatisfiedError: nothing fits in memory, or the predictor declines.
+        """
+        asked = self.workload(workload, inputs, **changes)
+        place = self.cluster(cluster, region, price)
+        fields = with_count(plan_fields(plan), "global_batch", global_batch)
+        fields = with_count(fields, "micro_batch", micro_batch)
+        job, chosen, notes = self._laid(asked, place, fields)
+        return answer_of(
+            self.predictor, job, length_for(asked, length), market, preemption, chosen, notes
+        )
+
+    def _laid(
+        self, workload: Workload, cluster: Cluster, fields: Mapping[str, Any]
+    ) -> tuple[Job, tuple[str, ...], tuple[str, ...]]:
+        """Return the job with its plan in full, the fields that were chosen, and notes."""
+        check_divides(workload, cluster, fields)
+        batch, notes = batch_for(workload, cluster.devices, fields)
+        if set(fields) >= set(FIELDS):
+            return Job(workload, cluster, Plan(**fields)), (), ()
+        from forerun.search import best_plan
+
+        fixed = {name: value for name, value in fields.items() if name != "global_batch"}
+        try:
+            plan, said = best_plan(
+                workload, cluster, self.predictor, fixed=fixed, global_batch=batch
+            )
+        except UnsatisfiedError as error:
+            if not fixed:
+                raise
+            plan = _with_defaults(cluster, fixed, batch)
+            said = (f"no choice of the other plan fields answers: {error.found}; the others are"
+                    " at their defaults",)  # fmt: skip
+        chosen = tuple(name for name in FIELDS if name not in fields and name != "global_batch")
+        return Job(workload, cluster, plan), chosen, (*notes, *said)
+
+    def predict_table(
+        self, table: Table | Any, *, length: Length | None = None, market: str = "on-demand"
+    ) -> Any:
+        """Return a runs table (or data frame) with the answers as added columns.
+
+        Row order and every input column stay. A row that cannot be answered carries its reason in
+        `declined` and blanks.
+
+        Raises:
+            RequestError: the columns are wrong (see `forerun.read_table`).
+        """
+        from forerun.advisor.tabulate import predict_table
+
+        return predict_table(self.predictor, self.catalog, table, length, market)
+
+    def recommend(
+        self,
+        workload: Any,
+        *,
+        clusters: Sequence[str | Cluster] | None = None,
+        max_devices: int = 512,
+        minimize: str = "cost",
+        deadline: str | float | None = None,
+        budget: str | float | None = None,
+        confidence: float = 0.5,
+        market: str = "on-demand",
+        objective: Objective | None = None,
+        length: Length | None = None,
+        plan: PlanLike = None,
+        global_batches: Sequence[int] | None = None,
+        region: str | None = None,
+        providers: Sequence[str] | None = None,
+        inputs: Any = None,
+        **changes: Any,
+    ) -> Recommendation:
+        """Return which cluster and plan to use, the Pareto front, and what was refused and why.
+
+        Args:
+            workload, inputs, **changes: see `workload`.
+            clusters: candidates as text: a whole cluster (`4x8xh100-sxm-80gb`), or a device or
+                machine alone (`h100-sxm-80gb`), whose number of nodes is then searched; by
+                default the cheapest machine of each kind of accelerator, count and network.
+            max_devices: the largest cluster that is searched by itself.
+            minimize, deadline, budget, confidence, market: what is best, and the limits (see
+                `forerun.advisor.recommending.objective_of`).
+            objective: all of these at once; it stands in their place.
+            length: how much training; the workload's usual length by default.
+            plan: plan fields to hold fixed.
+            global_batches: samples in an optimizer step; the best of them is taken.
+            region: the region whose prices count; the cheapest of each type by default.
+            providers: clouds to choose from; all by default.
+
+        Raises:
+            RequestError: the request is wrong.
+        """
+        from forerun.advisor.recommending import objective_of, recommend
+
+        aim = objective or objective_of(minimize, deadline, budget, confidence, market)
+        asked = self.workload(workload, inputs, **changes)
+        return recommend(
+            self.predictor,
+            self.candidates(
+                clusters,
+                max_devices=max_devices,
+                region=region,
+                providers=providers,
+                market=aim.market,
+            ),
+            asked,
+            aim,
+            length_for(asked, length),
+            plan_fields(plan),
+            global_batches,
+        )
+
+    def candidates(
+        self,
+        clusters: Sequence[str | Cluster] | None = None,
+        *,
+        max_devices: int = 512,
+        region: str | None = None,
+        providers: Sequence[str] | None = None,
+        market: str = "on-demand",
+    ) -> list[Cluster]:
+        """Return the clusters that `recommend` considers. Raises as `cluster` does."""
+        from forerun.advisor.candidates import candidate_clusters
+
+        return candidate_clusters(
+            self.catalog, clusters, max_devices, region or None, providers, market
+        )
+
+    def explain(self, workload: Any, cluster: str | Cluster, plan: PlanLike = None,
+                **request: Any) -> Explanation:  # fmt: skip
+        """Return where the step's time and memory go, what limits it, and what would change it.
+
+        Args:
+            workload, cluster, plan, **request: as `predict`.
+
+        Raises:
+            RequestError, UnsatisfiedError: as `predict`.
+        """
+        from forerun.advisor.explaining import explanation_of
+
+        return explanation_of(self.predictor, self.predict(workload, cluster, plan, **request))
+
+    def support(self, workload: Any, *, inputs: Any = None, **changes: Any) -> Support:
+        """Return what is covered for a workload, before anything runs. Raises as `workload`."""
+        from forerun.advisor.covering import support_of
+
+        return support_of(self.predictor, self.workload(workload, inputs, **changes))
+
+
+def _with_defaults(cluster: Cluster, fixed: Mapping[str, Any], global_batch: int) -> Plan:
+    fields = dict(fixed)
+    used = 1
+    for name in ("tp", "pp", "cp"):
+        used *= int(fields.get(name, 1))
+    fields.setdefault("dp", max(cluster.devices // used, 1))
+    return Plan(global_batch=global_batch, **fields)

@@ -1,0 +1,136 @@
+"""Asking: words become nouns: lengths, batches and plan fields, with what was assumed said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from forerun.domain.hardware import Cluster
+from forerun.domain.job import job_problem
+from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value
+from forerun.domain.workload import Length, Workload
+from forerun.errors import RequestError, UnknownNameError
+
+ASSUMED_STEPS = 1000
+LARGEST_COUNT = 2**31 - 1
+_LONGEST = {"steps": 1e12, "samples": 1e18, "tokens": 1e18, "epochs": 1e9}
+_WORLD = ("dp", "tp", "pp", "cp")
+# Rows and pictures fill a device with tens; sequences with a few thousand tokens.
+_ROWS_PER_DEVICE = 32
+_TOKENS_PER_DEVICE = 8192
+
+
+def plan_fields(plan: str | Mapping[str, Any] | Plan | None) -> dict[str, Any]:
+    """Return the plan fields that the caller fixes.
+
+    Raises:
+        UnknownNameError: no such field; the nearest is offered.
+        RequestError: a value of the wrong kind, or out of range.
+    """
+    if plan is None:
+        return {}
+    if isinstance(plan, Plan):
+        return plan.as_dict()
+    fields: dict[str, Any] = {}
+    if isinstance(plan, str):
+        fields.update(parse_plan(plan))
+    else:
+        for name, value in plan.items():
+            key = ALIASES.get(str(name).lower(), str(name).lower())
+            if key not in FIELDS:
+                raise UnknownNameError("plan field", str(name), FIELDS)
+            fields[key] = plan_value(key, value)
+    Plan(**fields)  # its own checks: ranges and choices
+    return fields
+
+
+def with_count(fields: dict[str, Any], name: str, value: int | None) -> dict[str, Any]:
+    """Return the fields with a count that was given beside the plan.
+
+    Raises:
+        RequestError: not a whole number above zero, or the plan says another one.
+    """
+    if value is None:
+        return fields
+    flag = name.replace("_", " ")
+    if not 1 <= value <= LARGEST_COUNT or int(value) != value:
+        raise RequestError(
+            f"a {flag} of {value}", "not a whole number above zero", f"give a {flag} of 1 or more"
+        )
+    if fields.get(name, value) != value:
+        raise RequestError(
+            f"a {flag} of {value}", f"the plan says {name}={fields[name]}", "give it once"
+        )
+    return {**fields, name: int(value)}
+
+
+def check_divides(workload: Workload, cluster: Cluster, fields: Mapping[str, Any]) -> None:
+    """Raise RequestError where no choice of the other fields can make these legal."""
+    fixed = {name: fields.get(name, 1) for name in _WORLD}
+    used, devices = math.prod(fixed.values()), cluster.devices
+    open_degrees = [name for name in _WORLD if name not in fields]
+    trial = dict(fields)
+    if open_degrees and devices % used == 0:
+        trial[open_degrees[0]] = devices // used
+        if open_degrees[0] != "dp":  # which one fills the cluster is for the search to say
+            return
+    trial.setdefault("micro_batch", 1)
+    least = trial["micro_batch"] * trial.get("dp", 1)
+    trial.setdefault("global_batch", least)
+    if "dp" not in fields and least > trial["global_batch"]:
+        # fewer replicas are possible with tensor or pipeline parallelism
+        trial["global_batch"] = least
+    problem = job_problem(workload, cluster, Plan(**trial))
+    if problem is not None:
+        found, _, next_step = problem.partition("; ")
+        shown = ",".join(f"{k}={v}" for k, v in fields.items())
+        raise RequestError(f"{workload.name} on {cluster.name} with {shown}", found, next_step)
+
+
+def batch_for(
+    workload: Workload, devices: int, fields: Mapping[str, Any]
+) -> tuple[int, tuple[str, ...]]:
+    """Return the global batch, samples in a step, and a note where it was not given."""
+    if "global_batch" in fields:
+        return int(fields["global_batch"]), ()
+    split = math.prod(int(fields.get(name, 1)) for name in ("tp", "pp", "cp"))
+    replicas = int(fields.get("dp", max(devices // split, 1)))
+    least = replicas * int(fields.get("micro_batch", 1))
+    usual = workload.default_global_batch
+    if usual >= least:
+        return usual, (f"global batch {usual}: usual for {workload.name}",)
+    if usual and "micro_batch" not in fields and "dp" not in fields:
+        return least, (
+            f"global batch {least}: one sample a device; {workload.name} usually trains at"
+            f" {usual}, and a larger batch may need more samples to the same quality",
+        )
+    if "micro_batch" in fields:
+        return least, (f"global batch {least}: micro_batch x data-parallel replicas",)
+    each = _ROWS_PER_DEVICE
+    if workload.seq_len > 0:
+        each = max(1, min(each, _TOKENS_PER_DEVICE // workload.seq_len))
+    return replicas * each, (f"global batch {replicas * each}: {each} samples a device (assumed)",)
+
+
+def checked_length(length: Length) -> Length:
+    """Return a length. Raises RequestError where it is longer than any training."""
+    most = _LONGEST[length.unit]
+    if length.count > most:
+        raise RequestError(
+            f"a job of {length.count:.4g} {length.unit}", f"more than {most:.0e}",
+            "give the length of one training run",
+        )  # fmt: skip
+    return length
+
+
+def length_for(workload: Workload, length: Length | None) -> tuple[Length, tuple[str, ...]]:
+    """Return how long the job is, and a note where nobody said so. Raises as `checked_length`."""
+    if length is not None:
+        return checked_length(length), ()
+    if workload.length is not None:
+        return workload.length, ()
+    return Length("steps", ASSUMED_STEPS, "assumed"), (
+        f"{workload.name} has no usual length, so {ASSUMED_STEPS:,} steps are assumed; give"
+        " --steps, --samples, --tokens or --epochs",
+    )

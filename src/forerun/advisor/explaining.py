@@ -1,0 +1,179 @@
+"""Explaining: where time and memory go, and what changes them, each change truly predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from forerun.advisor.answer import Answer, Explanation, WhatIf
+from forerun.advisor.estimating import estimate_of, step_of
+from forerun.contracts import Predictor
+from forerun.domain.hardware import Cluster
+from forerun.domain.job import Job
+from forerun.domain.plan import RECOMPUTE
+from forerun.errors import ForerunError
+from forerun.tables import Jobs
+
+_SMALL_SHARE = 0.02
+_HARDWARE = "faster"
+
+
+def explanation_of(predictor: Predictor, answer: Answer) -> Explanation:
+    """Return the explanation of an answer; `predictor` evaluates the changes."""
+    parts = _largest_first(answer.forecast.parts)
+    memory = _largest_first(answer.forecast.memory_parts)
+    what_ifs = tuple(_evaluated(predictor, answer))
+    return Explanation(answer, parts, memory, _limits(answer, parts, what_ifs), what_ifs)
+
+
+def _largest_first(parts: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    kept = [(name, value) for name, value in parts.items() if value and math.isfinite(value)]
+    return tuple(sorted(kept, key=lambda item: -item[1]))
+
+
+def _limits(
+    answer: Answer, parts: tuple[tuple[str, float], ...], what_ifs: tuple[WhatIf, ...]
+) -> tuple[str, ...]:
+    """Return what limits the step: the largest parts, and the hardware that would help most."""
+    step = answer.step_seconds[1]
+    said = [
+        f"{name} takes {seconds / step:.0%} of the step"
+        for name, seconds in parts[:3]
+        if seconds >= _SMALL_SHARE * step
+    ]
+    helpful = [w for w in what_ifs if _HARDWARE in w.change and w.speedup > 1 + _SMALL_SHARE]
+    said += [
+        f"{what_if.change} would make the run {what_if.speedup:.2f} times as fast"
+        for what_if in sorted(helpful, key=lambda w: -w.speedup)[:2]
+    ]
+    if answer.estimate.fit_probability < 0.99:
+        said.append(
+            f"memory is tight: it fits with probability {answer.forecast.fit_probability:.2f}"
+        )
+    return tuple(said)
+
+
+def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
+    """Yield every change with the predictor's answer; an illegal one with its reason."""
+    jobs: list[Job] = []
+    named: list[tuple[str, int | str]] = []
+    for change, cluster, fields in _changes(answer.job):
+        try:
+            plan = replace(answer.job.plan, **fields)
+            jobs.append(Job(answer.job.workload, cluster, plan))
+            named.append((change, len(jobs) - 1))
+        except ForerunError as error:
+            named.append((change, error.found))
+    if not jobs:
+        return
+    forecasts = predictor.predict(Jobs.of(jobs))
+    market = "spot" if answer.estimate.spot else "on-demand"
+    for change, position in named:
+        nan = math.nan
+        if isinstance(position, str):
+            yield WhatIf(change, nan, nan, nan, nan, nan, nan, refused=position)
+            continue
+        job, forecast = jobs[position], forecasts[position]
+        if forecast.declined is not None:
+            yield WhatIf(change, nan, nan, nan, nan, nan, nan, refused=forecast.declined)
+            continue
+        estimate = estimate_of(forecast, job, answer.length, market)
+        yield WhatIf(
+            change=change,
+            step_seconds=step_of(forecast, job, estimate.steps)[1],
+            run_seconds=estimate.run_seconds[1],
+            dollars=estimate.dollars[1],
+            peak_bytes=forecast.peak_bytes[1],
+            fit_probability=forecast.fit_probability,
+            speedup=answer.estimate.run_seconds[1] / estimate.run_seconds[1],
+        )
+
+
+def _changes(job: Job) -> Iterator[tuple[str, Cluster, dict[str, Any]]]:
+    """Yield changes as (words, cluster, changed plan fields)."""
+    yield from ((words, cluster, {}) for words, cluster in _hardware(job.cluster))
+    yield from ((words, job.cluster, fields) for words, fields in _plans(job))
+    plan, nodes = job.plan, job.cluster.nodes * 2
+    if not job.cluster.placement:
+        yield (
+            f"twice the nodes ({nodes}), dp={plan.dp * 2}",
+            _scaled(job.cluster, nodes),
+            {"dp": plan.dp * 2},
+        )
+
+
+def _hardware(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
+    device = cluster.device
+    rates = {name: 2 * rate for name, rate in device.peak_flops.items()}
+    yield f"arithmetic 2x {_HARDWARE}", replace(cluster, device=replace(device, peak_flops=rates))
+    yield (
+        f"device memory 2x {_HARDWARE}",
+        replace(
+            cluster,
+            device=replace(device, memory_bytes_per_second=2 * device.memory_bytes_per_second),
+        ),
+    )
+    for name, words, counts in (
+        ("intra", "links inside a node", cluster.devices_per_node > 1),
+        ("inter", "the network between nodes", cluster.nodes > 1),
+    ):
+        if counts:
+            link = getattr(cluster, name)
+            yield (
+                f"{words} 2x {_HARDWARE}",
+                replace(
+                    cluster, **{name: replace(link, bytes_per_second=2 * link.bytes_per_second)}
+                ),
+            )
+
+
+def _plans(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
+    plan, shape = job.plan, job.workload.shape
+    if plan.micro_batch * plan.dp * 2 <= plan.global_batch:
+        yield (
+            f"micro_batch {plan.micro_batch} -> {plan.micro_batch * 2}",
+            {"micro_batch": plan.micro_batch * 2},
+        )
+    if plan.micro_batch % 2 == 0:
+        yield (
+            f"micro_batch {plan.micro_batch} -> {plan.micro_batch // 2}",
+            {"micro_batch": plan.micro_batch // 2},
+        )
+    for stage in (plan.zero_stage - 1, plan.zero_stage + 1):
+        if 0 <= stage <= 3 and plan.dp > 1 and plan.sync == "allreduce":
+            yield f"zero_stage {plan.zero_stage} -> {stage}", {"zero_stage": stage}
+    for kind in RECOMPUTE:
+        if kind != plan.recompute and (kind != "selective" or shape.heads):
+            yield f"recompute {plan.recompute} -> {kind}", {"recompute": kind}
+    if shape.heads and plan.dp % 2 == 0:
+        yield f"tp {plan.tp} -> {plan.tp * 2}, dp={plan.dp // 2}", {
+            "tp": plan.tp * 2, "dp": plan.dp // 2
+        }  # fmt: skip
+    if shape.layers and plan.dp % 2 == 0:
+        yield f"pp {plan.pp} -> {plan.pp * 2}, dp={plan.dp // 2}", {
+            "pp": plan.pp * 2, "dp": plan.dp // 2
+        }  # fmt: skip
+    if plan.tp > 1 and not plan.sequence_parallel:
+        yield "sequence_parallel on", {"sequence_parallel": True}
+    if plan.pp > 1 and plan.vpp == 1:
+        yield "vpp 1 -> 2", {"vpp": 2}
+    yield (
+        f"global_batch {plan.global_batch} -> {plan.global_batch * 2}",
+        {"global_batch": plan.global_batch * 2},
+    )
+
+
+def _scaled(cluster: Cluster, nodes: int) -> Cluster:
+    """Return the cluster with another number of nodes, at the same price a node."""
+    share = nodes / cluster.nodes
+
+    def times(price: float | None) -> float | None:
+        return None if price is None else price * share
+
+    return replace(
+        cluster, name=f"{nodes} nodes like {cluster.name}", nodes=nodes,
+        dollars_per_hour=times(cluster.dollars_per_hour),
+        spot_dollars_per_hour=times(cluster.spot_dollars_per_hour),
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""Models: a predictor by name, or as a model file that `fit` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from forerun import registry
+from forerun.catalog import Catalog
+from forerun.contracts import Predictor
+from forerun.errors import RequestError
+from forerun.tables import Runs, Table, read_table
+
+
+def predictor_of(predictor: str | Predictor, fitted: str | Path | None = None) -> Predictor:
+    """Return a predictor.
+
+    Args:
+        predictor: one, or a registered name.
+        fitted: a model file; it names its predictor, which wins over `predictor`.
+
+    Raises:
+        UnknownNameError: no such predictor.
+        RequestError: the model file cannot be read, or its predictor cannot be saved and loaded.
+    """
+    if fitted:
+        return load_model(Path(fitted))
+    if not isinstance(predictor, str):
+        return predictor
+    made: Predictor = registry.load("predictors", predictor)()
+    return made
+
+
+def model_text(predictor: Predictor) -> str:
+    """Return a fitted predictor as JSON text. Raises RequestError where it has no such form."""
+    to_json = getattr(predictor, "to_json", None)
+    if to_json is None:
+        raise RequestError(
+            f"saving the predictor {predictor.name!r}", "it has no JSON form",
+            "use one that has, or fit it anew each time with --fit",
+        )  # fmt: skip
+    return str(to_json())
+
+
+def load_model(path: Path) -> Predictor:
+    """Return the predictor of a model file. Raises RequestError where it is none."""
+    asked = f"reading the model {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+        name = json.loads(text)["predictor"]
+    except OSError as error:
+        raise RequestError(asked, str(error.strerror), "check the path") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise RequestError(
+            asked, "it is not a model that `forerun fit` wrote", "fit it again"
+        ) from None
+    kind = registry.load("predictors", str(name))
+    if not hasattr(kind, "from_json"):
+        raise RequestError(asked, f"{name} cannot be loaded from a file", "fit it anew with --fit")
+    loaded: Predictor = kind.from_json(text)
+    return loaded
+
+
+def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Runs:
+    """Return the runs of several tables as one.
+
+    Args:
+        sources: files, tables or data frames.
+        catalog: where their devices are looked up.
+
+    Raises:
+        RequestError: none is given, or a table cannot be read.
+    """
+    from forerun.evaluate import join_runs
+    from forerun.tables.files import from_frame
+    from forerun.workloads.rows import runs_from_table
+
+    tables = [
+        read_table(s) if isinstance(s, str | Path) else s if isinstance(s, Table) else from_frame(s)
+        for s in sources
+    ]
+    return join_runs([runs_from_table(table, catalog) for table in tables])

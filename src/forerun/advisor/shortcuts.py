@@ -1,0 +1,55 @@
+"""Shortcuts: one question without making an advisor first; settings are taken into account."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from forerun.advisor.advisor import Advisor
+from forerun.advisor.answer import Answer, Explanation
+from forerun.domain.recommendation import Recommendation
+from forerun.settings import load_settings
+
+
+@lru_cache(maxsize=4)
+def _advisor(
+    catalog_files: tuple[str, ...], predictor: str, model: str, stamps: tuple[float, ...]
+) -> Advisor:
+    """Return an advisor; `stamps` are the files' times, so that an edited file is read again."""
+    return Advisor(catalog_files, predictor, model or None)
+
+
+def _stamp(file: str) -> float:
+    try:
+        return Path(file).stat().st_mtime
+    except OSError:
+        return 0.0  # whoever reads the file says what is wrong with it
+
+
+def usual_advisor() -> Advisor:
+    """Return the advisor that the settings ask for (catalogue files, predictor, model)."""
+    settings = load_settings()
+    files, model = settings.catalog_files, settings.text("model")
+    stamps = tuple(map(_stamp, (*files, model)))
+    return _advisor(files, settings.text("predictor"), model, stamps)
+
+
+def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Answer:
+    """Return the time, cost and memory of one job; arguments as `Advisor.predict`."""
+    return usual_advisor().predict(workload, cluster, plan, **request)
+
+
+def recommend(workload: Any, **request: Any) -> Recommendation:
+    """Return which cluster and plan to use; arguments as `Advisor.recommend`."""
+    return usual_advisor().recommend(workload, **request)
+
+
+def explain(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Explanation:
+    """Return where time and memory go; arguments as `Advisor.explain`."""
+    return usual_advisor().explain(workload, cluster, plan, **request)
+
+
+def predict_table(table: Any, **request: Any) -> Any:
+    """Return a runs table or data frame with answers; arguments as `Advisor.predict_table`."""
+    return usual_advisor().predict_table(table, **request)

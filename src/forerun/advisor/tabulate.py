@@ -1,0 +1,196 @@
+"""Tabulate: a runs table in, the same rows out with answers as added columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.advisor.asking import checked_length
+from forerun.catalog import Catalog
+from forerun.contracts import Predictor
+from forerun.domain.estimate import preemption_factor
+from forerun.domain.forecast import Forecasts
+from forerun.domain.objective import MARKETS, Preemption
+from forerun.domain.plan_columns import plan_problems
+from forerun.domain.workload import Length
+from forerun.errors import ForerunError, RequestError
+from forerun.tables import Jobs, Table
+from forerun.units import GIGA, SECONDS_PER_HOUR
+
+FloatArray = NDArray[np.float64]
+OUTPUT_COLUMNS = (
+    "predicted_step_time_s", "predicted_step_time_p05_s", "predicted_step_time_p95_s",
+    "predicted_epoch_time_s", "predicted_samples_per_s", "predicted_memory_gb",
+    "predicted_fit_probability", "predicted_samples_to_target", "predicted_time_to_train_s",
+    "predicted_time_to_train_p05_s", "predicted_time_to_train_p95_s", "predicted_cost_usd",
+    "predictor", "declined",
+)  # fmt: skip
+
+
+def predict_table(
+    predictor: Predictor,
+    catalog: Catalog,
+    table: Table | Any,
+    length: Length | None = None,
+    market: str = "on-demand",
+) -> Any:
+    """Return the table (or data frame) with `OUTPUT_COLUMNS` added; see `Advisor.predict_table`.
+
+    Raises:
+        RequestError: an unknown market, wrong columns, or a table that has answers already.
+    """
+    if market not in MARKETS:
+        raise RequestError(
+            f"prices {market!r}", "no such market", f"use one of {', '.join(MARKETS)}"
+        )
+    if length is not None:
+        checked_length(length)
+    if isinstance(table, Table):
+        return _answered(predictor, catalog, table, length, market)
+    from forerun.tables.files import from_frame, to_frame
+
+    if not hasattr(table, "columns"):
+        raise RequestError(
+            f"a table of type {type(table).__name__}", "it is no Table and no data frame",
+            "give what forerun.read_table returns, or a pandas DataFrame",
+        )  # fmt: skip
+    answered = _answered(predictor, catalog, from_frame(table), length, market)
+    added = to_frame(
+        Table({name: answered.columns[name] for name in OUTPUT_COLUMNS}, len(answered))
+    )
+    added.index = table.index
+    return table.assign(**{name: added[name] for name in OUTPUT_COLUMNS})
+
+
+def _answered(
+    predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str
+) -> Table:
+    from forerun.workloads.rows import jobs_from_table
+
+    jobs = jobs_from_table(table, catalog)
+    forecasts = predictor.predict(jobs)
+    return table.with_columns(**answer_columns(jobs, forecasts, length, market))
+
+
+def answer_columns(
+    jobs: Jobs, forecasts: Forecasts, length: Length | None, market: str
+) -> Mapping[str, NDArray[Any]]:
+    """Return the added columns, n rows each: NaN or "" where there is no answer."""
+    batch, dataset = _batches(jobs), _datasets(jobs)
+    steps = _run_steps(jobs, batch, length)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        to_target = _to_target(forecasts)
+        steps = np.where(np.isnan(to_target), steps, to_target / batch)
+        divisor = {"step": np.ones(len(jobs)), "epoch": dataset / batch, "run": steps}
+        step = forecasts.seconds / divisor[forecasts.quantity][:, None]
+        epoch = step[:, 1] * dataset / batch
+        run = step * steps[:, None]
+        if forecasts.quantity == "epoch":
+            epoch = forecasts.seconds[:, 1]
+        if forecasts.quantity == "run":
+            run = forecasts.seconds
+        wall, dollars_per_hour = _market(jobs, market)
+        run = run * wall[:, None]
+        columns = {
+            "predicted_step_time_s": step[:, 1],
+            "predicted_step_time_p05_s": step[:, 0],
+            "predicted_step_time_p95_s": step[:, 2],
+            "predicted_epoch_time_s": epoch,
+            "predicted_samples_per_s": batch / step[:, 1],
+            "predicted_memory_gb": forecasts.peak_bytes[:, 1] / GIGA,
+            "predicted_fit_probability": _fits(jobs, forecasts),
+            "predicted_samples_to_target": to_target,
+            "predicted_time_to_train_s": run[:, 1],
+            "predicted_time_to_train_p05_s": run[:, 0],
+            "predicted_time_to_train_p95_s": run[:, 2],
+            "predicted_cost_usd": run[:, 1] / SECONDS_PER_HOUR * dollars_per_hour,
+        }
+    out: dict[str, NDArray[Any]] = {
+        name: np.where(np.isfinite(values), values, np.nan) for name, values in columns.items()
+    }
+    declined = np.array(
+        ["" if reason is None else str(reason) for reason in forecasts.declined], dtype=object
+    )
+    out["predictor"] = np.where(declined == "", forecasts.predictor, "").astype(object)
+    out["declined"] = declined
+    return out
+
+
+def _gathered(values: list[float], index: NDArray[np.int32]) -> FloatArray:
+    """Return each row's value, NaN where the row has none (index -1)."""
+    return np.array([*values, np.nan], dtype=np.float64)[index]
+
+
+def _batches(jobs: Jobs) -> FloatArray:
+    """Return each row's global batch; NaN where the row states no readable plan."""
+    from forerun.workloads.row_plans import NO_BATCH
+
+    batch = jobs.plans.global_batch.astype(np.float64)
+    if jobs.plan_problem is not None:
+        batch = np.where(jobs.plan_problem == NO_BATCH, np.nan, batch)
+    return batch
+
+
+def _datasets(jobs: Jobs) -> FloatArray:
+    """Return samples in an epoch: the row's own figure, else the workload's; NaN where unknown."""
+    known = _gathered([w.dataset_size or np.nan for w in jobs.workloads], jobs.workload_index)
+    if jobs.labels is None:
+        return known
+    stated = jobs.labels.numbers("dataset_size")
+    return np.where(stated > 0, stated, known)
+
+
+def _run_steps(jobs: Jobs, batch: FloatArray, length: Length | None) -> FloatArray:
+    """Return steps in the whole run; NaN where the row's workload has no such length."""
+    if length is not None and length.unit == "steps":
+        return np.full(len(jobs), length.count)
+    samples = []
+    for workload in jobs.workloads:
+        asked = length or workload.length
+        try:
+            if asked is not None and asked.unit == "steps":
+                samples.append(np.nan)  # a usual length is never in steps
+            else:
+                samples.append(np.nan if asked is None else workload.samples(asked))
+        except ForerunError:
+            samples.append(np.nan)
+    return np.ceil(_gathered(samples, jobs.workload_index) / batch)
+
+
+def _to_target(forecasts: Forecasts) -> FloatArray:
+    if forecasts.samples_to_target is None:
+        return np.full(len(forecasts), np.nan)
+    return forecasts.samples_to_target[:, 1]
+
+
+def _market(jobs: Jobs, market: str) -> tuple[FloatArray, FloatArray]:
+    """Return (wall time over undisturbed time, dollars an hour) of each row's cluster."""
+    plain = [np.nan if c.dollars_per_hour is None else c.dollars_per_hour for c in jobs.clusters]
+    spot = [
+        np.nan if c.spot_dollars_per_hour is None else c.spot_dollars_per_hour
+        for c in jobs.clusters
+    ]
+    factor = [float(preemption_factor(c.nodes, Preemption())) for c in jobs.clusters]
+    use_spot = [
+        market == "spot" or (market == "any" and not p <= s * f and s == s)
+        for p, s, f in zip(plain, spot, factor, strict=True)
+    ]
+    walls = [f if u else 1.0 for f, u in zip(factor, use_spot, strict=True)]
+    dollars = [s if u else p for p, s, u in zip(plain, spot, use_spot, strict=True)]
+    return _gathered(walls, jobs.cluster_index), _gathered(dollars, jobs.cluster_index)
+
+
+def _fits(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
+    """Return P(fits): 0 where the plan is readable and not legal, whatever the predictor says."""
+    fits = forecasts.fit_probability.copy()
+    known = np.flatnonzero((jobs.workload_index >= 0) & (jobs.cluster_index >= 0))
+    if jobs.plan_problem is None or not len(known):
+        return fits
+    part = jobs.take(known)
+    broken = plan_problems(part.plans, part.limits()) > 0
+    unreadable = np.isnan(_batches(part))
+    fits[known] = np.where(broken & ~unreadable, 0.0, np.where(unreadable, np.nan, fits[known]))
+    return fits

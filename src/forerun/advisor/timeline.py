@@ -1,0 +1,185 @@
+"""Timeline: the predicted step as a Chrome trace: one process a pipeline stage.
+
+The schedule is one forward, one backward (Narayanan et al. 2021, "Efficient Large-Scale Language
+Model Training on GPU Clusters", section 2.2), interleaved where the plan has model chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from forerun.advisor.answer import Answer
+from forerun.errors import RequestError
+
+# Parts of the step that a micro-batch's forward or backward pass holds; the others stand before
+# or after the schedule.
+_FORWARD = ("forward",)
+_BACKWARD = ("backward", "recompute")
+_BOTH = ("tensor comm", "pipeline comm", "context comm", "expert comm", "host", "imbalance")
+_BUBBLE = ("pipeline bubble",)
+_BEFORE = ("input",)
+_LARGEST_EVENTS = 400_000
+_STREAM = {"comm": 1, "input": 2, "host": 2, "overhead": 2}
+_STREAM_NAMES = ("compute", "communication", "host")
+MICROSECONDS = 1e6
+
+
+class Slot(NamedTuple):
+    """One forward or backward pass of a micro-batch through a chunk, on one stage."""
+
+    stage: int
+    forward: bool
+    micro_batch: int
+    chunk: int
+    start: float
+    duration: float
+
+
+def stage_order(stage: int, pp: int, m: int, vpp: int) -> list[tuple[bool, int, int]]:
+    """Return a stage's passes in order, as (forward, micro-batch, chunk).
+
+    vpp > 1 needs micro-batches in whole rounds of pp; else the stages are not interleaved.
+    """
+    if vpp > 1 and m % pp:
+        vpp = 1
+    total = m * vpp
+    warm_up = min(total, pp - stage - 1 if vpp == 1 else 2 * (pp - stage - 1) + (vpp - 1) * pp)
+
+    def place(k: int, forward: bool) -> tuple[bool, int, int]:
+        if vpp == 1:
+            return forward, k, 0
+        round_, within = divmod(k, pp * vpp)
+        chunk = within // pp
+        return forward, round_ * pp + within % pp, chunk if forward else vpp - 1 - chunk
+
+    order = [place(k, True) for k in range(warm_up)]
+    for k in range(total - warm_up):
+        order += [place(warm_up + k, True), place(k, False)]
+    return order + [place(k, False) for k in range(total - warm_up, total)]
+
+
+def schedule(pp: int, m: int, vpp: int, forward: float, backward: float) -> list[Slot]:
+    """Return every pass with its start, given seconds of a stage's passes of one micro-batch.
+
+    A pass starts when its stage is free and the pass that it needs has ended.
+    """
+    orders = [stage_order(s, pp, m, vpp) for s in range(pp)]
+    chunks = 1 + max(chunk for _, _, chunk in orders[0])
+    durations = {True: forward / chunks, False: backward / chunks}
+    ended: dict[tuple[int, bool, int, int], float] = {}
+    clock, position, slots = [0.0] * pp, [0] * pp, []
+    waiting = True
+    while waiting:
+        waiting = False
+        for stage in range(pp):
+            while position[stage] < len(orders[stage]):
+                ahead, micro, chunk = orders[stage][position[stage]]
+                need = _needed(stage, ahead, micro, chunk, pp, chunks)
+                if need is not None and need not in ended:
+                    break
+                ready = 0.0 if need is None else ended[need]
+                start = max(clock[stage], ready)
+                clock[stage] = start + durations[ahead]
+                ended[stage, ahead, micro, chunk] = clock[stage]
+                slots.append(Slot(stage, ahead, micro, chunk, start, durations[ahead]))
+                position[stage] += 1
+                waiting = True
+    return slots
+
+
+def _needed(
+    stage: int, forward: bool, micro: int, chunk: int, pp: int, chunks: int
+) -> tuple[int, bool, int, int] | None:
+    """Return the pass that must end before this one starts, None for the very first."""
+    if forward:
+        if stage > 0:
+            return stage - 1, True, micro, chunk
+        return (pp - 1, True, micro, chunk - 1) if chunk > 0 else None
+    if stage < pp - 1:
+        return stage + 1, False, micro, chunk
+    if chunk < chunks - 1:
+        return 0, False, micro, chunk + 1
+    return stage, True, micro, chunk
+
+
+def chrome_trace(answer: Answer) -> dict[str, Any]:
+    """Return the median step as Chrome trace JSON; it lasts as long as the predicted step.
+
+    Raises:
+        RequestError: too many passes to draw.
+    """
+    parts, plan = dict(answer.forecast.parts), answer.job.plan
+    m = max(1, round(plan.micro_batches))
+    if 2 * m * plan.pp * plan.vpp > _LARGEST_EVENTS:
+        raise RequestError(
+            f"a trace of {m} micro-batches in {plan.pp} stages",
+            f"that is more than {_LARGEST_EVENTS:,} events",
+            "use a larger micro_batch or a smaller global batch",
+        )
+    forward = sum(parts.pop(name, 0.0) for name in _FORWARD)
+    backward = sum(parts.pop(name, 0.0) for name in _BACKWARD)
+    both = sum(parts.pop(name, 0.0) for name in _BOTH)
+    bubble = sum(parts.pop(name, 0.0) for name in _BUBBLE)
+    work = forward + backward
+    scale = (work + both) / work / m if work > 0 else 0.0
+    slots = schedule(plan.pp, m, plan.vpp, forward * scale, backward * scale)
+    drawn = max((s.start + s.duration for s in slots), default=0.0)
+    stretch = (work + both + bubble) / drawn if drawn > 0 else 1.0
+
+    events = list(_names(plan.pp, answer))
+    clock = 0.0
+    for name in [n for n in parts if n in _BEFORE]:
+        clock = _everywhere(events, plan.pp, name, clock, parts.pop(name))
+    events += [_pass_event(slot, clock, stretch) for slot in slots]
+    clock += drawn * stretch
+    for name, seconds in parts.items():
+        clock = _everywhere(events, plan.pp, name, clock, seconds)
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "what": "predicted median step; only exposed communication is drawn",
+            "workload": answer.job.workload.name,
+            "cluster": answer.job.cluster.name,
+            "plan": str(plan),
+            "predictor": answer.forecast.predictor,
+        },
+        "traceEvents": events,
+    }
+
+
+def _names(stages: int, answer: Answer) -> Iterator[dict[str, Any]]:
+    for stage in range(stages):
+        label = f"stage {stage}" if stages > 1 else f"every device ({answer.job.plan})"
+        yield {"ph": "M", "pid": stage, "tid": 0, "name": "process_name", "args": {"name": label}}
+        for tid, stream in enumerate(_STREAM_NAMES):
+            yield {
+                "ph": "M", "pid": stage, "tid": tid, "name": "thread_name",
+                "args": {"name": stream},
+            }  # fmt: skip
+
+
+def _pass_event(slot: Slot, offset: float, stretch: float) -> dict[str, Any]:
+    return {
+        "ph": "X", "cat": "pass", "pid": slot.stage, "tid": 0,
+        "name": "forward" if slot.forward else "backward",
+        "ts": (offset + slot.start * stretch) * MICROSECONDS,
+        "dur": slot.duration * stretch * MICROSECONDS,
+        "args": {"micro_batch": slot.micro_batch, "chunk": slot.chunk},
+    }  # fmt: skip
+
+
+def _everywhere(
+    events: list[dict[str, Any]], stages: int, name: str, start: float, seconds: float
+) -> float:
+    """Add a part that every stage spends at the same time; return when it ends."""
+    if seconds > 0:
+        stream = next((tid for word, tid in _STREAM.items() if word in name), 0)
+        events.extend(
+            {
+                "ph": "X", "cat": "part", "pid": stage, "tid": stream, "name": name,
+                "ts": start * MICROSECONDS, "dur": seconds * MICROSECONDS, "args": {},
+            }
+            for stage in range(stages)
+        )  # fmt: skip
+    return start + seconds

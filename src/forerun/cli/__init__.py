@@ -1,0 +1,41 @@
+"""The command line: a thin door; words in, tables or JSON out, and an exit code that means it."""
+
+from __future__ import annotations
+
+from forerun.cli.group import LazyGroup
+
+__all__ = ["main"]
+
+_HELP = """Time, cost and memory of distributed deep-learning training, before it runs.
+
+A WORKLOAD is a zoo name (`forerun workloads`), package.module:callable, an .onnx file, a
+HuggingFace config.json, or a YAML spec. A cluster is NODESxDEVICESxDEVICE (4x8xh100-sxm-80gb) or
+NODESxINSTANCE (4xaws:p5.48xlarge).
+"""
+_EPILOG = (
+    "Exit codes: 0 answered; 2 the request is wrong; 3 nothing satisfies the limits; 1 a defect. "
+    'Completion: eval "$(_FORERUN_COMPLETE=bash_source forerun)" (or zsh_source, fish_source).'
+)
+# name: (module:attribute, what it does); help is shown without loading any of them.
+_COMMANDS = {
+    "predict": ("forerun.cli.commands.predict:predict", "time, cost and memory of one job"),
+    "recommend": ("forerun.cli.commands.recommend:recommend", "which cluster, plan and batch"),
+    "explain": ("forerun.cli.commands.explain:explain", "where a step's time and memory go"),
+    "support": ("forerun.cli.commands.support:support", "what is covered for a workload"),
+    "fit": ("forerun.cli.commands.fit:fit", "teach a predictor measured runs, and save it"),
+    "evaluate": ("forerun.cli.commands.evaluate:evaluate", "how well predictors foresee runs"),
+    "workloads": ("forerun.cli.commands.listings:workloads", "the named workloads"),
+    "devices": ("forerun.cli.commands.listings:devices", "the known accelerators and CPUs"),
+    "instances": ("forerun.cli.commands.listings:instances", "the known machines and prices"),
+    "predictors": ("forerun.cli.commands.listings:predictors", "the registered predictors"),
+    "systems": ("forerun.cli.commands.listings:systems", "published methods, as recipes"),
+    "version": ("forerun.cli.commands.listings:version", "the versions of forerun and its parts"),
+}
+
+main = LazyGroup(
+    name="forerun",
+    commands_at=_COMMANDS,
+    help=_HELP,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)

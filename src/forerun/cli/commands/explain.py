@@ -1,0 +1,109 @@
+"""forerun explain: where a step's time and memory go, what limits it, what would change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from forerun import wire
+from forerun.cli.kinds import FILE, WHOLE, writable
+from forerun.cli.options import (
+    advisor_of,
+    changes_of,
+    json_option,
+    length_of,
+    length_options,
+    market_options,
+    predictor_options,
+    preemption_of,
+    price_option,
+    settings_of,
+    workload_options,
+)
+from forerun.cli.screen import Screen
+from forerun.cli.showing import show_answer, show_parts
+from forerun.units import format_bytes, format_dollars, format_seconds
+
+
+@click.command()
+@click.argument("workload")
+@click.option("--cluster", required=True, help="NODESxDEVICESxDEVICE or NODESxINSTANCE.")
+@click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest.")
+@click.option("--global-batch", type=WHOLE, help="Samples in an optimizer step.")
+@click.option("--micro-batch", type=WHOLE, help="Samples a device does in one pass.")
+@click.option(
+    "--trace", type=FILE, metavar="FILE.json", help="Write the predicted step as a Chrome trace."
+)
+@length_options
+@price_option
+@market_options
+@workload_options
+@predictor_options
+@json_option
+def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) -> None:
+    """Where a step's time and memory go, and what would change it.
+
+    The parts add up to the median step, and to the median peak of memory. Every line of the
+    what-if table is a prediction of its own. The trace opens in chrome://tracing or Perfetto.
+    """
+    settings = settings_of(options)
+    writable(trace)
+    advisor = advisor_of(settings, options)
+    found = advisor.explain(
+        workload,
+        options.pop("cluster"),
+        options.pop("plan"),
+        length=length_of(options),
+        preemption=preemption_of(options),
+        market=settings.text("market"),
+        region=settings.text("region"),
+        **changes_of(options),
+        **options,
+    )
+    if trace is not None:
+        _write_trace(trace, found.answer)
+    if as_json:
+        click.echo(wire.dumps(found.to_json()))
+        return
+    screen = Screen(settings)
+    show_answer(screen, found.answer)
+    screen.line()
+    show_parts(screen, "the median step", found.parts, format_seconds)
+    screen.line()
+    show_parts(screen, "the median peak of memory", found.memory_parts, format_bytes)
+    screen.line()
+    screen.items("what limits it", found.limits)
+    screen.line()
+    screen.table(
+        ("what if", "run", "faster", "step", "cost", "memory", "fits"),
+        [
+            (w.change, f"not legal: {w.refused}", "", "", "", "", "")
+            if w.refused
+            else (
+                w.change,
+                format_seconds(w.run_seconds),
+                f"{w.speedup:.2f}x",
+                format_seconds(w.step_seconds),
+                format_dollars(w.dollars),
+                format_bytes(w.peak_bytes),
+                f"{w.fit_probability:.2f}",
+            )
+            for w in found.what_ifs
+        ],
+    )
+    if trace is not None:
+        screen.line(f"trace written to {trace}")
+
+
+def _write_trace(path: Path, answer: Any) -> None:
+    from forerun.advisor.timeline import chrome_trace
+    from forerun.tables.files import write_whole
+
+    text = wire.dumps(chrome_trace(answer), indent=None)
+    write_whole(path, lambda name: _write(name, text))
+
+
+def _write(name: str, text: str) -> None:
+    Path(name).write_text(text, encoding="utf-8")

@@ -1,0 +1,168 @@
+"""forerun predict: time, cost and memory of one job, or of every row of a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forerun import wire
+from forerun.cli.kinds import FILE, WHOLE, writable
+from forerun.cli.options import (
+    advisor_of,
+    changes_of,
+    json_option,
+    length_of,
+    length_options,
+    market_options,
+    predictor_options,
+    preemption_of,
+    price_option,
+    settings_of,
+    workload_options,
+)
+from forerun.cli.screen import Screen
+from forerun.cli.showing import show_answer
+from forerun.errors import RequestError, UnsatisfiedError
+
+if TYPE_CHECKING:
+    from forerun.settings import Settings
+
+_ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "preemption_rate",
+            "checkpoint_interval", "seq_len", "image_size", "precision", "framework", "optimizer",
+            "dataset", "dataset_size", "task")  # fmt: skip
+
+
+@click.command()
+@click.argument("workload", required=False)
+@click.option("--cluster", help="NODESxDEVICESxDEVICE or NODESxINSTANCE.")
+@click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest.")
+@click.option("--global-batch", type=WHOLE, help="Samples in an optimizer step.")
+@click.option("--micro-batch", type=WHOLE, help="Samples a device does in one pass.")
+@click.option("--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a runs table.")
+@click.option("--out", type=FILE, metavar="FILE", help="With --table: CSV or Parquet to write.")
+@length_options
+@price_option
+@market_options
+@workload_options
+@predictor_options
+@json_option
+def predict(
+    workload: str | None, table: Path | None, out: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Time, cost and memory of one job, with the 5 to 95 % range.
+
+    Plan fields that are not given are chosen by search, and said. How long the job is:
+    --steps, --samples, --tokens or --epochs; else the workload's usual length.
+
+    With --table every row is answered, or declined with its reason; --out keeps the rows' order
+    and columns and adds the answers (without it they go to stdout as CSV).
+    """
+    settings = settings_of(options)
+    if table is not None:
+        _check_table_request(workload, options)
+        _predict_table(table, writable(out), settings, as_json, options)
+        return
+    if out is not None:
+        raise RequestError(
+            f"--out {out} without --table", "only a table of answers is written",
+            "use --json and redirect it, or give --table",
+        )  # fmt: skip
+    if workload is None:
+        raise RequestError(
+            "forerun predict", "no workload is given", "give a WORKLOAD (see `forerun workloads`)"
+            " or --table",
+        )  # fmt: skip
+    cluster = options.pop("cluster")
+    if cluster is None:
+        raise RequestError(
+            f"forerun predict {workload}", "no cluster is given",
+            "give --cluster, for example --cluster 1x8xa100-sxm-80gb",
+        )  # fmt: skip
+    advisor = advisor_of(settings, options)
+    answer = advisor.predict(
+        workload,
+        cluster,
+        options.pop("plan"),
+        length=length_of(options),
+        preemption=preemption_of(options),
+        market=settings.text("market"),
+        region=settings.text("region"),
+        **changes_of(options),
+        **options,
+    )
+    if as_json:
+        click.echo(wire.dumps(answer.to_json()))
+    else:
+        show_answer(Screen(settings), answer)
+
+
+def _check_table_request(workload: str | None, options: dict[str, Any]) -> None:
+    given = [f"--{n.replace('_', '-')}" for n in _ONE_JOB if options.get(n) is not None]
+    if workload is not None:
+        given.insert(0, f"WORKLOAD {workload}")
+    if given:
+        raise RequestError(
+            f"--table with {', '.join(given)}", "the rows of a table say that themselves",
+            "put it in the table's columns, or leave --table out",
+        )  # fmt: skip
+
+
+def _predict_table(
+    path: Path, out: Path | None, settings: Settings, as_json: bool, options: dict[str, Any]
+) -> None:
+    """Answer a table's rows.
+
+    Raises:
+        UnsatisfiedError: no row was answered; the file is written all the same.
+    """
+    from forerun.tables import read_table, write_table
+
+    table = read_table(path)
+    advisor = advisor_of(settings, options)
+    length = length_of(options)
+    answered = advisor.predict_table(table, length=length, market=settings.text("market"))
+    if out is not None:
+        write_table(answered, out)
+    reasons = Counter(reason for reason in answered.texts("declined") if reason)
+    count = len(answered) - sum(reasons.values())
+    if as_json:
+        click.echo(wire.dumps(_table_json(answered, count, reasons, out)))
+    elif out is None:
+        _echo_csv(answered)
+    else:
+        click.echo(f"{count} of {len(answered)} rows answered, written to {out}")
+        for reason, rows in reasons.most_common(5):
+            click.echo(f"  declined {rows}: {reason}")
+    if not count:
+        reason, rows = reasons.most_common(1)[0]
+        raise UnsatisfiedError(
+            f"answers for {path}", f"no row was answered; {rows} of {len(answered)}: {reason}",
+            "mend the rows, or teach a predictor these labels with --fit",
+        )  # fmt: skip
+
+
+def _table_json(table: Any, answered: int, reasons: Counter[str], out: Path | None) -> Any:
+    from forerun.tables.table import iter_rows
+
+    return {
+        "schema": wire.SCHEMA,
+        "kind": "table",
+        "answered": answered,
+        "declined": sum(reasons.values()),
+        "reasons": dict(reasons.most_common()),
+        **({"rows": list(iter_rows(table))} if out is None else {"out": str(out)}),
+    }
+
+
+def _echo_csv(table: Any) -> None:
+    from tempfile import TemporaryDirectory
+
+    from forerun.tables import write_table
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "answers.csv"
+        write_table(table, path)
+        click.echo(path.read_text(encoding="utf-8"), nl=False)

@@ -1,0 +1,166 @@
+"""Options: those that several commands share, and the nouns that they make together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from forerun.cli.kinds import COUNT, DOLLARS, DURATION, FILE, FROM_ZERO, PROBABILITY, WHOLE
+from forerun.errors import RequestError
+from forerun.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from forerun.advisor import Advisor
+    from forerun.domain.objective import Preemption
+    from forerun.domain.workload import Length
+
+F = TypeVar("F", bound=Callable[..., Any])
+_UNITS = ("steps", "samples", "tokens", "epochs")
+_CHANGES = ("seq_len", "image_size", "precision", "framework", "optimizer", "dataset",
+            "dataset_size", "task")  # fmt: skip
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return one decorator that adds several options, in the given order."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+workload_options = together(
+    click.option("--seq-len", type=WHOLE, help="Tokens in a sample."),
+    click.option("--image-size", type=WHOLE, help="Pixels on a side."),
+    click.option("--precision", help="fp64, fp32, tf32, fp16, bf16, fp8 or fp4."),
+    click.option("--framework", help="The software that runs it, e.g. pytorch or megatron."),
+    click.option("--optimizer", help="sgd, momentum, adam, adamw, lamb ..."),
+    click.option("--dataset", help="The dataset's name."),
+    click.option("--dataset-size", type=COUNT, help="Samples in one epoch."),
+    click.option("--task", help="pretrain, finetune or lora."),
+)
+length_options = together(
+    click.option("--steps", type=COUNT, help="How long the job is, in optimizer steps."),
+    click.option("--samples", type=COUNT, help="How long the job is, in samples."),
+    click.option("--tokens", type=COUNT, help="How long the job is, in tokens, e.g. 15T."),
+    click.option("--epochs", type=COUNT, help="How long the job is, in passes over the dataset."),
+)
+market_options = together(
+    click.option("--region", help="The region whose prices count."),
+    click.option("--market", help="Prices to use: on-demand, spot, or any (the cheaper)."),
+    click.option("--spot", is_flag=True, help="The same as --market spot."),
+    click.option(
+        "--preemption-rate", type=FROM_ZERO, help="Losses of one spot node in an hour (0.05)."
+    ),
+    click.option(
+        "--checkpoint-interval", type=DURATION, help="Training time between checkpoints (30min)."
+    ),
+)
+price_option = click.option("--price", type=DOLLARS, help="Dollars an hour, the whole cluster.")
+predictor_options = together(
+    click.option("--predictor", help="A name from `forerun predictors`."),
+    click.option("--model", type=FILE, help="A model file that `forerun fit` wrote."),
+    click.option(
+        "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv",
+        help="Measured runs that the predictor learns from first (may be repeated).",
+    ),
+    click.option(
+        "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
+        help="Your own devices, machines and prices (may be repeated).",
+    ),
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON, schema forerun/1.")
+
+
+def settings_of(options: dict[str, Any]) -> Settings:
+    """Take the options that are settings out of a command's options, and return the settings."""
+    market = options.pop("market", None)
+    if options.pop("spot", False):
+        if market not in (None, "spot"):
+            raise RequestError(
+                f"--spot and --market {market}", "they name two markets", "give one of them"
+            )
+        market = "spot"
+    flags = {
+        "market": market,
+        "region": options.pop("region", None),
+        "predictor": options.pop("predictor", None),
+        "model": _text(options.pop("model", None)),
+        "confidence": options.pop("confidence", None),
+        "fit_confidence": options.pop("fit_confidence", None),
+        "max_devices": options.pop("max_devices", None),
+    }
+    return load_settings(flags)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def advisor_of(settings: Settings, options: dict[str, Any]) -> Advisor:
+    """Take the catalogue and runs files out of the options, and return an advisor.
+
+    A --predictor that is named wins over a model file from the settings.
+    """
+    from forerun.advisor import Advisor
+
+    files = (*settings.catalog_files, *(str(f) for f in options.pop("catalog_files", ())))
+    model = settings.text("model")
+    if settings.origins["predictor"] == "flag" and model:
+        if settings.origins["model"] == "flag":
+            raise RequestError(
+                f"--predictor {settings['predictor']} and --model {model}",
+                "a model file names its own predictor", "give one of them",
+            )  # fmt: skip
+        model = ""
+    advisor = Advisor(files, settings.text("predictor"), model or None)
+    fit_files = options.pop("fit_files", ())
+    return advisor.fit(*fit_files) if fit_files else advisor
+
+
+def length_of(options: dict[str, Any]) -> Length | None:
+    """Take the length out of the options; None where none is given.
+
+    Raises:
+        RequestError: two lengths.
+    """
+    given = {unit: value for unit in _UNITS if (value := options.pop(unit, None)) is not None}
+    if len(given) > 1:
+        raise RequestError(
+            " and ".join(f"--{unit}" for unit in given), "a job has one length", "give one of them"
+        )
+    if not given:
+        return None
+    from forerun.domain.workload import Length
+
+    unit, count = next(iter(given.items()))
+    return Length(unit, count)
+
+
+def preemption_of(options: dict[str, Any]) -> Preemption:
+    """Take how spot machines are lost out of the options."""
+    from forerun.domain.objective import Preemption
+
+    rate, interval = options.pop("preemption_rate", None), options.pop("checkpoint_interval", None)
+    usual = Preemption()
+    return Preemption(
+        usual.rate_per_node_hour if rate is None else rate,
+        interval or usual.checkpoint_interval_seconds,
+    )
+
+
+def changes_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the changes of a workload out of the options."""
+    return {name: options.pop(name, None) for name in _CHANGES}
+
+
+__all__ = [
+    "PROBABILITY", "advisor_of", "changes_of", "json_option", "length_of", "length_options",
+    "market_options", "predictor_options", "preemption_of", "price_option", "settings_of",
+    "together", "workload_options",
+]  # fmt: skip

@@ -1,0 +1,118 @@
+"""The report: one self-contained HTML page of a recommendation; it loads nothing from a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from forerun import wire
+from forerun.domain.recommendation import Option, Recommendation
+from forerun.tables.files import write_whole
+from forerun.units import format_bytes, format_dollars, format_seconds
+
+HERE = Path(__file__).parent
+_REFUSED_ROWS = 40
+
+
+def write_report(path: Path, name: str, found: Recommendation) -> None:
+    """Write the page, whole or not at all.
+
+    Args:
+        path: the file to write.
+        name: the workload's.
+        found: what was recommended.
+
+    Raises:
+        RequestError: the file cannot be written.
+    """
+    page = report_page(name, found)
+    write_whole(path, lambda temporary: _write(temporary, page))
+
+
+def _write(name: str, text: str) -> None:
+    Path(name).write_text(text, encoding="utf-8")
+
+
+def report_page(name: str, found: Recommendation) -> str:
+    """Return the page's HTML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    options, best = report_options(found)
+    return environment.get_template("report.html.j2").render(
+        name=name,
+        found=found,
+        objective=_objective_text(found),
+        options=options,
+        best=best,
+        refused=found.refused[:_REFUSED_ROWS],
+        data=_script_json({"options": options, "best": best}),
+        chart_library=(HERE / "chart.umd.min.js").read_text(encoding="utf-8"),
+        script=(HERE / "report.js").read_text(encoding="utf-8"),
+        style=(HERE / "report.css").read_text(encoding="utf-8"),
+    )
+
+
+def report_options(found: Recommendation) -> tuple[list[dict[str, Any]], int]:
+    """Return the options that the page shows, and the position of the best (-1: none qualifies)."""
+    shown = list(found.front or found.near_misses)
+    if found.best is not None and found.best not in shown:
+        shown.append(found.best)
+    position = -1 if found.best is None else shown.index(found.best)
+    return [_option(option) for option in shown], position
+
+
+def _option(option: Option) -> dict[str, Any]:
+    estimate, forecast, cluster = option.estimate, option.estimate.forecast, option.job.cluster
+    peak = forecast.peak_bytes[1] if forecast else float("nan")
+    plan = option.job.plan
+    data = {
+        "cluster": cluster.name,
+        "plan": f"{plan}, global batch {plan.global_batch:,}",
+        "run": format_seconds(estimate.run_seconds[1]),
+        "run_range": _range(estimate.run_seconds, format_seconds),
+        "cost": format_dollars(estimate.dollars[1]),
+        "cost_range": _range(estimate.dollars, format_dollars),
+        "memory": f"{format_bytes(peak)} of {format_bytes(cluster.device.memory_bytes)}",
+        "fits": f"{estimate.fit_probability:.2f}",
+        "misses": "; ".join(option.misses.values()),
+        "market": "spot" if estimate.spot else "on demand",
+        "prices": cluster.price_source,
+        "hours": estimate.run_seconds[1] / 3600,
+        "dollars": estimate.dollars[1],
+        "device_gb": cluster.device.memory_bytes / 1e9,
+        "parts": _scaled(forecast.parts if forecast else {}, 1e3),
+        "memory_parts": _scaled(forecast.memory_parts if forecast else {}, 1e-9),
+    }
+    return dict(wire.clean(data))
+
+
+def _scaled(parts: Any, factor: float) -> list[tuple[str, float]]:
+    """Return the parts that are not zero, largest first, in another unit."""
+    kept = [(name, value * factor) for name, value in parts.items() if value > 0]
+    return sorted(kept, key=lambda part: -part[1])
+
+
+def _range(row: Any, write: Any) -> str:
+    return f"{write(row[0])} to {write(row[2])}"
+
+
+def _objective_text(found: Recommendation) -> str:
+    objective = found.objective
+    words = {"time": "least time", "cost": "least cost", "energy": "least energy",
+             "knee": "the knee of time and cost"}[objective.aim]  # fmt: skip
+    if objective.deadline_seconds is not None:
+        words += f", within {format_seconds(objective.deadline_seconds)}"
+    if objective.budget_dollars is not None:
+        words += f", for at most {format_dollars(objective.budget_dollars)}"
+    return words
+
+
+def _script_json(value: Any) -> str:
+    """Return JSON that cannot end the script element it stands in."""
+    text = json.dumps(wire.clean(value), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

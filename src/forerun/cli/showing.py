@@ -1,0 +1,100 @@
+"""Showing: an answer and its parts as tables for a person, every number with its unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from forerun.advisor import Answer
+from forerun.cli.screen import Screen
+from forerun.domain.workload import Length
+from forerun.units import format_bytes, format_count, format_dollars, format_seconds
+
+
+def show_answer(screen: Screen, answer: Answer) -> None:
+    """Write one prediction."""
+    job, estimate = answer.job, answer.estimate
+    device = job.cluster.device
+    screen.title(f"{job.workload.name} on {job.cluster.name}")
+    screen.line(f"plan    {job.plan}, global batch {job.plan.global_batch:,}")
+    screen.line(f"length  {length_text(answer.length)}: {estimate.steps:,.0f} steps")
+    screen.line()
+    rows = [
+        ("step", *map(format_seconds, answer.step_seconds)),
+        ("run", *map(format_seconds, estimate.run_seconds)),
+        ("cost", *map(format_dollars, estimate.dollars)),
+        ("energy", *(_kwh(v) for v in estimate.kilowatt_hours)),
+        ("memory", *map(format_bytes, answer.forecast.peak_bytes)),
+    ]
+    screen.table(("", "5 %", "median", "95 %"), rows)
+    screen.line()
+    screen.line(
+        f"fits    probability {probability(estimate.fit_probability)} in the"
+        f" {format_bytes(device.memory_bytes)} of each {device.id}"
+    )
+    screen.line(f"speed   {throughput(answer)}")
+    screen.line(f"price   {price_text(answer)}")
+    screen.line(
+        f"source  predictor {answer.forecast.predictor}, distance {answer.forecast.distance:.2g}"
+        " from what was measured (0 beside a measured run, 1 physics alone)"
+    )
+    screen.items("notes", answer.notes)
+    screen.items("warnings", answer.warnings)
+
+
+def length_text(length: Length) -> str:
+    """Return how long the job is, and who says so."""
+    return f"{format_count(length.count)} {length.unit} ({length.source})"
+
+
+def throughput(answer: Answer) -> str:
+    """Return samples (and tokens) in a second, of the whole cluster."""
+    rate = answer.samples_per_second
+    if not math.isfinite(rate):
+        return "unknown"
+    tokens = answer.job.workload.seq_len
+    more = f", {format_count(rate * tokens)} tokens/s" if tokens else ""
+    return f"{format_count(rate)} samples/s{more}"
+
+
+def price_text(answer: Answer) -> str:
+    """Return the hourly price with its market and source."""
+    price = answer.dollars_per_hour
+    if price is None:
+        return "none is known; give --price"
+    market = "spot" if answer.estimate.spot else "on demand"
+    return f"{format_dollars(price)} an hour {market} ({answer.job.cluster.price_source})"
+
+
+def probability(value: float) -> str:
+    """Return a probability, or that it is not known."""
+    return f"{value:.2f}" if math.isfinite(value) else "unknown"
+
+
+def show_parts(
+    screen: Screen,
+    title: str,
+    parts: Iterable[tuple[str, float]],
+    write: Callable[[float], str],
+) -> None:
+    """Write parts with their share of the whole, largest first, and the whole."""
+    parts = list(parts)
+    whole = sum(value for _, value in parts) or math.nan
+    rows = [
+        (name, write(value), f"{value / whole:.1%}", screen.bar(value / whole))
+        for name, value in parts
+    ]
+    screen.table(
+        ("part", "amount", "share", ""), [*rows, ("all", write(whole), "100.0%", "")], title
+    )
+
+
+def ranged(row: Sequence[float], write: Callable[[float], str]) -> str:
+    """Return the median with its 5 to 95 % range."""
+    if not math.isfinite(row[1]):
+        return write(row[1])
+    return f"{write(row[1])} ({write(row[0])} to {write(row[2])})"
+
+
+def _kwh(value: float) -> str:
+    return f"{format_count(value)} kWh" if math.isfinite(value) else "unknown"

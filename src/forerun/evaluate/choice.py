@@ -1,0 +1,125 @@
+"""Choice: what following a forecast would have cost, where several plans of one job were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.plan_columns import NAMES
+from forerun.tables import Runs
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+# Rows that agree in these differ only in their plan (or in nothing: then they are repeats).
+SAME_JOB = (
+    "source", "workload", "framework", "precision", "dataset", "seq_len", "image_size", "task",
+    "device", "instance_type", "cluster", "interconnect", "nodes", "devices", "placement",
+    "global_batch",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """What the picks cost beyond the best measured plan, as shares (0.1 = 10 % slower).
+
+    Attributes:
+        groups: jobs with at least two measured plans, one of which ran.
+        picked: groups in which the forecasts named a plan.
+        crashed: picks that ran out of memory or failed.
+        median, mean, worst: over the picks that ran; NaN where none did.
+    """
+
+    groups: int
+    picked: int
+    crashed: int
+    median: float
+    mean: float
+    worst: float
+
+
+def comparable_groups(runs: Runs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return each row's job and each row's plan within the table, as numbers, (n,) each."""
+    _, job = runs.table.groups(SAME_JOB)
+    code = np.zeros(len(runs), dtype=np.int64)
+    for name in NAMES:
+        _, inverse = np.unique(getattr(runs.jobs.plans, name), return_inverse=True)
+        _, code = np.unique(code * (int(inverse.max(initial=0)) + 1) + inverse, return_inverse=True)
+    return job, code.astype(np.int64)
+
+
+def regret(
+    job: NDArray[np.int64],
+    plan: NDArray[np.int64],
+    forecast: FloatArray,
+    fit_probability: FloatArray,
+    measured: FloatArray,
+    crashed: BoolArray,
+    rng: np.random.Generator,
+) -> Regret:
+    """Return the regret of picking, in each job, the plan with the least forecast time.
+
+    A plan that is expected not to fit (probability below one half) is not picked. Ties are broken
+    at random: the order of the rows must not help. Repeats of a plan count as one plan with the
+    median time.
+
+    Args:
+        job, plan: (n,) from `comparable_groups`.
+        forecast, fit_probability: (n,), NaN where not answered.
+        measured: (n,) seconds, NaN where there is no time.
+        crashed: (n,) ran out of memory or failed.
+        rng: breaks ties.
+    """
+    useful = crashed | ~np.isnan(measured)
+    order = np.flatnonzero(useful)[np.argsort(job[useful], kind="stable")]
+    cuts = np.flatnonzero(np.diff(job[order])) + 1
+    groups = picked = failures = 0
+    costs: list[float] = []
+    for rows in np.split(order, cuts) if len(order) else ():
+        plans = _plans(rows, plan, measured)
+        times = [time for _, time in plans]
+        if len(plans) < 2 or np.isnan(times).all():
+            continue
+        groups += 1
+        firsts = np.array([first for first, _ in plans])
+        choice = _pick(forecast[firsts], fit_probability[firsts], rng)
+        if choice is None:
+            continue
+        picked += 1
+        if np.isnan(times[choice]):
+            failures += 1
+        else:
+            costs.append(times[choice] / np.nanmin(times) - 1.0)
+    values = np.array(costs)
+    if not len(values):
+        return Regret(groups, picked, failures, *(float("nan"),) * 3)
+    return Regret(
+        groups, picked, failures, float(np.median(values)), float(values.mean()),
+        float(values.max()),
+    )  # fmt: skip
+
+
+def _plans(
+    rows: NDArray[np.int64], plan: NDArray[np.int64], measured: FloatArray
+) -> Sequence[tuple[int, float]]:
+    """Return one row of each distinct plan and the plan's median time, NaN where it never ran."""
+    result = []
+    for code in np.unique(plan[rows]):
+        same = rows[plan[rows] == code]
+        times = measured[same]
+        times = times[~np.isnan(times)]
+        result.append((int(same[0]), float(np.median(times)) if len(times) else float("nan")))
+    return result
+
+
+def _pick(
+    forecast: FloatArray, fit_probability: FloatArray, rng: np.random.Generator
+) -> int | None:
+    allowed = ~np.isnan(forecast) & ~(fit_probability < 0.5)
+    if not allowed.any():
+        return None
+    least = np.where(allowed, forecast, np.inf).min()
+    return int(rng.choice(np.flatnonzero(allowed & (forecast <= least * (1 + 1e-12)))))

@@ -1,0 +1,148 @@
+"""Evaluation: how good forecasts were, per predictor, table and group, as frozen rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from forerun.tables import Table
+
+ENOUGH_ANSWERED = 0.9
+ALL_TABLES = "all tables"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One predictor on one table (or all), on one group of its rows (or all: group "").
+
+    Errors are over rows that could be compared and were answered. A figure that does not exist
+    (no such rows) is NaN.
+
+    Attributes:
+        rows: judged rows.
+        comparable: of these, with a measured time in the predictor's quantity.
+        answered: of the comparable, with a forecast.
+        censored: judged rows that were stopped early; their times are lower bounds.
+        censored_below: of these, answered with a 95 % quantile below that bound: wrong for sure.
+        mape, median_ape, p90_ape: percent.
+        bias_log_ratio: median of log(forecast / measured).
+        tau: Kendall's tau-b of seconds per sample within workloads.
+        coverage, coverage_low, coverage_high: share of measured values inside the 5-95 % band,
+            with its 95 % interval.
+        width: median ratio of the 95 % to the 5 % quantile.
+        floor_violations: forecasts below their own physical floor; must be 0.
+        suspicious: measured values below the floor: a wrong floor or a wrong row.
+        silent: answers of NaN without a reason; must be 0.
+        oom_rows, oom_happened, oom_precision, oom_recall, oom_f1: rows where the predictor says
+            whether it fits, in tables where some ran out of memory; how many did; the detection.
+        memory_rows, memory_median_ape: rows with measured and forecast peak; percent.
+        regret_groups, regret_picked, regret_crashed, regret_median, regret_mean, regret_worst:
+            see `choice.Regret`; shares.
+        declined: reason to count, over all judged rows.
+        not_comparable: reason to count.
+    """
+
+    predictor: str
+    table: str
+    group: str
+    rows: int
+    comparable: int
+    answered: int
+    censored: int
+    censored_below: int
+    mape: float
+    median_ape: float
+    p90_ape: float
+    bias_log_ratio: float
+    tau: float
+    coverage: float
+    coverage_low: float
+    coverage_high: float
+    width: float
+    floor_violations: int
+    suspicious: int
+    silent: int
+    oom_rows: int
+    oom_happened: int
+    oom_precision: float
+    oom_recall: float
+    oom_f1: float
+    memory_rows: int
+    memory_median_ape: float
+    regret_groups: int
+    regret_picked: int
+    regret_crashed: int
+    regret_median: float
+    regret_mean: float
+    regret_worst: float
+    declined: Mapping[str, int] = field(default_factory=dict)
+    not_comparable: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def share_answered(self) -> float:
+        """Answered of the comparable rows; NaN where none is comparable."""
+        return self.answered / self.comparable if self.comparable else float("nan")
+
+    @property
+    def counts(self) -> bool:
+        """Whether at least 90 % of the comparable rows were answered: else no figure counts."""
+        return self.share_answered >= ENOUGH_ANSWERED
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all figures by name, NaN as None."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain["share_answered"], plain["counts"] = self.share_answered, self.counts
+        for name in ("declined", "not_comparable"):
+            plain[name] = dict(plain[name])
+        return {k: None if isinstance(v, float) and v != v else v for k, v in plain.items()}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of several predictors on several tables, and how they came about."""
+
+    scores: tuple[Score, ...]
+    split: str
+    seed: int
+    predictors: tuple[str, ...]
+    tables: tuple[str, ...]
+    fitted_on: tuple[str, ...] = ()
+    group_by: str = ""
+
+    def __iter__(self) -> Iterator[Score]:
+        return iter(self.scores)
+
+    def of(self, predictor: str, table: str = ALL_TABLES, group: str = "") -> Score:
+        """Return one score; the default is the predictor's total. Raises KeyError."""
+        for score in self.scores:
+            if (score.predictor, score.table, score.group) == (predictor, table, group):
+                return score
+        raise KeyError((predictor, table, group))
+
+    def totals(self) -> tuple[Score, ...]:
+        """Return the scores over whole tables (no groups), without the sums over all tables."""
+        return tuple(s for s in self.scores if s.group == "" and s.table != ALL_TABLES)
+
+    @property
+    def answered(self) -> int:
+        """Answered rows, over all predictors and tables."""
+        return sum(s.answered for s in self.totals())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values for JSON."""
+        return {
+            "split": self.split, "seed": self.seed, "group_by": self.group_by,
+            "predictors": list(self.predictors), "tables": list(self.tables),
+            "fitted_on": list(self.fitted_on), "scores": [s.as_dict() for s in self.scores],
+        }  # fmt: skip
+
+    def to_table(self) -> Table:
+        """Return the scores as a table, one row each; reasons are left out."""
+        rows = []
+        for score in self.scores:
+            row = score.as_dict()
+            row["counts"] = "yes" if row["counts"] else "no"
+            del row["declined"], row["not_comparable"]
+            rows.append({k: "" if v is None else v for k, v in row.items()})
+        return Table.from_rows(rows, "an evaluation")

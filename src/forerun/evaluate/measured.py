@@ -1,0 +1,139 @@
+"""Measured: the one figure of each run that a forecast can be compared with, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.plan import RECOMPUTE
+from forerun.tables import Runs
+
+FloatArray = NDArray[np.float64]
+
+COMPARED_AS = ("step", "throughput", "flops rate", "epoch", "whole run")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured, in the quantity that a predictor speaks of.
+
+    Attributes:
+        seconds: (n,) NaN where a row cannot be compared.
+        origin: (n,) one of `COMPARED_AS`, "" where it cannot be compared.
+        reason: (n,) why it cannot, None where it can.
+        censored: (n,) rows that were stopped, whose time is a lower bound.
+    """
+
+    seconds: FloatArray
+    origin: NDArray[np.object_]
+    reason: NDArray[np.object_]
+    censored: NDArray[np.bool_]
+
+    @property
+    def comparable(self) -> NDArray[np.bool_]:
+        """Which rows can be compared, (n,)."""
+        return ~np.isnan(self.seconds)
+
+
+def measured_seconds(runs: Runs, quantity: str) -> Measured:
+    """Return measured seconds of a `step`, an `epoch` or a whole `run`.
+
+    A step comes from step_time_s, else from a rate and the batch, else from tflops_per_device and
+    the model's FLOPs, else from epoch_time_s over the steps of an epoch, else from
+    time_to_train_s over the steps to the target. Epochs and runs are taken as they are.
+    """
+    status = runs.status
+    table = runs.table
+    sources: list[tuple[str, FloatArray]]
+    if quantity == "epoch":
+        sources = [("epoch", table.numbers("epoch_time_s"))]
+    elif quantity == "run":
+        sources = [("whole run", table.numbers("time_to_train_s"))]
+    else:
+        sources = _steps(runs)
+    ok = status == "ok"
+    seconds = np.full(len(runs), np.nan)
+    origin = np.full(len(runs), "", dtype=object)
+    for name, values in sources:
+        take = np.isnan(seconds) & ok & np.isfinite(values) & (values > 0)
+        seconds[take] = values[take]
+        origin[take] = name
+    return Measured(seconds, origin, _reasons(runs, seconds, quantity), status == "timeout")
+
+
+def _steps(runs: Runs) -> list[tuple[str, FloatArray]]:
+    table = runs.table
+    batch = table.numbers("global_batch")
+    stated = table.numbers("step_time_s")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        flops_rate = table.numbers("tflops_per_device") * 1e12 * table.numbers("devices")
+        epoch_steps = dataset_size(runs) / batch
+        samples = table.numbers("samples_to_target")
+        run_steps = np.where(
+            np.isnan(samples), table.numbers("epochs_to_target") * epoch_steps, samples / batch
+        )
+        return [
+            ("step", stated),
+            ("throughput", runs.step_seconds()),
+            ("flops rate", counted_flops(runs) * batch / flops_rate),
+            ("epoch", table.numbers("epoch_time_s") / epoch_steps),
+            ("whole run", table.numbers("time_to_train_s") / run_steps),
+        ]
+
+
+def dataset_size(runs: Runs) -> FloatArray:
+    """Return samples in an epoch (n,): as the row says, else as its workload does."""
+    stated = runs.table.numbers("dataset_size")
+    known = np.array([w.dataset_size for w in runs.jobs.workloads] + [0.0])
+    usual = known[runs.jobs.workload_index]
+    return np.where(np.isnan(stated), np.where(usual > 0, usual, np.nan), stated)
+
+
+def counted_flops(runs: Runs) -> FloatArray:
+    """Return the FLOPs of one sample that a stated rate counts, NaN where not known, (n,).
+
+    A row that says `recompute` full counts the second forward, as Narayanan et al. 2021 do
+    (equation 3: 96 s l h^2 (1 + s/6h + V/16lh)); where the row has the shape, that equation is
+    used, else the workload's own FLOPs.
+    """
+    full = runs.jobs.plans.recompute == RECOMPUTE.index("full")
+    graphs = [w.graph for w in runs.jobs.workloads]
+    forward = np.array([g.forward_flops for g in graphs] + [np.nan])[runs.jobs.workload_index]
+    backward = np.array([g.backward_flops for g in graphs] + [np.nan])[runs.jobs.workload_index]
+    own = forward * (1 + full) + backward
+    s, layers, h, vocab = (
+        runs.table.numbers(name) for name in ("seq_len", "layers", "hidden", "vocab")
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        published = 96 * s * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
+    return np.where(full & np.isfinite(published), published, own)
+
+
+def _reasons(runs: Runs, seconds: FloatArray, quantity: str) -> NDArray[np.object_]:
+    """Return why a row cannot be compared, first cause first."""
+    table, status = runs.table, runs.status
+    reasons = np.full(len(runs), None, dtype=object)
+    missing = np.isnan(seconds)
+
+    def blame(rows: NDArray[np.bool_], reason: str) -> None:
+        open_rows = missing & rows & np.array([r is None for r in reasons], dtype=bool)
+        reasons[open_rows] = reason
+
+    for name in ("oom", "failed"):
+        blame(status == name, f"ended {name}: no time")
+    blame(status == "timeout", "stopped early: its time is a lower bound")
+    has = {name: ~np.isnan(table.numbers(name)) for name in (
+        "samples_per_s", "tokens_per_s", "tflops_per_device", "epoch_time_s", "time_to_train_s",
+        "global_batch",
+    )}  # fmt: skip
+    if quantity == "step":
+        rated = has["samples_per_s"] | has["tokens_per_s"]
+        blame(rated & ~has["global_batch"], "a rate without a batch size")
+        blame(has["tokens_per_s"], "tokens a second without a sequence length")
+        blame(has["tflops_per_device"], "a FLOP rate without batch size, devices or FLOPs")
+        blame(has["epoch_time_s"], "an epoch time without dataset size or batch size")
+        blame(has["time_to_train_s"], "a whole run without the samples or epochs that it took")
+    blame(np.ones(len(runs), dtype=bool), f"no {quantity} time measured")
+    return reasons

@@ -1,0 +1,198 @@
+"""Scoring: facts beside answers, row by row, summed up to one Score."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.evaluate import metrics
+from forerun.evaluate.choice import comparable_groups, regret
+from forerun.evaluate.evaluation import Score
+from forerun.evaluate.measured import Measured, measured_seconds
+from forerun.evaluate.ranking import kendall_tau
+from forerun.tables import Runs
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+SILENT = "no answer and no reason: a defect of the predictor"
+UNFINISHED = ("oom", "failed")
+MEMORY_UNIT = 1e9  # bytes in the table's GB
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Judged rows of one or more tables: what was measured and what one predictor answered.
+
+    Attributes (n rows each):
+        seconds, peak_bytes: (n, 3) forecast quantiles, NaN where there are none.
+        floor, fit: floor seconds and fit probability.
+        declined: reason or None.
+        measured, origin, reason: see `measured.Measured`; bound: lower bound of stopped rows.
+        status, memory_bytes: as measured.
+        watched: rows of a table in which some ran out of memory; elsewhere such runs were not
+            published, so that there is nothing to detect.
+        batch: samples of a step (1 where the quantity is not a step), for ranking.
+        workload, job, plan: numbers of the groups for rank and choice.
+    """
+
+    seconds: FloatArray
+    peak_bytes: FloatArray
+    floor: FloatArray
+    fit: FloatArray
+    declined: NDArray[np.object_]
+    measured: FloatArray
+    reason: NDArray[np.object_]
+    bound: FloatArray
+    status: NDArray[np.object_]
+    memory_bytes: FloatArray
+    watched: BoolArray
+    batch: FloatArray
+    workload: NDArray[np.int64]
+    job: NDArray[np.int64]
+    plan: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64] | BoolArray) -> Sheet:
+        """Return some of the rows."""
+        return Sheet(**{name: values[rows] for name, values in vars(self).items()})
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One predictor's answers to all rows of a table; `judged` are those that a fold asked."""
+
+    quantity: str
+    seconds: FloatArray
+    peak_bytes: FloatArray
+    floor: FloatArray
+    fit: FloatArray
+    declined: NDArray[np.object_]
+    judged: BoolArray
+
+
+def sheet(runs: Runs, answers: Answers) -> Sheet:
+    """Return the judged rows of a table beside their answers."""
+    facts: Measured = measured_seconds(runs, answers.quantity)
+    job, plan = comparable_groups(runs)
+    per_step = answers.quantity == "step"
+    batch = runs.table.numbers("global_batch") if per_step else np.ones(len(runs))
+    everything = Sheet(
+        seconds=answers.seconds,
+        peak_bytes=answers.peak_bytes,
+        floor=answers.floor,
+        fit=answers.fit,
+        declined=answers.declined,
+        measured=facts.seconds,
+        reason=facts.reason,
+        bound=_bounds(runs, facts, answers.quantity),
+        status=runs.status,
+        memory_bytes=runs.table.numbers("memory_gb") * MEMORY_UNIT,
+        watched=np.full(len(runs), bool((runs.status == "oom").any())),
+        batch=np.where(np.isnan(batch), 1.0, batch),
+        workload=runs.table.groups(("workload",))[1],
+        job=job,
+        plan=plan,
+    )
+    return everything.take(answers.judged)
+
+
+def _bounds(runs: Runs, facts: Measured, quantity: str) -> FloatArray:
+    """Return the time at which a stopped run was stopped, where the quantity is a whole run."""
+    stopped = facts.censored & (quantity == "run")
+    return np.where(stopped, runs.table.numbers("time_to_train_s"), np.nan)
+
+
+def stack(sheets: Sequence[Sheet]) -> Sheet:
+    """Return the rows of all sheets; groups of different sheets stay apart."""
+    parts: list[Sheet] = []
+    offset = 0
+    for one in sheets:
+        shift = {name: getattr(one, name) + offset for name in ("workload", "job", "plan")}
+        parts.append(Sheet(**{**vars(one), **shift}))
+        offset += 1 + max((int(v.max(initial=0)) for v in shift.values()), default=0)
+    return Sheet(**{
+        name: np.concatenate([getattr(p, name) for p in parts]) for name in vars(parts[0])
+    })  # fmt: skip
+
+
+def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Score:
+    """Return the figures of the rows."""
+    answered = np.array([r is None for r in rows.declined], dtype=bool)
+    silent = answered & np.isnan(rows.seconds).any(axis=1)
+    declined = Counter(rows.declined[~answered].tolist())
+    if silent.any():
+        declined[SILENT] = int(silent.sum())
+    answered &= ~silent
+    comparable = ~np.isnan(rows.measured)
+    both = comparable & answered
+    forecast, measured = rows.seconds[both], rows.measured[both]
+    errors = metrics.absolute_percentage_errors(forecast[:, 1], measured)
+    hits = int(metrics.inside(forecast, measured).sum())
+    low, high = metrics.share_interval(hits, len(measured))
+    batch = rows.batch[both]
+    floors, seconds = rows.floor, rows.seconds
+    below = seconds[:, 0] < floors * (1 - 1e-9)
+    found = _detection(rows)
+    memory = _memory_errors(rows)
+    choice = regret(
+        rows.job, rows.plan, np.where(answered, seconds[:, 1], np.nan), rows.fit, rows.measured,
+        np.isin(rows.status, UNFINISHED), np.random.default_rng(seed),
+    )  # fmt: skip
+    bounded = ~np.isnan(rows.bound)
+    return Score(
+        predictor=predictor,
+        table=table,
+        group=group,
+        rows=len(rows),
+        comparable=int(comparable.sum()),
+        answered=int(both.sum()),
+        censored=int((rows.status == "timeout").sum()),
+        censored_below=int((bounded & answered & (seconds[:, 2] < rows.bound)).sum()),
+        mape=metrics.mean(errors),
+        median_ape=metrics.quantile(errors, 0.5),
+        p90_ape=metrics.quantile(errors, 0.9),
+        bias_log_ratio=metrics.bias(forecast[:, 1], measured),
+        tau=kendall_tau(forecast[:, 1] / batch, measured / batch, rows.workload[both]),
+        coverage=hits / len(measured) if len(measured) else metrics.NAN,
+        coverage_low=low,
+        coverage_high=high,
+        width=metrics.width(forecast),
+        floor_violations=int((answered & below).sum()),
+        suspicious=int((comparable & (rows.measured < floors * (1 - 1e-9))).sum()),
+        silent=int(silent.sum()),
+        oom_rows=found.rows,
+        oom_happened=found.out_of_memory,
+        oom_precision=found.precision,
+        oom_recall=found.recall,
+        oom_f1=found.f1,
+        memory_rows=len(memory),
+        memory_median_ape=metrics.quantile(memory, 0.5),
+        regret_groups=choice.groups,
+        regret_picked=choice.picked,
+        regret_crashed=choice.crashed,
+        regret_median=choice.median,
+        regret_mean=choice.mean,
+        regret_worst=choice.worst,
+        declined=dict(declined.most_common()),
+        not_comparable=dict(Counter(r for r in rows.reason if r is not None).most_common()),
+    )
+
+
+def _detection(rows: Sheet) -> metrics.Detection:
+    """Return how well out-of-memory was foreseen, among rows that ran or ran out of memory."""
+    happened = rows.status == "oom"
+    use = rows.watched & (happened | (rows.status == "ok")) & ~np.isnan(rows.fit)
+    return metrics.detection(rows.fit[use] < 0.5, happened[use])
+
+
+def _memory_errors(rows: Sheet) -> FloatArray:
+    peak = rows.peak_bytes[:, 1]
+    use = ~np.isnan(peak) & (rows.memory_bytes > 0)
+    return metrics.absolute_percentage_errors(peak[use], rows.memory_bytes[use])

@@ -1,0 +1,122 @@
+"""Registry: names to things, loaded when asked for; built-ins and guests come through one door.
+
+A guest is an installed package with an entry point in the group `forerun.predictors`,
+`forerun.searchers`, `forerun.readers`, `forerun.runners` or `forerun.stores`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from forerun.errors import RequestError, UnknownNameError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name: where it lives (`package.module:attribute`), what it is, and who brought it."""
+
+    name: str
+    target: str
+    help: str = ""
+    origin: str = "forerun"
+
+
+_BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
+    "predictors": (
+        Entry(
+            "analytic",
+            "forerun.predictors.analytic:AnalyticPredictor",
+            "physics: operations, collectives, pipeline and memory; runs calibrate it",
+        ),
+        Entry(
+            "constant-mfu",
+            "forerun.predictors.laws.constant_mfu:ConstantMFU",
+            "the rule of thumb: a constant share of the peak rate; knows no memory",
+        ),
+    ),
+    "searchers": (),
+    "readers": (
+        Entry("zoo", "forerun.workloads.resolve:ZooReader", "a name of the zoo"),
+        Entry("module", "forerun.workloads.resolve:ModuleReader", "package.module:callable"),
+        Entry("onnx", "forerun.workloads.resolve:OnnxReader", "an .onnx file"),
+        Entry("hf-config", "forerun.workloads.resolve:HfConfigReader", "a HuggingFace config.json"),
+        Entry("spec", "forerun.workloads.resolve:SpecReader", "a YAML spec"),
+    ),
+    "systems": (),
+    "runners": (),
+    "stores": (),
+}
+GROUPS: tuple[str, ...] = tuple(_BUILT_IN)
+
+
+@cache
+def _guests(group: str) -> tuple[Entry, ...]:
+    """Return the entry points of installed packages in a group."""
+    from importlib.metadata import entry_points
+
+    return tuple(
+        Entry(
+            point.name, point.value, f"from {point.value}", point.dist.name if point.dist else "?"
+        )
+        for point in entry_points(group=f"forerun.{group}")
+    )
+
+
+def entries(group: str) -> tuple[Entry, ...]:
+    """Return every entry of a group, built-ins first.
+
+    Raises:
+        UnknownNameError: no such group.
+        RequestError: a guest takes a name that is already taken.
+    """
+    if group not in _BUILT_IN:
+        raise UnknownNameError("registry group", group, GROUPS)
+    found = {entry.name: entry for entry in _BUILT_IN[group]}
+    for guest in _guests(group):
+        if guest.name in found:
+            raise RequestError(
+                f"{group} {guest.name!r} of the package {guest.origin}",
+                f"{found[guest.name].origin} already has that name",
+                "give the entry point another name, or uninstall the package",
+            )
+        found[guest.name] = guest
+    return tuple(found.values())
+
+
+def names(group: str) -> tuple[str, ...]:
+    """Return the names of a group, built-ins first. Raises as `entries` does."""
+    return tuple(entry.name for entry in entries(group))
+
+
+def load(group: str, name: str) -> Any:
+    """Return the thing behind a name, importing its module now.
+
+    Raises:
+        UnknownNameError: no such group or name; the nearest ones are offered.
+        RequestError: the module or the attribute of a guest cannot be imported.
+    """
+    for entry in _BUILT_IN.get(group, ()):
+        if entry.name == name:  # a built-in needs no look at the installed packages
+            return _import(entry)
+    for entry in entries(group):
+        if entry.name == name:
+            return _import(entry)
+    known = names(group)
+    raise UnknownNameError(group.removesuffix("s"), name, known, f"({', '.join(known)})")
+
+
+def _import(entry: Entry) -> Any:
+    module, _, attribute = entry.target.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        if entry.origin == "forerun":
+            raise
+        raise RequestError(
+            f"loading {entry.name!r} from {entry.target}", str(error),
+            f"mend or uninstall the package {entry.origin}",
+        ) from error  # fmt: skip

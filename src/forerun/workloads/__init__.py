@@ -1,0 +1,1 @@
+"""Workloads: what a person has (a name, a file, a module, a row) becomes a Workload."""

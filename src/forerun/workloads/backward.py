@@ -1,0 +1,225 @@
+"""Backward and optimizer operations, derived from the forward ones by rule.
+
+The rules state what every framework with reverse-mode differentiation must do, so that a builder,
+a traced module and an ONNX file all end with the same kind of graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from forerun.domain.graph import Graph, Op, OpKind, Phase, Shard
+from forerun.domain.workload import OPTIMIZER_STATES
+from forerun.errors import RequestError
+
+PRODUCTS = frozenset(
+    {
+        OpKind.MATMUL,
+        OpKind.CONV,
+        OpKind.CONV_1X1,
+        OpKind.CONV_GROUPED,
+        OpKind.CONV_DEPTHWISE,
+        OpKind.RECURRENT,
+    }
+)
+# Forward FLOPs times this: five products (scores again, dV, dP, dQ, dK) against two.
+# Dao et al., FlashAttention-2 (2023), section 4.1.
+FUSED_ATTENTION_BACKWARD = 2.5
+# A multi-tensor kernel takes about 36 tensors and 320 chunks of 65,536 elements a launch.
+_TENSORS_A_LAUNCH = 36
+_ELEMENTS_A_LAUNCH = 320 * 65536
+# LAMB and LARS first take the norms of a weight and of its update.
+_NORM_READS = {"lamb": 2.0, "lars": 2.0}
+
+
+def complete(
+    forward: Sequence[Op],
+    optimizer: str,
+    unknown: Sequence[str] = (),
+    sparse_params: float = 0.0,
+) -> Graph:
+    """Return the graph of a training step: forward, backward in reverse order, optimizer.
+
+    Rules, for a forward product y[m, n] = x[m, k] w[k, n]:
+
+    * data gradient: dims (m, k, n), as many FLOPs as forward; none where the operation reads the
+      network's input (`inputs` empty in a graph with edges, or first in one without).
+    * weight gradient: dims (k, n, m), as many FLOPs as forward. **The batch grows its reduction
+      (the third of its dims), not its m.** Its output does not grow with the batch, so it is
+      stated in `weights`, and `writes` is 0: a backward operation with dims and `writes == 0` is
+      a weight gradient.
+    * a product of two activations (no weights) has two data gradients.
+    * fused attention: 2.5 times the forward FLOPs (the scores are computed again).
+    * embedding: a scatter-add, and the zeroing of a dense gradient unless it is sparse.
+    * everything else moves bytes: it reads its saved input and the output's gradient, and writes
+      the input's gradient.
+
+    The optimizer is one fused operation; see `optimizer_op`.
+
+    Args:
+        forward: forward operations in execution order.
+        optimizer: a key of `OPTIMIZER_STATES`.
+        unknown: names of operations whose cost is only bounded.
+        sparse_params: parameters of tables with sparse gradients (recommenders); the optimizer
+            does not touch them all, and they are left out of it.
+
+    Raises:
+        RequestError: no such optimizer.
+    """
+    has_edges = any(op.inputs for op in forward)
+    backward: list[Op] = []
+    for position in reversed(range(len(forward))):
+        op = forward[position]
+        if op.phase is not Phase.FORWARD:
+            continue
+        first = not op.inputs if has_edges else position == 0
+        backward.extend(_gradients(op, position, first, sparse_params > 0))
+    params = sum(op.params * op.repeat for op in forward)
+    tensors = sum(op.repeat for op in forward if op.params > 0)
+    last = optimizer_op(max(params - sparse_params, 0.0), tensors, optimizer)
+    return Graph((*forward, *backward, last), tuple(unknown))
+
+
+def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
+    """Return one fused optimizer operation over all parameters, stated per step, not per sample.
+
+    With n states a parameter it reads n + 2 (weight, gradient, states) and writes n + 1 fp32
+    elements of each parameter; `reads` and `writes` are fp32 elements whatever the workload's
+    precision. A plan divides them as it divides the optimizer's states.
+
+    Raises:
+        RequestError: no such optimizer.
+    """
+    if optimizer not in OPTIMIZER_STATES:
+        raise RequestError(
+            f"optimizer {optimizer!r}", "no such optimizer",
+            f"use one of {', '.join(OPTIMIZER_STATES)}",
+        )  # fmt: skip
+    states = OPTIMIZER_STATES[optimizer]
+    return Op(
+        name=f"optimizer.{optimizer}",
+        kind=OpKind.OPTIMIZER,
+        phase=Phase.OPTIMIZER,
+        flops=(2.0 + 5.0 * states) * params,
+        reads=(2.0 + states + _NORM_READS.get(optimizer, 0.0)) * params,
+        writes=(1.0 + states) * params,
+        launches=max(
+            1, math.ceil(tensors / _TENSORS_A_LAUNCH), math.ceil(params / _ELEMENTS_A_LAUNCH)
+        ),
+        shard=Shard.NONE,
+    )
+
+
+def is_fused_attention(op: Op) -> bool:
+    """Whether an ATTENTION operation is a whole attention (its scores stay on the chip).
+
+    An operation of one product writes exactly the m x n of its dims; a fused one states the
+    scores' m x n as dims, and writes only m x head size.
+    """
+    if op.kind is not OpKind.ATTENTION or len(op.dims) < 3:
+        return op.kind is OpKind.ATTENTION
+    m, n, k, groups = (*op.dims, 1)[:4]
+    one_product = op.writes == m * n * groups and op.reads <= groups * k * (m + n)
+    return not one_product
+
+
+def _gradients(op: Op, position: int, first: bool, sparse: bool) -> list[Op]:
+    """Return the backward operations of one forward operation, in execution order."""
+    base = replace(
+        op, phase=Phase.BACKWARD, params=0.0, weights=0.0, saved=0.0, shape=(), inputs=(position,)
+    )
+    if op.kind in PRODUCTS or (op.kind is OpKind.ATTENTION and not is_fused_attention(op)):
+        if op.weights > 0 or op.params > 0:
+            return _weighted_product(op, base, first)
+        return _activation_product(op, base)
+    if op.kind is OpKind.ATTENTION:
+        return [
+            replace(
+                base,
+                name=f"{op.name}.grad",
+                flops=FUSED_ATTENTION_BACKWARD * op.flops,
+                reads=op.reads + 2 * op.writes,
+                writes=op.reads,
+                launches=op.launches + 1,
+            )
+        ]
+    if op.kind is OpKind.EMBEDDING:
+        return [_embedding(op, base, sparse)]
+    if first and op.params <= 0:
+        return []  # a constant of the input (its scaling, its layout) has no gradient
+    return [_by_bytes(op, base)]
+
+
+def _weighted_product(op: Op, base: Op, first: bool) -> list[Op]:
+    m, n, k, groups = (*op.dims, 1, 1, 1, 1)[:4] if op.dims else (0, 0, 0, 0)
+    weights = op.weights or op.params
+    wgrad = replace(
+        base,
+        name=f"{op.name}.wgrad",
+        reads=op.reads + op.writes,
+        writes=0.0,
+        weights=weights,
+        dims=(k, n, m, groups) if op.dims else (),
+    )
+    if first:
+        return [wgrad]
+    dgrad = replace(
+        base,
+        name=f"{op.name}.dgrad",
+        reads=op.writes,
+        writes=op.reads,
+        weights=weights,
+        dims=(m, k, n, groups) if op.dims else (),
+    )
+    return [dgrad, wgrad]
+
+
+def _activation_product(op: Op, base: Op) -> list[Op]:
+    """Return both data gradients of y = a b, where a and b are activations."""
+    m, n, k, groups = (*op.dims, 1, 1, 1, 1)[:4] if op.dims else (0, 0, 0, 0)
+    left = min(float(m * k * groups), op.reads) if op.dims else op.reads / 2
+    right = op.reads - left
+    return [
+        replace(
+            base,
+            name=f"{op.name}.grad_left",
+            reads=op.writes + right,
+            writes=left,
+            dims=(m, k, n, groups) if op.dims else (),
+        ),
+        replace(
+            base,
+            name=f"{op.name}.grad_right",
+            reads=op.writes + left,
+            writes=right,
+            dims=(k, n, m, groups) if op.dims else (),
+        ),
+    ]
+
+
+def _embedding(op: Op, base: Op, sparse: bool) -> Op:
+    return replace(
+        base,
+        name=f"{op.name}.grad",
+        reads=2 * op.writes,
+        writes=op.writes,
+        weights=0.0 if sparse else op.params,
+    )
+
+
+def _by_bytes(op: Op, base: Op) -> Op:
+    """Return the gradient of an operation that is bound by what it moves."""
+    reads, writes = op.reads + op.writes, op.reads
+    flops = 2 * op.flops
+    if op.kind is OpKind.ELEMENTWISE and op.saved == 0 and op.reads >= 2 * op.writes:
+        # A residual sum: its gradient passes through, and the two branches' are added.
+        reads, writes, flops = op.reads, op.writes, op.flops
+    elif op.kind is OpKind.POOL:
+        reads, writes, flops = 2 * op.writes, op.reads, op.flops
+    elif op.kind in (OpKind.REDUCE, OpKind.COPY):
+        reads, writes, flops = op.writes, op.reads, op.flops
+    return replace(
+        base, name=f"{op.name}.grad", flops=flops, reads=reads, writes=writes, weights=op.params
+    )

@@ -1,0 +1,167 @@
+"""A HuggingFace `config.json` -> Workload: the usual fields under their many names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any
+
+from forerun.domain.workload import Workload
+from forerun.errors import RequestError, UnknownNameError
+from forerun.workloads.hf_styles import EXTRAS, STYLES
+from forerun.workloads.shapes import TransformerSpec
+from forerun.workloads.transformer import transformer_workload
+
+# The field of TransformerSpec, and the names that configurations give it, most usual first.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "vocab": ("vocab_size",),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "head_dim": ("head_dim", "d_kv"),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size", "hidden_dim"),
+    "max_positions": (
+        "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx",
+    ),
+    "token_types": ("type_vocab_size",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
+    "expert_ffn": ("moe_intermediate_size",),
+    "shared_experts": ("n_shared_experts",),
+    "dense_layers": ("first_k_dense_replace",),
+    "moe_every": ("moe_layer_freq", "decoder_sparse_step"),
+    "decoder_layers": ("num_decoder_layers",),
+    "q_lora_rank": ("q_lora_rank",),
+    "kv_lora_rank": ("kv_lora_rank",),
+    "rope_dim": ("qk_rope_head_dim",),
+    "nope_dim": ("qk_nope_head_dim",),
+    "v_dim": ("v_head_dim",),
+    "patch": ("patch_size",),
+}  # fmt: skip
+_NEEDED = ("layers", "hidden", "heads", "vocab")
+_DROPOUTS = ("resid_pdrop", "hidden_dropout_prob", "dropout_rate", "dropout", "hidden_dropout")
+# Configurations allow sequences far longer than training uses; a longer one must be asked for.
+_USUAL_LONGEST = 8192
+_OTHER = ("precision", "optimizer", "name", "framework", "task", "dataset", "dataset_size")
+
+
+def workload_from_hf_config(source: str | Path | Mapping[str, Any], **overrides: Any) -> Workload:
+    """Return the workload of a HuggingFace configuration.
+
+    Args:
+        source: a config.json, a folder with one, or the configuration itself.
+        overrides: fields of TransformerSpec (`seq_len`, `fused_attention` ...) or of Workload
+            (`precision`, `optimizer`, `name` ...) that take precedence.
+
+    Raises:
+        RequestError: no such file, not a configuration, fields missing (all are listed), or
+            sizes that cannot be.
+        UnknownNameError: an override that is neither a field of the shape nor of the workload.
+    """
+    config, name = _read(source)
+    kind = str(config.get("model_type") or "")
+    notes: list[str] = []
+    if isinstance(config.get("text_config"), Mapping):
+        config = {**config, **config["text_config"]}
+        notes.append("only the language part of this configuration is counted")
+        kind = str(config.get("model_type") or kind)
+    if kind not in STYLES:
+        notes.append(f"model_type {kind!r} is not known: taken as a gated decoder like llama")
+    shape_names = {f.name for f in dataclass_fields(TransformerSpec)}
+    unknown = [key for key in overrides if key not in shape_names and key not in _OTHER]
+    if unknown:
+        raise UnknownNameError("override", unknown[0], sorted(shape_names | set(_OTHER)))
+    shape = _shape(config, kind, name, notes)
+    shape.update({k: v for k, v in overrides.items() if k in shape_names and v is not None})
+    fields = {k: v for k, v in overrides.items() if k in _OTHER and v is not None}
+    workload = transformer_workload(
+        TransformerSpec(**shape),
+        fields.pop("name", name),
+        **{"precision": _precision(config), **fields},
+        family=kind,
+        source="HuggingFace configuration",
+        notes=tuple(notes),
+    )
+    if shape.get("patch"):
+        size = int(config.get("image_size", 224))
+        return workload.with_(sample="image", seq_len=0, image_size=size, length=None)
+    return workload
+
+
+def _read(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return the configuration and a name for it."""
+    if isinstance(source, Mapping):
+        return source, str(source.get("_name_or_path") or source.get("model_type") or "model")
+    path = Path(source)
+    if path.is_dir():
+        path = path / "config.json"
+    asked = f"HuggingFace configuration {str(path)!r}"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(
+            asked, f"it cannot be read ({error.strerror})", "give the path of a config.json"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise RequestError(asked, f"it is not JSON ({error})", "give a config.json") from error
+    if not isinstance(config, Mapping):
+        raise RequestError(asked, "it is not an object of fields", "give a config.json")
+    name = str(config.get("_name_or_path") or "") or path.resolve().parent.name
+    return config, name
+
+
+def _shape(config: Mapping[str, Any], kind: str, name: str, notes: list[str]) -> dict[str, Any]:
+    """Return the fields of TransformerSpec that a configuration states."""
+    shape: dict[str, Any] = dict(STYLES.get(kind, STYLES["llama"]))
+    for field, names in NAMES.items():
+        value = _whole(config, names, name)
+        if value is not None:
+            shape[field] = value
+    dropout = next((config[n] for n in _DROPOUTS if isinstance(config.get(n), float)), None)
+    if dropout is not None:
+        shape["dropout"] = dropout
+    if isinstance(config.get("tie_word_embeddings"), bool):
+        shape["tied"] = config["tie_word_embeddings"]
+    if kind in EXTRAS:
+        shape.update(EXTRAS[kind](config))
+    if shape.get("patch"):
+        shape.setdefault("vocab", int(shape.get("head_outputs") or 1))
+    missing = [NAMES[field][0] for field in _NEEDED if field not in shape]
+    if missing:
+        raise RequestError(
+            f"HuggingFace configuration {name!r}", f"it has no {', '.join(missing)}",
+            "add these fields, or write a YAML spec of the workload",
+        )  # fmt: skip
+    if "seq_len" not in shape:
+        longest = shape.get("max_positions") or 2048
+        shape["seq_len"] = min(longest, _USUAL_LONGEST)
+        if longest > _USUAL_LONGEST:
+            notes.append(f"sequences of {_USUAL_LONGEST} of the {longest} that it allows")
+    return shape
+
+
+def _whole(config: Mapping[str, Any], names: tuple[str, ...], model: str) -> int | None:
+    """Return the first of the named fields that is stated, as a whole number above zero or 0."""
+    for name in names:
+        value = config.get(name)
+        if value is None or isinstance(value, bool | list):
+            continue
+        number = value if isinstance(value, int) else None
+        if isinstance(value, float) and value.is_integer():
+            number = int(value)
+        if number is None or number < 0:
+            raise RequestError(
+                f"HuggingFace configuration {model!r} with {name}={value!r}",
+                "the field must be a whole number, not below zero", f"correct {name}",
+            )  # fmt: skip
+        return number
+    return None
+
+
+def _precision(config: Mapping[str, Any]) -> str:
+    """Return fp16 or bf16 as the configuration says; fp32 checkpoints are trained in bf16."""
+    stated = str(config.get("torch_dtype") or config.get("dtype") or "")
+    return "fp16" if stated == "float16" else "bf16"

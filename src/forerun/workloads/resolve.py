@@ -1,0 +1,211 @@
+"""Resolve: what a person has (a zoo name, a module, a file) becomes a Workload.
+
+Five forms are read: a zoo name; `package.module:callable`; an `.onnx` file; a HuggingFace
+`config.json` (or a folder that holds one); a YAML spec. A guest reader (entry point group
+`forerun.readers`) is asked after these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forerun import registry
+from forerun.contracts import Reader
+from forerun.domain.workload import Workload
+from forerun.errors import RequestError, UnknownNameError
+
+FORMS = (
+    "a zoo name (see `forerun workloads`), package.module:callable, an .onnx file, a HuggingFace "
+    "config.json or a folder that holds one, or a .yaml spec"
+)
+# What a caller may change in a workload that is read: those that decide the graph's shapes, and
+# those that only describe it.
+SHAPING = ("seq_len", "image_size", "precision", "optimizer")
+DESCRIBING = ("framework", "dataset", "dataset_size", "task")
+CHANGES = (*SHAPING, *DESCRIBING)
+TASKS = ("pretrain", "finetune", "lora")
+_LARGEST = {"seq_len": 100_000_000, "image_size": 100_000, "dataset_size": 1e18}
+_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def workload(reference: str, **changes: Any) -> Workload:
+    """Return the workload that a reference names, with the given changes.
+
+    Args:
+        reference: see the module's caption.
+        **changes: any of `CHANGES`; None means no change.
+
+    Raises:
+        UnknownNameError: no reader knows the reference; the nearest zoo names are offered.
+        RequestError: the file or module cannot be read, or a change cannot be honoured.
+    """
+    given = checked_changes(changes)
+    text = str(reference).strip()
+    for name in registry.names("readers"):
+        reader: Reader = registry.load("readers", name)()
+        if reader.accepts(text):
+            return described(reader.read(text, **given), given, SHAPING)
+    from forerun.workloads.zoo import zoo_names
+
+    if text.endswith(".py") or ".py:" in text:
+        raise RequestError(
+            f"workload {text!r}", "a module is named with dots, not by its file",
+            "write package.module:callable, for example "
+            + text.partition(".py")[0].strip("./").replace("/", ".") + ":build",
+        )  # fmt: skip
+    raise UnknownNameError("workload", text, zoo_names(), f"(a workload is {FORMS})")
+
+
+def module_workload(module: Any, inputs: Any, changes: Mapping[str, Any]) -> Workload:
+    """Return the workload of an nn.Module and its example inputs.
+
+    Raises:
+        RequestError: it is no nn.Module, its inputs are missing, or it cannot be traced.
+    """
+    if not hasattr(module, "forward") or not hasattr(module, "parameters"):
+        raise RequestError(
+            f"a workload of type {type(module).__name__}", "it is no nn.Module, name or file",
+            f"a workload is {FORMS}, a Workload, or an nn.Module with example inputs",
+        )  # fmt: skip
+    if inputs is None:
+        raise RequestError(
+            f"the workload {type(module).__name__}", "an nn.Module needs example inputs to be traced",
+            "give inputs=, a tensor (or a tuple of them) whose first dimension is the batch",
+        )  # fmt: skip
+    from forerun.workloads.trace import trace_module
+
+    return described(trace_module(module, inputs), changes)
+
+
+def described(workload: Workload, changes: Mapping[str, Any], done: Sequence[str] = ()) -> Workload:
+    """Return a workload with its descriptions changed; `done` names what its reader did.
+
+    Raises:
+        RequestError: a change of shape that only a reader could make.
+    """
+    rest = {name: value for name, value in changes.items() if name not in done}
+    for name in ("seq_len", "image_size"):
+        if name in rest:
+            raise RequestError(
+                f"{workload.name} with {name}={rest[name]}", "its graph is already built",
+                f"build it with another {name}",
+            )  # fmt: skip
+    return workload.with_(**rest) if rest else workload
+
+
+def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes that were given. Raises RequestError for one that cannot be."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    for name, value in given.items():
+        if name not in CHANGES:
+            raise UnknownNameError("workload change", name, CHANGES)
+        largest = _LARGEST.get(name)
+        if largest is not None and not 0 < float(value) <= largest:
+            raise RequestError(
+                f"{name}={value}", f"not between 1 and {largest:,.0f}", "give a positive number"
+            )
+    if given.get("task", "pretrain") not in TASKS:
+        raise RequestError(
+            f"task {given['task']!r}", "no such task", f"use one of {', '.join(TASKS)}"
+        )
+    return given
+
+
+def _shaping(changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in changes.items() if name in SHAPING}
+
+
+def existing_file(reference: str) -> Path:
+    """Return the path of a file that is there. Raises RequestError where it is not."""
+    path = Path(reference).expanduser()
+    if not path.is_file():
+        found = "it is a folder" if path.is_dir() else "there is no such file"
+        raise RequestError(f"workload {reference!r}", found, f"a workload is {FORMS}")
+    return path
+
+
+class ZooReader:
+    """Reads a name of the zoo (or one of its aliases)."""
+
+    name = "zoo"
+
+    def accepts(self, reference: str) -> bool:
+        """Return whether the zoo has that name."""
+        from forerun.workloads.zoo import find_entry
+
+        return find_entry(reference) is not None
+
+    def read(self, reference: str, **changes: Any) -> Workload:
+        """Return the zoo's workload. Raises RequestError where a change has no meaning for it."""
+        from forerun.workloads.zoo import zoo_workload
+
+        return zoo_workload(reference, **_shaping(changes))
+
+
+class ModuleReader:
+    """Reads `package.module:callable`, which returns an nn.Module and example inputs."""
+
+    name = "module"
+
+    def accepts(self, reference: str) -> bool:
+        """Return whether the reference has that form."""
+        return _MODULE.fullmatch(reference) is not None
+
+    def read(self, reference: str, **changes: Any) -> Workload:
+        """Return the traced workload. Raises RequestError where the module cannot be traced."""
+        from forerun.workloads.trace import workload_from_reference
+
+        return workload_from_reference(reference, **_shaping(changes))
+
+
+class OnnxReader:
+    """Reads an ONNX file."""
+
+    name = "onnx"
+
+    def accepts(self, reference: str) -> bool:
+        """Return whether the reference ends in .onnx."""
+        return reference.lower().endswith(".onnx")
+
+    def read(self, reference: str, **changes: Any) -> Workload:
+        """Return the file's workload. Raises RequestError where it is not a readable ONNX file."""
+        from forerun.workloads.onnx import workload_from_onnx
+
+        return workload_from_onnx(existing_file(reference), **_shaping(changes))
+
+
+class HfConfigReader:
+    """Reads a HuggingFace config.json, or the folder that holds one."""
+
+    name = "hf-config"
+
+    def accepts(self, reference: str) -> bool:
+        """Return whether the reference is a .json file or a folder with a config.json."""
+        return reference.lower().endswith(".json") or (Path(reference) / "config.json").is_file()
+
+    def read(self, reference: str, **changes: Any) -> Workload:
+        """Return the configuration's workload. Raises RequestError for an unknown model type."""
+        from forerun.workloads.hf_config import workload_from_hf_config
+
+        path = Path(reference)
+        file = existing_file(str(path / "config.json") if path.is_dir() else reference)
+        return workload_from_hf_config(file, **_shaping(changes))
+
+
+class SpecReader:
+    """Reads a YAML spec."""
+
+    name = "spec"
+
+    def accepts(self, reference: str) -> bool:
+        """Return whether the reference ends in .yaml or .yml."""
+        return reference.lower().endswith((".yaml", ".yml"))
+
+    def read(self, reference: str, **changes: Any) -> Workload:
+        """Return the spec's workload. Raises RequestError where a field is wrong."""
+        from forerun.workloads.spec import workload_from_spec
+
+        return described(workload_from_spec(existing_file(reference)), _shaping(changes))

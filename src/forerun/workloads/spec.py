@@ -1,0 +1,147 @@
+"""A YAML spec of a workload -> Workload: a transformer's shape, a list of operations, or totals.
+
+One of three sections states the structure; the rest is optional:
+
+    name: my-model
+    transformer: {layers: 24, hidden: 2048, heads: 16, vocab: 50257, seq_len: 2048, gated: true}
+    precision: bf16            # one of PRECISIONS
+    optimizer: adamw           # a key of OPTIMIZER_STATES
+    dataset: {name: my-data, size: 1000000}        # size: samples in one epoch
+    length: {unit: tokens, count: 20e9}            # steps, samples, tokens or epochs
+    global_batch: 512
+    task: pretrain             # pretrain, finetune or lora
+    input_bytes: 110000        # bytes the input pipeline decodes for one sample
+
+`transformer` takes the fields of TransformerSpec. `operations` is a list of forward operations
+with the fields of Op (`{name: conv1, kind: conv, flops: 2.4e8, reads: 1.5e5, writes: 8e5, params:
+9408, dims: [12544, 64, 147]}`); backward and optimizer operations are derived. `totals` takes
+`params` and `gmacs`, and may take `mactivations`. `seq_len` or `image_size` beside `operations`
+and `totals` says what a sample is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any
+
+from forerun.domain.graph import Block, Op, OpKind, Shard
+from forerun.domain.workload import Length, Workload
+from forerun.workloads.backward import complete
+from forerun.workloads.shapes import TransformerSpec
+from forerun.workloads.spec_fields import Section, read_section
+from forerun.workloads.totals import graph_from_totals
+from forerun.workloads.transformer import transformer_workload
+
+STRUCTURES = ("transformer", "operations", "totals")
+_TOP = ("name", "family", "precision", "optimizer", "dataset", "length", "global_batch", "task",
+        "framework", "input_bytes", "seq_len", "image_size", "fused_attention")  # fmt: skip
+_TASKS = ("pretrain", "finetune", "lora")
+_OP_NUMBERS = ("flops", "reads", "writes", "weights", "params", "saved")
+_OP_COUNTS = ("launches", "repeat")
+
+
+def workload_from_spec(path: str | Path) -> Workload:
+    """Return the workload that a YAML spec describes.
+
+    Raises:
+        RequestError: the file cannot be read, is not YAML, or a field is unknown, missing or
+            wrong; the message names the file, the line and the field.
+    """
+    top = read_section(Path(path))
+    top.only((*_TOP, *STRUCTURES))
+    given = [name for name in STRUCTURES if name in top.values]
+    if len(given) != 1:
+        found = " and ".join(given) or "none of them"
+        raise top.error("", f"it has {found}", f"give one of {', '.join(STRUCTURES)}")
+    if given == ["transformer"]:
+        return _transformer(top, Path(path).stem)
+    fields = _common(top, Path(path).stem)
+    optimizer = str(fields.get("optimizer", "adamw"))
+    seq_len, image_size = int(top.number("seq_len", 0)), int(top.number("image_size", 0))
+    if given == ["totals"]:
+        totals = top.section("totals")
+        totals.only(("params", "gmacs", "mactivations"))
+        graph = graph_from_totals(
+            totals.number("params"), totals.number("gmacs"), totals.number("mactivations", 0),
+            seq_len, optimizer,
+        )  # fmt: skip
+    else:
+        graph = complete([_operation(part) for part in top.sections("operations")], optimizer)
+    sample = "sequence" if seq_len else "image" if image_size else "sample"
+    return top.checked(
+        lambda: Workload(
+            graph=graph, sample=sample, seq_len=seq_len, image_size=image_size,
+            detailed=given != ["totals"], **fields,
+        )
+    )  # fmt: skip
+
+
+def _transformer(top: Section, stem: str) -> Workload:
+    part = top.section("transformer")
+    part.only(tuple(f.name for f in dataclass_fields(TransformerSpec)))
+    values: dict[str, Any] = dict(part.values)
+    for name in ("seq_len", "fused_attention"):
+        if name in top.values:
+            values.setdefault(name, top.values[name])
+    missing = [n for n in ("layers", "hidden", "heads", "vocab", "seq_len") if n not in values]
+    if missing:
+        raise part.error("", f"it has no {', '.join(missing)}", "add these fields")
+    for name in ("gated", "tied", "bias", "parallel", "qk_norm", "fused_attention", "pooler"):
+        if name in values and not isinstance(values[name], bool):
+            raise part.error(name, f"{values[name]!r} is not true or false", "write true or false")
+    for name in ("dropout", "activation_bytes"):
+        if name in values:
+            values[name] = part.number(name)
+    spec = part.checked(lambda: TransformerSpec(**values))
+    fields = _common(top, stem)
+    return top.checked(lambda: transformer_workload(spec, **fields))
+
+
+def _common(top: Section, stem: str) -> dict[str, Any]:
+    """Return the fields of Workload that every structure may have."""
+    fields: dict[str, Any] = {"name": str(top.values.get("name", stem)), "source": "YAML spec"}
+    for name in ("family", "precision", "optimizer", "framework"):
+        if name in top.values:
+            text = str(top.values[name])
+            fields[name] = text if name == "framework" else text.lower()
+    if "task" in top.values:
+        if top.values["task"] not in _TASKS:
+            raise top.error("task", "no such task", f"use one of {', '.join(_TASKS)}")
+        fields["task"] = top.values["task"]
+    if "input_bytes" in top.values:
+        fields["input_bytes"] = top.number("input_bytes")
+    if "global_batch" in top.values:
+        fields["default_global_batch"] = int(top.number("global_batch"))
+    if "dataset" in top.values:
+        dataset = top.section("dataset")
+        dataset.only(("name", "size"))
+        fields["dataset"] = str(dataset.values.get("name", ""))
+        fields["dataset_size"] = dataset.number("size", 0)
+    if "length" in top.values:
+        length = top.section("length")
+        length.only(("unit", "count"))
+        count = length.number("count")
+        unit = str(length.values.get("unit", ""))
+        fields["length"] = length.checked(lambda: Length(unit, count, "YAML spec"))
+    return fields
+
+
+def _operation(part: Section) -> Op:
+    part.only(("name", "kind", "shape", "dims", "block", "shard", *_OP_NUMBERS, *_OP_COUNTS))
+    if "name" not in part.values or "kind" not in part.values:
+        raise part.error("", "an operation without a name or a kind", "give name and kind")
+    values: dict[str, Any] = {name: part.number(name, 0) for name in _OP_NUMBERS}
+    values |= {name: int(part.number(name, 1)) for name in _OP_COUNTS}
+    values |= {name: part.whole_numbers(name) for name in ("shape", "dims")}
+    if not values["weights"]:
+        values["weights"] = values["params"]
+    if values["dims"] and len(values["dims"]) not in (3, 4):
+        raise part.error("dims", "they are m, n, k and perhaps groups", "give three or four")
+    return Op(
+        name=str(part.values["name"]),
+        kind=OpKind(part.choice("kind", [str(kind) for kind in OpKind])),
+        block=Block(part.choice("block", [str(block) for block in Block], "layer")),
+        shard=Shard(part.choice("shard", [str(shard) for shard in Shard], "none")),
+        **values,
+    )

@@ -1,0 +1,155 @@
+"""Section: a mapping of a YAML file that knows its lines, so that a message can point at one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from forerun.errors import RequestError, nearest_names
+
+Value = TypeVar("Value")
+_LARGEST_FILE_BYTES = 10_000_000
+
+
+@dataclass(frozen=True)
+class Section:
+    """A mapping inside a YAML file.
+
+    Attributes:
+        path: the file.
+        name: where the mapping stands, e.g. `operations[3]`, "" for the whole file.
+        values: its fields.
+        lines: the line of each part of the file, by its dotted name.
+    """
+
+    path: Path
+    name: str
+    values: Mapping[str, Any]
+    lines: Mapping[str, int]
+
+    def error(self, field: str, found: str, next_step: str) -> RequestError:
+        """Return the error to raise about a field ("" for the section itself)."""
+        where = self._where(field)
+        line = self.lines.get(where, self.lines.get(self.name, 1))
+        return RequestError(f"{self.path}, line {line}, {where or 'spec'}", found, next_step)
+
+    def only(self, allowed: Iterable[str]) -> None:
+        """Raise RequestError where a field is not allowed; the nearest name is offered."""
+        allowed = list(allowed)
+        for key in self.values:
+            if key not in allowed:
+                near = nearest_names(str(key), allowed) or allowed
+                raise self.error(str(key), "no such field", f"use one of {', '.join(near)}")
+
+    def number(self, field: str, default: float | None = None) -> float:
+        """Return a field as a finite number, not below zero. Raises RequestError."""
+        value = self.values.get(field, default)
+        if value is None:
+            raise self.error("", f"it has no {field}", f"add {field}")
+        number = math.nan
+        # YAML 1.1 reads 1e9 without a point as text.
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except (ValueError, OverflowError):
+                number = math.nan
+        if not 0 <= number < math.inf:
+            raise self.error(
+                field, f"{value!r} is not a finite number, not below zero", "write a number"
+            )
+        return number
+
+    def whole_numbers(self, field: str) -> tuple[int, ...]:
+        """Return a field as whole numbers above zero; () where it is absent."""
+        value = self.values.get(field, [])
+        if not isinstance(value, list) or any(
+            isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in value
+        ):
+            raise self.error(field, f"{value!r} is no list of whole numbers", "write [m, n, k]")
+        return tuple(value)
+
+    def choice(self, field: str, allowed: Sequence[str], default: str = "") -> str:
+        """Return a field that must be one of the allowed words. Raises RequestError."""
+        value = str(self.values.get(field, default)).lower()
+        if value not in allowed:
+            raise self.error(field, f"{value!r} is none", f"use one of {', '.join(allowed)}")
+        return value
+
+    def section(self, field: str) -> Section:
+        """Return a field that is a mapping itself. Raises RequestError."""
+        value = self.values.get(field)
+        if not isinstance(value, Mapping):
+            raise self.error(field, "it is not a mapping of fields", "write field: value lines")
+        return Section(self.path, self._where(field), value, self.lines)
+
+    def sections(self, field: str) -> list[Section]:
+        """Return a field that is a list of mappings, not empty. Raises RequestError."""
+        value = self.values.get(field)
+        if not isinstance(value, list) or not value:
+            raise self.error(field, "it is not a list", "write one item or more")
+        for i, item in enumerate(value):
+            if not isinstance(item, Mapping):
+                raise self.error(f"{field}[{i}]", "it is not a mapping", "write field: value")
+        where = self._where(field)
+        return [Section(self.path, f"{where}[{i}]", v, self.lines) for i, v in enumerate(value)]
+
+    def checked(self, make: Callable[[], Value]) -> Value:
+        """Return what `make` makes; a RequestError of its own is told with file and line."""
+        try:
+            return make()
+        except RequestError as error:
+            named = next(
+                (k for k in self.values if f"{k}=" in error.asked or error.asked.startswith(k)), ""
+            )
+            raise self.error(named, f"{error.asked}: {error.found}", error.next_step) from error
+
+    def _where(self, field: str) -> str:
+        return ".".join(part for part in (self.name, field) if part)
+
+
+def read_section(path: Path) -> Section:
+    """Return the whole of a YAML file as a section. Raises RequestError."""
+    asked = f"workload spec {str(path)!r}"
+    try:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            raise RequestError(asked, "it is larger than 10 MB", "give a spec of a workload")
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except OSError as error:
+        raise RequestError(
+            asked, f"it cannot be read ({error.strerror})", "give the path of a YAML file"
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())
+        raise RequestError(asked, f"it is not YAML ({said})", "correct the file") from error
+    if not isinstance(values, Mapping):
+        raise RequestError(asked, "it is not a mapping of fields", "write field: value lines")
+    return Section(path, "", values, dict(_lines(node, "")))
+
+
+def _lines(root: yaml.Node | None, name: str) -> Iterable[tuple[str, int]]:
+    """Yield the dotted name and the line (from 1) of each part of a YAML document.
+
+    A part that is used again by an alias is walked once: a small file cannot make much work.
+    """
+    walked: set[int] = set()
+    waiting = [(root, name)]
+    while waiting:
+        node, name = waiting.pop()
+        if node is None or id(node) in walked:
+            continue
+        walked.add(id(node))
+        parts: list[tuple[str, yaml.Node, yaml.Node]] = []
+        if isinstance(node, yaml.MappingNode):
+            parts = [(f"{name}.{k.value}" if name else str(k.value), k, v) for k, v in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            parts = [(f"{name}[{i}]", v, v) for i, v in enumerate(node.value)]
+        for where, mark, value in parts:
+            yield where, mark.start_mark.line + 1
+            waiting.append((value, where))

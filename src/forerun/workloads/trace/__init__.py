@@ -1,0 +1,11 @@
+"""Any torch.nn.Module becomes a Workload: one real training step is traced on the meta device.
+
+No weights are read and nothing is computed, so a model that fits no machine traces in seconds.
+torch is imported by `backend` alone, and only once a module is to be traced.
+"""
+
+from forerun.workloads.trace.backend import prepare_torchvision
+from forerun.workloads.trace.module import trace_module
+from forerun.workloads.trace.reference import workload_from_reference
+
+__all__ = ["prepare_torchvision", "trace_module", "workload_from_reference"]

@@ -1,0 +1,153 @@
+"""The one door to torch: it is loaded here, and its hooks are handed out as plain callables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from forerun.errors import MissingExtraError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Takes (function, positional arguments, keyword arguments); returns what the function would.
+Interceptor = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
+_TORCHVISION_OPS = ("nms", "qnms")
+_held: list[Any] = []  # torch drops an operator library when its handle is collected
+
+
+def load_torch(asked: str = "trace a module") -> Any:
+    """Return the torch package.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError(asked, "torch", "torch") from error
+    return torch
+
+
+def prepare_torchvision() -> Any:
+    """Return torchvision, whether or not its compiled operators fit the installed torch.
+
+    The published wheels are built for CUDA; beside a CPU build of torch their library does not
+    load, and the import then stops at operators nobody declared. Declaring those two is enough:
+    models are plain torch modules.
+
+    Raises:
+        MissingExtraError: torch or torchvision is not installed.
+        RequestError: torchvision is installed and cannot be imported.
+    """
+    load_torch("load torchvision")
+    try:
+        import torchvision
+    except ImportError as error:
+        if not isinstance(error, ModuleNotFoundError) or error.name != "torchvision":
+            raise _torchvision_broken(error) from error
+        raise MissingExtraError("load torchvision", "torchvision", "torch") from error
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise _torchvision_broken(error) from error
+    else:
+        return torchvision
+    _forget_torchvision()
+    _declare_torchvision_ops()
+    try:
+        import torchvision
+    except (ImportError, RuntimeError) as error:
+        raise _torchvision_broken(error) from error
+    return torchvision
+
+
+def _torchvision_broken(error: Exception) -> RequestError:
+    return RequestError(
+        "load torchvision",
+        f"it is installed, and its import fails: {error}",
+        "install the torchvision release that belongs to your torch, with pip install --no-deps",
+    )
+
+
+def _forget_torchvision() -> None:
+    """Remove what a failed import left behind."""
+    for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+
+
+def _declare_torchvision_ops() -> None:
+    torch = load_torch()
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in _TORCHVISION_OPS:
+        with suppress(RuntimeError):  # declared before
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _held.append(library)
+
+
+def dispatch_mode(intercept: Interceptor) -> Any:
+    """Return a context in which every operation that torch dispatches goes through a callable."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Dispatch(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return intercept(func, args, kwargs or {})
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            """Nothing is compiled here; saying so spares loading the compiler, about a second."""
+            return False
+
+    return Dispatch()
+
+
+def function_mode(intercept: Interceptor) -> Any:
+    """Return a context in which every call of torch's Python face goes through a callable."""
+    from torch.overrides import TorchFunctionMode
+
+    class Function(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return intercept(func, args, kwargs or {})
+
+    return Function()
+
+
+@contextmanager
+def no_dispatch() -> Iterator[None]:
+    """Leave every dispatch mode for a while: what is allocated here is not part of the step."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
+
+
+@contextmanager
+def module_hooks(enter: Callable[[Any], None], leave: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Call `enter(module)` and `leave(module, output)` around every module's forward."""
+    hooks = load_torch().nn.modules.module
+    with ExitStack() as stack:
+        before = hooks.register_module_forward_pre_hook(lambda module, _: enter(module))
+        stack.callback(before.remove)
+        after = hooks.register_module_forward_hook(lambda module, _, output: leave(module, output))
+        stack.callback(after.remove)
+        yield
+
+
+def autograd_function(
+    forward: Callable[[Any, Sequence[Any]], Any], backward: Callable[[Any, Sequence[Any]], Any]
+) -> Callable[..., Any]:
+    """Return a differentiable function of tensors from its two halves, given (context, tensors)."""
+    torch = load_torch()
+
+    halves = {
+        "forward": staticmethod(lambda ctx, *tensors: forward(ctx, tensors)),
+        "backward": staticmethod(lambda ctx, *grads: backward(ctx, grads)),
+    }
+    function: Any = type(torch.autograd.Function)("Fused", (torch.autograd.Function,), halves)
+    applied: Callable[..., Any] = function.apply
+    return applied

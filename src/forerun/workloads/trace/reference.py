@@ -1,0 +1,158 @@
+"""A reference such as `package.module:callable` becomes a Workload."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from forerun.domain.workload import Workload
+from forerun.errors import RequestError, nearest_names
+from forerun.workloads.trace.backend import load_torch
+from forerun.workloads.trace.module import trace_module
+
+_FORM = "write package.module:callable, for example examples.resnet50:build"
+_RETURNS = (
+    "return a module, (module, example_inputs), or a dict with module, inputs and, if wanted, "
+    "name, loss, optimizer, precision, samples, dataset_size"
+)
+_OPTIONS = ("name", "loss", "optimizer", "precision", "samples", "dataset_size")
+
+
+def workload_from_reference(
+    reference: str,
+    example_inputs: Any = None,
+    *,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    **options: Any,
+) -> Workload:
+    """Import a callable, call it, and trace the module that it returns.
+
+    The working directory is on the import path meanwhile. The callable may return a module, a pair
+    (module, example_inputs), or a mapping with keys `module`, `inputs` and options of
+    `trace_module`; a module class or a module itself may stand in the place of the callable.
+
+    Args:
+        reference: `package.module:callable`.
+        example_inputs: used where the callable returns none.
+        seq_len, image_size: passed to the callable, which must have an argument of that name.
+        options: as of `trace_module`; they win over what the callable returns.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        RequestError: no such module or attribute, not callable, it raises, or it returns
+            something else; or the module cannot be traced.
+    """
+    load_torch(f"trace {reference}")
+    target = _load(reference)
+    sizes = {"seq_len": seq_len, "image_size": image_size}
+    asked = {key: size for key, size in sizes.items() if size is not None}
+    module, inputs, found = _read(reference, _call(reference, target, asked))
+    known = {"name": reference, **found, **{k: v for k, v in options.items() if v is not None}}
+    return trace_module(module, example_inputs if inputs is None else inputs, **known)
+
+
+def _load(reference: str) -> Any:
+    module_name, _, attribute = reference.partition(":")
+    if not module_name or not attribute:
+        raise RequestError(f"workload {reference!r}", "it names no callable", _FORM)
+    with _working_directory():
+        try:
+            target: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            missing = error.name or module_name
+            own = module_name == missing or module_name.startswith(f"{missing}.")
+            found = "no such module" if own else f"it imports {missing!r}, which is not installed"
+            raise RequestError(
+                f"workload {reference!r}", f"{module_name}: {found}",
+                "run from the folder that holds it, or install it",
+            ) from error  # fmt: skip
+        except Exception as error:
+            raise RequestError(
+                f"workload {reference!r}",
+                f"importing {module_name} raised {type(error).__name__}: {error}",
+                "correct the module so that it imports",
+            ) from error
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            near = nearest_names(part, [n for n in dir(target) if not n.startswith("_")])
+            raise RequestError(
+                f"workload {reference!r}", f"{module_name} has no attribute {part!r}",
+                f"did you mean {', '.join(near)}?" if near else _FORM,
+            )  # fmt: skip
+        target = getattr(target, part)
+    return target
+
+
+def _call(reference: str, target: Any, sizes: Mapping[str, int]) -> Any:
+    is_module = isinstance(target, load_torch().nn.Module)
+    if not callable(target):
+        raise RequestError(
+            f"workload {reference!r}", f"a {type(target).__name__} is not callable", _RETURNS
+        )
+    refused = [key for key in sizes if is_module or key not in _argument_names(target)]
+    if refused:
+        raise RequestError(
+            f"workload {reference!r} with {refused[0]}={sizes[refused[0]]}",
+            f"its callable has no argument {refused[0]}",
+            f"give the callable an argument {refused[0]}, and build its example inputs from it",
+        )
+    if is_module:
+        return target
+    with _working_directory():
+        try:
+            return target(**sizes)
+        except Exception as error:
+            raise RequestError(
+                f"workload {reference!r}",
+                f"the callable raised {type(error).__name__}: {error}",
+                "correct it so that it can be called without arguments",
+            ) from error
+
+
+def _argument_names(target: Any) -> list[str]:
+    try:
+        return list(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _read(reference: str, made: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """Return (module, inputs, options) from what the callable returned."""
+    module_type = load_torch().nn.Module
+    if isinstance(made, Mapping) and "module" in made:
+        unknown = sorted(set(made) - {"module", "inputs", *_OPTIONS})
+        if unknown:
+            raise RequestError(
+                f"workload {reference!r}", f"the callable returned unknown keys {unknown}", _RETURNS
+            )
+        found = {key: made[key] for key in _OPTIONS if key in made}
+        module, inputs = made["module"], made.get("inputs")
+    elif isinstance(made, tuple) and len(made) == 2:
+        (module, inputs), found = made, {}
+    else:
+        module, inputs, found = made, None, {}
+    if not isinstance(module, module_type):
+        raise RequestError(
+            f"workload {reference!r}",
+            f"the callable returned {type(module).__name__}, not a torch.nn.Module",
+            _RETURNS,
+        )
+    return module, inputs, found
+
+
+@contextmanager
+def _working_directory() -> Iterator[None]:
+    """Put the working directory first on the import path for a while."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)

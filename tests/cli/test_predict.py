@@ -1,0 +1,170 @@
+"""forerun predict: one job as words and as JSON, and a table of jobs."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from forerun.tables import read_table
+from tests.cli.conftest import Run
+
+ASK = ("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb")
+LLAMA = ("predict", "llama3-8b", "--cluster", "4x8xh100-sxm-80gb")
+QUANTILES = ("step_seconds", "run_seconds", "dollars", "peak_bytes", "kilowatt_hours")
+KEYS = ("fits", "parts", "memory_parts", "predictor", "distance", "warnings", "plan", "cluster",
+        "workload", "length", "prices", "key", "notes", "chosen")  # fmt: skip
+
+
+def cells(path: Path) -> list[dict[str, str]]:
+    """Return a CSV file's rows as text."""
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_json_has_every_promised_name(forerun: Run) -> None:
+    done = forerun(*ASK, "--json")
+    assert done.code == 0
+    data = done.json()
+    assert data["schema"] == "forerun/1"
+    assert set(KEYS) | set(QUANTILES) <= set(data)
+    for name in QUANTILES:
+        assert 0 < data[name]["p05"] <= data[name]["p50"] <= data[name]["p95"]
+
+
+def test_parts_add_up_to_the_median_step_and_peak(forerun: Run) -> None:
+    data = forerun(*LLAMA, "--json").json()
+    assert sum(data["parts"].values()) == pytest.approx(data["step_seconds"]["p50"], rel=1e-6)
+    assert sum(data["memory_parts"].values()) == pytest.approx(data["peak_bytes"]["p50"], rel=1e-6)
+
+
+def test_run_time_is_steps_times_step_and_cost_is_hours_times_price(forerun: Run) -> None:
+    data = forerun(*ASK, "--json").json()
+    run = data["run_seconds"]["p50"]
+    assert run == pytest.approx(data["steps"] * data["step_seconds"]["p50"])
+    assert data["dollars"]["p50"] == pytest.approx(
+        run / 3600 * data["prices"]["dollars_per_hour"]
+    )  # fmt: skip
+
+
+def test_twice_the_price_is_twice_the_cost_and_the_same_job(forerun: Run) -> None:
+    one = forerun(*ASK, "--price", "10", "--json").json()
+    two = forerun(*ASK, "--price", "20", "--json").json()
+    assert two["dollars"]["p50"] == pytest.approx(2 * one["dollars"]["p50"])
+    assert two["step_seconds"] == one["step_seconds"]
+    assert two["key"] == one["key"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "steps"),
+    [("--steps", "1000", 1000), ("--samples", "25600", 100), ("--epochs", "1", 5005)],
+)
+def test_a_job_is_as_long_as_it_is_said(forerun: Run, flag: str, value: str, steps: int) -> None:
+    data = forerun(*ASK, "--global-batch", "256", flag, value, "--json").json()
+    assert data["steps"] == pytest.approx(steps, abs=1)
+
+
+def test_the_length_is_always_printed(forerun: Run) -> None:
+    assert "90 epochs" in forerun(*ASK).out
+    assert "20 tokens a parameter" in forerun(*LLAMA).out
+
+
+def test_a_plan_that_is_given_is_kept_and_the_rest_is_said_to_be_chosen(forerun: Run) -> None:
+    data = forerun(*LLAMA, "--plan", "tp=4,pp=2", "--json").json()
+    assert (data["plan"]["tp"], data["plan"]["pp"], data["plan"]["dp"]) == (4, 2, 4)
+    assert "tp" not in data["chosen"]
+    assert "micro_batch" in data["chosen"]
+    assert any("chosen by search" in note for note in data["notes"])
+
+
+def test_a_stated_plan_that_does_not_fit_is_answered_with_its_chance(forerun: Run) -> None:
+    data = forerun(
+        "predict", "llama3-70b", "--cluster", "1x8xa100-sxm-80gb",
+        "--plan", "dp=8,micro_batch=1,zero_stage=0,recompute=none", "--json",
+    ).json()  # fmt: skip
+    assert data["fits"] < 0.01
+    assert any("does not fit" in warning for warning in data["warnings"])
+
+
+def test_spot_takes_longer_than_undisturbed_and_says_why(forerun: Run) -> None:
+    ask = ("predict", "resnet50", "--cluster", "2xaws:p5.48xlarge@us-east-1", "--json")
+    plain, spot = forerun(*ask).json(), forerun(*ask, "--spot").json()
+    assert spot["market"] == "spot"
+    assert spot["run_seconds"]["p50"] > plain["run_seconds"]["p50"]
+    assert spot["dollars"]["p50"] < plain["dollars"]["p50"]
+    safe = forerun(*ask, "--spot", "--preemption-rate", "0").json()
+    assert safe["run_seconds"]["p50"] < spot["run_seconds"]["p50"]
+
+
+def test_a_device_without_a_price_costs_null_and_says_so(forerun: Run) -> None:
+    done = forerun("predict", "resnet50", "--cluster", "1x1xrtx-2080ti", "--json")
+    data = done.json()
+    if data["prices"]["dollars_per_hour"] is None:
+        assert data["dollars"] is None
+        assert any("no price" in warning for warning in data["warnings"])
+
+
+def test_a_table_keeps_its_rows_and_columns_and_gains_the_answers(
+    forerun: Run, jobs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.csv"
+    done = forerun("predict", "--table", str(jobs), "--out", str(out))
+    assert done.code == 0
+    assert "3 of 6 rows answered" in done.out
+    before, after = cells(jobs), cells(out)
+    assert [row["mark"] for row in after] == [row["mark"] for row in before]
+    assert list(after[0])[: len(before[0])] == list(before[0])
+    for row in after:
+        answered = row["predicted_step_time_s"] != ""
+        assert answered == (row["declined"] == "")
+        assert (row["predictor"] == "analytic") == answered
+
+
+def test_a_table_row_is_answered_as_the_same_job_alone(
+    forerun: Run, jobs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.csv"
+    forerun("predict", "--table", str(jobs), "--out", str(out))
+    row = read_table(out).row(1)
+    alone = forerun(
+        *LLAMA, "--global-batch", "512",
+        "--plan", "dp=16,tp=2,micro_batch=32,zero_stage=0,recompute=none,pp=1,cp=1,vpp=1,ep=1"
+        ",sequence_parallel=false", "--json",
+    ).json()  # fmt: skip
+    assert float(row["predicted_step_time_s"]) == pytest.approx(
+        alone["step_seconds"]["p50"], rel=1e-6
+    )
+    assert float(row["predicted_memory_gb"]) == pytest.approx(
+        alone["peak_bytes"]["p50"] / 1e9, rel=1e-6
+    )
+
+
+def test_an_impossible_plan_in_a_table_fits_with_probability_zero(
+    forerun: Run, jobs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.csv"
+    forerun("predict", "--table", str(jobs), "--out", str(out))
+    rows = cells(out)
+    assert float(rows[4]["predicted_fit_probability"]) == 0
+    assert "3 devices" in rows[4]["declined"]
+    assert rows[2]["predicted_fit_probability"] == ""
+
+
+def test_a_table_without_out_is_csv_on_stdout(forerun: Run, jobs: Path) -> None:
+    done = forerun("predict", "--table", str(jobs))
+    assert done.out.splitlines()[0].endswith("predictor,declined")
+    assert len(done.out.splitlines()) == 7
+
+
+def test_a_table_as_json_has_a_row_for_each(forerun: Run, jobs: Path) -> None:
+    data = forerun("predict", "--table", str(jobs), "--json").json()
+    assert (data["answered"], data["declined"], len(data["rows"])) == (3, 3, 6)
+
+
+def test_a_table_with_no_answer_is_written_and_exits_3(forerun: Run, tmp_path: Path) -> None:
+    table, out = tmp_path / "t.csv", tmp_path / "o.csv"
+    table.write_text("workload,device\nno-such-net,no-such-gpu\n")
+    done = forerun("predict", "--table", str(table), "--out", str(out))
+    assert done.code == 3
+    assert out.exists()
+    assert "no row was answered" in done.err

@@ -1,0 +1,93 @@
+"""recommend --html: one self-contained page, whose plot draws and answers a click."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+ASK = ("recommend", "resnet50", "--clusters", "a100-sxm-80gb,v100-sxm-16gb")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         "--window-size=1200,1600", "--virtual-time-budget=4000")  # fmt: skip
+# Clicks the plot's first point, and notes how much of the plot is inked.
+CLICK = """<script>
+const place = window.report.charts.front.getDatasetMeta(0).data[0].getProps(["x", "y"], true);
+const canvas = document.getElementById("front");
+const box = canvas.getBoundingClientRect();
+canvas.dispatchEvent(new MouseEvent("click", {bubbles: true, view: window,
+  clientX: box.left + place.x, clientY: box.top + place.y}));
+const ink = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+document.body.dataset.ink = String(ink.filter((v, i) => i % 4 === 3 && v > 0).length);
+document.body.dataset.first = String(window.report.priced[0].index);
+</script></body>"""
+
+
+@pytest.fixture
+def page(forerun: Run, tmp_path: Path) -> Path:
+    """Return a report."""
+    path = tmp_path / "report.html"
+    assert forerun(*ASK, "--html", str(path)).code == 0
+    return path
+
+
+def test_the_page_loads_nothing_from_elsewhere(page: Path) -> None:
+    text = page.read_text()
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", text.partition("<script>")[0])
+    assert "default-src 'none'" in text
+    assert "@import" not in text
+    assert len(text) < 500_000
+
+
+def test_the_page_has_the_options_the_refused_the_assumptions_and_the_prices(page: Path) -> None:
+    text = page.read_text()
+    for heading in ("Time against cost", "The median step", "Peak memory", "Assumptions", "Prices"):
+        assert f">{heading}" in text
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert found
+    data = json.loads(found[1])
+    assert len(data["options"]) == text.count("<button")
+    assert data["options"][data["best"]]["parts"]
+
+
+def test_a_name_cannot_break_out_of_the_page(tmp_path: Path, forerun: Run) -> None:
+    from forerun.advisor import Advisor
+    from forerun.cli.report import report_page
+
+    found = Advisor().recommend("resnet50", clusters=["1x8xa100-sxm-80gb"])
+    text = report_page("</title><script>alert(1)</script>", found)
+    assert "<script>alert" not in text
+
+
+def test_a_page_for_what_nothing_satisfies_shows_the_nearest_misses(
+    forerun: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "none.html"
+    assert forerun(*ASK, "--deadline", "1s", "--html", str(path)).code == 3
+    assert "Nothing satisfies the limits" in path.read_text()
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed: the plot was NOT looked at")
+def test_the_plot_draws_and_a_click_chooses_its_point(page: Path, tmp_path: Path) -> None:
+    clicked = tmp_path / "clicked.html"
+    clicked.write_text(page.read_text().replace("</body>", CLICK))
+    done = subprocess.run(
+        [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
+         clicked.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    body = re.search(r"<body([^>]*)>", done.stdout)
+    assert body, done.stderr[-2000:]
+    marks = dict(re.findall(r'data-(\w+)="(\d+)"', body[1]))
+    assert int(marks["drawn"]) > 1
+    assert int(marks["ink"]) > 1000
+    assert marks["selected"] == marks["first"]
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.S)[1])  # type: ignore[index]
+    assert f'id="chosen-cluster">{data["options"][int(marks["first"])]["cluster"]}<' in done.stdout

@@ -1,0 +1,136 @@
+"""Estimate: money is arithmetic, and lost machines cost what a simulation says they cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.domain.estimate import Estimates, estimate_runs, preemption_factor
+from forerun.domain.objective import Preemption
+from forerun.errors import RequestError
+
+POSITIVE = st.floats(1e-3, 1e6)
+STEP = np.array([[0.9, 1.0, 1.3], [1.8, 2.0, 2.2]])
+FIT = np.array([1.0, 0.4])
+
+
+def estimated(**changes: object) -> Estimates:
+    """Return the two steps as runs of 3600 steps at 10 dollars an hour and 1 kW, changed."""
+    fields: dict[str, object] = {
+        "steps": 3600.0, "dollars_per_hour": 10.0, "watts": 1000.0, "carbon_kg_per_kwh": 0.4,
+    }  # fmt: skip
+    fields.update(changes)
+    return estimate_runs(STEP, FIT, fields.pop("steps"), **fields)  # type: ignore[arg-type]
+
+
+def test_an_hour_at_ten_dollars_is_ten_dollars() -> None:
+    run = estimated()[0]
+    assert run.run_seconds == pytest.approx((3240.0, 3600.0, 4680.0))
+    assert run.dollars == pytest.approx((9.0, 10.0, 13.0))
+    assert run.kilowatt_hours == pytest.approx((0.9, 1.0, 1.3))
+    assert run.co2_kg == pytest.approx((0.36, 0.4, 0.52))
+    assert (run.steps, run.fit_probability, run.spot) == (3600.0, 1.0, False)
+
+
+@given(POSITIVE, POSITIVE, st.floats(0, 1e4), st.floats(1, 50))
+def test_cost_is_time_times_price_and_time_scales_with_steps(
+    steps: float, factor: float, price: float, wall: float
+) -> None:
+    one = estimated(steps=steps, dollars_per_hour=price, wall_factor=wall)
+    np.testing.assert_allclose(one.dollars, one.run_seconds / 3600 * price, rtol=1e-12)
+    np.testing.assert_allclose(one.run_seconds, STEP * steps * wall, rtol=1e-12)
+    more = estimated(steps=steps * factor, dollars_per_hour=price, wall_factor=wall)
+    for name in ("run_seconds", "dollars", "kilowatt_hours", "co2_kg"):
+        expected = getattr(one, name) * factor
+        np.testing.assert_allclose(getattr(more, name), expected, rtol=1e-9)
+
+
+def test_a_price_that_is_not_known_leaves_time_and_energy() -> None:
+    run = estimated(dollars_per_hour=np.array([np.nan, 5.0]))
+    assert np.isnan(run.dollars[0]).all()
+    assert np.isfinite(run.dollars[1]).all()
+    assert np.isfinite(run.run_seconds).all()
+    assert np.isfinite(run.kilowatt_hours).all()
+
+
+def test_columns_are_taken_row_by_row() -> None:
+    runs = estimated(spot=np.array([False, True]))
+    last = runs.take(np.array([False, True]))
+    assert len(last) == 1
+    assert last[0] == runs[1]
+    assert last[0].spot
+
+
+def simulated(nodes: int, how: Preemption, segments: int, seed: int) -> float:
+    """Return wall time over useful time of a job that loses nodes at random.
+
+    It does one segment after another: train, then write a checkpoint. A loss in between throws
+    the segment away; a restart may itself be lost and begun again.
+    """
+    rng = np.random.default_rng(seed)
+    mean_seconds = 3600.0 / (nodes * how.rate_per_node_hour)
+    whole = how.checkpoint_interval_seconds + how.checkpoint_seconds
+    wall, done, restarting = 0.0, 0, False
+    while done < segments:
+        need = how.restart_seconds if restarting else whole
+        until_loss = rng.exponential(mean_seconds)
+        if until_loss < need:
+            wall, restarting = wall + until_loss, True
+            continue
+        wall += need
+        done += not restarting
+        restarting = False
+    return wall / (segments * how.checkpoint_interval_seconds)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "how"),
+    [
+        (1, Preemption(0.05)),
+        (16, Preemption(0.05)),
+        (64, Preemption(0.05)),
+        (8, Preemption(0.5, 900.0, 60.0, 600.0)),
+        (4, Preemption(1.0, 600.0, 10.0, 30.0)),
+    ],
+)
+def test_the_price_of_lost_machines_is_that_of_a_simulation(nodes: int, how: Preemption) -> None:
+    expected = simulated(nodes, how, segments=20_000, seed=11)
+    assert float(preemption_factor(nodes, how)) == pytest.approx(expected, rel=0.05)
+
+
+def test_without_losses_only_checkpoints_cost() -> None:
+    how = Preemption(0.0, 1800.0, 30.0)
+    assert float(preemption_factor(64, how)) == pytest.approx(1830 / 1800, rel=1e-12)
+    rare = Preemption(1e-9, 1800.0, 30.0)
+    assert float(preemption_factor(1, rare)) == pytest.approx(1830 / 1800, rel=1e-6)
+
+
+@given(
+    st.floats(0, 1), st.floats(60, 7200), st.floats(0, 600), st.floats(0, 1800)
+)  # fmt: skip
+def test_more_nodes_lose_more_and_never_gain(
+    rate: float, interval: float, write: float, restart: float
+) -> None:
+    factor = preemption_factor([1, 2, 4, 8, 16], Preemption(rate, interval, write, restart))
+    assert np.all(np.diff(factor) >= -1e-9 * factor[1:])
+    assert factor[0] >= (interval + write) / interval * (1 - 1e-9)
+    if rate > 1e-3:
+        assert np.all(np.diff(factor) > 0)
+
+
+def test_a_hopeless_job_costs_a_vast_but_finite_sum() -> None:
+    factor = preemption_factor([10_000], Preemption(100.0, 36_000.0, 300.0, 36_000.0))
+    run = estimate_runs(STEP[:1], FIT[:1], 1e9, dollars_per_hour=1e6, watts=1e7, wall_factor=factor)
+    assert np.isfinite(run.dollars).all()
+    assert run.dollars[0, 1] > 1e50
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [(-1.0,), (np.nan,), (np.inf,), (0.1, 0.0), (0.1, 10.0, -1.0), (0.1, 10.0, 1.0, -1.0)],
+)
+def test_impossible_preemption_is_refused(fields: tuple[float, ...]) -> None:
+    with pytest.raises(RequestError, match="negative or out of range"):
+        Preemption(*fields)

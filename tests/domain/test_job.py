@@ -1,0 +1,102 @@
+"""Job: an illegal plan is refused at birth in words that carry the numbers of this job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forerun.domain.graph import Graph
+from forerun.domain.hardware import Cluster, Device, Link
+from forerun.domain.job import Job, job_problem
+from forerun.domain.plan import Plan
+from forerun.domain.workload import LayerShape, Workload
+from forerun.errors import RequestError
+
+LINK = Link("nvlink", 1e-6, 1e11)
+DEVICE = Device("d", "D", "v", "gpu", "g", 2020, 1e9, 1e11, {"fp32": 1e13}, 1, 1, 1, 1, 8)
+CLUSTER = Cluster("2x4xd", DEVICE, 2, 4, LINK, LINK)
+MODEL = Workload(
+    "model", Graph(()), LayerShape(layers=6, heads=12, kv_heads=4, experts=6), seq_len=20
+)
+PLAIN = Workload("plain", Graph(()))
+
+
+@pytest.mark.parametrize(
+    ("workload", "plan", "found", "next_step"),
+    [
+        (MODEL, {"dp": 4}, "tp x pp x dp x cp = 4 devices, but the cluster has 8", "product of 8"),
+        (MODEL, {"dp": 8, "global_batch": 7}, "= 8 samples exceeds the global batch of 7",
+         "raise the global batch"),
+        (PLAIN, {"dp": 4, "tp": 2}, "plain states none", "use tp=1"),
+        (MODEL, {"tp": 8}, "12 attention heads are not divisible by tp=8", "choose a divisor"),
+        (PLAIN, {"dp": 4, "pp": 2}, "plain states none", "use pp=1"),
+        (MODEL, {"pp": 8}, "pp x vpp = 8 stages, but model has 6 layers", "lower pp or vpp"),
+        (MODEL, {"dp": 8, "vpp": 2}, "but pp=1", "use vpp=1"),
+        (PLAIN, {"dp": 4, "cp": 2}, "a sample of plain has no attention", "use cp=1"),
+        (MODEL, {"dp": 8, "ep": 4}, "ep=4 divides experts, and model has 6", "divisor of them"),
+        (MODEL, {"dp": 1, "tp": 4, "pp": 2, "ep": 2}, "ep=2 must divide dp x cp = 1",
+         "choose a divisor"),
+        (MODEL, {"dp": 8, "sync": "ps-sync", "zero_stage": 1}, "sync=ps-sync is data parallel",
+         "zero_stage=0"),
+        (MODEL, {"dp": 8, "sync": "dataparallel"}, "the cluster has 2 nodes", "sync=allreduce"),
+        (MODEL, {"cp": 8}, "20 tokens is not divisible by 2 x cp = 16", "choose a divisor"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_asked_found_and_next(
+    workload: Workload, plan: dict[str, Any], found: str, next_step: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        Job(workload, CLUSTER, Plan(**{"global_batch": 64, **plan}))
+    error = caught.value
+    assert error.asked.startswith(f"{workload.name} on 2x4xd with dp=")
+    assert found in error.found
+    assert next_step in error.next_step
+    assert "{" not in str(error)
+
+
+def test_kv_heads_that_neither_divide_nor_are_divided_are_refused() -> None:
+    shape = LayerShape(layers=6, heads=12, kv_heads=4)
+    three = replace(CLUSTER, nodes=1, devices_per_node=3)
+    with pytest.raises(RequestError, match="4 key-value heads and tp=3"):
+        Job(MODEL.with_(shape=shape), three, Plan(tp=3))
+
+
+def test_kv_heads_may_be_fewer_than_the_tensor_group_if_they_divide_it() -> None:
+    shape = LayerShape(layers=6, heads=16, kv_heads=4)
+    job = Job(MODEL.with_(shape=shape), CLUSTER, Plan(tp=8))
+    assert job.plan.tp == 8
+
+
+def test_a_legal_plan_has_no_problem_and_no_warning() -> None:
+    plan = Plan(dp=4, tp=2, micro_batch=2, global_batch=64)
+    assert job_problem(MODEL, CLUSTER, plan) is None
+    assert Job(MODEL, CLUSTER, plan).warnings == ()
+
+
+def test_an_uneven_placement_counts_its_own_devices() -> None:
+    assert Job(PLAIN, replace(CLUSTER, placement=(4, 3)), Plan(dp=7, global_batch=7))
+    with pytest.raises(RequestError, match="the cluster has 7"):
+        Job(PLAIN, replace(CLUSTER, placement=(4, 3)), Plan(dp=8, global_batch=8))
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (Plan(dp=8, micro_batch=1, global_batch=12), "not a multiple of micro_batch x dp = 8"),
+        (Plan(dp=8, global_batch=8, sequence_parallel=True), "does nothing with tp=1"),
+        (Plan(dp=2, pp=4, global_batch=8), "6 layers do not divide evenly into 4 stages"),
+    ],
+)
+def test_what_is_legal_but_odd_is_a_warning(plan: Plan, words: str) -> None:
+    (warning,) = Job(MODEL, CLUSTER, plan).warnings
+    assert words in warning
+
+
+def test_notes_of_workload_and_cluster_are_passed_on() -> None:
+    job = Job(
+        PLAIN.with_(notes=("bounded",)), replace(CLUSTER, warnings=("old price",)),
+        Plan(dp=8, global_batch=8),
+    )  # fmt: skip
+    assert job.warnings == ("bounded", "old price")

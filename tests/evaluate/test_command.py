@@ -1,0 +1,111 @@
+"""forerun evaluate: files in, scores out, the exit code means it, and no row is its own teacher."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from forerun.cli import main
+from forerun.tables import Table, write_table
+
+ROW = {
+    "workload": "a-gpt", "layers": 24, "hidden": 1024, "heads": 16, "vocab": 50304,
+    "seq_len": 1024, "precision": "fp16", "framework": "Megatron-LM", "device": "a100-sxm-80gb",
+    "micro_batch": 1,
+}  # fmt: skip
+
+
+def call(*words: Any) -> Result:
+    return CliRunner().invoke(main, ["evaluate", *map(str, words)])
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    rows = [
+        {**ROW, "devices": d, "tp": t, "global_batch": b, "step_time_s": b / d * 0.1 * (1 + t / 8)}
+        for d in (1, 2, 4, 8)
+        for t in (1, 2, 4, 8)
+        for b in (8, 16)
+        if t <= d
+    ]
+    write_table(Table.from_rows(rows), tmp_path / "mine.csv")
+    return tmp_path / "mine.csv"
+
+
+def test_json_holds_the_scores_of_each_predictor(runs: Path) -> None:
+    done = call("--runs", runs, "--predictors", "constant-mfu,analytic", "--json")
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert data["kind"] == "evaluation"
+    assert {s["predictor"] for s in data["scores"]} == {"constant-mfu", "analytic"}
+    assert all(s["share_answered"] == 1.0 for s in data["scores"])
+
+
+def test_the_screen_shows_the_table_and_the_leaderboard(runs: Path) -> None:
+    done = call("--runs", runs, "--predictors", "constant-mfu,analytic", "--group-by", "devices")
+    assert done.exit_code == 0, done.output
+    assert "mine" in done.stdout
+    assert "place" in done.stdout
+
+
+def test_several_files_may_follow_one_option(runs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text(runs.read_text())
+    done = call("--runs", runs, other, "--predictors", "constant-mfu", "--json")
+    assert json.loads(done.stdout)["tables"] == ["mine", "other"]
+
+
+def test_a_folder_stands_for_its_tables(runs: Path) -> None:
+    done = call("--runs", runs.parent, "--predictors", "constant-mfu", "--json")
+    assert json.loads(done.stdout)["tables"] == ["mine"]
+
+
+def test_a_fit_on_other_runs_changes_the_answer(runs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "teach.csv"
+    other.write_text(runs.read_text())
+    plain = call("--runs", runs, "--predictors", "constant-mfu", "--json")
+    taught = call("--runs", runs, "--fit", other, "--predictors", "constant-mfu", "--json")
+    first, second = (json.loads(d.stdout)["scores"][0]["mape"] for d in (plain, taught))
+    assert second < first
+
+
+def test_a_judged_file_may_not_teach(runs: Path) -> None:
+    done = call("--runs", runs, "--fit", runs, "--predictors", "constant-mfu")
+    assert done.exit_code == 2
+    assert "their own teachers" in done.stderr
+
+
+def test_the_page_names_files_but_no_folder(runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "accuracy.md"
+    done = call("--runs", runs, "--predictors", "constant-mfu", "--markdown", page)
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert "forerun evaluate --runs mine.csv" in text
+    assert str(tmp_path) not in text
+
+
+def test_nothing_answered_is_exit_3_with_the_reasons_shown(tmp_path: Path) -> None:
+    write_table(
+        Table.from_rows([{"workload": "no-such-net", "device": "t4", "step_time_s": 1.0}]),
+        tmp_path / "odd.csv",
+    )
+    done = call("--runs", tmp_path / "odd.csv", "--predictors", "constant-mfu")
+    assert done.exit_code == 3
+    assert "no-such-net" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--predictors", "oracle"), ("--split", "sideways"), ("--split", "leave-out:nothing"),
+        ("--group-by", "nothing"), ("--markdown", "no/such/folder/page.md"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_exit_2_and_not_a_traceback(runs: Path, words: tuple[str, ...]) -> None:
+    done = call("--runs", runs, *words)
+    assert done.exit_code == 2, done.output
+    assert "next:" in done.stderr

@@ -1,0 +1,97 @@
+"""The rooms: every file has a caption, stays small, and speaks of the product only."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+CAPTIONED = [
+    path
+    for folder in ("src", "tests", "examples", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path.name != "__init__.py" or folder == "src"
+]
+LONGEST_LINES = 500
+MEDIAN_LINES = 200
+
+# Written in two halves, so that this file does not hold what it looks for.
+LEAKS = re.compile(
+    "|".join(
+        (
+            r"(?<![\w.])/(?:work|farm|root|home|tmp/bash_jobs)" + "/",
+            "index" + "-url",
+            "--reg" + "istry",
+            r"file:///" + r"opt/",
+        )
+    )
+)
+
+
+def name_of(path: Path) -> str:
+    """Return a path as a person would write it from the root."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def tracked_texts() -> list[Path]:
+    """Return the text files that git tracks or would track; all files where there is no git."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:
+        paths = [p for p in ROOT.rglob("*") if ".venv" not in p.parts and p.is_file()]
+    return [p for p in paths if p.is_file() and b"\0" not in p.read_bytes()[:4096]]
+
+
+@pytest.mark.parametrize("path", CAPTIONED, ids=name_of)
+def test_file_opens_with_a_caption_of_one_sentence(path: Path) -> None:
+    caption = ast.get_docstring(ast.parse(path.read_text()))
+    assert caption, f"{name_of(path)} has no docstring; write one sentence that says what it is"
+    first = caption.split("\n\n")[0]
+    assert first.endswith((".", "?")), f"{name_of(path)} opens with {first!r}, not a sentence"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_no_file_is_longer_than_one_can_keep_in_mind(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= LONGEST_LINES, f"{name_of(path)} has {lines} lines; split it by what it knows"
+
+
+def test_the_median_file_is_a_small_room() -> None:
+    lines = [len(p.read_text().splitlines()) for p in SOURCES if p.name != "__init__.py"]
+    assert lines, "no source files were found"
+    assert statistics.median(lines) < MEDIAN_LINES
+
+
+def test_no_file_names_a_machine_or_a_package_host() -> None:
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()[:80]}"
+        for path in tracked_texts()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if LEAKS.search(line)
+    ]
+    assert not found, "paths of one machine or package hosts:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line", ["open('/wo" + "rk/x')", "pip --index" + "-url https://host", " /ho" + "me/me/x"]
+)
+def test_the_search_for_leaks_finds_one(line: str) -> None:
+    assert LEAKS.search(line)
+
+
+@pytest.mark.parametrize("line", ["framework/torch", "network/latency", "examples/work/x"])
+def test_the_search_for_leaks_lets_plain_words_pass(line: str) -> None:
+    assert not LEAKS.search(line)
