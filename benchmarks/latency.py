@@ -60,7 +60,7 @@ def main() -> None:
     from forerun.tables import Jobs
     from forerun.workloads.zoo import zoo_workload
 
-    forerun = [sys.executable, "-m", "forerun.cli"]
+    forerun = [sys.executable, "-m", "forerun"]
     print(f"python_start_seconds: {wall_seconds([sys.executable, '-c', 'pass']):.3f}")
     print(f"help_seconds: {wall_seconds([*forerun, '--help']):.3f}")
     print(f"predict_seconds: {wall_seconds([*forerun, *PREDICT]):.3f}")
@@ -69,9 +69,7 @@ def main() -> None:
     workload = zoo_workload("llama3-8b")
     plan = Plan(dp=8, tp=4, zero_stage=1, global_batch=256)
     predictor = AnalyticPredictor()
-    seconds = in_process_seconds(
-        lambda: predictor.predict(Jobs.of([Job(workload, cluster, plan)]))
-    )
+    seconds = in_process_seconds(lambda: predictor.predict(Jobs.of([Job(workload, cluster, plan)])))
     print(f"in_process_prediction_ms: {seconds * 1e3:.3f}")
 
 

@@ -219,8 +219,11 @@ def assumptions(space: Space, objective: Objective, length: Length) -> tuple[str
 
 
 def prices_as_of(space: Space) -> str:
-    """Return where the prices were read, the distinct sources joined."""
-    sources = sorted({c.price_source for c in space.clusters if c.price_source})
+    """Return where the prices were read: the distinct lists, with their dates or commits.
+
+    A cluster's own `price_source` also names the machine; here only what follows it is kept.
+    """
+    sources = sorted({c.price_source.split("; ")[-1] for c in space.clusters if c.price_source})
     if not sources:
         return "no prices"
-    return "; ".join(sources[:3]) + (f"; and {len(sources) - 3} more" if len(sources) > 3 else "")
+    return "; ".join(sources[:4]) + (f"; and {len(sources) - 4} more" if len(sources) > 4 else "")

@@ -19,8 +19,8 @@ from forerun.search.space import Space
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
-# Rows in one call of the predictor: few calls, and columns that stay in the processor's cache.
-CHUNK = 16384
+# Rows in one call of the predictor: few calls, and little memory held.
+CHUNK = 65536
 
 
 @dataclass(frozen=True)

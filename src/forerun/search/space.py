@@ -124,7 +124,10 @@ class Space:
         shape = self.workload.shape
         divisors = _divisors(devices)
         tp = self._axis("tp", [d for d in divisors if d <= MAX_TENSOR] if shape.heads else [1])
-        pp = self._axis("pp", [d for d in divisors if d <= shape.layers] or [1])
+        # Pipelines of networks without attention are legal, and hardly any framework runs them:
+        # they are looked at only where a person fixes pp.
+        stages = [d for d in divisors if d <= shape.layers] if shape.heads else []
+        pp = self._axis("pp", stages or [1])
         longest = min(MAX_CONTEXT, self.workload.seq_len // MIN_TOKENS_A_RANK)
         cp = self._axis("cp", [d for d in divisors if d <= max(longest, 1)] if shape.heads else [1])
         ep = self._axis(

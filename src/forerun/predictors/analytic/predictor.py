@@ -21,8 +21,8 @@ from forerun.predictors.analytic.uncertainty import distance, memory_sigma, step
 from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
-# Rows in one pass: columns of this length stay in the processor's cache.
-CHUNK = 16384
+# Rows in one pass: long enough that calls cost little, short enough for memory.
+CHUNK = 65536
 
 
 class AnalyticPredictor:
