@@ -44,6 +44,18 @@ def test_fit_writes_a_model_that_predict_uses(forerun: Run, runs: Path, tmp_path
     assert abs(by_model - 0.088) < abs(plain - 0.088)
 
 
+def test_several_tables_may_follow_one_option(forerun: Run, runs: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.csv"
+    more.write_text(runs.read_text())
+    ask = ("--global-batch", "512", *ON_A100, "--json")
+    twice = forerun("predict", "resnet50", "--fit", str(runs), "--fit", str(more), *ask).json()
+    once = forerun("predict", "--fit", str(runs), str(more), "resnet50", *ask).json()
+    assert once["step_seconds"] == twice["step_seconds"]
+    model = tmp_path / "both.json"
+    done = forerun("fit", "--runs", str(runs), str(more), "--out", str(model))
+    assert "2 table(s)" in done.out
+
+
 def test_fit_replaces_a_file_only_when_told(forerun: Run, runs: Path, tmp_path: Path) -> None:
     model = tmp_path / "model.json"
     model.write_text("mine")

@@ -36,7 +36,7 @@ PLAIN = Workload("plain", Graph(()))
         (MODEL, {"dp": 8, "vpp": 2}, "but pp=1", "use vpp=1"),
         (PLAIN, {"dp": 4, "cp": 2}, "a sample of plain has no attention", "use cp=1"),
         (MODEL, {"dp": 8, "ep": 4}, "ep=4 divides experts, and model has 6", "divisor of them"),
-        (MODEL, {"dp": 1, "tp": 4, "pp": 2, "ep": 2}, "ep=2 must divide dp x cp = 1",
+        (MODEL, {"dp": 4, "pp": 2, "ep": 6}, "ep=6 must divide dp x cp x tp = 4",
          "choose a divisor"),
         (MODEL, {"dp": 8, "sync": "ps-sync", "zero_stage": 1}, "sync=ps-sync is data parallel",
          "zero_stage=0"),

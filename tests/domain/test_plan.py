@@ -147,10 +147,9 @@ def test_any_text_is_fields_or_a_request_error_and_never_a_traceback(text: str) 
     try:
         fields = parse_plan(text)
         plan = Plan(**fields)  # type: ignore[arg-type]
-    except RequestError as error:
-        assert error.next_step
-    else:
-        assert plan.world_size >= 1
+    except RequestError:
+        return
+    assert plan.world_size >= 1
 
 
 @pytest.mark.parametrize("key", INTEGER_FIELDS)

@@ -38,7 +38,7 @@ def test_every_unit_of_length_gives_the_same_training(count: float, batch: int) 
 
 
 def test_tokens_are_refused_where_samples_have_none() -> None:
-    with pytest.raises(RequestError, match="no tokens.*--samples"):
+    with pytest.raises(RequestError, match=r"no tokens.*--samples"):
         Workload("image", Graph(())).steps(Length("tokens", 1e9), 8)
 
 

@@ -53,9 +53,26 @@ def test_a_change_that_cannot_be_is_told(changes: dict[str, object]) -> None:
         resolve.workload("llama3-8b", **changes)
 
 
-def test_a_spec_keeps_its_own_shape(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no such file"):
-        resolve.workload(str(tmp_path / "spec.yaml"))
+def test_a_spec_states_its_own_sizes_and_takes_another_precision(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "transformer: {hidden: 256, layers: 2, heads: 4, ffn: 512, vocab: 1000}\nseq_len: 128\n"
+    )
+    assert resolve.workload(str(path)).seq_len == 128
+    assert resolve.workload(str(path), precision="fp32").precision == "fp32"
+    with pytest.raises(RequestError, match="write seq_len in the file"):
+        resolve.workload(str(path), seq_len=64)
+
+
+def test_a_folder_with_a_config_json_is_that_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2,'
+        ' "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000}'
+    )
+    by_folder = resolve.workload(str(tmp_path), seq_len=64)
+    assert by_folder == resolve.workload(str(tmp_path / "config.json"), seq_len=64)
+    with pytest.raises(RequestError, match="no image_size"):
+        resolve.workload(str(tmp_path), image_size=64)
 
 
 def test_a_zoo_name_loads_no_torch() -> None:

@@ -212,6 +212,7 @@ class Advisor:
         global_batches: Sequence[int] | None = None,
         region: str | None = None,
         providers: Sequence[str] | None = None,
+        energy: bool = False,
         inputs: Any = None,
         **changes: Any,
     ) -> Recommendation:
@@ -231,6 +232,7 @@ class Advisor:
             global_batches: samples in an optimizer step; the best of them is taken.
             region: the region whose prices count; the cheapest of each type by default.
             providers: clouds to choose from; all by default.
+            energy: make kWh a third axis of the Pareto front.
 
         Raises:
             RequestError: the request is wrong.
@@ -253,6 +255,7 @@ class Advisor:
             length_for(asked, length),
             plan_fields(plan),
             global_batches,
+            energy,
         )
 
     def candidates(

@@ -57,6 +57,7 @@ def recommend(
     length: tuple[Length, tuple[str, ...]],
     fixed: Mapping[str, Any],
     global_batches: Sequence[int] | None,
+    energy: bool = False,
 ) -> Recommendation:
     """Return the search's recommendation with the length and batch that were assumed.
 
@@ -75,7 +76,7 @@ def recommend(
         predictor,
         fixed={name: value for name, value in fixed.items() if name != "global_batch"} or None,
         global_batches=batches,
-        energy=objective.aim == "energy",
+        energy=energy or objective.aim == "energy",
     )
     said = (*length[1], note)
     return replace(found, assumptions=tuple(dict.fromkeys((*said, *found.assumptions))))

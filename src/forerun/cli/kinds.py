@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +15,13 @@ from forerun.units import parse_count, parse_dollars, parse_duration
 LARGEST_WHOLE = 2**31 - 1
 
 
-class Kind(click.ParamType[Any]):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # older releases of click have no type argument
+
+
+class Kind(_ParamType):
     """An option's kind by a function from text (and the option's name) to a value."""
 
     def __init__(self, name: str, read: Callable[[str, str], Any]) -> None:

@@ -66,8 +66,8 @@ predictor_options = together(
     click.option("--predictor", help="A name from `forerun predictors`."),
     click.option("--model", type=FILE, help="A model file that `forerun fit` wrote."),
     click.option(
-        "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv",
-        help="Measured runs that the predictor learns from first (may be repeated).",
+        "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv [...]",
+        help="Measured runs that the predictor learns from first.",
     ),
     click.option(
         "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",

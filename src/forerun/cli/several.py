@@ -8,10 +8,15 @@ from pathlib import Path
 import click
 
 from forerun.errors import RequestError
+from forerun.tables.files import PARQUET_ENDINGS
 
 
 class SeveralFiles(click.Command):
     """`--runs a.csv b.csv` is read as `--runs a.csv --runs b.csv`, for each repeatable option."""
+
+    def is_file(self, word: str) -> bool:
+        """Return whether a further word is one more file."""
+        return True
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat an option's name before each further word that follows it."""
@@ -31,12 +36,20 @@ class SeveralFiles(click.Command):
                 # --runs=a.csv has had its first value already.
                 option, _, value = word.partition("=")
                 count = 1 if value else 0
-            elif option in repeatable:
+            elif option in repeatable and (not count or self.is_file(word)):
                 if count:
                     spread.append(option)
                 count += 1
             spread.append(word)
         return super().parse_args(ctx, spread)
+
+
+class SeveralTables(SeveralFiles):
+    """SeveralFiles for a command that takes a WORKLOAD too: only tables follow one another."""
+
+    def is_file(self, word: str) -> bool:
+        """Return whether a further word ends as a table does."""
+        return word.lower().endswith((".csv", *PARQUET_ENDINGS))
 
 
 def files_in(paths: Sequence[Path], option: str) -> list[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from dataclasses import replace
 
@@ -157,7 +159,7 @@ def _reason_words(one: Scored, judged: Judged, reason: str, objective: Objective
         return (
             f"needs {format_bytes(one.forecasts.peak_bytes[0, 1])} of"
             f" {format_bytes(device.memory_bytes)} a device; P(fits) ="
-            f" {one.estimates.fit_probability[0]:.0%}"
+            f" {math.floor(100 * one.estimates.fit_probability[0])} %"
         )
     if reason == DEADLINE:
         return (
@@ -223,7 +225,13 @@ def prices_as_of(space: Space) -> str:
 
     A cluster's own `price_source` also names the machine; here only what follows it is kept.
     """
-    sources = sorted({c.price_source.split("; ")[-1] for c in space.clusters if c.price_source})
+    named = (
+        part
+        for cluster in space.clusters
+        for part in cluster.price_source.split("; ")
+        if "as of" in part
+    )
+    sources = sorted({re.sub(r" \(.*?\)", "", source) for source in named})  # zones left out
     if not sources:
         return "no prices"
     return "; ".join(sources[:4]) + (f"; and {len(sources) - 4} more" if len(sources) > 4 else "")

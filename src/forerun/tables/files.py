@@ -122,13 +122,10 @@ def _read_parquet(path: Path) -> Table:
     except ImportError:
         raise MissingExtraError(f"reading {path}", "pyarrow", "parquet") from None
     try:
-        data = pq.read_table(path)
+        names = canonical_names(pq.read_schema(path).names, str(path))
+        data = pq.read_table(path).rename_columns(names)
     except (pa.ArrowException, OSError) as error:
         raise RequestError(f"reading {path}", f"not Parquet: {error}", "check the file") from None
-    names = data.column_names
-    if len(set(names)) != len(names):
-        twice = sorted({n for n in names if names.count(n) > 1})
-        raise RequestError(f"reading {path}", f"column {twice[0]!r} appears twice", "keep one")
     if data.num_rows == 0:
         raise RequestError(f"reading {path}", "it has no rows", "add at least one row")
     raw: dict[str, Any] = {}
@@ -160,12 +157,23 @@ def write_table(table: Table, path: str | Path) -> None:
 
 def _write_csv(table: Table, name: str) -> None:
     with Path(name).open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
+        # Python before 3.13 quotes a lone carriage return only where it is in the line's end.
+        writer = csv.writer(_LineFeeds(stream), lineterminator="\r\n")
         writer.writerow(table.columns)
         for start in range(0, len(table), _CHUNK_ROWS):
             stop = start + _CHUNK_ROWS
             cells = (_cells(c[start:stop], n) for n, c in table.columns.items())
             writer.writerows(zip(*cells, strict=True))
+
+
+class _LineFeeds:
+    """A stream that ends each line of a CSV writer by a line feed alone."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._write = stream.write
+
+    def write(self, line: str) -> int:
+        return self._write(line[:-2] + "\n")
 
 
 def _cells(column: NDArray[Any], name: str) -> Sequence[str]:
@@ -206,34 +214,37 @@ def write_whole(path: Path, write: Callable[[str], None]) -> None:
     if not os.path.isdir(path.parent):  # noqa: PTH112
         raise RequestError(asked, f"there is no folder {path.parent}", "make it first")
     try:
-        if path.exists() and not path.is_file():
-            write(str(path))  # a device or a pipe, such as /dev/stdout: nothing to move there
-            return
-        mode = _mode_of(path)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        # A device or a pipe, such as /dev/stdout, is written into: nothing may replace it.
+        moved = not path.exists() or path.is_file()
+        name = _beside(path) if moved else str(path)
     except OSError as error:
         raise RequestError(asked, str(error.strerror), "choose a folder you may write") from None
-    os.close(handle)
     try:
         write(name)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
+        if moved:
+            Path(name).replace(path)
     except OSError as error:
         raise RequestError(asked, str(error.strerror or error), "free space or rights") from None
     except UnicodeEncodeError as error:
         raise RequestError(asked, f"a text is not Unicode: {error}", "mend the text") from None
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
+        if moved:
+            with contextlib.suppress(FileNotFoundError):
+                Path(name).unlink()
 
 
-def _mode_of(path: Path) -> int:
-    """Return the rights of the file that will be replaced, else those of any new file."""
+def _beside(path: Path) -> str:
+    """Make an empty file beside `path`, with its rights or those of any new file."""
     if path.exists():
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
+        mode = path.stat().st_mode & 0o777
+    else:
+        umask = os.umask(0)
+        os.umask(umask)
+        mode = 0o666 & ~umask
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    Path(name).chmod(mode)
+    return name
 
 
 def to_frame(table: Table) -> Any:

@@ -95,7 +95,8 @@ _STEMS = {
 }
 _UNIT_ENDING = re.compile(
     r"_(ns|us|ms|s|sec|secs|seconds|min|mins|minutes|h|hr|hours|days|kb|mb|gb|gib|mib|tb|bytes|usd|"
-    r"eur|cents|per_ms|per_min|per_minute|per_h|per_hour|per_sec|per_second)$"
+    r"eur|cents|((usd|eur|gbp|cents)_)?"
+    r"per_(ms|s|sec|second|min|minute|h|hour|day|week|month|year))$"
 )
 
 

@@ -190,6 +190,12 @@ class HfConfigReader:
         """Return the configuration's workload. Raises RequestError for an unknown model type."""
         from forerun.workloads.hf_config import workload_from_hf_config
 
+        if "image_size" in changes:
+            raise RequestError(
+                f"{reference} with image_size={changes['image_size']}",
+                "its samples have no image_size",
+                "leave image_size out",
+            )
         path = Path(reference)
         file = existing_file(str(path / "config.json") if path.is_dir() else reference)
         return workload_from_hf_config(file, **_shaping(changes))
@@ -208,4 +214,11 @@ class SpecReader:
         """Return the spec's workload. Raises RequestError where a field is wrong."""
         from forerun.workloads.spec import workload_from_spec
 
+        for name in ("seq_len", "image_size"):
+            if name in changes:
+                raise RequestError(
+                    f"{reference} with {name}={changes[name]}",
+                    "a spec states its own sizes",
+                    f"write {name} in the file",
+                )
         return described(workload_from_spec(existing_file(reference)), _shaping(changes))

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.forecast import is_none
 from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC, plan_value
 from forerun.domain.plan_columns import PlanColumns
 from forerun.errors import RequestError
@@ -62,7 +63,7 @@ class _Numbers:
 
     def blame(self, rows: NDArray[np.bool_], reason: str) -> None:
         """Give the rows a reason where they have none yet."""
-        self.problems[rows & np.equal(self.problems, None)] = reason
+        self.problems[rows & is_none(self.problems)] = reason
 
 
 def plans_from_table(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
@@ -188,7 +189,8 @@ def _implied_sequence_parallel(table: Table, tp: NDArray[Any]) -> NDArray[np.int
     labels, position = np.unique(names.astype(str), return_inverse=True)
     splits = np.array([any(w in label.lower() for w in _SPLITS_SEQUENCES) for label in labels])
     blank = table.texts("sequence_parallel") == ""
-    return (splits[position] & blank & (tp > 1)).astype(np.int64)
+    implied: NDArray[np.int64] = (splits[position] & blank & (tp > 1)).astype(np.int64)
+    return implied
 
 
 def _truth(text: str) -> int:

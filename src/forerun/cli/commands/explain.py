@@ -23,11 +23,12 @@ from forerun.cli.options import (
     workload_options,
 )
 from forerun.cli.screen import Screen
+from forerun.cli.several import SeveralTables
 from forerun.cli.showing import show_answer, show_parts
 from forerun.units import format_bytes, format_dollars, format_seconds
 
 
-@click.command()
+@click.command(cls=SeveralTables)
 @click.argument("workload")
 @click.option("--cluster", required=True, help="NODESxDEVICESxDEVICE or NODESxINSTANCE.")
 @click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest.")

@@ -9,13 +9,14 @@ import click
 
 from forerun.cli.kinds import FILE, writable
 from forerun.cli.options import settings_of
+from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError
 
 
-@click.command()
+@click.command(cls=SeveralFiles)
 @click.option(
-    "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv",
-    help="Measured runs (may be repeated).",
+    "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
+    help="Measured runs: files, or a folder of them.",
 )  # fmt: skip
 @click.option("--predictor", help="A name from `forerun predictors`.")
 @click.option("--out", type=FILE, required=True, metavar="MODEL.json", help="The file to write.")
@@ -36,11 +37,12 @@ def fit(runs: tuple[Path, ...], out: Path, force: bool, **options: Any) -> None:
     from forerun.advisor.models import model_text
     from forerun.tables.files import write_whole
 
+    tables = files_in(runs, "--runs")
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
-    advisor = Advisor(files, settings.text("predictor")).fit(*runs)
+    advisor = Advisor(files, settings.text("predictor")).fit(*tables)
     text = model_text(advisor.predictor)
     write_whole(out, lambda name: _write(name, text))
-    click.echo(f"{advisor.predictor.name} fitted on {len(runs)} file(s), written to {out}")
+    click.echo(f"{advisor.predictor.name} fitted on {len(tables)} table(s), written to {out}")
 
 
 def _write(name: str, text: str) -> None:

@@ -24,6 +24,7 @@ from forerun.cli.options import (
     workload_options,
 )
 from forerun.cli.screen import Screen
+from forerun.cli.several import SeveralTables
 from forerun.cli.showing import show_answer
 from forerun.errors import RequestError, UnsatisfiedError
 
@@ -35,7 +36,7 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "preempti
             "dataset", "dataset_size", "task")  # fmt: skip
 
 
-@click.command()
+@click.command(cls=SeveralTables)
 @click.argument("workload", required=False)
 @click.option("--cluster", help="NODESxDEVICESxDEVICE or NODESxINSTANCE.")
 @click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest.")

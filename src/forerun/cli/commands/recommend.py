@@ -22,19 +22,22 @@ from forerun.cli.options import (
     workload_options,
 )
 from forerun.cli.screen import Screen
+from forerun.cli.several import SeveralTables
 from forerun.cli.showing import ranged
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
 from forerun.units import format_bytes, format_dollars, format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from forerun.domain.objective import Objective
-    from forerun.domain.recommendation import Option, Recommendation
+    from forerun.domain.recommendation import Option, Recommendation, Refusal
     from forerun.settings import Settings
 
 _ROWS = 12
 
 
-@click.command()
+@click.command(cls=SeveralTables)
 @click.argument("workload")
 @click.option(
     "--clusters", type=NAMES,
@@ -55,7 +58,7 @@ _ROWS = 12
 @click.option("--fit-confidence", type=PROBABILITY, help="Probability of fitting in memory (0.9).")
 @click.option("--global-batch", type=WHOLES, help="Samples in a step; several with commas.")
 @click.option("--plan", help="Plan fields to hold fixed, e.g. tp=8,zero_stage=1.")
-@click.option("--energy", is_flag=True, help="The same as --minimize energy.")
+@click.option("--energy", is_flag=True, help="Add energy to the Pareto front, as a third axis.")
 @length_options
 @market_options
 @workload_options
@@ -72,8 +75,10 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     writable(html)
     advisor = advisor_of(settings, options)
     objective = _objective(settings, options)
+    energy = options.pop("energy")
     found = advisor.recommend(
         workload,
+        energy=energy,
         clusters=options.pop("clusters"),
         providers=options.pop("providers"),
         max_devices=int(settings["max_devices"]),
@@ -109,7 +114,7 @@ def _objective(settings: Settings, options: dict[str, Any]) -> Objective:
 
     aim = options.pop("minimize")
     return Objective(
-        aim="energy" if options.pop("energy") else aim,
+        aim=aim,
         deadline_seconds=options.pop("deadline"),
         budget_dollars=options.pop("budget"),
         confidence=settings.number("confidence"),
@@ -158,11 +163,15 @@ def show_recommendation(screen: Screen, name: str, found: Recommendation) -> Non
                 continue
             screen.line(f"chance  of meeting the {limit}: {chance:.2f}")
         screen.line()
-        screen.table(_HEADERS, map(_row, found.front), "the Pareto front of time and cost")
+        screen.table(_HEADERS, map(_row, found.front), "the Pareto front")
+        shown = {option.job.cluster.name for option in found.front}
+        others = [o for o in found.alternatives if o.job.cluster.name not in shown][:_OTHERS]
+        if others:
+            screen.line()
+            screen.table(_HEADERS, map(_row, others), "the best on other clusters")
     screen.line()
-    refused = [(r.count, r.cluster, r.reason) for r in found.refused[:_ROWS]]
-    if refused:
-        screen.table(("plans", "cluster", "refused because"), refused, "refused")
+    if found.refused:
+        screen.table(_REFUSED, _refused(found.refused[:_ROWS]), "refused, the nearest first")
         screen.line()
     screen.line(
         f"{found.considered:,} plans considered, {found.legal:,} legal, {found.fitting:,} fit in"
@@ -173,7 +182,21 @@ def show_recommendation(screen: Screen, name: str, found: Recommendation) -> Non
     screen.line("Confirm the choice by a short run before renting it for long.")
 
 
-_HEADERS = ("cluster", "run", "cost", "peak memory", "fits", "batch", "plan")
+_HEADERS = ("cluster", "run", "cost", "energy", "peak memory", "fits", "batch", "plan")
+_REFUSED = ("plans", "cluster", "plan", "refused because")
+_OTHERS = 5
+
+
+def _refused(refused: Sequence[Refusal]) -> list[tuple[str, ...]]:
+    """Return rows in which each reason's count of plans stands once, beside its first example."""
+    rows: list[tuple[str, ...]] = []
+    seen: set[str] = set()
+    for refusal in refused:
+        reason = refusal.reason.split(":")[0]
+        count = "" if reason in seen else f"{refusal.count:,}"
+        seen.add(reason)
+        rows.append((count, refusal.cluster, refusal.plan, refusal.reason))
+    return rows
 
 
 def _row(option: Option) -> tuple[str, ...]:
@@ -183,6 +206,7 @@ def _row(option: Option) -> tuple[str, ...]:
         option.job.cluster.name,
         format_seconds(estimate.run_seconds[1]),
         format_dollars(estimate.dollars[1]),
+        f"{estimate.kilowatt_hours[1]:,.4g} kWh",
         format_bytes(peak),
         f"{estimate.fit_probability:.2f}",
         str(option.job.plan.global_batch),

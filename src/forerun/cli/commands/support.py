@@ -16,9 +16,10 @@ from forerun.cli.options import (
     workload_options,
 )
 from forerun.cli.screen import Screen
+from forerun.cli.several import SeveralTables
 
 
-@click.command()
+@click.command(cls=SeveralTables)
 @click.argument("workload")
 @workload_options
 @predictor_options

@@ -239,8 +239,7 @@ def _parameter_notes(module: Any) -> list[str]:
 def _sample(call: Call, samples: int, ops: Sequence[Any]) -> dict[str, Any]:
     """Return what one sample is, by the shape of the first input."""
     first = call.tensors()[0]
-    size_bytes = sum(t.numel() * t.element_size() for t in call.tensors()) / samples
-    known: dict[str, Any] = {"input_bytes": float(size_bytes)}
+    known: dict[str, Any] = {}
     sequential = (OpKind.ATTENTION, OpKind.RECURRENT, OpKind.EMBEDDING)
     has_order = any(op.kind in sequential for op in ops)
     if first.dim() == 4 and first.is_floating_point():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from forerun.domain.workload import Length
 from forerun.workloads.families import ENCODER
 from forerun.workloads.zoo.entry import Entry
@@ -24,7 +26,7 @@ _WMT = {
     "kind": "encoder-decoder", "positions": "sinusoidal", "dropout": 0.1, "seq_len": 32,
     "target_len": 32, "fused_attention": False,
 }  # fmt: skip
-_SQUAD_FIELDS = {
+_SQUAD_FIELDS: dict[str, Any] = {
     "precision": "fp16",
     "dataset": "SQuAD 1.1",
     "dataset_size": 88641.0,
