@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
 
 EXIT_DEFECT = 1
 EXIT_REQUEST = 2
@@ -30,17 +29,6 @@ class ForerunError(Exception):
 
     def __str__(self) -> str:
         return f"{self.asked}: {self.found}; {self.next_step}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The family's constructors differ, so a copy from another process is made of its words.
-        words = (self.asked, self.found, self.next_step)
-        return _remade, (type(self), words), self.__dict__
-
-
-def _remade(kind: type[ForerunError], words: tuple[str, str, str]) -> ForerunError:
-    error = kind.__new__(kind)
-    ForerunError.__init__(error, *words)
-    return error
 
 
 class RequestError(ForerunError):

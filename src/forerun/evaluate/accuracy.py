@@ -58,8 +58,10 @@ def _honest(evaluation: Evaluation) -> str:
         return (
             "**Nothing on this page was fitted to these tables by the command that wrote it.** The"
             " predictors answer as they are installed, from data sheets and stated constants, and"
-            " every row of every table is judged. Where a constant was once chosen with such"
-            " tables in sight, its own comment in the source says so."
+            " every row of every table is judged. Some of those constants are round numbers read"
+            " off simple models of public runs, so the analytic lines of vtrain, ultrascale, timm,"
+            " profet and pytorch_gpu_benchmark are not blind; `predictors/analytic/constants.py`"
+            " says which constant came from where."
         )
     fitted = f" and on {', '.join(evaluation.fitted_on)}" if evaluation.fitted_on else ""
     return (

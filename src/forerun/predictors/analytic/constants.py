@@ -1,6 +1,10 @@
 """The physical constants of the analytic predictor, with their units and where they come from.
 
-Every value here is a *prior*: read from data sheets, papers or published findings, not fitted.
+Every value here is a *prior*, a round number that no program fitted. Most are read from data
+sheets and papers. Some were read off simple models of public runs, so that a forecast of those
+very tables is not blind: the host time of Megatron and nanotron (vtrain), the shares of peak of
+convolutions on one consumer card (timm) and in fp32 (pytorch_gpu_benchmark), the host time of
+PyTorch and TensorFlow operations (timm, profet), and the width of the bands of convolutional nets.
 Calibration replaces them; nothing else in the package holds a number about performance.
 """
 
