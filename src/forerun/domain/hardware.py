@@ -17,6 +17,7 @@ _FALLBACK = {
     "fp32": ("bf16", "fp16"),
     "fp64": (),
 }
+_WITHOUT_MATRIX_UNIT = ("kepler", "maxwell", "pascal")
 # fp64 and emulated rates, where a data sheet is silent, as a share of fp32.
 _FP64_SHARE = 1 / 32
 
@@ -95,13 +96,27 @@ class Device:
             "use one of those precisions, or add the rate to your catalogue file",
         )
 
-    def has_tensor_cores(self) -> bool:
-        """Whether 16-bit matrix products run at least three times faster than fp32."""
-        fp32 = self.peak_flops.get("fp32", 0.0)
-        return (
-            fp32 > 0
-            and max(self.peak_flops.get("fp16", 0.0), self.peak_flops.get("bf16", 0.0)) >= 3 * fp32
-        )
+    def computed_as(self, precision: str) -> str:
+        """Return the precision whose rate `flops` gives: the asked one where it is stated."""
+        if precision in self.peak_flops:
+            return precision
+        return next((p for p in _FALLBACK.get(precision, ()) if p in self.peak_flops), precision)
+
+    def has_matrix_unit(self, precision: str) -> bool:
+        """Whether matrix products of a precision run on a matrix unit, not on vector units.
+
+        GPUs have one for 16 bits and fewer since Volta and CDNA (there for fp32 too), and TF32 has
+        one wherever it exists; TPUs and other accelerators have nothing else.
+        """
+        if self.kind in ("tpu", "accelerator"):
+            return True
+        if self.kind == "cpu" or precision == "fp64":
+            return False
+        if precision == "fp32":
+            return self.generation in ("cdna1", "cdna2", "cdna3")
+        if precision == "bf16" and self.generation in ("volta", "turing"):
+            return False
+        return self.generation not in _WITHOUT_MATRIX_UNIT
 
 
 @dataclass(frozen=True, slots=True)

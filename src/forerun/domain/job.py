@@ -36,6 +36,7 @@ class Job:
     def warnings(self) -> tuple[str, ...]:
         """What is legal but worth knowing."""
         notes = list(self.workload.notes) + list(self.cluster.warnings)
+        notes += _precision_notes(self.workload.precision, self.cluster)
         plan = self.plan
         if not float(plan.micro_batches).is_integer():
             notes.append(
@@ -45,6 +46,14 @@ class Job:
             )
         if plan.sequence_parallel and plan.tp == 1:
             notes.append("sequence_parallel does nothing with tp=1")
+        seq_len = self.workload.seq_len
+        if plan.sequence_parallel and plan.tp > 1 and seq_len % plan.tp:
+            notes.append(f"sequences of {seq_len} tokens do not divide over tp={plan.tp}")
+        if plan.vpp > 1 and plan.micro_batches % plan.pp:
+            notes.append(
+                f"interleaved stages want micro-batches in multiples of pp={plan.pp}, and there"
+                f" are {plan.micro_batches:.4g}"
+            )
         layers = self.workload.shape.layers
         if plan.pp > 1 and layers % (plan.pp * plan.vpp):
             notes.append(
@@ -52,6 +61,21 @@ class Job:
                 " largest stage sets the pace"
             )
         return tuple(notes)
+
+
+def _precision_notes(precision: str, cluster: Cluster) -> list[str]:
+    """Return what a person should know about a precision that the device does not have."""
+    device = cluster.device
+    used = device.computed_as(precision)
+    if used != precision:
+        return [
+            f"{device.id} states no {precision} rate: it is counted at its {used} rate, so that"
+            f" {precision} gains nothing"
+        ]
+    half = device.peak_flops.get("fp16", 0.0)
+    if precision == "bf16" and device.peak_flops["bf16"] < 0.5 * half:
+        return [f"{device.id} has no fast bf16 arithmetic; fp16 would be faster"]
+    return []
 
 
 def limits_of(workload: Workload, cluster: Cluster) -> Limits:

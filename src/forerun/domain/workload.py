@@ -67,6 +67,7 @@ class LayerShape:
     experts: int = 0
     experts_per_token: int = 0
     moe_layers: int = 0
+    head_size: int = 0
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,10 @@ def _honest(evaluation: Evaluation) -> str:
         return (
             "**Nothing on this page was fitted to these tables by the command that wrote it.** The"
             " predictors answer as they are installed, from data sheets and stated constants, and"
-            " every row of every table is judged. Some of those constants are round numbers read"
-            " off simple models of public runs, so the analytic lines of vtrain, ultrascale, timm,"
-            " profet and pytorch_gpu_benchmark are not blind; `predictors/analytic/constants.py`"
-            " says which constant came from where."
+            " every row of every table is judged. Some of those constants were read off simple models of public"
+            " runs, so the analytic lines of vtrain, ultrascale, timm, pytorch_gpu_benchmark,"
+            " profet, mlperf, pollux and sia are not blind; `predictors/analytic/constants.py` says"
+            " which constants came from where."
         )
     fitted = f" and on {', '.join(evaluation.fitted_on)}" if evaluation.fitted_on else ""
     return (
@@ -105,11 +105,11 @@ def _of_predictor(evaluation: Evaluation, predictor: str) -> list[str]:
 
 def _sentence(total: Score) -> str:
     """Return one paragraph over all tables."""
-    floor = (
-        "No forecast lies below its physical floor."
-        if not total.floor_violations
-        else f"**{total.floor_violations} forecasts lie below their physical floor: a defect.**"
-    )
+    raised = total.floor_clamped
+    floor = f"{raised:,} forecasts were raised to their physical floor"
+    floor += f" ({_percent(raised / total.rows)} of all rows)." if total.rows else "."
+    if total.floor_violations:
+        floor += f" **{total.floor_violations} lie below it: a defect.**"
     silent = f" **{total.silent} rows are unanswered without a reason: a defect.**"
     return (
         f"{total.rows:,} rows, {total.comparable:,} of them comparable,"

@@ -78,6 +78,7 @@ def layer_shape(spec: TransformerSpec) -> LayerShape:
         experts=spec.experts,
         experts_per_token=spec.experts_per_token,
         moe_layers=sum(spec.has_experts(i) for i in range(spec.layers)),
+        head_size=spec.head_size,
     )
 
 

@@ -161,7 +161,9 @@ def test_zero_divides_what_the_paper_says_it_divides() -> None:
         found = [parts[k] / n for k in ("weights", "gradients", "optimizer")]
         assert found == pytest.approx(sizes, rel=1e-6)
     full = ask(WORKLOAD, cluster, Plan(dp=8, global_batch=8, zero_stage=3)).memory_parts
-    assert 2 / 8 <= full["weights"] / n <= 2 / 8 + 4 / 8
+    assert full["weights"] / n == pytest.approx(2 / 8, rel=1e-6)
+    half = ask(WORKLOAD, cluster, Plan(dp=8, global_batch=8, zero_stage=2)).memory_parts
+    assert full["buffers"] > half["buffers"]  # the layer at work is gathered whole
 
 
 def test_stage_zero_holds_pp_micro_batches_in_flight() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.plan import RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
+from forerun.predictors.analytic.inside_layers import boundary_elements
 from forerun.predictors.analytic.keys import (
     IS_CHEAP,
     IS_SCORE,
@@ -31,7 +32,8 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     """Return activation bytes kept for backward by one micro-batch, each (k,).
 
     saved_layer: all layers together; saved_working: what one layer holds while it is recomputed
-    and differentiated; saved_head: what the exit keeps, and its widest gradient; boundary: the input of one layer, which full recomputation keeps and a pipeline sends.
+    and differentiated; saved_head: what the exit keeps, and its widest gradient; boundary: the
+    input of one layer, which full recomputation keeps and a pipeline sends.
     """
     columns = workload.graph.columns
     size = ACTIVATION_BYTES[workload.precision]
@@ -44,15 +46,14 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     scores = kept[:, score].sum(axis=1) * samples
     layers = max(workload.shape.layers, 1)
     by_sequence = np.where(keys.sequence_parallel > 0, keys.tp, 1.0)
-    boundary = samples * workload.seq_len * workload.shape.hidden * size / by_sequence
-    if workload.shape.hidden == 0 or workload.seq_len == 0:
-        # No stated hidden size: the mean layer output stands for the boundary.
-        boundary = samples * workload.graph.activations * size / max(layers * 8, 8)
+    boundary = samples * boundary_elements(workload) * size / by_sequence
     full = keys.recompute == RECOMPUTE.index("full")
     selective = keys.recompute == RECOMPUTE.index("selective")
+    # Norms saved their input, the residual stream: without them the layer's input must be kept.
+    residual = boundary * layers if workload.fused_attention else 0.0
     stored = np.where(
         full, np.minimum(boundary * layers, layer_all),
-        np.where(selective, layer_all - scores, layer_all),
+        np.where(selective, layer_all - scores + residual, layer_all),
     )  # fmt: skip
     working = np.where(full, layer_all / layers, np.where(selective, scores / layers, 0.0))
     # While a layer is differentiated, the gradients of its widest output and input are alive, and

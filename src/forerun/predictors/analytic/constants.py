@@ -1,11 +1,18 @@
 """The physical constants of the analytic predictor, with their units and where they come from.
 
 Every value here is a *prior*, a round number that no program fitted. Most are read from data
-sheets and papers. Some were read off simple models of public runs, so that a forecast of those
-very tables is not blind: the host time of Megatron and nanotron (vtrain), the shares of peak of
-convolutions on one consumer card (timm) and in fp32 (pytorch_gpu_benchmark), the host time of
-PyTorch and TensorFlow operations (timm, profet), and the width of the bands of convolutional nets.
-Calibration replaces them; nothing else in the package holds a number about performance.
+sheets and papers. Some were read off simple models of public runs or set after a look at them, so
+a forecast of these tables is not blind:
+
+* vtrain, ultrascale: host time of Megatron and nanotron, nanotron's loss where tensor groups and
+  pipelines meet, buffers of memory and the width of its band;
+* timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of
+  PyTorch and TensorFlow, the width of the bands of convolutional nets;
+* mlperf: MXNet's fusions, the time to decode input; pollux, sia: the width of network bands.
+
+Profiles of nemo, torchtitan, composer, jax and oneflow, low_power_share and the efficiencies of
+matrix products by generation are judgement, unverified. Calibration replaces them; beside this
+file only sizes of chunks and the like hold a number about performance.
 """
 
 from __future__ import annotations
@@ -50,6 +57,9 @@ LINK_EFFICIENCY: Mapping[str, float] = {
     "efa": 0.60, "ethernet": 0.35, "memory": 0.30, "unknown": 0.50,
 }  # fmt: skip
 
+# So many runs halve what is not known of a device, a framework, a link or a workload.
+HALF_TAUGHT = 1.5
+
 
 @dataclass(frozen=True)
 class Framework:
@@ -61,6 +71,7 @@ class Framework:
         grad_bytes: bytes of a gradient as it is reduced and kept, for 16-bit transformers.
         fusion: share of element-wise traffic that remains after its own fusions.
         context_bytes: device memory that it takes beside tensors.
+        compute, bandwidth: its rates over those of its device's constants.
     """
 
     host_seconds: float = 16e-6
@@ -68,6 +79,8 @@ class Framework:
     grad_bytes: float = 4.0
     fusion: float = 0.9
     context_bytes: float = 1.5e9
+    compute: float = 1.0
+    bandwidth: float = 1.0
 
 
 # PyTorch spends 32 us of CPU time for an operation's forward and backward kernels together, and
@@ -102,16 +115,31 @@ class Constants:
     """All constants; times in seconds, sizes in bytes, shares without unit.
 
     Attributes:
-        launch_seconds: device time lost at each kernel (about 4 us with PyTorch).
+        device_compute, device_bandwidth: rates of single devices over those of their generation.
+        workload_scale: device time of single workloads over what their operations say.
+        launch_seconds: device time lost at each kernel (about 4 us with PyTorch);
+            cpu_launch_seconds: the same where the device is a CPU.
+        cpu_overhead_share: a framework's step time and context on a CPU over those on a GPU.
+        channels_last_share: time of 16-bit convolutions in nhwc over nchw (.83-.87 measured).
+        split_reduction: length at which a weight gradient's reduction is split to fill a device.
+        lora_gradient_share, lora_trained_share: weight gradients and trained parameters of LoRA.
+        low_power_share: sustained over boost clock of boards of less than 100 W.
         tile: size of a matrix dimension at which a matrix unit is half filled.
         wave_flops_per_element: peak rate per output element in flight (device fill).
         layer_power: p of the norm joining device time and host floor (3.5-9 measured).
         overlap_power: p of the norm joining gradient traffic and the backward it hides behind.
         shard_power: the same for ZeRO-3, where a sum is nearly right.
         bucket_share: part of the gradient traffic that nothing can hide (the last bucket).
+        bucket_bytes: of gradients in one collective; each pays the latency.
+        gather_exposed: share of ZeRO-1's and 2's gathering of parameters that nothing hides.
+        context_exposed: share of the ring of keys and values that attention does not hide.
+        group_buffer_bytes: of a communicator.
         point_to_point_exposed: share of pipeline transfers on the critical path.
         expert_exposed: share of the experts' all-to-alls that compute does not hide.
         expert_imbalance: load of the fullest expert over the mean.
+        tensor_pipeline_seconds: of host time a layer, micro-batch and tensor rank that a framework
+            loses where tensor groups and pipelines meet over several nodes (nanotron: 5 ms at
+            tp = 2.7, as measured on ultrascale).
         straggler_share: step time lost for each doubling of nodes.
         dataparallel_contention: host serialisation of one-process data parallelism, a device.
         server_power: p of the norm joining parameter servers and workers.
@@ -119,6 +147,8 @@ class Constants:
         fragmentation: share of activations lost to the allocator.
         decode_seconds_per_byte: host time to read and decode input, one core.
         sigma_*: log standard deviations, see `uncertainty`.
+        taught: how many runs have spoken of a `workload:`, `device:`, `framework:` or `link:`, and
+            the most `devices` that one of them used; empty where nothing was measured.
     """
 
     tensor_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(TENSOR_EFFICIENCY))
@@ -130,36 +160,62 @@ class Constants:
     precision_factor: Mapping[str, float] = field(default_factory=lambda: dict(PRECISION_FACTOR))
     link_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_EFFICIENCY))
     frameworks: Mapping[str, Framework] = field(default_factory=lambda: dict(FRAMEWORKS))
+    device_compute: Mapping[str, float] = field(default_factory=dict)
+    device_bandwidth: Mapping[str, float] = field(default_factory=dict)
+    workload_scale: Mapping[str, float] = field(default_factory=dict)
     launch_seconds: float = 4e-6
+    cpu_launch_seconds: float = 1e-6
+    cpu_overhead_share: float = 0.3
+    channels_last_share: float = 0.85
+    split_reduction: float = 512.0
+    lora_gradient_share: float = 0.02
+    lora_trained_share: float = 0.01
+    low_power_share: float = 0.65
     tile: float = 48.0
     wave_flops_per_element: float = 7e8
     layer_power: float = 4.0
     overlap_power: float = 2.5
     shard_power: float = 1.5
     bucket_share: float = 0.05
+    bucket_bytes: float = 25e6
+    gather_exposed: float = 0.5
+    context_exposed: float = 0.5
+    group_buffer_bytes: float = 0.2e9
     point_to_point_exposed: float = 0.6
     expert_imbalance: float = 1.2
     expert_exposed: float = 0.6
     straggler_share: float = 0.01
+    tensor_pipeline_seconds: Mapping[str, float] = field(
+        default_factory=lambda: {"nanotron": 1.9e-3}
+    )
     dataparallel_contention: float = 0.12
     server_power: float = 4.0
     usable_share: float = 0.97
     fragmentation: float = 0.08
     decode_seconds_per_byte: float = 2e-8
-    sigma_base: float = 0.25
-    sigma_convolution: float = 0.40
+    sigma_base: float = 0.28
+    sigma_convolution: float = 0.45
     sigma_totals: float = 0.45
     sigma_framework: float = 0.12
     sigma_unverified: float = 0.10
-    sigma_host: float = 0.45
-    sigma_network: float = 0.60
+    sigma_host: float = 0.60
+    sigma_network: float = 0.70
     sigma_pipeline: float = 0.35
     sigma_scale: float = 0.03
     sigma_memory: float = 0.16
+    sigma_memory_pipeline: float = 0.05
+    sigma_residual: float = 0.10
+    sigma_workload: float = 0.08
+    taught: Mapping[str, float] = field(default_factory=dict)
 
     def framework(self, label: str) -> Framework:
         """Return the profile for a framework's label; the general one where it is not known."""
         return self.frameworks[framework_key(label)]
+
+    def taught_share(self, kind: str, name: str) -> float:
+        """Return how well runs have taught the constants of something: 0 not at all, towards 1."""
+        runs = self.taught.get(f"{kind}:{name}", 0.0)
+        return runs / (runs + HALF_TAUGHT)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -9,9 +9,9 @@ from forerun.domain.hardware import Device
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.keys import IS_MATRIX, is_weight_gradient
 
-# Winograd's F(2x2, 3x3) does a 3x3 convolution in 16/36 of the multiplications; no smaller
-# algorithm is in use, so this bounds the work from below (Lavin and Gray 2015).
-WINOGRAD_SHARE = 16.0 / 36.0
+# Winograd's F(4x4, 3x3) does a 3x3 convolution in 36/144 of the multiplications, the smallest share
+# of the algorithms in vendor libraries (Lavin and Gray 2015).
+WINOGRAD_SHARE = 36.0 / 144.0
 
 
 def floor_flops_per_sample(workload: Workload) -> float:

@@ -63,6 +63,8 @@ class KeyCosts:
     layer_backward: FloatArray
     layer_recompute: FloatArray
     layer_tensor_comm: FloatArray
+    layer_expert_comm: FloatArray
+    layer_context_comm: FloatArray
     layer_host: FloatArray
     ends_forward: FloatArray
     ends_backward: FloatArray

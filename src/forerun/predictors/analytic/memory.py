@@ -17,7 +17,6 @@ from forerun.predictors.analytic.rows import Rows
 FloatArray = NDArray[np.float64]
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers",
          "fragmentation", "framework")  # fmt: skip
-_BUCKET_BYTES = 50e6
 
 
 def local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -100,10 +99,12 @@ def peak_bytes(
     parts["activations"] = activations
     parts["logits"] = logits
     groups = (plan["dp"] > 1).astype(float) + (plan["tp"] > 1) + (plan["pp"] > 1) + (plan["cp"] > 1)
-    parts["buffers"] = groups * 0.2e9 + np.minimum(4 * _BUCKET_BYTES, dense * grad_bytes)
-    parts["buffers"] = np.where(rows.node["is_gpu"] > 0, parts["buffers"], 0.0)
+    buckets = np.minimum(8 * constants.bucket_bytes, dense * grad_bytes)
+    traveling = groups * constants.group_buffer_bytes + buckets
+    parts["buffers"] = parts["buffers"] + np.where(rows.node["is_gpu"] > 0, traveling, 0.0)
     parts["fragmentation"] = constants.fragmentation * (activations + logits)
-    parts["framework"] = context_bytes * np.where(rows.node["is_gpu"] > 0, 1.0, 0.3)
+    on_gpu = rows.node["is_gpu"] > 0
+    parts["framework"] = context_bytes * np.where(on_gpu, 1.0, constants.cpu_overhead_share)
     parts = {name: parts[name] for name in PARTS}
     total = sum(parts.values(), np.zeros(len(rows)))
     return np.asarray(total), parts
@@ -175,13 +176,20 @@ def _states(
 
     weight = _weight_bytes(rows)
     # ZeRO-3 gathers the layer at work and the next one ahead of it.
-    gathered = np.where(stage >= 3, 2.0 * one_layer * rows.work["activation_bytes"], 0.0)
-    weights = sharded(weight, 3) + gathered
+    # Entry and exit form the outermost unit: gathered throughout, their gradients whole at first.
+    ends = rows.work["embed_tensor"] + rows.work["head_tensor"]
+    ends = (ends / plan["tp"] + rows.work["embed_whole"] + rows.work["head_whole"]) / plan["pp"]
+    alone = stage >= 3
+    gathered = np.where(alone, (2.0 * one_layer + ends) * rows.work["activation_bytes"], 0.0)
+    weights = sharded(weight, 3)
+    each = gradient_bytes(rows, grad_bytes)
+    unsharded = np.where(alone & (group > 1), (one_layer + ends) * each, 0.0)
     copies = np.where(rows.sync == SYNC.index("dataparallel"), 1.0, 0.0)
     tables = rows.work["sparse_params"] * 4.0 / np.maximum(group, 1.0)
     return {
         "weights": weights + tables,
-        "gradients": trained * sharded(gradient_bytes(rows, grad_bytes), 2)
+        "buffers": gathered + trained * unsharded,
+        "gradients": trained * sharded(each, 2)
         * (1.0 + copies),
         "optimizer": trained * sharded(optimizer_bytes(rows), 1)
         + tables * np.minimum(rows.work["states"], 1.0),

@@ -40,6 +40,9 @@ from forerun.predictors.analytic.keys import (
     is_weight_gradient,
 )
 
+LOW_POWER_WATTS = 100.0
+_ATTENTION = KIND_INDEX[OpKind.ATTENTION]
+
 
 def effective_rates(
     device: Device, workload: Workload, constants: Constants
@@ -49,22 +52,30 @@ def effective_rates(
     fp32 convolutions run on TF32 units where the device has them, as frameworks do by default
     since 2020; fp32 matrix products do not.
     """
-    precision = workload.precision
-    matrix = device.flops(precision)
-    vector = device.flops("fp32") if precision not in ("fp64",) else device.flops("fp64")
-    on_tensor = matrix >= 2.5 * vector
-    table = constants.tensor_efficiency if on_tensor else constants.vector_efficiency
-    factor = 1.0
-    if on_tensor:
-        factor = _generation_factor(device, constants) * constants.precision_factor.get(
-            precision, 1.0
-        )
-    rates = np.array(by_kind(table, 0.25)) * np.where(IS_MATRIX, matrix * factor, vector)
+    precision = device.computed_as(workload.precision)
+    on_unit = device.has_matrix_unit(precision)
+    vector = device.flops("fp64" if precision == "fp64" else "fp32")
+    framework = constants.framework(workload.framework)
+    table = constants.tensor_efficiency if on_unit else constants.vector_efficiency
+    matrix = device.flops(precision) * (
+        _generation_factor(device, constants) * constants.precision_factor.get(precision, 1.0)
+        if on_unit
+        else 1.0
+    )
+    rates = np.array(by_kind(table, 0.25)) * np.where(IS_MATRIX, matrix, vector)
+    if precision in ("fp8", "fp4"):  # recipes keep attention in 16 bits
+        half = device.flops("bf16") * _generation_factor(device, constants)
+        rates[_ATTENTION] = constants.tensor_efficiency[OpKind.ATTENTION] * half
     tf32 = device.peak_flops.get("tf32", 0.0)
     if precision == "fp32" and tf32 > vector:
         conv = np.array(by_kind(constants.tensor_efficiency, 0.25)) * tf32
         rates = np.where(IS_CONV, np.maximum(rates, conv), rates)
-    bandwidth = np.array(by_kind(constants.bandwidth_efficiency, 0.5))
+    if device.kind == "gpu" and device.watts < LOW_POWER_WATTS:
+        rates = rates * constants.low_power_share
+    own = constants.device_compute.get(device.id, 1.0) * framework.compute
+    rates = rates * np.where(IS_MATRIX, own, 1.0)
+    bandwidth = np.array(by_kind(constants.bandwidth_efficiency, 0.5)) * framework.bandwidth
+    bandwidth = bandwidth * constants.device_bandwidth.get(device.id, 1.0)
     return rates, bandwidth * device.memory_bytes_per_second
 
 
@@ -88,15 +99,18 @@ def cost_keys(workload: Workload, cluster: Cluster, keys: Keys, constants: Const
     )
     forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
     backward = columns.phase == PHASE_INDEX[Phase.BACKWARD]
+    times = times * constants.workload_scale.get(workload.name, 1.0)
     if workload.task == "lora":
-        times = times * np.where(is_weight_gradient(columns), 0.02, 1.0)
+        share = constants.lora_gradient_share
+        times = times * np.where(is_weight_gradient(columns), share, 1.0)
 
     def total(mask: BoolArray) -> FloatArray:
         result: FloatArray = times[:, mask] @ columns.repeat[mask]
         return result
 
     launches = columns.launches * columns.repeat * framework.host_seconds
-    comm_forward, comm_backward = layer_comm(workload, cluster, keys, constants)
+    comm = layer_comm(workload, cluster, keys, constants)
+    comm_forward, comm_backward = comm.forward, comm.backward
     full = keys.recompute == RECOMPUTE.index("full")
     selective = keys.recompute == RECOMPUTE.index("selective")
     score = selected(workload) & forward & layer
@@ -119,7 +133,9 @@ def cost_keys(workload: Workload, cluster: Cluster, keys: Keys, constants: Const
         layer_forward=f,
         layer_backward=b,
         layer_recompute=again,
-        layer_tensor_comm=comm_forward + comm_backward + again_comm,
+        layer_tensor_comm=comm.tensor * (2.0 + full),
+        layer_expert_comm=comm.expert * (2.0 + full),
+        layer_context_comm=comm.context * (3.0 + full),
         layer_host=host,
         ends_forward=ef + hf,
         ends_backward=eb + hb,
@@ -154,10 +170,11 @@ def operation_seconds(
     traffic = traffic + columns.weights * weight_bytes / weights
     layout = np.where(
         IS_CONV[columns.kind] & (keys.channels_last[:, None] > 0)
-        & (activation_bytes < 4.0), 0.85, 1.0,
+        & (activation_bytes < 4.0), constants.channels_last_share, 1.0,
     )  # fmt: skip
     seconds: FloatArray = np.maximum(compute, traffic / bandwidths) * layout
-    launch = constants.launch_seconds if device.kind != "cpu" else 1e-6
+    on_cpu = device.kind == "cpu"
+    launch = constants.cpu_launch_seconds if on_cpu else constants.launch_seconds
     seconds = seconds + columns.launches * launch
     return np.where(optimizer, 0.0, seconds)
 
@@ -185,10 +202,13 @@ def matrix_fill(workload: Workload, device: Device, keys: Keys, constants: Const
     attention = columns.kind == KIND_INDEX[OpKind.ATTENTION]
     reduction = is_weight_gradient(columns)
     tp = np.where(cut_by_tensor(columns), keys.tp[:, None], 1.0)
-    cut_n = (n > k) & ~attention
+    # tp cuts the larger of a weight matrix's sides; in a weight gradient those are m and n.
+    cut_n = np.where(reduction, n >= m, n > k) & ~attention
+    cut_other = ~cut_n & ~attention
     rows = m * np.where(reduction | attention, 1.0, samples)
+    rows = rows / np.where(cut_other & reduction, tp, 1.0)
     cols = n / np.where(cut_n, tp, 1.0)
-    inner = k * np.where(reduction, samples, 1.0) / np.where(cut_n | attention, 1.0, tp)
+    inner = k * np.where(reduction, samples, 1.0) / np.where(cut_other & ~reduction, tp, 1.0)
     copies = groups * np.where(attention, samples / tp, 1.0)
     tile = constants.tile
     thin = (rows / (rows + tile)) * (cols / (cols + tile)) * (inner / (inner + tile / 2))
@@ -196,6 +216,11 @@ def matrix_fill(workload: Workload, device: Device, keys: Keys, constants: Const
     thin = np.where(IS_GROUPED[columns.kind], 1.0, thin)
     wave = device.flops(workload.precision) / constants.wave_flops_per_element
     # A weight gradient's small output is filled by splitting its long reduction.
-    elements = rows * cols * copies * np.where(reduction, np.maximum(inner / 512.0, 1.0), 1.0)
+    elements = (
+        rows
+        * cols
+        * copies
+        * np.where(reduction, np.maximum(inner / constants.split_reduction, 1.0), 1.0)
+    )
     fill: FloatArray = np.where(is_product, thin * elements / (elements + wave), 1.0)
     return np.maximum(fill, 1e-3)

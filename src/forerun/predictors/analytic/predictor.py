@@ -15,7 +15,7 @@ from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.memory import peak_bytes
-from forerun.predictors.analytic.rows import Rows, gather, rates
+from forerun.predictors.analytic.rows import Rows, Software, fastest_rates, gather, software
 from forerun.predictors.analytic.step import step_parts
 from forerun.predictors.analytic.uncertainty import distance, memory_sigma, step_sigma
 from forerun.tables import Jobs, Runs
@@ -39,14 +39,19 @@ class AnalyticPredictor:
         self._facts: dict[Any, Any] = {}
 
     def fit(self, runs: Runs) -> AnalyticPredictor:
-        """Return a predictor whose one scale and band follow the runs; this one does not change.
+        """Return a predictor whose constants follow the runs; this one does not change.
+
+        See `calibration`: constants that the runs do not identify stay at their priors.
 
         Raises:
-            RequestError: fewer than one comparable run.
+            RequestError: no run has both a measured step and a forecast.
         """
-        from forerun.predictors.analytic.scaling import scaled_constants
+        from forerun.predictors.analytic.calibration import calibrated
 
-        return AnalyticPredictor(scaled_constants(self, runs))
+        def medians(constants: Constants, jobs: Jobs) -> FloatArray:
+            return AnalyticPredictor(constants).predict(jobs, detail=False).seconds[:, 1]
+
+        return AnalyticPredictor(calibrated(self.constants, runs, medians))
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
@@ -81,8 +86,8 @@ class AnalyticPredictor:
             ]
             return _join(pieces)
         rows = gather(jobs, self.constants, self._facts)
-        fastest, overhead = rates(jobs, self.constants)
-        return forecast_rows(rows, fastest, overhead, self.constants, detail)
+        fastest, runs_on = fastest_rates(jobs), software(jobs, self.constants)
+        return forecast_rows(rows, fastest, runs_on, self.constants, detail)
 
     def to_json(self) -> str:
         """Return the constants as JSON text."""
@@ -108,21 +113,20 @@ class AnalyticPredictor:
 
 
 def forecast_rows(
-    rows: Rows, fastest: FloatArray, overhead: FloatArray, constants: Constants, detail: bool
+    rows: Rows, fastest: FloatArray, runs_on: Software, constants: Constants, detail: bool
 ) -> Forecasts:
     """Return forecasts for gathered rows.
 
-    fastest: (n,) FLOP/s that a device cannot pass; overhead: (n, 3) framework step seconds,
-    gradient bytes and context bytes.
+    fastest: (n,) FLOP/s that a device cannot pass; runs_on: the frameworks' numbers.
     """
     n = len(rows)
-    parts = step_parts(rows, overhead[:, 0], overhead[:, 1], constants)
+    parts = step_parts(rows, runs_on, constants)
     step = np.asarray(sum(parts.values(), np.zeros(n)))
     samples = np.where(rows.sync == 2, rows.plan["global_batch"] / rows.plan["dp"],
                        rows.plan["global_batch"])  # fmt: skip
     floor = rows.work["floor_flops"] * samples / (fastest * rows.node["devices"])
     middle = np.maximum(step, floor)
-    peak, memory_parts = peak_bytes(rows, overhead[:, 1], overhead[:, 2], constants)
+    peak, memory_parts = peak_bytes(rows, runs_on.grad_bytes, runs_on.context_bytes, constants)
     peaks = spread(peak, memory_sigma(rows, constants))
     return Forecasts(
         quantity="step",
@@ -130,7 +134,7 @@ def forecast_rows(
         peak_bytes=peaks,
         fit_probability=fit_probability(peaks, rows.node["memory"] * constants.usable_share),
         floor_seconds=floor,
-        distance=distance(rows, constants),
+        distance=distance(rows),
         predictor=AnalyticPredictor.name,
         declined=np.full(n, None, dtype=object),
         parts={**parts, "floor": middle - step} if detail else {},

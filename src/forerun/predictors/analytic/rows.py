@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from forerun.domain.graph import (
 )
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
-from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.predictors.analytic.floors import fastest_rate, floor_flops_per_sample
 from forerun.predictors.analytic.inside_layers import links_of
 from forerun.predictors.analytic.keys import Keys
@@ -66,7 +67,7 @@ def gather(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> Rows:
     objects so that an identity is never used again).
     """
     plans = jobs.plans
-    work_facts = [_remember(cache, "work", w, workload_facts, w) for w in jobs.workloads]
+    work_facts = [_remember(cache, "work", w, workload_facts, w, constants) for w in jobs.workloads]
     node_facts = [_remember(cache, "node", c, cluster_facts, c, constants) for c in jobs.clusters]
     work = _spread(work_facts, jobs.workload_index)
     node = _spread(node_facts, jobs.cluster_index)
@@ -163,7 +164,7 @@ def _key_columns(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> dic
     return {name: values[position] for name, values in costs.items()}
 
 
-def workload_facts(workload: Workload) -> dict[str, float]:
+def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]:
     """Return the numbers of a workload that plan-level formulas read."""
     columns = workload.graph.columns
     owned = columns.params * columns.repeat
@@ -188,7 +189,7 @@ def workload_facts(workload: Workload) -> dict[str, float]:
     head_tensor, head_whole = params(Block.HEAD, Shard.TENSOR), params(Block.HEAD, *whole)
     # A tied output embedding owns nothing, but the last pipeline stage keeps a copy of it.
     copied = max(head_weights - head_tensor - head_whole, 0.0)
-    trains = 0.01 if workload.task == "lora" else 1.0
+    trains = constants.lora_trained_share if workload.task == "lora" else 1.0
     return {
         "layers": float(workload.shape.layers),
         "layer_tensor": params(Block.LAYER, Shard.TENSOR),
@@ -212,6 +213,8 @@ def workload_facts(workload: Workload) -> dict[str, float]:
         "detailed": float(workload.detailed),
         "unknown_share": min(1.0, len(workload.graph.unknown) / max(len(workload.graph.ops), 1)),
         "framework_known": float(bool(workload.framework)),
+        "framework_taught": constants.taught_share("framework", framework_key(workload.framework)),
+        "workload_taught": constants.taught_share("workload", workload.name),
         "params": workload.params,
         "real_input": float("synth" not in workload.dataset.lower()),
         "lora": float(workload.task == "lora"),
@@ -242,6 +245,7 @@ def cluster_facts(cluster: Cluster, constants: Constants) -> dict[str, float]:
     intra_latency, intra_rate, inter_latency, inter_rate = links_of(cluster, constants)
     device = cluster.device
     eff = constants.link_efficiency
+    used = cluster.inter if cluster.nodes > 1 else cluster.intra
     return {
         "nodes": float(cluster.nodes),
         "devices": float(cluster.devices),
@@ -256,20 +260,42 @@ def cluster_facts(cluster: Cluster, constants: Constants) -> dict[str, float]:
         "vcpus": cluster.vcpus_per_device,
         "unverified": float(any(not f.verified for f in device.facts.values())),
         "is_gpu": float(device.kind != "cpu"),
+        "device_taught": constants.taught_share("device", device.id),
+        "link_taught": constants.taught_share("link", used.kind) if cluster.devices > 1 else 1.0,
+        "doublings": max(math.log2(cluster.devices / constants.taught.get("devices", 1.0)), 0.0),
         "slow_network": float(cluster.inter.kind in ("ethernet", "unknown", "efa")),
     }
 
 
-def rates(jobs: Jobs, constants: Constants) -> tuple[FloatArray, FloatArray]:
-    """Return for each row (fastest possible FLOP/s of a device, framework step seconds)."""
+@dataclass(frozen=True)
+class Software:
+    """What the framework of each row costs, columns (n,); see `constants.Framework`."""
+
+    step_seconds: FloatArray
+    grad_bytes: FloatArray
+    context_bytes: FloatArray
+    tensor_pipeline_seconds: FloatArray
+
+
+def software(jobs: Jobs, constants: Constants) -> Software:
+    """Return the framework's numbers for each row."""
+    rows = []
+    for workload in jobs.workloads:
+        key = framework_key(workload.framework)
+        profile = constants.frameworks[key]
+        lost = constants.tensor_pipeline_seconds.get(key, 0.0)
+        rows.append((profile.step_seconds, profile.grad_bytes, profile.context_bytes, lost))
+    columns = np.array(rows)[jobs.workload_index].T
+    return Software(*columns)
+
+
+def fastest_rates(jobs: Jobs) -> FloatArray:
+    """Return for each row the FLOP/s that its device cannot pass, (n,)."""
     pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
     position, distinct = compact(pair)
     fastest = np.empty(len(distinct))
-    overhead = np.empty((len(distinct), 3))
     for i, code in enumerate(distinct):
         workload = jobs.workloads[int(code) // len(jobs.clusters)]
         device = jobs.clusters[int(code) % len(jobs.clusters)].device
         fastest[i] = fastest_rate(device, workload)
-        profile = constants.framework(workload.framework)
-        overhead[i] = profile.step_seconds, profile.grad_bytes, profile.context_bytes
-    return fastest[position], overhead[position]
+    return fastest[position]

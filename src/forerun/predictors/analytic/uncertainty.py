@@ -1,7 +1,9 @@
-"""Uncertainty of an answer from physics alone: how wide, and how far from what was measured.
+"""Uncertainty of an answer: how wide its band, and how far it lies from what was measured.
 
-Independent causes add as variances of the log: a base for efficiencies read from data sheets, and
-shares of the step that rest on less certain constants (host, network, pipeline) weigh theirs.
+Independent causes add as variances of the log. With nothing measured: a base for efficiencies read
+from data sheets, and shares of the step that rest on less certain constants (host, network,
+pipeline) weigh theirs. Runs narrow the causes that they speak of, by how much of them they have
+seen: of a workload, a device, a framework, a kind of link, a number of devices.
 """
 
 from __future__ import annotations
@@ -20,43 +22,48 @@ FloatArray = NDArray[np.float64]
 def step_sigma(rows: Rows, parts: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
     """Return the log standard deviation of each step, (n,)."""
     total = np.maximum(sum(parts.values(), np.zeros(len(rows))), 1e-12)
-    network = (
-        parts["tensor comm"] + parts["data comm"] + parts["pipeline comm"]
-        + parts["parameter server"]
-    ) / total  # fmt: skip
-    host = (parts["host"] + parts["overhead"] + parts["input"]) / total
-    pipeline = (parts["pipeline bubble"] + parts["imbalance"]) / total
-    work, node = rows.work, rows.node
-    variance = constants.sigma_base**2 * np.ones(len(rows))
-    variance += (constants.sigma_network * network) ** 2
-    variance += (constants.sigma_host * host) ** 2
-    variance += (constants.sigma_pipeline * pipeline) ** 2
-    variance += constants.sigma_convolution**2 * (1.0 - work["transformer"]) * work["detailed"]
-    variance += constants.sigma_unverified**2 * node["unverified"]
-    variance += constants.sigma_framework**2 * (1.0 - work["framework_known"])
-    variance += (1.0 - work["detailed"]) * constants.sigma_totals**2
-    variance += work["unknown_share"] * constants.sigma_totals**2
-    variance += (constants.sigma_scale * np.log2(np.maximum(node["devices"], 1.0))) ** 2
+    tensor = parts["tensor comm"] + parts["expert comm"] + parts["context comm"]
+    network = tensor + parts["data comm"] + parts["pipeline comm"] + parts["parameter server"]
+    host = parts["host"] + parts["overhead"] + parts["input"]
+    pipeline = parts["pipeline bubble"] + parts["imbalance"]
+    work, node, c = rows.work, rows.node, constants
+    framework, taught = work["framework_taught"], work["framework_taught"] * node["device_taught"]
+    new_workload = (1.0 - work["workload_taught"]) * taught
+    other = 1.0 - work["transformer"]
+    variance = (1.0 - taught) * c.sigma_base**2 + taught * c.sigma_residual**2
+    variance += new_workload * (c.sigma_workload * (1.0 + 2.0 * other)) ** 2
+    variance += (c.sigma_network * network / total) ** 2 * (1.0 - 0.9 * node["link_taught"])
+    variance += (c.sigma_host * host / total) ** 2 * (1.0 - 0.9 * framework)
+    variance += (c.sigma_pipeline * pipeline / total) ** 2 * (1.0 - 0.8 * framework)
+    variance += c.sigma_convolution**2 * other * work["detailed"] * (1.0 - taught)
+    variance += c.sigma_unverified**2 * node["unverified"] * (1.0 - node["device_taught"])
+    variance += c.sigma_framework**2 * (1.0 - work["framework_known"]) * (1.0 - framework)
+    loose = (1.0 - work["detailed"]) + work["unknown_share"]
+    variance += loose * c.sigma_totals**2 * (1.0 - 0.7 * taught)
+    variance += (c.sigma_scale * node["doublings"]) ** 2
     return np.sqrt(variance)
 
 
 def memory_sigma(rows: Rows, constants: Constants) -> FloatArray:
     """Return the log standard deviation of each peak, (n,)."""
     loose = (1.0 - rows.work["detailed"]) + rows.work["unknown_share"]
-    pipeline = np.where(rows.plan["pp"] > 1, 0.05, 0.0)
-    return np.sqrt(constants.sigma_memory**2 + pipeline**2 + (0.4 * loose) ** 2)
+    pipeline = np.where(rows.plan["pp"] > 1, constants.sigma_memory_pipeline, 0.0)
+    return np.sqrt(constants.sigma_memory**2 + pipeline**2 + loose * constants.sigma_totals**2)
 
 
-def distance(rows: Rows, constants: Constants) -> FloatArray:
+def distance(rows: Rows) -> FloatArray:
     """Return how far a row is from what was measured, (n,).
 
-    1 for physics with nothing measured; more where the graph is only totals or partly unknown,
-    where the device's facts are unverified, and with every doubling of devices.
+    0 beside measured runs of the workload on the device with the framework, 1 for physics with
+    nothing measured; more where the graph is only totals or partly unknown, where facts of the
+    device are unverified, and with every doubling of devices beyond those that were measured.
     """
+    work, node = rows.work, rows.node
+    unknown = 3.0 - work["workload_taught"] - node["device_taught"] - work["framework_taught"]
     return (
-        1.0
-        + (1.0 - rows.work["detailed"])
-        + rows.work["unknown_share"]
-        + 0.25 * rows.node["unverified"]
-        + 0.05 * np.log2(np.maximum(rows.node["devices"], 1.0))
+        unknown / 3.0
+        + (1.0 - work["detailed"])
+        + work["unknown_share"]
+        + 0.25 * node["unverified"] * (1.0 - node["device_taught"])
+        + 0.05 * node["doublings"]
     )

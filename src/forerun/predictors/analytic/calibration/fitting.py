@@ -1,0 +1,172 @@
+"""Fitting: robust maximum a posteriori of the log multipliers, by Gauss-Newton.
+
+Residuals are logs of measured over forecast seconds. Each carries a Student-t error (real clusters
+are erratic), and the rows of one workload on one cluster share what they teach, so that a table of
+a thousand rows of one job does not count as a thousand independent facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.errors import RequestError
+from forerun.predictors.analytic.calibration.parameters import (
+    Parameter,
+    moved,
+    parameters_for,
+)
+from forerun.predictors.analytic.constants import Constants
+from forerun.tables import Jobs, Runs
+
+FloatArray = NDArray[np.float64]
+Predict = Callable[[Constants, Jobs], FloatArray]
+STEP = 0.02
+MAX_ROUNDS = 8
+# n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
+# their clock, host and mistakes are the same.
+SHARED_POWER = 0.25
+SETTLED = 0.01
+DEGREES = 4.0  # of freedom of the Student-t errors
+SMALLEST_SCALE = 0.01  # nobody's clock repeats better
+PRIOR_SCALE, PRIOR_COUNT = 0.10, 3.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A finished fit: p parameters with their posterior, and the spread of what is left.
+
+    theta, sd: (p,) log multipliers and posterior standard deviations; covariance (p, p).
+    scale: log standard deviation of a run about its forecast. jobs: the runs that taught.
+    """
+
+    parameters: tuple[Parameter, ...]
+    theta: FloatArray
+    covariance: FloatArray
+    scale: float
+    jobs: Jobs
+
+    @property
+    def sd(self) -> FloatArray:
+        """Posterior standard deviations, (p,)."""
+        return np.asarray(np.sqrt(np.maximum(np.diag(self.covariance), 0.0)))
+
+
+def fit_runs(constants: Constants, runs: Runs, predict: Predict) -> Fit:
+    """Return the fit of the constants to runs with a measured step.
+
+    Args:
+        constants: the priors.
+        runs: facts; rows without a measured step or a forecast teach nothing.
+        predict: constants and jobs in, median step seconds (n,) out.
+
+    Raises:
+        RequestError: no run has both a measured step and a forecast.
+    """
+    measured = runs.step_seconds()
+    first = predict(constants, runs.jobs)
+    usable = np.flatnonzero(np.isfinite(measured) & np.isfinite(first) & (first > 0))
+    if not len(usable):
+        raise RequestError(
+            f"fitting on {len(runs)} runs",
+            "none has a measured step that physics can speak of",
+            "give runs with step_time_s or samples_per_s, status ok, of known workloads",
+        )
+    jobs = runs.jobs.take(usable)
+    parameters = parameters_for(jobs)
+    target = np.log(measured[usable])
+    shared = _shared_weight(jobs)
+
+    def forecast(theta: FloatArray) -> FloatArray:
+        return np.log(predict(moved(constants, parameters, theta), jobs))
+
+    prior = 1.0 / np.array([p.prior_sd for p in parameters]) ** 2
+    theta, hessian, scale = _gauss_newton(forecast, target, shared, prior)
+    covariance = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
+    return Fit(parameters, theta, covariance, scale, jobs)
+
+
+def _shared_weight(jobs: Jobs) -> FloatArray:
+    """Return each row's weight, (n,), see `SHARED_POWER`."""
+    pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
+    _, inverse, counts = np.unique(pair, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse] ** -SHARED_POWER)
+
+
+def _gauss_newton(
+    forecast: Callable[[FloatArray], FloatArray],
+    target: FloatArray,
+    shared: FloatArray,
+    prior: FloatArray,
+) -> tuple[FloatArray, FloatArray, float]:
+    """Return (theta (p,), posterior precision (p, p), residual scale)."""
+    theta = np.zeros(len(prior))
+    now = forecast(theta)
+    scale = _scale(target - now, shared, first=True)
+    hessian = np.diag(prior)
+    for _ in range(MAX_ROUNDS):
+        residual = target - now
+        weight = shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
+        jacobian = _jacobian(forecast, theta, now)
+        hessian = (jacobian.T * weight) @ jacobian + np.diag(prior)
+        step = np.linalg.solve(hessian, jacobian.T @ (weight * residual) - prior * theta)
+        before = theta
+        theta, now = _line_search(
+            forecast, target, shared, prior, theta, np.clip(step, -0.7, 0.7), scale, now
+        )
+        scale = _scale(target - now, shared)
+        if float(np.abs(theta - before).max()) < SETTLED:
+            break
+    return theta, hessian, scale
+
+
+def _line_search(
+    forecast: Callable[[FloatArray], FloatArray],
+    target: FloatArray,
+    shared: FloatArray,
+    prior: FloatArray,
+    theta: FloatArray,
+    step: FloatArray,
+    scale: float,
+    now: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Return the first of ever smaller steps that lowers the cost, or the place where one is."""
+    here = _cost(target - now, shared, prior, theta, scale)
+    for size in (1.0, 0.5, 0.25, 0.1):
+        trial = theta + size * step
+        there = forecast(trial)
+        if _cost(target - there, shared, prior, trial, scale) < here:
+            return trial, there
+    return theta, now
+
+
+def _cost(
+    residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray, scale: float
+) -> float:
+    """Negative log posterior but for a constant."""
+    tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
+    return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
+
+
+def _jacobian(
+    forecast: Callable[[FloatArray], FloatArray], theta: FloatArray, now: FloatArray
+) -> FloatArray:
+    """Return d forecast / d theta by forward differences, (n, p)."""
+    columns = np.empty((len(now), len(theta)))
+    for i in range(len(theta)):
+        shifted = theta.copy()
+        shifted[i] += STEP
+        columns[:, i] = (forecast(shifted) - now) / STEP
+    return columns
+
+
+def _scale(residual: FloatArray, shared: FloatArray, first: bool = False) -> float:
+    """Return the robust residual scale, shrunk to its prior where rows are few."""
+    middle = float(np.median(residual)) if first else 0.0
+    spread = 1.4826 * float(np.median(np.abs(residual - middle)))
+    count = float(shared.sum())
+    pooled = (count * spread**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
+    return max(float(np.sqrt(pooled)), SMALLEST_SCALE)

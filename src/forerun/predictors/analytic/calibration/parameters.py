@@ -1,0 +1,146 @@
+"""Parameters: which constants runs may move, how far priors let them, and how they are set.
+
+Each parameter is a log multiplier of one constant, 0 where the prior stands. Levels nest: a device
+moves about its generation, a framework about all frameworks, a workload about the physics, so that
+what is new borrows from what it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.graph import KINDS
+from forerun.predictors.analytic.constants import Constants, framework_key
+from forerun.predictors.analytic.keys import IS_MATRIX
+from forerun.tables import Jobs
+
+FloatArray = NDArray[np.float64]
+
+# Log standard deviations of priors: how far a constant of each family usually lies from its prior.
+PRIOR_SD = {
+    "tensor_efficiency": 0.25, "vector_efficiency": 0.30, "bandwidth_efficiency": 0.25,
+    "generation_factor": 0.15, "precision_factor": 0.15, "link_efficiency": 0.50,
+    "device_compute": 0.15, "device_bandwidth": 0.15, "workload_scale": 0.12,
+    "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
+    "framework.step_seconds": 0.60,
+    "launch_seconds": 0.40, "tile": 0.40, "wave_flops_per_element": 0.40, "layer_power": 0.30,
+    "overlap_power": 0.25, "shard_power": 0.15, "bucket_share": 0.60,
+    "point_to_point_exposed": 0.40, "expert_exposed": 0.40, "straggler_share": 0.60,
+    "dataparallel_contention": 0.40, "server_power": 0.20,
+}  # fmt: skip
+# Powers of norms below 1 and shares above 1 mean nothing.
+BOUNDS = {
+    "layer_power": (1.0, 12.0), "overlap_power": (1.0, 12.0), "shard_power": (1.0, 12.0),
+    "server_power": (1.0, 12.0), "bucket_share": (0.0, 1.0), "point_to_point_exposed": (0.0, 1.5),
+    "expert_exposed": (0.0, 1.5),
+}  # fmt: skip
+_MAPPINGS = (
+    "tensor_efficiency", "vector_efficiency", "bandwidth_efficiency", "generation_factor",
+    "precision_factor", "link_efficiency", "device_compute", "device_bandwidth", "workload_scale",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One constant: its family (a field of `Constants`) and, in a mapping, its key."""
+
+    family: str
+    key: str = ""
+
+    @property
+    def name(self) -> str:
+        """As it is printed: `tensor_efficiency[matmul]`."""
+        return f"{self.family}[{self.key or 'other'}]" if self._keyed else self.family
+
+    @property
+    def prior_sd(self) -> float:
+        """Log standard deviation of the prior."""
+        return PRIOR_SD[self.family]
+
+    @property
+    def _keyed(self) -> bool:
+        return self.family in _MAPPINGS or self.family.startswith("framework.")
+
+
+def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
+    """Return the parameters that jobs could identify: those their forecasts read at all."""
+    workloads = [jobs.workloads[i] for i in np.unique(jobs.workload_index)]
+    clusters = [jobs.clusters[i] for i in np.unique(jobs.cluster_index)]
+    kinds = np.unique(np.concatenate([w.graph.columns.kind for w in workloads]))
+    precisions = sorted({w.precision for w in workloads})
+    frameworks = sorted({framework_key(w.framework) for w in workloads})
+    found = [
+        *_kinds("tensor_efficiency", (k for k in kinds if IS_MATRIX[k])),
+        *(_kinds("vector_efficiency", (k for k in kinds if IS_MATRIX[k]))
+          if {"fp32", "fp64"} & set(precisions) else ()),
+        *_kinds("bandwidth_efficiency", kinds),
+        *_keys("generation_factor", {c.device.generation.lower() for c in clusters}),
+        *_keys("precision_factor", set(precisions) & {"fp8", "fp4", "tf32"}),
+        *_keys("device_compute", {c.device.id for c in clusters}),
+        *_keys("device_bandwidth", {c.device.id for c in clusters}),
+        *_keys("workload_scale", {w.name for w in workloads}),
+        *_keys("link_efficiency", {c.intra.kind for c in clusters if c.devices > 1}
+               | {c.inter.kind for c in clusters if c.nodes > 1}),
+    ]  # fmt: skip
+    for field in ("compute", "bandwidth", "host_seconds", "step_seconds"):
+        found += _keys(f"framework.{field}", frameworks)
+    found += [Parameter(name) for name in _scalars(jobs)]
+    return tuple(found)
+
+
+def _scalars(jobs: Jobs) -> list[str]:
+    plans = jobs.plans
+    names = ["launch_seconds", "tile", "wave_flops_per_element", "layer_power"]
+    if (plans.dp > 1).any():
+        names += ["overlap_power", "bucket_share"]
+    if (plans.zero_stage > 2).any():
+        names.append("shard_power")
+    if (plans.pp > 1).any():
+        names.append("point_to_point_exposed")
+    if (plans.ep > 1).any():
+        names.append("expert_exposed")
+    if any(c.nodes > 1 for c in jobs.clusters):
+        names.append("straggler_share")
+    if (plans.sync == 3).any():
+        names.append("dataparallel_contention")
+    if ((plans.sync == 1) | (plans.sync == 2)).any():
+        names.append("server_power")
+    return names
+
+
+def _kinds(family: str, kinds: Iterable[int]) -> list[Parameter]:
+    return [Parameter(family, str(KINDS[int(k)])) for k in kinds]
+
+
+def _keys(family: str, keys: Iterable[str]) -> list[Parameter]:
+    return [Parameter(family, key) for key in sorted(keys)]
+
+
+def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArray) -> Constants:
+    """Return the constants with each parameter multiplied by exp(theta), theta of shape (p,)."""
+    mappings = {name: dict(getattr(constants, name)) for name in _MAPPINGS}
+    frameworks = dict(constants.frameworks)
+    scalars: dict[str, float] = {}
+    for parameter, value in zip(parameters, np.exp(theta), strict=True):
+        family, key = parameter.family, parameter.key
+        if family in mappings:
+            old = mappings[family].get(key, _default(family))
+            mappings[family][key] = old * float(value)
+        elif family.startswith("framework."):
+            field = family.partition(".")[2]
+            profile = frameworks[key]
+            frameworks[key] = replace(profile, **{field: getattr(profile, field) * float(value)})
+        else:
+            low, high = BOUNDS.get(family, (0.0, float("inf")))
+            scalars[family] = float(np.clip(getattr(constants, family) * value, low, high))
+    changes: dict[str, Any] = {**mappings, **scalars}
+    return replace(constants, frameworks=frameworks, **changes)
+
+
+def _default(family: str) -> float:
+    return {"generation_factor": 0.85, "link_efficiency": 0.5}.get(family, 1.0)

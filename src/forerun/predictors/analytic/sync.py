@@ -1,0 +1,172 @@
+"""Synchronisation of replicas: collectives of gradients and parameters, parameter servers.
+
+Volumes: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (bucketed all-reduce hidden behind
+backward). Experts have fewer replicas than the rest of a model, on other ranks, so their gradients
+travel in collectives of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.plan import SYNC
+from forerun.predictors.analytic import collectives
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.memory import (
+    expert_spread,
+    gradient_bytes,
+    local_params,
+    micro_batches,
+)
+from forerun.predictors.analytic.rows import Rows
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Replicas of some parameters: how many ranks, how many of them in a node, parameters on one.
+
+    Ranks are laid tp first, then cp, dp and pp.
+    """
+
+    ranks: FloatArray
+    per_node: FloatArray
+    params: FloatArray
+
+
+def replica_groups(rows: Rows) -> tuple[Group, ...]:
+    """Return the groups that reduce gradients: the dense parameters', and the experts'."""
+    return rows.once("replica_groups", _replica_groups)
+
+
+def _replica_groups(rows: Rows) -> tuple[Group, ...]:
+    plan, node = rows.plan, rows.node["node_devices"]
+    first, last, expert, _ = local_params(rows)
+    ranks = plan["dp"] * plan["cp"]
+    dense = Group(ranks, np.clip(np.floor(node / plan["tp"]), 1.0, ranks), np.maximum(first, last))
+    if not np.any(expert > 0):
+        return (dense,)
+    spread = expert_spread(rows)
+    copies = np.maximum(ranks * plan["tp"] / spread, 1.0)
+    return dense, Group(copies, np.clip(np.floor(node / spread), 1.0, copies), expert)
+
+
+def synchronisation(
+    rows: Rows, compute: FloatArray, grad_bytes: FloatArray, constants: Constants
+) -> tuple[FloatArray, FloatArray]:
+    """Return seconds that (collectives, parameter servers) add to the step, each (n,).
+
+    compute: seconds of the step without them. grad_bytes: the framework's bytes of a gradient.
+    """
+    plan = rows.plan
+    exposed = np.zeros(len(rows))
+    backward = rows.key["layer_backward"] + rows.key["layer_recompute"]
+    window = np.minimum(backward / plan["pp"], compute)
+    for group in replica_groups(rows):
+        exposed = exposed + _exposed(rows, group, compute, window, grad_bytes, constants)
+    if np.any(rows.work["sparse_params"] > 0):
+        exposed = exposed + _lookups(rows, replica_groups(rows)[0])
+    collective = np.where(rows.sync == SYNC.index("allreduce"), exposed, 0.0)
+    if not np.any(rows.sync > 0):
+        return collective, np.zeros(len(rows))
+    params = sum((g.params for g in replica_groups(rows)), np.zeros(len(rows)))
+    size = params * gradient_bytes(rows, grad_bytes)
+    one_process = np.where(
+        rows.sync == SYNC.index("dataparallel"), _one_process(rows, np.asarray(size)), 0.0
+    )
+    return collective + one_process, _servers(rows, compute, np.asarray(size), constants)
+
+
+def _exposed(
+    rows: Rows, group: Group, compute: FloatArray, window: FloatArray, grad_bytes: FloatArray,
+    constants: Constants,
+) -> FloatArray:  # fmt: skip
+    """Return seconds that a group's collectives add to the step, (n,).
+
+    Stage 0 all-reduces gradients once a step behind the last backward. Stage 1 reduce-scatters
+    them there and gathers parameters after the update. Stage 2 keeps gradients sharded, so it
+    reduce-scatters in every micro-batch. Stage 3 also gathers parameters in every forward and
+    backward. Each bucket, or each layer in stage 3, pays its latency.
+    """
+    stage, m = rows.plan["zero_stage"], micro_batches(rows)
+    size = group.params * gradient_bytes(rows, grad_bytes) * rows.work["trained_share"]
+    weights = group.params * rows.work["activation_bytes"]
+    buckets = np.maximum(size / constants.bucket_bytes, 1.0)
+    link = _link(rows, buckets)
+    reduce = collectives.all_reduce(size, group.ranks, group.per_node, *link)
+    scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
+    gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
+    times = np.where(stage == 2, m, 1.0)
+    traffic = np.where(stage >= 1, scatter * times, reduce)
+    behind = window * times
+    hidden = collectives.p_norm(behind, traffic, constants.overlap_power) - behind
+    hidden = hidden + constants.bucket_share * traffic / times
+    result = hidden + np.where(stage >= 1, constants.gather_exposed * gather, 0.0)
+    if np.any(stage >= 3):
+        layers = np.maximum(rows.work["layers"], 1.0)
+        link = _link(rows, layers)
+        gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
+        scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
+        moved = m * (2.0 * gather + scatter)
+        fsdp = collectives.p_norm(compute, moved, constants.shard_power) - compute
+        result = np.where(stage >= 3, fsdp, result)
+    return np.where(group.ranks > 1, result, 0.0)
+
+
+def _link(
+    rows: Rows, messages: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return the links, the latency counted once for each of the messages that share a volume."""
+    node = rows.node
+    return (
+        node["intra_latency"] * messages, node["intra_rate"],
+        node["inter_latency"] * messages, node["inter_rate"],
+    )  # fmt: skip
+
+
+def _lookups(rows: Rows, group: Group) -> FloatArray:
+    """Return seconds in which rows of spread embedding tables reach their samples and back.
+
+    One all-to-all forward and one backward (Naumov et al. 2020, DLRM's hybrid parallelism).
+    """
+    samples = rows.plan["global_batch"] / np.maximum(group.ranks, 1.0)
+    size = samples * rows.work["looked_up"] * rows.work["activation_bytes"]
+    link = _link(rows, np.ones(len(rows)))
+    return np.asarray(2.0 * collectives.all_to_all(size, group.ranks, group.per_node, *link))
+
+
+def _one_process(rows: Rows, size: FloatArray) -> FloatArray:
+    """Return seconds in which one process broadcasts weights and reduces gradients over a tree."""
+    node = rows.node
+    rate = np.maximum(node["host_rate"], node["intra_rate"])
+    return 2.0 * np.log2(np.maximum(rows.plan["dp"], 1.0)) * size / rate
+
+
+def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Constants) -> FloatArray:
+    """Return seconds that parameter servers add (equation 2.8 of KDD 2015, as a roofline).
+
+    Synchronous, for W bytes and R workers: T_ps = max(2 W / bw, R 2 W / (N_ps bw)) + latency.
+    Asynchronous: a worker's turn takes its compute and its own exchange, R workers take turns
+    side by side, and the servers carry one update in 2 W / (N_ps bw) at best. A server has the
+    whole network of its node.
+    """
+    node = rows.node
+    across = node["nodes"] > 1
+    rate = np.where(across, node["inter_rate"], node["intra_rate"])
+    serving = np.where(across, rate * node["node_devices"], rate)
+    latency = np.where(across, node["inter_latency"], node["intra_latency"])
+    servers = np.maximum(rows.plan["servers"], 1.0)
+    workers = np.maximum(rows.plan["dp"], 1.0)
+    alone = 2.0 * size / rate + 2.0 * latency
+    service = 2.0 * size / (servers * serving)
+    together = np.maximum(alone, workers * service)
+    added = np.where(rows.sync == SYNC.index("ps-sync"), together, 0.0)
+    turn = (compute + alone) / workers
+    joined = collectives.p_norm(turn, service, constants.server_power)
+    # Every other part of an asynchronous step is divided by the workers; this is the rest.
+    is_async = rows.sync == SYNC.index("ps-async")
+    return np.where(is_async, joined - compute / workers, added)

@@ -1,0 +1,136 @@
+"""Calibration finds constants that runs identify, and leaves the others at their priors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forerun.domain.plan import Plan
+from forerun.errors import RequestError
+from forerun.predictors.analytic import AnalyticPredictor, Constants
+from forerun.predictors.analytic.calibration import fit_runs
+from forerun.predictors.analytic.calibration.applying import unidentified
+from forerun.predictors.analytic.calibration.parameters import moved, parameters_for
+from forerun.tables import Jobs, Runs
+from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs
+from tests.predictors.analytic.physics import transformer
+
+
+def medians(constants: Constants, jobs: Jobs) -> np.ndarray:
+    """Return the median steps of jobs under constants."""
+    return AnalyticPredictor(constants).predict(jobs, detail=False).seconds[:, 1]
+
+
+def lived(jobs: Jobs, truth: Constants, noise: float = 0.0, seed: int = 0) -> Runs:
+    """Return runs as a world with other constants would give them."""
+    rng = np.random.default_rng(seed)
+    seconds = medians(truth, jobs) * np.exp(rng.normal(0, noise, len(jobs)))
+    return tiny_runs(jobs, step_time_s=seconds)
+
+
+def other_world() -> Constants:
+    """Return constants of a world with slower products and links."""
+    prior = Constants()
+    return replace(
+        prior,
+        tensor_efficiency={**prior.tensor_efficiency, "matmul": 0.45},
+        link_efficiency={**prior.link_efficiency, "nvlink": 0.35, "ethernet": 0.2},
+    )
+
+
+def test_a_fit_foresees_jobs_of_its_world_that_it_has_not_seen() -> None:
+    """Fitted on half the jobs of another world, it is within 3 % on the other half."""
+    jobs = tiny_jobs()
+    order = np.random.default_rng(1).permutation(len(jobs))
+    taught, asked = np.sort(order[::2]), np.sort(order[1::2])
+    truth = other_world()
+    fitted = AnalyticPredictor().fit(lived(jobs, truth).take(taught))
+    found = fitted.predict(jobs.take(asked)).seconds[:, 1]
+    expected = medians(truth, jobs.take(asked))
+    blind = medians(Constants(), jobs.take(asked))
+    assert np.median(np.abs(found / expected - 1)) < 0.03
+    assert np.median(np.abs(blind / expected - 1)) > 0.10
+
+
+def test_bands_narrow_with_runs_and_widen_away_from_them() -> None:
+    """No runs: wide. Twenty: narrow on that device and framework, and wide again on another."""
+    jobs = tiny_jobs()
+    blind = AnalyticPredictor()
+    fitted = blind.fit(lived(jobs, other_world(), noise=0.03))
+
+    def width(predictor: AnalyticPredictor, asked: Jobs) -> float:
+        rows = predictor.predict(asked).seconds
+        return float(np.median(rows[:, 2] / rows[:, 0]))
+
+    stranger = tiny_cluster(2, 4)
+    stranger = replace(stranger, device=replace(stranger.device, id="another", generation="new"))
+    elsewhere = tiny_jobs((stranger,))
+    assert width(fitted, jobs) < 0.6 * width(blind, jobs)
+    assert width(fitted, elsewhere) > 1.3 * width(fitted, jobs)
+    assert fitted.predict(elsewhere).distance.min() > fitted.predict(jobs).distance.max()
+
+
+def test_distance_is_one_for_physics_alone_and_near_zero_beside_runs() -> None:
+    """The figure that a person is shown keeps its legend."""
+    jobs = tiny_jobs((tiny_cluster(1, 4),))
+    runs = lived(jobs, other_world())
+    assert AnalyticPredictor().predict(jobs).distance == pytest.approx(1.1)  # two doublings
+    assert AnalyticPredictor().fit(runs).predict(jobs).distance.max() < 0.35
+
+
+def test_a_wild_run_does_not_move_the_fit() -> None:
+    """One run of thirty that took fifty times as long moves the median by less than 5 %."""
+    jobs = tiny_jobs()
+    runs = lived(jobs, other_world(), noise=0.02)
+    seconds = runs.step_seconds().copy()
+    seconds[3] *= 50
+    wild = Runs(runs.jobs, runs.table.with_columns(step_time_s=seconds))
+    calm, shaken = (AnalyticPredictor().fit(r).predict(jobs).seconds[:, 1] for r in (runs, wild))
+    assert np.median(np.abs(shaken / calm - 1)) < 0.05
+
+
+def test_what_runs_do_not_speak_of_stays_at_its_prior() -> None:
+    """Runs on one device leave links and expert traffic alone, and say so."""
+    jobs = tiny_jobs((tiny_cluster(1, 1),))
+    fit = fit_runs(Constants(), lived(jobs, other_world()), medians)
+    names = {p.name for p in fit.parameters}
+    assert not any(name.startswith("link_efficiency") for name in names)
+    assert "expert_exposed" not in names
+    loose = unidentified(fit)
+    still = [t for p, t in zip(fit.parameters, fit.theta, strict=True) if p.name in loose]
+    assert loose
+    assert np.abs(still).max() < 0.15
+
+
+def test_no_step_of_zero_moves_anything() -> None:
+    """The parameters at zero are the constants themselves."""
+    jobs = Jobs.of(list(tiny_jobs()))
+    parameters = parameters_for(jobs)
+    same = moved(Constants(), parameters, np.zeros(len(parameters)))
+    assert np.allclose(medians(same, jobs), medians(Constants(), jobs), rtol=1e-12)
+
+
+def test_runs_without_a_measured_step_are_refused_with_words() -> None:
+    """Runs that all ran out of memory teach no speed."""
+    runs = tiny_runs(tiny_jobs())
+    dead = Runs(runs.jobs, runs.table.with_columns(status=np.full(len(runs), "oom", dtype=object)))
+    with pytest.raises(RequestError, match="measured step"):
+        AnalyticPredictor().fit(dead)
+
+
+def test_three_runs_sharpen_a_workload_of_ones_own() -> None:
+    """After three runs of a model the fourth is within 10 % where physics alone was 40 % off."""
+    workload = transformer(name="mine")
+    cluster = tiny_cluster(1, 4)
+    plans = [Plan(dp=4, micro_batch=m, global_batch=4 * m * k) for m, k in ((1, 1), (2, 1), (4, 2))]
+    truth = replace(Constants(), tensor_efficiency={**Constants().tensor_efficiency, "matmul": 0.4})
+    from forerun.domain.job import Job
+
+    three = Jobs.of([Job(workload, cluster, plan) for plan in plans])
+    fourth = Jobs.of([Job(workload, cluster, Plan(dp=2, tp=2, micro_batch=4, global_batch=64))])
+    fitted = AnalyticPredictor().fit(lived(three, truth))
+    error = abs(fitted.predict(fourth).seconds[0, 1] / medians(truth, fourth)[0] - 1)
+    blind = abs(medians(Constants(), fourth)[0] / medians(truth, fourth)[0] - 1)
+    assert error < 0.10 < blind
