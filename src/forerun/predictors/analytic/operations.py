@@ -191,9 +191,9 @@ def _cut(columns: OpColumns, keys: Keys, constants: Constants) -> tuple[FloatArr
 def matrix_fill(workload: Workload, device: Device, keys: Keys, constants: Constants) -> FloatArray:
     """Return the share of its best rate that each matrix product reaches by its size, (k, ops).
 
-    Two effects: a dimension d of the product fills a tile by d / (d + tile), and the product's
-    output elements fill the device's units by e / (e + wave). Both grow with batch and hidden
-    size and are 1 for operations that are no matrix products.
+    1 / fill = 1 + tile/m + tile/n + tile/2k + wave/elements: what is lost at the edges of tiles, at
+    the start of the reduction and in the last wave of output over the device's units. The losses
+    add, so that time never falls when a product grows. 1 for what is no matrix product.
     """
     columns = workload.graph.columns
     m, n, k, groups = (columns.dims[:, i] for i in range(4))
@@ -210,17 +210,13 @@ def matrix_fill(workload: Workload, device: Device, keys: Keys, constants: Const
     cols = n / np.where(cut_n, tp, 1.0)
     inner = k * np.where(reduction, samples, 1.0) / np.where(cut_other & ~reduction, tp, 1.0)
     copies = groups * np.where(attention, samples / tp, 1.0)
-    tile = constants.tile
-    thin = (rows / (rows + tile)) * (cols / (cols + tile)) * (inner / (inner + tile / 2))
     # Grouped convolutions are thin by nature: their class efficiency already says so.
-    thin = np.where(IS_GROUPED[columns.kind], 1.0, thin)
-    wave = device.flops(workload.precision) / constants.wave_flops_per_element
+    tile = np.where(IS_GROUPED[columns.kind], 0.0, constants.tile)
     # A weight gradient's small output is filled by splitting its long reduction.
-    elements = (
-        rows
-        * cols
-        * copies
-        * np.where(reduction, np.maximum(inner / constants.split_reduction, 1.0), 1.0)
-    )
-    fill: FloatArray = np.where(is_product, thin * elements / (elements + wave), 1.0)
-    return np.maximum(fill, 1e-3)
+    split = np.where(reduction, np.maximum(inner / constants.split_reduction, 1.0), 1.0)
+    elements = rows * cols * copies * split
+    wave = device.flops(workload.precision) / constants.wave_flops_per_element
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost = tile / rows + tile / cols + tile / (2.0 * inner) + wave / elements
+    fill: FloatArray = np.where(is_product, 1.0 / (1.0 + lost), 1.0)
+    return np.maximum(fill, 1e-4)

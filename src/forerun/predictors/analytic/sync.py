@@ -7,6 +7,7 @@ travel in collectives of their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,11 +64,11 @@ def synchronisation(
     compute: seconds of the step without them. grad_bytes: the framework's bytes of a gradient.
     """
     plan = rows.plan
-    exposed = np.zeros(len(rows))
     backward = rows.key["layer_backward"] + rows.key["layer_recompute"]
     window = np.minimum(backward / plan["pp"], compute)
-    for group in replica_groups(rows):
-        exposed = exposed + _exposed(rows, group, compute, window, grad_bytes, constants)
+    each = gradient_bytes(rows, grad_bytes) * rows.work["trained_share"]
+    traffic = [_traffic(rows, group, each, constants) for group in replica_groups(rows)]
+    exposed = _exposed(rows, compute, window, traffic, constants)
     if np.any(rows.work["sparse_params"] > 0):
         exposed = exposed + _lookups(rows, replica_groups(rows)[0])
     collective = np.where(rows.sync == SYNC.index("allreduce"), exposed, 0.0)
@@ -81,40 +82,62 @@ def synchronisation(
     return collective + one_process, _servers(rows, compute, np.asarray(size), constants)
 
 
-def _exposed(
-    rows: Rows, group: Group, compute: FloatArray, window: FloatArray, grad_bytes: FloatArray,
-    constants: Constants,
-) -> FloatArray:  # fmt: skip
-    """Return seconds that a group's collectives add to the step, (n,).
+@dataclass(frozen=True)
+class Traffic:
+    """Seconds of a group's collectives, each (n,).
 
-    Stage 0 all-reduces gradients once a step behind the last backward. Stage 1 reduce-scatters
-    them there and gathers parameters after the update. Stage 2 keeps gradients sharded, so it
-    reduce-scatters in every micro-batch. Stage 3 also gathers parameters in every forward and
-    backward. Each bucket, or each layer in stage 3, pays its latency.
+    hidden: those that backward may hide, in one round (a step, or a micro-batch in stage 2).
+    after: those that follow the update. sharded: all of stage 3, in one step.
     """
-    stage, m = rows.plan["zero_stage"], micro_batches(rows)
-    size = group.params * gradient_bytes(rows, grad_bytes) * rows.work["trained_share"]
-    weights = group.params * rows.work["activation_bytes"]
-    buckets = np.maximum(size / constants.bucket_bytes, 1.0)
-    link = _link(rows, buckets)
+
+    hidden: FloatArray
+    after: FloatArray
+    sharded: FloatArray
+
+
+def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -> Traffic:
+    """Return what a group of replicas sends; `each` is the bytes of one gradient, (n,).
+
+    Stage 0 all-reduces gradients once a step. Stage 1 reduce-scatters them and gathers parameters
+    after the update. Stage 2 keeps gradients sharded, so it reduce-scatters in every micro-batch.
+    Stage 3 also gathers parameters in every forward and backward. Each bucket, or each layer in
+    stage 3, pays its latency.
+    """
+    stage = rows.plan["zero_stage"]
+    size, weights = group.params * each, group.params * rows.work["activation_bytes"]
+    link = _link(rows, np.maximum(size / constants.bucket_bytes, 1.0))
+    many = group.ranks > 1
     reduce = collectives.all_reduce(size, group.ranks, group.per_node, *link)
     scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
     gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
-    times = np.where(stage == 2, m, 1.0)
-    traffic = np.where(stage >= 1, scatter * times, reduce)
-    behind = window * times
-    hidden = collectives.p_norm(behind, traffic, constants.overlap_power) - behind
-    hidden = hidden + constants.bucket_share * traffic / times
-    result = hidden + np.where(stage >= 1, constants.gather_exposed * gather, 0.0)
+    hidden = np.where(many, np.where(stage >= 1, scatter, reduce), 0.0)
+    after = np.where(many & (stage >= 1), constants.gather_exposed * gather, 0.0)
+    sharded = np.zeros(len(rows))
     if np.any(stage >= 3):
-        layers = np.maximum(rows.work["layers"], 1.0)
-        link = _link(rows, layers)
+        link = _link(rows, np.maximum(rows.work["layers"], 1.0))
         gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
         scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
-        moved = m * (2.0 * gather + scatter)
+        sharded = np.where(many, micro_batches(rows) * (2.0 * gather + scatter), 0.0)
+    return Traffic(hidden, after, sharded)
+
+
+def _exposed(
+    rows: Rows, compute: FloatArray, window: FloatArray, traffic: Sequence[Traffic],
+    constants: Constants,
+) -> FloatArray:  # fmt: skip
+    """Return seconds that all groups' collectives, one after another, add to the step, (n,)."""
+    stage = rows.plan["zero_stage"]
+    rounds = np.where(stage == 2, micro_batches(rows), 1.0)
+    one = np.asarray(sum((t.hidden for t in traffic), np.zeros(len(rows))))
+    behind = window * rounds
+    joined = collectives.p_norm(behind, one * rounds, constants.overlap_power)
+    result = joined - behind + constants.bucket_share * one
+    result = result + sum((t.after for t in traffic), np.zeros(len(rows)))
+    if np.any(stage >= 3):
+        moved = np.asarray(sum((t.sharded for t in traffic), np.zeros(len(rows))))
         fsdp = collectives.p_norm(compute, moved, constants.shard_power) - compute
         result = np.where(stage >= 3, fsdp, result)
-    return np.where(group.ranks > 1, result, 0.0)
+    return result
 
 
 def _link(
