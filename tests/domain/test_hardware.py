@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,12 +87,20 @@ def test_wide_precisions_are_never_taken_for_narrow_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "has"),
-    [({"fp32": 1e13, "fp16": 3e13}, True), ({"fp32": 1e13, "fp16": 2e13}, False),
-     ({"fp32": 1e13, "bf16": 9e13}, True), ({"bf16": 9e13}, False)],
+    ("kind", "generation", "precision", "has"),
+    [("gpu", "ampere", "bf16", True), ("gpu", "ampere", "tf32", True),
+     ("gpu", "ampere", "fp32", False), ("gpu", "ada", "fp16", True),
+     ("gpu", "turing", "fp16", True), ("gpu", "turing", "bf16", False),
+     ("gpu", "pascal", "fp16", False), ("gpu", "cdna2", "fp32", True),
+     ("gpu", "hopper", "fp64", False), ("tpu", "tpuv4", "fp32", True),
+     ("cpu", "zen4", "bf16", False)],
 )  # fmt: skip
-def test_tensor_cores_are_seen_by_their_rate(rates: dict[str, float], has: bool) -> None:
-    assert device(**rates).has_tensor_cores() is has
+def test_matrix_units_are_told_by_generation_and_precision(
+    kind: str, generation: str, precision: str, has: bool
+) -> None:
+    """The ratio of rates does not tell: a consumer card's units are as slow as its vector ones."""
+    made = replace(device(fp32=1e13, fp16=1e13), kind=kind, generation=generation)
+    assert made.has_matrix_unit(precision) is has
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from forerun.domain.workload import LayerShape, Workload
 from forerun.errors import RequestError
 
 LINK = Link("nvlink", 1e-6, 1e11)
-DEVICE = Device("d", "D", "v", "gpu", "g", 2020, 1e9, 1e11, {"fp32": 1e13}, 1, 1, 1, 1, 8)
+DEVICE = Device(
+    "d", "D", "v", "gpu", "g", 2020, 1e9, 1e11, {"fp32": 1e13, "bf16": 1e13}, 1, 1, 1, 1, 8
+)
 CLUSTER = Cluster("2x4xd", DEVICE, 2, 4, LINK, LINK)
 MODEL = Workload(
     "model", Graph(()), LayerShape(layers=6, heads=12, kv_heads=4, experts=6), seq_len=20
@@ -100,3 +102,17 @@ def test_notes_of_workload_and_cluster_are_passed_on() -> None:
         Plan(dp=8, global_batch=8),
     )  # fmt: skip
     assert job.warnings == ("bounded", "old price")
+
+
+@pytest.mark.parametrize(
+    ("precision", "rates", "words"),
+    [("fp8", {"fp32": 1e13, "bf16": 4e13}, "states no fp8 rate: it is counted at its bf16 rate"),
+     ("bf16", {"fp32": 1e13}, "states no bf16 rate: it is counted at its fp32 rate"),
+     ("bf16", {"fp32": 1e13, "bf16": 1e13, "fp16": 8e13}, "no fast bf16 arithmetic; fp16")],
+)  # fmt: skip
+def test_a_precision_that_the_device_lacks_is_never_substituted_in_silence(
+    precision: str, rates: dict[str, float], words: str
+) -> None:
+    cluster = replace(CLUSTER, device=replace(DEVICE, peak_flops=rates))
+    (note,) = Job(MODEL.with_(precision=precision), cluster, Plan(dp=8, global_batch=64)).warnings
+    assert words in note

@@ -7,10 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
+from forerun.domain.job import Job
 from forerun.domain.plan import RECOMPUTE, Plan
-from forerun.domain.plan_columns import OK, Limits, PlanColumns, plan_problems
+from forerun.domain.plan_columns import HEADS, OK, PROBLEMS, Limits, PlanColumns, plan_problems
+from forerun.domain.workload import LayerShape, Workload
 from forerun.errors import RequestError
-from forerun.search.space import Space
+from forerun.search.space import RULES, Space, default_micro_batches, rule_words
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
 WORKLOAD = tiny_workload(layers=6)
@@ -87,6 +89,87 @@ def test_a_workload_without_heads_or_layers_is_data_parallel_only() -> None:
     assert set(plans.tp) == {1}
     assert set(plans.pp) == {1}
     assert set(plans.dp) == {8}
+
+
+FIXED = (
+    {"sync": "ps-sync"}, {"sync": "ps-async", "parameter_servers": 2}, {"sync": "dataparallel"},
+    {"sync": "ps-sync", "recompute": "full"}, {"sync": "ps-sync", "zero_stage": 1},
+    {"sync": "ps-sync", "tp": 2}, {"vpp": 2}, {"vpp": 3}, {"pp": 2}, {"pp": 3, "zero_stage": 3},
+    {"cp": 2}, {"ep": 2}, {"ep": 3}, {"tp": 2}, {"tp": 8, "sequence_parallel": True}, {"dp": 1},
+    {"dp": 3}, {"dp": 2, "tp": 2}, {"micro_batch": 3}, {"micro_batch": 64}, {"zero_stage": 3},
+    {"sequence_parallel": True}, {"memory_format": "nhwc"}, {"parameter_servers": 3}, {},
+)  # fmt: skip
+MIXTURE = tiny_workload("tiny-mixture", layers=6, seq_len=4096).with_(
+    shape=LayerShape(layers=6, hidden=256, heads=8, kv_heads=4, ffn=1024, vocab=1000, experts=4,
+                     experts_per_token=2, moe_layers=6),
+)  # fmt: skip
+PLAIN = tiny_workload("tiny-plain").with_(shape=LayerShape())
+
+
+@pytest.mark.parametrize("fixed", FIXED, ids=str)
+@pytest.mark.parametrize("workload", [WORKLOAD, MIXTURE, PLAIN], ids=lambda w: w.name)
+def test_every_enumerated_plan_is_a_job_on_its_cluster(
+    workload: Workload, fixed: dict[str, object]
+) -> None:
+    """Whatever is fixed, each plan of a cluster is legal on it, keeps the field, and is there once."""
+    clusters = tuple(tiny_cluster(n, d) for n, d in ((1, 1), (1, 4), (2, 2), (3, 2), (2, 8)))
+    asked = space(workload=workload, clusters=clusters, fixed=fixed)
+    for plans, positions, refused in asked.worlds():
+        listed = [plans[i] for i in range(len(plans))]
+        assert len(set(listed)) == len(listed)
+        assert listed or refused, "nothing is enumerated and nothing says why"
+        assert all(count > 0 for count in refused.values())
+        for position in positions:
+            for plan in listed[:: max(1, len(listed) // 60)]:
+                Job(workload, clusters[position], plan)  # raises where it is not legal
+                assert all(getattr(plan, name) == value for name, value in fixed.items())
+
+
+def test_one_process_is_not_spread_over_nodes() -> None:
+    """One process, dataparallel, is enumerated on one node, and refused with its reason on two."""
+    asked = space(clusters=(tiny_cluster(1, 4), tiny_cluster(2, 2)), fixed={"sync": "dataparallel"})
+    found = {positions[0]: (len(plans), refused) for plans, positions, refused in asked.worlds()}
+    assert found[0][0] > 0
+    assert found[1][0] == 0
+    assert any("one node" in reason for reason in found[1][1])
+
+
+def test_what_is_looked_at_is_counted_once() -> None:
+    """Refused plans are distinct ones: with three heads only the 24 splits by tp 2 and 4 are out."""
+    odd = WORKLOAD.with_(shape=LayerShape(layers=1, hidden=256, heads=3))
+    plans, refused = space(
+        workload=odd, fixed={"zero_stage": 0, "recompute": "none"}, global_batches=(16,)
+    ).plans(4)
+    # dp x tp = 2 x 2 and 1 x 4, micro-batch 1, 2, 4, with and without sequence parallelism
+    assert refused == {RULES[HEADS]: 2 * 3 * 2}
+    assert len(plans) == 3
+
+
+def test_every_rule_has_words_that_fit_all_plans() -> None:
+    """No rule is told with a hole in it."""
+    words = [rule_words(code) for code in range(1, len(PROBLEMS))]
+    assert len(set(words)) == len(words)
+    for text in words:
+        assert not set("{};") & set(text)
+        assert "= cp" not in text
+        assert "  " not in text
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "most"), [(8192, 32), (2048, 128), (512, 512), (128, 1024), (0, 1024), (10**6, 1)]
+)
+def test_micro_batches_are_capped_by_tokens(seq_len: int, most: int) -> None:
+    """Short sequences come in large micro-batches; there is always one of a sample."""
+    sizes = default_micro_batches(WORKLOAD.with_(seq_len=seq_len))
+    assert sizes[0] == 1
+    assert sizes[-1] == most
+    assert len(sizes) <= 11
+
+
+def test_no_micro_batch_is_larger_than_the_global_batch() -> None:
+    """What no plan could use is not looked at."""
+    assert default_micro_batches(WORKLOAD, 48)[-1] == 32
+    assert default_micro_batches(WORKLOAD, 1) == (1,)
 
 
 def test_an_empty_space_is_a_wrong_request() -> None:

@@ -13,9 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from forerun.domain.forecast import Forecast
 from forerun.domain.objective import Preemption
+from forerun.domain.quantiles import Z95
 from forerun.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 FloatArray = NDArray[np.float64]
+# A run that losses lengthen more than this does not finish in any sense that serves a person.
+MOST_WALL_FACTOR = 20.0
+_EXPONENT = 100.0  # far beyond any job worth running: keeps exponentials finite
 
 
 @dataclass(frozen=True)
@@ -72,19 +76,53 @@ class Estimate:
 def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
     """Return expected wall time over undisturbed time on spot machines, shape of `nodes`.
 
+    Infinite where it passes `MOST_WALL_FACTOR`: such a job does not finish in any useful sense.
+
     Any node's loss stops the job. Source: Daly 2006, "A higher order estimate of the optimum
     checkpoint interval", complete model: E/T = (M/c) e^(R/M) (e^((c+d)/M) - 1), with M the mean
     time between losses, c the interval, d the checkpoint's time and R the restart's.
     """
-    nodes = np.asarray(nodes, dtype=np.float64)
     interval, write = preemption.checkpoint_interval_seconds, preemption.checkpoint_seconds
-    losses_per_second = nodes * preemption.rate_per_node_hour / SECONDS_PER_HOUR
-    # Capped far beyond any job worth running, so that days and dollars stay finite numbers.
-    x = np.minimum(losses_per_second * (interval + write), 300.0)
-    y = np.minimum(losses_per_second * preemption.restart_seconds, 100.0)
+    rate = _losses_per_second(nodes, preemption)
+    x = np.minimum(rate * (interval + write), _EXPONENT)
+    y = np.minimum(rate * preemption.restart_seconds, _EXPONENT)
     with np.errstate(divide="ignore", invalid="ignore"):
-        factor = np.exp(y) * np.expm1(x) / (losses_per_second * interval)
-    return np.where(losses_per_second > 0, factor, (interval + write) / interval)
+        factor = np.exp(y) * np.expm1(x) / (rate * interval)
+    factor = np.where(rate > 0, factor, (interval + write) / interval)
+    return np.where(factor > MOST_WALL_FACTOR, np.inf, factor)
+
+
+def preemption_spread(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
+    """Return how far the wall time on spot machines scatters about its mean, shape of `nodes`.
+
+    In seconds of undisturbed time: the relative variance of the wall time of a run is this over
+    the run's undisturbed seconds, so longer runs scatter less.
+
+    A run is a row of independent segments, each an interval and its checkpoint, done over until
+    it passes without a loss: W = (c+d) + sum of K lost pieces and restarts, K geometric. The
+    variance of a compound sum, Var W = E[K] Var[Y] + Var[K] E[Y]^2 with Y a lost piece (an
+    exponential cut at c+d) and its restart (repeated until undisturbed), is exact.
+    """
+    interval = preemption.checkpoint_interval_seconds
+    rate = _losses_per_second(nodes, preemption)
+    safe = np.where(rate > 0, rate, 1.0)
+    # All moments in units of the mean time between losses.
+    x = np.clip(safe * (interval + preemption.checkpoint_seconds), 1e-12, _EXPONENT)
+    y = np.minimum(safe * preemption.restart_seconds, _EXPONENT)
+    lost = np.expm1(x)
+    piece = 1.0 - x / lost
+    # The differences cancel where losses are rare; there the first terms of their series serve.
+    piece_variance = np.where(x < 1e-3, x * x / 12, 1.0 - x * x * np.exp(x) / lost**2)
+    restart_variance = np.where(y < 1e-3, y**3 / 3, np.expm1(2 * y) - 2 * y * np.exp(y))
+    once = piece + np.expm1(y)
+    variance = lost * (piece_variance + restart_variance) + lost * (1.0 + lost) * once**2
+    mean = lost * np.exp(y)
+    return np.where(rate > 0, variance / mean**2 * interval, 0.0)
+
+
+def _losses_per_second(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
+    nodes = np.asarray(nodes, dtype=np.float64)
+    return nodes * preemption.rate_per_node_hour / SECONDS_PER_HOUR
 
 
 def estimate_runs(
@@ -96,27 +134,51 @@ def estimate_runs(
     watts: ArrayLike,
     carbon_kg_per_kwh: ArrayLike = np.nan,
     wall_factor: ArrayLike = 1.0,
+    wall_spread_seconds: ArrayLike = 0.0,
     spot: ArrayLike = False,
 ) -> Estimates:
     """Return whole runs from step quantiles (n, 3); other arguments are (n,) or scalars.
 
-    wall_factor is `preemption_factor` for spot machines, 1 otherwise. Energy assumes boards at
-    their stated power throughout: an upper bound for most jobs.
+    wall_factor is `preemption_factor` for spot machines, 1 otherwise; infinite makes every
+    quantity of the run infinite. wall_spread_seconds is `preemption_spread`, which widens the
+    band; 0 otherwise. Energy assumes boards at their stated power throughout: an upper bound for
+    most jobs.
     """
     n = len(step_seconds)
 
     def column(values: ArrayLike) -> FloatArray:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), (n,))
 
-    run_seconds = step_seconds * (column(steps) * column(wall_factor))[:, None]
-    hours = run_seconds / SECONDS_PER_HOUR
+    undisturbed = step_seconds * column(steps)[:, None]
+    run_seconds = undisturbed * column(wall_factor)[:, None]
+    scatter = column(wall_spread_seconds)
+    if scatter.any():
+        run_seconds = _widened(run_seconds, undisturbed, scatter)
+    with np.errstate(invalid="ignore"):  # an endless run at no price
+        dollars = run_seconds / SECONDS_PER_HOUR * column(dollars_per_hour)[:, None]
     energy = run_seconds * (column(watts) / JOULES_PER_KWH)[:, None]
     return Estimates(
         steps=column(steps),
         run_seconds=run_seconds,
-        dollars=hours * column(dollars_per_hour)[:, None],
+        dollars=dollars,
         kilowatt_hours=energy,
         co2_kg=energy * column(carbon_kg_per_kwh)[:, None],
         fit_probability=fit_probability,
         spot=np.broadcast_to(np.asarray(spot, dtype=bool), (n,)),
     )
+
+
+def _widened(run: FloatArray, undisturbed: FloatArray, scatter: FloatArray) -> FloatArray:
+    """Return run seconds (n, 3) whose band also holds the chance of more or fewer losses.
+
+    The step's uncertainty and the losses are independent, so their log variances add. No run ends
+    before its undisturbed time.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost = np.log1p(scatter / undisturbed[:, 1])
+        down = np.log(undisturbed[:, 1] / undisturbed[:, 0]) / Z95
+        up = np.log(undisturbed[:, 2] / undisturbed[:, 1]) / Z95
+        low = run[:, 1] * np.exp(-Z95 * np.sqrt(down * down + lost))
+        high = run[:, 1] * np.exp(Z95 * np.sqrt(up * up + lost))
+    wide = np.stack([np.maximum(low, undisturbed[:, 0]), run[:, 1], high], axis=1)
+    return np.where(np.isfinite(run), wide, run)

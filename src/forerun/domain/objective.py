@@ -49,7 +49,7 @@ class Objective:
         deadline_seconds, budget_dollars: limits on the whole run, None for none.
         confidence: probability with which deadline and budget must be met.
         fit_confidence: probability with which the job must fit in memory.
-        market: prices to use: on-demand, spot, or any (the cheaper for each job).
+        market: on-demand, spot, or any (each job may be run at either; the aim and the limits choose).
     """
 
     aim: str = "cost"

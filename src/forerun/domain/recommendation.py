@@ -19,15 +19,37 @@ class Option:
     misses: Mapping[str, str] = field(default_factory=dict)
     chance: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is worth knowing of the workload, the cluster, the plan and the forecast."""
+        forecast = self.estimate.forecast
+        said = () if forecast is None else forecast.warnings
+        return tuple(dict.fromkeys((*self.job.warnings, *said)))
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """The cluster's price on the market of the estimate; None where it is not known."""
+        cluster = self.job.cluster
+        return cluster.spot_dollars_per_hour if self.estimate.spot else cluster.dollars_per_hour
+
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a job (or a whole cluster: plan given as text) is out, and how many share the reason."""
+    """Why a job (or a whole cluster: plan given as text) is out.
+
+    Attributes:
+        cluster, plan: the example, as text.
+        reason: why, with the example's own figures.
+        count: plans that share the limit; it stands on the limit's first example, the others
+            have 0, so that counts add up to all that was refused.
+        limit: the limit that is broken, in words that its examples share.
+    """
 
     cluster: str
     plan: str
     reason: str
     count: int = 1
+    limit: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +63,7 @@ class Recommendation:
         near_misses: where nothing qualifies, the options that came nearest.
         considered, legal, fitting, qualified: how many plans got how far.
         refused_counts: reason to the number of plans it refused.
+        not_searched: where nothing qualifies, what was left out that might have, and what to do.
     """
 
     objective: Objective
@@ -57,3 +80,4 @@ class Recommendation:
     refused_counts: Mapping[str, int] = field(default_factory=dict)
     alternatives: tuple[Option, ...] = ()
     seconds_taken: float = 0.0
+    not_searched: str = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from dataclasses import replace
@@ -13,13 +12,15 @@ from numpy.typing import NDArray
 from forerun.contracts import Predictor
 from forerun.domain.objective import Objective
 from forerun.domain.quantiles import probability_below
-from forerun.domain.recommendation import Option, Recommendation, Refusal
+from forerun.domain.recommendation import Option, Recommendation
 from forerun.domain.workload import Length
 from forerun.search.pareto import knee, pareto_front
-from forerun.search.reduce import DEADLINE, MEMORY, Judged, Reduction, joined, judge
+from forerun.search.reduce import Judged, Reduction, joined, judge
 from forerun.search.score import Scored, estimates_for
 from forerun.search.space import Space
-from forerun.units import format_bytes, format_dollars, format_seconds
+from forerun.search.ties import burden, simplest
+from forerun.search.words import misses, refusals
+from forerun.units import format_seconds
 
 MAX_ALTERNATIVES = 10
 MAX_NEAR = 5
@@ -38,14 +39,14 @@ def choose(
         kept = joined(reduction.kept)
         judged = judge(kept, objective)
         rows = _front(judged, energy)
-        position = _best(judged, rows, objective)
+        position = _best(kept, judged, rows, objective)
         best = _options(kept, np.array([position]), predictor, objective, length)[0]
         front = _options(kept, _thin(rows, position, max_front), predictor, objective, length)
-        others = _one_per_cluster(kept, judged)[:MAX_ALTERNATIVES]
+        others = _one_per_cluster(kept, judged, position)[:MAX_ALTERNATIVES]
         alternatives = _options(kept, others, predictor, objective, length)
     elif reduction.missed:
         missed = joined(reduction.missed)
-        order = np.argsort(judge(missed, objective).gap, kind="stable")
+        order = np.argsort(judge(missed, objective).distance, kind="stable")
         rows = _distinct_clusters(missed, order)[:MAX_NEAR]
         near = _options(missed, rows, predictor, objective, length)
     counts = {**reduction.refused_counts, **refused}
@@ -53,7 +54,7 @@ def choose(
         objective=objective,
         best=best,
         front=front,
-        refused=_refusals(reduction, objective, refused),
+        refused=refusals(reduction, objective, refused),
         near_misses=near,
         assumptions=assumptions(space, objective, length),
         prices_as_of=prices_as_of(space),
@@ -76,10 +77,10 @@ def _front(judged: Judged, energy: bool) -> NDArray[np.int64]:
     return pareto_front(*costs)
 
 
-def _best(judged: Judged, front: NDArray[np.int64], objective: Objective) -> int:
+def _best(kept: Scored, judged: Judged, front: NDArray[np.int64], objective: Objective) -> int:
     if objective.aim == "knee" and len(front):
         return int(front[knee(judged.seconds[front], judged.dollars[front])])
-    return int(np.nanargmin(judged.aim))
+    return simplest(judged.aim, burden(kept))
 
 
 def _thin(rows: NDArray[np.int64], always: int, most: int) -> NDArray[np.int64]:
@@ -93,8 +94,17 @@ def _thin(rows: NDArray[np.int64], always: int, most: int) -> NDArray[np.int64]:
     return picked
 
 
-def _one_per_cluster(kept: Scored, judged: Judged) -> NDArray[np.int64]:
-    return _distinct_clusters(kept, np.argsort(judged.aim, kind="stable"))
+def _one_per_cluster(kept: Scored, judged: Judged, best: int) -> NDArray[np.int64]:
+    """Return the best row of each cluster, best first; `best` stands for its own cluster."""
+    hard = burden(kept)
+    rows: dict[str, list[int]] = {}
+    for row, index in enumerate(kept.jobs.cluster_index):
+        rows.setdefault(kept.jobs.clusters[index].name, []).append(row)
+    picked = [
+        each[simplest(judged.aim[each], hard[each])] for each in rows.values() if best not in each
+    ]
+    picked.sort(key=lambda row: judged.aim[row])
+    return np.array([best, *picked], dtype=np.int64)
 
 
 def _distinct_clusters(scored: Scored, order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -117,14 +127,14 @@ def _options(
         return ()
     jobs = scored.jobs.take(rows)
     forecasts = predictor.predict(jobs)
-    estimates = estimates_for(jobs, forecasts, objective, length)
+    estimates = estimates_for(jobs, forecasts, objective, length, scored.estimates.spot[rows])
     options = []
     for i in range(len(rows)):
         estimate = replace(estimates[i], forecast=forecasts[i])
         options.append(
             Option(
                 jobs[i], estimate,
-                misses=_misses(scored.take(rows[i : i + 1]), objective),
+                misses=misses(scored.take(rows[i : i + 1]), objective),
                 chance=_chances(estimates.run_seconds[i], estimates.dollars[i], objective,
                                 estimate.fit_probability),
             )
@@ -141,59 +151,6 @@ def _chances(
     if objective.budget_dollars is not None:
         chance["budget"] = float(probability_below(dollars, objective.budget_dollars))
     return chance
-
-
-def _misses(one: Scored, objective: Objective) -> dict[str, str]:
-    judged = judge(one, objective)
-    return {
-        reason: _reason_words(one, judged, reason, objective)
-        for reason, mask in judged.reasons.items()
-        if mask[0]
-    }
-
-
-def _reason_words(one: Scored, judged: Judged, reason: str, objective: Objective) -> str:
-    sure = f"at {objective.confidence:.0%} confidence"
-    if reason == MEMORY:
-        device = one.jobs.clusters[one.jobs.cluster_index[0]].device
-        return (
-            f"needs {format_bytes(one.forecasts.peak_bytes[0, 1])} of"
-            f" {format_bytes(device.memory_bytes)} a device; P(fits) ="
-            f" {math.floor(100 * one.estimates.fit_probability[0])} %"
-        )
-    if reason == DEADLINE:
-        return (
-            f"takes {format_seconds(judged.seconds[0])} {sure}, the deadline is"
-            f" {format_seconds(objective.deadline_seconds or 0.0)}"
-        )
-    if objective.budget_dollars is not None and reason not in ("no price is known",):
-        return (
-            f"costs {format_dollars(judged.dollars[0])} {sure}, the budget is"
-            f" {format_dollars(objective.budget_dollars)}"
-        )
-    return reason
-
-
-def _refusals(
-    reduction: Reduction, objective: Objective, illegal: dict[str, int]
-) -> tuple[Refusal, ...]:
-    rows: list[Refusal] = []
-    for reason, examples in reduction.refused.items():
-        count = reduction.refused_counts[reason]
-        seen: set[str] = set()
-        for _, one, _ in examples:
-            job = one.jobs[0]
-            if job.cluster.name in seen or len(seen) >= 4:
-                continue
-            seen.add(job.cluster.name)
-            words = _reason_words(one, judge(one, objective), reason, objective)
-            shown = words if words == reason else f"{reason}: {words}"
-            rows.append(Refusal(job.cluster.name, str(job.plan), shown, count))
-    rows += [
-        Refusal("any", "", reason, count)
-        for reason, count in sorted(illegal.items(), key=lambda item: -item[1])
-    ]
-    return tuple(rows)
 
 
 def assumptions(space: Space, objective: Objective, length: Length) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import UnsatisfiedError
 from forerun.search.choose import choose
+from forerun.search.fixed import refuse_fixed
 from forerun.search.reduce import Reduction
 from forerun.search.score import score_space
 from forerun.search.space import Space
@@ -46,7 +47,8 @@ def recommend(
         energy: make kWh a third axis of the front.
 
     Raises:
-        RequestError: no cluster, or a length that the workload cannot be counted in.
+        RequestError: no cluster, a length that the workload cannot be counted in, or a fixed plan
+            field that no cluster can take.
     """
     started = time.perf_counter()
     batches = tuple(global_batches or default_batches(workload, fixed or {}))
@@ -55,6 +57,8 @@ def recommend(
     refused: dict[str, int] = {}
     for scored in score_space(space, predictor, objective, length, refused):
         reduction.add(scored)
+    if not reduction.considered:
+        refuse_fixed(space, refused)
     return choose(space, reduction, predictor, objective, length, refused, max_front,
                   started, energy)  # fmt: skip
 

@@ -46,15 +46,18 @@ def _three(points: FloatArray) -> NDArray[np.int64]:
 def knee(time: FloatArray, cost: FloatArray) -> int:
     """Return the position on a front (n,) where more money stops buying much time.
 
-    The point farthest below the chord between the front's two ends, both axes on a log scale
-    (Satopaa et al. 2011, "Finding a Kneedle in a haystack"). With fewer than three points, or a
-    flat front, the cheapest.
+    The point farthest below the chord between the front's two ends, in the unit square to which
+    both ranges are scaled (Satopaa et al. 2011, "Finding a Kneedle in a haystack", eq. 2 without
+    smoothing). Where no point lies below it (fewer than three points, or a front that bends outwards)
+    there is no knee, and the cheapest is returned.
+
+    The axes are linear, as in the source: hours and dollars are what a person spends, and both add
+    up. On log axes the last few per cent of time saved by doubling the price count as much as the
+    last halving of a long run, which draws the knee to the fast and dear end.
     """
-    if len(time) < 3:
+    x_span, y_span = np.ptp(time), np.ptp(cost)
+    if len(time) < 3 or x_span <= 0 or y_span <= 0:
         return int(np.argmin(cost))
-    x, y = np.log(np.maximum(time, 1e-300)), np.log(np.maximum(cost, 1e-300))
-    x_span, y_span = np.ptp(x), np.ptp(y)
-    if x_span <= 0 or y_span <= 0:
-        return int(np.argmin(cost))
-    x, y = (x - x.min()) / x_span, (y - y.min()) / y_span
-    return int(np.argmax(1.0 - x - y))
+    height = (time - time.min()) / x_span + (cost - cost.min()) / y_span
+    lowest = int(np.argmin(height))
+    return lowest if height[lowest] < 1 - 1e-9 else int(np.argmin(cost))

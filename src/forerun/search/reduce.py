@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,63 +16,83 @@ from forerun.domain.plan_columns import concatenate
 from forerun.domain.quantiles import at_probability
 from forerun.search.pareto import pareto_front
 from forerun.search.score import Scored
+from forerun.search.ties import burden, contenders
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
-# Two plans this near in a figure are a tie, and the simpler one is taken.
-TIE = 0.002
-MEMORY, DEADLINE, BUDGET, NO_PRICE, DECLINED = (
+MEMORY, DEADLINE, BUDGET, NO_PRICE, DECLINED, ENDLESS, NO_MEMORY = (
     "does not fit in memory", "misses the deadline", "exceeds the budget", "no price is known",
-    "the predictor declines",
+    "the predictor declines", "does not finish at this loss rate",
+    "the predictor says nothing of memory",
 )  # fmt: skip
+_NEAR = 8  # misses kept of each chunk
+_EXAMPLES = 4  # of a reason, kept of each chunk
+# How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
+_NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
 
 
 @dataclass(frozen=True)
 class Judged:
     """A chunk's figures at the objective's confidence, each (n,).
 
-    gap: by what factor (log) the worst limit is missed, 0 or less where all are met.
+    Attributes:
+        aim: what is minimised.
+        distance: from qualifying, to order near misses by; infinite where no change of a limit
+            would help (no price, no answer, no end).
+        reasons: for each limit which rows break it, in the order in which they are told.
+        first: position of the first reason in `reasons`, counted from 1; 0 for rows that qualify.
     """
 
     seconds: FloatArray
     dollars: FloatArray
     energy: FloatArray
     aim: FloatArray
-    gap: FloatArray
+    distance: FloatArray
     reasons: dict[str, NDArray[np.bool_]]
+    first: NDArray[np.int8]
 
     @property
     def qualified(self) -> NDArray[np.bool_]:
         """Rows that meet every limit."""
-        return np.asarray(np.logical_not(np.any(list(self.reasons.values()), axis=0)))
+        return np.asarray(self.first == 0)
 
 
 def judge(scored: Scored, objective: Objective) -> Judged:
-    """Return a chunk's figures and which limit each row breaks first."""
-    estimates = scored.estimates
-    seconds = at_probability(estimates.run_seconds, objective.confidence)
-    dollars = at_probability(estimates.dollars, objective.confidence)
-    energy = estimates.kilowatt_hours[:, 1]
+    """Return a chunk's figures at one market and which limits each row breaks."""
+    estimates, sure = scored.estimates, objective.confidence
+    endless = np.isinf(estimates.run_seconds[:, 1])
+    seconds, dollars, energy = (
+        np.where(endless, np.inf, at_probability(rows, sure)) if endless.any()
+        else at_probability(rows, sure)
+        for rows in (estimates.run_seconds, estimates.dollars, estimates.kilowatt_hours)
+    )  # fmt: skip
     needs_price = objective.aim in ("cost", "knee") or objective.budget_dollars is not None
-    fit = estimates.fit_probability
     declined = np.isnan(seconds)
+    # What has no spot price is not offered on the spot market, whatever is minimised.
+    unpriced = ~declined & np.isnan(estimates.dollars[:, 1]) & (needs_price | estimates.spot)
+    unknown = ~declined & np.isnan(estimates.fit_probability)
+    fits = estimates.fit_probability >= objective.fit_confidence
+    lost = endless & ~unpriced
     reasons = {
-        DECLINED: declined,
-        NO_PRICE: ~declined & np.isnan(dollars) & (needs_price or objective.market == "spot"),
-        MEMORY: ~declined & ~(fit >= objective.fit_confidence),
-    }
-    gap = np.where(fit >= objective.fit_confidence, 0.0, _memory_gap(scored, objective))
-    if objective.deadline_seconds is not None:
-        late = np.log(seconds / objective.deadline_seconds)
-        reasons[DEADLINE] = late > 0
-        gap = np.maximum(gap, late)
-    if objective.budget_dollars is not None:
-        over = np.log(dollars / objective.budget_dollars)
-        reasons[BUDGET] = over > 0
-        gap = np.maximum(gap, np.nan_to_num(over, nan=50.0))
+        DECLINED: declined, NO_PRICE: unpriced, NO_MEMORY: unknown,
+        MEMORY: ~declined & ~unknown & ~fits, ENDLESS: lost,
+    }  # fmt: skip
+    gaps = [np.where(fits, 0.0, _memory_gap(scored, objective))]
+    for reason, figure, limit in (
+        (DEADLINE, seconds, objective.deadline_seconds), (BUDGET, dollars, objective.budget_dollars)
+    ):  # fmt: skip
+        if limit is not None:
+            reasons[reason] = (figure > limit) & ~endless
+            with np.errstate(divide="ignore"):
+                gaps.append(np.maximum(np.log(figure / limit), 0.0))
+    broken = np.sum([gap > 0 for gap in gaps], axis=0)
+    distance = _NOT_FITTING * ~fits + _ONE_LIMIT * broken + np.minimum(sum(gaps), _FARTHEST)
+    distance = np.where(declined | unpriced | unknown | endless, np.inf, distance)
+    first = np.zeros(len(scored), dtype=np.int8)
+    for position, mask in reversed(list(enumerate(reasons.values(), start=1))):
+        first[mask] = position
     figure = {"time": seconds, "energy": energy}.get(objective.aim, dollars)
-    gap = np.where(declined | reasons[NO_PRICE], np.inf, gap)
-    return Judged(seconds, dollars, energy, figure * (1 + TIE * _complexity(scored)), gap, reasons)
+    return Judged(seconds, dollars, energy, figure, distance, reasons, first)
 
 
 def _memory_gap(scored: Scored, objective: Objective) -> FloatArray:
@@ -82,20 +103,13 @@ def _memory_gap(scored: Scored, objective: Objective) -> FloatArray:
     return gap
 
 
-def _complexity(scored: Scored) -> FloatArray:
-    """Return how many mechanisms a plan uses: among ties the simplest is easiest to run."""
-    plans = scored.jobs.plans
-    used = (
-        (plans.tp > 1).astype(np.float64) + (plans.pp > 1) + (plans.cp > 1) + (plans.vpp > 1)
-        + (plans.recompute > 0) + plans.sequence_parallel + 0.5 * plans.zero_stage
-    )  # fmt: skip
-    result: FloatArray = used
-    return result
-
-
 @dataclass
 class Reduction:
-    """What remains of all chunks: fronts, the best few, the nearest misses, refused examples."""
+    """What remains of all chunks: fronts, the best few, the nearest misses, refused examples.
+
+    A plan on a cluster counts once, however many markets it may be run at: it qualifies where one
+    of them meets the limits, and is refused for the reason of the market that comes nearest.
+    """
 
     objective: Objective
     energy: bool = False
@@ -105,22 +119,25 @@ class Reduction:
     refused_counts: dict[str, int] = field(default_factory=dict)
     kept: list[Scored] = field(default_factory=list)
     missed: list[Scored] = field(default_factory=list)
-    refused: dict[str, list[tuple[float, Scored, int]]] = field(default_factory=dict)
+    refused: dict[str, list[tuple[float, Scored]]] = field(default_factory=dict)
 
     def add(self, scored: Scored) -> None:
         """Take a chunk in."""
-        judged = judge(scored, self.objective)
-        good = judged.qualified
+        markets = scored.markets
+        judged = [judge(market, self.objective) for market in markets]
+        good = np.any([j.qualified for j in judged], axis=0)
         self.considered += len(scored)
         self.fitting += int(
             (scored.estimates.fit_probability >= self.objective.fit_confidence).sum()
         )
         self.qualified += int(good.sum())
-        if good.any():
-            self.kept.append(scored.take(self._winners(scored, judged, np.flatnonzero(good))))
-        if not self.qualified:
-            self._near(scored, judged)
-        self._refuse(scored, judged)
+        for market, one in zip(markets, judged, strict=True):
+            rows = np.flatnonzero(one.qualified)
+            if len(rows):
+                self.kept.append(market.take(self._winners(market, one, rows)))
+            if not self.qualified:
+                self._near(market, one)
+        self._refuse(markets, judged, good)
 
     def _winners(
         self, scored: Scored, judged: Judged, rows: NDArray[np.int64]
@@ -131,33 +148,46 @@ class Reduction:
         if self.energy:
             costs.append(judged.energy[rows])
         front = rows[pareto_front(*costs)]
-        # The best of each cluster, for the table of alternatives.
-        order = rows[np.argsort(judged.aim[rows], kind="stable")]
-        _, first = np.unique(scored.jobs.cluster_index[order], return_index=True)
-        return np.unique(np.concatenate([front, order[first]]))
+        # What may be the best of each cluster, for the choice and for the table of alternatives.
+        cluster = scored.jobs.cluster_index[rows].astype(np.int64)
+        best = rows[contenders(judged.aim[rows], burden(scored)[rows], cluster)]
+        return np.unique(np.concatenate([front, best]))
 
     def _near(self, scored: Scored, judged: Judged) -> None:
-        rows = np.flatnonzero(np.isfinite(judged.gap) & ~judged.qualified)
+        rows = np.flatnonzero(np.isfinite(judged.distance))
         if len(rows):
-            order = rows[np.argsort(judged.gap[rows], kind="stable")]
-            _, first = np.unique(scored.jobs.cluster_index[order], return_index=True)
-            self.missed.append(scored.take(order[np.sort(first)][:8]))
+            cluster = scored.jobs.cluster_index[rows]
+            near = _nearest_of_each(judged.distance[rows], cluster, _NEAR)
+            self.missed.append(scored.take(rows[near]))
 
-    def _refuse(self, scored: Scored, judged: Judged) -> None:
-        taken = np.zeros(len(scored), dtype=bool)
-        for reason, mask in judged.reasons.items():
-            first = mask & ~taken
-            taken |= mask
-            count = int(first.sum())
-            if not count:
+    def _refuse(
+        self, markets: Sequence[Scored], judged: Sequence[Judged], good: NDArray[np.bool_]
+    ) -> None:
+        nearest = np.argmin([j.distance for j in judged], axis=0)
+        distance = np.choose(nearest, [j.distance for j in judged])
+        first = np.where(good, 0, np.choose(nearest, [j.first for j in judged]))
+        for position, reason in enumerate(judged[0].reasons, start=1):
+            rows = np.flatnonzero(first == position)
+            if not len(rows):
                 continue
-            self.refused_counts[reason] = self.refused_counts.get(reason, 0) + count
-            rows = np.flatnonzero(first)
-            row = int(rows[np.argmin(np.nan_to_num(judged.gap[rows], nan=np.inf))])
+            self.refused_counts[reason] = self.refused_counts.get(reason, 0) + len(rows)
             examples = self.refused.setdefault(reason, [])
-            examples.append((float(judged.gap[row]), scored.take(np.array([row])), row))
+            cluster = markets[0].jobs.cluster_index[rows]
+            for row in rows[_nearest_of_each(distance[rows], cluster, _EXAMPLES)]:
+                example = markets[nearest[row]].take(np.array([row]))
+                examples.append((float(distance[row]), example))
             examples.sort(key=lambda e: e[0])
             del examples[12:]
+
+
+def _nearest_of_each(distance: FloatArray, group: NDArray[Any], most: int) -> NDArray[np.int64]:
+    """Return the nearest row of each group (n,), the nearest groups first and at most `most`."""
+    least = np.full(int(group.max(initial=0)) + 1, np.inf)
+    np.minimum.at(least, group, distance)
+    rows = np.flatnonzero(distance == least[group])
+    _, first = np.unique(group[rows], return_index=True)
+    rows = rows[first]
+    return np.asarray(rows[np.argsort(distance[rows], kind="stable")][:most])
 
 
 def joined(parts: list[Scored]) -> Scored:

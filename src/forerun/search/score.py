@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.contracts import Predictor
-from forerun.domain.estimate import Estimates, estimate_runs, preemption_factor
+from forerun.domain.estimate import (
+    Estimates,
+    estimate_runs,
+    preemption_factor,
+    preemption_spread,
+)
 from forerun.domain.forecast import Forecasts
 from forerun.domain.hardware import Cluster
-from forerun.domain.objective import Objective
+from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan_columns import PlanColumns, concatenate
 from forerun.domain.workload import Length
 from forerun.search.space import Space
@@ -25,18 +31,33 @@ CHUNK = 65536
 
 @dataclass(frozen=True)
 class Scored:
-    """A chunk of jobs with what was forecast and what the whole run would take."""
+    """A chunk of jobs with what was forecast and what the whole run would take.
+
+    on_spot: where either market may be chosen, the same runs on spot machines; `estimates` are
+    then those on demand.
+    """
 
     jobs: Jobs
     forecasts: Forecasts
     estimates: Estimates
+    on_spot: Estimates | None = None
 
     def __len__(self) -> int:
         return len(self.jobs)
 
+    @property
+    def markets(self) -> tuple[Scored, ...]:
+        """The same jobs once for each market that may be chosen."""
+        if self.on_spot is None:
+            return (self,)
+        return (replace(self, on_spot=None), replace(self, estimates=self.on_spot, on_spot=None))
+
     def take(self, index: NDArray[np.int64]) -> Scored:
         """Return the rows at the given positions."""
-        return Scored(self.jobs.take(index), self.forecasts.take(index), self.estimates.take(index))
+        spot = None if self.on_spot is None else self.on_spot.take(index)
+        return Scored(
+            self.jobs.take(index), self.forecasts.take(index), self.estimates.take(index), spot
+        )
 
 
 def score_space(
@@ -89,45 +110,73 @@ def _joined(space: Space, waiting: list[tuple[PlanColumns, int]]) -> Jobs:
 
 def score(jobs: Jobs, predictor: Predictor, objective: Objective, length: Length) -> Scored:
     """Return jobs of one workload with forecasts and estimates at the objective's market."""
-    try:
-        forecasts = predictor.predict(jobs, detail=False)  # type: ignore[call-arg]
-    except TypeError:
-        forecasts = predictor.predict(jobs)
-    return Scored(jobs, forecasts, estimates_for(jobs, forecasts, objective, length))
+    forecasts = predictor.predict(jobs, **_briefly(predictor))
+    spot = objective.market == "spot"
+    estimates = estimates_for(jobs, forecasts, objective, length, spot)
+    other = None
+    if objective.market == "any" and any(
+        c.spot_dollars_per_hour is not None for c in jobs.clusters
+    ):
+        other = estimates_for(jobs, forecasts, objective, length, True)
+    return Scored(jobs, forecasts, estimates, other)
+
+
+def _briefly(predictor: Predictor) -> dict[str, bool]:
+    """Return what asks a predictor to leave out the parts, where it knows how to."""
+    known = inspect.signature(predictor.predict).parameters
+    return {"detail": False} if "detail" in known else {}
 
 
 def estimates_for(
-    jobs: Jobs, forecasts: Forecasts, objective: Objective, length: Length
+    jobs: Jobs,
+    forecasts: Forecasts,
+    objective: Objective,
+    length: Length,
+    spot: bool | NDArray[np.bool_],
 ) -> Estimates:
-    """Return the whole runs of jobs of one workload."""
+    """Return the whole runs of jobs of one workload; spot: for all, or for each row (n,)."""
     workload = jobs.workloads[0]
     batch = jobs.plans.global_batch.astype(np.float64)
     if length.unit == "steps":
         steps: FloatArray = np.full(len(jobs), length.count)
     else:
         steps = np.ceil(workload.samples(length) / batch)
-    per_cluster = np.array([market(c, objective) for c in jobs.clusters])
-    dollars, factor, spot, watts, carbon = per_cluster[jobs.cluster_index].T
+    on_spot = np.broadcast_to(np.asarray(spot, dtype=bool), (len(jobs),))
+    columns = np.empty((len(jobs), 5))
+    for kind in (False, True):
+        rows = on_spot == kind
+        if rows.all():
+            columns = _rates(jobs.clusters, kind, objective.preemption)[jobs.cluster_index]
+        elif rows.any():
+            columns[rows] = _rates(jobs.clusters, kind, objective.preemption)[
+                jobs.cluster_index[rows]
+            ]
+    dollars, factor, spread, watts, carbon = columns.T
     return estimate_runs(
         forecasts.seconds, forecasts.fit_probability, steps, dollars_per_hour=dollars,
-        watts=watts, carbon_kg_per_kwh=carbon, wall_factor=factor, spot=spot > 0,
+        watts=watts, carbon_kg_per_kwh=carbon, wall_factor=factor, wall_spread_seconds=spread,
+        spot=on_spot,
     )  # fmt: skip
 
 
-def market(cluster: Cluster, objective: Objective) -> tuple[float, float, float, float, float]:
-    """Return (dollars an hour, wall factor, 1 for spot, watts, carbon) of a cluster.
+def _rates(clusters: tuple[Cluster, ...], spot: bool, preemption: Preemption) -> FloatArray:
+    """Return (dollars an hour, wall factor, wall spread, watts, carbon) of clusters, (m, 5).
 
-    On the `any` market spot machines are taken where, losses included, they are cheaper. NaN
-    stands for a price that is not known.
+    NaN stands for a price or a carbon figure that is not known.
     """
-    nan = float("nan")
-    on_demand = nan if cluster.dollars_per_hour is None else cluster.dollars_per_hour
-    spot = nan if cluster.spot_dollars_per_hour is None else cluster.spot_dollars_per_hour
-    factor = float(preemption_factor(cluster.nodes, objective.preemption))
-    carbon = nan if cluster.carbon_kg_per_kwh is None else cluster.carbon_kg_per_kwh
-    use_spot = objective.market == "spot" or (
-        objective.market == "any" and not (on_demand <= spot * factor) and spot == spot
+    prices = [c.spot_dollars_per_hour if spot else c.dollars_per_hour for c in clusters]
+    table = np.array(
+        [
+            (_or_nan(price), 1.0, 0.0, cluster.watts, _or_nan(cluster.carbon_kg_per_kwh))
+            for price, cluster in zip(prices, clusters, strict=True)
+        ]
     )
-    if use_spot:
-        return spot, factor, 1.0, cluster.watts, carbon
-    return on_demand, 1.0, 0.0, cluster.watts, carbon
+    if spot:
+        nodes = np.array([c.nodes for c in clusters])
+        table[:, 1] = preemption_factor(nodes, preemption)
+        table[:, 2] = preemption_spread(nodes, preemption)
+    return table
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -6,6 +6,8 @@ world size are made once and shared by every cluster of that size.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +18,27 @@ from numpy.typing import NDArray
 
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC
-from forerun.domain.plan_columns import OK, PROBLEMS, Limits, PlanColumns, plan_problems
+from forerun.domain.plan_columns import (
+    BATCH,
+    CP_SEQUENCE,
+    DP_ONLY,
+    EP_DP,
+    EXPERTS,
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    NO_HEADS,
+    NO_LAYERS,
+    NO_SEQUENCE,
+    OK,
+    ONE_NODE,
+    PROBLEMS,
+    VPP,
+    WORLD,
+    Limits,
+    PlanColumns,
+    plan_problems,
+)
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 
@@ -24,6 +46,9 @@ IntArray = NDArray[np.int64]
 MAX_TENSOR = 64
 MAX_CONTEXT = 32
 MAX_EXPERT = 64
+# A micro-batch beyond these fills any device: larger ones gain nothing.
+MAX_MICRO = 1024
+MAX_TOKENS = 262_144
 # A context-parallel rank with fewer tokens than this spends its time on the ring.
 MIN_TOKENS_A_RANK = 1024
 
@@ -60,36 +85,47 @@ class Space:
 
     def worlds(self) -> Iterator[tuple[PlanColumns, list[int], dict[str, int]]]:
         """Yield (legal plans, positions of the clusters they are for, refused counts) by size."""
-        sizes: dict[int, list[int]] = {}
+        sizes: dict[tuple[int, int], list[int]] = {}
         for position, cluster in enumerate(self.clusters):
-            sizes.setdefault(cluster.devices, []).append(position)
-        for size, positions in sorted(sizes.items()):
-            plans, refused = self.plans(size)
+            # Only one kind of plan asks how many nodes there are; the others are shared.
+            nodes = min(cluster.nodes, 2) if self._sync == "dataparallel" else 1
+            sizes.setdefault((cluster.devices, nodes), []).append(position)
+        for (size, nodes), positions in sorted(sizes.items()):
+            plans, refused = self.plans(size, nodes)
             counts = {reason: n * len(positions) for reason, n in refused.items()}
             yield plans, positions, counts
 
-    def plans(self, devices: int) -> tuple[PlanColumns, dict[str, int]]:
-        """Return every legal plan for a number of devices, and refused counts by reason."""
+    def plans(self, devices: int, nodes: int = 1) -> tuple[PlanColumns, dict[str, int]]:
+        """Return every legal plan for a number of devices, and refused counts by reason.
+
+        Each plan is counted once: what another plan already says (`_distinct`) is not counted.
+        """
+        limits = self._limits(devices, nodes)
         degrees = self._degrees(devices)
-        codes = plan_problems(degrees, self._limits(devices))
-        options = self._options
-        refused: dict[str, int] = {}
+        codes = plan_problems(degrees, limits)
+        refused: Counter[str] = Counter()
         for code in np.unique(codes[codes != OK]):
-            reason = _short(int(code))
-            refused[reason] = int((codes == code).sum()) * len(options["micro_batch"])
+            rows = degrees.take(np.flatnonzero(codes == code))
+            refused[rule_words(int(code))] += int(self._distinct(rows).sum())
         legal = degrees.take(np.flatnonzero(codes == OK))
-        valid = self._valid(legal, options)
-        too_large = (
-            legal.dp[:, None].astype(np.int64) * options["micro_batch"] > (options["global_batch"])
-        )
-        crowded = int((valid & too_large).sum())
-        if crowded:
-            refused["micro_batch x dp exceeds the global batch"] = crowded
-        row, option = np.nonzero(valid & ~too_large)
-        columns = {name: values[option] for name, values in options.items()}
+        row, option = np.nonzero(self._distinct(legal))
+        columns = {name: values[option] for name, values in self._options.items()}
         for name in ("dp", "tp", "pp", "cp", "ep"):
             columns[name] = getattr(legal, name)[row]
-        return PlanColumns.build(len(row), **columns), refused
+        plans = PlanColumns.build(len(row), **columns)
+        codes = plan_problems(plans, limits)
+        for code, count in enumerate(np.bincount(codes)):
+            if code != OK and count:
+                refused[rule_words(code)] += int(count)
+        return plans.take(np.flatnonzero(codes == OK)), dict(refused)
+
+    @property
+    def _sync(self) -> str:
+        return str(self.fixed.get("sync", SYNC[0]))
+
+    @property
+    def _data_only(self) -> bool:
+        return self._sync != SYNC[0]
 
     @cached_property
     def _options(self) -> dict[str, NDArray[np.int32]]:
@@ -99,8 +135,9 @@ class Space:
         recompute = ("none", "selective", "full") if attention else ("none", "full")
         axes: dict[str, Sequence[int]] = {
             "global_batch": self.global_batches,
-            "micro_batch": self.micro_batches or default_micro_batches(workload),
-            "zero_stage": (0, 1, 2, 3),
+            "micro_batch": self.micro_batches
+            or default_micro_batches(workload, max(self.global_batches)),
+            "zero_stage": (0,) if self._data_only else (0, 1, 2, 3),
             "recompute": [RECOMPUTE.index(word) for word in recompute],
             "sequence_parallel": (0, 1),
             "vpp": (1, 2, 4, 8) if workload.shape.layers > 1 else (1,),
@@ -120,67 +157,82 @@ class Space:
         return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
 
     def _degrees(self, devices: int) -> PlanColumns:
-        """Return candidate (dp, tp, pp, cp, ep) whose product is the number of devices."""
+        """Return candidate (dp, tp, pp, cp, ep) whose product is the number of devices.
+
+        Where fixed degrees allow none, the one that comes nearest stands for them, so that the
+        rules can say what is wrong with it.
+        """
         shape = self.workload.shape
         divisors = _divisors(devices)
-        tp = self._axis("tp", [d for d in divisors if d <= MAX_TENSOR] if shape.heads else [1])
+        split = shape.heads > 0 and not self._data_only
+        tp = self._axis("tp", [d for d in divisors if d <= MAX_TENSOR] if split else [1])
         # Pipelines of networks without attention are legal, and hardly any framework runs them:
         # they are looked at only where a person fixes pp.
-        stages = [d for d in divisors if d <= shape.layers] if shape.heads else []
+        stages = [d for d in divisors if d <= shape.layers] if split else []
         pp = self._axis("pp", stages or [1])
         longest = min(MAX_CONTEXT, self.workload.seq_len // MIN_TOKENS_A_RANK)
-        cp = self._axis("cp", [d for d in divisors if d <= max(longest, 1)] if shape.heads else [1])
+        cp = self._axis("cp", [d for d in divisors if d <= max(longest, 1)] if split else [1])
         ep = self._axis(
             "ep", [d for d in _divisors(shape.experts) if d <= MAX_EXPERT] if shape.experts else [1]
         )
         t, p, c, e = (a.ravel() for a in np.meshgrid(tp, pp, cp, ep, indexing="ij"))
-        rest = t * p * c
-        dp = devices // np.maximum(rest, 1)
-        keep = (dp * rest == devices) & (dp >= 1)
-        if "dp" in self.fixed:
-            keep &= dp == int(self.fixed["dp"])
+        rest = np.maximum(t * p * c, 1)
+        dp = np.full_like(rest, int(self.fixed["dp"])) if "dp" in self.fixed else devices // rest
+        keep = dp * rest == devices
         if "ep" not in self.fixed:
             keep &= (dp * c * t) % e == 0
+        if not keep.any():
+            keep[0], dp = True, np.maximum(dp, 1)
         t, p, c, e, dp = (a[keep] for a in (t, p, c, e, dp))
         return PlanColumns.build(
-            len(dp), dp=dp, tp=t, pp=p, cp=c, ep=e, micro_batch=1, global_batch=2**31 - 1
-        )
+            len(dp), dp=dp, tp=t, pp=p, cp=c, ep=e, micro_batch=1, global_batch=2**31 - 1,
+            sync=SYNC.index(self._sync),
+        )  # fmt: skip
 
     def _axis(self, name: str, values: Sequence[int]) -> IntArray:
         if name in self.fixed:
             return np.array([int(self.fixed[name])], dtype=np.int64)
         return np.array(values, dtype=np.int64)
 
-    def _limits(self, devices: int) -> Limits:
+    def _limits(self, devices: int, nodes: int) -> Limits:
         shape = self.workload.shape
         return Limits(
             layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads,
-            experts=shape.experts, seq_len=self.workload.seq_len, devices=devices, nodes=1,
+            experts=shape.experts, seq_len=self.workload.seq_len, devices=devices, nodes=nodes,
         )  # fmt: skip
 
-    def _valid(
-        self, degrees: PlanColumns, options: Mapping[str, NDArray[np.int32]]
-    ) -> NDArray[np.bool_]:
-        """Return which (degrees, options) pairs are legal and distinct, (degrees, options).
+    def _distinct(self, degrees: PlanColumns) -> NDArray[np.bool_]:
+        """Return which (degrees, options) pairs are looked at, (degrees, options).
 
         What a degree of 1 makes meaningless is looked at once (sequence parallelism with tp = 1,
-        ZeRO with one replica), and ZeRO 2 and 3 not with a pipeline, which few frameworks join.
+        ZeRO with one replica, chunks without a pipeline), and ZeRO 2 and 3 not with a pipeline,
+        which few frameworks join. Fixed fields are always looked at as they were given.
         """
+        options = self._options
         tp, pp = degrees.tp[:, None], degrees.pp[:, None]
         replicas = degrees.dp[:, None] * degrees.cp[:, None]
         zero, vpp = options["zero_stage"], options["vpp"]
-        valid = (vpp == 1) | ((pp > 1) & (pp * vpp <= self.workload.shape.layers))
+        looked = np.ones((len(degrees), len(zero)), dtype=bool)
+        if "vpp" not in self.fixed:
+            looked &= (vpp == 1) | ((pp > 1) & (pp * vpp <= self.workload.shape.layers))
         if "sequence_parallel" not in self.fixed:
-            valid &= (options["sequence_parallel"] == 0) | (tp > 1)
+            looked &= (options["sequence_parallel"] == 0) | (tp > 1)
         if "zero_stage" not in self.fixed:
-            valid &= (zero == 0) | (replicas > 1)
-            valid &= (zero < 2) | (pp == 1)
-        return np.asarray(valid)
+            looked &= (zero == 0) | (replicas > 1)
+            looked &= (zero < 2) | (pp == 1)
+        return looked
 
 
-def default_micro_batches(workload: Workload) -> tuple[int, ...]:
-    """Return powers of two: up to 32 sequences of a language model, 1024 images or rows."""
-    top = 32 if workload.seq_len and workload.shape.heads else 1024
+def default_micro_batches(workload: Workload, global_batch: int = MAX_MICRO) -> tuple[int, ...]:
+    """Return powers of two up to the global batch, as far as a device could be made to hold them.
+
+    Up to `MAX_MICRO` images or rows, and up to `MAX_TOKENS` tokens where samples are sequences:
+    beyond them kernels gain nothing, and there is always one sample.
+    """
+    top = MAX_MICRO
+    if workload.seq_len > 0:
+        top = min(top, MAX_TOKENS // workload.seq_len)
+    top = max(1, min(top, global_batch))
     return tuple(2**i for i in range(top.bit_length()))
 
 
@@ -188,15 +240,25 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, min(number, 4096) + 1) if number % d == 0]
 
 
-def _short(code: int) -> str:
-    """Return a broken rule without the numbers of one job."""
-    words = PROBLEMS[code].split(";")[0]
-    for name, shown in (
-        ("{world}", "other"), ("{devices}", "all"), ("{heads} ", ""), ("{kv_heads} ", ""),
-        ("{layers} ", ""), ("={tp}", ""), ("={pp}", ""), ("={cp}", ""), ("={ep}", ""),
-        ("={vpp}", ""), ("{workload}", "the workload"), ("{chunks} ", ""), ("{experts}", "others"),
-        ("{dpcp}", "the replicas"), ("{seq_len} ", ""), ("{cp2}", "cp"), ("{nodes}", "several"),
-        ("={sync}", ""), ("= {samples} samples ", ""), (" of {global_batch}", ""),
-    ):  # fmt: skip
-        words = words.replace(name, shown)
-    return words
+# Broken rules without the numbers of one job: `PROBLEMS` counted over many plans.
+RULES: Mapping[int, str] = {
+    WORLD: "tp x pp x dp x cp is not the number of devices",
+    BATCH: "micro_batch x dp exceeds the global batch",
+    NO_HEADS: "tp needs attention heads to divide, and the workload states none",
+    HEADS: "the attention heads are not divisible by tp",
+    KV_HEADS: "the key-value heads and tp do not divide one another",
+    NO_LAYERS: "pp needs repeated layers to cut, and the workload states none",
+    LAYERS: "pp x vpp is more stages than the workload has layers",
+    VPP: "vpp interleaves pipeline stages, and there is no pipeline (pp=1)",
+    NO_SEQUENCE: "cp splits sequences, and the samples have no attention over a sequence",
+    EXPERTS: "the experts are not divisible by ep",
+    EP_DP: "ep does not divide dp x cp x tp",
+    DP_ONLY: "this kind of sync is data parallel only: tp, pp, cp of 1 and no ZeRO",
+    ONE_NODE: "sync=dataparallel is one process in one node, and the cluster has several",
+    CP_SEQUENCE: "the sequence is not divisible by 2 x cp",
+}
+
+
+def rule_words(code: int) -> str:
+    """Return a broken rule, a position in `PROBLEMS`, in words that fit every plan."""
+    return RULES.get(code) or re.sub(r"[ =]*\{\w+\}", "", PROBLEMS[code].partition(";")[0])

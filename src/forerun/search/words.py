@@ -1,0 +1,80 @@
+"""Words: why a job is out, with its own figures, and how many share the reason."""
+
+from __future__ import annotations
+
+import math
+
+from forerun.domain.objective import Objective, Preemption
+from forerun.domain.recommendation import Refusal
+from forerun.search.reduce import BUDGET, DEADLINE, ENDLESS, MEMORY, Judged, Reduction, judge
+from forerun.search.score import Scored
+from forerun.units import format_bytes, format_dollars, format_seconds
+
+_EXAMPLES = 4
+
+
+def misses(one: Scored, objective: Objective) -> dict[str, str]:
+    """Return the limits that one row breaks, each with by how much."""
+    judged = judge(one, objective)
+    return {
+        reason: reason_words(one, judged, reason, objective)
+        for reason, mask in judged.reasons.items()
+        if mask[0]
+    }
+
+
+def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective) -> str:
+    """Return by how much one row breaks a limit; the reason alone where there is no figure."""
+    sure = f"at {objective.confidence:.0%} confidence"
+    if reason == MEMORY:
+        device = one.jobs.clusters[one.jobs.cluster_index[0]].device
+        return (
+            f"needs {format_bytes(one.forecasts.peak_bytes[0, 1])} of"
+            f" {format_bytes(device.memory_bytes)} a device; P(fits) ="
+            f" {math.floor(100 * one.estimates.fit_probability[0])} %"
+        )
+    if reason == DEADLINE:
+        return (
+            f"takes {format_seconds(judged.seconds[0])} {sure}, the deadline is"
+            f" {format_seconds(objective.deadline_seconds or 0.0)}"
+        )
+    if reason == BUDGET:
+        return (
+            f"costs {format_dollars(judged.dollars[0])} {sure}, the budget is"
+            f" {format_dollars(objective.budget_dollars or 0.0)}"
+        )
+    if reason == ENDLESS:
+        return _endless(one.jobs.clusters[one.jobs.cluster_index[0]].nodes, objective.preemption)
+    return reason
+
+
+def _endless(nodes: int, preemption: Preemption) -> str:
+    between = 3600 / (nodes * preemption.rate_per_node_hour)
+    return (
+        f"{nodes:,} spot nodes lose one every {format_seconds(between)}, and a checkpoint comes"
+        f" every {format_seconds(preemption.checkpoint_interval_seconds)}"
+    )
+
+
+def refusals(
+    reduction: Reduction, objective: Objective, illegal: dict[str, int]
+) -> tuple[Refusal, ...]:
+    """Return the refused plans: a few examples for each limit, the nearest first."""
+    rows: list[Refusal] = []
+    for reason, examples in reduction.refused.items():
+        count = reduction.refused_counts[reason]
+        seen: set[str] = set()
+        for _, one in examples:
+            job = one.jobs[0]
+            if job.cluster.name in seen or len(seen) >= _EXAMPLES:
+                continue
+            seen.add(job.cluster.name)
+            words = reason_words(one, judge(one, objective), reason, objective)
+            shown = words if words == reason else f"{reason}: {words}"
+            rows.append(Refusal(job.cluster.name, str(job.plan), shown, count, reason))
+            count = 0
+    rows += [
+        Refusal("any", "", reason, count, reason)
+        for reason, count in sorted(illegal.items(), key=lambda item: -item[1])
+    ]
+    return tuple(rows)

@@ -1,0 +1,124 @@
+"""Ties: the simplest of what no forecast tells apart, however the plans are cut into chunks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.domain.objective import Objective
+from forerun.domain.plan import Plan
+from forerun.domain.plan_columns import PlanColumns
+from forerun.domain.workload import Length
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.search.choose import choose
+from forerun.search.reduce import Reduction
+from forerun.search.score import chunks, score
+from forerun.search.space import Space
+from forerun.search.ties import TIE, burden, contenders, simplest
+from forerun.tables import Jobs
+from forerun.testing.samples import tiny_cluster, tiny_workload
+
+WORKLOAD = tiny_workload(layers=6)
+LENGTH = Length("samples", 1e6)
+PREDICTOR = AnalyticPredictor()
+ROWS = st.lists(
+    st.tuples(st.integers(1000, 1030), st.integers(0, 6), st.integers(0, 3)),
+    min_size=1,
+    max_size=60,
+)
+
+
+def hard(plan: Plan) -> int:
+    """Return one plan's burden."""
+    jobs = Jobs.grid(WORKLOAD, tiny_cluster(1, plan.world_size), PlanColumns.of([plan]))
+    return int(burden(score(jobs, PREDICTOR, Objective(), LENGTH))[0])
+
+
+def test_fewer_mechanisms_then_fewer_devices_then_larger_micro_batches() -> None:
+    """The order of preference among equals."""
+    order = [
+        Plan(dp=1, micro_batch=4, global_batch=64),
+        Plan(dp=1, micro_batch=2, global_batch=64),
+        Plan(dp=4, micro_batch=8, global_batch=64),
+        Plan(dp=4, micro_batch=8, global_batch=64, zero_stage=1),
+        Plan(dp=4, micro_batch=8, global_batch=64, zero_stage=2),
+        Plan(dp=2, tp=2, micro_batch=8, global_batch=64, zero_stage=1),
+        Plan(dp=2, tp=2, micro_batch=8, global_batch=64, recompute="full"),
+        Plan(tp=2, pp=2, micro_batch=8, global_batch=64, recompute="full", vpp=2),
+    ]
+    found = [hard(plan) for plan in order]
+    assert found == sorted(set(found))
+
+
+@given(ROWS)
+def test_the_simplest_is_within_the_tie_and_nothing_simpler_is(rows: list[tuple[int, ...]]) -> None:
+    """The choice costs at most half a per cent, and no simpler row is as near."""
+    aim, rank = np.array([r[0] for r in rows], float), np.array([r[1] for r in rows])
+    chosen = simplest(aim, rank)
+    near = aim <= aim.min() * (1 + TIE)
+    assert near[chosen]
+    assert rank[chosen] == rank[near].min()
+    assert aim[chosen] == aim[near & (rank == rank[chosen])].min()
+
+
+@given(ROWS, st.integers(1, 9))
+def test_what_each_chunk_keeps_is_enough_for_the_choice(
+    rows: list[tuple[int, ...]], size: int
+) -> None:
+    """The choice among what the chunks kept is the choice among all rows, in all and by cluster."""
+    aim, rank, group = (np.array(column) for column in zip(*rows, strict=True))
+    aim = aim.astype(float)
+    kept = np.concatenate(
+        [
+            start + contenders(aim[part], rank[part], group[part])
+            for start in range(0, len(aim), size)
+            for part in [slice(start, start + size)]
+        ]
+    )
+    for mask in (np.ones(len(aim), bool), *(group == g for g in set(group.tolist()))):
+        rows_all, rows_kept = np.flatnonzero(mask), kept[mask[kept]]
+        best = rows_all[simplest(aim[rows_all], rank[rows_all])]
+        again = rows_kept[simplest(aim[rows_kept], rank[rows_kept])]
+        assert (aim[best], rank[best]) == (aim[again], rank[again])
+
+
+@pytest.mark.parametrize("aim", ["time", "cost", "energy", "knee"])
+def test_the_answer_does_not_depend_on_the_chunks(aim: str) -> None:
+    """Small chunks and one large one give the same best, front and counts."""
+    clusters = tuple(tiny_cluster(n, 4) for n in (1, 2, 3, 4))
+    objective = Objective(aim=aim, deadline_seconds=3000.0)
+    answers = []
+    for size in (97, 100_000):
+        space, refused = Space(WORKLOAD, clusters, (64,)), {}
+        reduction = Reduction(objective)
+        for jobs in chunks(space, refused, size):
+            reduction.add(score(jobs, PREDICTOR, objective, LENGTH))
+        found = choose(space, reduction, PREDICTOR, objective, LENGTH, refused, 1000, 0.0, False)
+        answers.append(
+            (
+                found.best.job.plan,
+                found.best.job.cluster.name,
+                [o.estimate.run_seconds for o in found.front],
+                [(o.job.plan, o.job.cluster.name) for o in found.alternatives],
+                found.considered, found.qualified, found.refused_counts,
+            )
+        )  # fmt: skip
+    assert answers[0] == answers[1]
+
+
+def test_the_front_is_of_true_figures() -> None:
+    """A simpler plan that is as good as equal is chosen, and does not push the better one out."""
+    clusters = tuple(tiny_cluster(n, 4) for n in (1, 2, 4))
+    objective = Objective(aim="time")
+    space, reduction = Space(WORKLOAD, clusters, (64,)), Reduction(objective)
+    least = np.inf
+    for jobs in chunks(space, {}):
+        every = score(jobs, PREDICTOR, objective, LENGTH)
+        fits = every.estimates.fit_probability >= objective.fit_confidence
+        least = min(least, float(every.estimates.run_seconds[fits, 1].min()))
+        reduction.add(every)
+    found = choose(space, reduction, PREDICTOR, objective, LENGTH, {}, 1000, 0.0, False)
+    assert found.front[0].estimate.run_seconds[1] == pytest.approx(least, rel=1e-12)
+    assert least <= found.best.estimate.run_seconds[1] <= least * (1 + TIE)
