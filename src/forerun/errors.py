@@ -38,9 +38,16 @@ class RequestError(ForerunError):
 class UnknownNameError(RequestError):
     """A name that no catalogue, zoo or registry holds; the nearest ones are offered."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        hint: str = "",
+        nearest: Iterable[str] | None = None,
+    ) -> None:
         known = list(known)
-        self.nearest = nearest_names(name, known)
+        self.nearest = nearest_names(name, known) if nearest is None else list(nearest)
         offer = (
             f"did you mean {', '.join(self.nearest)}?"
             if self.nearest

@@ -48,7 +48,8 @@ def parse_duration(text: str, asked: str = "duration") -> float:
             seconds += float(part[1]) * _DURATION_SECONDS[part[2]]
             position = part.end()
     if not (0 < seconds < math.inf):
-        raise RequestError(f"{asked} {text!r}", "a duration must be above zero", hint)
+        found = "a duration must be above zero" if seconds <= 0 else "longer than can be counted"
+        raise RequestError(f"{asked} {text!r}", found, hint)
     return seconds
 
 

@@ -241,6 +241,8 @@ def option_to_wire(option: Option) -> Json:
         **({} if forecast is None else forecast_to_wire(forecast)),
         **estimate_to_wire(option.estimate),
         "fits": option.estimate.fit_probability,
+        "dollars_per_hour": option.dollars_per_hour,
+        "warnings": option.warnings,
         "misses": option.misses,
         "chance": option.chance,
     }
@@ -259,9 +261,15 @@ def recommendation_to_wire(found: Recommendation) -> Json:
         "front": [option_to_wire(option) for option in found.front],
         "alternatives": [option_to_wire(option) for option in found.alternatives],
         "refused": [
-            {"job": {"cluster": r.cluster, "plan": r.plan}, "reason": r.reason, "count": r.count}
+            {
+                "job": {"cluster": r.cluster, "plan": r.plan},
+                "reason": r.reason,
+                "count": r.count,
+                "limit": r.limit,
+            }
             for r in found.refused
         ],
+        "not_searched": found.not_searched,
         "near_misses": [option_to_wire(option) for option in found.near_misses],
         "assumptions": found.assumptions,
         "prices_as_of": found.prices_as_of,

@@ -167,3 +167,17 @@ def test_an_alias_that_is_taken_is_refused(tmp_path: Path) -> None:
     """No user's alias can turn one device into another."""
     with pytest.raises(RequestError, match="already means h100-sxm-80gb"):
         load_catalog([device_csv(tmp_path / "mine.csv", aliases="h100-sxm-80gb")])
+
+
+def test_a_stated_network_of_a_machine_is_not_called_assumed(tmp_path: Path) -> None:
+    mine = device_csv(tmp_path / "mine.csv")
+    machines = tmp_path / "machines.csv"
+    machines.write_text(
+        "provider,type,device,device_count,nic_gbit_per_s\nacme,zeta.8x,my-card,8,400\n"
+        "acme,eta.8x,my-card,8,\n"
+    )
+    catalog = load_catalog([mine, machines])
+    assert not any("assumed" in said for said in catalog.cluster("4xacme:zeta.8x").warnings)
+    assert any("assumed" in said for said in catalog.cluster("4xacme:eta.8x").warnings)
+    assert any("assumed" in said for said in catalog.cluster("4x8xmy-card").warnings)
+    assert not any("assumed" in said for said in catalog.cluster("1x8xmy-card").warnings)

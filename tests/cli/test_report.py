@@ -57,6 +57,22 @@ def test_the_page_has_the_options_the_refused_the_assumptions_and_the_prices(pag
     assert data["options"][data["best"]]["parts"]
 
 
+def test_the_page_says_each_reason_once_with_its_examples(forerun: Run, tmp_path: Path) -> None:
+    path = tmp_path / "refused.html"
+    ask = ("recommend", "llama3-8b", "--clusters", "v100-sxm-16gb", "--max-devices", "64")
+    done = forerun(*ask, "--html", str(path), "--json")
+    data, text = done.json(), path.read_text()
+    counts = data["counts"]["refused"]
+    assert len([r for r in data["refused"] if r["limit"] == "does not fit in memory"]) > 1
+    table = text.partition("<h2>Refused</h2>")[2].partition("</table>")[0]
+    for limit, count in counts.items():
+        assert table.count(f"<td>{limit}</td>") == 1
+        assert table.count(f'<td class="number">{count:,}</td>') == 1
+    assert table.count("<tr>") == 1 + len(counts)
+    for refusal in data["refused"]:
+        assert refusal["job"]["plan"] in table
+
+
 def test_a_name_cannot_break_out_of_the_page(tmp_path: Path, forerun: Run) -> None:
     from forerun.advisor import Advisor
     from forerun.cli.report import report_page

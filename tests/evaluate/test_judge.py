@@ -29,6 +29,7 @@ class Scripted:
     refuses: str = ""
     silent: bool = False
     below_floor: bool = False
+    raised: int = 0
     quantity: str = "step"
     fit_chance: float = 1.0
 
@@ -52,6 +53,7 @@ class Scripted:
             blank, seconds=seconds, floor_seconds=floor,
             peak_bytes=np.full((len(jobs), 3), 10e9),
             fit_probability=np.full(len(jobs), self.fit_chance),
+            parts={"floor": np.where(np.arange(len(jobs)) < self.raised, 0.1, 0.0)},
         )  # fmt: skip
 
 
@@ -222,6 +224,23 @@ def test_the_page_says_how_to_read_it_what_was_fitted_and_why_rows_were_declined
     assert "forerun 9.9, commit abc1234, seed 0" in page
     assert "| (tiny) |" in page
     assert "refuses tiny-wide |" in page
+
+
+def test_forecasts_that_were_raised_to_their_floor_are_counted_and_said() -> None:
+    found = evaluate({"tiny": tiny_runs()}, [Scripted(raised=2)])
+    assert found.of("scripted").floor_clamped == 2
+    page = accuracy_page(found, command="forerun evaluate", version="9.9")
+    assert "2 forecasts were raised to their physical floor" in page
+    assert "lie below" not in page
+    broken = evaluate({"tiny": tiny_runs()}, [Scripted(below_floor=True)])
+    assert broken.of("scripted").floor_clamped == 0
+    page = accuracy_page(broken, command="forerun evaluate", version="9.9")
+    assert "lie below it: a defect" in page
+
+
+def test_a_predictor_without_parts_is_counted_where_its_median_is_its_floor() -> None:
+    found = evaluate({"tiny": tiny_runs()}, [ConstantMFU()]).of("constant-mfu")
+    assert found.floor_clamped == 0
 
 
 def test_the_page_of_a_fit_names_its_split_and_not_that_nothing_was_fitted() -> None:

@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CLI_PAGE = ROOT / "docs" / "cli.md"
-GUIDES = ("README.md", "docs/why.md", "docs/vocabulary.md", "docs/architecture.md")
+GUIDES = (
+    "README.md", "docs/why.md", "docs/vocabulary.md", "docs/architecture.md", "docs/spec.md",
+    "docs/tables.md",
+)  # fmt: skip
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

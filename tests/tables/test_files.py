@@ -116,7 +116,20 @@ def test_a_short_line_has_blanks_at_its_end(tmp_path: Path) -> None:
 def test_a_bad_cell_far_down_is_named_by_its_own_row(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("nodes\n" + "1\n" * 40_000 + "many\n" + "1\n" * 9)
-    with pytest.raises(RequestError, match="row 40001 has 'many'"):
+    problems = read_table(path).problems
+    assert problems is not None
+    assert [(i, p) for i, p in enumerate(problems) if p] == [
+        (40_000, "nodes='many' is not a number; correct it")
+    ]
+
+
+@pytest.mark.parametrize(("mark", "word"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
+def test_columns_that_are_apart_by_no_comma_get_a_hint(
+    tmp_path: Path, mark: str, word: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"workload{mark}device\nresnet50{mark}t4\n")
+    with pytest.raises(RequestError, match=f"separated by {word}"):
         read_table(path)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from forerun.errors import RequestError
 from forerun.tables import COLUMNS, Table
+from forerun.tables.schema import misspelt_columns
 from forerun.tables.table import iter_rows, parse_numbers
 
 LABELS = st.sampled_from(["", "a", "b", "A", "a ", "é"])
@@ -72,11 +73,35 @@ def test_a_number_is_read_in_any_usual_dress(cell: object, number: float) -> Non
 
 
 @pytest.mark.parametrize("cell", ["four", "1,5", "12,34", "1 2", "0x10", "8 GB", "--", [8]])
-def test_a_cell_that_is_no_number_is_named_with_its_row_and_column(cell: object) -> None:
+def test_a_column_without_a_number_is_refused_with_its_first_cell(cell: object) -> None:
     with pytest.raises(RequestError) as caught:
-        Table.from_columns({"nodes": ["1", "", cell]}, "jobs.csv")
-    assert str(caught.value).startswith(f"reading jobs.csv: row 3 has {cell!r} in the number")
+        Table.from_columns({"nodes": ["", cell, ""]}, "jobs.csv")
+    assert str(caught.value).startswith(f"reading jobs.csv: row 2 has {cell!r} in the number")
     assert "'nodes'" in caught.value.found
+
+
+@pytest.mark.parametrize("cell", ["four", "1,5", "8 GB", [8]])
+def test_one_cell_that_is_no_number_is_its_own_row_s_problem(cell: object) -> None:
+    table = Table.from_columns({"nodes": ["1", "", cell], "tp": ["x", "2", "y"]})
+    assert table.problems is not None
+    assert table.problems[1] is None
+    assert table.problems[2] == f"nodes={str(cell)!r} is not a number; correct it"
+    np.testing.assert_array_equal(table.numbers("nodes"), [1, np.nan, np.nan])
+    part = table.take(np.array([2, 1])).with_columns(mine=np.zeros(2))
+    assert part.problems is not None
+    assert part.problems.tolist() == [table.problems[2], None]
+
+
+def test_a_header_is_known_in_any_case() -> None:
+    table = Table.from_columns({"Workload": ["a"], "NODES": ["1"], "TP": ["2"]})
+    assert list(table.columns) == ["workload", "nodes", "tp"]
+
+
+def test_a_column_that_looks_like_a_known_one_is_found_and_no_other() -> None:
+    names = ["precison", "global batch", "workload", "mark", "batch", "my_figure", "GPU-type"]
+    assert misspelt_columns(names) == {
+        "precison": "precision", "global batch": "global_batch", "GPU-type": "device",
+    }  # fmt: skip
 
 
 @given(st.lists(st.one_of(st.floats(allow_nan=False), st.integers(-(2**53), 2**53)), min_size=1))
@@ -154,4 +179,4 @@ def test_added_columns_leave_the_old_table_alone() -> None:
 def test_every_column_of_the_schema_is_a_number_or_a_text_and_says_its_group() -> None:
     assert {column.kind for column in COLUMNS.values()} == {"number", "text"}
     groups = {column.group for column in COLUMNS.values()}
-    assert groups == {"origin", "workload", "cluster", "plan", "measured"}
+    assert groups == {"origin", "workload", "cluster", "plan", "length", "measured"}

@@ -151,3 +151,13 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_override_offers_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="seq_len"):
         workload_from_hf_config(GPT2, seqlen=128)
+
+
+def test_a_length_that_is_given_is_not_warned_of() -> None:
+    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000,
+              "max_position_embeddings": 131072}  # fmt: skip
+    assert any("8192" in note for note in workload_from_hf_config(config).notes)
+    given = workload_from_hf_config(config, seq_len=4096)
+    assert given.seq_len == 4096
+    assert not any("8192" in note for note in given.notes)

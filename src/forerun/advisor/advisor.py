@@ -11,7 +11,9 @@ from forerun.advisor.answer import Answer, Explanation, Support
 from forerun.advisor.asking import (
     batch_for,
     check_divides,
+    checked_framework,
     length_for,
+    length_to_meet,
     plan_fields,
     with_count,
 )
@@ -25,7 +27,6 @@ from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import FIELDS, Plan
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
-from forerun.errors import UnsatisfiedError
 
 if TYPE_CHECKING:
     from forerun.tables import Table
@@ -78,7 +79,8 @@ class Advisor:
         """Return a workload from a reference, an nn.Module with example inputs, or itself.
 
         Args:
-            workload: a zoo name, a file, `package.module:callable`, an nn.Module, a Workload.
+            workload: a zoo name, a file, `package.module:callable`, an nn.Module, a pair of an
+                nn.Module and its inputs, a Workload.
             inputs: example inputs of an nn.Module (a tensor, or a tuple or mapping of them).
             **changes: see `forerun.workloads.resolve.CHANGES`; None means no change.
 
@@ -87,6 +89,9 @@ class Advisor:
         """
         from forerun.workloads import resolve
 
+        checked_framework(changes.get("framework"))
+        if isinstance(workload, tuple) and len(workload) == 2 and inputs is None:
+            workload, inputs = workload
         if isinstance(workload, str | Path):
             return resolve.workload(str(workload), **changes)
         given = resolve.checked_changes(changes)
@@ -145,7 +150,8 @@ class Advisor:
 
         Raises:
             RequestError: the request is wrong; the message says asked, found, next.
-            UnsatisfiedError: nothing fits in memory, or the predictor declines.
+            UnsatisfiedError: nothing fits in memory while a plan field is left to choose, or the
+                predictor declines. A whole plan that does not fit is answered, with a warning.
         """
         asked = self.workload(workload, inputs, **changes)
         place = self.cluster(cluster, region, price)
@@ -164,19 +170,10 @@ class Advisor:
         batch, notes = batch_for(workload, cluster.devices, fields)
         if set(fields) >= set(FIELDS):
             return Job(workload, cluster, Plan(**fields)), (), ()
-        from forerun.search import best_plan
+        from forerun.advisor.planning import chosen_plan
 
         fixed = {name: value for name, value in fields.items() if name != "global_batch"}
-        try:
-            plan, said = best_plan(
-                workload, cluster, self.predictor, fixed=fixed, global_batch=batch
-            )
-        except UnsatisfiedError as error:
-            if not fixed:
-                raise
-            plan = _with_defaults(cluster, fixed, batch)
-            said = (f"no choice of the other plan fields answers: {error.found}; the others are"
-                    " at their defaults",)  # fmt: skip
+        plan, said = chosen_plan(self.predictor, workload, cluster, fixed, batch)
         chosen = tuple(name for name in FIELDS if name not in fields and name != "global_batch")
         return Job(workload, cluster, plan), chosen, (*notes, *said)
 
@@ -237,6 +234,7 @@ class Advisor:
         Raises:
             RequestError: the request is wrong.
         """
+        from forerun.advisor.candidates import larger_than
         from forerun.advisor.recommending import objective_of, recommend
 
         aim = objective or objective_of(minimize, deadline, budget, confidence, market)
@@ -252,10 +250,11 @@ class Advisor:
             ),
             asked,
             aim,
-            length_for(asked, length),
+            length_to_meet(asked, length, aim),
             plan_fields(plan),
             global_batches,
             energy,
+            larger_than(self.catalog, clusters, max_devices, region or None),
         )
 
     def candidates(
@@ -293,12 +292,3 @@ class Advisor:
         from forerun.advisor.covering import support_of
 
         return support_of(self.predictor, self.workload(workload, inputs, **changes))
-
-
-def _with_defaults(cluster: Cluster, fixed: Mapping[str, Any], global_batch: int) -> Plan:
-    fields = dict(fixed)
-    used = 1
-    for name in ("tp", "pp", "cp"):
-        used *= int(fields.get(name, 1))
-    fields.setdefault("dp", max(cluster.devices // used, 1))
-    return Plan(global_batch=global_batch, **fields)

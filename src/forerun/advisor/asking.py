@@ -8,13 +8,14 @@ from typing import Any
 
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import job_problem
+from forerun.domain.objective import Objective
 from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError
 
 ASSUMED_STEPS = 1000
 LARGEST_COUNT = 2**31 - 1
-_LONGEST = {"steps": 1e12, "samples": 1e18, "tokens": 1e18, "epochs": 1e9}
+LONGEST = {"steps": 1e12, "samples": 1e18, "tokens": 1e18, "epochs": 1e9}
 _WORLD = ("dp", "tp", "pp", "cp")
 # Rows and pictures fill a device with tens; sequences with a few thousand tokens.
 _ROWS_PER_DEVICE = 32
@@ -110,12 +111,13 @@ def batch_for(
     each = _ROWS_PER_DEVICE
     if workload.seq_len > 0:
         each = max(1, min(each, _TOKENS_PER_DEVICE // workload.seq_len))
-    return replicas * each, (f"global batch {replicas * each}: {each} samples a device (assumed)",)
+    samples = "1 sample" if each == 1 else f"{each} samples"
+    return replicas * each, (f"global batch {replicas * each}: {samples} a device (assumed)",)
 
 
 def checked_length(length: Length) -> Length:
     """Return a length. Raises RequestError where it is longer than any training."""
-    most = _LONGEST[length.unit]
+    most = LONGEST[length.unit]
     if length.count > most:
         raise RequestError(
             f"a job of {length.count:.4g} {length.unit}", f"more than {most:.0e}",
@@ -134,3 +136,43 @@ def length_for(workload: Workload, length: Length | None) -> tuple[Length, tuple
         f"{workload.name} has no usual length, so {ASSUMED_STEPS:,} steps are assumed; give"
         " --steps, --samples, --tokens or --epochs",
     )
+
+
+def length_to_meet(
+    workload: Workload, length: Length | None, objective: Objective
+) -> tuple[Length, tuple[str, ...]]:
+    """Return as `length_for`, but assume no length where a limit on the whole run is to be met.
+
+    Raises:
+        RequestError: a deadline or a budget, and nobody says how long the run is.
+    """
+    limits = {"deadline": objective.deadline_seconds, "budget": objective.budget_dollars}
+    given = [name for name, limit in limits.items() if limit is not None]
+    if given and length is None and workload.length is None:
+        raise RequestError(
+            f"{workload.name} with a {' and a '.join(given)}",
+            "it has no usual length, so that nothing says what must end by then",
+            "give --steps, --samples, --tokens or --epochs (in Python: length=)",
+        )  # fmt: skip
+    return length_for(workload, length)
+
+
+def known_frameworks() -> tuple[str, ...]:
+    """Return the frameworks whose habits the predictors know, as `--framework` takes them."""
+    from forerun.predictors.analytic.constants import FRAMEWORKS
+
+    return tuple(sorted(name for name in FRAMEWORKS if name))
+
+
+def checked_framework(label: str | None) -> None:
+    """Raise UnknownNameError for a framework that is not known; its release may stand beside it.
+
+    Rows of tables may bear any label: theirs are measured names, not a request.
+    """
+    from forerun.predictors.analytic.constants import framework_key
+
+    if label and not framework_key(label):
+        known = known_frameworks()
+        raise UnknownNameError(
+            "framework", label, known, f"({', '.join(known)}; leave it out for any other)"
+        )

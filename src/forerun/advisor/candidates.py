@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from forerun.catalog import Catalog, Instance
 from forerun.domain.hardware import Cluster
@@ -13,6 +13,8 @@ from forerun.errors import RequestError, UnknownNameError, nearest_names
 LARGEST_DEVICES = 1_048_576
 DOLLARS_PER_HOUR_LIMIT = 1e9
 _MOST_NODES = 64  # of candidates that nobody named
+_BEYOND = 8
+_FIRST_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 _COUNTED = re.compile(r"\d+x", re.IGNORECASE)
 
 
@@ -81,6 +83,43 @@ def candidate_clusters(
             "raise --max-devices, choose another region, or name clusters with --clusters",
         )  # fmt: skip
     return list({cluster.name + cluster.region: cluster for cluster in found}.values())
+
+
+@dataclass(frozen=True)
+class Larger:
+    """Clusters beyond the largest one that a recommendation considers by itself."""
+
+    catalog: Catalog
+    max_devices: int
+    region: str | None = None
+
+    def like(self, clusters: Sequence[Cluster]) -> list[Cluster]:
+        """Return larger clusters of the same machines or devices, up to 8 times the limit."""
+        texts: dict[str, Cluster] = {}
+        for cluster in clusters:
+            usual = max(cluster.device.devices_per_node, 1)
+            if cluster.instance_type or cluster.devices_per_node >= usual:
+                texts.setdefault(_FIRST_COUNT.sub("", cluster.name), cluster)
+        most = min(self.max_devices * _BEYOND, LARGEST_DEVICES)
+        return [
+            self.catalog.cluster(f"{nodes}x{text}", region=cluster.region or self.region)
+            for text, cluster in texts.items()
+            for nodes in node_counts(cluster.devices_per_node, most)
+            if nodes * cluster.devices_per_node > self.max_devices
+        ]
+
+
+def larger_than(
+    catalog: Catalog,
+    clusters: Sequence[str | Cluster] | None,
+    max_devices: int,
+    region: str | None = None,
+) -> Larger | None:
+    """Return what lies beyond `candidate_clusters`, None where each candidate was named whole."""
+    open_ended = clusters is None or any(
+        isinstance(item, str) and not _COUNTED.match(item.strip()) for item in clusters
+    )
+    return Larger(catalog, max_devices, region) if open_ended else None
 
 
 def default_machines(

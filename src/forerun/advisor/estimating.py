@@ -9,7 +9,7 @@ import numpy as np
 
 from forerun.advisor.answer import Answer, Triple
 from forerun.contracts import Predictor
-from forerun.domain.estimate import Estimate, estimate_runs, preemption_factor
+from forerun.domain.estimate import Estimate, estimate_runs, preemption_factor, preemption_spread
 from forerun.domain.forecast import Forecast
 from forerun.domain.job import Job
 from forerun.domain.objective import MARKETS, Preemption
@@ -18,6 +18,9 @@ from forerun.errors import RequestError, UnsatisfiedError
 from forerun.tables import Jobs
 
 _NAN3 = (float("nan"),) * 3
+_HOPELESS = 0.05
+# An exposed part with less than this share of the step limits nothing.
+_SMALL_SHARE = 0.01
 
 
 def forecast_of(predictor: Predictor, job: Job) -> Forecast:
@@ -84,12 +87,15 @@ def estimate_of(
 
     def at(spot: bool) -> Estimate:
         price = cluster.spot_dollars_per_hour if spot else cluster.dollars_per_hour
-        factor = preemption_factor(cluster.nodes, preemption or Preemption()) if spot else 1.0
+        lost = preemption or Preemption()
+        factor = preemption_factor(cluster.nodes, lost) if spot else 1.0
+        spread = preemption_spread(cluster.nodes, lost) if spot else 0.0
         carbon = cluster.carbon_kg_per_kwh
         rows = estimate_runs(
             step, np.array([forecast.fit_probability]), steps,
             dollars_per_hour=np.nan if price is None else price, watts=cluster.watts,
-            carbon_kg_per_kwh=np.nan if carbon is None else carbon, wall_factor=factor, spot=spot,
+            carbon_kg_per_kwh=np.nan if carbon is None else carbon, wall_factor=factor,
+            wall_spread_seconds=spread, spot=spot,
         )  # fmt: skip
         return replace(rows[0], forecast=forecast)
 
@@ -122,11 +128,15 @@ def answer_of(
     said = list(length[1])
     if estimate.spot:
         said.append("spot prices: time and cost include expected losses and checkpoints")
+    if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:
+        cores = job.cluster.vcpus_per_device
+        said.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")
     warnings = list(dict.fromkeys((*job.warnings, *forecast.warnings)))
     if estimate.fit_probability < 0.5:
+        surely = "" if estimate.fit_probability < _HOPELESS else "probably "
         warnings.append(
-            f"it probably does not fit in the {job.cluster.device.memory_bytes / 1e9:.0f} GB of each"
-            f" {job.cluster.device.id} (probability {estimate.fit_probability:.2f})"
+            f"it {surely}does not fit in the {job.cluster.device.memory_bytes / 1e9:.0f} GB of each"
+            f" {job.cluster.device.id} (P(fits) = {estimate.fit_probability:.2f})"
         )
     if job.cluster.dollars_per_hour is None and not estimate.spot:
         warnings.append(f"no price is known for {job.cluster.name}; give --price")

@@ -18,6 +18,7 @@ from forerun.tables import Jobs
 
 _SMALL_SHARE = 0.02
 _HARDWARE = "faster"
+_CORES = "host cores 2x"
 
 
 def explanation_of(predictor: Predictor, answer: Answer) -> Explanation:
@@ -43,7 +44,11 @@ def _limits(
         for name, seconds in parts[:3]
         if seconds >= _SMALL_SHARE * step
     ]
-    helpful = [w for w in what_ifs if _HARDWARE in w.change and w.speedup > 1 + _SMALL_SHARE]
+    helpful = [
+        w
+        for w in what_ifs
+        if (_HARDWARE in w.change or w.change == _CORES) and w.speedup > 1 + _SMALL_SHARE
+    ]
     said += [
         f"{what_if.change} would make the run {what_if.speedup:.2f} times as fast"
         for what_if in sorted(helpful, key=lambda w: -w.speedup)[:2]
@@ -59,7 +64,7 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
     """Yield every change with the predictor's answer; an illegal one with its reason."""
     jobs: list[Job] = []
     named: list[tuple[str, int | str]] = []
-    for change, cluster, fields in _changes(answer.job):
+    for change, cluster, fields in _changes(answer):
         try:
             plan = replace(answer.job.plan, **fields)
             jobs.append(Job(answer.job.workload, cluster, plan))
@@ -91,8 +96,11 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
         )
 
 
-def _changes(job: Job) -> Iterator[tuple[str, Cluster, dict[str, Any]]]:
+def _changes(answer: Answer) -> Iterator[tuple[str, Cluster, dict[str, Any]]]:
     """Yield changes as (words, cluster, changed plan fields)."""
+    job, cores = answer.job, answer.job.cluster.vcpus_per_device
+    if answer.forecast.parts.get("input", 0.0) > 0:
+        yield _CORES, replace(job.cluster, vcpus_per_device=2 * cores), {}
     yield from ((words, cluster, {}) for words, cluster in _hardware(job.cluster))
     yield from ((words, job.cluster, fields) for words, fields in _plans(job))
     plan, nodes = job.plan, job.cluster.nodes * 2

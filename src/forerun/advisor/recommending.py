@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from forerun.advisor.asking import LARGEST_COUNT
+from forerun.advisor.candidates import Larger
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
@@ -58,8 +60,12 @@ def recommend(
     fixed: Mapping[str, Any],
     global_batches: Sequence[int] | None,
     energy: bool = False,
+    larger: Larger | None = None,
 ) -> Recommendation:
     """Return the search's recommendation with the length and batch that were assumed.
+
+    `larger` gives clusters beyond the limit of the search, of the kinds that came nearest; they
+    are looked at where nothing else qualifies, so that a limit of ours is not taken for a fact.
 
     Raises:
         RequestError: a batch that is no positive whole number, or that the plan contradicts.
@@ -68,18 +74,50 @@ def recommend(
     workload.steps(length[0], batches[0])  # a wrong length is said before the search
     from forerun.search import recommend as search
 
-    found = search(
+    ask = partial(
+        search,
         workload,
-        clusters,
-        objective,
-        length[0],
-        predictor,
+        objective=objective,
+        length=length[0],
+        predictor=predictor,
         fixed={name: value for name, value in fixed.items() if name != "global_batch"} or None,
         global_batches=batches,
         energy=energy or objective.aim == "energy",
     )
+    found = ask(clusters)
+    if found.best is None and larger is not None:
+        found = _with_larger(found, larger, ask)
     said = (*length[1], note)
     return replace(found, assumptions=tuple(dict.fromkeys((*said, *found.assumptions))))
+
+
+def _with_larger(
+    found: Recommendation, larger: Larger, ask: Callable[[list[Cluster]], Recommendation]
+) -> Recommendation:
+    """Return the recommendation with what lies beyond the largest cluster that was searched."""
+    said = f"clusters above --max-devices {larger.max_devices:,} were not looked at"
+    more_helps = found.objective.deadline_seconds is not None or not found.fitting
+    beyond = larger.like([o.job.cluster for o in found.near_misses]) if more_helps else []
+    if not beyond:
+        return replace(found, not_searched=said)
+    try:
+        next_best = ask(beyond)
+    except RequestError:  # fixed fields that only the smaller clusters can take
+        return replace(found, not_searched=said)
+    if next_best.best is None:
+        largest = max(cluster.devices for cluster in beyond)
+        said += f", but of the nearest kinds, up to {largest:,} devices, none qualifies"
+        return replace(found, not_searched=said)
+    option = next_best.best
+    size = option.job.cluster.devices
+    miss = {
+        "larger than --max-devices": f"{size:,} devices, and {larger.max_devices:,} are allowed"
+    }
+    return replace(
+        found,
+        near_misses=(replace(option, misses=miss), *found.near_misses),
+        not_searched=f"{said}: with --max-devices {size}, {option.job.cluster.name} qualifies",
+    )
 
 
 def _batches(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.advisor.asking import checked_length
+from forerun.advisor.table_lengths import RowLengths, row_lengths, without
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.estimate import preemption_factor
@@ -16,18 +17,31 @@ from forerun.domain.forecast import Forecasts
 from forerun.domain.objective import MARKETS, Preemption
 from forerun.domain.plan_columns import plan_problems
 from forerun.domain.workload import Length
-from forerun.errors import ForerunError, RequestError
+from forerun.errors import RequestError
 from forerun.tables import Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 
 FloatArray = NDArray[np.float64]
-OUTPUT_COLUMNS = (
-    "predicted_step_time_s", "predicted_step_time_p05_s", "predicted_step_time_p95_s",
-    "predicted_epoch_time_s", "predicted_samples_per_s", "predicted_memory_gb",
-    "predicted_fit_probability", "predicted_samples_to_target", "predicted_time_to_train_s",
-    "predicted_time_to_train_p05_s", "predicted_time_to_train_p95_s", "predicted_cost_usd",
-    "predictor", "declined",
-)  # fmt: skip
+# The columns that are added, and what they mean.
+ADDED: Mapping[str, str] = {
+    "predicted_step_time_s": "seconds of one optimizer step, median",
+    "predicted_step_time_p05_s": "the same, 5 % quantile",
+    "predicted_step_time_p95_s": "the same, 95 % quantile",
+    "predicted_epoch_time_s": "seconds of one pass over the dataset",
+    "predicted_samples_per_s": "samples of the whole cluster in a second",
+    "predicted_memory_gb": "peak of a device, 1e9 bytes",
+    "predicted_fit_probability": "that the peak stays within device memory",
+    "predicted_samples_to_target": "samples until the target, where a predictor speaks of it",
+    "predicted_time_to_train_s": "seconds of the whole run, median",
+    "predicted_time_to_train_p05_s": "the same, 5 % quantile",
+    "predicted_time_to_train_p95_s": "the same, 95 % quantile",
+    "predicted_cost_usd": "dollars of the whole run, median",
+    "predicted_plan": "the plan that the search chose; blank where the row states its own",
+    "predicted_note": "how plan and batch were chosen",
+    "predictor": "who answered; blank where nobody did",
+    "declined": "why there is no answer",
+}
+OUTPUT_COLUMNS = tuple(ADDED)
 
 
 def predict_table(
@@ -68,19 +82,29 @@ def predict_table(
 def _answered(
     predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str
 ) -> Table:
+    from forerun.advisor.table_plans import planned
     from forerun.workloads.rows import jobs_from_table
 
     jobs = jobs_from_table(table, catalog)
-    forecasts = predictor.predict(jobs)
-    return table.with_columns(**answer_columns(jobs, forecasts, length, market))
+    lengths = row_lengths(jobs, length, _datasets(jobs))
+    plans = planned(predictor, without(jobs, lengths.reasons), table)
+    jobs = plans.jobs
+    if len(jobs):
+        forecasts = predictor.predict(jobs)
+    else:
+        forecasts = Forecasts.blank(0, predictor.name)
+    answers = answer_columns(jobs, forecasts, lengths, market)
+    said = {"predicted_plan": plans.chosen, "predicted_note": plans.notes}
+    added = {**answers, **said}
+    return table.with_columns(**{name: added[name] for name in OUTPUT_COLUMNS})
 
 
 def answer_columns(
-    jobs: Jobs, forecasts: Forecasts, length: Length | None, market: str
+    jobs: Jobs, forecasts: Forecasts, lengths: RowLengths, market: str
 ) -> Mapping[str, NDArray[Any]]:
-    """Return the added columns, n rows each: NaN or "" where there is no answer."""
+    """Return the added figures, n rows each: NaN or "" where there is no answer."""
     batch, dataset = _batches(jobs), _datasets(jobs)
-    steps = _run_steps(jobs, batch, length)
+    steps = lengths.steps(batch)
     with np.errstate(divide="ignore", invalid="ignore"):
         to_target = _to_target(forecasts)
         steps = np.where(np.isnan(to_target), steps, to_target / batch)
@@ -141,23 +165,6 @@ def _datasets(jobs: Jobs) -> FloatArray:
         return known
     stated = jobs.labels.numbers("dataset_size")
     return np.where(stated > 0, stated, known)
-
-
-def _run_steps(jobs: Jobs, batch: FloatArray, length: Length | None) -> FloatArray:
-    """Return steps in the whole run; NaN where the row's workload has no such length."""
-    if length is not None and length.unit == "steps":
-        return np.full(len(jobs), length.count)
-    samples = []
-    for workload in jobs.workloads:
-        asked = length or workload.length
-        try:
-            if asked is not None and asked.unit == "steps":
-                samples.append(np.nan)  # a usual length is never in steps
-            else:
-                samples.append(np.nan if asked is None else workload.samples(asked))
-        except ForerunError:
-            samples.append(np.nan)
-    return np.ceil(_gathered(samples, jobs.workload_index) / batch)
 
 
 def _to_target(forecasts: Forecasts) -> FloatArray:

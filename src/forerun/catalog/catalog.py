@@ -19,7 +19,7 @@ from forerun.catalog.regions import carbon_kg_per_kwh
 from forerun.catalog.rows import Row
 from forerun.catalog.virtualcpu import scaled_cpu
 from forerun.domain.hardware import Cluster, Device
-from forerun.errors import RequestError, UnknownNameError
+from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.units import GIGA
 
 _ADD_A_DEVICE = (
@@ -87,7 +87,14 @@ class Catalog:
             for instance in self.instances:
                 if instance.device == wanted:
                     return Entry(scaled_cpu(self._entry("cpu-vcpu").device, instance)), ()
-        raise UnknownNameError("device", label[:80], self.labels(), _ADD_A_DEVICE)
+        raise UnknownNameError(
+            "device", label[:80], self._rows, _ADD_A_DEVICE, self._nearest_ids(label[:80])
+        )
+
+    def _nearest_ids(self, label: str) -> list[str]:
+        """Return the ids of the devices whose labels look like this one, nearest first."""
+        found = (resolve(near, self._index) for near in nearest_names(label, self.labels()))
+        return list(dict.fromkeys(device[0] for device in found if device is not None))
 
     def labels(self) -> list[str]:
         """Return every id, alias and open label that the catalogue answers to."""
@@ -147,7 +154,7 @@ class Catalog:
             if region.lower() not in regions:
                 known = sorted(i.region for i in found)
                 raise UnknownNameError(
-                    f"region of {name}", region[:80], known, f"({', '.join(known)} are known)"
+                    "region", region[:80], known, f"({name} is in {', '.join(known)})"
                 )
             return regions[region.lower()], ()
         best = cheapest_region(found)
@@ -235,6 +242,8 @@ class Catalog:
         entry, more = self._find(instance.device)
         if instance.nic_assumed and nodes > 1:
             more = (*more, f"{instance.name}: {instance.nic_fact.source}")
+        else:  # the machine's own network stands in the place of the device's usual one
+            more = tuple(said for said in more if said != entry.network_warning)
         spot = instance.spot_dollars_per_hour
         cluster = Cluster(
             name=f"{nodes}x{instance.name}" + (f"@{instance.region}" if region else ""),
@@ -266,7 +275,10 @@ class Catalog:
         region: str,
         price: float | None,
     ) -> Cluster:
-        """Return a cluster of plain devices, priced by the best offer of a machine with them."""
+        """Return a cluster of plain devices, priced by the best offer of a machine with them.
+
+        The machine lends its price alone: its processors and links are not those of the cluster.
+        """
         device = entry.device
         name = f"{nodes}x{devices_per_node}x{device.id}"
         check_counts(nodes, devices_per_node, f"cluster {name}")
@@ -276,7 +288,8 @@ class Catalog:
         networked = nodes > 1 and not in_fabric(entry, nodes, devices_per_node)
         counted_on = links.inter.bytes_per_second if networked else 0.0
         offer = None
-        said = (*warnings, *links.warnings)
+        own = (w for w in warnings if networked or w != entry.network_warning)
+        said = (*own, *links.warnings)
         if price is None:
             offer = self._offer(device.id, devices_per_node, counted_on, region)
             said = (*said, *_offer_warnings(offer, device.id, region))
@@ -294,7 +307,6 @@ class Catalog:
                 carbon_kg_per_kwh(offer.instance.provider, region) if offer and region else None
             ),
             host_watts=host_watts(device.id, 0.0, devices_per_node),
-            vcpus_per_device=(offer.instance.vcpus / offer.instance.device_count if offer else 0.0),
             price_source=offer.source if offer else "",
             warnings=said,
         )

@@ -57,6 +57,8 @@ def parse_cluster(text: str, is_instance: Callable[[str], bool]) -> ClusterText:
         rest, counts = match[1].strip(), [*(counts or [1]), _count(match[2], raw)]
     if len(counts) > 2 or not rest or not re.search(r"[^\W_]", rest):
         raise RequestError(f"cluster {raw!r}", "it is not a cluster's text", FORMS)
+    if rest.isdecimal():
+        raise RequestError(f"cluster {raw!r}", "it has counts and names no device", FORMS)
     nodes, per_node = [1, 1, *counts][-2:] if len(counts) != 1 else (1, counts[0])
     check_counts(nodes, per_node, f"cluster {raw!r}")
     return ClusterText(nodes, per_node, rest, region)

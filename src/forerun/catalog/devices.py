@@ -63,6 +63,7 @@ class Entry:
         fabric_out_bytes_per_second: network rate per device out of that fabric.
         note: what a reader should know of the figures.
         warnings: what every user of this device should be told.
+        network_warning: the one of them that says its network is assumed; '' where it is stated.
     """
 
     device: Device
@@ -70,6 +71,7 @@ class Entry:
     fabric_out_bytes_per_second: float = 0.0
     note: str = ""
     warnings: tuple[str, ...] = ()
+    network_warning: str = ""
 
 
 def aliases_of(row: Row) -> tuple[str, ...]:
@@ -103,11 +105,13 @@ def entry_of(row: Row) -> Entry:
         facts["peak_flops.bf16"] = Fact("derived: the fp16 rate, as no bf16 rate was given", False)
     per_node = int(numbers["devices_per_node"])
     node_gb_per_s = row.number("node_gb_per_s", _NUMBERS["node_gb_per_s"], default=0.0)
+    network_warning = ""
     if not node_gb_per_s:
         node_gb_per_s = _DEFAULT_NODE_GB_PER_S / per_node
         assumed = f"assumed: 100 Gbit/s a node, {node_gb_per_s:.3g} GB/s a device"
         facts["node_bytes_per_second"] = Fact(assumed, False)
-        warnings.append(f"{row.get('id')} states no node_gb_per_s; {assumed}")
+        network_warning = f"{row.get('id')} states no node_gb_per_s; {assumed}"
+        warnings.append(network_warning)
     device = Device(
         id=row.get("id"),
         name=row.get("name") or row.get("id"),
@@ -132,6 +136,7 @@ def entry_of(row: Row) -> Entry:
         row.number("fabric_out_gb_per_s", _NUMBERS["fabric_out_gb_per_s"], default=0.0) * GIGA,
         row.get("note"),
         tuple(warnings),
+        network_warning,
     )
 
 

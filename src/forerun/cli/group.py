@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from forerun.errors import EXIT_DEFECT, EXIT_REQUEST, ForerunError, nearest_name
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+_DEVICE_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class LazyGroup(click.Group):
@@ -92,6 +94,16 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             _close_stdout()
             return EXIT_BROKEN_PIPE
+        except OSError as error:
+            if error.errno not in _DEVICE_FULL:
+                return _defect(error)
+            _close_stdout()
+            return tell(
+                ForerunError(
+                    "writing the answer", f"{error.strerror} ({error.filename or 'stdout'})",
+                    "free space, or write elsewhere",
+                )
+            )  # fmt: skip
         except Exception as error:  # noqa: BLE001 (the last door: a defect is said, not shown raw)
             return _defect(error)
         return result if isinstance(result, int) else 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from forerun.errors import RequestError
+from forerun.tables.files import PARQUET_ENDINGS
 from forerun.units import parse_count, parse_dollars, parse_duration
 
 LARGEST_WHOLE = 2**31 - 1
@@ -95,11 +96,26 @@ FROM_ZERO = Kind("number", _from_zero)
 NAMES = Kind("name,...", _list)
 
 
-def writable(path: Path | None, asked: str = "writing") -> Path | None:
+TABLES = (".csv", *PARQUET_ENDINGS)
+
+
+def writable(
+    path: Path | None,
+    asked: str = "writing",
+    endings: Sequence[str] = (),
+    inputs: Iterable[str | Path] = (),
+) -> Path | None:
     """Return a path that can be written, before anything is computed.
 
+    Args:
+        path: the file, or None.
+        asked: for the message.
+        endings: what a new or plain file's name may end in; any where empty.
+        inputs: files that this command reads.
+
     Raises:
-        RequestError: it is a folder, its folder is missing, or it may not be written.
+        RequestError: it is a folder or one of the inputs, its folder is missing or may not be
+            written, or its ending is another format's.
     """
     if path is None:
         return None
@@ -114,6 +130,12 @@ def writable(path: Path | None, asked: str = "writing") -> Path | None:
         raise RequestError(
             asked, f"the folder {path.parent} may not be written", "choose another folder"
         )
+    if any(path.resolve() == Path(given).resolve() for given in inputs):
+        raise RequestError(asked, "it is read by this very command", "name another file")
+    plain = path.is_file() or not path.exists()  # a device or a pipe may be named anything
+    if endings and plain and path.suffix.lower() not in endings:
+        ending = f"it ends in {path.suffix!r}" if path.suffix else "its name has no ending"
+        raise RequestError(asked, ending, f"name a file that ends in {' or '.join(endings)}")
     return path
 
 

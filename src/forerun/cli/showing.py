@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from forerun.advisor import Answer
 from forerun.cli.screen import Screen
-from forerun.domain.workload import Length
+from forerun.domain.workload import Length, Workload
 from forerun.units import format_bytes, format_count, format_dollars, format_seconds
 
 
@@ -17,6 +17,7 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     device = job.cluster.device
     screen.title(f"{job.workload.name} on {job.cluster.name}")
     screen.line(f"plan    {job.plan}, global batch {job.plan.global_batch:,}")
+    screen.line(f"as      {workload_text(job.workload)}")
     screen.line(f"length  {length_text(answer.length)}: {estimate.steps:,.0f} steps")
     screen.line()
     rows = [
@@ -40,6 +41,20 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     )
     screen.items("notes", answer.notes)
     screen.items("warnings", answer.warnings)
+
+
+def workload_text(workload: Workload) -> str:
+    """Return what of the workload moves an answer most: `bf16, sequences of 8,192 tokens, adamw`."""
+    words = [workload.precision]
+    if workload.sample == "image" and workload.image_size:
+        words.append(f"images of {workload.image_size:,} pixels a side")
+    elif workload.seq_len:
+        words.append(f"sequences of {workload.seq_len:,} tokens")
+    words.append(workload.optimizer)
+    words.append(workload.framework or "any framework")
+    if workload.task != "pretrain":
+        words.append(workload.task)
+    return ", ".join(words)
 
 
 def length_text(length: Length) -> str:

@@ -32,6 +32,7 @@ class Score:
             with its 95 % interval.
         width: median ratio of the 95 % to the 5 % quantile.
         floor_violations: forecasts below their own physical floor; must be 0.
+        floor_clamped: forecasts that lay below it and were raised to it: their physics is wrong.
         suspicious: measured values below the floor: a wrong floor or a wrong row.
         silent: answers of NaN without a reason; must be 0.
         oom_rows, oom_happened, oom_precision, oom_recall, oom_f1: rows where the predictor says
@@ -76,6 +77,7 @@ class Score:
     regret_median: float
     regret_mean: float
     regret_worst: float
+    floor_clamped: int = 0
     declined: Mapping[str, int] = field(default_factory=dict)
     not_comparable: Mapping[str, int] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
@@ -83,7 +84,7 @@ def _answers(
     n = len(runs)
     merged = Forecasts.blank(n, predictor.name)
     quantity = ""
-    judged = np.zeros(n, dtype=bool)
+    judged, clamped = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
     for fold in split.folds(runs.table, seed):
         answer = _ask(predictor, runs, fold, fit_tables)
         if answer.answered.any() and quantity not in ("", answer.quantity):
@@ -94,12 +95,20 @@ def _answers(
             )
         quantity = answer.quantity if answer.answered.any() else quantity
         judged[fold.test] = True
+        clamped[fold.test] = _clamped(answer)
         for name in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "declined"):
             getattr(merged, name)[fold.test] = getattr(answer, name)
     return Answers(
         quantity or "step", merged.seconds, merged.peak_bytes, merged.floor_seconds,
-        merged.fit_probability, merged.declined, judged,
+        merged.fit_probability, merged.declined, judged, clamped,
     )  # fmt: skip
+
+
+def _clamped(answer: Forecasts) -> NDArray[np.bool_]:
+    """Return which forecasts were raised to their floor (n,): by their own word, else by number."""
+    if "floor" in answer.parts:
+        return np.asarray(answer.parts["floor"] > 0)
+    return np.asarray(answer.seconds[:, 1] <= answer.floor_seconds * (1 + 1e-9))
 
 
 def _ask(predictor: Predictor, runs: Runs, fold: Fold, fit_tables: Sequence[Runs]) -> Forecasts:

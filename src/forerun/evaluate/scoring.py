@@ -31,6 +31,7 @@ class Sheet:
     Attributes (n rows each):
         seconds, peak_bytes: (n, 3) forecast quantiles, NaN where there are none.
         floor, fit: floor seconds and fit probability.
+        clamped: forecasts that were raised to their floor.
         declined: reason or None.
         measured, origin, reason: see `measured.Measured`; bound: lower bound of stopped rows.
         status, memory_bytes: as measured.
@@ -44,6 +45,7 @@ class Sheet:
     peak_bytes: FloatArray
     floor: FloatArray
     fit: FloatArray
+    clamped: BoolArray
     declined: NDArray[np.object_]
     measured: FloatArray
     reason: NDArray[np.object_]
@@ -75,6 +77,7 @@ class Answers:
     fit: FloatArray
     declined: NDArray[np.object_]
     judged: BoolArray
+    clamped: BoolArray
 
 
 def sheet(runs: Runs, answers: Answers) -> Sheet:
@@ -88,6 +91,7 @@ def sheet(runs: Runs, answers: Answers) -> Sheet:
         peak_bytes=answers.peak_bytes,
         floor=answers.floor,
         fit=answers.fit,
+        clamped=answers.clamped,
         declined=answers.declined,
         measured=facts.seconds,
         reason=facts.reason,
@@ -165,6 +169,7 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         coverage_high=high,
         width=metrics.width(forecast),
         floor_violations=int((answered & below).sum()),
+        floor_clamped=int((answered & rows.clamped).sum()),
         suspicious=int((comparable & (rows.measured < floors * (1 - 1e-9))).sum()),
         silent=int(silent.sum()),
         oom_rows=found.rows,

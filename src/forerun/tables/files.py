@@ -62,6 +62,7 @@ def _read_cells(stream: IO[str], where: str) -> dict[str, Cells]:
     header = next(reader, None)
     if not header or not any(h.strip() for h in header):
         raise RequestError(asked, "it is empty", "give a header line and one line a row")
+    _check_commas(header, asked)
     names = canonical_names(header, where)
     pieces: dict[str, list[Cells]] = {name: [] for name in names}
     rows = _even_rows(reader, len(names), asked)
@@ -71,6 +72,15 @@ def _read_cells(stream: IO[str], where: str) -> dict[str, Cells]:
     if not pieces[names[0]]:
         raise RequestError(asked, "it has a header and no rows", "add at least one row")
     return {name: _joined(column) for name, column in pieces.items()}
+
+
+def _check_commas(header: Sequence[str], asked: str) -> None:
+    """Refuse a header whose names stand in one cell, apart by something that is no comma."""
+    for mark, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if len(header) == 1 and header[0].count(mark):
+            raise RequestError(
+                asked, f"its columns are separated by {name}", "save it with commas between columns"
+            )
 
 
 def _compact(cells: Sequence[str], name: str) -> Cells:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from forerun.domain.plan import ALIASES as PLAN_ALIASES
 from forerun.errors import RequestError, nearest_names
@@ -31,39 +32,72 @@ def _columns(group: str, kind: str, *rows: str) -> list[Column]:
 
 
 _ALL: list[Column] = [
-    *_columns("origin", "text", "source||where the row was published", "ref", "note"),
+    *_columns("origin", "text", "source||where the row was published",
+              "ref||the page, table or file in that source", "note||anything else worth knowing"),
     *_columns(
-        "workload", "text", "workload||zoo name, or a label of your own", "family", "framework",
-        "dataset", "precision||fp64 fp32 tf32 fp16 bf16 fp8 fp4", "optimizer",
+        "workload", "text", "workload||zoo name, or a label of your own",
+        "family||architecture family, e.g. llama or resnet",
+        "framework||the software that runs it, any label", "dataset||name of the training data",
+        "precision||fp64 fp32 tf32 fp16 bf16 fp8 fp4",
+        "optimizer||sgd momentum adam adamw lamb lars adagrad rmsprop adafactor lion",
     ),
     *_columns(
-        "workload", "number", "dataset_size|samples|samples in one epoch", "params", "layers",
-        "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "seq_len|tokens",
-        "image_size|pixels", "gmacs|1e9|forward multiply-adds of one sample",
-        "mactivations|1e6|activations of one sample", "learning_rate",
+        "workload", "number", "dataset_size|samples|samples in one epoch",
+        "params||trainable parameters", "layers||repeated layers", "hidden||width of a layer",
+        "heads||attention heads", "kv_heads||key and value heads, where fewer than heads",
+        "ffn||width inside the feed-forward part", "vocab||tokens in the vocabulary",
+        "experts||experts in a mixture layer", "seq_len|tokens|tokens in a sample",
+        "image_size|pixels|a side of a sample",
+        "gmacs|1e9|forward multiply-adds of one sample",
+        "mactivations|1e6|activations of one sample", "learning_rate||not used by a forecast",
     ),
     *_columns(
-        "cluster", "text", "device||catalogue id", "instance_type",
-        "cluster||same label, same machines", "placement||devices on each node, e.g. 4-4-2",
-        "interconnect",
+        "cluster", "text", "device||catalogue id or a label of it",
+        "instance_type||machine, e.g. aws:p5.48xlarge",
+        "cluster||a cluster's text (4x8xh100-sxm-80gb) where device and instance_type are blank;"
+        " else a label: same label, same machines",
+        "placement||devices on each node, e.g. 4-4-2",
+        "interconnect||links in words, e.g. NVLink + RoCE 1600 Gb/s per node",
     ),
     *_columns(
-        "cluster", "number", "nodes", "devices||in all", "devices_per_node",
-        "price_usd_per_hour|USD/h|whole cluster",
+        "cluster", "number", "nodes||machines", "devices||in all",
+        "devices_per_node||in each machine", "price_usd_per_hour|USD/h|whole cluster",
     ),
     *_columns(
-        "plan", "number", "global_batch|samples", "micro_batch|samples", "grad_accum", "dp", "tp",
-        "pp", "cp", "ep", "vpp", "zero_stage", "parameter_servers",
+        "plan", "text", "plan||plan fields as text, e.g. tp=2,pp=4; cells of their own may add to it",
     ),
-    *_columns("plan", "text", "recompute", "sequence_parallel", "memory_format", "task", "sync"),
     *_columns(
-        "measured", "number", "step_time_s|s|one optimizer step", "sync_time_s|s",
-        "samples_per_s|1/s|whole cluster", "tokens_per_s|1/s|whole cluster",
-        "tflops_per_device|1e12/s", "epoch_time_s|s", "time_to_train_s|s", "cost_usd|USD",
-        "memory_gb|1e9 bytes|peak of a device", "samples_to_target|samples", "epochs_to_target",
-        "grad_sqr", "grad_var", "repeats", "std_s|s",
+        "plan", "number", "global_batch|samples|in one optimizer step, over all devices",
+        "micro_batch|samples|in one pass of a device", "grad_accum||passes in a step",
+        "dp||data parallel", "tp||tensor parallel", "pp||pipeline parallel",
+        "cp||context parallel", "ep||expert parallel",
+        "vpp||model chunks on each pipeline stage",
+        "zero_stage||0 nothing sharded, 1 optimizer, 2 gradients too, 3 parameters too",
+        "parameter_servers||their number, with a ps- kind of sync",
     ),
-    *_columns("measured", "text", "target", "status||ok oom failed timeout"),
+    *_columns(
+        "plan", "text", "recompute||none selective full", "sequence_parallel||true false",
+        "memory_format||nchw nhwc", "task||pretrain finetune lora",
+        "sync||allreduce ps-sync ps-async dataparallel",
+    ),
+    *_columns(
+        "length", "number", "steps||the job's length in optimizer steps",
+        "samples|samples|the job's length in samples", "tokens|tokens|the job's length in tokens",
+        "epochs||the job's length in passes over the dataset",
+    ),
+    *_columns(
+        "measured", "number", "step_time_s|s|one optimizer step",
+        "sync_time_s|s|of it, exposed communication", "samples_per_s|1/s|whole cluster",
+        "tokens_per_s|1/s|whole cluster", "tflops_per_device|1e12/s|model FLOPs of each device",
+        "epoch_time_s|s|one pass over the dataset", "time_to_train_s|s|the whole run",
+        "cost_usd|USD|the whole run", "memory_gb|1e9 bytes|peak of a device",
+        "samples_to_target|samples|until the target was reached",
+        "epochs_to_target||the same in epochs; the run's length where nothing else says it",
+        "grad_sqr||squared norm of the mean gradient", "grad_var||variance of a sample's gradient",
+        "repeats||runs behind the figure", "std_s|s|standard deviation of step_time_s over them",
+    ),
+    *_columns("measured", "text", "target||the quality that was reached",
+              "status||ok oom failed timeout"),
 ]  # fmt: skip
 
 COLUMNS: Mapping[str, Column] = {column.name: column for column in _ALL}
@@ -112,7 +146,7 @@ def canonical_names(names: Sequence[str], where: str) -> list[str]:
     result: list[str] = []
     for raw in names:
         plain = str(raw).strip().lstrip("\ufeff")
-        name = plain if plain in COLUMNS else ALIASES.get(plain.lower(), plain)
+        name = _known_name(plain) or plain
         if not name:
             raise RequestError(
                 f"reading {where}", "a column has no name", "name every column in the header"
@@ -126,6 +160,27 @@ def canonical_names(names: Sequence[str], where: str) -> list[str]:
             )  # fmt: skip
         result.append(name)
     return result
+
+
+def _known_name(plain: str) -> str:
+    """Return the schema's name for a header, in whatever case it is written; "" where unknown."""
+    lowered = plain.lower()
+    if plain in COLUMNS or lowered in COLUMNS:
+        return lowered
+    return ALIASES.get(lowered, "")
+
+
+def misspelt_columns(names: Iterable[str]) -> dict[str, str]:
+    """Return the columns that the schema does not know and that look like one that it does."""
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[\s-]+", "_", name.strip().lower())
+        if name in COLUMNS or len(plain) < 4:
+            continue
+        close = get_close_matches(plain, (*COLUMNS, *ALIASES), n=1, cutoff=0.85)
+        if close:
+            found[name] = ALIASES.get(close[0], close[0])
+    return found
 
 
 def _check_unit(name: str, where: str) -> None:

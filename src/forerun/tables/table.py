@@ -21,11 +21,13 @@ class Table:
     """Columns of equal length by name; unknown columns are kept, missing ones are blank.
 
     Number columns are float64 with NaN for blanks; text columns are object arrays of str with ""
-    for blanks.
+    for blanks. `problems`, where there are any, tells each row's first cell that could not be
+    read (n,), None where all could; such a cell is blank.
     """
 
     columns: Mapping[str, NDArray[Any]]
     rows: int
+    problems: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         return self.rows
@@ -64,11 +66,12 @@ class Table:
         """Return the rows at the given positions (or where a mask is true)."""
         columns = {name: column[index] for name, column in self.columns.items()}
         rows = int(index.sum()) if index.dtype == bool else len(index)
-        return Table(columns, rows)
+        problems = None if self.problems is None else self.problems[index]
+        return Table(columns, rows, problems)
 
     def with_columns(self, **columns: NDArray[Any]) -> Table:
         """Return the table with columns added or replaced."""
-        return Table({**self.columns, **columns}, self.rows)
+        return Table({**self.columns, **columns}, self.rows, self.problems)
 
     def groups(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first row of each distinct value of the columns, and each row's group.
@@ -103,8 +106,9 @@ class Table:
         """Return a table from raw columns of text or numbers.
 
         Raises:
-            RequestError: duplicate names, unknown units, unequal lengths, or text in a number
-                column (the first such cell is named).
+            RequestError: duplicate names, unknown units, unequal lengths, or a number column
+                that holds no number (its first cell is named). One cell that is no number is
+                that row's problem.
         """
         names = canonical_names(list(raw), where)
         lengths = {len(values) for values in raw.values()}
@@ -113,41 +117,82 @@ class Table:
                 f"reading {where}", f"columns of {sorted(lengths)} rows", "give equal lengths"
             )
         columns: dict[str, NDArray[Any]] = {}
+        bad: dict[int, str] = {}
         for name, values in zip(names, raw.values(), strict=True):
-            columns[name] = _typed(name, values, where)
-        return Table(columns, lengths.pop())
+            columns[name], wrong = _typed(name, values, where)
+            bad = {**wrong, **bad}
+        rows = lengths.pop()
+        return Table(columns, rows, _reasons(bad, rows))
 
 
 def parse_numbers(values: Sequence[Any] | NDArray[Any], name: str, where: str) -> FloatArray:
     """Return text cells as float64, NaN where blank. Raises RequestError at the first non-number."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
         return values.astype(np.float64)
+    numbers, bad = _read_numbers(values, name)
+    for row, cell in bad.items():
+        raise _no_number(where, row, cell, name)
+    return numbers
+
+
+def _read_numbers(
+    values: Sequence[Any] | NDArray[Any], name: str
+) -> tuple[FloatArray, dict[int, Any]]:
+    """Return text cells as float64 and, by row, those that are no number (they are NaN)."""
     cells = ["nan" if v is None or v == "" else v for v in values]
     try:
-        return np.array(cells, dtype=np.float64)
+        return np.array(cells, dtype=np.float64), {}
     except (ValueError, TypeError):
         pass
-    result = np.empty(len(cells))
+    result, bad = np.empty(len(cells)), dict[int, Any]()
     for i, cell in enumerate(cells):
         try:
             text = str(cell).strip()
             result[i] = float((text.replace(",", "") if GROUPED.match(text) else text) or "nan")
         except ValueError:
-            raise RequestError(
-                f"reading {where}",
-                f"row {i + 1} has {cell!r} in the number column {name!r}",
-                "write a plain number in the column's unit, or leave it blank",
-            ) from None
-    return result
+            result[i], bad[i] = np.nan, cell
+    return result, bad
 
 
-def _typed(name: str, values: Sequence[Any] | NDArray[Any], where: str) -> NDArray[Any]:
+def _no_number(where: str, row: int, cell: Any, name: str) -> RequestError:
+    return RequestError(
+        f"reading {where}", f"row {row + 1} has {cell!r} in the number column {name!r}",
+        "write a plain number in the column's unit, or leave it blank",
+    )  # fmt: skip
+
+
+def _typed(
+    name: str, values: Sequence[Any] | NDArray[Any], where: str
+) -> tuple[NDArray[Any], dict[int, str]]:
+    """Return a column in its kind, and by row what is wrong with a cell of it.
+
+    Raises:
+        RequestError: a number column of which no cell is a number.
+    """
     known = COLUMNS.get(name)
     if known is not None and known.kind == "number":
-        return parse_numbers(values, name, where)
+        if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+            return values.astype(np.float64), {}
+        numbers, bad = _read_numbers(values, name)
+        if bad and np.isnan(numbers).all():
+            row = next(iter(bad))
+            raise _no_number(where, row, bad[row], name)
+        return numbers, {
+            row: f"{name}={str(cell)[:40]!r} is not a number; correct it"
+            for row, cell in bad.items()
+        }
     if isinstance(values, np.ndarray) and np.issubdtype(values.dtype, np.number):
-        return values.astype(np.float64) if known is None else _texts(values)
-    return _texts(values)
+        return (values.astype(np.float64) if known is None else _texts(values)), {}
+    return _texts(values), {}
+
+
+def _reasons(bad: Mapping[int, str], rows: int) -> NDArray[np.object_] | None:
+    if not bad:
+        return None
+    reasons = np.full(rows, None, dtype=object)
+    for row, reason in bad.items():
+        reasons[row] = reason
+    return reasons
 
 
 def _texts(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.object_]:

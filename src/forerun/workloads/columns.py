@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from forerun.domain.workload import Workload
-from forerun.errors import RequestError
+from forerun.errors import RequestError, nearest_names
 from forerun.workloads.known_rows import known_name, refusal
 from forerun.workloads.row_shapes import from_shape_columns, from_total_columns
 from forerun.workloads.row_values import Row, fused_attention_of, optimizer_of, precision_of
-from forerun.workloads.zoo import Entry, find_entry, zoo_workload
+from forerun.workloads.zoo import Entry, find_entry, zoo_names, zoo_workload
 
 # What the resolution of a row depends on: rows alike in these have the same workload.
 WORKLOAD_COLUMNS: tuple[str, ...] = (
@@ -77,9 +77,11 @@ def _resolve(row: Row) -> Workload | str:
         return f"workload {row.text('workload')!r}: {'; '.join(against)}"
     if not row.text("workload"):
         return "the row names no workload and has no shape columns"
+    near = nearest_names(row.text("workload"), zoo_names(), count=3)
+    offer = f"; did you mean {', '.join(near)}?" if near else ""
     return (
         f"workload {row.text('workload')!r} is not in the zoo, and the row has neither its shape "
-        "(layers, hidden, vocab, seq_len) nor its totals (params, gmacs)"
+        f"(layers, hidden, vocab, seq_len) nor its totals (params, gmacs){offer}"
     )
 
 

@@ -74,8 +74,8 @@ def workload_from_hf_config(source: str | Path | Mapping[str, Any], **overrides:
     unknown = [key for key in overrides if key not in shape_names and key not in _OTHER]
     if unknown:
         raise UnknownNameError("override", unknown[0], sorted(shape_names | set(_OTHER)))
-    shape = _shape(config, kind, name, notes)
-    shape.update({k: v for k, v in overrides.items() if k in shape_names and v is not None})
+    given = {k: v for k, v in overrides.items() if k in shape_names and v is not None}
+    shape = _shape(config, kind, name, given, notes)
     fields = {k: v for k, v in overrides.items() if k in _OTHER and v is not None}
     workload = transformer_workload(
         TransformerSpec(**shape),
@@ -113,8 +113,10 @@ def _read(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], st
     return config, name
 
 
-def _shape(config: Mapping[str, Any], kind: str, name: str, notes: list[str]) -> dict[str, Any]:
-    """Return the fields of TransformerSpec that a configuration states."""
+def _shape(
+    config: Mapping[str, Any], kind: str, name: str, given: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    """Return the fields of TransformerSpec that a configuration states, with those given over."""
     shape: dict[str, Any] = dict(STYLES.get(kind, STYLES["llama"]))
     for field, names in NAMES.items():
         value = _whole(config, names, name)
@@ -127,6 +129,7 @@ def _shape(config: Mapping[str, Any], kind: str, name: str, notes: list[str]) ->
         shape["tied"] = config["tie_word_embeddings"]
     if kind in EXTRAS:
         shape.update(EXTRAS[kind](config))
+    shape.update(given)
     if shape.get("patch"):
         shape.setdefault("vocab", int(shape.get("head_outputs") or 1))
     missing = [NAMES[field][0] for field in _NEEDED if field not in shape]

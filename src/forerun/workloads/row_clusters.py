@@ -23,6 +23,7 @@ CLUSTER_COLUMNS = (
     "interconnect", "price_usd_per_hour",
 )  # fmt: skip
 _LARGEST = 10_000_000  # devices: beyond any machine
+_TEXT = "_cluster_text"  # of a row whose cluster column is its only word on machines
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class BadLayoutError(ValueError):
 def clusters_from_table(table: Table, catalog: Catalog) -> RowClusters:
     """Return the clusters of n rows; each distinct combination of cluster columns is met once."""
     degrees = [table.numbers(name) for name in ("dp", "tp", "pp", "cp")]
-    world = degrees[0] * np.prod([np.where(np.isnan(d), 1.0, d) for d in degrees[1:]], axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):  # absurd degrees are refused later
+        world = degrees[0] * np.prod([np.where(np.isnan(d), 1.0, d) for d in degrees[1:]], axis=0)
     # The plan tells the devices only where the cluster columns do not.
     world = np.where(np.isnan(table.numbers("devices")), world, np.nan)
     first, group = table.with_columns(_world=world).groups((*CLUSTER_COLUMNS, "_world"))
@@ -62,18 +64,18 @@ def clusters_from_table(table: Table, catalog: Catalog) -> RowClusters:
     problems = np.full(len(first), None, dtype=object)
     devices = np.full(len(first), np.nan)
     for g, row in enumerate(first):
-        cells = table.row(int(row))
+        cells, text_reason = _from_text(table.row(int(row)), catalog)
         machine, reason = _machine(cells, catalog)
         try:
             layout = layout_of(cells, machine.usual if machine else 1, float(world[row]))
             devices[g] = layout.devices
         except BadLayoutError as error:
-            problems[g] = str(error)
+            problems[g] = text_reason or str(error)
             continue
         if machine is None:
-            problems[g] = reason
+            problems[g] = text_reason or reason
             continue
-        key = (layout, *(cells.get(c) for c in CLUSTER_COLUMNS[:2] + CLUSTER_COLUMNS[7:]))
+        key = (layout, *(cells.get(c) for c in (*CLUSTER_COLUMNS[:2], _TEXT, *CLUSTER_COLUMNS[7:])))
         if key not in keep:
             try:
                 clusters.append(_cluster(machine, layout, cells, catalog))
@@ -83,6 +85,27 @@ def clusters_from_table(table: Table, catalog: Catalog) -> RowClusters:
             keep[key] = len(clusters) - 1
         index[g] = keep[key]
     return RowClusters(tuple(clusters), index[group], problems[group], devices[group])
+
+
+def _from_text(cells: dict[str, Any], catalog: Catalog) -> tuple[dict[str, Any], str]:
+    """Return the cells with what a cluster's text says of the counts, and why it cannot be read.
+
+    The column is a cluster's text only where device and instance_type are blank: else a label.
+    """
+    text = str(cells.get("cluster", "")).strip()
+    if not text or cells.get("device") or cells.get("instance_type"):
+        return cells, ""
+    try:
+        found = catalog.cluster(text)
+    except ForerunError as error:
+        return cells, str(error)
+    said = {"nodes": found.nodes, "devices_per_node": found.devices_per_node}
+    said["devices"] = found.devices
+    for name, count in said.items():
+        if cells.get(name, count) != count:
+            clash = f"the cluster {text} has {count} {name}, but {name} is {cells[name]:g}"
+            return cells, f"{clash}; correct one of them"
+    return {**cells, **said, "device": found.device.id, _TEXT: text}, ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +144,8 @@ def _cluster(
     stated = cells.get("price_usd_per_hour")
     price = None if stated is None else float(stated)
     links = cells.get("interconnect") or None
+    if _TEXT in cells and links is None and not layout.placement:
+        return catalog.cluster(cells[_TEXT], price=price)
     whole = not layout.placement and layout.devices_per_node == machine.usual
     if machine.instance and whole and links is None:
         return catalog.cluster(f"{layout.nodes}x{machine.instance}", price=price)

@@ -187,7 +187,9 @@ def _implied_sequence_parallel(table: Table, tp: NDArray[Any]) -> NDArray[np.int
     """
     names = table.texts("framework")
     labels, position = np.unique(names.astype(str), return_inverse=True)
-    splits = np.array([any(w in label.lower() for w in _SPLITS_SEQUENCES) for label in labels])
+    splits = np.array(
+        [any(w in label.lower() for w in _SPLITS_SEQUENCES) for label in labels], dtype=bool
+    )
     blank = table.texts("sequence_parallel") == ""
     implied: NDArray[np.int64] = (splits[position] & blank & (tp > 1)).astype(np.int64)
     return implied

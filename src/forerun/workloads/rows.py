@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.forecast import is_none
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError
 from forerun.tables import Jobs, Runs, Table
 from forerun.workloads.row_clusters import clusters_from_table
+from forerun.workloads.row_plan_texts import spread_plans
 from forerun.workloads.row_plans import plans_from_table
 
 if TYPE_CHECKING:
@@ -33,9 +35,14 @@ def jobs_from_table(table: Table, catalog: Catalog) -> Jobs:
     """
     from forerun.workloads.columns import WORKLOAD_COLUMNS, workload_from_columns
 
+    labels, (table, said) = table, spread_plans(table)
     workloads, index, workload_problems = _workloads(
         table, tuple(WORKLOAD_COLUMNS), workload_from_columns
     )
+    if table.problems is not None:  # a row with a cell that could not be read is no job
+        unread = ~is_none(table.problems)
+        workload_problems = np.where(unread, table.problems, workload_problems)
+        index = np.where(unread, -1, index).astype(np.int32)
     found = clusters_from_table(table, catalog)
     plans, plan_problems = plans_from_table(table, found.devices)
     return Jobs(
@@ -46,8 +53,8 @@ def jobs_from_table(table: Table, catalog: Catalog) -> Jobs:
         plans=plans,
         workload_problem=workload_problems,
         cluster_problem=found.problems,
-        plan_problem=plan_problems,
-        labels=table,
+        plan_problem=np.where(is_none(said), plan_problems, said),
+        labels=labels,
     ).checked()
 
 

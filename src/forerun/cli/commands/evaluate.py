@@ -64,12 +64,12 @@ def evaluate(
     from forerun.evaluate import evaluate as judge
     from forerun.evaluate import parse_split
 
-    writable(page)
+    judged, teachers = files_in(runs, "--runs"), files_in(fit_files, "--fit")
+    writable(page, "writing", (".md",), (*judged, *teachers, *options["catalog_files"]))
     settings = load_settings()
     split = parse_split(options["split"])
     predictors = _predictors(settings, options["predictors"])
     catalog = _catalog(settings, options["catalog_files"])
-    judged, teachers = files_in(runs, "--runs"), files_in(fit_files, "--fit")
     _keep_apart(judged, teachers)
     found = judge(
         _runs(judged, catalog), predictors, split, _runs(teachers, catalog),
@@ -142,6 +142,8 @@ def _show(screen: Screen, found: Evaluation) -> None:
         total = found.of(predictor)
         screen.items(f"declined by {predictor}", _lines(total.declined))
         screen.items("not comparable", _lines(total.not_comparable))
+        if total.floor_clamped:
+            screen.line(f"{predictor}: {total.floor_clamped:,} forecasts raised to their floor")
         if total.floor_violations or total.silent:
             screen.line(
                 f"{predictor} breaks its contract: {total.floor_violations} forecasts below their"

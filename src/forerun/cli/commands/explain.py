@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from forerun import wire
+from forerun.cli.completion import complete_cluster, complete_workload
 from forerun.cli.kinds import FILE, WHOLE, writable
 from forerun.cli.options import (
     advisor_of,
@@ -29,8 +30,11 @@ from forerun.units import format_bytes, format_dollars, format_seconds
 
 
 @click.command(cls=SeveralTables)
-@click.argument("workload")
-@click.option("--cluster", required=True, help="NODESxDEVICESxDEVICE or NODESxINSTANCE.")
+@click.argument("workload", shell_complete=complete_workload)
+@click.option(
+    "--cluster", required=True, help="NODESxDEVICESxDEVICE or NODESxINSTANCE.",
+    shell_complete=complete_cluster,
+)  # fmt: skip
 @click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest.")
 @click.option("--global-batch", type=WHOLE, help="Samples in an optimizer step.")
 @click.option("--micro-batch", type=WHOLE, help="Samples a device does in one pass.")
@@ -50,7 +54,7 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     what-if table is a prediction of its own. The trace opens in chrome://tracing or Perfetto.
     """
     settings = settings_of(options)
-    writable(trace)
+    writable(trace, "writing", (".json",), (*options["fit_files"], *options["catalog_files"]))
     advisor = advisor_of(settings, options)
     found = advisor.explain(
         workload,

@@ -28,7 +28,8 @@ from forerun.errors import RequestError
 def fit(runs: tuple[Path, ...], out: Path, force: bool, **options: Any) -> None:
     """Teach a predictor measured runs, and save it for `--model`."""
     settings = settings_of(options)
-    writable(out)
+    tables = files_in(runs, "--runs")
+    writable(out, "writing", (".json",), (*tables, *options["catalog_files"]))
     if out.exists() and not force:
         raise RequestError(
             f"writing {out}", "the file is there already", "name another, or give --force"
@@ -37,7 +38,6 @@ def fit(runs: tuple[Path, ...], out: Path, force: bool, **options: Any) -> None:
     from forerun.advisor.models import model_text
     from forerun.tables.files import write_whole
 
-    tables = files_in(runs, "--runs")
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     advisor = Advisor(files, settings.text("predictor")).fit(*tables)
     text = model_text(advisor.predictor)

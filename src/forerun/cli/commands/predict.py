@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
-from forerun.cli.kinds import FILE, WHOLE, writable
+from forerun.cli.completion import complete_cluster, complete_workload
+from forerun.cli.kinds import FILE, TABLES, WHOLE, writable
 from forerun.cli.options import (
     advisor_of,
     changes_of,
@@ -37,13 +38,17 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "preempti
 
 
 @click.command(cls=SeveralTables)
-@click.argument("workload", required=False)
-@click.option("--cluster", help="NODESxDEVICESxDEVICE or NODESxINSTANCE.")
+@click.argument("workload", required=False, shell_complete=complete_workload)
+@click.option(
+    "--cluster", help="NODESxDEVICESxDEVICE or NODESxINSTANCE.", shell_complete=complete_cluster
+)
 @click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest.")
 @click.option("--global-batch", type=WHOLE, help="Samples in an optimizer step.")
 @click.option("--micro-batch", type=WHOLE, help="Samples a device does in one pass.")
 @click.option("--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a runs table.")
-@click.option("--out", type=FILE, metavar="FILE", help="With --table: CSV or Parquet to write.")
+@click.option(
+    "--out", type=FILE, metavar="FILE", help="With --table: the .csv, .parquet or .pq to write."
+)
 @length_options
 @price_option
 @market_options
@@ -59,12 +64,14 @@ def predict(
     --steps, --samples, --tokens or --epochs; else the workload's usual length.
 
     With --table every row is answered, or declined with its reason; --out keeps the rows' order
-    and columns and adds the answers (without it they go to stdout as CSV).
+    and columns and adds the answers (without it they go to stdout as CSV). A row that states no
+    plan gets one by search; docs/tables.md tells every column.
     """
     settings = settings_of(options)
     if table is not None:
         _check_table_request(workload, options)
-        _predict_table(table, writable(out), settings, as_json, options)
+        read = (table, *options["fit_files"], *options["catalog_files"])
+        _predict_table(table, writable(out, "writing", TABLES, read), settings, as_json, options)
         return
     if out is not None:
         raise RequestError(
@@ -120,8 +127,11 @@ def _predict_table(
         UnsatisfiedError: no row was answered; the file is written all the same.
     """
     from forerun.tables import read_table, write_table
+    from forerun.tables.schema import misspelt_columns
 
     table = read_table(path)
+    for name, near in misspelt_columns(table.columns).items():
+        click.echo(f"warning: column {name!r} is not known: did you mean {near!r}?", err=True)
     advisor = advisor_of(settings, options)
     length = length_of(options)
     answered = advisor.predict_table(table, length=length, market=settings.text("market"))
@@ -138,11 +148,18 @@ def _predict_table(
         for reason, rows in reasons.most_common(5):
             click.echo(f"  declined {rows}: {reason}")
     if not count:
-        reason, rows = reasons.most_common(1)[0]
         raise UnsatisfiedError(
-            f"answers for {path}", f"no row was answered; {rows} of {len(answered)}: {reason}",
+            f"answers for {path}", f"no row was answered; {_why(reasons, out)}",
             "mend the rows, or teach a predictor these labels with --fit",
         )  # fmt: skip
+
+
+def _why(reasons: Counter[str], out: Path | None) -> str:
+    """Return the commonest reason where it stands in a table alone, else where it was said."""
+    if out is not None:
+        return "the reasons are said above"
+    reason, rows = reasons.most_common(1)[0]
+    return f"{rows} rows: {reason}"
 
 
 def _table_json(table: Any, answered: int, reasons: Counter[str], out: Path | None) -> Any:

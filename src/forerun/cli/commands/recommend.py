@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
+from forerun.cli.completion import complete_clusters, complete_workload
 from forerun.cli.kinds import BUDGET, DURATION, FILE, NAMES, PROBABILITY, WHOLE, WHOLES, writable
 from forerun.cli.options import (
     advisor_of,
@@ -23,7 +24,7 @@ from forerun.cli.options import (
 )
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralTables
-from forerun.cli.showing import ranged
+from forerun.cli.showing import ranged, workload_text
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
 from forerun.units import format_bytes, format_dollars, format_seconds
 
@@ -38,9 +39,9 @@ _ROWS = 12
 
 
 @click.command(cls=SeveralTables)
-@click.argument("workload")
+@click.argument("workload", shell_complete=complete_workload)
 @click.option(
-    "--clusters", type=NAMES,
+    "--clusters", type=NAMES, shell_complete=complete_clusters,
     help="Candidates with commas: whole clusters, or devices and instances alone, whose number"
     " of nodes is then searched. By default the cheapest instance of each kind.",
 )  # fmt: skip
@@ -72,7 +73,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     its reason. Exit code 3 where nothing satisfies the limits; the nearest misses are then shown.
     """
     settings = settings_of(options)
-    writable(html)
+    writable(html, "writing", (".html", ".htm"), (*options["fit_files"], *options["catalog_files"]))
     advisor = advisor_of(settings, options)
     objective = _objective(settings, options)
     energy = options.pop("energy")
@@ -133,30 +134,55 @@ def unsatisfied(name: str, found: Recommendation) -> ForerunError:
     if objective.budget_dollars is not None:
         limits.append(f"for at most {format_dollars(objective.budget_dollars)}")
     reason = f"none of {found.legal:,} legal plans qualifies ({found.fitting:,} fit in memory)"
-    next_step = "relax a limit, allow more devices, or name other clusters"
     if found.near_misses:
         near = found.near_misses[0]
         short = "; ".join(near.misses.values()) or "it misses the limits"
         next_step = f"the nearest is {near.job.cluster.name} ({near.job.plan}): {short}"
-    elif found.refused:
-        next_step = found.refused[0].reason
-    return UnsatisfiedError(f"{name} {' '.join(limits) or 'in device memory'}", reason, next_step)
+    else:
+        main = max(found.refused_counts, key=lambda r: found.refused_counts[r], default="")
+        reason += f"; {main}" if main else ""
+        next_step = _advice(main, objective)
+    if found.not_searched:
+        next_step += f"; {found.not_searched}"
+    plain = "as asked" if found.fitting else "in device memory"
+    return UnsatisfiedError(f"{name} {' '.join(limits) or plain}", reason, next_step)
+
+
+def _advice(reason: str, objective: Objective) -> str:
+    """Return what to do where no limit that is relaxed would help."""
+    from forerun.search.reduce import ENDLESS, NO_MEMORY, NO_PRICE
+
+    if reason == NO_PRICE and objective.market == "spot":
+        return "add a spot price with --catalog, or use --market on-demand"
+    if reason == NO_PRICE:
+        free = "" if objective.budget_dollars is None else "drop --budget and "
+        return f"add a price with --catalog, or {free}use --minimize time"
+    if reason == NO_MEMORY:
+        return "name another predictor (see `forerun predictors`)"
+    if reason == ENDLESS:
+        return "use --market on-demand, a shorter --checkpoint-interval, or fewer nodes"
+    return "relax a limit, allow more devices, or name other clusters"
 
 
 def show_recommendation(screen: Screen, name: str, found: Recommendation) -> None:
     """Write a recommendation for a person."""
     if found.best is None:
         screen.title(f"{name}: nothing satisfies the limits")
-        screen.table(_HEADERS, map(_row, found.near_misses[:_ROWS]), "nearest misses")
+        if found.near_misses:
+            screen.table(_HEADERS, map(_row, found.near_misses[:_ROWS]), "nearest misses")
         for option in found.near_misses[:_ROWS]:
             for limit, words in option.misses.items():
                 screen.line(f"  {option.job.cluster.name}: {limit}: {words}")
+        if found.not_searched:
+            screen.line(found.not_searched)
     else:
         best = found.best
         screen.title(f"{name}: {best.job.cluster.name}")
         screen.line(f"plan    {best.job.plan}, global batch {best.job.plan.global_batch:,}")
+        screen.line(f"as      {workload_text(best.job.workload)}")
         screen.line(f"run     {ranged(best.estimate.run_seconds, format_seconds)}")
         screen.line(f"cost    {ranged(best.estimate.dollars, format_dollars)}")
+        screen.line(f"price   {_price(best)}")
         screen.line(f"fits    probability {best.estimate.fit_probability:.2f}")
         for limit, chance in best.chance.items():
             if limit == "fits":
@@ -177,6 +203,8 @@ def show_recommendation(screen: Screen, name: str, found: Recommendation) -> Non
         f"{found.considered:,} plans considered, {found.legal:,} legal, {found.fitting:,} fit in"
         f" memory, {found.qualified:,} qualify; {found.seconds_taken:.2f} s"
     )
+    if found.best is not None:
+        screen.items("warnings", found.best.warnings)
     screen.items("assumptions", found.assumptions)
     screen.line(f"prices  {found.prices_as_of}")
     screen.line("Confirm the choice by a short run before renting it for long.")
@@ -188,15 +216,18 @@ _OTHERS = 5
 
 
 def _refused(refused: Sequence[Refusal]) -> list[tuple[str, ...]]:
-    """Return rows in which each reason's count of plans stands once, beside its first example."""
-    rows: list[tuple[str, ...]] = []
-    seen: set[str] = set()
-    for refusal in refused:
-        reason = refusal.reason.split(":")[0]
-        count = "" if reason in seen else f"{refusal.count:,}"
-        seen.add(reason)
-        rows.append((count, refusal.cluster, refusal.plan, refusal.reason))
-    return rows
+    """Return rows in which each limit's count of plans stands once, beside its first example."""
+    return [(f"{r.count:,}" if r.count else "", r.cluster, r.plan, r.reason) for r in refused]
+
+
+def _price(option: Option) -> str:
+    """Return the hourly price with its market and source."""
+    price, cluster = option.dollars_per_hour, option.job.cluster
+    if price is None:
+        return "none is known; add one with --catalog"
+    market = "spot" if option.estimate.spot else "on demand"
+    source = f" ({cluster.price_source})" if cluster.price_source else ""
+    return f"{format_dollars(price)} an hour {market}{source}"
 
 
 def _row(option: Option) -> tuple[str, ...]:

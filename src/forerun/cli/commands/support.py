@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from forerun import wire
+from forerun.cli.completion import complete_workload
 from forerun.cli.options import (
     advisor_of,
     changes_of,
@@ -20,7 +21,7 @@ from forerun.cli.several import SeveralTables
 
 
 @click.command(cls=SeveralTables)
-@click.argument("workload")
+@click.argument("workload", shell_complete=complete_workload)
 @workload_options
 @predictor_options
 @json_option

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from forerun import wire
-from forerun.domain.recommendation import Option, Recommendation
+from forerun.domain.recommendation import Option, Recommendation, Refusal
 from forerun.tables.files import write_whole
 from forerun.units import format_bytes, format_dollars, format_seconds
 
 HERE = Path(__file__).parent
-_REFUSED_ROWS = 40
 
 
 def write_report(path: Path, name: str, found: Recommendation) -> None:
@@ -49,7 +49,7 @@ def report_page(name: str, found: Recommendation) -> str:
         objective=_objective_text(found),
         options=options,
         best=best,
-        refused=found.refused[:_REFUSED_ROWS],
+        refused=refused_groups(found.refused),
         data=_script_json({"options": options, "best": best}),
         chart_library=(HERE / "chart.umd.min.js").read_text(encoding="utf-8"),
         script=(HERE / "report.js").read_text(encoding="utf-8"),
@@ -66,6 +66,19 @@ def report_options(found: Recommendation) -> tuple[list[dict[str, Any]], int]:
     return [_option(option) for option in shown], position
 
 
+def refused_groups(refused: Sequence[Refusal]) -> list[dict[str, Any]]:
+    """Return each broken limit once, with how many plans break it and its examples."""
+    groups: dict[str, dict[str, Any]] = {}
+    for refusal in refused:
+        limit = refusal.limit or refusal.reason
+        group = groups.setdefault(limit, {"limit": limit, "count": 0, "examples": []})
+        group["count"] += refusal.count
+        if refusal.plan:
+            why = refusal.reason.removeprefix(f"{limit}: ")
+            group["examples"].append((refusal.cluster, refusal.plan, "" if why == limit else why))
+    return list(groups.values())
+
+
 def _option(option: Option) -> dict[str, Any]:
     estimate, forecast, cluster = option.estimate, option.estimate.forecast, option.job.cluster
     peak = forecast.peak_bytes[1] if forecast else float("nan")
@@ -80,6 +93,7 @@ def _option(option: Option) -> dict[str, Any]:
         "memory": f"{format_bytes(peak)} of {format_bytes(cluster.device.memory_bytes)}",
         "fits": f"{estimate.fit_probability:.2f}",
         "misses": "; ".join(option.misses.values()),
+        "warnings": "; ".join(option.warnings),
         "market": "spot" if estimate.spot else "on demand",
         "prices": cluster.price_source,
         "hours": estimate.run_seconds[1] / 3600,

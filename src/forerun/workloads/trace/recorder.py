@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from forerun.domain.graph import OpKind, Phase
+from forerun.errors import RequestError
 from forerun.workloads.trace.backend import load_torch
 from forerun.workloads.trace.fakes import Fakes
 from forerun.workloads.trace.gradients import find_weight_gradients, split_convolution
@@ -16,6 +17,9 @@ from forerun.workloads.trace.memory import Memory, MemoryBook, tensors_in
 from forerun.workloads.trace.products import FACTORS, FUSED, Product, product_of
 from forerun.workloads.trace.quick import quick_answer
 from forerun.workloads.trace.raw import Heads, RawOp
+
+# The largest steps that people train dispatch some tens of thousands.
+MOST_OPERATIONS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Recorder:
         path: the module whose forward runs now.
         heads: shapes of the attentions that were seen.
         asked: the operation that runs now, for messages.
+        dispatched: operations that torch dispatched so far, views and all.
     """
 
     book: MemoryBook
@@ -82,6 +87,7 @@ class Recorder:
     path: str = ""
     heads: list[Heads] = field(default_factory=list)
     asked: str = ""
+    dispatched: int = 0
     unknown: dict[str, None] = field(default_factory=dict)
     _pending_saved: float = 0.0
     _by_sequence: dict[int, tuple[int | None, str]] = field(default_factory=dict)
@@ -89,6 +95,14 @@ class Recorder:
     def intercept(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operation and write it down; the callback of a dispatch mode."""
         traits = traits_of(func)
+        self.dispatched += 1
+        if self.dispatched > MOST_OPERATIONS:
+            raise RequestError(
+                "trace one training step", f"it dispatched {MOST_OPERATIONS:,} operations and had"
+                " not ended",
+                "bound the loops of its forward: one that hangs on the values of tensors may never"
+                " end here; or trace a part of the module",
+            )  # fmt: skip
         self.asked = f"{traits.namespace}::{traits.name}"
         answer = self.fakes.answer(func, traits.name, args, kwargs, self.book)
         if answer is not None:

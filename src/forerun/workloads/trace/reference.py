@@ -6,12 +6,12 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from forerun.domain.workload import Workload
-from forerun.errors import RequestError, nearest_names
+from forerun.errors import ForerunError, RequestError, nearest_names
 from forerun.workloads.trace.backend import load_torch
 from forerun.workloads.trace.module import trace_module
 
@@ -54,14 +54,16 @@ def workload_from_reference(
     asked = {key: size for key, size in sizes.items() if size is not None}
     module, inputs, found = _read(reference, _call(reference, target, asked))
     known = {"name": reference, **found, **{k: v for k, v in options.items() if v is not None}}
-    return trace_module(module, example_inputs if inputs is None else inputs, **known)
+    with _guarded(reference, "the module raised", "call it once yourself, and correct it"):
+        return trace_module(module, example_inputs if inputs is None else inputs, **known)
 
 
 def _load(reference: str) -> Any:
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
         raise RequestError(f"workload {reference!r}", "it names no callable", _FORM)
-    with _working_directory():
+    raised = f"importing {module_name} raised"
+    with _guarded(reference, raised, "correct the module so that it imports"):
         try:
             target: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
@@ -72,12 +74,6 @@ def _load(reference: str) -> Any:
                 f"workload {reference!r}", f"{module_name}: {found}",
                 "run from the folder that holds it, or install it",
             ) from error  # fmt: skip
-        except Exception as error:
-            raise RequestError(
-                f"workload {reference!r}",
-                f"importing {module_name} raised {type(error).__name__}: {error}",
-                "correct the module so that it imports",
-            ) from error
     for part in attribute.split("."):
         if not hasattr(target, part):
             near = nearest_names(part, [n for n in dir(target) if not n.startswith("_")])
@@ -104,15 +100,8 @@ def _call(reference: str, target: Any, sizes: Mapping[str, int]) -> Any:
         )
     if is_module:
         return target
-    with _working_directory():
-        try:
-            return target(**sizes)
-        except Exception as error:
-            raise RequestError(
-                f"workload {reference!r}",
-                f"the callable raised {type(error).__name__}: {error}",
-                "correct it so that it can be called without arguments",
-            ) from error
+    with _guarded(reference, "the callable raised", "correct it so that it can be called"):
+        return target(**sizes)
 
 
 def _argument_names(target: Any) -> list[str]:
@@ -144,6 +133,27 @@ def _read(reference: str, made: Any) -> tuple[Any, Any, dict[str, Any]]:
             _RETURNS,
         )
     return module, inputs, found
+
+
+@contextmanager
+def _guarded(reference: str, raised: str, next_step: str) -> Iterator[None]:
+    """Run a user's code: whatever it raises is told, and what it prints goes to stderr.
+
+    The answer alone is on stdout, so that a user's own lines cannot spoil JSON. Only an
+    interruption from the keyboard passes.
+
+    Raises:
+        RequestError: the code raised, also what is no `Exception`, such as SystemExit.
+    """
+    try:
+        with _working_directory(), redirect_stdout(sys.stderr):
+            yield
+    except (ForerunError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        text = " ".join(str(error).split())[:160]
+        told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise RequestError(f"workload {reference!r}", f"{raised} {told}", next_step) from error
 
 
 @contextmanager

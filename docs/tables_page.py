@@ -1,0 +1,71 @@
+"""Prints docs/tables.md: every column of the runs table, and those that a forecast adds."""
+
+from __future__ import annotations
+
+from forerun.advisor.table_plans import MOST_SEARCHES
+from forerun.advisor.tabulate import ADDED
+from forerun.tables import COLUMNS
+from forerun.tables.schema import ALIASES
+
+_GROUPS = {
+    "origin": "Where a row comes from.",
+    "workload": "What is trained: a zoo name, or a shape, or totals (`params` and `gmacs`).",
+    "cluster": "On what. `cluster` alone is enough; so is `device` with `devices`, or"
+    " `instance_type` with `nodes`.",
+    "plan": "How it is laid out.",
+    "length": "How long the job is; at most one of them in a row.",
+    "measured": "What was measured. No forecast reads them, but for the length where no other"
+    " is said; a row that has a figure here is a run, and keeps the plan that it ran with.",
+}
+_HEAD = f"""\
+# The runs table
+
+One table serves jobs to forecast, runs to learn from and runs to judge by. A column may be absent
+and a cell blank; columns of your own are kept. Headers may be in any case and under the names of
+Megatron, DeepSpeed, torchtitan and HuggingFace; numbers are plain numbers in the unit of the column.
+CSV with commas in UTF-8, or Parquet. A cell that is no number declines its own row.
+
+```
+workload,cluster,global_batch,plan,tokens
+llama3-8b,4x8xh100-sxm-80gb,512,,15e12
+llama3-8b,4xaws:p5.48xlarge,512,"tp=2,micro_batch=1",15e12
+```
+
+`forerun predict --table JOBS.csv --out FORECASTS.csv` answers every row, or says in `declined` why
+not. **Blank plan cells**: a row that states no plan at all (nothing of the group *plan* but
+`global_batch` and `task`) and has no measured figure gets the plan that the search would choose for
+`forerun predict`, up to {MOST_SEARCHES} distinct jobs a table; `predicted_plan` says which. In every
+other row a blank degree is 1, `dp` is devices / (tp pp cp), `global_batch` is micro_batch x dp x
+grad_accum, `micro_batch` is global_batch / dp / grad_accum (1 in a pipeline), `zero_stage` is 0 and
+`recompute` is none. **Length**: the row's own, else that of `--steps` and its like, else
+`samples_to_target` or `epochs_to_target`, else the workload's usual one.
+"""
+
+
+def _rows(lines: list[tuple[str, ...]], headers: tuple[str, ...]) -> list[str]:
+    rule = ["---"] * len(headers)
+    return [f"| {' | '.join(line)} |" for line in (headers, rule, *lines)]
+
+
+def page() -> str:
+    """Return the page."""
+    out = [_HEAD]
+    others: dict[str, list[str]] = {}
+    for alias, name in ALIASES.items():
+        others.setdefault(name, []).append(f"`{alias}`")
+    for group, said in _GROUPS.items():
+        lines = [
+            (f"`{c.name}`", c.kind, c.unit, c.help, ", ".join(others.get(c.name, ())))
+            for c in COLUMNS.values()
+            if c.group == group
+        ]
+        out += [f"## {group}", "", said, ""]
+        out += [*_rows(lines, ("column", "kind", "unit", "meaning", "also called")), ""]
+    out += ["## What a forecast adds", ""]
+    out += _rows([(f"`{name}`", said) for name, said in ADDED.items()], ("column", "meaning"))
+    return "\n".join(out)
+
+
+if __name__ == "__main__":
+    print("<!-- Written by `make docs` from the schema itself. -->\n")
+    print(page())

@@ -1,0 +1,74 @@
+"""The pages on tables and files: every column and every field is written down."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from forerun.catalog import devices as device_rows
+from forerun.catalog import instances as instance_rows
+from forerun.catalog import load_catalog
+from forerun.tables import COLUMNS
+from forerun.workloads import spec
+from forerun.workloads.shapes import TransformerSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC_PAGE = ROOT / "docs" / "spec.md"
+
+
+def named(page: str) -> set[str]:
+    """Return the names in the first cells of a page's tables."""
+    cells = re.findall(r"^\| (`[^|]+`) \|", page, re.M)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def part(page: str, heading: str) -> str:
+    """Return what stands under a heading, up to the next one."""
+    return page.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+
+
+def test_the_table_page_is_what_its_script_writes() -> None:
+    written = subprocess.run(
+        [sys.executable, "docs/tables_page.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout  # fmt: skip
+    assert (ROOT / "docs" / "tables.md").read_text() == written, "run `make docs`"
+
+
+def test_every_column_says_its_meaning_in_the_page() -> None:
+    page = (ROOT / "docs" / "tables.md").read_text()
+    for column in COLUMNS.values():
+        assert column.help, f"{column.name} says nothing"
+        assert f"| `{column.name}` | {column.kind} | {column.unit} | {column.help} |" in page
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [
+        ("## A workload: the YAML spec", spec._TOP),
+        ("### `transformer`", [f.name for f in fields(TransformerSpec)]),
+        ("### `operations`",
+         ["name", "kind", "shape", "dims", "block", "shard", *spec._OP_NUMBERS, *spec._OP_COUNTS]),
+        ("### `devices`", device_rows.COLUMNS),
+        ("### `instances`", instance_rows.COLUMNS),
+    ],
+)  # fmt: skip
+def test_the_page_on_files_has_the_fields_and_no_other(heading: str, names: list[str]) -> None:
+    assert named(part(SPEC_PAGE.read_text(), heading)) == set(names)
+
+
+def test_the_examples_of_the_page_are_read(tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", SPEC_PAGE.read_text(), re.S)
+    assert len(blocks) == 3
+    for i, text in enumerate(blocks[:2]):
+        path = tmp_path / f"w{i}.yaml"
+        path.write_text(text)
+        assert spec.workload_from_spec(path).params > 0
+    path = tmp_path / "c.yaml"
+    path.write_text(blocks[2])
+    cluster = load_catalog([path]).cluster("2xmycloud:big.8x")
+    assert (cluster.devices, cluster.device.id) == (16, "my-card")
