@@ -49,6 +49,11 @@ class Keys:
     recompute: NDArray[np.int64]
     channels_last: FloatArray
 
+    def digest(self) -> bytes:
+        """Return what tells these keys from others."""
+        columns = (self.micro_batch, self.tp, self.cp, self.ep, self.sequence_parallel)
+        return b"".join(c.tobytes() for c in (*columns, self.recompute))
+
 
 @dataclass(frozen=True)
 class KeyCosts:

@@ -6,6 +6,8 @@ parallelism, recomputation and memory format. Keys are few where plans are many.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from forerun.domain.graph import (
@@ -23,7 +25,7 @@ from forerun.domain.hardware import Cluster, Device
 from forerun.domain.plan import RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
 from forerun.predictors.analytic import collectives
-from forerun.predictors.analytic.activations import saved_bytes, selected
+from forerun.predictors.analytic.activations import selected
 from forerun.predictors.analytic.constants import Constants, by_kind
 from forerun.predictors.analytic.inside_layers import layer_comm
 from forerun.predictors.analytic.keys import (
@@ -87,8 +89,14 @@ def _generation_factor(device: Device, constants: Constants) -> float:
     return next((v for k, v in known.items() if generation.startswith(k)), 0.85)
 
 
-def cost_keys(workload: Workload, cluster: Cluster, keys: Keys, constants: Constants) -> KeyCosts:
-    """Return the cost of one micro-batch for k keys; arrays inside are (k, operations)."""
+def cost_keys(
+    workload: Workload, cluster: Cluster, keys: Keys, constants: Constants,
+    saved: Mapping[str, FloatArray],
+) -> KeyCosts:  # fmt: skip
+    """Return the cost of one micro-batch for k keys; arrays inside are (k, operations).
+
+    saved: what `activations.saved_bytes` says of the same keys.
+    """
     columns = workload.graph.columns
     framework = constants.framework(workload.framework)
     times = operation_seconds(workload, cluster.device, keys, constants)
@@ -141,7 +149,7 @@ def cost_keys(workload: Workload, cluster: Cluster, keys: Keys, constants: Const
         ends_backward=eb + hb,
         ends_host=collectives.p_norm(ends, ends_launch, power) - ends,
         end=np.maximum(ef + eb, hf + hb),
-        **saved_bytes(workload, keys),
+        **saved,
     )
 
 

@@ -37,6 +37,7 @@ class AnalyticPredictor:
     def __init__(self, constants: Constants | None = None) -> None:
         self.constants = constants or Constants()
         self._facts: dict[Any, Any] = {}
+        self._static: dict[Any, Any] = {}
 
     def fit(self, runs: Runs) -> AnalyticPredictor:
         """Return a predictor whose constants follow the runs; this one does not change.
@@ -48,8 +49,12 @@ class AnalyticPredictor:
         """
         from forerun.predictors.analytic.calibration import calibrated
 
+        shared: dict[Any, Any] = {}
+
         def medians(constants: Constants, jobs: Jobs) -> FloatArray:
-            return AnalyticPredictor(constants).predict(jobs, detail=False).seconds[:, 1]
+            trial = AnalyticPredictor(constants)
+            trial._static = shared
+            return trial.predict(jobs, detail=False).seconds[:, 1]
 
         return AnalyticPredictor(calibrated(self.constants, runs, medians))
 
@@ -85,7 +90,7 @@ class AnalyticPredictor:
                 for s in starts
             ]
             return _join(pieces)
-        rows = gather(jobs, self.constants, self._facts)
+        rows = gather(jobs, self.constants, self._facts, self._static)
         fastest, runs_on = fastest_rates(jobs), software(jobs, self.constants)
         return forecast_rows(rows, fastest, runs_on, self.constants, detail)
 

@@ -22,6 +22,7 @@ from forerun.domain.graph import (
 )
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
+from forerun.predictors.analytic.activations import saved_bytes
 from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.predictors.analytic.floors import fastest_rate, floor_flops_per_sample
 from forerun.predictors.analytic.inside_layers import links_of
@@ -60,14 +61,16 @@ class Rows:
         return len(self.sync)
 
 
-def gather(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> Rows:
+def gather(jobs: Jobs, constants: Constants, cache: dict[Any, Any], static: dict[Any, Any]) -> Rows:
     """Return the columns for jobs that are all resolved.
 
     cache: keeps facts of workloads and clusters between calls (keyed by identity, holding the
     objects so that an identity is never used again).
     """
     plans = jobs.plans
-    work_facts = [_remember(cache, "work", w, workload_facts, w, constants) for w in jobs.workloads]
+    work_facts = [
+        _remember(static, "work", w, workload_facts, w, constants) for w in jobs.workloads
+    ]
     node_facts = [_remember(cache, "node", c, cluster_facts, c, constants) for c in jobs.clusters]
     work = _spread(work_facts, jobs.workload_index)
     node = _spread(node_facts, jobs.cluster_index)
@@ -76,7 +79,7 @@ def gather(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> Rows:
     columns["sequence_parallel"] = plans.sequence_parallel.astype(np.float64)
     columns["full_recompute"] = (plans.recompute == 2).astype(np.float64)
     columns["servers"] = plans.parameter_servers.astype(np.float64)
-    return Rows(columns, _key_columns(jobs, constants, cache), work, node, plans.sync)
+    return Rows(columns, _key_columns(jobs, constants, static), work, node, plans.sync)
 
 
 def _remember(cache: dict[Any, Any], kind: str, owner: object, make: Any, *args: Any) -> Any:
@@ -128,7 +131,7 @@ def node_kinds(clusters: tuple[Cluster, ...]) -> NDArray[np.int64]:
     return np.array(kinds, dtype=np.int64)
 
 
-def _key_columns(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> dict[str, FloatArray]:
+def _key_columns(jobs: Jobs, constants: Constants, static: dict[Any, Any]) -> dict[str, FloatArray]:
     kinds = node_kinds(jobs.clusters)
     code, distinct_pairs = compact(
         jobs.workload_index.astype(np.int64) * (int(kinds.max()) + 1) + kinds[jobs.cluster_index]
@@ -159,7 +162,8 @@ def _key_columns(jobs: Jobs, constants: Constants, cache: dict[Any, Any]) -> dic
             sequence_parallel=sp[rows].astype(np.float64), recompute=recompute[rows],
             channels_last=layout[rows].astype(np.float64),
         )  # fmt: skip
-        for name, values in cost_keys(workload, cluster, keys, constants).stacked().items():
+        saved = _remember(static, f"saved {keys.digest()!r}", workload, saved_bytes, workload, keys)
+        for name, values in cost_keys(workload, cluster, keys, constants, saved).stacked().items():
             costs.setdefault(name, np.empty(len(codes)))[rows] = values
     return {name: values[position] for name, values in costs.items()}
 

@@ -7,7 +7,7 @@ a thousand rows of one job does not count as a thousand independent facts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
     moved,
     parameters_for,
+    reach,
 )
 from forerun.predictors.analytic.constants import Constants
 from forerun.tables import Jobs, Runs
@@ -25,11 +26,13 @@ from forerun.tables import Jobs, Runs
 FloatArray = NDArray[np.float64]
 Predict = Callable[[Constants, Jobs], FloatArray]
 STEP = 0.02
-MAX_ROUNDS = 8
+MAX_ROUNDS = 6
+MAX_ROWS = 1500
+MAX_PAIRS = 400
 # n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
 # their clock, host and mistakes are the same.
 SHARED_POWER = 0.25
-SETTLED = 0.01
+SETTLED = 0.02
 DEGREES = 4.0  # of freedom of the Student-t errors
 SMALLEST_SCALE = 0.01  # nobody's clock repeats better
 PRIOR_SCALE, PRIOR_COUNT = 0.10, 3.0
@@ -75,16 +78,24 @@ def fit_runs(constants: Constants, runs: Runs, predict: Predict) -> Fit:
             "none has a measured step that physics can speak of",
             "give runs with step_time_s or samples_per_s, status ok, of known workloads",
         )
+    usable = thinned(usable, runs.jobs)
     jobs = runs.jobs.take(usable)
     parameters = parameters_for(jobs)
     target = np.log(measured[usable])
     shared = _shared_weight(jobs)
 
-    def forecast(theta: FloatArray) -> FloatArray:
-        return np.log(predict(moved(constants, parameters, theta), jobs))
+    reached = [reach(parameter, jobs) for parameter in parameters]
+    parts = [jobs if len(rows) == len(jobs) else jobs.take(rows) for rows in reached]
+
+    def forecast(theta: FloatArray, only: int | None = None) -> FloatArray:
+        asked = jobs if only is None else parts[only]
+        return np.log(predict(moved(constants, parameters, theta), asked))
+
+    def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
+        return _jacobian(forecast, reached, theta, now)
 
     prior = 1.0 / np.array([p.prior_sd for p in parameters]) ** 2
-    theta, hessian, scale = _gauss_newton(forecast, target, shared, prior)
+    theta, hessian, scale = _gauss_newton(forecast, jacobian, target, shared, prior)
     covariance = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
     return Fit(parameters, theta, covariance, scale, jobs)
 
@@ -96,8 +107,31 @@ def _shared_weight(jobs: Jobs) -> FloatArray:
     return np.asarray(counts[inverse] ** -SHARED_POWER)
 
 
+def thinned(rows: NDArray[np.int64], jobs: Jobs) -> NDArray[np.int64]:
+    """Return at most `MAX_ROWS` of the rows, (m,): turn by turn from every (workload, cluster).
+
+    More rows of what has been seen, and more than `MAX_PAIRS` of these, add hours and little else.
+    """
+    rng = np.random.default_rng(0)
+    part = jobs.take(rows)
+    pair = part.workload_index.astype(np.int64) * len(jobs.clusters) + part.cluster_index
+    pairs = np.unique(pair)
+    if len(pairs) > MAX_PAIRS:
+        keep = np.isin(pair, rng.choice(pairs, MAX_PAIRS, replace=False))
+        rows, pair = rows[keep], pair[keep]
+    if len(rows) <= MAX_ROWS:
+        return rows
+    shuffled = rng.permutation(len(rows))
+    order = shuffled[np.argsort(pair[shuffled], kind="stable")]
+    sorted_pair = pair[order]
+    starts = np.flatnonzero(np.r_[True, sorted_pair[1:] != sorted_pair[:-1]])
+    turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
+    return np.sort(rows[order[np.argsort(turn, kind="stable")[:MAX_ROWS]]])
+
+
 def _gauss_newton(
     forecast: Callable[[FloatArray], FloatArray],
+    jacobian: Callable[[FloatArray, FloatArray], FloatArray],
     target: FloatArray,
     shared: FloatArray,
     prior: FloatArray,
@@ -110,9 +144,9 @@ def _gauss_newton(
     for _ in range(MAX_ROUNDS):
         residual = target - now
         weight = shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
-        jacobian = _jacobian(forecast, theta, now)
-        hessian = (jacobian.T * weight) @ jacobian + np.diag(prior)
-        step = np.linalg.solve(hessian, jacobian.T @ (weight * residual) - prior * theta)
+        slopes = jacobian(theta, now)
+        hessian = (slopes.T * weight) @ slopes + np.diag(prior)
+        step = np.linalg.solve(hessian, slopes.T @ (weight * residual) - prior * theta)
         before = theta
         theta, now = _line_search(
             forecast, target, shared, prior, theta, np.clip(step, -0.7, 0.7), scale, now
@@ -152,14 +186,18 @@ def _cost(
 
 
 def _jacobian(
-    forecast: Callable[[FloatArray], FloatArray], theta: FloatArray, now: FloatArray
+    forecast: Callable[[FloatArray, int], FloatArray],
+    reached: Sequence[NDArray[np.int64]],
+    theta: FloatArray,
+    now: FloatArray,
 ) -> FloatArray:
-    """Return d forecast / d theta by forward differences, (n, p)."""
-    columns = np.empty((len(now), len(theta)))
-    for i in range(len(theta)):
+    """Return d forecast / d theta by forward differences, (n, p), asking only rows it reaches."""
+    columns = np.zeros((len(now), len(theta)))
+    for i, rows in enumerate(reached):
         shifted = theta.copy()
         shifted[i] += STEP
-        columns[:, i] = (forecast(shifted) - now) / STEP
+        if len(rows):
+            columns[rows, i] = (forecast(shifted, i) - now[rows]) / STEP
     return columns
 
 

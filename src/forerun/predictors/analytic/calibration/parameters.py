@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.graph import KINDS
+from forerun.domain.graph import KINDS, OpKind
 from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.predictors.analytic.keys import IS_MATRIX
 from forerun.tables import Jobs
@@ -91,6 +91,33 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
         found += _keys(f"framework.{field}", frameworks)
     found += [Parameter(name) for name in _scalars(jobs)]
     return tuple(found)
+
+
+def reach(parameter: Parameter, jobs: Jobs) -> NDArray[np.int64]:
+    """Return the rows whose forecast a parameter can move, (m,): the others need no asking."""
+    family, key = parameter.family, parameter.key
+    if family == "workload_scale":
+        ours = np.array([w.name == key for w in jobs.workloads])[jobs.workload_index]
+    elif family.startswith("framework."):
+        named = [framework_key(w.framework) == key for w in jobs.workloads]
+        ours = np.array(named)[jobs.workload_index]
+    elif family in ("device_compute", "device_bandwidth"):
+        ours = np.array([c.device.id == key for c in jobs.clusters])[jobs.cluster_index]
+    elif family == "generation_factor":
+        named = [c.device.generation.lower() == key for c in jobs.clusters]
+        ours = np.array(named)[jobs.cluster_index]
+    elif family == "link_efficiency":
+        named = [key in (c.intra.kind, c.inter.kind) for c in jobs.clusters]
+        ours = np.array(named)[jobs.cluster_index]
+    elif family == "precision_factor":
+        ours = np.array([w.precision == key for w in jobs.workloads])[jobs.workload_index]
+    elif family in ("tensor_efficiency", "vector_efficiency", "bandwidth_efficiency"):
+        kind = KINDS.index(OpKind(key))
+        named = [bool((w.graph.columns.kind == kind).any()) for w in jobs.workloads]
+        ours = np.array(named)[jobs.workload_index]
+    else:
+        ours = np.ones(len(jobs), dtype=bool)
+    return np.flatnonzero(ours)
 
 
 def _scalars(jobs: Jobs) -> list[str]:
