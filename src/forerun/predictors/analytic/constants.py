@@ -8,7 +8,8 @@ a forecast of these tables is not blind:
   pipelines meet, buffers of memory and the width of its band;
 * timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of
   PyTorch and TensorFlow, the width of the bands of convolutional nets;
-* mlperf: MXNet's fusions, the time to decode input; pollux, sia: the width of network bands.
+* mlperf: MXNet's fusions, the time to decode input; pollux, sia: what Ethernet carries and the
+  width of network bands; gavel, profet: what Kepler reaches of its vector rate.
 
 Profiles of nemo, torchtitan, composer, jax and oneflow, low_power_share and the efficiencies of
 matrix products by generation are judgement, unverified. Calibration replaces them; beside this
@@ -50,11 +51,14 @@ GENERATION_FACTOR: Mapping[str, float] = {
     "blackwell": 0.85, "cdna": 0.65, "cdna1": 0.6, "cdna2": 0.65, "cdna3": 0.62, "cdna4": 0.62,
     "gaudi": 0.85, "gaudi2": 0.85, "gaudi3": 0.8, "pascal": 1.0, "maxwell": 0.9, "kepler": 0.6,
 }  # fmt: skip
+# Kepler needs pairs of independent instructions to fill its units, which libraries seldom find.
+VECTOR_SHARE: Mapping[str, float] = {"kepler": 0.55, "maxwell": 0.9}
 PRECISION_FACTOR: Mapping[str, float] = {"fp8": 0.72, "fp4": 0.5, "tf32": 0.85}
-# Share of a link's nominal rate that a large collective reaches.
+# Share of a link's nominal rate that a large collective reaches. Over plain Ethernet it is a few
+# TCP streams: 0.3-0.6 GB/s of a nominal 6 were seen.
 LINK_EFFICIENCY: Mapping[str, float] = {
     "nvlink": 0.75, "xgmi": 0.65, "ici": 0.75, "pcie": 0.50, "infiniband": 0.80, "roce": 0.75,
-    "efa": 0.60, "ethernet": 0.35, "memory": 0.30, "unknown": 0.50,
+    "efa": 0.60, "ethernet": 0.12, "memory": 0.30, "unknown": 0.50,
 }  # fmt: skip
 
 # So many runs halve what is not known of a device, a framework, a link or a workload.
@@ -123,7 +127,7 @@ class Constants:
         channels_last_share: time of 16-bit convolutions in nhwc over nchw (.83-.87 measured).
         split_reduction: length at which a weight gradient's reduction is split to fill a device.
         lora_gradient_share, lora_trained_share: weight gradients and trained parameters of LoRA.
-        low_power_share: sustained over boost clock of boards of less than 100 W.
+        low_power_share: sustained over boost clock of boards of less than low_power_watts.
         tile: size of a matrix dimension at which a matrix unit is half filled.
         wave_flops_per_element: peak rate per output element in flight (device fill).
         layer_power: p of the norm joining device time and host floor (3.5-9 measured).
@@ -157,6 +161,7 @@ class Constants:
         default_factory=lambda: dict(BANDWIDTH_EFFICIENCY)
     )
     generation_factor: Mapping[str, float] = field(default_factory=lambda: dict(GENERATION_FACTOR))
+    vector_share: Mapping[str, float] = field(default_factory=lambda: dict(VECTOR_SHARE))
     precision_factor: Mapping[str, float] = field(default_factory=lambda: dict(PRECISION_FACTOR))
     link_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_EFFICIENCY))
     frameworks: Mapping[str, Framework] = field(default_factory=lambda: dict(FRAMEWORKS))
@@ -171,6 +176,7 @@ class Constants:
     lora_gradient_share: float = 0.02
     lora_trained_share: float = 0.01
     low_power_share: float = 0.65
+    low_power_watts: float = 100.0
     tile: float = 48.0
     wave_flops_per_element: float = 7e8
     layer_power: float = 4.0

@@ -42,7 +42,6 @@ from forerun.predictors.analytic.keys import (
     is_weight_gradient,
 )
 
-LOW_POWER_WATTS = 100.0
 _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
 
 
@@ -62,7 +61,7 @@ def effective_rates(
     matrix = device.flops(precision) * (
         _generation_factor(device, constants) * constants.precision_factor.get(precision, 1.0)
         if on_unit
-        else 1.0
+        else constants.vector_share.get(device.generation, 1.0)
     )
     rates = np.array(by_kind(table, 0.25)) * np.where(IS_MATRIX, matrix, vector)
     if precision in ("fp8", "fp4"):  # recipes keep attention in 16 bits
@@ -72,7 +71,7 @@ def effective_rates(
     if precision == "fp32" and tf32 > vector:
         conv = np.array(by_kind(constants.tensor_efficiency, 0.25)) * tf32
         rates = np.where(IS_CONV, np.maximum(rates, conv), rates)
-    if device.kind == "gpu" and device.watts < LOW_POWER_WATTS:
+    if device.kind == "gpu" and device.watts < constants.low_power_watts:
         rates = rates * constants.low_power_share
     own = constants.device_compute.get(device.id, 1.0) * framework.compute
     rates = rates * np.where(IS_MATRIX, own, 1.0)
