@@ -84,9 +84,7 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     screen.table(
         ("what if", "run", "faster", "step", "cost", "memory", "fits"),
         [
-            (w.change, f"not legal: {w.refused}", "", "", "", "", "")
-            if w.refused
-            else (
+            (
                 w.change,
                 format_seconds(w.run_seconds),
                 f"{w.speedup:.2f}x",
@@ -96,8 +94,12 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
                 f"{w.fit_probability:.2f}",
             )
             for w in found.what_ifs
+            if not w.refused
         ],
     )
+    refused = [f"{w.change}: {w.refused}" for w in found.what_ifs if w.refused]
+    if refused:
+        screen.items("not legal", refused)
     if trace is not None:
         screen.line(f"trace written to {trace}")
 
