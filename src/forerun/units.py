@@ -8,7 +8,6 @@ import re
 from forerun.errors import RequestError
 
 GIGA = 1e9
-MEGA = 1e6
 TERA = 1e12
 SECONDS_PER_HOUR = 3600.0
 JOULES_PER_KWH = 3.6e6

@@ -6,7 +6,7 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.tables import COLUMNS, MEASURED
-from forerun.tables.schema import ALIASES, canonical_names, require_columns
+from forerun.tables.schema import ALIASES, canonical_names
 
 
 def test_schema_names_stay_and_unknown_ones_are_kept() -> None:
@@ -80,9 +80,3 @@ def test_a_known_quantity_in_a_foreign_unit_is_refused_with_ours(name: str, offe
 @pytest.mark.parametrize("name", ["room_temperature_c", "queue_time_ms", "batch_s", "my_usd"])
 def test_a_unit_on_a_quantity_that_is_not_ours_is_left_alone(name: str) -> None:
     assert canonical_names([name], "here") == [name]
-
-
-def test_a_missing_column_is_named_beside_its_nearest() -> None:
-    require_columns(["workload", "nodes"], ["nodes"], "here")
-    with pytest.raises(RequestError, match=r"no column 'workload'.*present: worklod"):
-        require_columns(["worklod", "nodes"], ["workload"], "jobs.csv")

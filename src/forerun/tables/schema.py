@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from forerun.domain.plan import ALIASES as PLAN_ALIASES
-from forerun.errors import RequestError, nearest_names
+from forerun.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +193,3 @@ def _check_unit(name: str, where: str) -> None:
             f"reading {where}", f"column {name!r} has a unit that the runs table does not use",
             f"convert it to {known.unit} and name it {known.name!r}",
         )  # fmt: skip
-
-
-def require_columns(names: Sequence[str], needed: Sequence[str], where: str) -> None:
-    """Raise RequestError where a needed column is missing; the nearest present one is named."""
-    for name in needed:
-        if name not in names:
-            near = nearest_names(name, names)
-            raise RequestError(
-                f"reading {where}", f"there is no column {name!r}",
-                f"add it (present: {', '.join(near or list(names)[:6])})",
-            )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -64,8 +64,8 @@ class Rows:
 def gather(jobs: Jobs, constants: Constants, cache: dict[Any, Any], static: dict[Any, Any]) -> Rows:
     """Return the columns for jobs that are all resolved.
 
-    cache: keeps facts of workloads and clusters between calls (keyed by identity, holding the
-    objects so that an identity is never used again).
+    cache: keeps facts of clusters between calls (keyed by identity, holding the objects so that an
+    identity is never used again); static: facts of workloads that no fitted constant moves.
     """
     plans = jobs.plans
     work_facts = [
@@ -77,12 +77,11 @@ def gather(jobs: Jobs, constants: Constants, cache: dict[Any, Any], static: dict
     names = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage")
     columns = {name: getattr(plans, name).astype(np.float64) for name in names}
     columns["sequence_parallel"] = plans.sequence_parallel.astype(np.float64)
-    columns["full_recompute"] = (plans.recompute == 2).astype(np.float64)
     columns["servers"] = plans.parameter_servers.astype(np.float64)
     return Rows(columns, _key_columns(jobs, constants, static), work, node, plans.sync)
 
 
-def _remember(cache: dict[Any, Any], kind: str, owner: object, make: Any, *args: Any) -> Any:
+def _remember(cache: dict[Any, Any], kind: Hashable, owner: object, make: Any, *args: Any) -> Any:
     slot = (kind, id(owner))
     if slot not in cache:
         cache[slot] = (owner, make(*args))
@@ -162,7 +161,7 @@ def _key_columns(jobs: Jobs, constants: Constants, static: dict[Any, Any]) -> di
             sequence_parallel=sp[rows].astype(np.float64), recompute=recompute[rows],
             channels_last=layout[rows].astype(np.float64),
         )  # fmt: skip
-        saved = _remember(static, f"saved {keys.digest()!r}", workload, saved_bytes, workload, keys)
+        saved = _remember(static, ("saved", keys.digest()), workload, saved_bytes, workload, keys)
         for name, values in cost_keys(workload, cluster, keys, constants, saved).stacked().items():
             costs.setdefault(name, np.empty(len(codes)))[rows] = values
     return {name: values[position] for name, values in costs.items()}
@@ -219,9 +218,7 @@ def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]
         "framework_known": float(bool(workload.framework)),
         "framework_taught": constants.taught_share("framework", framework_key(workload.framework)),
         "workload_taught": constants.taught_share("workload", workload.name),
-        "params": workload.params,
         "real_input": float("synth" not in workload.dataset.lower()),
-        "lora": float(workload.task == "lora"),
     }
 
 
@@ -267,7 +264,6 @@ def cluster_facts(cluster: Cluster, constants: Constants) -> dict[str, float]:
         "device_taught": constants.taught_share("device", device.id),
         "link_taught": constants.taught_share("link", used.kind) if cluster.devices > 1 else 1.0,
         "doublings": max(math.log2(cluster.devices / constants.taught.get("devices", 1.0)), 0.0),
-        "slow_network": float(cluster.inter.kind in ("ethernet", "unknown", "efa")),
     }
 
 

@@ -17,9 +17,11 @@ from forerun.predictors.analytic.rows import Rows, Software
 from forerun.predictors.analytic.sync import replica_groups, synchronisation
 
 FloatArray = NDArray[np.float64]
-PARTS = ("forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host", "imbalance", "pipeline bubble",
-         "pipeline comm", "data comm", "optimizer", "parameter server", "input", "overhead",
-         "straggler")  # fmt: skip
+PARTS = (
+    "forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host",
+    "imbalance", "pipeline bubble", "pipeline comm", "data comm", "optimizer", "parameter server",
+    "input", "overhead", "straggler",
+)  # fmt: skip
 
 
 def step_parts(rows: Rows, software: Software, constants: Constants) -> dict[str, FloatArray]:
@@ -40,7 +42,7 @@ def step_parts(rows: Rows, software: Software, constants: Constants) -> dict[str
 
 
 def _pipeline_parts(rows: Rows, software: Software, constants: Constants) -> dict[str, FloatArray]:
-    """M micro-batches through the fullest stage, plus the bubble and the transfers.
+    """Micro-batches, m of them, through the fullest stage, plus the bubble and the transfers.
 
     1F1B: T = m t_max + (pp-1)/vpp t_mean, with t the time of a micro-batch on a stage.
     """
