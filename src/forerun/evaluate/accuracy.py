@@ -60,7 +60,7 @@ def _honest(evaluation: Evaluation) -> str:
             " predictors answer as they are installed, from data sheets and stated constants, and"
             " every row of every table is judged. Some of those constants were read off simple models of public"
             " runs, so the analytic lines of vtrain, ultrascale, timm, pytorch_gpu_benchmark,"
-            " profet, mlperf, pollux, sia and gavel are not blind; `predictors/analytic/constants.py` says"
+            " profet, mlperf, pollux, sia, gavel and tf_benchmarks are not blind; `predictors/analytic/constants.py` says"
             " which constants came from where."
         )
     fitted = f" and on {', '.join(evaluation.fitted_on)}" if evaluation.fitted_on else ""

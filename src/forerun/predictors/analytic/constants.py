@@ -9,7 +9,7 @@ a forecast of these tables is not blind:
 * timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of
   PyTorch and TensorFlow, the width of the bands of convolutional nets;
 * mlperf: MXNet's fusions, the time to decode input; pollux, sia: what Ethernet carries and the
-  width of network bands; gavel, profet: what Kepler reaches of its vector rate.
+  width of network bands; gavel, profet, tf_benchmarks: what Kepler reaches of its vector rate.
 
 Profiles of nemo, torchtitan, composer, jax and oneflow, low_power_share and the efficiencies of
 matrix products by generation are judgement, unverified. Calibration replaces them; beside this
