@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
+from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, CodeArray, Phase
 from forerun.domain.plan import RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.inside_layers import boundary_elements
@@ -18,13 +18,12 @@ from forerun.predictors.analytic.keys import (
 )
 
 
-def selected(workload: Workload) -> BoolArray:
-    """Return which operations selective recomputation does again, (operations,).
+def selected(workload: Workload, kinds: CodeArray) -> BoolArray:
+    """Return which operations, of the given kinds, selective recomputation does again.
 
     Where attention scores are kept in memory, the attention core (Korthikanti et al. 2022); where
     a fused kernel keeps none, the cheap operations between the products (norms, activations).
     """
-    kinds = workload.graph.columns.kind
     return (IS_CHEAP if workload.fused_attention else IS_SCORE)[kinds]
 
 
@@ -42,7 +41,7 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     kept = columns.saved * columns.repeat * size / cut  # (k, operations)
     blocks = {b: columns.block == BLOCK_INDEX[b] for b in Block}
     layer_all = kept[:, blocks[Block.LAYER]].sum(axis=1) * samples
-    score = blocks[Block.LAYER] & selected(workload)
+    score = blocks[Block.LAYER] & selected(workload, columns.kind)
     scores = kept[:, score].sum(axis=1) * samples
     layers = max(workload.shape.layers, 1)
     by_sequence = np.where(keys.sequence_parallel > 0, keys.tp, 1.0)

@@ -85,7 +85,7 @@ def all_to_all(
 
 
 def dispatch(
-    size: Any, copies: float, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
+    size: Any, copies: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
     inter_latency: Any, inter_bandwidth: Any,
 ) -> Any:  # fmt: skip
     """Return the seconds in which each rank's tokens reach their experts.

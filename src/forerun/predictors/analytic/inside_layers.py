@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,38 +38,75 @@ class LayerComm:
         return self.tensor + self.expert + 2.0 * self.context
 
 
-def layer_comm(workload: Workload, cluster: Cluster, keys: Keys, constants: Constants) -> LayerComm:
-    """Return the communication inside all layers for k keys.
+@dataclass(frozen=True)
+class Traffic:
+    """What I instances send inside their layers, columns of shape (I,) that no constant moves.
+
+    message: bytes of a micro-batch's activations between layers; width: bytes of its keys and
+    values before tp cuts them; layers, expert_layers; copies: experts that a token reaches;
+    per_node: devices of a node.
+    """
+
+    message: FloatArray
+    width: FloatArray
+    layers: FloatArray
+    expert_layers: FloatArray
+    copies: FloatArray
+    per_node: FloatArray
+
+
+def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys: Keys) -> Traffic:
+    """Return what instances send, for their workloads, clusters and keys."""
+    facts: dict[int, tuple[float, ...]] = {}
+    for workload in workloads:
+        if id(workload) not in facts:
+            facts[id(workload)] = _sent(workload)
+    columns = np.array([facts[id(w)] for w in workloads]).T
+    per_node = [float(max(c.placement, default=c.devices_per_node)) for c in clusters]
+    samples = keys.micro_batch / keys.cp
+    boundary, width, layers, expert_layers, copies = columns
+    return Traffic(samples * boundary, samples * width, layers, expert_layers, copies,
+                   np.array(per_node))  # fmt: skip
+
+
+def _sent(workload: Workload) -> tuple[float, ...]:
+    """(bytes of a sample between layers, of its keys and values, layers, moe layers, copies)."""
+    shape, size = workload.shape, float(ACTIVATION_BYTES[workload.precision])
+    head_size = shape.head_size or shape.hidden / max(shape.heads, 1)
+    width = (shape.kv_heads or shape.heads) * head_size
+    expert_layers = float(shape.moe_layers or shape.layers) if shape.experts else 0.0
+    return (
+        boundary_elements(workload) * size, 2.0 * workload.seq_len * width * size,
+        float(shape.layers), expert_layers, float(shape.experts_per_token),
+    )  # fmt: skip
+
+
+def layer_comm(
+    sent: Traffic, keys: Keys, link: tuple[FloatArray, ...], constants: Constants
+) -> LayerComm:
+    """Return the communication inside all layers for I instances.
 
     Tensor parallel: two all-reduces of the layer's activations each way (or all-gather and
     reduce-scatter of the same volume with sequence parallelism; Shoeybi et al. 2019, Korthikanti
     et al. 2022). Experts: two all-to-alls each way (Lepikhin et al. 2020). Context: keys and
     values travel the ring, in part hidden behind attention (Liu et al. 2023).
+
+    link: (intra latency, intra rate, inter latency, inter rate), each (I,), see `links.Links`.
     """
-    shape = workload.shape
-    link = links_of(cluster, constants)
-    size = ACTIVATION_BYTES[workload.precision]
-    samples = keys.micro_batch / keys.cp
-    message = samples * boundary_elements(workload) * size
     tp, cp, ep = keys.tp, keys.cp, keys.ep
-    nothing = np.zeros(len(tp))
-    node = float(max(cluster.placement, default=cluster.devices_per_node))
+    node, message = sent.per_node, sent.message
     tensor = collectives.all_reduce(message, tp, np.minimum(tp, node), *link)
-    tensor = 2.0 * max(shape.layers, 1) * tensor
-    expert = context = nothing
-    if shape.experts and np.any(ep > 1):
-        sent = message / np.where(keys.sequence_parallel > 0, tp, 1.0)
+    tensor = 2.0 * np.maximum(sent.layers, 1.0) * tensor
+    expert = context = np.zeros(len(tp))
+    if np.any((sent.expert_layers > 0) & (ep > 1)):
+        local = message / np.where(keys.sequence_parallel > 0, tp, 1.0)
         inside = np.clip(np.floor(node / tp), 1, ep)
-        one = collectives.dispatch(sent, shape.experts_per_token, ep, inside, *link)
+        one = collectives.dispatch(local, np.maximum(sent.copies, 1.0), ep, inside, *link)
         one = one * constants.expert_imbalance * constants.expert_exposed
-        layers = shape.moe_layers or shape.layers
-        expert = np.where(ep > 1, 2.0 * layers * one, 0.0)
+        expert = np.where(ep > 1, 2.0 * sent.expert_layers * one, 0.0)
     if np.any(cp > 1):
-        head_size = shape.head_size or shape.hidden / max(shape.heads, 1)
-        width = (shape.kv_heads or shape.heads) * head_size
-        kv = 2.0 * samples * workload.seq_len * width * size / tp
         inside = np.clip(np.floor(node / tp), 1, cp)
-        ring = collectives.all_gather(kv * cp, cp, inside, *link) * shape.layers
+        ring = collectives.all_gather(sent.width / tp * cp, cp, inside, *link) * sent.layers
         context = np.where(cp > 1, constants.context_exposed * ring, 0.0)
     return LayerComm(np.asarray(tensor), np.asarray(expert), np.asarray(context))
 
@@ -90,19 +128,3 @@ def boundary_elements(workload: Workload) -> float:
     widest = float(columns.writes[norms].max(initial=0.0))
     layers = max(workload.shape.layers, 1)
     return widest or workload.graph.activations / (8.0 * layers)
-
-
-def links_of(cluster: Cluster, constants: Constants) -> tuple[float, float, float, float]:
-    """Return (intra latency, intra rate, inter latency, inter rate) with effective rates.
-
-    A node's network is stated for each of its devices; where a placement uses only some of them,
-    these have all of it.
-    """
-    eff = constants.link_efficiency
-    intra, inter = cluster.intra, cluster.inter
-    sharing = cluster.devices_per_node / max(cluster.placement, default=cluster.devices_per_node)
-    inter_rate = inter.bytes_per_second * eff.get(inter.kind, eff["unknown"]) * max(sharing, 1.0)
-    return (
-        intra.latency_seconds, intra.bytes_per_second * eff.get(intra.kind, eff["unknown"]),
-        inter.latency_seconds, inter_rate,
-    )  # fmt: skip

@@ -49,41 +49,17 @@ class Keys:
     recompute: NDArray[np.int64]
     channels_last: FloatArray
 
+    def __len__(self) -> int:
+        return len(self.micro_batch)
+
+    def take(self, index: NDArray[np.int64]) -> Keys:
+        """Return the keys at the given positions."""
+        return Keys(**{name: values[index] for name, values in vars(self).items()})
+
     def digest(self) -> bytes:
         """Return what tells these keys from others."""
         columns = (self.micro_batch, self.tp, self.cp, self.ep, self.sequence_parallel)
         return b"".join(c.tobytes() for c in (*columns, self.recompute))
-
-
-@dataclass(frozen=True)
-class KeyCosts:
-    """What one micro-batch costs on one device, for k keys: columns of shape (k,).
-
-    Seconds are summed over all repeated layers (a stage takes its share of them): device work,
-    tensor/expert/context communication inside the layers, and the host's excess over both.
-    `ends` are the entry and exit blocks together, `end` the larger of the two.
-    """
-
-    layer_forward: FloatArray
-    layer_backward: FloatArray
-    layer_recompute: FloatArray
-    layer_tensor_comm: FloatArray
-    layer_expert_comm: FloatArray
-    layer_context_comm: FloatArray
-    layer_host: FloatArray
-    ends_forward: FloatArray
-    ends_backward: FloatArray
-    ends_host: FloatArray
-    end: FloatArray
-    saved_layer: FloatArray
-    saved_working: FloatArray
-    saved_embed: FloatArray
-    saved_head: FloatArray
-    boundary: FloatArray
-
-    def stacked(self) -> dict[str, FloatArray]:
-        """Return the columns by name."""
-        return dict(vars(self))
 
 
 def cut_by_tensor(columns: OpColumns) -> BoolArray:

@@ -74,9 +74,7 @@ def _layer_share(rows: Rows) -> FloatArray:
     return np.where(stages > 1, np.minimum(share, 1.0), 1.0)
 
 
-def peak_bytes(
-    rows: Rows, grad_bytes: FloatArray, context_bytes: FloatArray, constants: Constants
-) -> tuple[FloatArray, dict[str, FloatArray]]:
+def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, FloatArray]]:
     """Return the median peak of the most-loaded device (n,) and its parts."""
     first, last, expert, one_layer = local_params(rows)
     plan, key = rows.plan, rows.key
@@ -88,23 +86,25 @@ def peak_bytes(
     acts_first = flight * (stored + embed) + key["saved_working"]
     flight_last = np.where(one_stage, 1.0, in_flight_last(rows))
     acts_last = flight_last * stored + key["saved_working"]
-    state_per = state_bytes_per_param(rows, grad_bytes)
+    state_per = state_bytes_per_param(rows)
     load_first = (first + expert) * state_per + acts_first + np.where(one_stage, head, 0.0)
     load_last = (last + expert) * state_per + acts_last + head
     on_last = load_last > load_first
     dense = np.where(on_last, last, first)
-    parts = _states(rows, dense, expert, one_layer, grad_bytes)
+    parts = _states(rows, dense, expert, one_layer)
     activations = np.where(on_last, acts_last, acts_first)
     logits = np.where(on_last | one_stage, head, 0.0)
     parts["activations"] = activations
     parts["logits"] = logits
     groups = (plan["dp"] > 1).astype(float) + (plan["tp"] > 1) + (plan["pp"] > 1) + (plan["cp"] > 1)
-    buckets = np.minimum(8 * constants.bucket_bytes, dense * grad_bytes)
+    buckets = np.minimum(8 * constants.bucket_bytes, dense * rows.software["grad_bytes"])
     traveling = groups * constants.group_buffer_bytes + buckets
     parts["buffers"] = parts["buffers"] + np.where(rows.node["is_gpu"] > 0, traveling, 0.0)
     parts["fragmentation"] = constants.fragmentation * (activations + logits)
     on_gpu = rows.node["is_gpu"] > 0
-    parts["framework"] = context_bytes * np.where(on_gpu, 1.0, constants.cpu_overhead_share)
+    parts["framework"] = rows.software["context_bytes"] * np.where(
+        on_gpu, 1.0, constants.cpu_overhead_share
+    )
     parts = {name: parts[name] for name in PARTS}
     total = sum(parts.values(), np.zeros(len(rows)))
     return np.asarray(total), parts
@@ -136,10 +136,12 @@ def _weight_bytes(rows: Rows) -> FloatArray:
     return np.where(half, 2.0, np.maximum(rows.work["activation_bytes"], 4.0))
 
 
-def gradient_bytes(rows: Rows, grad_bytes: FloatArray) -> FloatArray:
+def gradient_bytes(rows: Rows) -> FloatArray:
     """Return bytes of one gradient element as it is kept and reduced."""
     half = (rows.work["mixed"] > 0) & (rows.work["transformer"] > 0)
-    return np.where(half, grad_bytes, np.maximum(rows.work["activation_bytes"], 4.0))
+    return np.where(
+        half, rows.software["grad_bytes"], np.maximum(rows.work["activation_bytes"], 4.0)
+    )
 
 
 def optimizer_bytes(rows: Rows) -> FloatArray:
@@ -149,20 +151,19 @@ def optimizer_bytes(rows: Rows) -> FloatArray:
     return wide * rows.work["states"] + np.where(half, 4.0, 0.0)
 
 
-def state_bytes_per_param(rows: Rows, grad_bytes: FloatArray) -> FloatArray:
+def state_bytes_per_param(rows: Rows) -> FloatArray:
     """Return weights + gradients + optimizer bytes of a dense parameter after ZeRO, (n,)."""
     plan, trained = rows.plan, rows.work["trained_share"]
     group, stage = plan["dp"] * plan["cp"], plan["zero_stage"]
     return (
         _weight_bytes(rows) / np.where(stage >= 3, group, 1.0)
-        + trained * gradient_bytes(rows, grad_bytes) / np.where(stage >= 2, group, 1.0)
+        + trained * gradient_bytes(rows) / np.where(stage >= 2, group, 1.0)
         + trained * optimizer_bytes(rows) / np.where(stage >= 1, group, 1.0)
     )
 
 
 def _states(
-    rows: Rows, dense: FloatArray, expert: FloatArray, one_layer: FloatArray,
-    grad_bytes: FloatArray,
+    rows: Rows, dense: FloatArray, expert: FloatArray, one_layer: FloatArray
 ) -> dict[str, FloatArray]:  # fmt: skip
     plan, trained = rows.plan, rows.work["trained_share"]
     group, stage = plan["dp"] * plan["cp"], plan["zero_stage"]
@@ -182,7 +183,7 @@ def _states(
     alone = stage >= 3
     gathered = np.where(alone, (2.0 * one_layer + ends) * rows.work["activation_bytes"], 0.0)
     weights = sharded(weight, 3)
-    each = gradient_bytes(rows, grad_bytes)
+    each = gradient_bytes(rows)
     unsharded = np.where(alone & (group > 1), (one_layer + ends) * each, 0.0)
     copies = np.where(rows.sync == SYNC.index("dataparallel"), 1.0, 0.0)
     tables = rows.work["sparse_params"] * 4.0 / np.maximum(group, 1.0)

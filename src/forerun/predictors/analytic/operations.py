@@ -1,48 +1,35 @@
-"""Operation costs: the graph costed once for each distinct way of cutting it on one kind of node.
+"""Operation costs: what one micro-batch costs on one device, for every instance at once.
 
-A *key* is what changes the cost of a micro-batch on one device: micro-batch, tp, cp, ep, sequence
-parallelism, recomputation and memory format. Keys are few where plans are many.
+Each operation takes max(FLOPs / (peak eff(class) fill), bytes / (bandwidth eff(class))) + launch: a
+roofline whose compute side sinks where the matrix is thin (tile) or too small to fill the device:
+1 / fill = 1 + tile/m + tile/n + tile/2k + wave/elements. The losses add, so that time never falls
+when a product grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.domain.graph import (
-    BLOCK_INDEX,
-    KIND_INDEX,
-    PHASE_INDEX,
-    SHARD_INDEX,
-    Block,
-    OpColumns,
-    OpKind,
-    Phase,
-    Shard,
-)
-from forerun.domain.hardware import Cluster, Device
+from forerun.domain.graph import KIND_INDEX, OpKind
+from forerun.domain.hardware import Device
 from forerun.domain.plan import RECOMPUTE
-from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
+from forerun.domain.workload import Workload
 from forerun.predictors.analytic import collectives
-from forerun.predictors.analytic.activations import selected
 from forerun.predictors.analytic.constants import Constants, by_kind
-from forerun.predictors.analytic.inside_layers import layer_comm
+from forerun.predictors.analytic.flat import SLOTS, FlatOps
+from forerun.predictors.analytic.inside_layers import LayerComm
 from forerun.predictors.analytic.keys import (
     IS_CONV,
     IS_FUSED_AWAY,
-    IS_GROUPED,
     IS_MATRIX,
-    BoolArray,
     FloatArray,
-    KeyCosts,
     Keys,
-    activation_cut,
-    cut_by_tensor,
-    is_weight_gradient,
 )
 
 _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
+_SLOT = {name: i for i, name in enumerate(SLOTS)}
 
 
 def effective_rates(
@@ -88,142 +75,103 @@ def _generation_factor(device: Device, constants: Constants) -> float:
     return next((v for k, v in known.items() if generation.startswith(k)), 0.85)
 
 
-def cost_keys(
-    workload: Workload, cluster: Cluster, keys: Keys, constants: Constants,
-    saved: Mapping[str, FloatArray],
-) -> KeyCosts:  # fmt: skip
-    """Return the cost of one micro-batch for k keys; arrays inside are (k, operations).
+@dataclass(frozen=True)
+class Rates:
+    """What R machines, a device running a workload's framework and precision, reach.
 
-    saved: what `activations.saved_bytes` says of the same keys.
+    flops, bandwidth: FLOP/s and bytes/s, (R, kinds); fusion: share of the activations' traffic that
+    remains, (R, kinds); launch, host: seconds a kernel of device and host, (R,).
     """
-    columns = workload.graph.columns
-    framework = constants.framework(workload.framework)
-    times = operation_seconds(workload, cluster.device, keys, constants)
-    layer, embed, head = (
-        columns.block == BLOCK_INDEX[Block.LAYER],
-        columns.block == BLOCK_INDEX[Block.EMBED],
-        columns.block == BLOCK_INDEX[Block.HEAD],
-    )
-    forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
-    backward = columns.phase == PHASE_INDEX[Phase.BACKWARD]
-    times = times * constants.workload_scale.get(workload.name, 1.0)
-    if workload.task == "lora":
-        share = constants.lora_gradient_share
-        times = times * np.where(is_weight_gradient(columns), share, 1.0)
 
-    def total(mask: BoolArray) -> FloatArray:
-        result: FloatArray = times[:, mask] @ columns.repeat[mask]
-        return result
+    flops: FloatArray
+    bandwidth: FloatArray
+    fusion: FloatArray
+    launch: FloatArray
+    host: FloatArray
 
-    launches = columns.launches * columns.repeat * framework.host_seconds
-    comm = layer_comm(workload, cluster, keys, constants)
-    comm_forward, comm_backward = comm.forward, comm.backward
+
+def rates_of(flat: FlatOps, constants: Constants) -> Rates:
+    """Return what the machines of flat operations reach."""
+    flops, bandwidth, fusion, launch, host = [], [], [], [], []
+    for device, workload in flat.machines:
+        framework = constants.framework(workload.framework)
+        most = effective_rates(device, workload, constants)
+        flops.append(most[0])
+        bandwidth.append(most[1])
+        fusion.append(np.where(IS_FUSED_AWAY, framework.fusion, 1.0))
+        on_cpu = device.kind == "cpu"
+        launch.append(constants.cpu_launch_seconds if on_cpu else constants.launch_seconds)
+        host.append(framework.host_seconds)
+    return Rates(*(np.array(v) for v in (flops, bandwidth, fusion, launch, host)))
+
+
+def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
+    """Return device seconds of each operation, one copy of it, (E,)."""
+    flops, traffic = flat.flops, flat.traffic
+    if flat.experts.any():
+        imbalance = np.where(flat.experts, constants.expert_imbalance, 1.0)
+        flops, traffic = flops * imbalance, traffic * imbalance
+    lost = constants.tile * flat.tiles + flat.waves / constants.wave_flops_per_element
+    compute = flops * np.minimum(1.0 + lost, 1e4) / rates.flops.ravel()[flat.rate]
+    moved = traffic * rates.fusion.ravel()[flat.rate] + flat.weights
+    seconds = np.maximum(compute, moved / rates.bandwidth.ravel()[flat.rate])
+    if flat.half_conv.any():
+        seconds = seconds * np.where(flat.half_conv, constants.channels_last_share, 1.0)
+    seconds = seconds + flat.launches * rates.launch[flat.rate // rates.flops.shape[1]]
+    if flat.gradients.any():
+        seconds = seconds * np.where(flat.gradients, constants.lora_gradient_share, 1.0)
+    result: FloatArray = seconds
+    return result
+
+
+def instance_costs(
+    flat: FlatOps, keys: Keys, scale: FloatArray, comm: LayerComm, constants: Constants
+) -> dict[str, FloatArray]:
+    """Return what one micro-batch costs on one device, for I instances: columns of shape (I,).
+
+    Seconds are summed over all repeated layers (a stage takes its share of them): device work,
+    tensor/expert/context communication inside the layers, and the host's excess over both.
+    `ends` are the entry and exit blocks together, `end` the larger of the two.
+
+    scale: the workloads' own device time over what their operations say, (I,).
+    """
+    rates = rates_of(flat, constants)
+    seconds = operation_seconds(flat, rates, constants) * flat.repeat
+    sums = np.bincount(flat.slot, seconds, len(keys) * len(SLOTS)).reshape(len(keys), len(SLOTS))
+    time = {name: sums[:, i] * scale for name, i in _SLOT.items()}
+    host = flat.launched * rates.host[flat.machine][:, None]
     full = keys.recompute == RECOMPUTE.index("full")
     selective = keys.recompute == RECOMPUTE.index("selective")
-    score = selected(workload) & forward & layer
-    f, b = total(layer & forward), total(layer & backward)
-    again = np.where(full, f, np.where(selective, total(score), 0.0))
-    again_comm = np.where(full, comm_forward, 0.0)
-    host_f, host_b = launches[layer & forward].sum(), launches[layer & backward].sum()
-    host_again = np.where(full, host_f, np.where(selective, launches[score].sum(), 0.0))
+    selected = time["layer_selected"]
+    forward, backward = time["layer_forward"] + selected, time["layer_backward"]
+    again = np.where(full, forward, np.where(selective, selected, 0.0))
+    host_forward = host[:, _SLOT["layer_forward"]] + host[:, _SLOT["layer_selected"]]
+    host_selected = np.where(selective, host[:, _SLOT["layer_selected"]], 0.0)
+    host_again = np.where(full, host_forward, host_selected)
     power = constants.layer_power
-    device_f, device_b = f + comm_forward, b + again + comm_backward + again_comm
-    host = (
-        collectives.p_norm(device_f, host_f, power) - device_f
-        + collectives.p_norm(device_b, host_b + host_again, power) - device_b
+    device_forward = forward + comm.forward
+    device_backward = backward + again + comm.backward + np.where(full, comm.forward, 0.0)
+    host_backward = host[:, _SLOT["layer_backward"]] + host_again
+    excess = (
+        collectives.p_norm(device_forward, host_forward, power) - device_forward
+        + collectives.p_norm(device_backward, host_backward, power) - device_backward
     )  # fmt: skip
-    ef, eb, hf, hb = (total(m) for m in (
-        embed & forward, embed & backward, head & forward, head & backward))  # fmt: skip
-    ends_launch = launches[(embed | head) & (forward | backward)].sum()
-    ends = ef + eb + hf + hb
-    return KeyCosts(
-        layer_forward=f,
-        layer_backward=b,
-        layer_recompute=again,
-        layer_tensor_comm=comm.tensor * (2.0 + full),
-        layer_expert_comm=comm.expert * (2.0 + full),
-        layer_context_comm=comm.context * (3.0 + full),
-        layer_host=host,
-        ends_forward=ef + hf,
-        ends_backward=eb + hb,
-        ends_host=collectives.p_norm(ends, ends_launch, power) - ends,
-        end=np.maximum(ef + eb, hf + hb),
-        **saved,
-    )
-
-
-def operation_seconds(
-    workload: Workload, device: Device, keys: Keys, constants: Constants
-) -> FloatArray:
-    """Return device seconds of each operation (one copy of it), shape (k, operations).
-
-    t = max(FLOPs / (peak eff(class) fill), bytes / (bandwidth eff(class))) + launch: a roofline
-    whose compute side sinks where the matrix is thin (tile) or too small to fill the device.
-    """
-    columns = workload.graph.columns
-    framework = constants.framework(workload.framework)
-    rates, bandwidths = effective_rates(device, workload, constants)
-    rates, bandwidths = rates[columns.kind], bandwidths[columns.kind]
-    work, weights = _cut(columns, keys, constants)
-    per_sample = keys.micro_batch[:, None] / keys.cp[:, None]
-    optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
-    scale = np.where(optimizer, 1.0, per_sample)
-    fill = matrix_fill(workload, device, keys, constants)
-    compute = columns.flops * scale / work / (rates * fill)
-    fusion = np.where(IS_FUSED_AWAY[columns.kind], framework.fusion, 1.0)
-    activation_bytes = ACTIVATION_BYTES[workload.precision]
-    weight_bytes = max(OPERAND_BYTES[workload.precision], 1.0)
-    traffic = (columns.reads + columns.writes) * activation_bytes * fusion * scale / work
-    traffic = traffic + columns.weights * weight_bytes / weights
-    layout = np.where(
-        IS_CONV[columns.kind] & (keys.channels_last[:, None] > 0)
-        & (activation_bytes < 4.0), constants.channels_last_share, 1.0,
-    )  # fmt: skip
-    seconds: FloatArray = np.maximum(compute, traffic / bandwidths) * layout
-    on_cpu = device.kind == "cpu"
-    launch = constants.cpu_launch_seconds if on_cpu else constants.launch_seconds
-    seconds = seconds + columns.launches * launch
-    return np.where(optimizer, 0.0, seconds)
-
-
-def _cut(columns: OpColumns, keys: Keys, constants: Constants) -> tuple[FloatArray, FloatArray]:
-    """Return what divides (FLOPs and activation traffic, weights) of each operation, (k, ops)."""
-    ep = keys.ep[:, None]
-    expert = columns.shard == SHARD_INDEX[Shard.EXPERT]
-    imbalance = np.where(expert & (ep > 1), constants.expert_imbalance, 1.0)
-    weights = np.where(cut_by_tensor(columns), keys.tp[:, None], 1.0) * np.where(expert, ep, 1.0)
-    return activation_cut(columns, keys) / imbalance, weights
-
-
-def matrix_fill(workload: Workload, device: Device, keys: Keys, constants: Constants) -> FloatArray:
-    """Return the share of its best rate that each matrix product reaches by its size, (k, ops).
-
-    1 / fill = 1 + tile/m + tile/n + tile/2k + wave/elements: what is lost at the edges of tiles, at
-    the start of the reduction and in the last wave of output over the device's units. The losses
-    add, so that time never falls when a product grows. 1 for what is no matrix product.
-    """
-    columns = workload.graph.columns
-    m, n, k, groups = (columns.dims[:, i] for i in range(4))
-    is_product = (m > 0) & IS_MATRIX[columns.kind]
-    samples = keys.micro_batch[:, None] / keys.cp[:, None]
-    attention = columns.kind == KIND_INDEX[OpKind.ATTENTION]
-    reduction = is_weight_gradient(columns)
-    tp = np.where(cut_by_tensor(columns), keys.tp[:, None], 1.0)
-    # tp cuts the larger of a weight matrix's sides; in a weight gradient those are m and n.
-    cut_n = np.where(reduction, n >= m, n > k) & ~attention
-    cut_other = ~cut_n & ~attention
-    rows = m * np.where(reduction | attention, 1.0, samples)
-    rows = rows / np.where(cut_other & reduction, tp, 1.0)
-    cols = n / np.where(cut_n, tp, 1.0)
-    inner = k * np.where(reduction, samples, 1.0) / np.where(cut_other & ~reduction, tp, 1.0)
-    copies = groups * np.where(attention, samples / tp, 1.0)
-    # Grouped convolutions are thin by nature: their class efficiency already says so.
-    tile = np.where(IS_GROUPED[columns.kind], 0.0, constants.tile)
-    # A weight gradient's small output is filled by splitting its long reduction.
-    split = np.where(reduction, np.maximum(inner / constants.split_reduction, 1.0), 1.0)
-    elements = rows * cols * copies * split
-    wave = device.flops(workload.precision) / constants.wave_flops_per_element
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lost = tile / rows + tile / cols + tile / (2.0 * inner) + wave / elements
-    fill: FloatArray = np.where(is_product, 1.0 / (1.0 + lost), 1.0)
-    return np.maximum(fill, 1e-4)
+    ends_forward = time["embed_forward"] + time["head_forward"]
+    ends_backward = time["embed_backward"] + time["head_backward"]
+    ends, ends_host = ends_forward + ends_backward, host[:, _SLOT["embed_forward"] :].sum(axis=1)
+    return {
+        "layer_forward": forward,
+        "layer_backward": backward,
+        "layer_recompute": again,
+        "layer_tensor_comm": comm.tensor * (2.0 + full),
+        "layer_expert_comm": comm.expert * (2.0 + full),
+        "layer_context_comm": comm.context * (3.0 + full),
+        "layer_host": excess,
+        "ends_forward": ends_forward,
+        "ends_backward": ends_backward,
+        "ends_host": collectives.p_norm(ends, ends_host, power) - ends,
+        "end": np.maximum(
+            time["embed_forward"] + time["embed_backward"],
+            time["head_forward"] + time["head_backward"],
+        ),
+    }

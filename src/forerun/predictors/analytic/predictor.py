@@ -15,8 +15,8 @@ from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.memory import peak_bytes
-from forerun.predictors.analytic.rows import Rows, Software, fastest_rates, gather, software
-from forerun.predictors.analytic.step import step_parts
+from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
+from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import distance, memory_sigma, step_sigma
 from forerun.tables import Jobs, Runs
 
@@ -36,8 +36,7 @@ class AnalyticPredictor:
 
     def __init__(self, constants: Constants | None = None) -> None:
         self.constants = constants or Constants()
-        self._facts: dict[Any, Any] = {}
-        self._static: dict[Any, Any] = {}
+        self._kept: dict[Any, Any] = {}
 
     def fit(self, runs: Runs) -> AnalyticPredictor:
         """Return a predictor whose constants follow the runs; this one does not change.
@@ -49,14 +48,9 @@ class AnalyticPredictor:
         """
         from forerun.predictors.analytic.calibration import calibrated
 
-        shared: dict[Any, Any] = {}
-
-        def medians(constants: Constants, jobs: Jobs) -> FloatArray:
-            trial = AnalyticPredictor(constants)
-            trial._static = shared
-            return trial.predict(jobs, detail=False).seconds[:, 1]
-
-        return AnalyticPredictor(calibrated(self.constants, runs, medians))
+        jobs = runs.jobs
+        usable = np.flatnonzero(is_none(_reasons(jobs)) & np.isfinite(runs.step_seconds()))
+        return AnalyticPredictor(calibrated(self.constants, runs.take(usable), self._kept))
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
@@ -90,9 +84,8 @@ class AnalyticPredictor:
                 for s in starts
             ]
             return _join(pieces)
-        rows = gather(jobs, self.constants, self._facts, self._static)
-        fastest, runs_on = fastest_rates(jobs), software(jobs, self.constants)
-        return forecast_rows(rows, fastest, runs_on, self.constants, detail)
+        layout = lay_out(jobs, self.constants, self._kept)
+        return forecast_layout(layout, self.constants, detail)
 
     def to_json(self) -> str:
         """Return the constants as JSON text."""
@@ -117,29 +110,21 @@ class AnalyticPredictor:
             ) from None
 
 
-def forecast_rows(
-    rows: Rows, fastest: FloatArray, runs_on: Software, constants: Constants, detail: bool
-) -> Forecasts:
-    """Return forecasts for gathered rows.
-
-    fastest: (n,) FLOP/s that a device cannot pass; runs_on: the frameworks' numbers.
-    """
+def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forecasts:
+    """Return forecasts for jobs laid out."""
+    rows, known = layout.rows(constants), taught(layout.jobs, constants)
     n = len(rows)
-    parts = step_parts(rows, runs_on, constants)
-    step = np.asarray(sum(parts.values(), np.zeros(n)))
-    samples = np.where(rows.sync == 2, rows.plan["global_batch"] / rows.plan["dp"],
-                       rows.plan["global_batch"])  # fmt: skip
-    floor = rows.work["floor_flops"] * samples / (fastest * rows.node["devices"])
-    middle = np.maximum(step, floor)
-    peak, memory_parts = peak_bytes(rows, runs_on.grad_bytes, runs_on.context_bytes, constants)
+    parts, middle, floor = step_and_floor(rows, fastest_rates(layout.jobs), constants)
+    peak, memory_parts = peak_bytes(rows, constants)
     peaks = spread(peak, memory_sigma(rows, constants))
+    step = np.asarray(sum(parts.values(), np.zeros(n)))
     return Forecasts(
         quantity="step",
-        seconds=spread(middle, step_sigma(rows, parts, constants), floor),
+        seconds=spread(middle, step_sigma(rows, parts, known, constants), floor),
         peak_bytes=peaks,
         fit_probability=fit_probability(peaks, rows.node["memory"] * constants.usable_share),
         floor_seconds=floor,
-        distance=distance(rows),
+        distance=distance(rows, known),
         predictor=AnalyticPredictor.name,
         declined=np.full(n, None, dtype=object),
         parts={**parts, "floor": middle - step} if detail else {},

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from forerun.domain.plan import SYNC
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.memory import layer_share, micro_batches
-from forerun.predictors.analytic.rows import Rows, Software
+from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.sync import replica_groups, synchronisation
 
 FloatArray = NDArray[np.float64]
@@ -24,24 +24,41 @@ PARTS = (
 )  # fmt: skip
 
 
-def step_parts(rows: Rows, software: Software, constants: Constants) -> dict[str, FloatArray]:
+def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     """Return exposed seconds of one optimizer step by cause, each (n,); they add up to it."""
-    parts = _pipeline_parts(rows, software, constants)
+    parts = _pipeline_parts(rows, constants)
     compute = sum(parts.values(), np.zeros(len(rows)))
-    exposed, server = synchronisation(rows, np.asarray(compute), software.grad_bytes, constants)
+    exposed, server = synchronisation(rows, np.asarray(compute), constants)
     parts["data comm"] = exposed
     parts["optimizer"] = _optimizer(rows)
     parts["parameter server"] = server
     busy = compute + exposed + parts["optimizer"] + server
     parts["input"] = np.maximum(_input(rows, constants) - busy, 0.0)
     on_cpu = rows.node["is_gpu"] == 0
-    parts["overhead"] = software.step_seconds * np.where(on_cpu, constants.cpu_overhead_share, 1.0)
+    parts["overhead"] = rows.software["step_seconds"] * np.where(
+        on_cpu, constants.cpu_overhead_share, 1.0
+    )
     spread = np.log2(np.maximum(rows.node["nodes"], 1.0))
     parts["straggler"] = constants.straggler_share * spread * np.asarray(compute)
     return _asynchronous(rows, {name: parts[name] for name in PARTS})
 
 
-def _pipeline_parts(rows: Rows, software: Software, constants: Constants) -> dict[str, FloatArray]:
+def step_and_floor(
+    rows: Rows, fastest: FloatArray, constants: Constants
+) -> tuple[dict[str, FloatArray], FloatArray, FloatArray]:
+    """Return (parts of the step, median seconds, floor seconds) of n rows, each (n,).
+
+    fastest: FLOP/s that a row's device cannot pass, (n,).
+    """
+    parts = step_parts(rows, constants)
+    samples = np.where(rows.sync == 2, rows.plan["global_batch"] / rows.plan["dp"],
+                       rows.plan["global_batch"])  # fmt: skip
+    floor = rows.work["floor_flops"] * samples / (fastest * rows.node["devices"])
+    step = np.asarray(sum(parts.values(), np.zeros(len(rows))))
+    return parts, np.maximum(step, floor), floor
+
+
+def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     """Micro-batches, m of them, through the fullest stage, plus the bubble and the transfers.
 
     1F1B: T = m t_max + (pp-1)/vpp t_mean, with t the time of a micro-batch on a stage.
@@ -66,7 +83,7 @@ def _pipeline_parts(rows: Rows, software: Software, constants: Constants) -> dic
     host = passes * (key["layer_host"] + key["ends_host"])
     meeting = (pp > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
     stage_layers = rows.work["layers"] * layer_share(rows)
-    lost = m * stage_layers * plan["tp"] * software.tensor_pipeline_seconds
+    lost = m * stage_layers * plan["tp"] * rows.software["tensor_pipeline_seconds"]
     host = host + np.where(meeting, lost, 0.0)
     return {
         "forward": passes * (key["layer_forward"] + key["ends_forward"]),

@@ -57,16 +57,16 @@ def _replica_groups(rows: Rows) -> tuple[Group, ...]:
 
 
 def synchronisation(
-    rows: Rows, compute: FloatArray, grad_bytes: FloatArray, constants: Constants
+    rows: Rows, compute: FloatArray, constants: Constants
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds that (collectives, parameter servers) add to the step, each (n,).
 
-    compute: seconds of the step without them. grad_bytes: the framework's bytes of a gradient.
+    compute: seconds of the step without them.
     """
     plan = rows.plan
     backward = rows.key["layer_backward"] + rows.key["layer_recompute"]
     window = np.minimum(backward / plan["pp"], compute)
-    each = gradient_bytes(rows, grad_bytes) * rows.work["trained_share"]
+    each = gradient_bytes(rows) * rows.work["trained_share"]
     traffic = [_traffic(rows, group, each, constants) for group in replica_groups(rows)]
     exposed = _exposed(rows, compute, window, traffic, constants)
     if np.any(rows.work["sparse_params"] > 0):
@@ -75,7 +75,7 @@ def synchronisation(
     if not np.any(rows.sync > 0):
         return collective, np.zeros(len(rows))
     params = sum((g.params for g in replica_groups(rows)), np.zeros(len(rows)))
-    size = params * gradient_bytes(rows, grad_bytes)
+    size = params * gradient_bytes(rows)
     one_process = np.where(
         rows.sync == SYNC.index("dataparallel"), _one_process(rows, np.asarray(size)), 0.0
     )

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from forerun.predictors.analytic.calibration.fitting import Fit, Predict, fit_runs
+from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.tables import Jobs, Runs
 
 
-def calibrated(constants: Constants, runs: Runs, predict: Predict) -> Constants:
+def calibrated(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Constants:
     """Return constants fitted to runs, with the spread that remains and what was seen.
 
     Args:
         constants: the priors.
-        runs: facts.
-        predict: constants and jobs in, median step seconds (n,) out.
+        runs: facts, each with a measured step and a job that physics can speak of.
+        kept: see `rows.lay_out`.
 
     Raises:
-        RequestError: no run has both a measured step and a forecast.
+        RequestError: there is no such run.
     """
-    fit = fit_runs(constants, runs, predict)
+    fit = fit_runs(constants, runs, kept)
     fitted = moved(constants, fit.parameters, fit.theta)
     return replace(
         fitted,

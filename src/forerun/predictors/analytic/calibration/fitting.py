@@ -7,8 +7,9 @@ a thousand rows of one job does not count as a thousand independent facts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +18,19 @@ from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
     moved,
+    owners,
     parameters_for,
-    reach,
 )
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.rows import fastest_rates, lay_out
+from forerun.predictors.analytic.step import step_and_floor
 from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
-Predict = Callable[[Constants, Jobs], FloatArray]
 STEP = 0.02
 MAX_ROUNDS = 6
 MAX_ROWS = 1500
-MAX_PAIRS = 400
+MAX_PAIRS = 1500
 # n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
 # their clock, host and mistakes are the same.
 SHARED_POWER = 0.25
@@ -58,43 +60,39 @@ class Fit:
         return np.asarray(np.sqrt(np.maximum(np.diag(self.covariance), 0.0)))
 
 
-def fit_runs(constants: Constants, runs: Runs, predict: Predict) -> Fit:
+def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Fit:
     """Return the fit of the constants to runs with a measured step.
 
     Args:
         constants: the priors.
-        runs: facts; rows without a measured step or a forecast teach nothing.
-        predict: constants and jobs in, median step seconds (n,) out.
+        runs: facts, each with a measured step and a job that physics can speak of.
+        kept: see `rows.lay_out`.
 
     Raises:
-        RequestError: no run has both a measured step and a forecast.
+        RequestError: there is no such run.
     """
-    measured = runs.step_seconds()
-    first = predict(constants, runs.jobs)
-    usable = np.flatnonzero(np.isfinite(measured) & np.isfinite(first) & (first > 0))
-    if not len(usable):
+    if not len(runs):
         raise RequestError(
-            f"fitting on {len(runs)} runs",
-            "none has a measured step that physics can speak of",
+            "fitting the analytic model",
+            "no run has a measured step that physics can speak of",
             "give runs with step_time_s or samples_per_s, status ok, of known workloads",
         )
-    usable = thinned(usable, runs.jobs)
+    usable = thinned(np.arange(len(runs)), runs.jobs)
     jobs = runs.jobs.take(usable)
+    target = np.log(runs.step_seconds()[usable])
     parameters = parameters_for(jobs)
-    target = np.log(measured[usable])
-    shared = _shared_weight(jobs)
+    own = owners(parameters, jobs)
+    layout, fastest = lay_out(jobs, constants, kept), fastest_rates(jobs)
 
-    reached = [reach(parameter, jobs) for parameter in parameters]
-    parts = [jobs if len(rows) == len(jobs) else jobs.take(rows) for rows in reached]
-
-    def forecast(theta: FloatArray, only: int | None = None) -> FloatArray:
-        asked = jobs if only is None else parts[only]
-        return np.log(predict(moved(constants, parameters, theta), asked))
+    def forecast(theta: FloatArray) -> FloatArray:
+        trial = moved(constants, parameters, theta)
+        return np.asarray(np.log(step_and_floor(layout.rows(trial), fastest, trial)[1]))
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
-        return _jacobian(forecast, reached, theta, now)
+        return _jacobian(forecast, parameters, own, theta, now)
 
     prior = 1.0 / np.array([p.prior_sd for p in parameters]) ** 2
+    shared = _shared_weight(jobs)
     theta, hessian, scale = _gauss_newton(forecast, jacobian, target, shared, prior)
     covariance = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
     return Fit(parameters, theta, covariance, scale, jobs)
@@ -186,18 +184,28 @@ def _cost(
 
 
 def _jacobian(
-    forecast: Callable[[FloatArray, int], FloatArray],
-    reached: Sequence[NDArray[np.int64]],
+    forecast: Callable[[FloatArray], FloatArray],
+    parameters: Sequence[Parameter],
+    own: Mapping[str, NDArray[np.int64]],
     theta: FloatArray,
     now: FloatArray,
 ) -> FloatArray:
-    """Return d forecast / d theta by forward differences, (n, p), asking only rows it reaches."""
+    """Return d forecast / d theta by forward differences, (n, p).
+
+    own: see `parameters.owners`; such families are asked once, all their members together.
+    """
     columns = np.zeros((len(now), len(theta)))
-    for i, rows in enumerate(reached):
+    for family, position in own.items():
+        ours = np.array([p.family == family for p in parameters])
+        slope = (forecast(theta + STEP * ours) - now) / STEP
+        rows = np.flatnonzero(position >= 0)
+        columns[rows, position[rows]] = slope[rows]
+    for i, parameter in enumerate(parameters):
+        if parameter.family in own:
+            continue
         shifted = theta.copy()
         shifted[i] += STEP
-        if len(rows):
-            columns[rows, i] = (forecast(shifted, i) - now[rows]) / STEP
+        columns[:, i] = (forecast(shifted) - now) / STEP
     return columns
 
 

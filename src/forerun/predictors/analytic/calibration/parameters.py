@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.graph import KINDS, OpKind
+from forerun.domain.graph import KINDS
 from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.predictors.analytic.keys import IS_MATRIX
 from forerun.tables import Jobs
@@ -93,31 +93,30 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def reach(parameter: Parameter, jobs: Jobs) -> NDArray[np.int64]:
-    """Return the rows whose forecast a parameter can move, (m,): the others need no asking."""
-    family, key = parameter.family, parameter.key
-    if family == "workload_scale":
-        ours = np.array([w.name == key for w in jobs.workloads])[jobs.workload_index]
-    elif family.startswith("framework."):
-        named = [framework_key(w.framework) == key for w in jobs.workloads]
-        ours = np.array(named)[jobs.workload_index]
-    elif family in ("device_compute", "device_bandwidth"):
-        ours = np.array([c.device.id == key for c in jobs.clusters])[jobs.cluster_index]
-    elif family == "generation_factor":
-        named = [c.device.generation.lower() == key for c in jobs.clusters]
-        ours = np.array(named)[jobs.cluster_index]
-    elif family == "link_efficiency":
-        named = [key in (c.intra.kind, c.inter.kind) for c in jobs.clusters]
-        ours = np.array(named)[jobs.cluster_index]
-    elif family == "precision_factor":
-        ours = np.array([w.precision == key for w in jobs.workloads])[jobs.workload_index]
-    elif family in ("tensor_efficiency", "vector_efficiency", "bandwidth_efficiency"):
-        kind = KINDS.index(OpKind(key))
-        named = [bool((w.graph.columns.kind == kind).any()) for w in jobs.workloads]
-        ours = np.array(named)[jobs.workload_index]
-    else:
-        ours = np.ones(len(jobs), dtype=bool)
-    return np.flatnonzero(ours)
+def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, NDArray[np.int64]]:
+    """Return for each family that divides the rows the position of each row's own parameter, (n,).
+
+    -1 where it has none. Parameters of such a family are told apart by the rows: one change of all
+    of them shows what each does.
+    """
+    names = {
+        "workload_scale": [w.name for w in jobs.workloads],
+        "precision_factor": [w.precision for w in jobs.workloads],
+        "device_compute": [c.device.id for c in jobs.clusters],
+        "generation_factor": [c.device.generation.lower() for c in jobs.clusters],
+    }
+    names["device_bandwidth"] = names["device_compute"]
+    frameworks = [framework_key(w.framework) for w in jobs.workloads]
+    result: dict[str, NDArray[np.int64]] = {}
+    for family in dict.fromkeys(p.family for p in parameters):
+        keys = frameworks if family.startswith("framework.") else names.get(family)
+        if keys is None:
+            continue
+        by_key = {p.key: i for i, p in enumerate(parameters) if p.family == family}
+        by_cluster = family.startswith(("device_", "generation_"))
+        index = jobs.cluster_index if by_cluster else jobs.workload_index
+        result[family] = np.array([by_key.get(key, -1) for key in keys])[index]
+    return result
 
 
 def _scalars(jobs: Jobs) -> list[str]:

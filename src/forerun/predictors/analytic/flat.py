@@ -1,0 +1,217 @@
+"""Flat operations: every operation of every instance of many jobs in one set of columns.
+
+An *instance* is one workload on one kind of node cut by one key; its graph is costed once for all
+jobs that share it. What no constant moves is worked out here, once; `operations` then prices all
+instances in a few array operations, so that calibration can ask again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.graph import (
+    BLOCK_INDEX,
+    KIND_INDEX,
+    KINDS,
+    PHASE_INDEX,
+    SHARD_INDEX,
+    Block,
+    OpColumns,
+    OpKind,
+    Phase,
+    Shard,
+)
+from forerun.domain.hardware import Device
+from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
+from forerun.predictors.analytic.activations import selected
+from forerun.predictors.analytic.constants import Constants, framework_key
+from forerun.predictors.analytic.keys import (
+    IS_CONV,
+    IS_GROUPED,
+    IS_MATRIX,
+    FloatArray,
+    Keys,
+    activation_cut,
+    cut_by_tensor,
+    is_weight_gradient,
+)
+
+IntArray = NDArray[np.int64]
+_ATTENTION = KIND_INDEX[OpKind.ATTENTION]
+# The sums that an instance is made of; selected layers are those that selective recomputation does
+# again.
+SLOTS = (
+    "layer_forward", "layer_selected", "layer_backward",
+    "embed_forward", "embed_backward", "head_forward", "head_backward",
+)  # fmt: skip
+_BLOCKS = {"layer": Block.LAYER, "embed": Block.EMBED, "head": Block.HEAD}
+
+
+@dataclass(frozen=True)
+class FlatOps:
+    """E operations of I instances: columns of shape (E,) unless said.
+
+    rate: position in the (R, kinds) table of rates, flattened; flops, traffic (bytes of
+    activations before fusion), weights (bytes): of one copy after every cut; launches, repeat.
+    tiles: 1/m + 1/n + 1/2k of a matrix product, waves: the device's FLOP/s over output elements in
+    flight; experts, half_conv, gradients: which operations are spread over experts' ranks, are
+    16-bit convolutions in nhwc, or are weight gradients that LoRA leaves out; slot: instance x
+    slot. launched: (I, slots) kernels. machines: the R (device, workload) pairs that rates hang on.
+    """
+
+    rate: IntArray
+    flops: FloatArray
+    traffic: FloatArray
+    weights: FloatArray
+    launches: FloatArray
+    repeat: FloatArray
+    tiles: FloatArray
+    waves: FloatArray
+    experts: NDArray[np.bool_]
+    half_conv: NDArray[np.bool_]
+    gradients: NDArray[np.bool_]
+    slot: IntArray
+    launched: FloatArray
+    machines: tuple[tuple[Device, Workload], ...]
+    machine: IntArray
+
+
+def distinct_ops(workload: Workload) -> OpColumns:
+    """Return the forward and backward operations with equal ones counted in `repeat`."""
+    columns = workload.graph.columns
+    keep = columns.phase != PHASE_INDEX[Phase.OPTIMIZER]
+    names = ("kind", "phase", "block", "shard", "flops", "reads", "writes", "weights", "launches")
+    matrix = np.column_stack([*(getattr(columns, n)[keep] for n in names), columns.dims[keep]])
+    code = matrix @ np.random.default_rng(0).uniform(1.0, 2.0, matrix.shape[1])
+    _, first, position = np.unique(code, return_index=True, return_inverse=True)
+    if not np.array_equal(matrix[first][position], matrix):  # two kinds of operation, one code
+        first = position = np.arange(len(matrix))
+    rows = np.flatnonzero(keep)[first]
+    picked = {name: getattr(columns, name)[rows] for name in OpColumns.__dataclass_fields__}
+    picked["repeat"] = np.bincount(position, columns.repeat[keep], len(first))
+    return OpColumns(**picked)
+
+
+def flatten(
+    workloads: Sequence[Workload],
+    devices: Sequence[Device],
+    keys: Keys,
+    ops_of: Callable[[Workload], OpColumns],
+    constants: Constants,
+) -> FlatOps:
+    """Return the flat operations of I instances.
+
+    Args:
+        workloads, devices: of each instance, equal workloads side by side.
+        keys: how each is cut, (I,).
+        ops_of: `distinct_ops`, kept between calls.
+        constants: for those that no fit moves.
+    """
+    count = len(workloads)
+    starts = [i for i in range(count) if i == 0 or workloads[i] is not workloads[i - 1]]
+    pieces: list[dict[str, Any]] = []
+    machines: dict[Any, int] = {}
+    pairs: list[tuple[Device, Workload]] = []
+    machine = np.empty(count, dtype=np.int64)
+    for i, (device, workload) in enumerate(zip(devices, workloads, strict=True)):
+        name = (id(device), workload.precision, framework_key(workload.framework))
+        if name not in machines:
+            machines[name] = len(pairs)
+            pairs.append((device, workload))
+        machine[i] = machines[name]
+    for start, end in zip(starts, [*starts[1:], count], strict=True):
+        rows = np.arange(start, end)
+        peaks = np.array([d.flops(workloads[start].precision) for d in devices[start:end]])
+        ops = ops_of(workloads[start])
+        pieces.append(_one(workloads[start], ops, keys.take(rows), peaks, rows, machine, constants))
+    joined = {name: np.concatenate([p[name].ravel() for p in pieces]) for name in pieces[0]}
+    kernels = joined["launches"] * joined["repeat"]
+    launched = np.bincount(joined["slot"], kernels, count * len(SLOTS)).astype(np.float64)
+    launched = launched.reshape(count, len(SLOTS))
+    return FlatOps(**joined, launched=launched, machines=tuple(pairs), machine=machine)
+
+
+def _one(
+    workload: Workload, ops: OpColumns, keys: Keys, peaks: FloatArray, rows: IntArray,
+    machine: IntArray, constants: Constants,
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Return the flat columns of one workload's instances, each (k, operations)."""
+    k = len(rows)
+    samples = (keys.micro_batch / keys.cp)[:, None]
+    work, weights = _cut(ops, keys)
+    size, operand = ACTIVATION_BYTES[workload.precision], OPERAND_BYTES[workload.precision]
+    tiles, flight = _shapes(ops, keys, constants)
+    expert = (ops.shard == SHARD_INDEX[Shard.EXPERT]) & (keys.ep[:, None] > 1)
+    nhwc = IS_CONV[ops.kind] & (keys.channels_last[:, None] > 0) & (size < 4.0)
+    lora = is_weight_gradient(ops) & (workload.task == "lora")
+
+    def each(values: NDArray[Any]) -> NDArray[Any]:
+        return np.broadcast_to(values, (k, len(ops.kind)))
+
+    return {
+        "rate": machine[rows][:, None] * len(KINDS) + ops.kind,
+        "flops": ops.flops * samples / work,
+        "traffic": (ops.reads + ops.writes) * size * samples / work,
+        "weights": ops.weights * max(operand, 1.0) / weights,
+        "launches": each(ops.launches),
+        "repeat": each(ops.repeat),
+        "tiles": tiles,
+        "waves": peaks[:, None] * flight,
+        "experts": expert,
+        "half_conv": nhwc,
+        "gradients": each(lora),
+        "slot": rows[:, None] * len(SLOTS) + _slots(workload, ops),
+    }
+
+
+def _slots(workload: Workload, ops: OpColumns) -> IntArray:
+    """Return which sum each operation belongs to, (operations,)."""
+    slots = np.zeros(len(ops.kind), dtype=np.int64)
+    for name, block in _BLOCKS.items():
+        ours = ops.block == BLOCK_INDEX[block]
+        for word, phase in (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD)):
+            slots[ours & (ops.phase == PHASE_INDEX[phase])] = SLOTS.index(f"{name}_{word}")
+    again = selected(workload, ops.kind) & (slots == SLOTS.index("layer_forward"))
+    slots[again] = SLOTS.index("layer_selected")
+    return slots
+
+
+def _cut(ops: OpColumns, keys: Keys) -> tuple[FloatArray, FloatArray]:
+    """Return what divides (FLOPs and activation traffic, weights) of each operation, (k, ops)."""
+    expert = ops.shard == SHARD_INDEX[Shard.EXPERT]
+    ep = np.where(expert, keys.ep[:, None], 1.0)
+    return activation_cut(ops, keys), np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0) * ep
+
+
+def _shapes(ops: OpColumns, keys: Keys, constants: Constants) -> tuple[FloatArray, FloatArray]:
+    """Return (1/m + 1/n + 1/2k, 1/elements of output in flight) of matrix products, (k, ops).
+
+    0 for what is no matrix product. Grouped convolutions are thin by nature: their class
+    efficiency already says so.
+    """
+    m, n, k, groups = (ops.dims[:, i] for i in range(4))
+    is_product = (m > 0) & IS_MATRIX[ops.kind]
+    samples = keys.micro_batch[:, None] / keys.cp[:, None]
+    attention = ops.kind == _ATTENTION
+    reduction = is_weight_gradient(ops)
+    tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
+    # tp cuts the larger of a weight matrix's sides; in a weight gradient those are m and n.
+    cut_n = np.where(reduction, n >= m, n > k) & ~attention
+    cut_other = ~cut_n & ~attention
+    rows = m * np.where(reduction | attention, 1.0, samples)
+    rows = rows / np.where(cut_other & reduction, tp, 1.0)
+    cols = n / np.where(cut_n, tp, 1.0)
+    inner = k * np.where(reduction, samples, 1.0) / np.where(cut_other & ~reduction, tp, 1.0)
+    copies = groups * np.where(attention, samples / tp, 1.0)
+    # A weight gradient's small output is filled by splitting its long reduction.
+    split = np.where(reduction, np.maximum(inner / constants.split_reduction, 1.0), 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tiles = 1.0 / rows + 1.0 / cols + 0.5 / inner
+        flight = 1.0 / (rows * cols * copies * split)
+    grouped = IS_GROUPED[ops.kind]
+    return np.where(is_product & ~grouped, tiles, 0.0), np.where(is_product, flight, 0.0)
