@@ -150,7 +150,8 @@ class Constants:
         usable_share: part of device memory that can be filled before allocation fails.
         fragmentation: share of activations lost to the allocator.
         decode_seconds_per_byte: host time to read and decode input, one core.
-        sigma_*: log standard deviations, see `uncertainty`.
+        sigma_*: log standard deviations by cause, see `uncertainty.exposures`; tail_low, tail_high:
+            how far the 5 % and 95 % quantiles lie in units of a normal distribution's.
         taught: how many runs have spoken of a `workload:`, `device:`, `framework:` or `link:`, and
             the most `devices` that one of them used; empty where nothing was measured.
     """
@@ -199,19 +200,22 @@ class Constants:
     usable_share: float = 0.97
     fragmentation: float = 0.08
     decode_seconds_per_byte: float = 2e-8
-    sigma_base: float = 0.28
-    sigma_convolution: float = 0.45
-    sigma_totals: float = 0.45
-    sigma_framework: float = 0.12
-    sigma_unverified: float = 0.10
-    sigma_host: float = 0.60
-    sigma_network: float = 0.70
-    sigma_pipeline: float = 0.35
-    sigma_scale: float = 0.03
-    sigma_memory: float = 0.16
-    sigma_memory_pipeline: float = 0.05
     sigma_residual: float = 0.10
     sigma_workload: float = 0.08
+    sigma_device: float = 0.18
+    sigma_framework: float = 0.18
+    sigma_convolution: float = 0.45
+    sigma_network: float = 0.70
+    sigma_host: float = 0.60
+    sigma_pipeline: float = 0.35
+    sigma_unverified: float = 0.10
+    sigma_unnamed: float = 0.12
+    sigma_totals: float = 0.45
+    sigma_scale: float = 0.03
+    tail_low: float = 1.0
+    tail_high: float = 1.0
+    sigma_memory: float = 0.16
+    sigma_memory_pipeline: float = 0.05
     taught: Mapping[str, float] = field(default_factory=dict)
 
     def framework(self, label: str) -> Framework:

@@ -17,7 +17,7 @@ from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.memory import peak_bytes
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
 from forerun.predictors.analytic.step import step_and_floor
-from forerun.predictors.analytic.uncertainty import distance, memory_sigma, step_sigma
+from forerun.predictors.analytic.uncertainty import distance, exposures, memory_sigma, step_sigma
 from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
@@ -120,7 +120,12 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     step = np.asarray(sum(parts.values(), np.zeros(n)))
     return Forecasts(
         quantity="step",
-        seconds=spread(middle, step_sigma(rows, parts, known, constants), floor),
+        seconds=spread(
+            middle,
+            step_sigma(exposures(rows, parts, known), constants),
+            floor,
+            (constants.tail_low, constants.tail_high),
+        ),
         peak_bytes=peaks,
         fit_probability=fit_probability(peaks, rows.node["memory"] * constants.usable_share),
         floor_seconds=floor,

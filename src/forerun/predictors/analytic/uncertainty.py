@@ -1,9 +1,10 @@
 """Uncertainty of an answer: how wide its band, and how far it lies from what was measured.
 
-Independent causes add as variances of the log. With nothing measured: a base for efficiencies read
-from data sheets, and shares of the step that rest on less certain constants (host, network,
-pipeline) weigh theirs. Runs narrow the causes that they speak of, by how much of them they have
-seen: of a workload, a device, a framework, a kind of link, a number of devices.
+Independent causes add as variances of the log: what is new (workload, device, framework), what of
+the step rests on less certain constants (host, network, pipeline), what is known only in part, and
+the noise that remains beside runs of the very job. Runs narrow the causes that they speak of, by
+how much of them they have seen, and calibration measures how much each cause is worth: see
+`calibration.spread`.
 """
 
 from __future__ import annotations
@@ -17,37 +18,58 @@ from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows
 
 FloatArray = NDArray[np.float64]
+_NETWORK = (
+    "tensor comm", "expert comm", "context comm", "data comm", "pipeline comm", "parameter server",
+)  # fmt: skip
+_HOST = ("host", "overhead", "input")
+_PIPELINE = ("pipeline bubble", "imbalance")
 
 
-def step_sigma(
-    rows: Rows, parts: Mapping[str, FloatArray], known: Mapping[str, FloatArray],
-    constants: Constants,
-) -> FloatArray:  # fmt: skip
-    """Return the log standard deviation of each step, (n,); known: what `rows.taught` says."""
+def exposures(
+    rows: Rows, parts: Mapping[str, FloatArray], known: Mapping[str, FloatArray]
+) -> dict[str, FloatArray]:
+    """Return how much each cause concerns a step, (n,) each, 0 where it does not.
+
+    The log variance of a step is the sum over causes of sigma^2 times this; a cause's sigma is
+    `constants.sigma_<cause>`.
+
+    known: what `rows.taught` says.
+    """
     total = np.maximum(sum(parts.values(), np.zeros(len(rows))), 1e-12)
-    tensor = parts["tensor comm"] + parts["expert comm"] + parts["context comm"]
-    network = tensor + parts["data comm"] + parts["pipeline comm"] + parts["parameter server"]
-    host = parts["host"] + parts["overhead"] + parts["input"]
-    pipeline = parts["pipeline bubble"] + parts["imbalance"]
-    work, node, c = rows.work, rows.node, constants
-    framework, taught = (
-        known["framework_taught"],
-        known["framework_taught"] * known["device_taught"],
-    )
-    new_workload = (1.0 - known["workload_taught"]) * taught
-    other = 1.0 - work["transformer"]
-    variance = (1.0 - taught) * c.sigma_base**2 + taught * c.sigma_residual**2
-    variance += new_workload * (c.sigma_workload * (1.0 + 2.0 * other)) ** 2
-    variance += (c.sigma_network * network / total) ** 2 * (1.0 - 0.9 * known["link_taught"])
-    variance += (c.sigma_host * host / total) ** 2 * (1.0 - 0.9 * framework)
-    variance += (c.sigma_pipeline * pipeline / total) ** 2 * (1.0 - 0.8 * framework)
-    variance += c.sigma_convolution**2 * other * work["detailed"] * (1.0 - taught)
-    variance += c.sigma_unverified**2 * node["unverified"] * (1.0 - known["device_taught"])
-    variance += c.sigma_framework**2 * (1.0 - work["framework_known"]) * (1.0 - framework)
+
+    def share(names: tuple[str, ...]) -> FloatArray:
+        part = sum((parts[name] for name in names), np.zeros(len(rows))) / total
+        return np.asarray(part**2)
+
+    work, node = rows.work, rows.node
+    workload, device = known["workload_taught"], known["device_taught"]
+    framework = known["framework_taught"]
+    new = (3.0 - workload - device - framework) / 3.0
     loose = (1.0 - work["detailed"]) + work["unknown_share"]
-    variance += loose * c.sigma_totals**2 * (1.0 - 0.7 * taught)
-    variance += (c.sigma_scale * known["doublings"]) ** 2
-    return np.sqrt(variance)
+    return {
+        "residual": np.ones(len(rows)),
+        "workload": 1.0 - workload,
+        "device": 1.0 - device,
+        "framework": 1.0 - framework,
+        "convolution": new * (1.0 - work["transformer"]) * work["detailed"],
+        "network": share(_NETWORK) * (1.0 - 0.9 * known["link_taught"]),
+        "host": share(_HOST) * (1.0 - 0.9 * framework),
+        "pipeline": share(_PIPELINE) * (1.0 - 0.8 * framework),
+        "unverified": node["unverified"] * (1.0 - device),
+        "unnamed": (1.0 - work["framework_known"]) * (1.0 - framework),
+        "totals": loose * (1.0 - 0.7 * framework * device),
+        "scale": known["doublings"] ** 2,
+    }
+
+
+def step_sigma(exposed: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
+    """Return the log standard deviation of each step, (n,), for the exposures of its causes."""
+    variance = sum(_variances(exposed, constants).values(), np.zeros(1))
+    return np.asarray(np.sqrt(variance))
+
+
+def _variances(exposed: Mapping[str, FloatArray], constants: Constants) -> dict[str, FloatArray]:
+    return {c: getattr(constants, f"sigma_{c}") ** 2 * e for c, e in exposed.items()}
 
 
 def memory_sigma(rows: Rows, constants: Constants) -> FloatArray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
 from forerun.predictors.analytic.calibration.parameters import moved
+from forerun.predictors.analytic.calibration.spread import with_spread
 from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.tables import Jobs, Runs
 
@@ -26,17 +27,10 @@ def calibrated(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Consta
         RequestError: there is no such run.
     """
     fit = fit_runs(constants, runs, kept)
-    fitted = moved(constants, fit.parameters, fit.theta)
-    return replace(
-        fitted,
-        sigma_residual=fit.scale * TAIL,
-        taught=taught_by(fit.jobs, constants),
+    fitted = replace(
+        moved(constants, fit.parameters, fit.theta), taught=taught_by(fit.jobs, constants)
     )
-
-
-# The 5-95 % band of Student-t errors with few degrees of freedom is wider than a normal one of the
-# same scale: by 2.13 / 1.645 at four degrees.
-TAIL = 1.30
+    return with_spread(fitted, fit)
 
 
 def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:

@@ -22,7 +22,7 @@ from forerun.predictors.analytic.calibration.parameters import (
     parameters_for,
 )
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.rows import fastest_rates, lay_out
+from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.tables import Jobs, Runs
 
@@ -45,7 +45,9 @@ class Fit:
     """A finished fit: p parameters with their posterior, and the spread of what is left.
 
     theta, sd: (p,) log multipliers and posterior standard deviations; covariance (p, p).
-    scale: log standard deviation of a run about its forecast. jobs: the runs that taught.
+    scale: log standard deviation of a run about its forecast. jobs: the n runs that taught, layout
+    the same laid out. residual: log measured over forecast at the optimum, (n,), slopes: what each parameter does
+    to the log forecasts, (n, p), weight: what each run counted for, (n,).
     """
 
     parameters: tuple[Parameter, ...]
@@ -53,6 +55,10 @@ class Fit:
     covariance: FloatArray
     scale: float
     jobs: Jobs
+    layout: Layout
+    residual: FloatArray
+    slopes: FloatArray
+    weight: FloatArray
 
     @property
     def sd(self) -> FloatArray:
@@ -93,9 +99,14 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Fit:
 
     prior = 1.0 / np.array([p.prior_sd for p in parameters]) ** 2
     shared = _shared_weight(jobs)
-    theta, hessian, scale = _gauss_newton(forecast, jacobian, target, shared, prior)
-    covariance = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
-    return Fit(parameters, theta, covariance, scale, jobs)
+    theta, slopes, scale = _gauss_newton(forecast, jacobian, target, shared, prior)
+    residual = target - forecast(theta)
+    weight = _weights(residual, shared, scale)
+    covariance = np.asarray(np.linalg.inv((slopes.T * weight) @ slopes + np.diag(prior)))
+    # What is left of the way to the optimum, by the slopes: leaving runs out starts from there.
+    rest = covariance @ (slopes.T @ (weight * residual) - prior * theta)
+    residual = residual - slopes @ rest
+    return Fit(parameters, theta, covariance, scale, jobs, layout, residual, slopes, weight)
 
 
 def _shared_weight(jobs: Jobs) -> FloatArray:
@@ -134,14 +145,14 @@ def _gauss_newton(
     shared: FloatArray,
     prior: FloatArray,
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Return (theta (p,), posterior precision (p, p), residual scale)."""
+    """Return (theta (p,), slopes (n, p) beside it, residual scale)."""
     theta = np.zeros(len(prior))
     now = forecast(theta)
     scale = _scale(target - now, shared, first=True)
-    hessian = np.diag(prior)
+    slopes = np.zeros((len(target), len(prior)))
     for _ in range(MAX_ROUNDS):
         residual = target - now
-        weight = shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
+        weight = _weights(residual, shared, scale)
         slopes = jacobian(theta, now)
         hessian = (slopes.T * weight) @ slopes + np.diag(prior)
         step = np.linalg.solve(hessian, slopes.T @ (weight * residual) - prior * theta)
@@ -152,7 +163,12 @@ def _gauss_newton(
         scale = _scale(target - now, shared)
         if float(np.abs(theta - before).max()) < SETTLED:
             break
-    return theta, hessian, scale
+    return theta, slopes, scale
+
+
+def _weights(residual: FloatArray, shared: FloatArray, scale: float) -> FloatArray:
+    """Return what each run counts for, (n,): less the farther off it is."""
+    return shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
 
 
 def _line_search(
