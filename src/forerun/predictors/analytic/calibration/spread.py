@@ -51,11 +51,15 @@ def with_spread(constants: Constants, fit: Fit) -> Constants:
     causes = [c for c, e in left.exposed.items() if (e > 0).any()]
     exposed = np.stack([left.exposed[c] for c in causes], axis=1)
     prior = np.log([getattr(constants, f"sigma_{c}") for c in causes])
-    sigmas = np.exp(_sigmas(left.error, exposed, left.weight, prior))
-    z = left.error / np.sqrt(exposed @ sigmas**2)
+    log_sigma, evidence = _sigmas(left.error, exposed, left.weight, prior)
+    z = left.error / np.sqrt(exposed @ np.exp(2.0 * log_sigma))
     low, high = _tails(z, left.weight)
+    # What the runs measured of a cause takes the width of the tails with it; what they did not
+    # keeps its prior. The rest of the tails is how lopsided errors are.
+    both = (low * high) ** 0.5
+    sigmas = np.exp(log_sigma + evidence * np.log(both))
     found = {f"sigma_{c}": float(s) for c, s in zip(causes, sigmas, strict=True)}
-    changes: dict[str, float] = {**found, "tail_low": low, "tail_high": high}
+    changes: dict[str, float] = {**found, "tail_low": low / both, "tail_high": high / both}
     return replace(constants, **changes)  # type: ignore[arg-type]
 
 
@@ -93,13 +97,17 @@ def _count(split: str, size: int) -> float:
 def _as_if_new(
     split: str, known: Mapping[str, FloatArray], groups: list[IntArray], devices: FloatArray
 ) -> dict[str, FloatArray]:
-    """Return what would be known of the rows (n,) had their group not been measured."""
+    """Return what would be known of the rows (n,) had their group not been measured.
+
+    What else was measured counts as known, so that each split speaks of its own cause alone.
+    """
+    sure = {n: np.zeros(len(devices)) if n == "doublings" else np.ones(len(devices)) for n in known}
     if split == "run":
-        return dict(known)
+        return sure
     if split != "scale":
-        return {**known, f"{split}_taught": np.zeros(len(devices))}
+        return {**sure, f"{split}_taught": np.zeros(len(devices))}
     most = float(np.delete(devices, groups[0]).max())
-    return {**known, "doublings": np.log2(np.maximum(devices / most, 1.0))}
+    return {**sure, "doublings": np.log2(np.maximum(devices / most, 1.0))}
 
 
 def _splits(fit: Fit) -> dict[str, list[IntArray]]:
@@ -144,9 +152,12 @@ def _without(fit: Fit, group: IntArray) -> FloatArray:
 
 def _sigmas(
     error: FloatArray, exposed: FloatArray, weight: FloatArray, prior: FloatArray
-) -> FloatArray:
-    """Return log sigmas (c,) by Fisher scoring of Student-t errors with log-normal priors."""
-    log_sigma = prior.copy()
+) -> tuple[FloatArray, FloatArray]:
+    """Return (log sigmas, the share of each that the errors settled, 0 to 1), each (c,).
+
+    Fisher scoring of Student-t errors with log-normal priors.
+    """
+    log_sigma, evidence = prior.copy(), np.zeros(len(prior))
     unit = Z95 / T_QUANTILE  # the scale of Student-t errors whose 90 % band is a normal one's
     for _ in range(ROUNDS):
         pieces = exposed * np.exp(2.0 * log_sigma)
@@ -156,12 +167,13 @@ def _sigmas(
         score = (DEGREES + 1.0) * z2 / (DEGREES + z2) - 1.0
         slope = share.T @ (weight * score) - (log_sigma - prior) / SIGMA_PRIOR_SD**2
         bend = 2.0 * DEGREES / (DEGREES + 3.0) * (share.T * weight) @ share
+        evidence = np.diag(bend) / (np.diag(bend) + 1.0 / SIGMA_PRIOR_SD**2)
         bend[np.diag_indices_from(bend)] += 1.0 / SIGMA_PRIOR_SD**2
         move = np.clip(np.linalg.solve(bend, slope), -0.5, 0.5)
         log_sigma = log_sigma + move
         if float(np.abs(move).max()) < 1e-3:
             break
-    return log_sigma
+    return log_sigma, evidence
 
 
 def _tails(z: FloatArray, weight: FloatArray) -> tuple[float, float]:
