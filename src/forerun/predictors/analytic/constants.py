@@ -104,6 +104,12 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),
     "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8),
 }
+# Which frameworks spend host and device time alike: a new one borrows from its kind.
+FRAMEWORK_KINDS: Mapping[str, str] = {
+    "pytorch": "eager", "megatron": "eager", "nanotron": "eager", "composer": "eager",
+    "nemo": "fused", "torchtitan": "fused", "tensorflow": "graph", "mxnet": "graph",
+    "oneflow": "graph", "jax": "graph",
+}  # fmt: skip
 # How labels in the wild name them; the first that is contained in the label wins.
 _FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
     ("megatron-bridge", "nemo"), ("nemo", "nemo"), ("megatron", "megatron"),
@@ -152,6 +158,8 @@ class Constants:
         decode_seconds_per_byte: host time to read and decode input, one core.
         sigma_*: log standard deviations by cause, see `uncertainty.exposures`; tail_low, tail_high:
             how far the 5 % and 95 % quantiles lie in units of a normal distribution's.
+        settled: posterior log standard deviations of constants that runs have taught, by the name
+            of their parameter; the next fit starts from them.
         taught: how many runs have spoken of a `workload:`, `device:`, `framework:` or `link:`, and
             the most `devices` that one of them used; empty where nothing was measured.
     """
@@ -216,6 +224,7 @@ class Constants:
     tail_high: float = 1.0
     sigma_memory: float = 0.16
     sigma_memory_pipeline: float = 0.05
+    settled: Mapping[str, float] = field(default_factory=dict)
     taught: Mapping[str, float] = field(default_factory=dict)
 
     def framework(self, label: str) -> Framework:

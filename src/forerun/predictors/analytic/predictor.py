@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import Forecasts, fit_probability, is_none
 from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
-from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.calibration import Learned, calibrated
+from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.memory import peak_bytes
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
 from forerun.predictors.analytic.step import step_and_floor
@@ -23,6 +24,8 @@ from forerun.tables import Jobs, Runs
 FloatArray = NDArray[np.float64]
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 CHUNK = 65536
+# Of the saved form: constants changed their meaning since older ones.
+VERSION = 2
 
 
 class AnalyticPredictor:
@@ -34,8 +37,11 @@ class AnalyticPredictor:
 
     name = "analytic"
 
-    def __init__(self, constants: Constants | None = None) -> None:
+    def __init__(
+        self, constants: Constants | None = None, learned: tuple[Learned, ...] = ()
+    ) -> None:
         self.constants = constants or Constants()
+        self.learned = learned
         self._kept: dict[Any, Any] = {}
 
     def fit(self, runs: Runs) -> AnalyticPredictor:
@@ -46,11 +52,12 @@ class AnalyticPredictor:
         Raises:
             RequestError: no run has both a measured step and a forecast.
         """
-        from forerun.predictors.analytic.calibration import calibrated
-
         jobs = runs.jobs
         usable = np.flatnonzero(is_none(_reasons(jobs)) & np.isfinite(runs.step_seconds()))
-        return AnalyticPredictor(calibrated(self.constants, runs.take(usable), self._kept))
+        constants, learned = calibrated(self.constants, runs.take(usable), self._kept)
+        before = {entry.name: entry for entry in self.learned}
+        now = {entry.name: entry for entry in learned}
+        return AnalyticPredictor(constants, tuple({**before, **now}.values()))
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
@@ -88,26 +95,37 @@ class AnalyticPredictor:
         return forecast_layout(layout, self.constants, detail)
 
     def to_json(self) -> str:
-        """Return the constants as JSON text."""
-        return json.dumps({"predictor": self.name, "constants": self.constants.to_dict()}, indent=1)
+        """Return the constants, and what was learned of them, as JSON text."""
+        learned = [entry.to_dict() for entry in self.learned]
+        return json.dumps(
+            {"predictor": self.name, "version": VERSION, "constants": self.constants.to_dict(),
+             "learned": learned}, indent=1,
+        )  # fmt: skip
 
     @staticmethod
     def from_json(text: str) -> AnalyticPredictor:
         """Return a saved predictor.
 
         Raises:
-            RequestError: not this predictor's JSON.
+            RequestError: not this predictor's JSON, or of another version.
         """
-        from forerun.predictors.analytic.constants import Framework
-
         try:
-            values = json.loads(text)["constants"]
-            values["frameworks"] = {k: Framework(**v) for k, v in values["frameworks"].items()}
-            return AnalyticPredictor(Constants(**values))
-        except (ValueError, KeyError, TypeError) as error:
+            saved = json.loads(text)
+            version = saved.get("version", 1)
+            if version == VERSION:
+                values = saved["constants"]
+                values["frameworks"] = {k: Framework(**v) for k, v in values["frameworks"].items()}
+                learned = tuple(Learned.from_dict(entry) for entry in saved["learned"])
+                return AnalyticPredictor(Constants(**values), learned)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RequestError(
                 "reading an analytic model", f"not its JSON ({error})", "fit it again"
             ) from None
+        raise RequestError(
+            "reading an analytic model",
+            f"its version is {version}, this is {VERSION}",
+            "fit it again",
+        )
 
 
 def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forecasts:

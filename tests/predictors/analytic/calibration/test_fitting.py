@@ -10,8 +10,7 @@ import pytest
 from forerun.domain.plan import Plan
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.predictors.analytic.calibration import fit_runs
-from forerun.predictors.analytic.calibration.applying import unidentified
+from forerun.predictors.analytic.calibration import fit_runs, learned_from
 from forerun.predictors.analytic.calibration.parameters import moved, parameters_for
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs
@@ -98,7 +97,7 @@ def test_what_runs_do_not_speak_of_stays_at_its_prior() -> None:
     names = {p.name for p in fit.parameters}
     assert not any(name.startswith("link_efficiency") for name in names)
     assert "expert_exposed" not in names
-    loose = unidentified(fit)
+    loose = [entry.name for entry in learned_from(Constants(), fit) if not entry.identified]
     still = [t for p, t in zip(fit.parameters, fit.theta, strict=True) if p.name in loose]
     assert loose
     assert np.abs(still).max() < 0.15

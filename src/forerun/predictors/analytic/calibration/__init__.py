@@ -2,5 +2,6 @@
 
 from forerun.predictors.analytic.calibration.applying import calibrated
 from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
+from forerun.predictors.analytic.calibration.learned import Learned, learned_from
 
-__all__ = ["Fit", "calibrated", "fit_runs"]
+__all__ = ["Fit", "Learned", "calibrated", "fit_runs", "learned_from"]

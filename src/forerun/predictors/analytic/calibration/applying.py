@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
+from forerun.predictors.analytic.calibration.fitting import fit_runs
+from forerun.predictors.analytic.calibration.learned import Learned, learned_from
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.calibration.spread import with_spread
 from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.tables import Jobs, Runs
 
 
-def calibrated(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Constants:
-    """Return constants fitted to runs, with the spread that remains and what was seen.
+def calibrated(
+    constants: Constants, runs: Runs, kept: dict[Any, Any]
+) -> tuple[Constants, tuple[Learned, ...]]:
+    """Return constants fitted to runs, with the spread that remains, and what was learned.
 
     Args:
         constants: the priors.
@@ -27,10 +30,14 @@ def calibrated(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Consta
         RequestError: there is no such run.
     """
     fit = fit_runs(constants, runs, kept)
+    learned = learned_from(constants, fit)
+    found = {entry.name: entry.log_sd for entry in learned if entry.identified}
     fitted = replace(
-        moved(constants, fit.parameters, fit.theta), taught=taught_by(fit.jobs, constants)
+        moved(constants, fit.parameters, fit.theta),
+        taught=taught_by(fit.jobs, constants),
+        settled={**constants.settled, **found},
     )
-    return with_spread(fitted, fit)
+    return with_spread(fitted, fit), learned
 
 
 def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
@@ -53,9 +60,3 @@ def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
     before = dict(constants.taught)
     result = {name: before.get(name, 0.0) + count for name, count in seen.items()}
     return {**before, **result, "devices": max(most, before.get("devices", 1.0))}
-
-
-def unidentified(fit: Fit, share: float = 0.9) -> tuple[str, ...]:
-    """Return the names of parameters whose posterior is about as wide as their prior."""
-    pairs = zip(fit.parameters, fit.sd, strict=True)
-    return tuple(p.name for p, sd in pairs if sd > share * p.prior_sd)

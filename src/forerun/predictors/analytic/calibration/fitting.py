@@ -37,6 +37,7 @@ SHARED_POWER = 0.25
 SETTLED = 0.02
 DEGREES = 4.0  # of freedom of the Student-t errors
 SMALLEST_SCALE = 0.01  # nobody's clock repeats better
+DRIFT = 0.4
 PRIOR_SCALE, PRIOR_COUNT = 0.10, 3.0
 
 
@@ -97,7 +98,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Fit:
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
         return _jacobian(forecast, parameters, own, theta, now)
 
-    prior = 1.0 / np.array([p.prior_sd for p in parameters]) ** 2
+    prior = 1.0 / _prior_sd(parameters, constants) ** 2
     shared = _shared_weight(jobs)
     theta, slopes, scale = _gauss_newton(forecast, jacobian, target, shared, prior)
     residual = target - forecast(theta)
@@ -107,6 +108,17 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Fit:
     rest = covariance @ (slopes.T @ (weight * residual) - prior * theta)
     residual = residual - slopes @ rest
     return Fit(parameters, theta, covariance, scale, jobs, layout, residual, slopes, weight)
+
+
+def _prior_sd(parameters: Sequence[Parameter], constants: Constants) -> FloatArray:
+    """Return how far runs may move each constant, (p,): from its prior, or from earlier runs.
+
+    What earlier runs settled holds for these too, but for `DRIFT` of the prior: another build of
+    the software, another host.
+    """
+    first = np.array([p.prior_sd for p in parameters])
+    settled = np.array([constants.settled.get(p.name, np.inf) for p in parameters])
+    return np.asarray(np.minimum(np.hypot(settled, DRIFT * first), first))
 
 
 def _shared_weight(jobs: Jobs) -> FloatArray:

@@ -1,8 +1,8 @@
 """Parameters: which constants runs may move, how far priors let them, and how they are set.
 
 Each parameter is a log multiplier of one constant, 0 where the prior stands. Levels nest: a device
-moves about its generation, a framework about all frameworks, a workload about the physics, so that
-what is new borrows from what it belongs to.
+moves about its generation, a framework about its kind, a workload about the physics, so that what
+is new borrows from what it belongs to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.graph import KINDS
-from forerun.predictors.analytic.constants import Constants, framework_key
+from forerun.predictors.analytic.constants import FRAMEWORK_KINDS, Constants, framework_key
 from forerun.predictors.analytic.keys import IS_MATRIX
 from forerun.tables import Jobs
 
@@ -27,7 +27,8 @@ PRIOR_SD = {
     "generation_factor": 0.15, "precision_factor": 0.15, "link_efficiency": 0.50,
     "device_compute": 0.15, "device_bandwidth": 0.15, "workload_scale": 0.12,
     "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
-    "framework.step_seconds": 0.60,
+    "framework.step_seconds": 0.60, "kind.compute": 0.10, "kind.bandwidth": 0.15,
+    "kind.host_seconds": 0.40,
     "launch_seconds": 0.40, "tile": 0.40, "wave_flops_per_element": 0.40, "layer_power": 0.30,
     "overlap_power": 0.25, "shard_power": 0.15, "bucket_share": 0.60,
     "point_to_point_exposed": 0.40, "expert_exposed": 0.40, "straggler_share": 0.60,
@@ -64,7 +65,7 @@ class Parameter:
 
     @property
     def _keyed(self) -> bool:
-        return self.family in _MAPPINGS or self.family.startswith("framework.")
+        return self.family in _MAPPINGS or self.family.startswith(("framework.", "kind."))
 
 
 def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
@@ -89,6 +90,11 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
     ]  # fmt: skip
     for field in ("compute", "bandwidth", "host_seconds", "step_seconds"):
         found += _keys(f"framework.{field}", frameworks)
+    # With one framework of a kind there is nothing to tell it from its kind.
+    kinds_met = [FRAMEWORK_KINDS.get(name, "") for name in frameworks]
+    several = {kind for kind in kinds_met if kind and kinds_met.count(kind) > 1}
+    for field in ("compute", "bandwidth", "host_seconds"):
+        found += _keys(f"kind.{field}", several)
     found += [Parameter(name) for name in _scalars(jobs)]
     return tuple(found)
 
@@ -110,6 +116,8 @@ def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, NDArray[np.
     result: dict[str, NDArray[np.int64]] = {}
     for family in dict.fromkeys(p.family for p in parameters):
         keys = frameworks if family.startswith("framework.") else names.get(family)
+        if family.startswith("kind."):
+            keys = [FRAMEWORK_KINDS.get(name, "") for name in frameworks]
         if keys is None:
             continue
         by_key = {p.key: i for i, p in enumerate(parameters) if p.family == family}
@@ -157,15 +165,33 @@ def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArr
         if family in mappings:
             old = mappings[family].get(key, _default(family))
             mappings[family][key] = old * float(value)
-        elif family.startswith("framework."):
-            field = family.partition(".")[2]
-            profile = frameworks[key]
-            frameworks[key] = replace(profile, **{field: getattr(profile, field) * float(value)})
+        elif family.startswith(("framework.", "kind.")):
+            level, _, field = family.partition(".")
+            for name in _members(level, key):
+                profile = frameworks[name]
+                changed = {field: getattr(profile, field) * float(value)}
+                frameworks[name] = replace(profile, **changed)
         else:
             low, high = BOUNDS.get(family, (0.0, float("inf")))
             scalars[family] = float(np.clip(getattr(constants, family) * value, low, high))
     changes: dict[str, Any] = {**mappings, **scalars}
     return replace(constants, frameworks=frameworks, **changes)
+
+
+def _members(level: str, key: str) -> Sequence[str]:
+    """Return the frameworks that a parameter of a framework or of a kind of them moves."""
+    return (key,) if level == "framework" else [f for f, k in FRAMEWORK_KINDS.items() if k == key]
+
+
+def value_of(constants: Constants, parameter: Parameter) -> float:
+    """Return a parameter's constant in its own unit; a kind's is that of its first member."""
+    family, key = parameter.family, parameter.key
+    if family in _MAPPINGS:
+        return float(getattr(constants, family).get(key, _default(family)))
+    level, _, field = family.partition(".")
+    if field:
+        return float(getattr(constants.frameworks[_members(level, key)[0]], field))
+    return float(getattr(constants, family))
 
 
 def _default(family: str) -> float:
