@@ -35,6 +35,7 @@ MAX_PAIRS = 1500
 # their clock, host and mistakes are the same.
 SHARED_POWER = 0.25
 SETTLED = 0.02
+SAME_SLOPES = 0.15  # a shorter step leaves the slopes as they were
 DEGREES = 4.0  # of freedom of the Student-t errors
 SMALLEST_SCALE = 0.01  # nobody's clock repeats better
 DRIFT = 0.4
@@ -162,10 +163,12 @@ def _gauss_newton(
     now = forecast(theta)
     scale = _scale(target - now, shared, first=True)
     slopes = np.zeros((len(target), len(prior)))
+    far = True
     for _ in range(MAX_ROUNDS):
         residual = target - now
         weight = _weights(residual, shared, scale)
-        slopes = jacobian(theta, now)
+        if far:
+            slopes = jacobian(theta, now)
         hessian = (slopes.T * weight) @ slopes + np.diag(prior)
         step = np.linalg.solve(hessian, slopes.T @ (weight * residual) - prior * theta)
         before = theta
@@ -173,8 +176,10 @@ def _gauss_newton(
             forecast, target, shared, prior, theta, np.clip(step, -0.7, 0.7), scale, now
         )
         scale = _scale(target - now, shared)
-        if float(np.abs(theta - before).max()) < SETTLED:
+        went = float(np.abs(theta - before).max())
+        if went < SETTLED:
             break
+        far = went > SAME_SLOPES
     return theta, slopes, scale
 
 

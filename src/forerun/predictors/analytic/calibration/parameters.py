@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.graph import KINDS
-from forerun.predictors.analytic.constants import FRAMEWORK_KINDS, Constants, framework_key
+from forerun.predictors.analytic.constants import (
+    FRAMEWORK_KINDS,
+    Constants,
+    Framework,
+    framework_key,
+)
 from forerun.predictors.analytic.keys import IS_MATRIX
 from forerun.tables import Jobs
 
@@ -56,7 +61,7 @@ class Parameter:
     @property
     def name(self) -> str:
         """As it is printed: `tensor_efficiency[matmul]`."""
-        return f"{self.family}[{self.key or 'other'}]" if self._keyed else self.family
+        return f"{self.family}[{self.key or 'other'}]" if self.keyed else self.family
 
     @property
     def prior_sd(self) -> float:
@@ -64,7 +69,8 @@ class Parameter:
         return PRIOR_SD[self.family]
 
     @property
-    def _keyed(self) -> bool:
+    def keyed(self) -> bool:
+        """Whether it is one of several of its family."""
         return self.family in _MAPPINGS or self.family.startswith(("framework.", "kind."))
 
 
@@ -157,25 +163,30 @@ def _keys(family: str, keys: Iterable[str]) -> list[Parameter]:
 
 def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArray) -> Constants:
     """Return the constants with each parameter multiplied by exp(theta), theta of shape (p,)."""
-    mappings = {name: dict(getattr(constants, name)) for name in _MAPPINGS}
-    frameworks = dict(constants.frameworks)
-    scalars: dict[str, float] = {}
-    for parameter, value in zip(parameters, np.exp(theta), strict=True):
+    mappings: dict[str, dict[str, float]] = {}
+    profiles: dict[str, dict[str, float]] = {}
+    changes: dict[str, Any] = {}
+    for parameter, shift, factor in zip(
+        parameters, theta.tolist(), np.exp(theta).tolist(), strict=True
+    ):
         family, key = parameter.family, parameter.key
-        if family in mappings:
-            old = mappings[family].get(key, _default(family))
-            mappings[family][key] = old * float(value)
-        elif family.startswith(("framework.", "kind.")):
+        if shift == 0.0:
+            continue
+        if family in _MAPPINGS:
+            known = mappings.setdefault(family, dict(getattr(constants, family)))
+            known[key] = known.get(key, _default(family)) * factor
+        elif parameter.keyed:
             level, _, field = family.partition(".")
             for name in _members(level, key):
-                profile = frameworks[name]
-                changed = {field: getattr(profile, field) * float(value)}
-                frameworks[name] = replace(profile, **changed)
+                fields = profiles.setdefault(name, dict(vars(constants.frameworks[name])))
+                fields[field] *= factor
         else:
             low, high = BOUNDS.get(family, (0.0, float("inf")))
-            scalars[family] = float(np.clip(getattr(constants, family) * value, low, high))
-    changes: dict[str, Any] = {**mappings, **scalars}
-    return replace(constants, frameworks=frameworks, **changes)
+            changes[family] = min(max(getattr(constants, family) * factor, low), high)
+    if profiles:
+        made = {name: Framework(**fields) for name, fields in profiles.items()}
+        changes["frameworks"] = {**constants.frameworks, **made}
+    return replace(constants, **changes, **mappings)  # type: ignore[arg-type]
 
 
 def _members(level: str, key: str) -> Sequence[str]:
