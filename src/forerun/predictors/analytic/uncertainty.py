@@ -44,19 +44,20 @@ def exposures(
     work, node = rows.work, rows.node
     workload, device = known["workload_taught"], known["device_taught"]
     framework = known["framework_taught"]
-    new = (3.0 - workload - device - framework) / 3.0
+    new = sum((1.0 - taught) ** 2 for taught in (workload, device, framework)) / 3.0
     loose = (1.0 - work["detailed"]) + work["unknown_share"]
     return {
         "residual": np.ones(len(rows)),
-        "workload": 1.0 - workload,
-        "device": 1.0 - device,
-        "framework": 1.0 - framework,
+        # What n runs leave of a spread falls with n, so its square is what counts here.
+        "workload": (1.0 - workload) ** 2,
+        "device": (1.0 - device) ** 2,
+        "framework": (1.0 - framework) ** 2,
         "convolution": new * (1.0 - work["transformer"]) * work["detailed"],
         "network": share(_NETWORK) * (1.0 - 0.9 * known["link_taught"]),
         "host": share(_HOST) * (1.0 - 0.9 * framework),
         "pipeline": share(_PIPELINE) * (1.0 - 0.8 * framework),
-        "unverified": node["unverified"] * (1.0 - device),
-        "unnamed": (1.0 - work["framework_known"]) * (1.0 - framework),
+        "unverified": node["unverified"] * (1.0 - device) ** 2,
+        "unnamed": (1.0 - work["framework_known"]) * (1.0 - framework) ** 2,
         "totals": loose * (1.0 - 0.7 * framework * device),
         "scale": known["doublings"] ** 2,
     }

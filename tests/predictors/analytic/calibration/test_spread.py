@@ -1,0 +1,90 @@
+"""Bands: what leaving groups out says without a second fit is what a second fit says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forerun.predictors.analytic import AnalyticPredictor, Constants
+from forerun.predictors.analytic.calibration.applying import taught_by
+from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
+from forerun.predictors.analytic.calibration.parameters import moved
+from forerun.predictors.analytic.calibration.spread import left_out, with_spread
+from forerun.tables import Jobs, Runs
+from forerun.testing.samples import tiny_cluster, tiny_jobs
+from tests.predictors.analytic.calibration.test_fitting import lived, other_world
+
+
+def fitted(runs: Runs) -> tuple[Constants, Fit]:
+    """Return (fitted constants, before their spread is measured, and the fit)."""
+    fit = fit_runs(Constants(), runs, {})
+    constants = moved(Constants(), fit.parameters, fit.theta)
+    return replace(constants, taught=taught_by(fit.jobs, Constants())), fit
+
+
+def test_left_out_errors_are_those_of_fits_without_the_group() -> None:
+    """A workload left out by slopes errs as it does when the fit is done again without it."""
+    runs = lived(tiny_jobs(), other_world(), noise=0.04)
+    constants, fit = fitted(runs)
+    left = left_out(constants, fit)
+    by_slopes = left.error[left.split == "workload"]
+    again = []
+    names = runs.jobs.per_workload("name")
+    for name in np.unique(names):
+        ours = names == name
+        other = AnalyticPredictor().fit(runs.take(~ours))
+        found = other.predict(runs.jobs.take(ours)).seconds[:, 1]
+        again.append(np.log(runs.step_seconds()[ours] / found))
+    true = np.concatenate(again)
+    in_sample = np.abs(fit.residual)
+    assert np.median(np.abs(by_slopes)) > np.median(in_sample)
+    assert np.abs(by_slopes - true).mean() < 0.4 * np.abs(true).mean()
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.10])
+def test_bands_cover_what_they_say_on_runs_that_were_not_seen(noise: float) -> None:
+    """Of new runs of known jobs 85 % and more fall into a band that is little wider than them."""
+    jobs = tiny_jobs()
+    predictor = AnalyticPredictor().fit(lived(jobs, other_world(), noise))
+    new = lived(jobs, other_world(), noise, seed=7).step_seconds()
+    rows = predictor.predict(jobs).seconds
+    inside = (new >= rows[:, 0]) & (new <= rows[:, 2])
+    assert inside.mean() >= 0.85
+    assert np.median(np.log(rows[:, 2] / rows[:, 0])) < 3.29 * (noise + 0.05)
+
+
+def test_a_cause_that_no_runs_tell_apart_keeps_its_prior() -> None:
+    """One device and one framework say nothing about other devices and frameworks."""
+    constants, fit = fitted(lived(tiny_jobs(), other_world(), noise=0.03))
+    spread = with_spread(constants, fit)
+    assert spread.sigma_device == Constants().sigma_device
+    assert spread.sigma_framework == Constants().sigma_framework
+    assert spread.sigma_residual < Constants().sigma_residual
+
+
+def test_a_device_that_departs_from_its_data_sheet_widens_the_next_ones_band() -> None:
+    """Three devices that differ by far more than their data sheets say teach `sigma_device`."""
+    here = tiny_cluster(1, 4)
+    clusters, factors = [], (1.0, 1.5, 0.65)
+    for i in range(3):
+        device = replace(here.device, id=f"kind-{i}")
+        clusters.append(replace(here, device=device))
+    parts = [lived(tiny_jobs((c,)), other_world(), noise=0.01) for c in clusters]
+    jobs = tiny_jobs(tuple(clusters))
+    seconds = np.concatenate([p.step_seconds() * f for p, f in zip(parts, factors, strict=True)])
+    runs = _runs(jobs, parts, seconds)
+    constants, fit = fitted(runs)
+    assert with_spread(constants, fit).sigma_device > 1.15 * Constants().sigma_device
+
+
+def _runs(jobs: Jobs, parts: list[Runs], seconds: np.ndarray) -> Runs:
+    """Return one set of runs on all clusters, each row with the seconds of its own cluster."""
+    from forerun.testing.samples import tiny_runs
+
+    order = np.argsort(jobs.cluster_index, kind="stable")
+    placed = np.empty(len(jobs))
+    placed[order] = seconds
+    assert len(jobs) == sum(len(p) for p in parts)
+    return tiny_runs(jobs, step_time_s=placed)
