@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from forerun.cli import main
-from forerun.tables import Table, write_table
+from forerun.tables import Table, read_table, write_table
+from forerun.tables.table import iter_rows
 
 ROW = {
     "workload": "a-gpt", "layers": 24, "hidden": 1024, "heads": 16, "vocab": 50304,
@@ -66,11 +67,70 @@ def test_a_folder_stands_for_its_tables(runs: Path) -> None:
 
 def test_a_fit_on_other_runs_changes_the_answer(runs: Path, tmp_path: Path) -> None:
     other = tmp_path / "teach.csv"
-    other.write_text(runs.read_text())
+    rows = [{**ROW, "devices": 4, "tp": 1, "global_batch": 4, "step_time_s": 0.1 * t / 100}
+            for t in range(110, 130)]  # fmt: skip
+    write_table(Table.from_rows(rows), other)
     plain = call("--runs", runs, "--predictors", "constant-mfu", "--json")
     taught = call("--runs", runs, "--fit", other, "--predictors", "constant-mfu", "--json")
     first, second = (json.loads(d.stdout)["scores"][0]["mape"] for d in (plain, taught))
     assert second < first
+
+
+def test_a_copy_of_the_judged_file_teaches_nothing(runs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "copy.csv"
+    other.write_text(runs.read_text())
+    done = call("--runs", runs, "--fit", other, "--predictors", "constant-mfu")
+    assert done.exit_code == 2
+    assert "all of its rows stand in mine too" in done.stderr
+
+
+def test_rows_that_stand_in_two_tables_are_left_out_of_the_fit_and_counted(
+    runs: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "more.csv"
+    extra = {**ROW, "devices": 4, "tp": 1, "global_batch": 4, "step_time_s": 0.15}
+    more = Table.from_rows([*iter_rows(read_table(runs)), extra])
+    write_table(more, other)
+    done = call("--runs", runs, "--fit", other, "--predictors", "constant-mfu", "--json")
+    assert json.loads(done.stdout)["identical"] == {"mine": {"more": len(more) - 1}}
+    shown = call("--runs", runs, "--fit", other, "--predictors", "constant-mfu").stdout
+    assert f"{len(more) - 1} of more" in shown
+
+
+def test_a_folder_to_fit_on_is_taken_without_the_judged_tables(runs: Path) -> None:
+    assert call("--runs", runs, "--fit", runs.parent).exit_code == 2
+    rows = [{**ROW, "devices": 4, "tp": 1, "global_batch": 4, "step_time_s": 0.15}]
+    write_table(Table.from_rows(rows), runs.parent / "other.csv")
+    done = call("--runs", runs, "--fit", runs.parent, "--predictors", "constant-mfu", "--json")
+    assert json.loads(done.stdout)["fitted_on"] == ["other"]
+
+
+def test_seed_folds_split_and_start_are_said(runs: Path) -> None:
+    done = call("--runs", runs, "--predictors", "constant-mfu", "--split", "random", "--folds", 3,
+                "--seed", 7)  # fmt: skip
+    assert "split random, 3 folds, seed 7, start from priors" in done.stdout
+
+
+def test_only_the_rows_of_a_condition_take_part(runs: Path) -> None:
+    done = call("--runs", runs, "--predictors", "constant-mfu", "--where", "tp<=2",
+                "--where", "devices=4,8", "--json")  # fmt: skip
+    assert json.loads(done.stdout)["scores"][0]["rows"] == 8
+
+
+def test_the_slower_half_is_not_judged_by_its_time_and_said(runs: Path) -> None:
+    done = call(
+        "--runs", runs, "--predictors", "constant-mfu", "--faster-half", "devices", "--json"
+    )
+    score = json.loads(done.stdout)["scores"][0]
+    assert score["comparable"] == 12
+    assert sum(score["not_comparable"].values()) == score["rows"] - 12 == 8
+    assert score["regret_groups"] == 6
+
+
+def test_the_band_is_scored_by_distance(runs: Path) -> None:
+    done = call("--runs", runs, "--predictors", "constant-mfu", "--json")
+    (near,) = json.loads(done.stdout)["by_distance"]
+    assert (near["group"], near["rows"]) == ("0.75-1.00", 20)
 
 
 def test_a_judged_file_may_not_teach(runs: Path) -> None:
@@ -101,11 +161,25 @@ def test_nothing_answered_is_exit_3_with_the_reasons_shown(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "words",
     [
-        ("--predictors", "oracle"), ("--split", "sideways"), ("--split", "leave-out:nothing"),
+        ("--predictors", "oracle"),
+        ("--split", "sideways"), ("--split", "leave-out:nothing"),
         ("--group-by", "nothing"), ("--markdown", "no/such/folder/page.md"),
+        ("--where", "tp"), ("--where", "tp<many"), ("--where", "tp=99"), ("--where", "nothing=1"),
+        ("--where", "tp=two"), ("--faster-half", "nothing"), ("--start", "shipped"),
+        ("--start", "sideways"), ("--folds", "1"), ("--folds", "3"),
+        ("--split", "from:workload=nothing"), ("--split", "above:workload=4"),
+        ("--split", "interpolation:global_batch"), ("--split", "leave-out:workload"),
+        ("--split", "few-shot:device=99"), ("--split", "extrapolation:devices=8,tp=8"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_exit_2_and_not_a_traceback(runs: Path, words: tuple[str, ...]) -> None:
-    done = call("--runs", runs, *words)
+    done = call("--runs", runs, "--predictors", "constant-mfu", *words)
     assert done.exit_code == 2, done.output
     assert "next:" in done.stderr
+
+
+def test_a_table_without_measurements_cannot_judge(tmp_path: Path) -> None:
+    write_table(Table.from_rows([{**ROW, "devices": 4, "status": "ok"}]), tmp_path / "jobs.csv")
+    done = call("--runs", tmp_path / "jobs.csv", "--predictors", "constant-mfu")
+    assert done.exit_code == 2
+    assert "none of its rows has anything measured" in done.stderr

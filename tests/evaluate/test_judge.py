@@ -32,6 +32,7 @@ class Scripted:
     raised: int = 0
     quantity: str = "step"
     fit_chance: float = 1.0
+    distance: float = 0.1
 
     def fit(self, runs: Runs) -> Scripted:
         return self
@@ -53,6 +54,7 @@ class Scripted:
             blank, seconds=seconds, floor_seconds=floor,
             peak_bytes=np.full((len(jobs), 3), 10e9),
             fit_probability=np.full(len(jobs), self.fit_chance),
+            distance=self.distance * np.arange(len(jobs)),
             parts={"floor": np.where(np.arange(len(jobs)) < self.raised, 0.1, 0.0)},
         )  # fmt: skip
 
@@ -71,6 +73,7 @@ def test_a_forecast_twice_too_high_is_100_percent_off_and_outside_its_band() -> 
     assert score.coverage == 0.0
     assert score.bias_log_ratio == pytest.approx(np.log(2))
     assert score.width == pytest.approx(1.5**2)
+    assert score.width_mean == pytest.approx(1.5**2)
 
 
 def test_what_is_declined_is_counted_with_its_reason_and_stops_the_figure_from_counting() -> None:
@@ -102,6 +105,51 @@ def test_out_of_memory_is_scored_where_it_happened() -> None:
     assert (score.oom_precision, score.oom_recall) == (0.5, 1.0)
     assert score.comparable == len(runs) // 2
     assert score.not_comparable == {"ended oom: no time": len(runs) // 2}
+
+
+def test_a_plan_that_is_declined_is_no_memory_foreseen() -> None:
+    status = np.array(["ok", "oom"] * (len(tiny_jobs()) // 2), dtype=object)
+    found = evaluate({"tiny": tiny_runs(status=status)}, [Scripted(refuses="tiny-wide")])
+    assert found.of("scripted").oom_rows == len(status) // 2
+
+
+def test_out_of_memory_is_scored_for_each_workload_too() -> None:
+    names = tiny_runs().table.texts("workload")
+    status = np.where(names == "tiny-wide", "oom", "ok").astype(object)
+    found = evaluate({"tiny": tiny_runs(status=status)}, [Scripted(fit_chance=0.1)])
+    recall = {s.group: s.oom_recall for s in found.by_workload}
+    assert recall["tiny-wide"] == 1.0
+    assert np.isnan(recall["tiny-transformer"])
+    assert not evaluate({"tiny": tiny_runs()}, [Scripted()]).by_workload
+
+
+def test_coverage_and_width_are_told_by_distance_and_add_up() -> None:
+    found = evaluate({"tiny": tiny_runs()}, [Scripted(distance=0.1)])
+    bins = found.by_distance
+    assert [s.group for s in bins][:3] == ["0.00-0.25", "0.25-0.50", "0.50-0.75"]
+    assert [s.rows for s in bins][:2] == [3, 3]
+    assert sum(s.rows for s in bins) == found.of("scripted").comparable
+    assert bins[-1].group == "4.00 and more"
+    assert all(s.width == pytest.approx(2.25) for s in bins)
+
+
+def test_ranks_are_told_within_workloads_within_jobs_and_overall() -> None:
+    """Right within each job, and a batch of 128 forecast as if it were the faster one."""
+    jobs = tiny_jobs((tiny_cluster(1, 4),), (tiny_workload(),))
+    each = np.where(jobs.plans.global_batch == 64, 2.0, 1.0) + jobs.plans.tp / 10
+    runs = tiny_runs(jobs, step_time_s=each * jobs.plans.global_batch)
+
+    @dataclass(frozen=True)
+    class Turned(Scripted):
+        def predict(self, jobs: Jobs) -> Forecasts:
+            wrong = np.where(jobs.plans.global_batch == 64, 1.0, 2.0) + jobs.plans.tp / 10
+            seconds = (wrong * jobs.plans.global_batch)[:, None] * np.ones(3)
+            return replace(super().predict(jobs), seconds=seconds)
+
+    score = evaluate({"tiny": runs}, [Turned()]).of("scripted")
+    assert score.tau_plans == 1.0
+    assert score.tau < 0
+    assert score.tau_overall == score.tau
 
 
 def test_the_total_detects_only_in_tables_where_some_ran_out() -> None:
@@ -139,7 +187,8 @@ def test_a_fit_sees_only_the_teaching_rows() -> None:
 
 
 def test_fit_tables_teach_before_all_rows_are_judged() -> None:
-    runs, teachers = tiny_runs(mfu=0.2), tiny_runs(mfu=0.2)
+    runs = tiny_runs(mfu=0.2)
+    teachers = tiny_runs(tiny_jobs(global_batches=(256,)), mfu=0.2)
     asked = evaluate({"tiny": runs}, [ConstantMFU()], "whole", {"more": teachers})
     assert asked.of("constant-mfu").mape == pytest.approx(0.0, abs=1e-6)
     assert asked.fitted_on == ("more",)

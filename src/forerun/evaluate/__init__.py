@@ -2,12 +2,16 @@
 
 from forerun.evaluate.accuracy import accuracy_page
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
+from forerun.evaluate.filters import Condition, parse_condition, rows_where
+from forerun.evaluate.folds import Fold, folds_of
 from forerun.evaluate.join import join_runs
 from forerun.evaluate.judge import evaluate
 from forerun.evaluate.leaderboard import Standing, leaderboard
 from forerun.evaluate.splits import FORMS, Split, parse_split
+from forerun.evaluate.start import starting
 
 __all__ = [
-    "ALL_TABLES", "FORMS", "Evaluation", "Score", "Split", "Standing", "accuracy_page", "evaluate",
-    "join_runs", "leaderboard", "parse_split",
+    "ALL_TABLES", "FORMS", "Condition", "Evaluation", "Fold", "Score", "Split", "Standing",
+    "accuracy_page", "evaluate", "folds_of", "join_runs", "leaderboard", "parse_condition",
+    "parse_split", "rows_where", "starting",
 ]  # fmt: skip

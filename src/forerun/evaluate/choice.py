@@ -14,6 +14,8 @@ from forerun.tables import Runs
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+DRAWS = 20  # of each tie
+
 # Rows that agree in these differ only in their plan (or in nothing: then they are repeats).
 SAME_JOB = (
     "source", "workload", "framework", "precision", "dataset", "seq_len", "image_size", "task",
@@ -29,8 +31,8 @@ class Regret:
     Attributes:
         groups: jobs with at least two measured plans, one of which ran.
         picked: groups in which the forecasts named a plan.
-        crashed: picks that ran out of memory or failed.
-        median, mean, worst: over the picks that ran; NaN where none did.
+        crashed: jobs in which a pick ran out of memory or failed, in any draw of its ties.
+        median, mean, worst: over the picks that ran, `DRAWS` draws each; NaN where none did.
     """
 
     groups: int
@@ -63,8 +65,8 @@ def regret(
     """Return the regret of picking, in each job, the plan with the least forecast time.
 
     A plan that is expected not to fit (probability below one half) is not picked. Ties are broken
-    at random: the order of the rows must not help. Repeats of a plan count as one plan with the
-    median time.
+    at random, `DRAWS` times over: neither the order of the rows nor luck may help. Repeats of a
+    plan count as one plan with the median time.
 
     Args:
         job, plan: (n,) from `comparable_groups`.
@@ -77,23 +79,22 @@ def regret(
     order = np.flatnonzero(useful)[np.argsort(job[useful], kind="stable")]
     cuts = np.flatnonzero(np.diff(job[order])) + 1
     groups = picked = failures = 0
-    costs: list[float] = []
+    costs: list[FloatArray] = []
     for rows in np.split(order, cuts) if len(order) else ():
         plans = _plans(rows, plan, measured)
-        times = [time for _, time in plans]
+        times = np.array([time for _, time in plans])
         if len(plans) < 2 or np.isnan(times).all():
             continue
         groups += 1
         firsts = np.array([first for first, _ in plans])
-        choice = _pick(forecast[firsts], fit_probability[firsts], rng)
-        if choice is None:
+        choices = _picks(forecast[firsts], fit_probability[firsts], rng)
+        if not len(choices):
             continue
         picked += 1
-        if np.isnan(times[choice]):
-            failures += 1
-        else:
-            costs.append(times[choice] / np.nanmin(times) - 1.0)
-    values = np.array(costs)
+        ran = times[choices][~np.isnan(times[choices])]
+        failures += len(ran) < len(choices)
+        costs.append(ran / np.nanmin(times) - 1.0)
+    values = np.concatenate(costs) if costs else np.empty(0)
     if not len(values):
         return Regret(groups, picked, failures, *(float("nan"),) * 3)
     return Regret(
@@ -115,11 +116,13 @@ def _plans(
     return result
 
 
-def _pick(
+def _picks(
     forecast: FloatArray, fit_probability: FloatArray, rng: np.random.Generator
-) -> int | None:
+) -> NDArray[np.int64]:
+    """Return the position picked in each draw (DRAWS,), empty where none is to be picked."""
     allowed = ~np.isnan(forecast) & ~(fit_probability < 0.5)
     if not allowed.any():
-        return None
+        return np.empty(0, dtype=np.int64)
     least = np.where(allowed, forecast, np.inf).min()
-    return int(rng.choice(np.flatnonzero(allowed & (forecast <= least * (1 + 1e-12)))))
+    tied = np.flatnonzero(allowed & (forecast <= least * (1 + 1e-12)))
+    return rng.choice(tied, DRAWS) if len(tied) > 1 else np.repeat(tied, DRAWS)

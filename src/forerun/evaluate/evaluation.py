@@ -21,16 +21,17 @@ class Score:
 
     Attributes:
         rows: judged rows.
-        comparable: of these, with a measured time in the predictor's quantity.
+        comparable: of these, with a measured time, in the predictor's quantity, that is judged.
         answered: of the comparable, with a forecast.
         censored: judged rows that were stopped early; their times are lower bounds.
         censored_below: of these, answered with a 95 % quantile below that bound: wrong for sure.
         mape, median_ape, p90_ape: percent.
         bias_log_ratio: median of log(forecast / measured).
-        tau: Kendall's tau-b of seconds per sample within workloads.
+        tau, tau_plans, tau_overall: Kendall's tau-b of seconds per sample, within workloads,
+            within jobs of which several plans were measured, and over the whole table.
         coverage, coverage_low, coverage_high: share of measured values inside the 5-95 % band,
             with its 95 % interval.
-        width: median ratio of the 95 % to the 5 % quantile.
+        width, width_mean: median and mean ratio of the 95 % to the 5 % quantile.
         floor_violations: forecasts below their own physical floor; must be 0.
         floor_clamped: forecasts that lay below it and were raised to it: their physics is wrong.
         suspicious: measured values below the floor: a wrong floor or a wrong row.
@@ -57,10 +58,13 @@ class Score:
     p90_ape: float
     bias_log_ratio: float
     tau: float
+    tau_plans: float
+    tau_overall: float
     coverage: float
     coverage_low: float
     coverage_high: float
     width: float
+    width_mean: float
     floor_violations: int
     suspicious: int
     silent: int
@@ -102,7 +106,20 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of several predictors on several tables, and how they came about."""
+    """Scores of several predictors on several tables, and how they came about.
+
+    Attributes:
+        scores: of each predictor on each table, on its groups, and on all tables.
+        by_distance: the same by how far a question lies from what was measured; the group is a
+            range of distances.
+        by_workload: the same for each workload of the tables in which some ran out of memory.
+        folds: by table.
+        fitted_on: tables that taught besides the judged ones.
+        identical: by judged table and teaching table, the rows left out of the latter because
+            they tell of a measurement that is judged.
+        faster_half: columns, see `filters.slower_half`.
+        start: what the predictors knew before they were fitted.
+    """
 
     scores: tuple[Score, ...]
     split: str
@@ -111,6 +128,12 @@ class Evaluation:
     tables: tuple[str, ...]
     fitted_on: tuple[str, ...] = ()
     group_by: str = ""
+    by_distance: tuple[Score, ...] = ()
+    by_workload: tuple[Score, ...] = ()
+    folds: Mapping[str, int] = field(default_factory=dict)
+    faster_half: tuple[str, ...] = ()
+    identical: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    start: str = ""
 
     def __iter__(self) -> Iterator[Score]:
         return iter(self.scores)
@@ -134,9 +157,14 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
         return {
-            "split": self.split, "seed": self.seed, "group_by": self.group_by,
+            "split": self.split, "seed": self.seed, "start": self.start,
+            "group_by": self.group_by, "faster_half": list(self.faster_half),
             "predictors": list(self.predictors), "tables": list(self.tables),
-            "fitted_on": list(self.fitted_on), "scores": [s.as_dict() for s in self.scores],
+            "folds": dict(self.folds), "fitted_on": list(self.fitted_on),
+            "identical": {k: dict(v) for k, v in self.identical.items()},
+            "scores": [s.as_dict() for s in self.scores],
+            "by_distance": [s.as_dict() for s in self.by_distance],
+            "by_workload": [s.as_dict() for s in self.by_workload],
         }  # fmt: skip
 
     def to_table(self) -> Table:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
-from forerun.errors import RequestError, nearest_names
+from forerun.errors import RequestError
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
-from forerun.evaluate.join import join_runs
-from forerun.evaluate.scoring import Answers, Sheet, score, sheet, stack
-from forerun.evaluate.splits import Fold, Split, parse_split
-from forerun.tables import Jobs, Runs
+from forerun.evaluate.filters import slower_half, unknown_column
+from forerun.evaluate.folds import Fold, folds_of
+from forerun.evaluate.lessons import Lessons, Pupil
+from forerun.evaluate.scoring import Answers, Sheet, distance_bins, score, sheet, stack
+from forerun.evaluate.splits import Split, parse_split
+from forerun.tables import COLUMNS, MEASURED, Jobs, Runs
+
+_FIELDS = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
 
 
 def evaluate(
@@ -25,82 +30,133 @@ def evaluate(
     *,
     group_by: str = "",
     seed: int = 0,
+    parts: int = 0,
+    faster_half: Sequence[str] = (),
+    start: str = "",
 ) -> Evaluation:
     """Return how good the predictors are on the tables.
 
     Every table is divided by itself. A predictor is fitted on the fold's teaching rows and on all
-    of `fit_tables`; where both are empty (split `whole`) it is asked as it is. A predictor that
-    cannot be fitted declines the fold's rows with that reason.
+    of `fit_tables`, less the rows of these that tell of a measurement which is judged; where both
+    are empty (split `whole`) it is asked as it is. A predictor that cannot be fitted declines the
+    fold's rows with that reason.
 
     Args:
         runs_tables: name to runs.
         predictors: with distinct names.
-        split: see `splits.parse_split`.
-        fit_tables: further runs to learn from; they must not be the judged ones.
+        split: see `splits.parse_split` and `folds.folds_of`.
+        fit_tables: further runs to learn from.
         group_by: a column; each of its values gets its own scores.
         seed: of the split and of ties.
+        parts: folds of a split that has several; 0 is the usual number.
+        faster_half: columns; of the rows that share their values only the faster half teaches and
+            is judged by its time, see `filters.slower_half`.
+        start: what the predictors knew before, for the record.
 
     Raises:
         RequestError: no tables or predictors, two predictors of one name, a column that is
-            missing, or a predictor that breaks its contract.
+            missing, a table without a measured row, a split that a table cannot bear, or a
+            predictor that breaks its contract.
     """
     split = parse_split(split) if isinstance(split, str) else split
-    fit_tables = fit_tables or {}
     _check(runs_tables, predictors, group_by)
+    exams = [
+        _exam(name, runs, split, fit_tables or {}, seed, parts, faster_half)
+        for name, runs in runs_tables.items()
+    ]
     scores: list[Score] = []
+    by_distance: list[Score] = []
+    by_workload: list[Score] = []
     for predictor in predictors:
-        sheets = []
-        for name, runs in runs_tables.items():
-            answers = _answers(predictor, runs, split, tuple(fit_tables.values()), seed)
-            one = sheet(runs, answers)
+        pupil, sheets = Pupil(predictor), []
+        for exam in exams:
+            name, runs = exam.lessons.name, exam.lessons.runs
+            answers = _answers(pupil, exam)
+            one = sheet(runs, answers, exam.lessons.slower)
             sheets.append(one)
             scores.append(score(one, predictor.name, name, "", seed))
-            labels = runs.table.texts(group_by)[answers.judged].tolist() if group_by else []
-            scores += _grouped(one, labels, predictor.name, name, seed)
-        scores.append(score(stack(sheets), predictor.name, ALL_TABLES, "", seed))
+            if group_by:
+                labels = runs.table.texts(group_by)[answers.judged]
+                scores += _grouped(one, labels, predictor.name, name, seed)
+            watched = one.take(one.watched)
+            if len(watched):
+                labels = runs.table.texts("workload")[answers.judged][one.watched]
+                by_workload += _grouped(watched, labels, predictor.name, name, seed)
+        total = stack(sheets)
+        scores.append(score(total, predictor.name, ALL_TABLES, "", seed))
+        bins = [*zip(runs_tables, sheets, strict=True), (ALL_TABLES, total)]
+        for name, one in bins if len(sheets) > 1 else bins[:1]:
+            near = one.take(one.timed & ~np.isnan(one.distance))
+            by_distance += _grouped(near, distance_bins(near), predictor.name, name, seed)
     return Evaluation(
         scores=tuple(scores),
         split=str(split),
         seed=seed,
         predictors=tuple(p.name for p in predictors),
         tables=tuple(runs_tables),
-        fitted_on=tuple(fit_tables),
+        fitted_on=tuple(fit_tables or ()),
         group_by=group_by,
+        by_distance=tuple(by_distance),
+        by_workload=tuple(by_workload),
+        folds={exam.lessons.name: len(exam.folds) for exam in exams},
+        faster_half=tuple(faster_half),
+        identical={e.lessons.name: e.lessons.identical for e in exams if e.lessons.identical},
+        start=start,
     )
 
 
+@dataclass(frozen=True)
+class _Exam:
+    """A judged table, its folds, and what may be taught before each."""
+
+    lessons: Lessons
+    folds: Sequence[Fold]
+
+
+def _exam(
+    name: str, runs: Runs, split: Split, fit_tables: Mapping[str, Runs], seed: int, parts: int,
+    faster_half: Sequence[str],
+) -> _Exam:  # fmt: skip
+    try:
+        folds = folds_of(split, runs.table, seed, parts)
+        slower = np.zeros(len(runs), dtype=bool)
+        if faster_half:
+            slower = slower_half(runs, faster_half)
+    except RequestError as error:
+        raise RequestError(f"{error.asked} of {name}", error.found, error.next_step) from None
+    return _Exam(Lessons.of(name, runs, slower, fit_tables), folds)
+
+
 def _grouped(
-    rows: Sheet, labels: Sequence[str], predictor: str, table: str, seed: int
+    rows: Sheet, labels: NDArray[np.object_], predictor: str, table: str, seed: int
 ) -> Iterator[Score]:
-    texts = np.array(labels, dtype=object)
-    for label in sorted(dict.fromkeys(labels)):
-        yield score(rows.take(texts == label), predictor, table, label or "(blank)", seed)
+    for label in sorted(dict.fromkeys(labels.tolist())):
+        yield score(rows.take(labels == label), predictor, table, label or "(blank)", seed)
 
 
-def _answers(
-    predictor: Predictor, runs: Runs, split: Split, fit_tables: Sequence[Runs], seed: int
-) -> Answers:
+def _answers(pupil: Pupil, exam: _Exam) -> Answers:
     """Return a predictor's answers to every row that some fold judges."""
-    n = len(runs)
-    merged = Forecasts.blank(n, predictor.name)
+    runs = exam.lessons.runs
+    n, name = len(runs), pupil.predictor.name
+    merged = Forecasts.blank(n, name)
     quantity = ""
     judged, clamped = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
-    for fold in split.folds(runs.table, seed):
-        answer = _ask(predictor, runs, fold, fit_tables)
+    for fold in exam.folds:
+        answer = _ask(pupil, exam.lessons, fold)
         if answer.answered.any() and quantity not in ("", answer.quantity):
             raise RequestError(
-                f"evaluating {predictor.name}",
+                f"evaluating {name}",
                 f"one fold is answered by the {quantity}, another by the {answer.quantity}",
                 "evaluate tables with one measured quantity at a time",
             )
         quantity = answer.quantity if answer.answered.any() else quantity
         judged[fold.test] = True
         clamped[fold.test] = _clamped(answer)
-        for name in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "declined"):
-            getattr(merged, name)[fold.test] = getattr(answer, name)
+        for field in _FIELDS:
+            getattr(merged, field)[fold.test] = getattr(answer, field)
     return Answers(
         quantity or "step", merged.seconds, merged.peak_bytes, merged.floor_seconds,
-        merged.fit_probability, merged.declined, judged, clamped,
+        merged.fit_probability, merged.distance, merged.declined, judged, clamped,
     )  # fmt: skip
 
 
@@ -111,15 +167,12 @@ def _clamped(answer: Forecasts) -> NDArray[np.bool_]:
     return np.asarray(answer.seconds[:, 1] <= answer.floor_seconds * (1 + 1e-9))
 
 
-def _ask(predictor: Predictor, runs: Runs, fold: Fold, fit_tables: Sequence[Runs]) -> Forecasts:
-    jobs = runs.jobs.take(fold.test)
-    teachers = [runs.take(fold.train)] if len(fold.train) else []
-    teachers += fit_tables
-    if teachers:
-        try:
-            predictor = predictor.fit(join_runs(teachers))
-        except RequestError as error:
-            return _declined(jobs, predictor.name, f"cannot be fitted: {error}")
+def _ask(pupil: Pupil, lessons: Lessons, fold: Fold) -> Forecasts:
+    jobs = lessons.runs.jobs.take(fold.test)
+    try:
+        predictor = pupil.taught(lessons, fold)
+    except RequestError as error:
+        return _declined(jobs, pupil.predictor.name, f"cannot be fitted: {error}")
     answer = predictor.predict(jobs)
     if len(answer) != len(jobs):
         raise RequestError(
@@ -146,11 +199,18 @@ def _check(runs_tables: Mapping[str, Runs], predictors: Sequence[Predictor], gro
         raise RequestError(
             f"evaluating {', '.join(names)}", "two predictors have one name", "name each once"
         )
-    for name, runs in runs_tables.items() if group_by else ():
-        if group_by not in runs.table:
-            columns = list(runs.table.columns)
+    for name, runs in runs_tables.items():
+        if not _anything_measured(runs):
             raise RequestError(
-                f"--group-by {group_by}", f"{name} has no such column",
-                f"choose one that is there, e.g. "
-                f"{', '.join(nearest_names(group_by, columns) or columns[:6])}",
+                f"judging by {name}", "none of its rows has anything measured",
+                f"fill in one of {', '.join(MEASURED)}, or ask `forerun predict --table`",
             )  # fmt: skip
+        if group_by and group_by not in runs.table:
+            raise unknown_column(f"--group-by {group_by} of {name}", group_by, runs.table)
+
+
+def _anything_measured(runs: Runs) -> bool:
+    numbers = (name for name in MEASURED if COLUMNS[name].kind == "number")
+    return any(np.isfinite(runs.table.numbers(name)).any() for name in numbers) or bool(
+        np.isin(runs.status.astype(str), ("oom", "failed", "timeout")).any()
+    )

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.forecast import is_none
 from forerun.evaluate import metrics
 from forerun.evaluate.choice import comparable_groups, regret
 from forerun.evaluate.evaluation import Score
+from forerun.evaluate.filters import SLOWER
 from forerun.evaluate.measured import Measured, measured_seconds
 from forerun.evaluate.ranking import kendall_tau
 from forerun.tables import Runs
@@ -22,6 +24,9 @@ BoolArray = NDArray[np.bool_]
 SILENT = "no answer and no reason: a defect of the predictor"
 UNFINISHED = ("oom", "failed")
 MEMORY_UNIT = 1e9  # bytes in the table's GB
+# Edges of the bins of distance: 0 is beside a measured run, 1 is physics with nothing measured.
+DISTANCES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
+_GROUPS = ("table", "workload", "job", "plan")
 
 
 @dataclass(frozen=True)
@@ -30,30 +35,35 @@ class Sheet:
 
     Attributes (n rows each):
         seconds, peak_bytes: (n, 3) forecast quantiles, NaN where there are none.
-        floor, fit: floor seconds and fit probability.
+        floor, fit, distance: floor seconds, fit probability, distance from what was measured.
         clamped: forecasts that were raised to their floor.
         declined: reason or None.
-        measured, origin, reason: see `measured.Measured`; bound: lower bound of stopped rows.
+        measured, reason: see `measured.Measured`; bound: lower bound of stopped rows.
+        timed: rows with a measured time by which the forecast is judged; a slower row that is
+            left out of that (`filters.slower_half`) is still a plan that could have been picked.
         status, memory_bytes: as measured.
         watched: rows of a table in which some ran out of memory; elsewhere such runs were not
             published, so that there is nothing to detect.
         batch: samples of a step (1 where the quantity is not a step), for ranking.
-        workload, job, plan: numbers of the groups for rank and choice.
+        table, workload, job, plan: numbers of the groups for rank and choice.
     """
 
     seconds: FloatArray
     peak_bytes: FloatArray
     floor: FloatArray
     fit: FloatArray
+    distance: FloatArray
     clamped: BoolArray
     declined: NDArray[np.object_]
     measured: FloatArray
+    timed: BoolArray
     reason: NDArray[np.object_]
     bound: FloatArray
     status: NDArray[np.object_]
     memory_bytes: FloatArray
     watched: BoolArray
     batch: FloatArray
+    table: NDArray[np.int64]
     workload: NDArray[np.int64]
     job: NDArray[np.int64]
     plan: NDArray[np.int64]
@@ -75,14 +85,19 @@ class Answers:
     peak_bytes: FloatArray
     floor: FloatArray
     fit: FloatArray
+    distance: FloatArray
     declined: NDArray[np.object_]
     judged: BoolArray
     clamped: BoolArray
 
 
-def sheet(runs: Runs, answers: Answers) -> Sheet:
-    """Return the judged rows of a table beside their answers."""
+def sheet(runs: Runs, answers: Answers, slower: BoolArray | None = None) -> Sheet:
+    """Return the judged rows of a table beside their answers.
+
+    slower: (n,) rows whose times are not judged; None is none.
+    """
     facts: Measured = measured_seconds(runs, answers.quantity)
+    timed = facts.comparable if slower is None else facts.comparable & ~slower
     job, plan = comparable_groups(runs)
     per_step = answers.quantity == "step"
     batch = runs.table.numbers("global_batch") if per_step else np.ones(len(runs))
@@ -91,20 +106,31 @@ def sheet(runs: Runs, answers: Answers) -> Sheet:
         peak_bytes=answers.peak_bytes,
         floor=answers.floor,
         fit=answers.fit,
+        distance=answers.distance,
         clamped=answers.clamped,
         declined=answers.declined,
         measured=facts.seconds,
-        reason=facts.reason,
+        timed=timed,
+        reason=np.where(facts.comparable & ~timed, SLOWER, facts.reason),
         bound=_bounds(runs, facts, answers.quantity),
         status=runs.status,
         memory_bytes=runs.table.numbers("memory_gb") * MEMORY_UNIT,
         watched=np.full(len(runs), bool((runs.status == "oom").any())),
         batch=np.where(np.isnan(batch), 1.0, batch),
+        table=np.zeros(len(runs), dtype=np.int64),
         workload=runs.table.groups(("workload",))[1],
         job=job,
         plan=plan,
     )
     return everything.take(answers.judged)
+
+
+def distance_bins(rows: Sheet) -> NDArray[np.object_]:
+    """Return the bin of each row's distance as text (n,), in the order of their distances."""
+    edges = (0.0, *DISTANCES)
+    names = [f"{low:.2f}-{high:.2f}" for low, high in zip(edges, DISTANCES, strict=False)]
+    names.append(f"{DISTANCES[-1]:.2f} and more")
+    return np.array(names, dtype=object)[np.searchsorted(DISTANCES, rows.distance)]
 
 
 def _bounds(runs: Runs, facts: Measured, quantity: str) -> FloatArray:
@@ -118,7 +144,7 @@ def stack(sheets: Sequence[Sheet]) -> Sheet:
     parts: list[Sheet] = []
     offset = 0
     for one in sheets:
-        shift = {name: getattr(one, name) + offset for name in ("workload", "job", "plan")}
+        shift = {name: getattr(one, name) + offset for name in _GROUPS}
         parts.append(Sheet(**{**vars(one), **shift}))
         offset += 1 + max((int(v.max(initial=0)) for v in shift.values()), default=0)
     return Sheet(**{
@@ -128,19 +154,19 @@ def stack(sheets: Sequence[Sheet]) -> Sheet:
 
 def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Score:
     """Return the figures of the rows."""
-    answered = np.array([r is None for r in rows.declined], dtype=bool)
+    answered = is_none(rows.declined)
     silent = answered & np.isnan(rows.seconds).any(axis=1)
     declined = Counter(rows.declined[~answered].tolist())
     if silent.any():
         declined[SILENT] = int(silent.sum())
     answered &= ~silent
-    comparable = ~np.isnan(rows.measured)
-    both = comparable & answered
+    both = rows.timed & answered
     forecast, measured = rows.seconds[both], rows.measured[both]
     errors = metrics.absolute_percentage_errors(forecast[:, 1], measured)
+    widths = metrics.widths(forecast)
     hits = int(metrics.inside(forecast, measured).sum())
     low, high = metrics.share_interval(hits, len(measured))
-    batch = rows.batch[both]
+    each, fact = forecast[:, 1] / rows.batch[both], measured / rows.batch[both]
     floors, seconds = rows.floor, rows.seconds
     below = seconds[:, 0] < floors * (1 - 1e-9)
     found = _detection(rows)
@@ -155,7 +181,7 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         table=table,
         group=group,
         rows=len(rows),
-        comparable=int(comparable.sum()),
+        comparable=int(rows.timed.sum()),
         answered=int(both.sum()),
         censored=int((rows.status == "timeout").sum()),
         censored_below=int((bounded & answered & (seconds[:, 2] < rows.bound)).sum()),
@@ -163,14 +189,17 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         median_ape=metrics.quantile(errors, 0.5),
         p90_ape=metrics.quantile(errors, 0.9),
         bias_log_ratio=metrics.bias(forecast[:, 1], measured),
-        tau=kendall_tau(forecast[:, 1] / batch, measured / batch, rows.workload[both]),
+        tau=kendall_tau(each, fact, rows.workload[both]),
+        tau_plans=kendall_tau(each, fact, rows.job[both]),
+        tau_overall=kendall_tau(each, fact, rows.table[both]),
         coverage=hits / len(measured) if len(measured) else metrics.NAN,
         coverage_low=low,
         coverage_high=high,
-        width=metrics.width(forecast),
+        width=metrics.quantile(widths, 0.5),
+        width_mean=metrics.mean(widths),
         floor_violations=int((answered & below).sum()),
         floor_clamped=int((answered & rows.clamped).sum()),
-        suspicious=int((comparable & (rows.measured < floors * (1 - 1e-9))).sum()),
+        suspicious=int((rows.timed & (rows.measured < floors * (1 - 1e-9))).sum()),
         silent=int(silent.sum()),
         oom_rows=found.rows,
         oom_happened=found.out_of_memory,
@@ -191,9 +220,14 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
 
 
 def _detection(rows: Sheet) -> metrics.Detection:
-    """Return how well out-of-memory was foreseen, among rows that ran or ran out of memory."""
+    """Return how well out-of-memory was foreseen, among rows that ran or ran out of memory.
+
+    A plan that was declined as impossible is no memory that was foreseen, whatever its table says
+    of why it failed.
+    """
     happened = rows.status == "oom"
-    use = rows.watched & (happened | (rows.status == "ok")) & ~np.isnan(rows.fit)
+    possible = is_none(rows.declined) & ~np.isnan(rows.fit)
+    use = rows.watched & (happened | (rows.status == "ok")) & possible
     return metrics.detection(rows.fit[use] < 0.5, happened[use])
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,11 @@ from forerun.cli.options import json_option
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.settings import Settings, load_settings
+from forerun.settings import load_settings
 
 if TYPE_CHECKING:
-    from forerun.evaluate import Evaluation, Score
+    from forerun.evaluate import Condition, Evaluation
     from forerun.tables import Runs
-
-_HEADERS = ("predictor", "table", "group", "rows", "answered", "error %", "median %", "p90 %",
-            "bias", "rank", "inside 5-95 %", "memory error %", "counts")  # fmt: skip
-_MOST_REASONS = 12
 
 
 @click.command(cls=SeveralFiles)
@@ -33,16 +28,38 @@ _MOST_REASONS = 12
 )  # fmt: skip
 @click.option(
     "--fit", "fit_files", type=FILE, multiple=True, metavar="OTHER.csv [...]",
-    help="Further runs to learn from, never judged.",
+    help="Further runs to learn from, never judged: files, or a folder, less the judged files.",
 )  # fmt: skip
 @click.option("--predictors", type=NAMES, help="Names with commas; see `forerun predictors`.")
 @click.option(
     "--split", default="whole", show_default=True,
-    help="whole (all judged, none teach), random, leave-out:COLUMN, above:COLUMN=VALUE or"
-    " few-shot:COLUMN=K.",
+    help="whole (all judged, none teach), random, leave-out:COLUMN, from:COLUMN=VALUE,... (these"
+    " teach, all others are judged), above:COLUMN=VALUE[..END], larger-clusters, larger-batches"
+    " (the upper half of each workload's), few-shot:COLUMN=K, interpolation:COLUMN or"
+    " extrapolation:COLUMN=VALUE,...",
+)  # fmt: skip
+@click.option(
+    "--folds", type=click.IntRange(2), metavar="N",
+    help="Of random (5), leave-out and few-shot (10): more values than folds share them.",
+)  # fmt: skip
+@click.option(
+    "--where", "conditions", multiple=True, metavar="CONDITION",
+    help="Only these rows of --runs, e.g. 'tp<=8' or device=t4,v100 (may be repeated).",
+)  # fmt: skip
+@click.option(
+    "--faster-half", type=NAMES, metavar="COLUMN,...",
+    help="Of rows that share these columns, teach and judge the times of the faster half alone"
+    " (by what was measured).",
+)  # fmt: skip
+@click.option(
+    "--start", type=click.Choice(("priors", "shipped")),
+    help="What predictors know before they are fitted. Default: priors; where nothing is fitted,"
+    " the shipped constants, as in predict.",
 )  # fmt: skip
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the split.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of folds, shots and ties."
+)
 @click.option(
     "--page", "--markdown", "page", type=FILE, metavar="FILE.md", help="Write the accuracy page."
 )
@@ -59,28 +76,35 @@ def evaluate(
     """How well predictors foresee measured runs: error, rank, coverage, share answered.
 
     Every table is divided by itself: a predictor learns from one side (and from all --fit
-    tables) and is judged on the other. With the split `whole` and no --fit it answers as it is.
+    tables, less the rows that tell of a judged measurement) and is judged on the other. With the
+    split `whole` and no --fit it answers as it is.
     """
+    from forerun.cli.commands.evaluate_screen import show
     from forerun.evaluate import evaluate as judge
-    from forerun.evaluate import parse_split
+    from forerun.evaluate import parse_condition, parse_split, starting
 
-    judged, teachers = files_in(runs, "--runs"), files_in(fit_files, "--fit")
+    judged = files_in(runs, "--runs")
+    teachers = _teachers(judged, fit_files)
     writable(page, "writing", (".md",), (*judged, *teachers, *options["catalog_files"]))
     settings = load_settings()
     split = parse_split(options["split"])
-    predictors = _predictors(settings, options["predictors"])
-    catalog = _catalog(settings, options["catalog_files"])
-    _keep_apart(judged, teachers)
+    conditions = [parse_condition(text) for text in options["conditions"]]
+    predictors, start = starting(
+        options["predictors"] or (settings.text("predictor"),), options["start"] or "",
+        fitting=bool(teachers) or split.kind != "whole",
+    )  # fmt: skip
+    catalog = _catalog((*settings.catalog_files, *options["catalog_files"]))
     found = judge(
-        _runs(judged, catalog), predictors, split, _runs(teachers, catalog),
-        group_by=options["group_by"], seed=options["seed"],
+        _runs(judged, catalog, conditions), predictors, split, _runs(teachers, catalog),
+        group_by=options["group_by"], seed=options["seed"], parts=options["folds"] or 0,
+        faster_half=options["faster_half"] or (), start=start,
     )  # fmt: skip
     if page is not None:
-        _write_page(page, found, (runs, fit_files), options)
+        _write_page(page, found, _command(found, (runs, fit_files), options, page), options)
     if as_json:
         click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "evaluation", **found.as_dict()}))
     else:
-        _show(Screen(settings), found)
+        show(Screen(settings), found)
     if not found.answered:
         raise UnsatisfiedError(
             f"evaluating {', '.join(found.predictors)}", "no row was answered",
@@ -88,21 +112,18 @@ def evaluate(
         )  # fmt: skip
 
 
-def _predictors(settings: Settings, names: Sequence[str] | None) -> list[Any]:
-    from forerun.advisor.models import predictor_of
-
-    return [predictor_of(name) for name in names or (settings.text("predictor"),)]
-
-
-def _catalog(settings: Settings, files: tuple[Path, ...]) -> Any:
+def _catalog(files: Sequence[str | Path]) -> Any:
     from forerun.catalog import load_catalog
 
-    return load_catalog((*settings.catalog_files, *files))
+    return load_catalog(files)
 
 
-def _runs(files: Sequence[Path], catalog: Any) -> dict[str, Runs]:
+def _runs(
+    files: Sequence[Path], catalog: Any, conditions: Sequence[Condition] = ()
+) -> dict[str, Runs]:
     """Return runs by the stem of their file. Raises RequestError where two have one."""
     from forerun.advisor.models import runs_of
+    from forerun.evaluate import rows_where
 
     found: dict[str, Runs] = {}
     for path in files:
@@ -110,97 +131,58 @@ def _runs(files: Sequence[Path], catalog: Any) -> dict[str, Runs]:
             raise RequestError(
                 f"evaluating {path}", f"another table is named {path.stem} too", "rename one file"
             )
-        found[path.stem] = runs_of([path], catalog)
+        found[path.stem] = rows_where(runs_of([path], catalog), conditions, path.stem)
     return found
 
 
-def _keep_apart(judged: Sequence[Path], teachers: Sequence[Path]) -> None:
-    """Refuse a file on both sides: its rows would be their own teachers."""
-    both = {path.resolve() for path in judged} & {path.resolve() for path in teachers}
+def _teachers(judged: Sequence[Path], fit_files: Sequence[Path]) -> list[Path]:
+    """Return the files to learn from; of a folder all but the judged ones.
+
+    Raises:
+        RequestError: a judged file is named: its rows would be their own teachers.
+    """
+    tables = {path.resolve() for path in judged}
+    both = tables & {path.resolve() for path in fit_files}
     if both:
         raise RequestError(
             f"--fit {min(both).name}", "it is judged too, so its rows would be their own teachers",
             "name it once, and let --split divide it",
         )  # fmt: skip
+    kept = [p for p in files_in(fit_files, "--fit") if p.resolve() not in tables]
+    if fit_files and not kept:
+        raise RequestError(
+            f"--fit {fit_files[0].name}", "it holds no table but the judged ones",
+            "name other runs, or let --split divide the table",
+        )  # fmt: skip
+    return kept
 
 
-def _show(screen: Screen, found: Evaluation) -> None:
-    from forerun.evaluate import leaderboard
-
-    screen.table(_HEADERS, map(_row, found.scores), f"split {found.split}")
-    if len(found.predictors) > 1:
-        screen.line()
-        screen.table(
-            ("place", "predictor", "median %", "tables", "counted"),
-            [
-                (s.place, s.predictor, _number(s.median_ape), s.tables, s.counted)
-                for s in leaderboard(found)
-            ],
-            "on the tables where every predictor answered at least 90 %",
-        )
-    for predictor in found.predictors:
-        total = found.of(predictor)
-        screen.items(f"declined by {predictor}", _lines(total.declined))
-        screen.items("not comparable", _lines(total.not_comparable))
-        if total.floor_clamped:
-            screen.line(f"{predictor}: {total.floor_clamped:,} forecasts raised to their floor")
-        if total.floor_violations or total.silent:
-            screen.line(
-                f"{predictor} breaks its contract: {total.floor_violations} forecasts below their"
-                f" floor, {total.silent} without answer or reason"
-            )
+def _command(
+    found: Evaluation, files: Sequence[Sequence[Path]], options: dict[str, Any], page: Path
+) -> str:
+    """Return the command line that writes the page again."""
+    # Files by their last name only: a page must not tell where somebody keeps them.
+    words = [
+        " ".join((option, *(file.name for file in group)))
+        for option, group in zip(("--runs", "--fit"), files, strict=True)
+        if group
+    ]
+    words += [f"--predictors {','.join(found.predictors)}", f"--split {found.split}"]
+    words += [f"--where '{text}'" for text in options["conditions"]]
+    for name in ("folds", "start", "group_by"):
+        if options[name]:
+            words.append(f"--{name.replace('_', '-')} {options[name]}")
+    if found.faster_half:
+        words.append(f"--faster-half {','.join(found.faster_half)}")
+    return f"forerun evaluate {' '.join(words)} --seed {found.seed} --page {page.name}"
 
 
-def _lines(reasons: Mapping[str, int]) -> list[str]:
-    """Return reasons with their counts, most frequent first; the rare ones are added up."""
-    counted = sorted(reasons.items(), key=lambda item: -item[1])
-    lines = [f"{n:,} rows: {reason}" for reason, n in counted[:_MOST_REASONS]]
-    rest = counted[_MOST_REASONS:]
-    if rest:
-        lines.append(f"{sum(n for _, n in rest):,} rows: {len(rest)} rarer reasons (see --json)")
-    return lines
-
-
-def _row(score: Score) -> tuple[str, ...]:
-    return (
-        score.predictor,
-        score.table,
-        score.group,
-        str(score.rows),
-        _number(score.share_answered * 100, "{:.0f} %"),
-        _number(score.mape),
-        _number(score.median_ape),
-        _number(score.p90_ape),
-        _number(score.bias_log_ratio, "{:+.2f}"),
-        _number(score.tau, "{:.2f}"),
-        _number(score.coverage * 100, "{:.0f} %"),
-        _number(score.memory_median_ape),
-        "yes" if score.counts else "no",
-    )
-
-
-def _number(value: float, form: str = "{:.1f}") -> str:
-    return form.format(value) if math.isfinite(value) else ""
-
-
-def _write_page(
-    path: Path, found: Evaluation, files: Sequence[Sequence[Path]], options: dict[str, Any]
-) -> None:
+def _write_page(path: Path, found: Evaluation, command: str, options: dict[str, Any]) -> None:
     from importlib.metadata import version
 
     from forerun.evaluate import accuracy_page
     from forerun.tables.files import write_whole
 
-    # Files by their last name only: a page must not tell where somebody keeps them.
-    named = " ".join(
-        " ".join((option, *(file.name for file in group)))
-        for option, group in zip(("--runs", "--fit"), files, strict=True)
-        if group
-    )
-    command = (
-        f"forerun evaluate {named} --predictors {','.join(found.predictors)}"
-        f" --split {found.split} --seed {options['seed']} --page {path.name}"
-    )
     text = accuracy_page(
         found, command=command, version=version("forerun"), commit=options["commit"]
     )

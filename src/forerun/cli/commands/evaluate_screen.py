@@ -1,0 +1,160 @@
+"""What forerun evaluate shows on a screen: errors, memory and choice, distance, reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from forerun.cli.screen import Screen
+from forerun.evaluate import ALL_TABLES, Evaluation, Score, leaderboard
+
+_MOST_REASONS = 12
+Column = tuple[str, Callable[[Score], str]]
+
+
+def show(screen: Screen, found: Evaluation) -> None:
+    """Write an evaluation."""
+    alone = len(found.tables) == 1
+    scores = [s for s in found.scores if not (alone and s.table == ALL_TABLES)]
+    _columns(screen, scores, _TIME, _title(found))
+    uncounted = [s for s in scores if s.comparable and not s.counts]
+    if uncounted:
+        screen.line("below 90 % answered a line does not count")
+    for table, dropped in found.identical.items():
+        named = ", ".join(f"{rows:,} of {other}" for other, rows in dropped.items())
+        screen.line(f"not taught, since {table} holds the same measurement: {named} rows")
+    _standings(screen, found)
+    chosen = [s for s in scores if s.memory_rows or s.oom_rows or s.regret_groups]
+    _columns(screen, chosen, _PLAN, "memory, and the plan that would have been chosen")
+    _columns(
+        screen, [s for s in found.by_workload if s.oom_rows], _OOM, "out of memory by workload"
+    )
+    _columns(screen, found.by_distance, _DISTANCE, "by distance from what was measured")
+    for predictor in found.predictors:
+        _reasons(screen, found.of(predictor))
+
+
+def _title(found: Evaluation) -> str:
+    folds = sorted(set(found.folds.values()))
+    text = f"split {found.split}, {' or '.join(map(str, folds))} fold"
+    text += "s" if folds != [1] else ""
+    text += f", seed {found.seed}, start from {found.start or 'the predictors as given'}"
+    if found.fitted_on:
+        text += f"; fitted on {', '.join(found.fitted_on)} too"
+    if found.faster_half:
+        text += f"; times of the faster half by {', '.join(found.faster_half)}"
+    return text
+
+
+def _columns(
+    screen: Screen, scores: Iterable[Score], columns: Sequence[Column], title: str
+) -> None:
+    """Write scores as a table, less the columns that are blank in all rows."""
+    scores = list(scores)
+    cells = [[read(score) for score in scores] for _, read in columns]
+    used = [i for i, column in enumerate(cells) if any(column)]
+    rows = zip(*(cells[i] for i in used), strict=True)
+    if not scores:
+        return
+    if columns is not _TIME:
+        screen.line()
+    screen.table([columns[i][0] for i in used], rows, title)
+
+
+def _standings(screen: Screen, found: Evaluation) -> None:
+    if len(found.predictors) < 2:
+        return
+    screen.line()
+    screen.table(
+        ("place", "predictor", "median %", "tables", "counted"),
+        [
+            (s.place, s.predictor, _number(s.median_ape), s.tables, s.counted)
+            for s in leaderboard(found)
+        ],
+        "on the tables where every predictor answered at least 90 %",
+    )
+
+
+def _reasons(screen: Screen, total: Score) -> None:
+    predictor = total.predictor
+    screen.items(f"declined by {predictor}", _lines(total.declined))
+    screen.items("not comparable", _lines(total.not_comparable))
+    if total.floor_clamped:
+        screen.line(f"{predictor}: {total.floor_clamped:,} forecasts raised to their floor")
+    if total.floor_violations or total.silent:
+        screen.line(
+            f"{predictor} breaks its contract: {total.floor_violations} forecasts below their"
+            f" floor, {total.silent} without answer or reason"
+        )
+
+
+def _lines(reasons: Mapping[str, int]) -> list[str]:
+    """Return reasons with their counts, most frequent first; the rare ones are added up."""
+    counted = sorted(reasons.items(), key=lambda item: -item[1])
+    lines = [f"{n:,} rows: {reason}" for reason, n in counted[:_MOST_REASONS]]
+    rest = counted[_MOST_REASONS:]
+    if rest:
+        lines.append(f"{sum(n for _, n in rest):,} rows: {len(rest)} rarer reasons (see --json)")
+    return lines
+
+
+def _number(value: float, form: str = "{:.1f}") -> str:
+    return form.format(value) if math.isfinite(value) else ""
+
+
+def _inside(score: Score) -> str:
+    if not math.isfinite(score.coverage):
+        return ""
+    low, high = 100 * score.coverage_low, 100 * score.coverage_high
+    return f"{100 * score.coverage:.0f} % ({low:.0f}-{high:.0f})"
+
+
+def _percent(share: float) -> str:
+    return _number(100 * share, "{:.0f} %")
+
+
+_NAMED: tuple[Column, ...] = (
+    ("predictor", lambda s: s.predictor),
+    ("table", lambda s: s.table),
+    ("group", lambda s: s.group),
+)
+_TIME: tuple[Column, ...] = (
+    *_NAMED,
+    ("rows", lambda s: f"{s.comparable:,}"),
+    ("answered", lambda s: _percent(s.share_answered)),
+    ("error %", lambda s: _number(s.mape)),
+    ("median %", lambda s: _number(s.median_ape)),
+    ("p90 %", lambda s: _number(s.p90_ape)),
+    ("bias", lambda s: _number(s.bias_log_ratio, "{:+.2f}")),
+    ("rank", lambda s: _number(s.tau, "{:.2f}")),
+    ("of plans", lambda s: _number(s.tau_plans, "{:.2f}")),
+    ("inside 5-95 %", _inside),
+    ("width", lambda s: _number(s.width, "{:.2f}x")),
+    ("mean width", lambda s: _number(s.width_mean, "{:.2f}x")),
+    ("counts", lambda s: "yes" if s.counts else "no"),
+)
+_DETECTION: tuple[Column, ...] = (
+    ("out of memory", lambda s: f"{s.oom_happened:,} of {s.oom_rows:,}" if s.oom_rows else ""),
+    ("precision", lambda s: _number(s.oom_precision, "{:.2f}")),
+    ("recall", lambda s: _number(s.oom_recall, "{:.2f}")),
+    ("F1", lambda s: _number(s.oom_f1, "{:.2f}")),
+)
+_OOM: tuple[Column, ...] = (*_NAMED[:2], ("workload", lambda s: s.group), *_DETECTION)
+_PLAN: tuple[Column, ...] = (
+    *_NAMED,
+    ("peaks", lambda s: f"{s.memory_rows:,}" if s.memory_rows else ""),
+    ("memory error %", lambda s: _number(s.memory_median_ape)),
+    *_DETECTION,
+    ("jobs", lambda s: f"{s.regret_groups:,}" if s.regret_groups else ""),
+    ("picked", lambda s: f"{s.regret_picked:,}" if s.regret_groups else ""),
+    ("crashed", lambda s: f"{s.regret_crashed:,}" if s.regret_groups else ""),
+    ("regret median", lambda s: _percent(s.regret_median)),
+    ("mean", lambda s: _percent(s.regret_mean)),
+    ("worst", lambda s: _percent(s.regret_worst)),
+)
+_DISTANCE: tuple[Column, ...] = (
+    *_NAMED[:2],
+    ("distance", lambda s: s.group),
+    *(column for column in _TIME if column[0] in ("rows", "median %", "inside 5-95 %", "width",
+                                                   "mean width")),
+)  # fmt: skip

@@ -1,0 +1,81 @@
+"""Contents: which rows of several tables tell of one and the same measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.plan_columns import NAMES
+from forerun.evaluate.measured import measured_seconds
+from forerun.tables import Runs
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+DIGITS = 5  # significant ones in which two tables agree on one measurement
+
+
+def content_codes(parts: Sequence[Runs]) -> list[IntArray]:
+    """Return a number for each row of each part, equal where the rows tell of one measurement.
+
+    Such rows agree in workload, device, devices, global batch, status and the measured figure, to
+    `DIGITS` digits: what two tables both state of one run. Rows that ended without a figure agree
+    in their whole plan instead. -1 where nothing was measured.
+    """
+    columns = [np.concatenate(column) for column in zip(*map(_columns, parts), strict=True)]
+    figure = columns[-1].astype(np.float64)
+    ended = np.isin(columns[-2].astype(str), ("oom", "failed", "timeout"))
+    code = np.zeros(len(figure), dtype=np.int64)
+    for column in columns:
+        code = _joined(code, column)
+    plans = [
+        np.concatenate([np.asarray(getattr(p.jobs.plans, name)) for p in parts]) for name in NAMES
+    ]
+    for column in plans:
+        code = _joined(code, np.where(ended, column, -1))
+    code = np.where(ended | (figure >= 0), code, -1)
+    return np.split(code, np.cumsum([len(p) for p in parts])[:-1])
+
+
+def _joined(code: IntArray, column: NDArray[Any]) -> IntArray:
+    values = column.astype(str) if column.dtype == object else column
+    _, inverse = np.unique(values, return_inverse=True)
+    pairs = code * (int(inverse.max(initial=0)) + 1) + inverse
+    return np.asarray(np.unique(pairs, return_inverse=True)[1], dtype=np.int64)
+
+
+def _columns(runs: Runs) -> tuple[NDArray[Any], ...]:
+    table, jobs = runs.table, runs.jobs
+    ids = np.array([c.device.id for c in jobs.clusters] + [""], dtype=object)
+    counts = np.array([float(c.devices) for c in jobs.clusters] + [np.nan])
+    known = jobs.cluster_index >= 0
+    device = np.where(known, ids[jobs.cluster_index], _lowered(table.texts("device")))
+    devices = np.where(known, counts[jobs.cluster_index], table.numbers("devices"))
+    batch = table.numbers("global_batch")
+    return (
+        _lowered(table.texts("workload")), device, np.nan_to_num(devices, nan=-1.0),
+        np.nan_to_num(batch, nan=-1.0), runs.status, _rounded(_figure(runs)),
+    )  # fmt: skip
+
+
+def _figure(runs: Runs) -> FloatArray:
+    """Return the first measured figure of each row (n,), -1 where there is none."""
+    figure = measured_seconds(runs, "step").seconds
+    for name in ("epoch_time_s", "time_to_train_s", "samples_to_target", "memory_gb",
+                 "samples_per_s", "tokens_per_s", "tflops_per_device"):  # fmt: skip
+        values = runs.table.numbers(name)
+        figure = np.where(np.isnan(figure) & (values > 0), values, figure)
+    return np.where(np.isnan(figure), -1.0, figure)
+
+
+def _rounded(values: FloatArray) -> FloatArray:
+    exponent = np.floor(np.log10(np.where(values > 0, values, 1.0)))
+    scale = 10.0 ** (exponent - DIGITS + 1)
+    return np.where(values > 0, np.round(values / scale) * scale, values)
+
+
+def _lowered(texts: NDArray[np.object_]) -> NDArray[np.object_]:
+    return np.array([str(t).strip().lower() for t in texts], dtype=object)

@@ -1,0 +1,116 @@
+"""Lessons: what a predictor is taught before each fold, and fitted no more often than it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.contracts import Predictor
+from forerun.errors import RequestError
+from forerun.evaluate.contents import content_codes
+from forerun.evaluate.folds import Fold
+from forerun.evaluate.join import join_runs
+from forerun.tables import Runs
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """The teachers of one judged table: its own rows by fold, and rows of other tables.
+
+    Attributes:
+        name, runs: the judged table.
+        slower: (n,) rows whose times are neither taught nor judged.
+        others: further tables to learn from, less every row that tells of a measurement which is
+            judged.
+        identical: by table, how many such rows were left out.
+    """
+
+    name: str
+    runs: Runs
+    slower: BoolArray
+    others: Mapping[str, Runs] = field(default_factory=dict)
+    identical: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(name: str, runs: Runs, slower: BoolArray, others: Mapping[str, Runs]) -> Lessons:
+        """Return the lessons of a judged table.
+
+        Raises:
+            RequestError: there are other tables, and no row of them is left.
+        """
+        if not others:
+            return Lessons(name, runs, slower)
+        mine, *codes = content_codes([runs, *others.values()])
+        judged = np.unique(mine[mine >= 0])
+        kept: dict[str, Runs] = {}
+        identical: dict[str, int] = {}
+        for (other, table), code in zip(others.items(), codes, strict=True):
+            same = np.isin(code, judged)
+            if same.any():
+                identical[other] = int(same.sum())
+                table = table.take(np.flatnonzero(~same))
+            if len(table):
+                kept[other] = table
+        if not kept:
+            raise RequestError(
+                f"--fit {', '.join(others)}", f"all of its rows stand in {name} too, where they are judged",
+                "name other runs, or let --split divide the table",
+            )  # fmt: skip
+        return Lessons(name, runs, slower, kept, identical)
+
+    def teaching(self, fold: Fold) -> NDArray[np.int64]:
+        """Return the positions of the judged table's rows that teach in a fold."""
+        return fold.train[~self.slower[fold.train]]
+
+    def key(self, fold: Fold) -> tuple[object, ...]:
+        """Return what tells whether two folds have the same teachers."""
+        rows = self.teaching(fold)
+        own = (self.name, rows.tobytes()) if len(rows) else ()
+        # Where rows were left out for this table's sake, another table's lessons differ.
+        others = ((other, self.name if other in self.identical else "") for other in self.others)
+        return (*own, *others)
+
+    def teachers(self, fold: Fold) -> Runs | None:
+        """Return all runs that teach in a fold, None where none does."""
+        rows = self.teaching(fold)
+        own = [self.runs.take(rows)] if len(rows) else []
+        parts = [*own, *self.others.values()]
+        return join_runs(parts) if parts else None
+
+
+class Pupil:
+    """A predictor that is fitted anew only where its teachers differ from the last ones."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.fits = 0
+        self._key: tuple[object, ...] = ()
+        self._taught: Predictor | RequestError = predictor
+
+    def taught(self, lessons: Lessons, fold: Fold) -> Predictor:
+        """Return the predictor as it is after a fold's lessons.
+
+        Raises:
+            RequestError: the runs cannot teach it.
+        """
+        key = lessons.key(fold)
+        if key != self._key:
+            self._key = key
+            self._taught = self._fitted(lessons.teachers(fold))
+        if isinstance(self._taught, RequestError):
+            raise self._taught
+        return self._taught
+
+    def _fitted(self, teachers: Runs | None) -> Predictor | RequestError:
+        if teachers is None:
+            return self.predictor
+        self.fits += 1
+        try:
+            return self.predictor.fit(teachers)
+        except RequestError as error:
+            return error
