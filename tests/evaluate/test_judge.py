@@ -13,7 +13,7 @@ import pytest
 
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
-from forerun.evaluate import accuracy_page, evaluate, join_runs, leaderboard
+from forerun.evaluate import Evaluation, accuracy_page, evaluate, join_runs, leaderboard
 from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs, tiny_workload
@@ -262,6 +262,7 @@ def test_scores_survive_json_and_become_a_table() -> None:
     found = evaluate({"tiny": tiny_runs()}, [Scripted()])
     data = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert data["scores"][0]["table"] == "tiny"
+    assert Evaluation.from_dict(data).as_dict() == found.as_dict()
     assert len(found.to_table()) == len(found.scores)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from forerun.tables import Table
 
 ENOUGH_ANSWERED = 0.9
+_COUNTS = "Mapping[str, int]"  # as the fields of reasons are annotated
 ALL_TABLES = "all tables"
 
 
@@ -95,6 +96,18 @@ class Score:
         """Whether at least 90 % of the comparable rows were answered: else no figure counts."""
         return self.share_answered >= ENOUGH_ANSWERED
 
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Score:
+        """Return the score that `as_dict` wrote; a figure that is None or left out is NaN."""
+        given: dict[str, Any] = {}
+        for f in fields(Score):
+            value = values.get(f.name)
+            if f.type == _COUNTS:
+                given[f.name] = dict(value or {})
+            else:
+                given[f.name] = float("nan") if value is None else value
+        return Score(**given)
+
     def as_dict(self) -> dict[str, Any]:
         """Return all figures by name, NaN as None."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -137,6 +150,18 @@ class Evaluation:
 
     def __iter__(self) -> Iterator[Score]:
         return iter(self.scores)
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Evaluation:
+        """Return the evaluation that `as_dict` wrote."""
+        given: dict[str, Any] = {}
+        for name in ("scores", "by_distance", "by_workload"):
+            given[name] = tuple(Score.from_dict(s) for s in values[name])
+        for name in ("predictors", "tables", "fitted_on", "faster_half"):
+            given[name] = tuple(values[name])
+        for name in ("split", "seed", "group_by", "folds", "identical", "start"):
+            given[name] = values[name]
+        return Evaluation(**given)
 
     def of(self, predictor: str, table: str = ALL_TABLES, group: str = "") -> Score:
         """Return one score; the default is the predictor's total. Raises KeyError."""

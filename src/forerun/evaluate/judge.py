@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,13 +68,14 @@ def evaluate(
     by_distance: list[Score] = []
     by_workload: list[Score] = []
     for predictor in predictors:
-        pupil, sheets = Pupil(predictor), []
+        pupil, sheets, mine = Pupil(predictor), list[Sheet](), list[Score]()
         for exam in exams:
             name, runs = exam.lessons.name, exam.lessons.runs
             answers = _answers(pupil, exam)
             one = sheet(runs, answers, exam.lessons.slower)
             sheets.append(one)
-            scores.append(score(one, predictor.name, name, "", seed))
+            mine.append(score(one, predictor.name, name, "", seed))
+            scores.append(mine[-1])
             if group_by:
                 labels = runs.table.texts(group_by)[answers.judged]
                 scores += _grouped(one, labels, predictor.name, name, seed)
@@ -83,7 +84,10 @@ def evaluate(
                 labels = runs.table.texts("workload")[answers.judged][one.watched]
                 by_workload += _grouped(watched, labels, predictor.name, name, seed)
         total = stack(sheets)
-        scores.append(score(total, predictor.name, ALL_TABLES, "", seed))
+        if len(sheets) == 1:
+            scores.append(replace(mine[0], table=ALL_TABLES))
+        else:
+            scores.append(score(total, predictor.name, ALL_TABLES, "", seed))
         bins = [*zip(runs_tables, sheets, strict=True), (ALL_TABLES, total)]
         for name, one in bins if len(sheets) > 1 else bins[:1]:
             near = one.take(one.timed & ~np.isnan(one.distance))

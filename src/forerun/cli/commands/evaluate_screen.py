@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from forerun.cli.screen import Screen
 from forerun.evaluate import ALL_TABLES, Evaluation, Score, leaderboard
+from forerun.evaluate.markdown import Column, inside, number, percent
 
 _MOST_REASONS = 12
-Column = tuple[str, Callable[[Score], str]]
 
 
 def show(screen: Screen, found: Evaluation) -> None:
@@ -68,7 +67,7 @@ def _standings(screen: Screen, found: Evaluation) -> None:
     screen.table(
         ("place", "predictor", "median %", "tables", "counted"),
         [
-            (s.place, s.predictor, _number(s.median_ape), s.tables, s.counted)
+            (s.place, s.predictor, number(s.median_ape), s.tables, s.counted)
             for s in leaderboard(found)
         ],
         "on the tables where every predictor answered at least 90 %",
@@ -98,21 +97,6 @@ def _lines(reasons: Mapping[str, int]) -> list[str]:
     return lines
 
 
-def _number(value: float, form: str = "{:.1f}") -> str:
-    return form.format(value) if math.isfinite(value) else ""
-
-
-def _inside(score: Score) -> str:
-    if not math.isfinite(score.coverage):
-        return ""
-    low, high = 100 * score.coverage_low, 100 * score.coverage_high
-    return f"{100 * score.coverage:.0f} % ({low:.0f}-{high:.0f})"
-
-
-def _percent(share: float) -> str:
-    return _number(100 * share, "{:.0f} %")
-
-
 _NAMED: tuple[Column, ...] = (
     ("predictor", lambda s: s.predictor),
     ("table", lambda s: s.table),
@@ -121,36 +105,36 @@ _NAMED: tuple[Column, ...] = (
 _TIME: tuple[Column, ...] = (
     *_NAMED,
     ("rows", lambda s: f"{s.comparable:,}"),
-    ("answered", lambda s: _percent(s.share_answered)),
-    ("error %", lambda s: _number(s.mape)),
-    ("median %", lambda s: _number(s.median_ape)),
-    ("p90 %", lambda s: _number(s.p90_ape)),
-    ("bias", lambda s: _number(s.bias_log_ratio, "{:+.2f}")),
-    ("rank", lambda s: _number(s.tau, "{:.2f}")),
-    ("of plans", lambda s: _number(s.tau_plans, "{:.2f}")),
-    ("inside 5-95 %", _inside),
-    ("width", lambda s: _number(s.width, "{:.2f}x")),
-    ("mean width", lambda s: _number(s.width_mean, "{:.2f}x")),
+    ("answered", lambda s: percent(s.share_answered)),
+    ("error %", lambda s: number(s.mape)),
+    ("median %", lambda s: number(s.median_ape)),
+    ("p90 %", lambda s: number(s.p90_ape)),
+    ("bias", lambda s: number(s.bias_log_ratio, "{:+.2f}")),
+    ("rank", lambda s: number(s.tau, "{:.2f}")),
+    ("of plans", lambda s: number(s.tau_plans, "{:.2f}")),
+    ("inside 5-95 %", inside),
+    ("width", lambda s: number(s.width, "{:.2f}x")),
+    ("mean width", lambda s: number(s.width_mean, "{:.2f}x")),
     ("counts", lambda s: "yes" if s.counts else "no"),
 )
 _DETECTION: tuple[Column, ...] = (
     ("out of memory", lambda s: f"{s.oom_happened:,} of {s.oom_rows:,}" if s.oom_rows else ""),
-    ("precision", lambda s: _number(s.oom_precision, "{:.2f}")),
-    ("recall", lambda s: _number(s.oom_recall, "{:.2f}")),
-    ("F1", lambda s: _number(s.oom_f1, "{:.2f}")),
+    ("precision", lambda s: number(s.oom_precision, "{:.2f}")),
+    ("recall", lambda s: number(s.oom_recall, "{:.2f}")),
+    ("F1", lambda s: number(s.oom_f1, "{:.2f}")),
 )
 _OOM: tuple[Column, ...] = (*_NAMED[:2], ("workload", lambda s: s.group), *_DETECTION)
 _PLAN: tuple[Column, ...] = (
     *_NAMED,
     ("peaks", lambda s: f"{s.memory_rows:,}" if s.memory_rows else ""),
-    ("memory error %", lambda s: _number(s.memory_median_ape)),
+    ("memory error %", lambda s: number(s.memory_median_ape)),
     *_DETECTION,
     ("jobs", lambda s: f"{s.regret_groups:,}" if s.regret_groups else ""),
     ("picked", lambda s: f"{s.regret_picked:,}" if s.regret_groups else ""),
     ("crashed", lambda s: f"{s.regret_crashed:,}" if s.regret_groups else ""),
-    ("regret median", lambda s: _percent(s.regret_median)),
-    ("mean", lambda s: _percent(s.regret_mean)),
-    ("worst", lambda s: _percent(s.regret_worst)),
+    ("regret median", lambda s: percent(s.regret_median)),
+    ("mean", lambda s: percent(s.regret_mean)),
+    ("worst", lambda s: percent(s.regret_worst)),
 )
 _DISTANCE: tuple[Column, ...] = (
     *_NAMED[:2],
