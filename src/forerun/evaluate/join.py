@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from forerun.domain.plan_columns import concatenate
 from forerun.errors import RequestError
 from forerun.tables import Jobs, Runs, Table
+from forerun.tables.lines import joined_lines
 
 
 def join_runs(parts: Sequence[Runs]) -> Runs:
@@ -54,16 +55,20 @@ def join_tables(parts: Sequence[Table]) -> Table:
         columns[name] = np.concatenate(
             [p.numbers(name) if numeric else p.texts(name) for p in parts]
         )
-    return Table(columns, sum(len(p) for p in parts))
+    read = all(p.problems is None for p in parts)
+    problems = None if read else _reasons(parts, "problems")
+    lines = joined_lines([p.places() for p in parts])
+    return Table(columns, sum(len(p) for p in parts), problems, lines)
 
 
 def _shifted(index: NDArray[np.int32], by: int) -> NDArray[np.int32]:
     return np.where(index >= 0, index + by, -1).astype(np.int32)
 
 
-def _reasons(parts: Sequence[Jobs], name: str) -> NDArray[np.object_]:
-    columns = [getattr(p, name) for p in parts]
+def _reasons(parts: Sequence[Jobs] | Sequence[Table], name: str) -> NDArray[np.object_]:
+    columns: list[NDArray[np.object_] | None] = [getattr(p, name) for p in parts]
+    lengths = [len(p) for p in parts]
     return np.concatenate([
-        np.full(len(p), None, dtype=object) if column is None else column
-        for p, column in zip(parts, columns, strict=True)
+        np.full(n, None, dtype=object) if column is None else column
+        for n, column in zip(lengths, columns, strict=True)
     ])  # fmt: skip

@@ -7,6 +7,7 @@ import csv
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import MissingExtraError, RequestError
+from forerun.tables.lines import Lines
 from forerun.tables.schema import COLUMNS, canonical_names
 from forerun.tables.table import Table
 
@@ -47,15 +49,18 @@ def read_table(path: str | Path) -> Table:
         return _read_parquet(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            raw = _read_cells(stream, str(path))
+            raw, lines = _read_cells(stream, str(path))
     except UnicodeDecodeError:
         raise RequestError(asked, "it is not text in UTF-8", "save it as CSV in UTF-8") from None
     except (csv.Error, OSError) as error:
         raise RequestError(asked, str(error), "check the file") from None
-    return Table.from_columns(raw, str(path))
+    return replace(
+        Table.from_columns(raw, str(path)), lines=Lines.of_file(path.name, np.concatenate(lines))
+    )
 
 
-def _read_cells(stream: IO[str], where: str) -> dict[str, Cells]:
+def _read_cells(stream: IO[str], where: str) -> tuple[dict[str, Cells], list[NDArray[np.int32]]]:
+    """Return the columns' cells, and the line on which each row ends."""
     asked = f"reading {where}"
     # Strict: a quote that is never closed would swallow the rows below it without a word.
     reader = csv.reader(_no_nulls(stream, asked), strict=True)
@@ -65,13 +70,17 @@ def _read_cells(stream: IO[str], where: str) -> dict[str, Cells]:
     _check_commas(header, asked)
     names = canonical_names(header, where)
     pieces: dict[str, list[Cells]] = {name: [] for name in names}
-    rows = _even_rows(reader, len(names), asked)
+    ends: list[int] = []
+    lines: list[NDArray[np.int32]] = []
+    rows = _even_rows(reader, len(names), asked, ends)
     while chunk := list(islice(rows, _CHUNK_ROWS)):
+        lines.append(np.array(ends, dtype=np.int32))
+        ends.clear()
         for name, cells in zip(names, zip(*chunk, strict=True), strict=True):
             pieces[name].append(_compact(cells, name))
     if not pieces[names[0]]:
         raise RequestError(asked, "it has a header and no rows", "add at least one row")
-    return {name: _joined(column) for name, column in pieces.items()}
+    return {name: _joined(column) for name, column in pieces.items()}, lines
 
 
 def _check_commas(header: Sequence[str], asked: str) -> None:
@@ -102,8 +111,11 @@ def _joined(pieces: Sequence[Cells]) -> Cells:
     return [cell for piece in pieces for cell in piece]
 
 
-def _even_rows(reader: Any, width: int, asked: str) -> Iterator[list[str]]:
-    """Yield rows of `width` cells: blank lines are skipped, and missing last cells are blank."""
+def _even_rows(reader: Any, width: int, asked: str, ends: list[int]) -> Iterator[list[str]]:
+    """Yield rows of `width` cells, and add the line on which each ends to `ends`.
+
+    Blank lines are skipped, and missing last cells are blank.
+    """
     for row in reader:
         if len(row) != width:
             if not any(row):
@@ -114,6 +126,7 @@ def _even_rows(reader: Any, width: int, asked: str) -> Iterator[list[str]]:
                     "quote cells that hold commas",
                 )  # fmt: skip
             row += [""] * (width - len(row))
+        ends.append(reader.line_num)
         yield row
 
 
@@ -142,7 +155,8 @@ def _read_parquet(path: Path) -> Table:
     for name in names:
         column = data.column(name)
         raw[name] = column.to_numpy() if _is_number(column) else column.to_pylist()
-    return Table.from_columns(raw, str(path))
+    lines = Lines.of_file(path.name, np.arange(1, data.num_rows + 1), "row")
+    return replace(Table.from_columns(raw, str(path)), lines=lines)
 
 
 def _is_number(column: Any) -> bool:

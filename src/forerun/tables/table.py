@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import RequestError
+from forerun.tables.lines import Lines
 from forerun.tables.schema import COLUMNS, canonical_names
 from forerun.units import GROUPED
 
@@ -22,12 +23,14 @@ class Table:
 
     Number columns are float64 with NaN for blanks; text columns are object arrays of str with ""
     for blanks. `problems`, where there are any, tells each row's first cell that could not be
-    read (n,), None where all could; such a cell is blank.
+    read (n,), None where all could; such a cell is blank. `lines` tells where rows were written,
+    None where no file holds them.
     """
 
     columns: Mapping[str, NDArray[Any]]
     rows: int
     problems: NDArray[np.object_] | None = None
+    lines: Lines | None = None
 
     def __len__(self) -> int:
         return self.rows
@@ -67,11 +70,16 @@ class Table:
         columns = {name: column[index] for name, column in self.columns.items()}
         rows = int(index.sum()) if index.dtype == bool else len(index)
         problems = None if self.problems is None else self.problems[index]
-        return Table(columns, rows, problems)
+        lines = None if self.lines is None else self.lines.take(index)
+        return Table(columns, rows, problems, lines)
 
     def with_columns(self, **columns: NDArray[Any]) -> Table:
         """Return the table with columns added or replaced."""
-        return Table({**self.columns, **columns}, self.rows, self.problems)
+        return replace(self, columns={**self.columns, **columns})
+
+    def places(self) -> Lines:
+        """Return where each row was written; rows that no file holds are counted from 1."""
+        return Lines.nowhere(self.rows) if self.lines is None else self.lines
 
     def groups(self, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first row of each distinct value of the columns, and each row's group.

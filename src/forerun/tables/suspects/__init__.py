@@ -1,0 +1,6 @@
+"""Suspects: the rows of a runs table that look wrong, each with its reason and what to do."""
+
+from forerun.tables.suspects.flags import KINDS, POLICY, Flags, Kind
+from forerun.tables.suspects.judging import cleaned, suspects
+
+__all__ = ["KINDS", "POLICY", "Flags", "Kind", "cleaned", "suspects"]

@@ -1,0 +1,221 @@
+"""Flags: what looks wrong in a runs table, row by row, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.tables.lines import Lines
+from forerun.tables.table import Table
+
+FloatArray = NDArray[np.float64]
+Texts = NDArray[np.object_]
+
+
+class Kind(StrEnum):
+    """What can be wrong with a row."""
+
+    UNIT = "unit"
+    FLOOR = "below-floor"
+    CAPACITY = "above-capacity"
+    COLUMNS = "columns-disagree"
+    REPEATS = "contradictory-repeats"
+    ACCUMULATION = "accumulation"
+    CELL = "cell"
+    WORKLOAD = "workload"
+    CLUSTER = "cluster"
+    DEVICES = "devices"
+    PLAN = "plan"
+    STATUS = "status"
+    ENDED = "ended"
+    UNMEASURED = "unmeasured"
+
+
+# Each kind: what it means, and what becomes of its rows in a fit. `left out` teaches no time (a
+# memory figure that is sound still teaches memory), `kept` teaches and is said, `not a fault` has
+# nothing to teach about time.
+POLICY: Mapping[Kind, tuple[str, str]] = {
+    Kind.UNIT: ("a figure in another unit than its column's", "left out where beyond doubt"),
+    Kind.FLOOR: ("faster than the device could compute it at its peak", "left out"),
+    Kind.CAPACITY: ("more memory than the device has", "its memory left out"),
+    Kind.COLUMNS: ("measured columns of one row contradict one another", "kept"),
+    Kind.REPEATS: ("the same job with another time, beyond noise", "kept"),
+    Kind.ACCUMULATION: ("micro_batch x dp x grad_accum is not global_batch", "kept"),
+    Kind.CELL: ("a cell that cannot be read, or a figure that is not above zero", "left out"),
+    Kind.WORKLOAD: ("a workload that is not known nor described", "left out"),
+    Kind.CLUSTER: ("a device that is not known, or counts that contradict", "left out"),
+    Kind.DEVICES: ("a plan that does not multiply to the devices", "left out"),
+    Kind.PLAN: ("a plan that is not stated in full, or not legal", "left out"),
+    Kind.STATUS: ("a status that is none of ok oom failed timeout", "left out"),
+    Kind.ENDED: ("ended oom, failed or timeout", "not a fault: no time to learn"),
+    Kind.UNMEASURED: ("no step time, nor rate with a batch size", "not a fault: no time to learn"),
+}
+KINDS: tuple[Kind, ...] = tuple(Kind)
+_AT = {kind: i for i, kind in enumerate(KINDS)}
+# Not faults of a measurement: they explain why a row teaches no time. A label (a workload or device
+# unknown to physics) may still be learned by predictors that need none.
+EXPLAINED = (Kind.WORKLOAD, Kind.CLUSTER, Kind.PLAN, Kind.ENDED, Kind.UNMEASURED)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """m flags on n rows, ordered by row; a row may bear several.
+
+    Attributes:
+        rows: n.
+        row: (m,) positions of the rows.
+        kind: (m,) positions in `KINDS`.
+        column: (m,) names of columns, several joined by spaces.
+        found: (m,) the value in the column, as text.
+        expected: (m,) what was expected there.
+        advice: (m,) what to do.
+        void: (m,) whether the figure in the column is not to be used.
+        out_step, out_memory: (m,) whether the flag keeps the row from teaching time, or memory.
+        places: where the n rows were written.
+        wholes: what was said of whole columns.
+    """
+
+    rows: int
+    row: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    column: Texts
+    found: Texts
+    expected: Texts
+    advice: Texts
+    void: NDArray[np.bool_]
+    out_step: NDArray[np.bool_]
+    out_memory: NDArray[np.bool_]
+    places: Lines
+    wholes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def of(self, *kinds: Kind) -> NDArray[np.bool_]:
+        """Return which flags are of the given kinds, (m,)."""
+        return np.isin(self.kind, [_AT[kind] for kind in kinds])
+
+    @property
+    def suspect(self) -> NDArray[np.bool_]:
+        """Which flags speak of a fault, and do not only explain why a row teaches nothing, (m,)."""
+        return ~self.of(*EXPLAINED)
+
+    def rows_with(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which rows bear one of the flags of a mask (m,), shape (n,)."""
+        found = np.zeros(self.rows, dtype=bool)
+        found[self.row[flags]] = True
+        return found
+
+    @property
+    def teaches_step(self) -> NDArray[np.bool_]:
+        """Which rows may teach time, (n,)."""
+        return ~self.rows_with(self.out_step)
+
+    @property
+    def teaches_memory(self) -> NDArray[np.bool_]:
+        """Which rows may teach memory, (n,)."""
+        return ~self.rows_with(self.out_memory)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of rows that bear each kind, in the order of `KINDS`."""
+        found = {kind: int(self.rows_with(self.of(kind)).sum()) for kind in KINDS}
+        return {str(kind): count for kind, count in found.items() if count}
+
+    def text(self, i: int) -> str:
+        """Return flag i as a sentence: where, the value found, what was expected, what to do."""
+        where = self.places.text(int(self.row[i]))
+        # Without an expected value, `found` is a sentence of its own.
+        named = f"{self.column[i]} is {self.found[i]}" if self.expected[i] else str(self.found[i])
+        parts = (f"{where}: {named}", self.expected[i], self.advice[i])
+        return "; ".join(str(part) for part in parts if part)
+
+    def as_table(self) -> Table:
+        """Return the flags as a table, one row a flag."""
+        places, row = self.places, self.row
+        files = np.array(places.files, dtype=object)
+        kinds = np.array([str(kind) for kind in KINDS], dtype=object)
+        return Table(
+            {
+                "file": files[places.file[row]], "line": places.line[row].astype(np.float64),
+                "kind": kinds[self.kind], "column": self.column, "found": self.found,
+                "expected": self.expected, "advice": self.advice,
+                "teaches_step_time": ~self.out_step, "teaches_memory": ~self.out_memory,
+            },
+            len(self),
+        )  # fmt: skip
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts and every flag, as plain values for JSON."""
+        table = self.as_table()
+        names = list(table.columns)
+        cells = zip(*(column.tolist() for column in table.columns.values()), strict=True)
+        return {
+            "rows": self.rows,
+            "suspect_rows": int(self.rows_with(self.suspect).sum()),
+            "rows_left_out": int((~self.teaches_step).sum()),
+            "counts": self.counts(),
+            "whole_columns": list(self.wholes),
+            "flags": [
+                {**dict(zip(names, row, strict=True)), "line": int(row[names.index("line")])}
+                for row in cells
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Raised:
+    """Flags of one kind on m rows, before they are joined; texts may be one for all."""
+
+    kind: Kind
+    row: NDArray[np.int64]
+    column: str | Texts
+    found: str | Texts
+    expected: str | Texts
+    advice: str | Texts
+    void: bool | NDArray[np.bool_] = False
+    out_step: bool | NDArray[np.bool_] = False
+    out_memory: bool | NDArray[np.bool_] = False
+
+
+def joined(raised: Sequence[Raised], places: Lines, wholes: Sequence[str] = ()) -> Flags:
+    """Return the flags of several checks on the rows of one table, ordered by row."""
+    rows = np.concatenate([np.empty(0, dtype=np.int64), *(r.row for r in raised)])
+    order = np.argsort(rows, kind="stable")
+
+    def texts(name: str) -> Texts:
+        pieces = [_spread(getattr(r, name), len(r.row)) for r in raised]
+        return np.concatenate([np.empty(0, dtype=object), *pieces])[order]
+
+    def marks(name: str) -> NDArray[np.bool_]:
+        pieces = [np.broadcast_to(getattr(r, name), r.row.shape) for r in raised]
+        return np.concatenate([np.empty(0, dtype=bool), *pieces])[order]
+
+    kind = [np.full(len(r.row), _AT[r.kind], dtype=np.int8) for r in raised]
+    return Flags(
+        rows=len(places),
+        row=rows[order],
+        kind=np.concatenate([np.empty(0, dtype=np.int8), *kind])[order],
+        column=texts("column"), found=texts("found"), expected=texts("expected"),
+        advice=texts("advice"), void=marks("void"), out_step=marks("out_step"), out_memory=marks("out_memory"),
+        places=places,
+        wholes=tuple(wholes),
+    )  # fmt: skip
+
+
+def _spread(value: str | Texts, n: int) -> Texts:
+    if not isinstance(value, str):
+        return value
+    out = np.empty(n, dtype=object)
+    out[:] = value
+    return out
+
+
+def numbers_text(values: FloatArray, unit: str = "") -> Texts:
+    """Return numbers as text with their unit, (m,)."""
+    ending = f" {unit}" if unit else ""
+    return np.array([f"{v:.4g}{ending}" for v in values.tolist()], dtype=object)

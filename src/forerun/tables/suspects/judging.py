@@ -1,0 +1,211 @@
+"""Judging: every check on a runs table, against what physics expects, as one set of flags.
+
+The policy, by kind, is `flags.POLICY`. `cleaned` blanks what is left out, so that a row whose time
+is in doubt still teaches the memory that it measured, and no wrong figure is averaged in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import Forecasts
+from forerun.tables.jobs import Runs
+from forerun.tables.suspects.flags import Flags, Kind, Raised, Texts, joined, numbers_text
+from forerun.tables.suspects.physics import capacity_flags, floor_flags
+from forerun.tables.suspects.readings import Reading, memory_reading, sizes_of, step_readings
+from forerun.tables.suspects.repeats import (
+    AGREE,
+    accumulation_flags,
+    disagreement_flags,
+    repeat_flags,
+)
+from forerun.tables.suspects.row_problems import problem_flags
+from forerun.tables.suspects.siblings import Kin, kin_of
+from forerun.tables.suspects.units import judged
+from forerun.tables.suspects.wholes import WHOLE_SHARE
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+_TIMES = ("step_time_s", "samples_per_s", "tokens_per_s")
+
+
+def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
+    """Return what looks wrong in n runs.
+
+    Args:
+        runs: facts, as they were given.
+        forecasts: what physics expects of the same n jobs (step seconds, peak bytes, floors);
+            rows that it declines are flagged with its reason, and only against one another.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected, peak = np.log(forecasts.seconds[:, 1]), np.log(forecasts.peak_bytes[:, 1])
+        floor = np.log(forecasts.floor_seconds)
+    sizes = sizes_of(runs, expected)
+    readings = step_readings(runs, sizes)
+    times = [r for r in readings if r.column in _TIMES]
+    kin, wholes = kin_of(runs), list[str]()
+    raised = list(problem_flags(runs, forecasts))
+    found = _by_pairs(times, expected)
+    wrong = _rows(found, len(runs))
+    for reading in readings:
+        ask = _Ask(reading, times, expected, floor, kin, wrong)
+        found += _by_units(runs, ask, wholes)
+    memory = memory_reading(runs)
+    heavy: list[Raised] = []
+    if memory is not None:
+        heavy = _by_units(
+            runs, _Ask(memory, (), peak, peak * 0 - np.inf, kin, wrong & False), wholes
+        )
+    wrong = _rows(found, len(runs))
+    raised += found + heavy
+    raised += floor_flags(runs, forecasts, _column_used(times, len(runs)), wrong)
+    raised += capacity_flags(runs, _rows(heavy, len(runs)))
+    raised += disagreement_flags(times, wrong)
+    void = joined(raised, runs.table.places())
+    raised += repeat_flags(runs, ~void.teaches_step)
+    raised += accumulation_flags(runs)
+    return joined([r for r in raised if len(r.row)], runs.table.places(), wholes)
+
+
+def cleaned(runs: Runs, flags: Flags) -> Runs:
+    """Return the runs with every figure blank that a flag leaves out; rows and order stay.
+
+    Rows whose workload or device physics does not know keep their figures: they may teach whoever
+    learns by label.
+    """
+    table, named = runs.table, flags.column.astype(str)
+    changed: dict[str, NDArray[np.float64]] = {}
+    whole = flags.rows_with(flags.void & flags.out_step)
+    for column in ("step_time_s", "samples_per_s", "tokens_per_s", "epoch_time_s", "memory_gb"):
+        rows = flags.rows_with(flags.void & (named == column))
+        if column in _TIMES:
+            rows |= whole
+        if column in table and rows.any():
+            changed[column] = np.where(rows, np.nan, table.numbers(column))
+    return Runs(runs.jobs, table.with_columns(**changed)) if changed else runs
+
+
+def _rows(raised: Sequence[Raised], n: int) -> BoolArray:
+    marked = np.zeros(n, dtype=bool)
+    for one in raised:
+        marked[one.row] = True
+    return marked
+
+
+def _column_used(times: Sequence[Reading], n: int) -> Texts:
+    """Return which column tells each row's step, (n,)."""
+    used = np.full(n, "", dtype=object)
+    for reading in reversed(times):
+        used[np.isfinite(reading.log_implied)] = reading.column
+    return used
+
+
+def _by_pairs(times: Sequence[Reading], expected: FloatArray) -> list[Raised]:
+    """Return the flags of columns that another column of their row shows to be in another unit."""
+    found: list[Raised] = []
+    for reading in times:
+        for other in times:
+            gap = reading.log_implied - other.log_implied
+            nearer = np.abs(other.log_implied - expected) < np.abs(reading.log_implied - expected)
+            for guess in reading.guesses if reading is not other else ():
+                with np.errstate(invalid="ignore"):
+                    match = (np.abs(gap - guess.log_factor) < AGREE) & (np.abs(gap) > np.log(1.5))
+                row = np.flatnonzero(match & nearer & ~_rows(found, len(match)))
+                says = np.exp(other.log_implied[row])
+                found.append(
+                    Raised(
+                        Kind.UNIT, row, reading.column,
+                        numbers_text(reading.values[row], reading.unit),
+                        numbers_text(says, f"s a step, as {other.column} says"),
+                        f"it looks like {guess.unit}: {guess.advice}", void=True,
+                    )
+                )  # fmt: skip
+    return found
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """A reading with what it is judged by, columns (n,)."""
+
+    reading: Reading
+    times: Sequence[Reading]
+    expected: FloatArray
+    floor: FloatArray
+    kin: Kin
+    left: BoolArray
+
+
+def _by_units(runs: Runs, ask: _Ask, wholes: list[str]) -> list[Raised]:
+    """Return the flags of one column's units, and add what is said of the column as a whole."""
+    reading = ask.reading
+    ratio = reading.log_implied - ask.expected
+    rows = np.flatnonzero(np.isfinite(ratio) & ~ask.left)
+    if not len(rows):
+        return []
+    factors = np.stack([guess.log_factor[rows] for guess in reading.guesses])
+    # A mended value may not lie below the floor either.
+    with np.errstate(invalid="ignore"):
+        factors[reading.log_implied[rows] - factors < ask.floor[rows] - np.log(1.25)] = np.nan
+    verdicts = judged(ratio[rows], factors, reading, ask.kin.take(rows), _tied(ask)[rows])
+    found: list[Raised] = []
+    memory = reading.column == "memory_gb"
+    for g, (unit, advice) in enumerate(_units(reading)):
+        mine = np.flatnonzero(verdicts.guess == g)
+        if not len(mine):
+            continue
+        row, sure = rows[mine], verdicts.sure[mine]
+        wholes += _whole(runs, reading, unit, row, rows)
+        found.append(
+            Raised(
+                Kind.UNIT, row, reading.column, numbers_text(reading.values[row], reading.unit),
+                _near(ask, row, verdicts.centre[mine]),
+                f"it looks like {unit}: {advice}", void=sure,
+                out_step=sure & (reading.column in _TIMES), out_memory=sure & memory,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _units(reading: Reading) -> list[tuple[str, str]]:
+    """Return the unit and advice of each guess, and of the case that none explains a value."""
+    found = [(guess.unit, guess.advice) for guess in reading.guesses]
+    return [*found, ("no unit that is known", "check the figure, the workload and the batch")]
+
+
+def _near(ask: _Ask, row: NDArray[np.int64], centre: FloatArray) -> Texts:
+    """Return what was expected of the column itself, as its siblings or physics have it."""
+    reading = ask.reading
+    likely = ask.expected[row] + centre
+    off = reading.log_implied[row] - likely
+    sign = -1.0 if reading.column.endswith("per_s") else 1.0
+    value = reading.values[row] * np.exp(-sign * off)
+    return np.array([f"about {v:.3g} {reading.unit}" for v in value.tolist()], dtype=object)
+
+
+def _tied(ask: _Ask) -> BoolArray:
+    """Return which rows have another time column that agrees with this one, (n,)."""
+    tied = np.zeros(len(ask.expected), dtype=bool)
+    for other in ask.times:
+        if other is not ask.reading:
+            with np.errstate(invalid="ignore"):
+                tied |= np.abs(other.log_implied - ask.reading.log_implied) < AGREE
+    return tied
+
+
+def _whole(
+    runs: Runs, reading: Reading, unit: str, row: NDArray[np.int64], judged_rows: NDArray[np.int64]
+) -> Iterator[str]:
+    """Yield what is said of files in which nearly every row has the column in another unit."""
+    places = runs.table.places()
+    there = np.bincount(places.file[judged_rows], minlength=len(places.files))
+    ours = np.bincount(places.file[row], minlength=len(places.files))
+    for file in np.flatnonzero((ours >= WHOLE_SHARE * there) & (there >= 3)):
+        name = places.files[file] or "the table"
+        yield (
+            f"{name}: the whole column {reading.column} looks like {unit}"
+            f" ({ours[file]:,} of {there[file]:,} rows)"
+        )

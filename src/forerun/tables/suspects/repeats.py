@@ -1,0 +1,110 @@
+"""Repeats: rows of one job that disagree, columns of one row that do, and plans that do not add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.tables.jobs import Runs
+from forerun.tables.schema import COLUMNS
+from forerun.tables.suspects.flags import Kind, Raised, numbers_text
+from forerun.tables.suspects.readings import Reading
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+# Repeats on one machine differ by 1-2 %, on another of its kind by up to 6 %; rows further apart
+# than this were not the same job, whatever their columns say.
+APART = np.log(1.3)
+SPREADS = 6.0
+AGREE = np.log(1.1)
+_NOT_THE_JOB = {"family", "learning_rate", "price_usd_per_hour", "params", "gmacs", "mactivations"}
+_SAME_JOB = (
+    *(c.name for c in COLUMNS.values()
+      if c.group in ("workload", "cluster", "plan") and c.name not in _NOT_THE_JOB),
+    "note",
+)  # fmt: skip
+
+
+def repeat_flags(runs: Runs, void: BoolArray) -> Iterator[Raised]:
+    """Yield the flags of repeats that differ by more than noise; void (n,) rows are left aside.
+
+    Noise is six times the spread of the table's own repeats (and of the row's, where std_s says
+    it), and never less than `APART`. Of two rows both are flagged, of more those off the median.
+    """
+    seconds = runs.step_seconds()
+    rows = np.flatnonzero(np.isfinite(seconds) & ~void)
+    if len(rows) < 2:
+        return
+    _, group = runs.table.take(rows).groups(_SAME_JOB)
+    logs = np.log(seconds[rows])
+    order = np.lexsort((logs, group))
+    sorted_logs, counts = logs[order], np.bincount(group)
+    start = np.cumsum(counts) - counts
+    middle = (sorted_logs[start + (counts - 1) // 2] + sorted_logs[start + counts // 2]) / 2.0
+    off = np.abs(logs - middle[group])
+    several = counts[group] > 1
+    if not several.any():
+        return
+    spread = 1.4826 * float(np.median(off[several]))
+    own = runs.table.numbers("std_s")[rows] / seconds[rows]
+    limit = np.maximum(max(APART, SPREADS * spread), SPREADS * np.nan_to_num(own))
+    low, high = order[start], order[start + counts - 1]
+    reach = (logs[high] - logs[low])[group]
+    flagged = np.flatnonzero(several & (reach > limit) & (off > limit / 2))
+    farthest = np.where(logs > middle[group], low[group], high[group])[flagged]
+    row, other = rows[flagged], rows[farthest]
+    places = runs.table.places()
+    expected = [
+        f"near {seconds[o]:.4g} s, which {places.text(o)} says of the same job"
+        for o in other.tolist()
+    ]
+    yield Raised(
+        Kind.REPEATS, row, "step_time_s", numbers_text(seconds[row], "s a step"),
+        np.array(expected, dtype=object),
+        "say in a column (framework, precision, note) what differs, or drop one; both are kept",
+    )  # fmt: skip
+
+
+def disagreement_flags(readings: Sequence[Reading], flagged: BoolArray) -> Iterator[Raised]:
+    """Yield the flags of rows whose time columns imply unlike steps; flagged (n,) are left aside."""
+    for reading in readings[1:]:
+        first = readings[0]
+        gap = np.abs(reading.log_implied - first.log_implied)
+        with np.errstate(invalid="ignore"):
+            row = np.flatnonzero((gap > AGREE) & ~flagged)
+        expected = numbers_text(
+            np.exp(reading.log_implied[row]), f"s a step, which {reading.column} implies"
+        )
+        yield Raised(
+            Kind.COLUMNS, row, first.column,
+            numbers_text(np.exp(first.log_implied[row]), "s a step"), expected,
+            f"correct one of them; {first.column} is used",
+        )  # fmt: skip
+
+
+def accumulation_flags(runs: Runs) -> Iterator[Raised]:
+    """Yield the flags of accumulations that do not multiply out to the global batch."""
+    table, plans = runs.table, runs.jobs.plans
+    stated, micro = table.numbers("grad_accum"), table.numbers("micro_batch")
+    batch = table.numbers("global_batch")
+    inner = np.where(np.isnan(micro), np.nan, plans.micro_batch * plans.dp.astype(np.float64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        passes = batch / inner
+        wrong = np.where(
+            np.isnan(stated), np.abs(passes - np.round(passes)) > 1e-6, passes != stated
+        )
+    row = np.flatnonzero(wrong & np.isfinite(passes) & runs.jobs.resolved)
+    said = np.isfinite(stated[row])
+    found = np.where(
+        said, numbers_text(stated[row]), numbers_text(batch[row], "samples of global_batch")
+    )
+    expected = numbers_text(passes[row], "= global_batch / (micro_batch x dp)")
+    whole = numbers_text(inner[row], "= micro_batch x dp times a whole number")
+    yield Raised(
+        Kind.ACCUMULATION, row, np.where(said, "grad_accum", "global_batch").astype(object), found,
+        np.where(said, expected, whole).astype(object),
+        "correct one of them; the batch columns are used, not grad_accum",
+    )  # fmt: skip
