@@ -30,6 +30,7 @@ from forerun.domain.workload import Length, Workload
 
 if TYPE_CHECKING:
     from forerun.tables import Table
+    from forerun.tables.suspects import Flags
 
 PlanLike = str | Mapping[str, Any] | Plan | None
 
@@ -55,9 +56,10 @@ class Advisor:
     ) -> None:
         self._catalog_files = tuple(str(path) for path in catalog_files)
         self.predictor: Predictor = predictor_of(predictor, fitted)
+        self.flags: Flags | None = None
 
     def fit(self, *runs: str | Path | Table | Any) -> Advisor:
-        """Return a new advisor whose predictor has learned from measured runs.
+        """Return a new advisor whose predictor has learned from measured runs, less their `flags`.
 
         Args:
             *runs: runs tables: files, tables, or data frames. This advisor does not change.
@@ -65,10 +67,13 @@ class Advisor:
         Raises:
             RequestError: a table cannot be read, or its runs cannot teach the predictor.
         """
+        from forerun.advisor.learning import taught
         from forerun.advisor.models import runs_of
 
-        learned = self.predictor.fit(runs_of(runs, self.catalog))
-        return Advisor(self._catalog_files, learned)
+        learned, flags = taught(self.predictor, runs_of(runs, self.catalog))
+        advisor = Advisor(self._catalog_files, learned)
+        advisor.flags = flags
+        return advisor
 
     @cached_property
     def catalog(self) -> Catalog:

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from forerun.cli.kinds import COUNT, DOLLARS, DURATION, FILE, FROM_ZERO, PROBABILITY, WHOLE
+from forerun.cli.flagging import fitted, flags_option
+from forerun.cli.kinds import (
+    COUNT,
+    DOLLARS,
+    DURATION,
+    FILE,
+    FROM_ZERO,
+    PROBABILITY,
+    TABLES,
+    WHOLE,
+    writable,
+)
 from forerun.errors import RequestError
 from forerun.settings import Settings, load_settings
 
@@ -69,6 +80,7 @@ predictor_options = together(
         "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv [...]",
         help="Measured runs that the predictor learns from first.",
     ),
+    flags_option,
     click.option(
         "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
         help="Your own devices, machines and prices (may be repeated).",
@@ -119,8 +131,15 @@ def advisor_of(settings: Settings, options: dict[str, Any]) -> Advisor:
             )  # fmt: skip
         model = ""
     advisor = Advisor(files, settings.text("predictor"), model or None)
-    fit_files = options.pop("fit_files", ())
-    return advisor.fit(*fit_files) if fit_files else advisor
+    fit_files, flags_file = options.pop("fit_files", ()), options.pop("flags_file", None)
+    if not fit_files:
+        if flags_file is not None:
+            raise RequestError(
+                f"--flags {flags_file}", "no runs are given that could be flagged", "give --fit too"
+            )
+        return advisor
+    writable(flags_file, "writing", TABLES, (*fit_files, *files))
+    return fitted(advisor, fit_files, flags_file)
 
 
 def length_of(options: dict[str, Any]) -> Length | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
+from forerun.cli.flagging import report_runs
 from forerun.cli.kinds import FILE, NAMES, writable
 from forerun.cli.options import json_option
 from forerun.cli.screen import Screen
@@ -94,8 +95,10 @@ def evaluate(
         fitting=bool(teachers) or split.kind != "whole",
     )  # fmt: skip
     catalog = _catalog((*settings.catalog_files, *options["catalog_files"]))
+    runs_judged, runs_taught = _runs(judged, catalog, conditions), _runs(teachers, catalog)
+    report_runs((*runs_judged.values(), *runs_taught.values()))
     found = judge(
-        _runs(judged, catalog, conditions), predictors, split, _runs(teachers, catalog),
+        runs_judged, predictors, split, runs_taught,
         group_by=options["group_by"], seed=options["seed"], parts=options["folds"] or 0,
         faster_half=options["faster_half"] or (), start=start,
     )  # fmt: skip

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from forerun.cli.kinds import FILE, writable
-from forerun.cli.options import settings_of
+from forerun import wire
+from forerun.cli.flagging import fitted, flags_option
+from forerun.cli.kinds import FILE, TABLES, writable
+from forerun.cli.options import json_option, settings_of
 from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError
+
+if TYPE_CHECKING:
+    from forerun.advisor import Advisor
 
 
 @click.command(cls=SeveralFiles)
@@ -21,15 +27,26 @@ from forerun.errors import RequestError
 @click.option("--predictor", help="A name from `forerun predictors`.")
 @click.option("--out", type=FILE, required=True, metavar="MODEL.json", help="The file to write.")
 @click.option("--force", is_flag=True, help="Replace the file where there is one.")
+@flags_option
 @click.option(
     "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
     help="Your own devices, machines and prices (may be repeated).",
 )  # fmt: skip
-def fit(runs: tuple[Path, ...], out: Path, force: bool, **options: Any) -> None:
-    """Teach a predictor measured runs, and save it for `--model`."""
+@json_option
+def fit(
+    runs: tuple[Path, ...], out: Path, force: bool, flags_file: Path | None, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Teach a predictor measured runs, and save it for `--model`.
+
+    Runs that look wrong are named with file and line: figures in another unit, faster than physics
+    allows, contradictory, or of a job that cannot be read. What is beyond doubt is left out.
+    """
     settings = settings_of(options)
     tables = files_in(runs, "--runs")
-    writable(out, "writing", (".json",), (*tables, *options["catalog_files"]))
+    read = (*tables, *options["catalog_files"])
+    writable(out, "writing", (".json",), read)
+    writable(flags_file, "writing", TABLES, (*read, out))
     if out.exists() and not force:
         raise RequestError(
             f"writing {out}", "the file is there already", "name another, or give --force"
@@ -39,10 +56,26 @@ def fit(runs: tuple[Path, ...], out: Path, force: bool, **options: Any) -> None:
     from forerun.tables.files import write_whole
 
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
-    advisor = Advisor(files, settings.text("predictor")).fit(*tables)
+    advisor = Advisor(files, settings.text("predictor"))
+    advisor = fitted(advisor, tables, flags_file, aside=as_json)
     text = model_text(advisor.predictor)
     write_whole(out, lambda name: _write(name, text))
+    if as_json:
+        click.echo(wire.dumps(_json(advisor, tables, out)))
+        return
     click.echo(f"{advisor.predictor.name} fitted on {len(tables)} table(s), written to {out}")
+
+
+def _json(advisor: Advisor, tables: Sequence[Path], out: Path) -> dict[str, Any]:
+    flags = advisor.flags
+    return {
+        "schema": wire.SCHEMA,
+        "kind": "fit",
+        "predictor": advisor.predictor.name,
+        "tables": [str(path) for path in tables],
+        "out": str(out),
+        "runs": {} if flags is None else flags.as_dict(),
+    }
 
 
 def _write(name: str, text: str) -> None:

@@ -71,6 +71,8 @@ def predict(
     if table is not None:
         _check_table_request(workload, options)
         read = (table, *options["fit_files"], *options["catalog_files"])
+        if out is not None and options["flags_file"] == out:
+            raise RequestError(f"--out {out} and --flags {out}", "one file", "name two files")
         _predict_table(table, writable(out, "writing", TABLES, read), settings, as_json, options)
         return
     if out is not None:
@@ -140,7 +142,9 @@ def _predict_table(
     reasons = Counter(reason for reason in answered.texts("declined") if reason)
     count = len(answered) - sum(reasons.values())
     if as_json:
-        click.echo(wire.dumps(_table_json(answered, count, reasons, out)))
+        found = _table_json(answered, count, reasons, out)
+        runs = {} if advisor.flags is None else {"runs": advisor.flags.as_dict()}
+        click.echo(wire.dumps({**found, **runs}))
     elif out is None:
         _echo_csv(answered)
     else:

@@ -131,7 +131,8 @@ class Flags:
         where = self.places.text(int(self.row[i]))
         # Without an expected value, `found` is a sentence of its own.
         named = f"{self.column[i]} is {self.found[i]}" if self.expected[i] else str(self.found[i])
-        parts = (f"{where}: {named}", self.expected[i], self.advice[i])
+        wanted = f"expected {self.expected[i]}" if self.expected[i] else ""
+        parts = (f"{where}: {named}", wanted, self.advice[i])
         return "; ".join(str(part) for part in parts if part)
 
     def as_table(self) -> Table:
@@ -150,20 +151,16 @@ class Flags:
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts and every flag, as plain values for JSON."""
-        table = self.as_table()
-        names = list(table.columns)
-        cells = zip(*(column.tolist() for column in table.columns.values()), strict=True)
+        """Return the counts, and every flag as columns of equal length, as plain values for JSON."""
+        columns = {name: c.tolist() for name, c in self.as_table().columns.items()}
+        columns["line"] = [int(line) for line in columns["line"]]
         return {
             "rows": self.rows,
             "suspect_rows": int(self.rows_with(self.suspect).sum()),
-            "rows_left_out": int((~self.teaches_step).sum()),
+            "rows_that_teach_time": int(self.teaches_step.sum()),
             "counts": self.counts(),
             "whole_columns": list(self.wholes),
-            "flags": [
-                {**dict(zip(names, row, strict=True)), "line": int(row[names.index("line")])}
-                for row in cells
-            ],
+            "flags": columns,
         }
 
 

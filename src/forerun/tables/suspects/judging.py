@@ -55,20 +55,17 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
         ask = _Ask(reading, times, expected, floor, kin, wrong)
         found += _by_units(runs, ask, wholes)
     memory = memory_reading(runs)
-    heavy: list[Raised] = []
     if memory is not None:
-        heavy = _by_units(
-            runs, _Ask(memory, (), peak, peak * 0 - np.inf, kin, wrong & False), wholes
-        )
-    wrong = _rows(found, len(runs))
-    raised += found + heavy
-    raised += floor_flags(runs, forecasts, _column_used(times, len(runs)), wrong)
-    raised += capacity_flags(runs, _rows(heavy, len(runs)))
-    raised += disagreement_flags(times, wrong)
-    void = joined(raised, runs.table.places())
-    raised += repeat_flags(runs, ~void.teaches_step)
+        unbound = np.full(len(runs), -np.inf)
+        found += _by_units(runs, _Ask(memory, (), peak, unbound, kin, wrong & False), wholes)
+    raised += found
+    raised += disagreement_flags(times, _rows(found, len(runs)))
+    places = runs.table.places()
+    clean = cleaned(runs, joined(raised, places))
+    raised += [*floor_flags(clean, forecasts, _column_used(clean)), *capacity_flags(clean)]
+    raised += repeat_flags(cleaned(runs, joined(raised, places)))
     raised += accumulation_flags(runs)
-    return joined([r for r in raised if len(r.row)], runs.table.places(), wholes)
+    return joined(raised, places, wholes)
 
 
 def cleaned(runs: Runs, flags: Flags) -> Runs:
@@ -96,11 +93,11 @@ def _rows(raised: Sequence[Raised], n: int) -> BoolArray:
     return marked
 
 
-def _column_used(times: Sequence[Reading], n: int) -> Texts:
+def _column_used(runs: Runs) -> Texts:
     """Return which column tells each row's step, (n,)."""
-    used = np.full(n, "", dtype=object)
-    for reading in reversed(times):
-        used[np.isfinite(reading.log_implied)] = reading.column
+    used = np.full(len(runs), "", dtype=object)
+    for column in reversed(_TIMES):
+        used[np.isfinite(runs.table.numbers(column))] = column
     return used
 
 

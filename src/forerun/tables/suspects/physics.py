@@ -12,25 +12,21 @@ from forerun.tables.jobs import Runs
 from forerun.tables.suspects.flags import Kind, Raised, Texts, numbers_text
 
 FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 # Clocks and data sheets are rounded: so much less than the bound is no contradiction.
 SLACK = 0.02
 _WIDE = ("fp64", "fp32", "tf32")
 
 
-def floor_flags(
-    runs: Runs, forecasts: Forecasts, column: Texts, known: BoolArray
-) -> Iterator[Raised]:
+def floor_flags(runs: Runs, forecasts: Forecasts, column: Texts) -> Iterator[Raised]:
     """Yield the flags of steps below their floor.
 
     Args:
-        runs, forecasts: n rows each.
+        runs, forecasts: n rows each; figures that are already left out are blank.
         column: (n,) which column tells each row's step.
-        known: (n,) rows whose units are already flagged.
     """
     seconds, floor = runs.step_seconds(), forecasts.floor_seconds
     with np.errstate(invalid="ignore"):
-        below = (seconds < floor * (1.0 - SLACK)) & ~known & forecasts.answered
+        below = (seconds < floor * (1.0 - SLACK)) & forecasts.answered
     row = np.flatnonzero(below)
     if not len(row):
         return
@@ -72,13 +68,13 @@ def _gain(peak_flops: object, name: str) -> float:
     return max(rates.get("fp16", 0.0), rates.get("bf16", 0.0)) / wide if wide else 1.0
 
 
-def capacity_flags(runs: Runs, known: BoolArray) -> Iterator[Raised]:
-    """Yield the flags of peaks beyond the device's memory; known (n,) are flagged by their unit."""
+def capacity_flags(runs: Runs) -> Iterator[Raised]:
+    """Yield the flags of peaks beyond the device's memory."""
     jobs, found = runs.jobs, runs.table.numbers("memory_gb")
     limits = np.array([c.device.memory_bytes for c in jobs.clusters] + [np.nan])
     limit = limits[jobs.cluster_index] / 1e9
     with np.errstate(invalid="ignore"):
-        row = np.flatnonzero((found > limit * (1.0 + SLACK)) & ~known & (limit > 0))
+        row = np.flatnonzero((found > limit * (1.0 + SLACK)) & (limit > 0))
     if len(row):
         yield Raised(
             Kind.CAPACITY, row, "memory_gb", numbers_text(found[row], "GB"),

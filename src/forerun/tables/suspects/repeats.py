@@ -11,6 +11,7 @@ from forerun.tables.jobs import Runs
 from forerun.tables.schema import COLUMNS
 from forerun.tables.suspects.flags import Kind, Raised, numbers_text
 from forerun.tables.suspects.readings import Reading
+from forerun.tables.table import Table
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -18,7 +19,8 @@ BoolArray = NDArray[np.bool_]
 # Repeats on one machine differ by 1-2 %, on another of its kind by up to 6 %; rows further apart
 # than this were not the same job, whatever their columns say.
 APART = np.log(1.3)
-SPREADS = 6.0
+SPREADS, MOST = 6.0, np.log(2.0)
+_ENOUGH = 20  # repeated rows, before their spread is taken for the table's noise
 AGREE = np.log(1.1)
 _NOT_THE_JOB = {"family", "learning_rate", "price_usd_per_hour", "params", "gmacs", "mactivations"}
 _SAME_JOB = (
@@ -28,17 +30,19 @@ _SAME_JOB = (
 )  # fmt: skip
 
 
-def repeat_flags(runs: Runs, void: BoolArray) -> Iterator[Raised]:
-    """Yield the flags of repeats that differ by more than noise; void (n,) rows are left aside.
+def repeat_flags(runs: Runs) -> Iterator[Raised]:
+    """Yield the flags of repeats that differ by more than noise; blank steps are left aside.
 
-    Noise is six times the spread of the table's own repeats (and of the row's, where std_s says
-    it), and never less than `APART`. Of two rows both are flagged, of more those off the median.
+    Noise is six times the spread of the table's own repeats, between `APART` and `MOST`, and six
+    times the row's own where std_s says it. Of two rows both are flagged, of more those off the
+    median.
     """
     seconds = runs.step_seconds()
-    rows = np.flatnonzero(np.isfinite(seconds) & ~void)
+    rows = np.flatnonzero(np.isfinite(seconds))
     if len(rows) < 2:
         return
-    _, group = runs.table.take(rows).groups(_SAME_JOB)
+    part = runs.table.take(rows)
+    _, group = part.groups([name for name in _SAME_JOB if _varies(part, name)])
     logs = np.log(seconds[rows])
     order = np.lexsort((logs, group))
     sorted_logs, counts = logs[order], np.bincount(group)
@@ -48,9 +52,10 @@ def repeat_flags(runs: Runs, void: BoolArray) -> Iterator[Raised]:
     several = counts[group] > 1
     if not several.any():
         return
-    spread = 1.4826 * float(np.median(off[several]))
+    usual = 1.4826 * float(np.median(off[several])) if several.sum() >= _ENOUGH else 0.0
     own = runs.table.numbers("std_s")[rows] / seconds[rows]
-    limit = np.maximum(max(APART, SPREADS * spread), SPREADS * np.nan_to_num(own))
+    noise = min(max(APART, SPREADS * usual), MOST)
+    limit = np.maximum(noise, SPREADS * np.nan_to_num(own))
     low, high = order[start], order[start + counts - 1]
     reach = (logs[high] - logs[low])[group]
     flagged = np.flatnonzero(several & (reach > limit) & (off > limit / 2))
@@ -66,6 +71,12 @@ def repeat_flags(runs: Runs, void: BoolArray) -> Iterator[Raised]:
         np.array(expected, dtype=object),
         "say in a column (framework, precision, note) what differs, or drop one; both are kept",
     )  # fmt: skip
+
+
+def _varies(table: Table, name: str) -> bool:
+    """Return whether a column tells rows apart: most do not, and sorting them would cost."""
+    column = table.columns.get(name)
+    return column is not None and bool((column != column[0]).any())
 
 
 def disagreement_flags(readings: Sequence[Reading], flagged: BoolArray) -> Iterator[Raised]:

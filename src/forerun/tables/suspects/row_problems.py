@@ -43,7 +43,7 @@ def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Raised]:
     silent = jobs.resolved & ~forecasts.answered
     yield _reasons(Kind.WORKLOAD, forecasts.declined, silent, "workload")
     yield from _statuses(runs)
-    yield from _figures(runs)
+    yield from _figures(runs, unread)
 
 
 def _reasons(kind: Kind, reasons: Texts, rows: BoolArray, column: str) -> Raised:
@@ -92,10 +92,10 @@ def _statuses(runs: Runs) -> Iterator[Raised]:
         yield Raised(Kind.ENDED, ended, "status", said, "", advice, out_step=True)
 
 
-def _figures(runs: Runs) -> Iterator[Raised]:
+def _figures(runs: Runs, unread: BoolArray) -> Iterator[Raised]:
     ok = runs.status == "ok"
     table = runs.table
-    wrong = np.zeros(len(runs), dtype=bool)
+    wrong = unread.copy()
     for column in _POSITIVE:
         values = table.numbers(column)
         bad = ok & ~np.isnan(values) & ~((values > 0) & np.isfinite(values))
