@@ -209,6 +209,7 @@ class Constants:
     fragmentation: float = 0.08
     decode_seconds_per_byte: float = 2e-8
     sigma_residual: float = 0.10
+    sigma_setting: float = 0.10
     sigma_workload: float = 0.08
     sigma_device: float = 0.18
     sigma_framework: float = 0.18

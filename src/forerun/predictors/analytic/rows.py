@@ -153,7 +153,26 @@ def taught(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     """Return how well runs have taught the constants that each row hangs on, columns (n,)."""
     work = [taught_workload(w, constants) for w in jobs.workloads]
     node = [taught_cluster(c, constants) for c in jobs.clusters]
-    return {**_spread(work, jobs.workload_index), **_spread(node, jobs.cluster_index)}
+    found = {**_spread(work, jobs.workload_index), **_spread(node, jobs.cluster_index)}
+    return {**found, "setting_taught": _taught_settings(jobs, constants)}
+
+
+def _taught_settings(jobs: Jobs, constants: Constants) -> FloatArray:
+    """Return how well runs of each row's own setting have taught the constants, (n,).
+
+    A job without a label is asked where the last runs were measured.
+    """
+    if jobs.labels is None:
+        return np.full(len(jobs), constants.taught_share("setting", ""))
+    names, position = np.unique(settings_of(jobs).astype(str), return_inverse=True)
+    return np.array([constants.taught_share("setting", str(name)) for name in names])[position]
+
+
+def settings_of(jobs: Jobs) -> NDArray[np.object_]:
+    """Return where each row was measured, (n,): the label `source`, "" where there is none."""
+    if jobs.labels is None:
+        return np.full(len(jobs), "", dtype=object)
+    return jobs.labels.texts("source")
 
 
 def _remember(kept: dict[Any, Any], kind: Hashable, owner: object, make: Any, *args: Any) -> Any:

@@ -48,6 +48,7 @@ def exposures(
     loose = (1.0 - work["detailed"]) + work["unknown_share"]
     return {
         "residual": np.ones(len(rows)),
+        "setting": (1.0 - known["setting_taught"]) ** 2,
         # What n runs leave of a spread falls with n, so its square is what counts here.
         "workload": (1.0 - workload) ** 2,
         "device": (1.0 - device) ** 2,

@@ -13,6 +13,7 @@ from forerun.predictors.analytic.calibration.learned import Learned, learned_fro
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.calibration.spread import with_spread
 from forerun.predictors.analytic.constants import Constants, framework_key
+from forerun.predictors.analytic.rows import settings_of
 from forerun.tables import Jobs, Runs
 
 
@@ -40,6 +41,10 @@ def calibrated(
     return with_spread(fitted, fit), learned
 
 
+# Runs of one's own setting, as many as they are, say what is peculiar to it.
+OWN_SETTING = 1e3
+
+
 def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
     """Return what the runs spoke of, added to what was known: kinds and names with their counts."""
     seen: defaultdict[str, float] = defaultdict(float)
@@ -56,6 +61,9 @@ def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
         if cluster.devices > 1:
             link = cluster.inter if cluster.nodes > 1 else cluster.intra
             seen[f"link:{link.kind}"] += runs
+    for setting in np.unique(settings_of(jobs).astype(str)):
+        # A later question without a label is asked where these runs were measured.
+        seen[f"setting:{setting}"] = seen["setting:"] = OWN_SETTING
     most = max(float(jobs.clusters[c].devices) for c in np.unique(jobs.cluster_index))
     before = dict(constants.taught)
     result = {name: before.get(name, 0.0) + count for name, count in seen.items()}

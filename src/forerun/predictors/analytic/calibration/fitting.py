@@ -22,7 +22,7 @@ from forerun.predictors.analytic.calibration.parameters import (
     parameters_for,
 )
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out
+from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, settings_of
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.tables import Jobs, Runs
 
@@ -30,7 +30,6 @@ FloatArray = NDArray[np.float64]
 STEP = 0.02
 MAX_ROUNDS = 6
 MAX_ROWS = 1500
-MAX_PAIRS = 1500
 # n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
 # their clock, host and mistakes are the same.
 SHARED_POWER = 0.25
@@ -39,6 +38,7 @@ SAME_SLOPES = 0.15  # a shorter step leaves the slopes as they were
 DEGREES = 4.0  # of freedom of the Student-t errors
 SMALLEST_SCALE = 0.01  # nobody's clock repeats better
 DRIFT = 0.4
+SETTING_SD = 0.12
 PRIOR_SCALE, PRIOR_COUNT = 0.10, 3.0
 
 
@@ -46,16 +46,17 @@ PRIOR_SCALE, PRIOR_COUNT = 0.10, 3.0
 class Fit:
     """A finished fit: p parameters with their posterior, and the spread of what is left.
 
-    theta, sd: (p,) log multipliers and posterior standard deviations; covariance (p, p).
-    scale: log standard deviation of a run about its forecast. jobs: the n runs that taught, layout
-    the same laid out. residual: log measured over forecast at the optimum, (n,), slopes: what each parameter does
-    to the log forecasts, (n, p), weight: what each run counted for, (n,).
+    theta, sd: (p,) log multipliers and posterior standard deviations; covariance (p + s, p + s)
+    with the shifts of s settings after the parameters.
+    scale: log standard deviation of each run about its forecast, (n,). jobs: the n runs that taught, layout
+    the same laid out. residual: log measured over forecast at the optimum, (n,), slopes: what each parameter
+    and shift does to the log forecasts, (n, p + s), weight: what each run counted for, (n,).
     """
 
     parameters: tuple[Parameter, ...]
     theta: FloatArray
     covariance: FloatArray
-    scale: float
+    scale: FloatArray
     jobs: Jobs
     layout: Layout
     residual: FloatArray
@@ -64,17 +65,19 @@ class Fit:
 
     @property
     def sd(self) -> FloatArray:
-        """Posterior standard deviations, (p,)."""
-        return np.asarray(np.sqrt(np.maximum(np.diag(self.covariance), 0.0)))
+        """Posterior standard deviations of the parameters, (p,)."""
+        variance = np.diag(self.covariance)[: len(self.parameters)]
+        return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
 
 
-def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Fit:
+def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int = MAX_ROWS) -> Fit:
     """Return the fit of the constants to runs with a measured step.
 
     Args:
         constants: the priors.
         runs: facts, each with a measured step and a job that physics can speak of.
         kept: see `rows.lay_out`.
+        most: use no more runs than this, thinned evenly.
 
     Raises:
         RequestError: there is no such run.
@@ -85,30 +88,44 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Fit:
             "no run has a measured step that physics can speak of",
             "give runs with step_time_s or samples_per_s, status ok, of known workloads",
         )
-    usable = thinned(np.arange(len(runs)), runs.jobs)
+    usable = thinned(np.arange(len(runs)), runs.jobs, most)
     jobs = runs.jobs.take(usable)
     target = np.log(runs.step_seconds()[usable])
     parameters = parameters_for(jobs)
     own = owners(parameters, jobs)
     layout, fastest = lay_out(jobs, constants, kept), fastest_rates(jobs)
+    setting = np.unique(settings_of(jobs).astype(str), return_inverse=True)[1]
+    offsets, p = setting_offsets(setting), len(parameters)
 
     def forecast(theta: FloatArray) -> FloatArray:
-        trial = moved(constants, parameters, theta)
-        return np.asarray(np.log(step_and_floor(layout.rows(trial), fastest, trial)[1]))
+        trial = moved(constants, parameters, theta[:p])
+        middle = step_and_floor(layout.rows(trial), fastest, trial)[1]
+        return np.asarray(np.log(middle) + offsets @ theta[p:])
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
-        return _jacobian(forecast, parameters, own, theta, now)
+        return np.hstack([_jacobian(forecast, parameters, own, theta, now), offsets])
 
-    prior = 1.0 / _prior_sd(parameters, constants) ** 2
+    sd = np.r_[_prior_sd(parameters, constants), np.full(offsets.shape[1], SETTING_SD)]
+    prior = 1.0 / sd**2
     shared = _shared_weight(jobs)
-    theta, slopes, scale = _gauss_newton(forecast, jacobian, target, shared, prior)
+    theta, slopes, scale = _gauss_newton(forecast, jacobian, target, shared, setting, prior)
     residual = target - forecast(theta)
     weight = _weights(residual, shared, scale)
     covariance = np.asarray(np.linalg.inv((slopes.T * weight) @ slopes + np.diag(prior)))
     # What is left of the way to the optimum, by the slopes: leaving runs out starts from there.
     rest = covariance @ (slopes.T @ (weight * residual) - prior * theta)
     residual = residual - slopes @ rest
-    return Fit(parameters, theta, covariance, scale, jobs, layout, residual, slopes, weight)
+    return Fit(parameters, theta[:p], covariance, scale, jobs, layout, residual, slopes, weight)
+
+
+def setting_offsets(setting: NDArray[np.int64]) -> FloatArray:
+    """Return which of several settings each row belongs to, (n, settings); none where one is all.
+
+    Whoever measured has hosts, builds and habits of their own, which shift all of their runs. A
+    shift is worked out for each and thrown away, so that constants do not take it up.
+    """
+    count = int(setting.max()) + 1
+    return np.zeros((len(setting), 0)) if count < 2 else np.eye(count)[setting]
 
 
 def _prior_sd(parameters: Sequence[Parameter], constants: Constants) -> FloatArray:
@@ -129,19 +146,19 @@ def _shared_weight(jobs: Jobs) -> FloatArray:
     return np.asarray(counts[inverse] ** -SHARED_POWER)
 
 
-def thinned(rows: NDArray[np.int64], jobs: Jobs) -> NDArray[np.int64]:
-    """Return at most `MAX_ROWS` of the rows, (m,): turn by turn from every (workload, cluster).
+def thinned(rows: NDArray[np.int64], jobs: Jobs, most: int = MAX_ROWS) -> NDArray[np.int64]:
+    """Return at most `most` of the rows, (m,): turn by turn from every (workload, cluster).
 
-    More rows of what has been seen, and more than `MAX_PAIRS` of these, add hours and little else.
+    More rows of what has been seen, and more of these than `most`, add hours and little else.
     """
     rng = np.random.default_rng(0)
     part = jobs.take(rows)
     pair = part.workload_index.astype(np.int64) * len(jobs.clusters) + part.cluster_index
     pairs = np.unique(pair)
-    if len(pairs) > MAX_PAIRS:
-        keep = np.isin(pair, rng.choice(pairs, MAX_PAIRS, replace=False))
+    if len(pairs) > most:
+        keep = np.isin(pair, rng.choice(pairs, most, replace=False))
         rows, pair = rows[keep], pair[keep]
-    if len(rows) <= MAX_ROWS:
+    if len(rows) <= most:
         return rows
     shuffled = rng.permutation(len(rows))
     order = shuffled[np.argsort(pair[shuffled], kind="stable")]
@@ -156,12 +173,13 @@ def _gauss_newton(
     jacobian: Callable[[FloatArray, FloatArray], FloatArray],
     target: FloatArray,
     shared: FloatArray,
+    setting: NDArray[np.int64],
     prior: FloatArray,
-) -> tuple[FloatArray, FloatArray, float]:
-    """Return (theta (p,), slopes (n, p) beside it, residual scale)."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return (theta (p,), slopes (n, p) beside it, residual scales (n,))."""
     theta = np.zeros(len(prior))
     now = forecast(theta)
-    scale = _scale(target - now, shared, first=True)
+    scale = _scale(target - now, shared, setting, first=True)
     slopes = np.zeros((len(target), len(prior)))
     far = True
     for _ in range(MAX_ROUNDS):
@@ -175,7 +193,7 @@ def _gauss_newton(
         theta, now = _line_search(
             forecast, target, shared, prior, theta, np.clip(step, -0.7, 0.7), scale, now
         )
-        scale = _scale(target - now, shared)
+        scale = _scale(target - now, shared, setting)
         went = float(np.abs(theta - before).max())
         if went < SETTLED:
             break
@@ -183,7 +201,7 @@ def _gauss_newton(
     return theta, slopes, scale
 
 
-def _weights(residual: FloatArray, shared: FloatArray, scale: float) -> FloatArray:
+def _weights(residual: FloatArray, shared: FloatArray, scale: FloatArray) -> FloatArray:
     """Return what each run counts for, (n,): less the farther off it is."""
     return shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
 
@@ -195,7 +213,7 @@ def _line_search(
     prior: FloatArray,
     theta: FloatArray,
     step: FloatArray,
-    scale: float,
+    scale: FloatArray,
     now: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the first of ever smaller steps that lowers the cost, or the place where one is."""
@@ -209,8 +227,9 @@ def _line_search(
 
 
 def _cost(
-    residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray, scale: float
-) -> float:
+    residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray,
+    scale: FloatArray,
+) -> float:  # fmt: skip
     """Negative log posterior but for a constant."""
     tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
     return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
@@ -227,9 +246,9 @@ def _jacobian(
 
     own: see `parameters.owners`; such families are asked once, all their members together.
     """
-    columns = np.zeros((len(now), len(theta)))
+    columns, rest = np.zeros((len(now), len(parameters))), len(theta) - len(parameters)
     for family, position in own.items():
-        ours = np.array([p.family == family for p in parameters])
+        ours = np.array([p.family == family for p in parameters] + [False] * rest)
         slope = (forecast(theta + STEP * ours) - now) / STEP
         rows = np.flatnonzero(position >= 0)
         columns[rows, position[rows]] = slope[rows]
@@ -242,10 +261,19 @@ def _jacobian(
     return columns
 
 
-def _scale(residual: FloatArray, shared: FloatArray, first: bool = False) -> float:
-    """Return the robust residual scale, shrunk to its prior where rows are few."""
+def _scale(
+    residual: FloatArray, shared: FloatArray, setting: NDArray[np.int64], first: bool = False
+) -> FloatArray:
+    """Return each row's robust residual scale, (n,): its setting's, drawn to a prior where few.
+
+    One laboratory repeats to a percent, another shares its network with strangers.
+    """
     middle = float(np.median(residual)) if first else 0.0
-    spread = 1.4826 * float(np.median(np.abs(residual - middle)))
-    count = float(shared.sum())
-    pooled = (count * spread**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
-    return max(float(np.sqrt(pooled)), SMALLEST_SCALE)
+    scales = np.empty(int(setting.max()) + 1)
+    for i in range(len(scales)):
+        ours = setting == i
+        spread = 1.4826 * float(np.median(np.abs(residual[ours] - middle)))
+        count = float(shared[ours].sum())
+        pooled = (count * spread**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
+        scales[i] = max(float(np.sqrt(pooled)), SMALLEST_SCALE)
+    return scales[setting]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from forerun.domain.quantiles import Z95
 from forerun.predictors.analytic.calibration.fitting import Fit
 from forerun.predictors.analytic.constants import Constants, framework_key
-from forerun.predictors.analytic.rows import fastest_rates, taught
+from forerun.predictors.analytic.rows import fastest_rates, settings_of, taught
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import exposures
 
@@ -117,6 +117,7 @@ def _splits(fit: Fit) -> dict[str, list[IntArray]]:
         "workload": jobs.per_workload("name"),
         "device": jobs.per_cluster("device.id"),
         "framework": np.array([framework_key(str(f)) for f in jobs.per_workload("framework")]),
+        "setting": settings_of(jobs).astype(str),
     }
     splits = {"run": _chunks(np.arange(len(jobs)))}
     for name, label in labels.items():
