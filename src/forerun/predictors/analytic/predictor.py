@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import Forecasts, fit_probability, is_none
 from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
-from forerun.predictors.analytic.calibration import Learned, calibrated
+from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated
 from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.memory import peak_bytes
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
@@ -44,17 +44,25 @@ class AnalyticPredictor:
         self.learned = learned
         self._kept: dict[Any, Any] = {}
 
-    def fit(self, runs: Runs) -> AnalyticPredictor:
+    @staticmethod
+    def shipped() -> AnalyticPredictor:
+        """Return the predictor with the constants that published runs have taught."""
+        from forerun.predictors.analytic.shipped import shipped_constants
+
+        return AnalyticPredictor(*shipped_constants())
+
+    def fit(self, runs: Runs, most: int = MAX_ROWS) -> AnalyticPredictor:
         """Return a predictor whose constants follow the runs; this one does not change.
 
-        See `calibration`: constants that the runs do not identify stay at their priors.
+        See `calibration`: constants that the runs do not identify stay at their priors. No more
+        than `most` runs are used, drawn evenly from workloads and clusters.
 
         Raises:
             RequestError: no run has both a measured step and a forecast.
         """
         jobs = runs.jobs
         usable = np.flatnonzero(is_none(_reasons(jobs)) & np.isfinite(runs.step_seconds()))
-        constants, learned = calibrated(self.constants, runs.take(usable), self._kept)
+        constants, learned = calibrated(self.constants, runs.take(usable), self._kept, most)
         before = {entry.name: entry for entry in self.learned}
         now = {entry.name: entry for entry in learned}
         return AnalyticPredictor(constants, tuple({**before, **now}.values()))

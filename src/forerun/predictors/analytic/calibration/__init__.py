@@ -1,7 +1,7 @@
 """Calibration: the constants that runs identify, by robust maximum a posteriori."""
 
 from forerun.predictors.analytic.calibration.applying import calibrated
-from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
+from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, Fit, fit_runs
 from forerun.predictors.analytic.calibration.learned import Learned, learned_from
 
-__all__ = ["Fit", "Learned", "calibrated", "fit_runs", "learned_from"]
+__all__ = ["MAX_ROWS", "Fit", "Learned", "calibrated", "fit_runs", "learned_from"]

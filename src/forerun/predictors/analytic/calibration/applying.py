@@ -18,7 +18,7 @@ from forerun.tables import Jobs, Runs
 
 
 def calibrated(
-    constants: Constants, runs: Runs, kept: dict[Any, Any]
+    constants: Constants, runs: Runs, kept: dict[Any, Any], most: int
 ) -> tuple[Constants, tuple[Learned, ...]]:
     """Return constants fitted to runs, with the spread that remains, and what was learned.
 
@@ -26,11 +26,12 @@ def calibrated(
         constants: the priors.
         runs: facts, each with a measured step and a job that physics can speak of.
         kept: see `rows.lay_out`.
+        most: use no more runs than this.
 
     Raises:
         RequestError: there is no such run.
     """
-    fit = fit_runs(constants, runs, kept)
+    fit = fit_runs(constants, runs, kept, most)
     learned = learned_from(constants, fit)
     found = {entry.name: entry.log_sd for entry in learned if entry.identified}
     fitted = replace(
