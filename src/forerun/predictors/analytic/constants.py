@@ -67,15 +67,32 @@ HALF_TAUGHT = 1.5
 
 @dataclass(frozen=True)
 class Framework:
-    """How a training framework spends time beside the device's own work.
+    """How a training framework spends time and memory beside the device's own work and tensors.
 
     Attributes:
         host_seconds: of host work for each kernel it launches (Python and dispatch).
         step_seconds: fixed cost of a step.
         grad_bytes: bytes of a gradient as it is reduced and kept, for 16-bit transformers.
         fusion: share of element-wise traffic that remains after its own fusions.
-        context_bytes: device memory that it takes beside tensors.
+        context_bytes: device memory that its runtime takes beside the allocator.
         compute, bandwidth: its rates over those of its device's constants.
+        states_share: weights, gradients and optimizer states over what their types say.
+        wide_weights: 1 where shards of ZeRO-3 are the fp32 masters (FSDP), 0 where 16-bit weights
+            stand beside masters.
+        bucket_copies: of all gradients, in buckets for their reduction, below ZeRO-2.
+        unfused: 1 where a gate's activation and its product are two operations, each with its kept
+            inputs.
+        kept_share: activations kept for backward over what the graph's operations need;
+            chosen_share: the same of what selective recomputation keeps (both of transformers).
+        logits_share: of logits and their gradients over what their types say.
+        whole_inputs: of layers that sequence parallelism gathers, held at once; inputs_ahead: more
+            of them where no pipeline makes the host wait for its device.
+        counts_head: 1 where layers are dealt to stages with the head counted as work.
+        fills_pipeline: 1 where a schedule refuses fewer micro-batches than stages less one.
+        workspace_bytes: of matrix libraries, inside the allocator.
+        usable_share: of the stated memory of a GPU that can be filled before allocation fails.
+        sigma_memory: log standard deviation of a peak; sigma_fits: of a peak against what a device
+            can hold.
     """
 
     host_seconds: float = 16e-6
@@ -85,25 +102,53 @@ class Framework:
     context_bytes: float = 1.5e9
     compute: float = 1.0
     bandwidth: float = 1.0
+    states_share: float = 1.0
+    wide_weights: float = 0.0
+    bucket_copies: float = 0.0
+    unfused: float = 0.5
+    kept_share: float = 1.0
+    chosen_share: float = 1.0
+    logits_share: float = 1.0
+    whole_inputs: float = 2.0
+    inputs_ahead: float = 0.0
+    counts_head: float = 0.0
+    fills_pipeline: float = 0.0
+    workspace_bytes: float = 0.3e9
+    usable_share: float = 1.02
+    sigma_memory: float = 0.16
+    sigma_fits: float = 0.16
 
 
 # PyTorch spends 32 us of CPU time for an operation's forward and backward kernels together, and
 # about 7 ms a step; TensorFlow 2.5 35-120 us an operation; compiled graphs launch from the device.
 # Megatron and nanotron were found to spend about 3.2 ms of host time a transformer layer, forward
 # and backward, which is some 100 us for each of the 30 kernels that a layer's graph states.
+# Memory. Without fusions a gated layer keeps the gate's activation too, and rotated queries and
+# keys beside the unrotated. Eager losses make fp32 logits, their log-softmax and both gradients,
+# 12-14 bytes a logit where 8 are counted, compiled ones 10, fused ones that write gradients over
+# the logits 4-6. DistributedDataParallel keeps gradients and buckets of them; nanotron 16-bit
+# buckets beside fp32 accumulators, and many communicators beside the allocator. torchtitan's
+# selective recomputation does every second product again: 6.75 h of 9.5 h elements are kept.
+# Data sheets say GB where cards hold GiB, 7 % more; firmware and the allocator's last blocks
+# take most of it back.
 FRAMEWORKS: Mapping[str, Framework] = {
     "": Framework(host_seconds=12e-6),
-    "pytorch": Framework(host_seconds=15e-6, step_seconds=7e-3, fusion=1.0),
-    "megatron": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9),
-    "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9),
-    "nanotron": Framework(host_seconds=100e-6, context_bytes=2e9),
-    "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9),
-    "composer": Framework(host_seconds=14e-6, grad_bytes=2.0, context_bytes=2e9),
+    "pytorch": Framework(host_seconds=15e-6, step_seconds=7e-3, fusion=1.0, wide_weights=1.0,
+                         bucket_copies=1.0, unfused=1.0, kept_share=1.1, logits_share=1.5),
+    "megatron": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0),
+    "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9, unfused=0.0),
+    "nanotron": Framework(host_seconds=100e-6, context_bytes=5e9, bucket_copies=0.5, unfused=1.0,
+                          kept_share=1.1, inputs_ahead=40.0, counts_head=1.0, fills_pipeline=1.0),
+    "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9, wide_weights=1.0,
+                            unfused=0.0, chosen_share=0.7, logits_share=1.25),
+    "composer": Framework(host_seconds=14e-6, grad_bytes=2.0, context_bytes=2e9, wide_weights=1.0,
+                          unfused=1.0, logits_share=0.6),
     "tensorflow": Framework(host_seconds=20e-6, step_seconds=10e-3),
-    "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6),
+    "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6, wide_weights=1.0,
+                     unfused=0.0),
     "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),
     "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8),
-}
+}  # fmt: skip
 # Which frameworks spend host and device time alike: a new one borrows from its kind.
 FRAMEWORK_KINDS: Mapping[str, str] = {
     "pytorch": "eager", "megatron": "eager", "nanotron": "eager", "composer": "eager",
@@ -153,7 +198,7 @@ class Constants:
         straggler_share: step time lost for each doubling of nodes.
         dataparallel_contention: host serialisation of one-process data parallelism, a device.
         server_power: p of the norm joining parameter servers and workers.
-        usable_share: part of device memory that can be filled before allocation fails.
+        usable_host: share of a host's memory that a job on its CPU can fill.
         fragmentation: share of activations lost to the allocator.
         decode_seconds_per_byte: host time to read and decode input, one core.
         sigma_*: log standard deviations by cause, see `uncertainty.exposures`; tail_low, tail_high:
@@ -205,8 +250,8 @@ class Constants:
     )
     dataparallel_contention: float = 0.12
     server_power: float = 4.0
-    usable_share: float = 0.97
-    fragmentation: float = 0.08
+    usable_host: float = 0.95
+    fragmentation: float = 0.05
     decode_seconds_per_byte: float = 2e-8
     sigma_residual: float = 0.10
     sigma_setting: float = 0.10
@@ -223,9 +268,9 @@ class Constants:
     sigma_scale: float = 0.03
     tail_low: float = 1.0
     tail_high: float = 1.0
-    sigma_memory: float = 0.16
     sigma_memory_pipeline: float = 0.05
     settled: Mapping[str, float] = field(default_factory=dict)
+    sigma_memory_scale: float = 0.03
     taught: Mapping[str, float] = field(default_factory=dict)
 
     def framework(self, label: str) -> Framework:

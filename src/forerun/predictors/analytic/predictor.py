@@ -10,15 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.forecast import Forecasts, fit_probability, is_none
+from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
-from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated
+from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
 from forerun.predictors.analytic.constants import Constants, Framework
-from forerun.predictors.analytic.memory import peak_bytes
+from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
+from forerun.predictors.analytic.schedules import schedule_problems
 from forerun.predictors.analytic.step import step_and_floor
-from forerun.predictors.analytic.uncertainty import distance, exposures, memory_sigma, step_sigma
+from forerun.predictors.analytic.uncertainty import (
+    distance,
+    exposures,
+    fits,
+    memory_sigma,
+    step_sigma,
+)
 from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
@@ -60,16 +67,17 @@ class AnalyticPredictor:
         Raises:
             RequestError: no run has both a measured step and a forecast.
         """
-        jobs = runs.jobs
-        usable = np.flatnonzero(is_none(_reasons(jobs)) & np.isfinite(runs.step_seconds()))
-        constants, learned = calibrated(self.constants, runs.take(usable), self._kept, most)
+        told = runs.take(np.flatnonzero(is_none(self._refusals(runs.jobs))))
+        memory = fit_memory(self.constants, told, self._kept)
+        timed = told.take(np.flatnonzero(np.isfinite(told.step_seconds())))
+        constants, learned = calibrated(memory.applied(self.constants), timed, self._kept, most)
         before = {entry.name: entry for entry in self.learned}
         now = {entry.name: entry for entry in learned}
         return AnalyticPredictor(constants, tuple({**before, **now}.values()))
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
-        return list(_reasons(jobs))
+        return list(self._refusals(jobs))
 
     def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
         """Return step seconds and peak bytes for n jobs.
@@ -78,18 +86,23 @@ class AnalyticPredictor:
             jobs: the questions; rows that are declined carry their reason and NaN.
             detail: also return the parts of step and peak.
         """
-        declined = _reasons(jobs)
+        declined = self._refusals(jobs)
         ok = is_none(declined)
         if ok.all() and len(ok):
             return replace(self._predict_resolved(jobs, detail), declined=declined)
         result = Forecasts.blank(len(jobs), self.name)
         rows = np.flatnonzero(ok)
         result.declined[:] = declined
-        result.fit_probability[~ok] = np.where(_impossible(jobs)[~ok], 0.0, np.nan)
+        impossible = _impossible(jobs) | ~is_none(schedule_problems(jobs, self.constants))
+        result.fit_probability[~ok] = np.where(impossible[~ok], 0.0, np.nan)
         if not len(rows):
             return result
         part = self._predict_resolved(jobs.take(rows), detail)
         return _scatter(result, part, rows)
+
+    def _refusals(self, jobs: Jobs) -> NDArray[np.object_]:
+        reasons, refused = _reasons(jobs), schedule_problems(jobs, self.constants)
+        return np.where(is_none(reasons), refused, reasons)
 
     def _predict_resolved(self, jobs: Jobs, detail: bool) -> Forecasts:
         if len(jobs) > CHUNK:
@@ -142,7 +155,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     n = len(rows)
     parts, middle, floor = step_and_floor(rows, fastest_rates(layout.jobs), constants)
     peak, memory_parts = peak_bytes(rows, constants)
-    peaks = spread(peak, memory_sigma(rows, constants))
+    peaks = spread(peak, memory_sigma(rows, known, constants))
     step = np.asarray(sum(parts.values(), np.zeros(n)))
     return Forecasts(
         quantity="step",
@@ -153,7 +166,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
             (constants.tail_low, constants.tail_high),
         ),
         peak_bytes=peaks,
-        fit_probability=fit_probability(peaks, rows.node["memory"] * constants.usable_share),
+        fit_probability=fits(rows, log_slack(rows, peak, constants), known, constants),
         floor_seconds=floor,
         distance=distance(rows, known),
         predictor=AnalyticPredictor.name,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from forerun.domain.plan import SYNC
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.memory import layer_share, micro_batches
 from forerun.predictors.analytic.rows import Rows
+from forerun.predictors.analytic.stages import layer_share, micro_batches
 from forerun.predictors.analytic.sync import replica_groups, synchronisation
 
 FloatArray = NDArray[np.float64]

@@ -16,13 +16,9 @@ from numpy.typing import NDArray
 from forerun.domain.plan import SYNC
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.memory import (
-    expert_spread,
-    gradient_bytes,
-    local_params,
-    micro_batches,
-)
 from forerun.predictors.analytic.rows import Rows
+from forerun.predictors.analytic.stages import expert_spread, local_params, micro_batches
+from forerun.predictors.analytic.states import gradient_bytes
 
 FloatArray = NDArray[np.float64]
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.quantiles import normal_cdf
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows
 
@@ -74,11 +75,31 @@ def _variances(exposed: Mapping[str, FloatArray], constants: Constants) -> dict[
     return {c: getattr(constants, f"sigma_{c}") ** 2 * e for c, e in exposed.items()}
 
 
-def memory_sigma(rows: Rows, constants: Constants) -> FloatArray:
-    """Return the log standard deviation of each peak, (n,)."""
+def memory_sigma(rows: Rows, known: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
+    """Return the log standard deviation of each peak, (n,); `known` as `rows.taught` says."""
+    return _memory_sigma(rows, rows.software["sigma_memory"], known, constants)
+
+
+def fits(
+    rows: Rows, log_slack: FloatArray, known: Mapping[str, FloatArray], constants: Constants
+) -> FloatArray:
+    """Return the probability that peaks stay within what devices can hold, (n,).
+
+    log_slack: see `memory.log_slack`.
+    """
+    sigma = _memory_sigma(rows, rows.software["sigma_fits"], known, constants)
+    return normal_cdf(log_slack / sigma)
+
+
+def _memory_sigma(
+    rows: Rows, base: FloatArray, known: Mapping[str, FloatArray], constants: Constants
+) -> FloatArray:
+    """A framework's own spread, wider for what is loosely known or larger than what was run."""
     loose = (1.0 - rows.work["detailed"]) + rows.work["unknown_share"]
     pipeline = np.where(rows.plan["pp"] > 1, constants.sigma_memory_pipeline, 0.0)
-    return np.sqrt(constants.sigma_memory**2 + pipeline**2 + loose * constants.sigma_totals**2)
+    larger = known["framework_taught"] * constants.sigma_memory_scale * known["doublings"]
+    variance = base**2 + pipeline**2 + larger**2 + loose * constants.sigma_totals**2
+    return np.asarray(np.sqrt(variance))
 
 
 def distance(rows: Rows, known: Mapping[str, FloatArray]) -> FloatArray:

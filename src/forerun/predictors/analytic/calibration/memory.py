@@ -1,0 +1,282 @@
+"""Memory calibration: what frameworks keep on a device, from runs with a measured peak.
+
+Robust maximum a posteriori of log multipliers with Student-t errors, as for times. Levels nest: a
+general multiplier that all frameworks share, and one of each framework about it, so that a
+framework without runs borrows from those with. How full a device can be is then asked of the runs
+that ran out of memory (`limits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.quantiles import Z95
+from forerun.predictors.analytic.calibration.limits import USABLE_SD, Limit, find_limits
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.memory import log_slack, peak_bytes
+from forerun.predictors.analytic.rows import Layout, Rows, lay_out
+from forerun.tables import Runs
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+MEMORY_UNIT = 1e9
+# Log standard deviations of the priors: of all frameworks together, and of one about them.
+PRIOR_SD: Mapping[str, tuple[float, float]] = {
+    "states_share": (0.03, 0.05), "kept_share": (0.10, 0.12), "chosen_share": (0.10, 0.15),
+    "logits_share": (0.10, 0.25), "bucket_copies": (0.20, 0.30), "whole_inputs": (0.30, 0.50),
+    "inputs_ahead": (0.30, 0.50), "workspace_bytes": (0.30, 0.50),
+}  # fmt: skip
+EVERY = "*"  # the key of a multiplier that all frameworks share
+DEGREES = 4.0  # of freedom of the Student-t errors
+SHARED_POWER = 0.25  # n rows of one workload on one cluster count as n to the power 1 - this
+PRIOR_SCALE, PRIOR_COUNT, SMALLEST_SCALE = 0.16, 6.0, 0.03
+STEP, MAX_ROUNDS, SETTLED = 0.02, 8, 0.01
+Forecast = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParameter:
+    """A log multiplier of a constant of `constants.Framework`: of one framework, or of `EVERY`."""
+
+    constant: str
+    framework: str
+
+    @property
+    def name(self) -> str:
+        """As it is printed: `framework.kept_share[nanotron]`."""
+        return f"framework.{self.constant}[{self.framework or 'other'}]"
+
+    @property
+    def prior_sd(self) -> float:
+        """Log standard deviation of the prior."""
+        pair = USABLE_SD if self.constant == "usable_share" else PRIOR_SD[self.constant]
+        return pair[0] if self.framework == EVERY else pair[1]
+
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """What runs taught of memory: p log multipliers and the spread of what is left.
+
+    Attributes:
+        parameters, theta, sd: the log multipliers and their posterior standard deviations (p,);
+            what no run speaks of is absent or stays at 0 with the width of its prior.
+        sigma_memory, sigma_fits: framework to log standard deviation of a peak, and of a peak
+            against what a device can hold; frameworks that no run speaks of are absent.
+        peaks, ran, ran_out: runs used: with a measured peak, that ran, that ran out of memory
+            (the last two only of frameworks with both).
+    """
+
+    parameters: tuple[MemoryParameter, ...] = ()
+    theta: FloatArray = field(default_factory=lambda: np.zeros(0))
+    sd: FloatArray = field(default_factory=lambda: np.zeros(0))
+    sigma_memory: Mapping[str, float] = field(default_factory=dict)
+    sigma_fits: Mapping[str, float] = field(default_factory=dict)
+    peaks: int = 0
+    ran: int = 0
+    ran_out: int = 0
+
+    def unidentified(self, share: float = 0.9) -> tuple[str, ...]:
+        """Return the names of parameters whose posterior is about as wide as their prior."""
+        pairs = zip(self.parameters, self.sd, strict=True)
+        return tuple(p.name for p, sd in pairs if sd > share * p.prior_sd)
+
+    def applied(self, constants: Constants) -> Constants:
+        """Return the constants with the multipliers and spreads in the frameworks' profiles."""
+        moved, profiles = _moves(self.parameters, self.theta), {}
+        for key, profile in constants.frameworks.items():
+            changes = {
+                name: getattr(profile, name) * moves.get(key, 1.0) * moves.get(EVERY, 1.0)
+                for name, moves in moved.items()
+            }
+            for name in ("sigma_memory", "sigma_fits"):
+                changes[name] = getattr(self, name).get(key, getattr(profile, name))
+            profiles[key] = replace(profile, **changes)
+        return replace(constants, frameworks=profiles)
+
+
+def fit_memory(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> MemoryFit:
+    """Return the fit of the memory constants to runs; the priors stay where none speaks of memory.
+
+    Args:
+        constants: the priors.
+        runs: facts whose jobs physics can speak of, those that ran out of memory among them.
+        kept: see `rows.lay_out`.
+    """
+    measured = runs.table.numbers("memory_gb") * MEMORY_UNIT
+    status = runs.table.texts("status")
+    ran_out = status == "oom"
+    ran = ~ran_out & (status != "failed") & (measured > 0)
+    fit = MemoryFit()
+    if ran.any():
+        fit = _fit_peaks(constants, runs.take(np.flatnonzero(ran)), measured[ran], kept)
+    if not ran_out.any():
+        return fit
+    told = np.flatnonzero(ran_out | (status == "ok") | ran)
+    return _with_limits(fit, constants, runs.take(told), ran_out[told], kept)
+
+
+def _fit_peaks(
+    constants: Constants, runs: Runs, measured: FloatArray, kept: dict[Any, Any]
+) -> MemoryFit:
+    layout = lay_out(runs.jobs, constants, kept)
+    rows, target = layout.rows(constants), np.log(measured)
+    parameters = tuple(_parameters(layout.frameworks))
+
+    def forecast(theta: FloatArray) -> FloatArray:
+        moved = _scaled(rows, layout, parameters, theta)
+        return np.asarray(np.log(np.maximum(peak_bytes(moved, constants)[0], 1.0)))
+
+    def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
+        return _jacobian(forecast, parameters, layout, theta, now)
+
+    shared = _shared_weight(layout)
+    prior = np.array([p.prior_sd for p in parameters]) ** -2.0
+    theta, precision, now = _maximum(forecast, jacobian, target, shared, prior)
+    sd = np.sqrt(np.maximum(np.diag(np.linalg.inv(precision)), 0.0))
+    left = target - now
+    spreads = {key: _spread(left[ours], shared[ours]) for key, ours in _frameworks(layout)}
+    return MemoryFit(parameters, theta, sd, spreads, peaks=len(runs))
+
+
+def _parameters(frameworks: Sequence[str]) -> Iterator[MemoryParameter]:
+    for name in PRIOR_SD:
+        yield MemoryParameter(name, EVERY)
+        for key in frameworks:
+            yield MemoryParameter(name, key)
+
+
+def _frameworks(layout: Layout) -> Iterator[tuple[str, IntArray]]:
+    """Yield each framework of the layout's jobs and the positions of its rows."""
+    for i, key in enumerate(layout.frameworks):
+        ours = np.flatnonzero(layout.row_framework == i)
+        if len(ours):
+            yield key, ours
+
+
+def _moves(parameters: Sequence[MemoryParameter], theta: FloatArray) -> dict[str, dict[str, float]]:
+    """Return constant to framework to multiplier."""
+    moves: dict[str, dict[str, float]] = {}
+    for parameter, value in zip(parameters, np.exp(theta), strict=True):
+        moves.setdefault(parameter.constant, {})[parameter.framework] = float(value)
+    return moves
+
+
+def _scaled(
+    rows: Rows, layout: Layout, parameters: Sequence[MemoryParameter], theta: FloatArray
+) -> Rows:
+    """Return the rows with their frameworks' constants multiplied."""
+    software = dict(rows.software)
+    for name, moves in _moves(parameters, theta).items():
+        own = [moves.get(key, 1.0) * moves.get(EVERY, 1.0) for key in layout.frameworks]
+        software[name] = software[name] * np.array(own)[layout.row_framework]
+    return replace(rows, software=software)
+
+
+def _jacobian(
+    forecast: Forecast, parameters: Sequence[MemoryParameter], layout: Layout,
+    theta: FloatArray, now: FloatArray,
+) -> FloatArray:  # fmt: skip
+    """Return d forecast / d theta, (n, p).
+
+    A constant is asked once, for every framework: one framework's slope is that of its own rows.
+    """
+    columns = np.zeros((len(now), len(theta)))
+    place = {p: i for i, p in enumerate(parameters)}
+    for parameter, i in place.items():
+        if parameter.framework != EVERY:
+            continue
+        shifted = theta.copy()
+        shifted[i] += STEP
+        columns[:, i] = (forecast(shifted) - now) / STEP
+        for key, ours in _frameworks(layout):
+            columns[ours, place[MemoryParameter(parameter.constant, key)]] = columns[ours, i]
+    return columns
+
+
+def _shared_weight(layout: Layout) -> FloatArray:
+    jobs = layout.jobs
+    pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
+    _, inverse, counts = np.unique(pair, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse] ** -SHARED_POWER)
+
+
+def _maximum(
+    forecast: Forecast, jacobian: Callable[[FloatArray, FloatArray], FloatArray],
+    target: FloatArray, shared: FloatArray, prior: FloatArray,
+) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
+    """Return (theta (p,), posterior precision (p, p), forecast (n,)) by iterated reweighting."""
+    theta, precision = np.zeros(len(prior)), np.diag(prior)
+    now = forecast(theta)
+    for _ in range(MAX_ROUNDS):
+        residual = target - now
+        scale = _pooled(1.4826 * float(np.median(np.abs(residual))), float(shared.sum()))
+        weight = shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
+        slopes = jacobian(theta, now)
+        precision = (slopes.T * weight) @ slopes + np.diag(prior)
+        step = np.linalg.solve(precision, slopes.T @ (weight * residual) - prior * theta)
+        here = _cost(residual, shared, prior, theta, scale)
+        for size in (1.0, 0.5, 0.25, 0.0):
+            trial = theta + size * np.clip(step, -0.3, 0.3)
+            there = forecast(trial)
+            if _cost(target - there, shared, prior, trial, scale) < here:
+                break
+        moved = float(np.abs(trial - theta).max())
+        theta, now = trial, there
+        if moved < SETTLED:
+            break
+    return theta, precision, now
+
+
+def _cost(
+    residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray, scale: float
+) -> float:
+    """Negative log posterior but for a constant."""
+    tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
+    return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
+
+
+def _spread(residual: FloatArray, shared: FloatArray) -> float:
+    """Return the log standard deviation whose 90 % band holds nine residuals in ten, shrunk."""
+    return _pooled(float(np.quantile(np.abs(residual), 0.9)) / Z95, float(shared.sum()))
+
+
+def _pooled(spread: float, count: float) -> float:
+    """Return a spread of so many residuals, shrunk to its prior where they are few."""
+    pooled = (count * spread**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
+    return max(float(np.sqrt(pooled)), SMALLEST_SCALE)
+
+
+def _with_limits(
+    fit: MemoryFit, constants: Constants, runs: Runs, ran_out: NDArray[np.bool_],
+    kept: dict[Any, Any],
+) -> MemoryFit:  # fmt: skip
+    """Return the fit with what devices could hold, of frameworks that met their limit."""
+    layout = lay_out(runs.jobs, constants, kept)
+    now = fit.applied(constants)
+    rows = layout.rows(now)
+    slack = log_slack(rows, peak_bytes(rows, now)[0], now)
+    shared = _shared_weight(layout)
+    cases = {key: (slack[ours], ran_out[ours], shared[ours]) for key, ours in _frameworks(layout)}
+    cases = {key: case for key, case in cases.items() if case[1].any() and not case[1].all()}
+    if not cases:
+        return fit
+    general, own = find_limits(cases)
+    found = [(EVERY, general), *own.items()]
+    out = np.concatenate([case[1] for case in cases.values()])
+    return replace(
+        fit,
+        parameters=fit.parameters + tuple(MemoryParameter("usable_share", k) for k, _ in found),
+        theta=np.r_[fit.theta, [limit.shift for _, limit in found]],
+        sd=np.r_[fit.sd, [limit.sd for _, limit in found]],
+        sigma_fits={key: limit.sigma for key, limit in own.items()},
+        ran=int((~out).sum()),
+        ran_out=int(out.sum()),
+    )
+
+
+__all__ = ["EVERY", "Limit", "MemoryFit", "MemoryParameter", "fit_memory"]

@@ -1,0 +1,121 @@
+"""Stages: how layers, parameters and micro-batches are laid on the devices of a pipeline."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.predictors.analytic.rows import Rows
+
+FloatArray = NDArray[np.float64]
+
+
+def layer_share(rows: Rows) -> FloatArray:
+    """Return the fullest stage's share of the layers: ceil(L / (pp vpp)) vpp / L, 1 without pp."""
+    return rows.once("layer_share", _layer_share)
+
+
+def stage_shares(rows: Rows) -> tuple[FloatArray, FloatArray]:
+    """Return the first and the last stage's share of the layers, each (n,).
+
+    Spread evenly, or, where the framework counts the head among the work (nanotron): with
+    T = L + head / layer, the first stage gets ceil(T / pp) layers, the last what then remains.
+    """
+    even, by_head = layer_share(rows), rows.software["counts_head"] > 0
+    if not by_head.any():
+        return even, even
+    by_work = rows.once("work_shares", _work_shares)
+    counted = by_head & (rows.plan["pp"] > 1) & (rows.plan["vpp"] == 1)
+    return np.where(counted, by_work[0], even), np.where(counted, by_work[1], even)
+
+
+def _layer_share(rows: Rows) -> FloatArray:
+    stages = rows.plan["pp"] * rows.plan["vpp"]
+    layers = np.maximum(rows.work["layers"], 1.0)
+    share = np.ceil(layers / stages) * rows.plan["vpp"] / layers
+    return np.where(stages > 1, np.minimum(share, 1.0), 1.0)
+
+
+def _work_shares(rows: Rows) -> tuple[FloatArray, FloatArray]:
+    work, pp = rows.work, rows.plan["pp"]
+    layers = np.maximum(work["layers"], 1.0)
+    one = (work["layer_tensor"] + work["layer_whole"] + work["layer_expert"]) / layers
+    head = work["head_tensor"] + work["head_whole"] + work["head_copied"]
+    total = layers + head / np.maximum(one, 1.0)
+    first = np.minimum(np.ceil(total / pp), layers)
+    before = np.minimum(np.ceil(total * (pp - 1.0) / pp), layers)
+    return first / layers, (layers - before) / layers
+
+
+def micro_batches(rows: Rows) -> FloatArray:
+    """Return forward-backward passes of a device in one step, at least 1."""
+    return rows.once("micro_batches", _micro_batches)
+
+
+def _micro_batches(rows: Rows) -> FloatArray:
+    plan = rows.plan
+    return np.maximum(plan["global_batch"] / (plan["micro_batch"] * plan["dp"]), 1.0)
+
+
+def in_flight(rows: Rows) -> FloatArray:
+    """Return micro-batches whose activations stage 0 holds at once under 1F1B."""
+    plan = rows.plan
+    pp, vpp = plan["pp"], plan["vpp"]
+    factor = np.where(vpp > 1, 1.0 + (pp - 1.0) / (pp * vpp), 1.0)
+    return np.minimum(micro_batches(rows), pp) * factor
+
+
+def in_flight_last(rows: Rows) -> FloatArray:
+    """Return the same for the last stage: one, or a few chunks of it when interleaved."""
+    plan = rows.plan
+    pp, vpp = plan["pp"], plan["vpp"]
+    return np.where(vpp > 1, np.minimum(in_flight(rows), 1.0 + (pp - 1.0) / vpp), 1.0)
+
+
+def local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return parameters on the fullest device before ZeRO, each (n,).
+
+    (dense on the first stage, dense on the last stage, experts on any, of one layer): experts
+    are divided by ep and have dp x cp / ep replicas, the rest dp x cp. Layers are spread evenly.
+    """
+    return rows.once("local_params", _local_params)
+
+
+def _local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    work, share = rows.work, layer_share(rows)
+    first, last = stage_params(rows, share, share)
+    expert = work["layer_expert"] / expert_spread(rows)
+    return first, last, expert * share, one_layer(rows)
+
+
+def stage_params(
+    rows: Rows, share_first: FloatArray, share_last: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return dense parameters of the first and the last stage."""
+    plan, work = rows.plan, rows.work
+    tp = plan["tp"]
+    layers = work["layer_tensor"] / tp + work["layer_whole"]
+    embed = work["embed_tensor"] / tp + work["embed_whole"]
+    head = work["head_tensor"] / tp + work["head_whole"]
+    one_stage = plan["pp"] == 1
+    first = layers * share_first + embed + np.where(one_stage, head, 0.0)
+    last = layers * share_last + head + np.where(one_stage, embed, work["head_copied"] / tp)
+    return first, last
+
+
+def one_layer(rows: Rows) -> FloatArray:
+    """Return parameters of one layer on a device before ZeRO, (n,)."""
+    work, tp = rows.work, rows.plan["tp"]
+    expert = work["layer_expert"] / expert_spread(rows)
+    whole: FloatArray = work["layer_tensor"] / tp + work["layer_whole"] + expert
+    return whole / np.maximum(work["layers"], 1.0)
+
+
+def expert_spread(rows: Rows) -> FloatArray:
+    """Return over how many ranks one copy of the experts is cut.
+
+    ep x tp, or all dp x cp x tp ranks of a stage where that is less: experts spread over tensor
+    ranks too are then not cut by them.
+    """
+    plan = rows.plan
+    return np.minimum(plan["ep"] * plan["tp"], plan["dp"] * plan["cp"] * plan["tp"])
