@@ -25,6 +25,7 @@ from forerun.tables import Runs
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 MEMORY_UNIT = 1e9
+GIB_OVER_GB = 2**30 / 1e9  # data sheets say GB where cards hold GiB
 # Log standard deviations of the priors: of all frameworks together, and of one about them.
 PRIOR_SD: Mapping[str, tuple[float, float]] = {
     "states_share": (0.03, 0.05), "kept_share": (0.10, 0.12), "chosen_share": (0.10, 0.15),
@@ -69,6 +70,7 @@ class MemoryFit:
             against what a device can hold; frameworks that no run speaks of are absent.
         peaks, ran, ran_out: runs used: with a measured peak, that ran, that ran out of memory
             (the last two only of frameworks with both).
+        impossible: runs left out because their peak is more than their device holds.
     """
 
     parameters: tuple[MemoryParameter, ...] = ()
@@ -79,6 +81,7 @@ class MemoryFit:
     peaks: int = 0
     ran: int = 0
     ran_out: int = 0
+    impossible: int = 0
 
     def unidentified(self, share: float = 0.9) -> tuple[str, ...]:
         """Return the names of parameters whose posterior is about as wide as their prior."""
@@ -110,10 +113,13 @@ def fit_memory(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Memory
     measured = runs.table.numbers("memory_gb") * MEMORY_UNIT
     status = runs.table.texts("status")
     ran_out = status == "oom"
+    holds = runs.jobs.per_cluster("device.memory_bytes") * GIB_OVER_GB
     ran = ~ran_out & (status != "failed") & (measured > 0)
-    fit = MemoryFit()
-    if ran.any():
-        fit = _fit_peaks(constants, runs.take(np.flatnonzero(ran)), measured[ran], kept)
+    possible = ran & ((measured <= holds) | (holds <= 0))
+    fit = MemoryFit(impossible=int((ran & ~possible).sum()))
+    if possible.any():
+        taught = runs.take(np.flatnonzero(possible))
+        fit = _fit_peaks(fit, constants, taught, measured[possible], kept)
     if not ran_out.any():
         return fit
     told = np.flatnonzero(ran_out | (status == "ok") | ran)
@@ -121,7 +127,7 @@ def fit_memory(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Memory
 
 
 def _fit_peaks(
-    constants: Constants, runs: Runs, measured: FloatArray, kept: dict[Any, Any]
+    fit: MemoryFit, constants: Constants, runs: Runs, measured: FloatArray, kept: dict[Any, Any]
 ) -> MemoryFit:
     layout = lay_out(runs.jobs, constants, kept)
     rows, target = layout.rows(constants), np.log(measured)
@@ -140,7 +146,9 @@ def _fit_peaks(
     sd = np.sqrt(np.maximum(np.diag(np.linalg.inv(precision)), 0.0))
     left = target - now
     spreads = {key: _spread(left[ours], shared[ours]) for key, ours in _frameworks(layout)}
-    return MemoryFit(parameters, theta, sd, spreads, peaks=len(runs))
+    return replace(
+        fit, parameters=parameters, theta=theta, sd=sd, sigma_memory=spreads, peaks=len(runs)
+    )
 
 
 def _parameters(frameworks: Sequence[str]) -> Iterator[MemoryParameter]:

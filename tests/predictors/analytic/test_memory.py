@@ -1,0 +1,200 @@
+"""Memory: promises about the peak, bytes worked out by hand, and how full a device can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forerun.domain.forecast import Forecast
+from forerun.domain.job import Job
+from forerun.domain.plan import Plan
+from forerun.domain.plan_columns import PlanColumns
+from forerun.domain.workload import Workload
+from forerun.predictors.analytic import AnalyticPredictor, Constants
+from forerun.predictors.analytic.memory import given_back_bytes, peak_bytes, usable_bytes
+from forerun.predictors.analytic.rows import Rows, lay_out
+from forerun.predictors.analytic.stages import stage_shares
+from forerun.tables import Jobs
+from forerun.testing.samples import tiny_device
+from forerun.workloads.transformer import TransformerSpec, transformer_workload
+from tests.predictors.analytic.physics import ask, cluster_of, plans
+
+FEW = settings(max_examples=60, deadline=None)
+SLACK = 1 + 1e-9
+FRAMEWORKS = ("", "pytorch", "megatron", "nanotron", "torchtitan", "composer")
+
+
+def llama(framework: str = "", **changes: object) -> Workload:
+    """Return a gated transformer of 16 layers whose head weighs as much as 4 of them."""
+    fields: dict[str, object] = {
+        "layers": 16, "hidden": 2048, "heads": 32, "ffn": 8192, "vocab": 131072, "seq_len": 4096,
+        "gated": True, "norm": "rmsnorm", "positions": "rope", "bias": False,
+    }  # fmt: skip
+    spec = TransformerSpec(**{**fields, **changes})  # type: ignore[arg-type]
+    return transformer_workload(spec, "llama-test", framework=framework)
+
+
+def rows_of(workload: Workload, plan: Plan, constants: Constants) -> Rows:
+    """Return one job's row."""
+    cluster = cluster_of(plan.world_size)
+    jobs = Jobs.grid(workload, cluster, PlanColumns.of([plan]))
+    return lay_out(jobs, constants, {}).rows(constants)
+
+
+def with_framework(name: str, **changes: float) -> Constants:
+    """Return constants with changed fields of a framework."""
+    constants = Constants()
+    changed = replace(constants.frameworks[name], **changes)
+    return replace(constants, frameworks={**constants.frameworks, name: changed})
+
+
+def peak(workload: Workload, plan: Plan) -> float:
+    """Return the median peak."""
+    return ask(workload, cluster_of(plan.world_size), plan).peak_bytes[1]
+
+
+@FEW
+@given(plans(), st.sampled_from(FRAMEWORKS))
+def test_more_to_keep_never_needs_less(plan: Plan, framework: str) -> None:
+    """Twice the sequence, the layers, the width or the micro-batch never lowers the peak."""
+    small = {"layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocab": 32000, "seq_len": 1024}
+    base = peak(llama(framework, **small), plan)
+    for name in ("layers", "seq_len", "hidden"):
+        more = {**small, name: 2 * small[name]}
+        assert peak(llama(framework, **more), plan) >= base / SLACK
+    larger = replace(plan, micro_batch=2 * plan.micro_batch, global_batch=2 * plan.global_batch)
+    assert peak(llama(framework, **small), larger) >= base / SLACK
+
+
+@FEW
+@given(plans(), st.sampled_from(FRAMEWORKS))
+def test_cutting_more_never_needs_more(plan: Plan, framework: str) -> None:
+    """Twice the tensor ranks, and each ZeRO stage to the second, never raise the peak."""
+    workload = llama(framework, layers=8, hidden=1024, heads=16, ffn=4096, vocab=32000)
+    plan = replace(plan, sequence_parallel=plan.sequence_parallel and plan.tp > 1)
+    wider = replace(plan, tp=2 * plan.tp)
+    assert peak(workload, wider) <= peak(workload, plan) * SLACK
+    staged = [peak(workload, replace(plan, zero_stage=stage)) for stage in (0, 1, 2)]
+    assert staged[0] * SLACK >= staged[1] >= staged[2] / SLACK
+
+
+@FEW
+@given(plans())
+def test_more_recomputation_never_keeps_more_of_a_layer(plan: Plan) -> None:
+    """None, selective, full: what is kept falls, for kernels with and without kept scores."""
+    for fused in (False, True):
+        workload = llama("megatron", layers=8, hidden=1024, heads=16, fused_attention=fused)
+        kept = [
+            float(rows_of(workload, replace(plan, recompute=word), Constants()).key[name][0])
+            for word, name in (("none", "saved_layer"), ("selective", "saved_chosen"),
+                               ("full", "saved_input"))
+        ]  # fmt: skip
+        assert kept[0] >= kept[1] >= 0
+        assert kept[0] >= kept[2] > 0
+
+
+def test_nanotron_deals_layers_with_the_head_counted() -> None:
+    """16 layers and a head of 4: two stages get 10 and 6, four get 5 and 1, eight get 3 and none."""
+    expected = {1: (16, 16), 2: (10, 6), 4: (5, 1), 8: (3, 0)}
+    for pp, layers in expected.items():
+        rows = rows_of(llama("nanotron"), Plan(pp=pp, global_batch=64), Constants())
+        found = [float(share[0]) * 16 for share in stage_shares(rows)]
+        assert found == pytest.approx(layers)
+        evenly = rows_of(llama("megatron"), Plan(pp=pp, global_batch=64), Constants())
+        assert [float(s[0]) * 16 for s in stage_shares(evenly)] == pytest.approx([16 / pp] * 2)
+
+
+def test_states_of_the_first_stage_by_hand() -> None:
+    """10 layers and the tied embedding: 2 + 4 + 12 bytes, and 2 more in buckets with replicas."""
+    constants = with_framework("nanotron", bucket_copies=0.5)
+    layer, table = 4 * 2048**2 + 3 * 2048 * 8192 + 2 * 2048, 131072 * 2048
+    params = 10 * layer + table
+    jobs = Jobs.grid(
+        llama("nanotron"), cluster_of(8), PlanColumns.of([Plan(dp=4, pp=2, global_batch=256)])
+    )
+    parts = AnalyticPredictor(constants).predict(jobs)[0].memory_parts
+    assert parts["weights"] == pytest.approx(2 * params)
+    assert parts["gradients"] == pytest.approx(4 * params)
+    assert parts["optimizer"] == pytest.approx(12 * params)
+    assert parts["buffers"] == pytest.approx(2 * params)
+
+
+def test_a_gated_layer_without_fusions_keeps_its_gate() -> None:
+    """16 h + 6 ffn bytes a token with fused operations; 2 ffn more where they are apart."""
+    each = {}
+    for unfused in (0.0, 1.0):
+        constants = with_framework("nanotron", unfused=unfused, kept_share=1.0)
+        rows = rows_of(llama("nanotron", heads=16), Plan(), constants)
+        kept = rows.key["saved_layer"] + unfused * rows.key["saved_gate"]
+        each[unfused] = float(kept[0]) / 16 / 4096
+    log_sum_exp = 4 * 16  # one fp32 number a head
+    assert each[0.0] == pytest.approx(16 * 2048 + 6 * 8192 + log_sum_exp)
+    assert each[1.0] == pytest.approx(each[0.0] + 2 * 8192)
+    ungated = rows_of(llama("nanotron", gated=False), Plan(), Constants())
+    assert float(ungated.key["saved_gate"][0]) == 0.0
+
+
+def test_shards_that_are_masters_save_two_bytes() -> None:
+    """FSDP keeps 4 + 4 + 8 bytes a parameter over 8 ranks, DeepSpeed's ZeRO-3 2 + 4 + 12."""
+    plan = Plan(dp=8, global_batch=8, zero_stage=3)
+    for framework, sizes in (("torchtitan", (4, 4, 8)), ("megatron", (2, 4, 12))):
+        workload = llama(framework)
+        parts = ask(workload, cluster_of(8), plan).memory_parts
+        found = [parts[k] * 8 / workload.params for k in ("weights", "gradients", "optimizer")]
+        assert found == pytest.approx(sizes, rel=1e-6)
+
+
+def test_what_the_allocator_gives_back_does_not_count_against_fitting() -> None:
+    """Inputs gathered ahead of need raise the peak that is seen, not the need."""
+    plan = Plan(tp=8, micro_batch=8, global_batch=64, sequence_parallel=True)
+    seen: dict[float, Forecast] = {}
+    for ahead in (0.0, 40.0):
+        jobs = Jobs.of([Job(llama("nanotron"), cluster_of(8), plan)])
+        predictor = AnalyticPredictor(with_framework("nanotron", inputs_ahead=ahead))
+        seen[ahead] = predictor.predict(jobs)[0]
+    whole = 8 * 4096 * 2048 * 2
+    assert seen[40.0].peak_bytes[1] - seen[0.0].peak_bytes[1] == pytest.approx(40 * whole)
+    assert seen[40.0].fit_probability == pytest.approx(seen[0.0].fit_probability)
+    piped = replace(plan, tp=4, pp=2)
+    rows = rows_of(llama("nanotron"), piped, with_framework("nanotron", inputs_ahead=40.0))
+    assert given_back_bytes(rows)[0] == 0
+
+
+def test_a_device_holds_less_with_every_communicator() -> None:
+    """Its memory's usable share, less the context, less one buffer for each kind of group."""
+    constants = Constants()
+    soft = constants.frameworks[""]
+    for plan, groups in ((Plan(), 0), (Plan(dp=2), 1), (Plan(dp=2, tp=2, pp=2, cp=2), 4)):
+        rows = rows_of(llama(), replace(plan, global_batch=16), constants)
+        expected = 40e9 * soft.usable_share - soft.context_bytes
+        expected -= groups * constants.group_buffer_bytes
+        assert usable_bytes(rows, constants)[0] == pytest.approx(expected)
+
+
+def test_fitting_is_even_at_the_limit_and_falls_with_the_peak() -> None:
+    """P(fits) is a half where the need is what a device can hold, and falls with the micro-batch."""
+    workload, plan = llama(), Plan(micro_batch=1, global_batch=64)
+    chances = [
+        ask(workload, cluster_of(1), replace(plan, micro_batch=micro)).fit_probability
+        for micro in (1, 2, 4, 8)
+    ]
+    assert chances == sorted(chances, reverse=True)
+    constants = Constants()
+    need = float(peak_bytes(rows_of(workload, plan, constants), constants)[0][0])
+    soft = constants.frameworks[""]
+    just = (need + soft.context_bytes) / soft.usable_share
+    full = replace(cluster_of(1), device=tiny_device(memory_bytes=just))
+    assert ask(workload, full, plan).fit_probability == pytest.approx(0.5, abs=1e-6)
+
+
+def test_every_framework_is_finite_for_every_family() -> None:
+    """No part is negative or missing for any profile."""
+    for framework in Constants().frameworks:
+        plan = Plan(dp=2, tp=2, pp=2, global_batch=16, sequence_parallel=True)
+        parts = ask(llama(framework), cluster_of(8), plan).memory_parts
+        assert np.isfinite(list(parts.values())).all()
+        assert min(parts.values()) >= 0
