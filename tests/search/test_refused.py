@@ -30,7 +30,9 @@ def crowded() -> float:
     """Return bytes of memory in which about half of the plans on four devices fit."""
     plans, _ = Space(WORKLOAD, (tiny_cluster(1, 4),), (64,)).plans(4)
     peaks = PREDICTOR.predict(Jobs.grid(WORKLOAD, tiny_cluster(1, 4), plans)).peak_bytes
-    return float(np.quantile(peaks[:, 2], 0.5)) * 1.05
+    profile = PREDICTOR.constants.framework(WORKLOAD.framework)
+    beside = profile.context_bytes + PREDICTOR.constants.group_buffer_bytes
+    return (float(np.quantile(peaks[:, 2], 0.5)) * 1.05 + beside) / profile.usable_share
 
 
 def ask(clusters: list[Any], fixed: dict[str, Any] | None = None, **fields: Any) -> Recommendation:
