@@ -136,13 +136,15 @@ def estimate_runs(
     wall_factor: ArrayLike = 1.0,
     wall_spread_seconds: ArrayLike = 0.0,
     spot: ArrayLike = False,
+    length_sigma: ArrayLike = 0.0,
 ) -> Estimates:
     """Return whole runs from step quantiles (n, 3); other arguments are (n,) or scalars.
 
     wall_factor is `preemption_factor` for spot machines, 1 otherwise; infinite makes every
     quantity of the run infinite. wall_spread_seconds is `preemption_spread`, which widens the
-    band; 0 otherwise. Energy assumes boards at their stated power throughout: an upper bound for
-    most jobs.
+    band; 0 otherwise. length_sigma is the log standard deviation of the number of steps, 0 where
+    it is given: a run whose end is a target's, and not a count's, widens the band. Energy assumes
+    boards at their stated power throughout: an upper bound for most jobs.
     """
     n = len(step_seconds)
 
@@ -150,6 +152,9 @@ def estimate_runs(
         return np.broadcast_to(np.asarray(values, dtype=np.float64), (n,))
 
     undisturbed = step_seconds * column(steps)[:, None]
+    unsure = column(length_sigma)
+    if unsure.any():
+        undisturbed = _spread_wider(undisturbed, undisturbed[:, 1], unsure)
     run_seconds = undisturbed * column(wall_factor)[:, None]
     scatter = column(wall_spread_seconds)
     if scatter.any():
@@ -175,10 +180,39 @@ def _widened(run: FloatArray, undisturbed: FloatArray, scatter: FloatArray) -> F
     before its undisturbed time.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        lost = np.log1p(scatter / undisturbed[:, 1])
-        down = np.log(undisturbed[:, 1] / undisturbed[:, 0]) / Z95
-        up = np.log(undisturbed[:, 2] / undisturbed[:, 1]) / Z95
-        low = run[:, 1] * np.exp(-Z95 * np.sqrt(down * down + lost))
-        high = run[:, 1] * np.exp(Z95 * np.sqrt(up * up + lost))
-    wide = np.stack([np.maximum(low, undisturbed[:, 0]), run[:, 1], high], axis=1)
+        lost = np.sqrt(np.log1p(scatter / undisturbed[:, 1]))
+    wide = _spread_wider(undisturbed, run[:, 1], lost)
+    np.maximum(wide[:, 0], undisturbed[:, 0], out=wide[:, 0])
     return np.where(np.isfinite(run), wide, run)
+
+
+def _spread_wider(rows: FloatArray, middle: FloatArray, sigma: FloatArray) -> FloatArray:
+    """Return rows (n, 3) about a middle (n,), each half as wide as these and wider by sigma (n,)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        down = np.log(rows[:, 1] / rows[:, 0]) / Z95
+        up = np.log(rows[:, 2] / rows[:, 1]) / Z95
+        low = middle * np.exp(-Z95 * np.hypot(down, sigma))
+        high = middle * np.exp(Z95 * np.hypot(up, sigma))
+    return np.stack([low, middle, high], axis=1)
+
+
+def steps_to_target(
+    samples_to_target: FloatArray | None, batch: ArrayLike, otherwise: ArrayLike
+) -> tuple[FloatArray, FloatArray]:
+    """Return (steps, their log standard deviation), (n,) each, of runs that end at a target.
+
+    Args:
+        samples_to_target: rows of quantiles (n, 3) of the samples that a predictor expects until
+            the target, NaN where it does not speak; None where it never does.
+        batch: samples a step, (n,).
+        otherwise: steps of the runs of which it does not speak, (n,): they are sure.
+    """
+    batch = np.asarray(batch, dtype=np.float64)
+    plain = np.broadcast_to(np.asarray(otherwise, dtype=np.float64), batch.shape)
+    if samples_to_target is None:
+        return plain, np.zeros(len(batch))
+    known = np.isfinite(samples_to_target[:, 1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sigma = np.log(samples_to_target[:, 2] / samples_to_target[:, 0]) / (2 * Z95)
+    steps = np.where(known, np.ceil(samples_to_target[:, 1] / batch), plain)
+    return steps, np.where(known, sigma, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,8 @@ from forerun.domain.quantiles import probability_below
 
 FloatArray = NDArray[np.float64]
 QUANTITIES = ("step", "epoch", "run")
+# Columns by name that a predictor gives where details are asked for.
+DETAILS = ("parts", "memory_parts", "causes", "distance_parts")
 _NONE = np.array(None, dtype=object)
 
 
@@ -34,6 +36,9 @@ class Forecast:
         memory_parts: bytes of the median peak by cause, on the most-loaded device.
         distance: from what was measured: 0 beside a measured run, 1 physics alone, more beyond.
         declined: why there is no answer, or None.
+        causes: log variance of the seconds by cause of error; they add up to that of the band
+            (see `domain.comparison`). Empty where the predictor states none.
+        distance_parts: what the distance is made of (see `domain.distance`).
     """
 
     quantity: str
@@ -48,6 +53,8 @@ class Forecast:
     declined: str | None = None
     samples_to_target: tuple[float, float, float] | None = None
     warnings: tuple[str, ...] = ()
+    causes: Mapping[str, float] = field(default_factory=dict)
+    distance_parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,8 @@ class Forecasts:
     Attributes:
         seconds, peak_bytes: (n, 3) quantiles; NaN where declined or not answered.
         fit_probability, floor_seconds, distance: (n,).
-        parts, memory_parts: name to (n,); empty where details were not asked for.
+        parts, memory_parts, causes, distance_parts: name to (n,); empty where details were not
+            asked for, or the predictor states none.
         declined: (n,) of str or None.
         samples_to_target: (n, 3) or None.
     """
@@ -74,6 +82,8 @@ class Forecasts:
     memory_parts: Mapping[str, FloatArray] = field(default_factory=dict)
     samples_to_target: FloatArray | None = None
     warnings: tuple[str, ...] = ()
+    causes: Mapping[str, FloatArray] = field(default_factory=dict)
+    distance_parts: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -85,8 +95,6 @@ class Forecasts:
             peak_bytes=_row(self.peak_bytes[i]),
             fit_probability=float(self.fit_probability[i]),
             floor_seconds=float(self.floor_seconds[i]),
-            parts={k: float(v[i]) for k, v in self.parts.items()},
-            memory_parts={k: float(v[i]) for k, v in self.memory_parts.items()},
             distance=float(self.distance[i]),
             predictor=self.predictor,
             declined=self.declined[i],
@@ -94,6 +102,7 @@ class Forecasts:
                 None if self.samples_to_target is None else _row(self.samples_to_target[i])
             ),
             warnings=self.warnings,
+            **self.details(lambda column: float(column[i])),
         )
 
     def take(self, index: NDArray[Any]) -> Forecasts:
@@ -106,12 +115,18 @@ class Forecasts:
             floor_seconds=self.floor_seconds[index],
             distance=self.distance[index],
             declined=self.declined[index],
-            parts={k: v[index] for k, v in self.parts.items()},
-            memory_parts={k: v[index] for k, v in self.memory_parts.items()},
             samples_to_target=(
                 None if self.samples_to_target is None else self.samples_to_target[index]
             ),
+            **self.details(lambda column: column[index]),
         )
+
+    def details(self, change: Callable[[FloatArray], Any]) -> dict[str, Any]:
+        """Return the detail columns by their field, each changed (taken, scattered ...)."""
+        return {
+            name: {key: change(column) for key, column in getattr(self, name).items()}
+            for name in DETAILS
+        }
 
     @property
     def answered(self) -> NDArray[np.bool_]:

@@ -81,17 +81,6 @@ def at_probability(rows: FloatArray, probability: float) -> FloatArray:
     return result
 
 
-def probability_less(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Return P(A < B) for independent rows of quantiles, as log-normals of equal 5-95 % width."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gap = np.log(b[..., 1]) - np.log(a[..., 1])
-        width = np.hypot(
-            np.log(a[..., 2] / a[..., 0]) / (2 * Z95), np.log(b[..., 2] / b[..., 0]) / (2 * Z95)
-        )
-        z = np.where(width > 0, gap / np.where(width > 0, width, 1.0), np.sign(gap) * 40.0)
-    return normal_cdf(z)
-
-
 def as_dict(row: Any) -> dict[str, float]:
     """Return one row of quantiles by name."""
     return {"p05": float(row[0]), "p50": float(row[1]), "p95": float(row[2])}

@@ -12,12 +12,21 @@ from forerun.domain.objective import Objective
 
 @dataclass(frozen=True)
 class Option:
-    """A job with its estimate; `misses` says by how much it fails each limit, if it does."""
+    """A job with its estimate.
+
+    Attributes:
+        misses: by how much it fails each limit, if it does.
+        chance: probabilities of fitting in memory and of keeping the limits (`domain.chances`).
+        beaten: probability that the best option beats this one, by what is compared: time, cost,
+            energy, or the knee of the front; what they do not share of their error decides
+            (`domain.comparison`). Empty where there is no best.
+    """
 
     job: Job
     estimate: Estimate
     misses: Mapping[str, str] = field(default_factory=dict)
     chance: Mapping[str, float] = field(default_factory=dict)
+    beaten: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -63,6 +72,9 @@ class Recommendation:
         near_misses: where nothing qualifies, the options that came nearest.
         considered, legal, fitting, qualified: how many plans got how far.
         refused_counts: reason to the number of plans it refused.
+        alternatives: the best option of each cluster, best first.
+        runner_up: the next best option, on another cluster; None where no other qualifies.
+        next_layout: the next best option on the best one's cluster with other parallel degrees.
         not_searched: where nothing qualifies, what was left out that might have, and what to do.
     """
 
@@ -81,3 +93,5 @@ class Recommendation:
     alternatives: tuple[Option, ...] = ()
     seconds_taken: float = 0.0
     not_searched: str = ""
+    runner_up: Option | None = None
+    next_layout: Option | None = None

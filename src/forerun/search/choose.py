@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.contracts import Predictor
+from forerun.domain.chances import limit_chances
 from forerun.domain.objective import Objective
-from forerun.domain.quantiles import probability_below
 from forerun.domain.recommendation import Option, Recommendation
 from forerun.domain.workload import Length
+from forerun.search.beating import beaten_by_first
 from forerun.search.pareto import knee, pareto_front
 from forerun.search.reduce import Judged, Reduction, joined, judge
+from forerun.search.rivals import next_layout
 from forerun.search.score import Scored, estimates_for
 from forerun.search.space import Space
 from forerun.search.ties import burden, simplest
@@ -26,34 +29,42 @@ MAX_ALTERNATIVES = 10
 MAX_NEAR = 5
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What is shown of the plans that qualify; see `Recommendation`."""
+
+    best: Option | None = None
+    front: tuple[Option, ...] = ()
+    alternatives: tuple[Option, ...] = ()
+    runner_up: Option | None = None
+    next_layout: Option | None = None
+
+
 def choose(
     space: Space, reduction: Reduction, predictor: Predictor, objective: Objective,
     length: Length, refused: dict[str, int], max_front: int, started: float, energy: bool,
 ) -> Recommendation:  # fmt: skip
     """Return the recommendation from a finished reduction."""
-    best: Option | None = None
-    front: tuple[Option, ...] = ()
-    alternatives: tuple[Option, ...] = ()
+    chosen = Chosen()
     near: tuple[Option, ...] = ()
     if reduction.kept:
         kept = joined(reduction.kept)
         judged = judge(kept, objective)
         rows = _front(judged, energy)
         position = _best(kept, judged, rows, objective)
-        best = _options(kept, np.array([position]), predictor, objective, length)[0]
-        front = _options(kept, _thin(rows, position, max_front), predictor, objective, length)
-        others = _one_per_cluster(kept, judged, position)[:MAX_ALTERNATIVES]
-        alternatives = _options(kept, others, predictor, objective, length)
+        rival = next_layout(space, predictor, objective, length, kept.take(np.array([position])))
+        shown = _thin(rows, position, max_front), _one_per_cluster(kept, judged, position)
+        chosen = _chosen(kept, position, *shown, rival, predictor, objective, length)
     elif reduction.missed:
         missed = joined(reduction.missed)
         order = np.argsort(judge(missed, objective).distance, kind="stable")
         rows = _distinct_clusters(missed, order)[:MAX_NEAR]
-        near = _options(missed, rows, predictor, objective, length)
+        near = _options(_detailed(missed.take(rows), predictor, objective, length), objective)
     counts = {**reduction.refused_counts, **refused}
     return Recommendation(
         objective=objective,
-        best=best,
-        front=front,
+        best=chosen.best,
+        front=chosen.front,
         refused=refusals(reduction, objective, refused),
         near_misses=near,
         assumptions=assumptions(space, objective, length),
@@ -63,7 +74,9 @@ def choose(
         fitting=reduction.fitting,
         qualified=reduction.qualified,
         refused_counts=dict(sorted(counts.items(), key=lambda item: -item[1])),
-        alternatives=alternatives,
+        alternatives=chosen.alternatives,
+        runner_up=chosen.runner_up,
+        next_layout=chosen.next_layout,
         seconds_taken=time.perf_counter() - started,
     )
 
@@ -95,7 +108,7 @@ def _thin(rows: NDArray[np.int64], always: int, most: int) -> NDArray[np.int64]:
 
 
 def _one_per_cluster(kept: Scored, judged: Judged, best: int) -> NDArray[np.int64]:
-    """Return the best row of each cluster, best first; `best` stands for its own cluster."""
+    """Return the best row of each other cluster, best first, at most `MAX_ALTERNATIVES`."""
     hard = burden(kept)
     rows: dict[str, list[int]] = {}
     for row, index in enumerate(kept.jobs.cluster_index):
@@ -104,7 +117,7 @@ def _one_per_cluster(kept: Scored, judged: Judged, best: int) -> NDArray[np.int6
         each[simplest(judged.aim[each], hard[each])] for each in rows.values() if best not in each
     ]
     picked.sort(key=lambda row: judged.aim[row])
-    return np.array([best, *picked], dtype=np.int64)
+    return np.array(picked[:MAX_ALTERNATIVES], dtype=np.int64)
 
 
 def _distinct_clusters(scored: Scored, order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -118,39 +131,53 @@ def _distinct_clusters(scored: Scored, order: NDArray[np.int64]) -> NDArray[np.i
     return np.array(rows, dtype=np.int64)
 
 
+def _chosen(
+    kept: Scored, best: int, front: NDArray[np.int64], others: NDArray[np.int64],
+    rival: Scored | None, predictor: Predictor, objective: Objective, length: Length,
+) -> Chosen:  # fmt: skip
+    """Return the options that are shown, each with the probability that the best beats it."""
+    rows = kept.take(np.concatenate([[best], front, others]))
+    every = _detailed(
+        rows if rival is None else joined([rows, rival]), predictor, objective, length
+    )
+    first, after = 1 + len(front), 1 + len(front) + len(others)
+    options = _options(every, objective, beaten_by_first(every, np.arange(1, first)))
+    return Chosen(
+        best=options[0],
+        front=options[1:first],
+        alternatives=(options[0], *options[first:after]),
+        runner_up=options[first] if len(others) else None,
+        next_layout=None if rival is None else options[-1],
+    )
+
+
+def _detailed(scored: Scored, predictor: Predictor, objective: Objective, length: Length) -> Scored:
+    """Return rows asked again in detail, so that each carries its parts and causes."""
+    forecasts = predictor.predict(scored.jobs)
+    spot = scored.estimates.spot
+    estimates = estimates_for(scored.jobs, forecasts, objective, length, spot)
+    return Scored(scored.jobs, forecasts, estimates)
+
+
 def _options(
-    scored: Scored, rows: NDArray[np.int64], predictor: Predictor, objective: Objective,
-    length: Length,
-) -> tuple[Option, ...]:  # fmt: skip
-    """Return rows as options, asked again in detail so that each carries its parts."""
-    if not len(rows):
-        return ()
-    jobs = scored.jobs.take(rows)
-    forecasts = predictor.predict(jobs)
-    estimates = estimates_for(jobs, forecasts, objective, length, scored.estimates.spot[rows])
-    options = []
-    for i in range(len(rows)):
-        estimate = replace(estimates[i], forecast=forecasts[i])
-        options.append(
-            Option(
-                jobs[i], estimate,
-                misses=misses(scored.take(rows[i : i + 1]), objective),
-                chance=_chances(estimates.run_seconds[i], estimates.dollars[i], objective,
-                                estimate.fit_probability),
-            )
-        )  # fmt: skip
-    return tuple(options)
-
-
-def _chances(
-    seconds: NDArray[np.float64], dollars: NDArray[np.float64], objective: Objective, fits: float
-) -> dict[str, float]:
-    chance = {"fits": fits}
-    if objective.deadline_seconds is not None:
-        chance["deadline"] = float(probability_below(seconds, objective.deadline_seconds))
-    if objective.budget_dollars is not None:
-        chance["budget"] = float(probability_below(dollars, objective.budget_dollars))
-    return chance
+    scored: Scored, objective: Objective, beaten: Sequence[Mapping[str, float]] | None = None
+) -> tuple[Option, ...]:
+    """Return detailed rows as options."""
+    estimates = scored.estimates
+    chances = limit_chances(
+        estimates.run_seconds, estimates.dollars, estimates.fit_probability,
+        objective.deadline_seconds, objective.budget_dollars,
+    )  # fmt: skip
+    return tuple(
+        Option(
+            scored.jobs[i],
+            replace(estimates[i], forecast=scored.forecasts[i]),
+            misses=misses(scored.take(np.array([i])), objective),
+            chance={name: float(column[i]) for name, column in chances.items()},
+            beaten=beaten[i] if beaten else {},
+        )
+        for i in range(len(scored))
+    )
 
 
 def assumptions(space: Space, objective: Objective, length: Length) -> tuple[str, ...]:

@@ -202,6 +202,10 @@ def joined(parts: list[Scored]) -> Scored:
     forecasts: dict[str, Any] = {
         n: np.concatenate([getattr(p.forecasts, n) for p in parts]) for n in names
     }
+    if first.samples_to_target is not None:
+        forecasts["samples_to_target"] = np.concatenate(
+            [part.forecasts.samples_to_target for part in parts]
+        )
     return Scored(
         Jobs(
             parts[0].jobs.workloads, tuple(clusters),

@@ -15,6 +15,7 @@ from forerun.domain.estimate import (
     estimate_runs,
     preemption_factor,
     preemption_spread,
+    steps_to_target,
 )
 from forerun.domain.forecast import Forecasts
 from forerun.domain.hardware import Cluster
@@ -134,13 +135,20 @@ def estimates_for(
     length: Length,
     spot: bool | NDArray[np.bool_],
 ) -> Estimates:
-    """Return the whole runs of jobs of one workload; spot: for all, or for each row (n,)."""
+    """Return the whole runs of jobs of one workload; spot: for all, or for each row (n,).
+
+    Where nobody gave the length and the predictor says how many samples the target takes, the run
+    is as long as that, and as uncertain.
+    """
     workload = jobs.workloads[0]
     batch = jobs.plans.global_batch.astype(np.float64)
     if length.unit == "steps":
         steps: FloatArray = np.full(len(jobs), length.count)
     else:
         steps = np.ceil(workload.samples(length) / batch)
+    length_sigma: FloatArray | float = 0.0
+    if length.source != "given":
+        steps, length_sigma = steps_to_target(forecasts.samples_to_target, batch, steps)
     on_spot = np.broadcast_to(np.asarray(spot, dtype=bool), (len(jobs),))
     columns = np.empty((len(jobs), 5))
     for kind in (False, True):
@@ -155,7 +163,7 @@ def estimates_for(
     return estimate_runs(
         forecasts.seconds, forecasts.fit_probability, steps, dollars_per_hour=dollars,
         watts=watts, carbon_kg_per_kwh=carbon, wall_factor=factor, wall_spread_seconds=spread,
-        spot=on_spot,
+        spot=on_spot, length_sigma=length_sigma,
     )  # fmt: skip
 
 

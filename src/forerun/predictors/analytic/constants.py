@@ -203,6 +203,8 @@ class Constants:
         decode_seconds_per_byte: host time to read and decode input, one core.
         sigma_*: log standard deviations by cause, see `uncertainty.exposures`; tail_low, tail_high:
             how far the 5 % and 95 % quantiles lie in units of a normal distribution's.
+        plan_share: share of the residual's variance that each plan has alone, see
+            `uncertainty.step_causes`.
         settled: posterior log standard deviations of constants that runs have taught, by the name
             of their parameter; the next fit starts from them.
         taught: how many runs have spoken of a `workload:`, `device:`, `framework:` or `link:`, and
@@ -266,6 +268,7 @@ class Constants:
     sigma_unnamed: float = 0.12
     sigma_totals: float = 0.45
     sigma_scale: float = 0.03
+    plan_share: float = 0.5
     tail_low: float = 1.0
     tail_high: float = 1.0
     sigma_memory_pipeline: float = 0.05

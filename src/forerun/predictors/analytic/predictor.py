@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.forecast import Forecasts, is_none
+from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
@@ -21,9 +21,11 @@ from forerun.predictors.analytic.schedules import schedule_problems
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
     distance,
+    distance_parts,
     exposures,
     fits,
     memory_sigma,
+    step_causes,
     step_sigma,
 )
 from forerun.tables import Jobs, Runs
@@ -157,11 +159,12 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     peak, memory_parts = peak_bytes(rows, constants)
     peaks = spread(peak, memory_sigma(rows, known, constants))
     step = np.asarray(sum(parts.values(), np.zeros(n)))
+    exposed = exposures(rows, parts, known)
     return Forecasts(
         quantity="step",
         seconds=spread(
             middle,
-            step_sigma(exposures(rows, parts, known), constants),
+            step_sigma(exposed, constants),
             floor,
             (constants.tail_low, constants.tail_high),
         ),
@@ -171,6 +174,8 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         distance=distance(rows, known),
         predictor=AnalyticPredictor.name,
         declined=np.full(n, None, dtype=object),
+        causes=step_causes(exposed, parts, constants) if detail else {},
+        distance_parts=distance_parts(rows, known) if detail else {},
         parts={**parts, "floor": middle - step} if detail else {},
         memory_parts=memory_parts if detail else {},
     )
@@ -206,13 +211,15 @@ def _map(make: Callable[[str], Any]) -> dict[str, Any]:
 
 def _join(pieces: list[Forecasts]) -> Forecasts:
     first = pieces[0]
+    details: dict[str, Any] = {
+        name: {k: np.concatenate([getattr(p, name)[k] for p in pieces])
+               for k in getattr(first, name)}
+        for name in DETAILS
+    }  # fmt: skip
     return replace(
         first,
         **_map(lambda name: np.concatenate([getattr(p, name) for p in pieces])),
-        parts={k: np.concatenate([p.parts[k] for p in pieces]) for k in first.parts},
-        memory_parts={
-            k: np.concatenate([p.memory_parts[k] for p in pieces]) for k in first.memory_parts
-        },
+        **details,
     )
 
 
@@ -226,8 +233,4 @@ def _scatter(blank: Forecasts, part: Forecasts, rows: NDArray[np.int64]) -> Fore
 
     for name in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance"):
         getattr(blank, name)[rows] = getattr(part, name)
-    return replace(
-        blank,
-        parts={k: spread_out(v) for k, v in part.parts.items()},
-        memory_parts={k: spread_out(v) for k, v in part.memory_parts.items()},
-    )
+    return replace(blank, **part.details(spread_out))

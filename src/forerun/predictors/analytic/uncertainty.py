@@ -75,6 +75,63 @@ def _variances(exposed: Mapping[str, FloatArray], constants: Constants) -> dict[
     return {c: getattr(constants, f"sigma_{c}") ** 2 * e for c, e in exposed.items()}
 
 
+# The step's parts as their errors go together: what the same kernels or the same traffic takes.
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "compute": ("forward", "backward", "recompute"),
+    "optimizer": ("optimizer",),
+    "tensor comm": ("tensor comm", "expert comm", "context comm"),
+    "data comm": ("data comm",),
+    "pipeline comm": ("pipeline comm",),
+    "parameter server": ("parameter server",),
+    "host": ("host", "overhead"),
+    "input": ("input",),
+    "pipeline": ("pipeline bubble", "imbalance"),
+    "straggler": ("straggler",),
+}
+_NETWORK_GROUPS = ("tensor comm", "data comm", "pipeline comm", "parameter server")
+_NOVELTY = ("workload", "device", "framework")
+
+
+def step_causes(
+    exposed: Mapping[str, FloatArray], parts: Mapping[str, FloatArray], constants: Constants
+) -> dict[str, FloatArray]:
+    """Return the log variance of each step by cause, (n,) each; they add up to its whole.
+
+    A cause is "scope: part of the step" (see `domain.comparison`): what the error belongs to, and
+    what of the step it lies in. What is not bound to a part is spread over them by their shares, so
+    that two steps made of the same parts share it whole. `plan_share` of the residual is the plan's
+    own; convolutions are uncertain by what is new of workload, device and framework.
+    """
+    v = _variances(exposed, constants)
+    whole = np.maximum(_sum(parts, tuple(parts)), 1e-12)
+    shares = {group: _sum(parts, names) / whole for group, names in _GROUPS.items()}
+    new = np.maximum(_sum(exposed, _NOVELTY), 1e-12)
+    of = {name: v[name] + v["convolution"] * exposed[name] / new for name in _NOVELTY}
+    plan = constants.plan_share * v["residual"]
+    workload = of["workload"] + v["totals"] + v["residual"] - plan
+    causes = {"plan": plan, "scale": v["scale"], "setting": v["setting"]}
+    for scope, variance, groups in (
+        ("workload", workload, tuple(_GROUPS)),
+        ("device", of["device"] + v["unverified"], tuple(_GROUPS)),
+        ("framework", of["framework"] + v["unnamed"], tuple(_GROUPS)),
+        ("link", v["network"], _NETWORK_GROUPS),
+        ("host", v["host"], ("host", "input")),
+        ("schedule", v["pipeline"], ("pipeline",)),
+    ):
+        total = np.maximum(_sum(shares, groups), 1e-300)
+        causes |= {f"{scope}: {name}": variance * (shares[name] / total) for name in groups}
+    return causes
+
+
+def _sum(columns: Mapping[str, FloatArray], names: tuple[str, ...]) -> FloatArray:
+    """Return the sum of columns (n,)."""
+    first, *others = names
+    total = columns[first]
+    for name in others:
+        total = total + columns[name]
+    return total
+
+
 def memory_sigma(rows: Rows, known: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
     """Return the log standard deviation of each peak, (n,); `known` as `rows.taught` says."""
     return _memory_sigma(rows, rows.software["sigma_memory"], known, constants)
@@ -103,18 +160,25 @@ def _memory_sigma(
 
 
 def distance(rows: Rows, known: Mapping[str, FloatArray]) -> FloatArray:
-    """Return how far a row is from what was measured, (n,).
+    """Return how far a row is from what was measured, (n,): the sum of `distance_parts`."""
+    return np.asarray(sum(distance_parts(rows, known).values(), np.zeros(len(rows))))
 
-    0 beside measured runs of the workload on the device with the framework, 1 for physics with
-    nothing measured; more where the graph is only totals or partly unknown, where facts of the
-    device are unverified, and with every doubling of devices beyond those that were measured.
+
+def distance_parts(rows: Rows, known: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return how far a row is from what was measured by what is missing, (n,) each.
+
+    Their sum is 0 beside measured runs of the workload on the device with the framework, 1 for
+    physics with nothing measured; more where the graph is only totals or partly unknown, where
+    facts of the device are unverified, and with every doubling of devices beyond those that were
+    measured. The names are those of `domain.distance`.
     """
     work, node = rows.work, rows.node
-    unknown = 3.0 - known["workload_taught"] - known["device_taught"] - known["framework_taught"]
-    return (
-        unknown / 3.0
-        + (1.0 - work["detailed"])
-        + work["unknown_share"]
-        + 0.25 * node["unverified"] * (1.0 - known["device_taught"])
-        + 0.05 * known["doublings"]
-    )
+    return {
+        "workload": (1.0 - known["workload_taught"]) / 3.0,
+        "device": (1.0 - known["device_taught"]) / 3.0,
+        "framework": (1.0 - known["framework_taught"]) / 3.0,
+        "structure": 1.0 - work["detailed"],
+        "operations": work["unknown_share"],
+        "data sheet": 0.25 * node["unverified"] * (1.0 - known["device_taught"]),
+        "scale": 0.05 * known["doublings"],
+    }
