@@ -116,6 +116,20 @@ def format_dollars(dollars: float) -> str:
     return f"${dollars:,.2f}" if abs(dollars) < 100 else f"${dollars:,.0f}"
 
 
+def format_probability(probability: float) -> str:
+    """Return a probability with two digits, rounded down so that none seems to reach a limit.
+
+    Near its ends it is <0.01 and >0.99: no forecast is surer than that.
+    """
+    if not math.isfinite(probability):
+        return "unknown"
+    if probability < 0.01:
+        return "<0.01"
+    if probability >= 0.995:
+        return ">0.99"
+    return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
+
+
 def format_count(count: float) -> str:
     """Return a count with a metric suffix (8.03B, 312M, 4.1k)."""
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):

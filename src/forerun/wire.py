@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from forerun.domain.distance import meaning, nearer
 from forerun.domain.estimate import Estimate
 from forerun.domain.forecast import Forecast
 from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
@@ -214,6 +215,9 @@ def forecast_to_wire(forecast: Forecast) -> Json:
         "memory_parts": forecast.memory_parts,
         "predictor": forecast.predictor,
         "distance": forecast.distance,
+        "distance_means": meaning(forecast.distance, forecast.distance_parts),
+        "distance_parts": forecast.distance_parts,
+        "nearer": nearer(forecast.distance, forecast.distance_parts),
         "declined": forecast.declined,
         "samples_to_target": (
             None if forecast.samples_to_target is None else quantiles(forecast.samples_to_target)
@@ -234,7 +238,12 @@ def estimate_to_wire(estimate: Estimate) -> Json:
 
 
 def option_to_wire(option: Option) -> Json:
-    """Return an option: the job, its estimate, and by how much it misses which limit."""
+    """Return an option: the job, its estimate, by how much it misses which limit, and chances.
+
+    `chance` has the probabilities of `fits`, of the `deadline` and the `budget` where they are
+    given, and of `all` of these; `beaten_by_best` those that the best option is better in `time`,
+    `cost`, `energy` or at the `knee`.
+    """
     forecast = option.estimate.forecast
     return {
         "job": job_summary(option.job),
@@ -245,6 +254,7 @@ def option_to_wire(option: Option) -> Json:
         "warnings": option.warnings,
         "misses": option.misses,
         "chance": option.chance,
+        "beaten_by_best": option.beaten,
     }
 
 
@@ -260,6 +270,8 @@ def recommendation_to_wire(found: Recommendation) -> Json:
         "best": None if found.best is None else option_to_wire(found.best),
         "front": [option_to_wire(option) for option in found.front],
         "alternatives": [option_to_wire(option) for option in found.alternatives],
+        "runner_up": None if found.runner_up is None else option_to_wire(found.runner_up),
+        "next_layout": None if found.next_layout is None else option_to_wire(found.next_layout),
         "refused": [
             {
                 "job": {"cluster": r.cluster, "plan": r.plan},

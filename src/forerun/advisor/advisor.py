@@ -12,8 +12,8 @@ from forerun.advisor.asking import (
     batch_for,
     check_divides,
     checked_framework,
-    length_for,
     length_to_meet,
+    limits_of,
     plan_fields,
     with_count,
 )
@@ -136,6 +136,8 @@ class Advisor:
         region: str | None = None,
         market: str = "on-demand",
         preemption: Preemption | None = None,
+        deadline: str | float | None = None,
+        budget: str | float | None = None,
         inputs: Any = None,
         **changes: Any,
     ) -> Answer:
@@ -151,6 +153,7 @@ class Advisor:
             length: how much training; the workload's usual length by default.
             price: dollars an hour for the whole cluster. region: whose prices count.
             market: on-demand, spot, or any. preemption: how spot machines are lost.
+            deadline, budget: limits; the answer says with what probability they are met.
             inputs, **changes: see `workload`.
 
         Raises:
@@ -158,14 +161,15 @@ class Advisor:
             UnsatisfiedError: nothing fits in memory while a plan field is left to choose, or the
                 predictor declines. A whole plan that does not fit is answered, with a warning.
         """
+        limits = limits_of(deadline, budget)
         asked = self.workload(workload, inputs, **changes)
-        place = self.cluster(cluster, region, price)
+        place, long = self.cluster(cluster, region, price), length_to_meet(asked, length, limits)
         fields = with_count(plan_fields(plan), "global_batch", global_batch)
         fields = with_count(fields, "micro_batch", micro_batch)
         job, chosen, notes = self._laid(asked, place, fields)
         return answer_of(
-            self.predictor, job, length_for(asked, length), market, preemption, chosen, notes
-        )
+            self.predictor, job, long, market, preemption, chosen, notes, limits
+        )  # fmt: skip
 
     def _laid(
         self, workload: Workload, cluster: Cluster, fields: Mapping[str, Any]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from forerun import wire
+from forerun.domain.chances import chances_of
 from forerun.domain.estimate import Estimate
 from forerun.domain.forecast import Forecast
 from forerun.domain.job import Job
+from forerun.domain.objective import Limits, Preemption
 from forerun.domain.workload import Length
 
 Triple = tuple[float, float, float]
@@ -25,6 +28,8 @@ class Answer:
         length: how long the job is, and who says so.
         step_seconds: quantiles (p05, p50, p95) of one optimizer step.
         chosen: the plan fields that the search chose, because nobody fixed them.
+        limits: the deadline and the budget that were asked about.
+        preemption: how spot machines were said to be lost; None for the usual way.
         notes: what was assumed. warnings: what may make the answer wrong.
     """
 
@@ -36,6 +41,13 @@ class Answer:
     chosen: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    preemption: Preemption | None = None
+
+    @property
+    def chance(self) -> dict[str, float]:
+        """The probabilities of fitting in memory and of keeping the limits (`domain.chances`)."""
+        return chances_of(self.estimate, self.limits)
 
     @property
     def samples_per_second(self) -> float:
@@ -70,6 +82,7 @@ class Answer:
                 "market": "spot" if self.estimate.spot else "on-demand",
                 "source": cluster.price_source,
             },
+            "chance": self.chance,
             "chosen": self.chosen,
             "notes": self.notes,
             "warnings": self.warnings,
@@ -86,6 +99,8 @@ class WhatIf:
         step_seconds, run_seconds, dollars, peak_bytes: medians after the change; NaN where it is
             not legal.
         fit_probability: that it fits in memory.
+        chance: as `Answer.chance`, after the change.
+        beats: probability that the change is better than the present job, in time and in cost.
         speedup: the whole run's time before over after (above 1 is faster).
         refused: why the change is not legal, or None.
     """
@@ -98,6 +113,8 @@ class WhatIf:
     fit_probability: float
     speedup: float
     refused: str | None = None
+    chance: Mapping[str, float] = field(default_factory=dict)
+    beats: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,6 +127,8 @@ class Explanation:
         memory_parts: (name, bytes), largest first; they add up to the median peak.
         limits: what limits the step, in words, strongest first.
         what_ifs: each change with its effect.
+        uncertainty: (what is not known, share of the step's log variance), largest first; empty
+            where the predictor does not say.
     """
 
     answer: Answer
@@ -117,6 +136,7 @@ class Explanation:
     memory_parts: tuple[tuple[str, float], ...]
     limits: tuple[str, ...]
     what_ifs: tuple[WhatIf, ...]
+    uncertainty: tuple[tuple[str, float], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation in the wire's shape."""
@@ -125,6 +145,7 @@ class Explanation:
         data["parts"] = dict(self.parts)
         data["memory_parts"] = dict(self.memory_parts)
         data["limits"] = self.limits
+        data["uncertainty"] = dict(self.uncertainty)
         data["what_ifs"] = [vars(w) for w in self.what_ifs]
         return dict(wire.clean(data))
 

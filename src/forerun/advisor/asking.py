@@ -8,10 +8,11 @@ from typing import Any
 
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import job_problem
-from forerun.domain.objective import Objective
+from forerun.domain.objective import Limits, Objective
 from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError
+from forerun.units import parse_dollars, parse_duration
 
 ASSUMED_STEPS = 1000
 LARGEST_COUNT = 2**31 - 1
@@ -139,14 +140,14 @@ def length_for(workload: Workload, length: Length | None) -> tuple[Length, tuple
 
 
 def length_to_meet(
-    workload: Workload, length: Length | None, objective: Objective
+    workload: Workload, length: Length | None, asked: Limits | Objective
 ) -> tuple[Length, tuple[str, ...]]:
     """Return as `length_for`, but assume no length where a limit on the whole run is to be met.
 
     Raises:
         RequestError: a deadline or a budget, and nobody says how long the run is.
     """
-    limits = {"deadline": objective.deadline_seconds, "budget": objective.budget_dollars}
+    limits = {"deadline": asked.deadline_seconds, "budget": asked.budget_dollars}
     given = [name for name, limit in limits.items() if limit is not None]
     if given and length is None and workload.length is None:
         raise RequestError(
@@ -155,6 +156,18 @@ def length_to_meet(
             "give --steps, --samples, --tokens or --epochs (in Python: length=)",
         )  # fmt: skip
     return length_for(workload, length)
+
+
+def limits_of(deadline: str | float | None, budget: str | float | None) -> Limits:
+    """Return limits from seconds or text such as `24h`, and dollars or text such as `$5,000`.
+
+    Raises:
+        RequestError: one of them is wrong.
+    """
+    return Limits(
+        parse_duration(deadline, "deadline") if isinstance(deadline, str) else deadline,
+        parse_dollars(budget) if isinstance(budget, str) else budget,
+    )
 
 
 def known_frameworks() -> tuple[str, ...]:

@@ -9,13 +9,20 @@ import numpy as np
 
 from forerun.advisor.answer import Answer, Triple
 from forerun.contracts import Predictor
-from forerun.domain.estimate import Estimate, estimate_runs, preemption_factor, preemption_spread
+from forerun.domain.estimate import (
+    Estimate,
+    estimate_runs,
+    preemption_factor,
+    preemption_spread,
+    steps_to_target,
+)
 from forerun.domain.forecast import Forecast
 from forerun.domain.job import Job
-from forerun.domain.objective import MARKETS, Preemption
+from forerun.domain.objective import MARKETS, Limits, Preemption
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.tables import Jobs
+from forerun.units import format_probability
 
 _NAN3 = (float("nan"),) * 3
 _HOPELESS = 0.05
@@ -63,6 +70,20 @@ def steps_of(job: Job, length: Length) -> float:
     return steps if length.unit == "steps" else math.ceil(steps)
 
 
+def run_length(forecast: Forecast, job: Job, length: Length) -> tuple[float, float]:
+    """Return optimizer steps and their log standard deviation.
+
+    Where nobody gave the length and the predictor says how many samples the target takes, the run
+    is as long as that, and as uncertain. Raises as `steps_of`.
+    """
+    steps = steps_of(job, length)
+    target = forecast.samples_to_target
+    if length.source == "given" or target is None:
+        return steps, 0.0
+    found, sigma = steps_to_target(np.array([target]), [float(job.plan.global_batch)], steps)
+    return float(found[0]), float(sigma[0])
+
+
 def estimate_of(
     forecast: Forecast, job: Job, length: Length, market: str, preemption: Preemption | None = None
 ) -> Estimate:
@@ -77,7 +98,7 @@ def estimate_of(
             f"prices {market!r}", "no such market", f"use one of {', '.join(MARKETS)}"
         )
     cluster = job.cluster
-    steps = steps_of(job, length)
+    steps, length_sigma = run_length(forecast, job, length)
     step = np.array([step_of(forecast, job, steps)])
     if market == "spot" and cluster.spot_dollars_per_hour is None:
         raise RequestError(
@@ -95,7 +116,7 @@ def estimate_of(
             step, np.array([forecast.fit_probability]), steps,
             dollars_per_hour=np.nan if price is None else price, watts=cluster.watts,
             carbon_kg_per_kwh=np.nan if carbon is None else carbon, wall_factor=factor,
-            wall_spread_seconds=spread, spot=spot,
+            wall_spread_seconds=spread, spot=spot, length_sigma=length_sigma,
         )  # fmt: skip
         return replace(rows[0], forecast=forecast)
 
@@ -115,6 +136,7 @@ def answer_of(
     preemption: Preemption | None = None,
     chosen: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
+    limits: Limits | None = None,
 ) -> Answer:
     """Return the answer for one job; `length` comes with the note on who said it.
 
@@ -128,6 +150,9 @@ def answer_of(
     said = list(length[1])
     if estimate.spot:
         said.append("spot prices: time and cost include expected losses and checkpoints")
+    steps, unsure = run_length(forecast, job, length[0])
+    if unsure:
+        said.append(f"the run ends at its target, after about {steps:,.0f} steps")
     if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:
         cores = job.cluster.vcpus_per_device
         said.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")
@@ -136,12 +161,13 @@ def answer_of(
         surely = "" if estimate.fit_probability < _HOPELESS else "probably "
         warnings.append(
             f"it {surely}does not fit in the {job.cluster.device.memory_bytes / 1e9:.0f} GB of each"
-            f" {job.cluster.device.id} (P(fits) = {estimate.fit_probability:.2f})"
+            f" {job.cluster.device.id} (P(fits) = {format_probability(estimate.fit_probability)})"
         )
     if job.cluster.dollars_per_hour is None and not estimate.spot:
         warnings.append(f"no price is known for {job.cluster.name}; give --price")
     return Answer(
         job=job, forecast=forecast, estimate=estimate, length=length[0],
         step_seconds=step_of(forecast, job, estimate.steps), chosen=chosen,
-        notes=(*said, *notes), warnings=tuple(warnings),
+        notes=(*said, *notes), warnings=tuple(warnings), limits=limits or Limits(),
+        preemption=preemption,
     )  # fmt: skip

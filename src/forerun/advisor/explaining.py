@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from forerun.advisor.answer import Answer, Explanation, WhatIf
 from forerun.advisor.estimating import estimate_of, step_of
 from forerun.contracts import Predictor
+from forerun.domain.chances import chances_of
+from forerun.domain.comparison import (
+    correlation,
+    in_common,
+    probability_less,
+    scope_of,
+    widened,
+)
+from forerun.domain.estimate import Estimate
+from forerun.domain.forecast import Forecasts
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.plan import RECOMPUTE
 from forerun.errors import ForerunError
 from forerun.tables import Jobs
+from forerun.units import format_probability
 
+FloatArray = NDArray[np.float64]
+# What is not known, by the scope of a cause of error (see `domain.comparison`).
+UNKNOWN: Mapping[str, str] = {
+    "device": "what share of its rates this device reaches",
+    "workload": "how well this workload's operations use a device",
+    "framework": "which framework runs it",
+    "host": "the host's own time",
+    "link": "what the links carry",
+    "schedule": "how full the pipeline is",
+    "scale": "what more devices than were measured add",
+    "plan": "what this plan alone does",
+}
 _SMALL_SHARE = 0.02
 _HARDWARE = "faster"
 _CORES = "host cores 2x"
@@ -26,7 +52,20 @@ def explanation_of(predictor: Predictor, answer: Answer) -> Explanation:
     parts = _largest_first(answer.forecast.parts)
     memory = _largest_first(answer.forecast.memory_parts)
     what_ifs = tuple(_evaluated(predictor, answer))
-    return Explanation(answer, parts, memory, _limits(answer, parts, what_ifs), what_ifs)
+    limits = _limits(answer, parts, what_ifs)
+    return Explanation(
+        answer, parts, memory, limits, what_ifs, _uncertainty(answer.forecast.causes)
+    )
+
+
+def _uncertainty(causes: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Return the causes of error in words, with their shares of the log variance."""
+    whole = sum(causes.values())
+    shares: dict[str, float] = {}
+    for cause, variance in causes.items():
+        words = UNKNOWN.get(scope_of(cause), cause)
+        shares[words] = shares.get(words, 0.0) + variance / max(whole, 1e-300)
+    return _largest_first(shares)
 
 
 def _largest_first(parts: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
@@ -55,7 +94,8 @@ def _limits(
     ]
     if answer.estimate.fit_probability < 0.99:
         said.append(
-            f"memory is tight: it fits with probability {answer.forecast.fit_probability:.2f}"
+            "memory is tight: it fits with probability"
+            f" {format_probability(answer.forecast.fit_probability)}"
         )
     return tuple(said)
 
@@ -73,18 +113,20 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
             named.append((change, error.found))
     if not jobs:
         return
-    forecasts = predictor.predict(Jobs.of(jobs))
+    forecasts = predictor.predict(Jobs.of([answer.job, *jobs]))
     market = "spot" if answer.estimate.spot else "on-demand"
+    estimates = [
+        estimate_of(forecasts[i + 1], job, answer.length, market, answer.preemption)
+        for i, job in enumerate(jobs)
+    ]
+    beats = _beats(answer, jobs, forecasts, estimates)
     for change, position in named:
-        nan = math.nan
-        if isinstance(position, str):
-            yield WhatIf(change, nan, nan, nan, nan, nan, nan, refused=position)
+        declined = position if isinstance(position, str) else forecasts[position + 1].declined
+        if isinstance(position, str) or declined is not None:
+            nan = math.nan
+            yield WhatIf(change, nan, nan, nan, nan, nan, nan, refused=declined)
             continue
-        job, forecast = jobs[position], forecasts[position]
-        if forecast.declined is not None:
-            yield WhatIf(change, nan, nan, nan, nan, nan, nan, refused=forecast.declined)
-            continue
-        estimate = estimate_of(forecast, job, answer.length, market)
+        job, forecast, estimate = jobs[position], forecasts[position + 1], estimates[position]
         yield WhatIf(
             change=change,
             step_seconds=step_of(forecast, job, estimate.steps)[1],
@@ -93,7 +135,34 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
             peak_bytes=forecast.peak_bytes[1],
             fit_probability=forecast.fit_probability,
             speedup=answer.estimate.run_seconds[1] / estimate.run_seconds[1],
+            chance=chances_of(estimate, answer.limits),
+            beats={name: float(column[position]) for name, column in beats.items()},
         )
+
+
+def _beats(
+    answer: Answer, jobs: Sequence[Job], forecasts: Forecasts, estimates: Sequence[Estimate]
+) -> dict[str, FloatArray]:
+    """Return the probabilities (n,) that n changed jobs are faster and cheaper than the present.
+
+    forecasts: of the present job, then of the changed ones.
+    """
+    causes, common = forecasts.causes, in_common(answer.job, jobs)
+    rho = correlation(
+        {name: column[:1] for name, column in causes.items()},
+        {name: column[1:] for name, column in causes.items()},
+        common,
+    )
+    # The same plan with one part of the machine faster is the same step with the same errors.
+    rho = np.where(common["plan"] & common["device"] & common["link"], 1.0, rho)
+    present, step = answer.estimate, forecasts.seconds
+    run, now = np.array([e.run_seconds for e in estimates]), np.array([present.run_seconds])
+    rho = widened(rho, (step[:1], step[1:]), (now, run))
+    cost = np.array([e.dollars for e in estimates])
+    return {
+        "time": probability_less(run, now, rho),
+        "cost": probability_less(cost, np.array([present.dollars]), rho),
+    }
 
 
 def _changes(answer: Answer) -> Iterator[tuple[str, Cluster, dict[str, Any]]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from forerun.advisor.asking import LARGEST_COUNT
+from forerun.advisor.asking import LARGEST_COUNT, limits_of
 from forerun.advisor.candidates import Larger
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
@@ -15,7 +15,6 @@ from forerun.domain.objective import Objective
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError
-from forerun.units import parse_dollars, parse_duration
 
 _ASSUMED_ROWS = 256
 _ASSUMED_TOKENS = 524_288
@@ -41,13 +40,7 @@ def objective_of(
         RequestError: one of them is wrong.
     """
     return Objective(
-        aim=minimize,
-        deadline_seconds=(
-            parse_duration(deadline, "deadline") if isinstance(deadline, str) else deadline
-        ),
-        budget_dollars=parse_dollars(budget) if isinstance(budget, str) else budget,
-        confidence=confidence,
-        market=market,
+        aim=minimize, confidence=confidence, market=market, **vars(limits_of(deadline, budget))
     )
 
 

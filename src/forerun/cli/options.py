@@ -10,6 +10,7 @@ import click
 
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.kinds import (
+    BUDGET,
     COUNT,
     DOLLARS,
     DURATION,
@@ -71,6 +72,10 @@ market_options = together(
     click.option(
         "--checkpoint-interval", type=DURATION, help="Training time between checkpoints (30min)."
     ),
+)
+limit_options = together(
+    click.option("--deadline", type=DURATION, help="The run must end within, e.g. 24h or 1d12h."),
+    click.option("--budget", type=BUDGET, help="The run must cost at most, in dollars, e.g. 5000."),
 )
 price_option = click.option("--price", type=DOLLARS, help="Dollars an hour, the whole cluster.")
 predictor_options = together(
@@ -180,6 +185,7 @@ def changes_of(options: dict[str, Any]) -> dict[str, Any]:
 
 __all__ = [
     "PROBABILITY", "advisor_of", "changes_of", "json_option", "length_of", "length_options",
+    "limit_options",
     "market_options", "predictor_options", "preemption_of", "price_option", "settings_of",
     "together", "workload_options",
 ]  # fmt: skip

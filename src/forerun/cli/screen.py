@@ -100,4 +100,4 @@ def plain_lines(
 
 
 def _numeric(cell: str) -> bool:
-    return not cell or cell[0].isdigit() or (cell[0] in "$-+." and cell[1:2].isdigit())
+    return not cell or cell[0].isdigit() or (cell[0] in "$-+.<>" and cell[1:2].isdigit())

@@ -6,9 +6,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from forerun.advisor import Answer
+from forerun.cli.chances import show_limits, show_source
 from forerun.cli.screen import Screen
 from forerun.domain.workload import Length, Workload
-from forerun.units import format_bytes, format_count, format_dollars, format_seconds
+from forerun.units import (
+    format_bytes,
+    format_count,
+    format_dollars,
+    format_probability,
+    format_seconds,
+)
 
 
 def show_answer(screen: Screen, answer: Answer) -> None:
@@ -30,15 +37,13 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     screen.table(("", "5 %", "median", "95 %"), rows)
     screen.line()
     screen.line(
-        f"fits    probability {probability(estimate.fit_probability)} in the"
+        f"fits    probability {format_probability(estimate.fit_probability)} in the"
         f" {format_bytes(device.memory_bytes)} of each {device.id}"
     )
+    show_limits(screen, answer.chance, answer.limits)
     screen.line(f"speed   {throughput(answer)}")
     screen.line(f"price   {price_text(answer)}")
-    screen.line(
-        f"source  predictor {answer.forecast.predictor}, distance {answer.forecast.distance:.2g}"
-        " from what was measured (0 beside a measured run, 1 physics alone)"
-    )
+    show_source(screen, answer.forecast)
     screen.items("notes", answer.notes)
     screen.items("warnings", answer.warnings)
 
@@ -79,11 +84,6 @@ def price_text(answer: Answer) -> str:
         return "none is known; give --price"
     market = "spot" if answer.estimate.spot else "on demand"
     return f"{format_dollars(price)} an hour {market} ({answer.job.cluster.price_source})"
-
-
-def probability(value: float) -> str:
-    """Return a probability, or that it is not known."""
-    return f"{value:.2f}" if math.isfinite(value) else "unknown"
 
 
 def show_parts(

@@ -28,7 +28,7 @@ _NEARER = {
     STRUCTURE: "the workload's structure in place of its totals",
     OPERATIONS: "what its unknown operations do (a spec)",
     DATA_SHEET: "the device's verified data sheet, or runs on it",
-    SCALE: "runs on more devices",
+    SCALE: "runs on as many devices",
 }
 # A part below this is not worth a word; of what was measured this share still lacks something.
 _SMALL = 0.02
@@ -48,9 +48,13 @@ def meaning(distance: float, parts: Mapping[str, float]) -> str:
     lacking = [f"this {name}" for name in _MEASURED if parts.get(name, 0.0) > _UNMEASURED]
     if lacking and distance <= 1.05 and len(lacking) < len(_MEASURED):
         words += f", none of {_listed(lacking)}"
-    beyond = [text for name, text in _BEYOND.items() if parts.get(name, 0.0) > _SMALL]
-    if len(lacking) == len(_MEASURED):
+    nothing = len(lacking) == len(_MEASURED)
+    if nothing:
         words = "physics only, nothing measured"
+    beyond = [
+        text for name, text in _BEYOND.items()
+        if parts.get(name, 0.0) > _SMALL and not (nothing and name == SCALE)
+    ]  # fmt: skip
     return "; ".join([words, *beyond])
 
 

@@ -41,6 +41,27 @@ class Preemption:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """When a run must have ended and what it may cost, None for no limit.
+
+    Raises:
+        RequestError: a limit that is not above zero and finite.
+    """
+
+    deadline_seconds: float | None = None
+    budget_dollars: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not 0 < value < float("inf"):
+                raise RequestError(
+                    f"{name.replace('_', ' ')} {value}",
+                    "not above zero and finite",
+                    "give a positive number",
+                )
+
+
+@dataclass(frozen=True)
 class Objective:
     """What to minimise, and the limits that a job must meet.
 
@@ -69,14 +90,7 @@ class Objective:
             raise RequestError(
                 f"prices {self.market!r}", "no such market", f"use one of {', '.join(MARKETS)}"
             )
-        for name in ("deadline_seconds", "budget_dollars"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise RequestError(
-                    f"{name.replace('_', ' ')} {value}",
-                    "not above zero and finite",
-                    "give a positive number",
-                )
+        Limits(self.deadline_seconds, self.budget_dollars)  # checks them
         for name in ("confidence", "fit_confidence"):
             value = getattr(self, name)
             if not 0.01 <= value <= 0.999:
@@ -85,3 +99,8 @@ class Objective:
                     "outside 0.01 to 0.999",
                     "give a probability such as 0.9",
                 )
+
+    @property
+    def limits(self) -> Limits:
+        """The deadline and the budget."""
+        return Limits(self.deadline_seconds, self.budget_dollars)

@@ -73,7 +73,8 @@ class Recommendation:
         considered, legal, fitting, qualified: how many plans got how far.
         refused_counts: reason to the number of plans it refused.
         alternatives: the best option of each cluster, best first.
-        runner_up: the next best option, on another cluster; None where no other qualifies.
+        runner_up: of the options shown on other clusters the one that the best beats least surely;
+            None where no other qualifies.
         next_layout: the next best option on the best one's cluster with other parallel degrees.
         not_searched: where nothing qualifies, what was left out that might have, and what to do.
     """
@@ -95,3 +96,9 @@ class Recommendation:
     not_searched: str = ""
     runner_up: Option | None = None
     next_layout: Option | None = None
+
+    @property
+    def compared_by(self) -> str:
+        """By what the best is best: the aim; cost where there is no knee to compare by."""
+        known = self.best is None or self.objective.aim in self.best.beaten
+        return self.objective.aim if known else "cost"

@@ -25,8 +25,8 @@ IntArray = NDArray[np.int64]
 def beaten_by_first(scored: Scored, front: IntArray) -> list[dict[str, float]]:
     """Return for each row (n) the probability that row 0 beats it, by what is compared.
 
-    `time`, `cost` and `energy` of the whole run; `knee` for rows of the front where it has a knee
-    to compare by. What is not known is left out.
+    `time`, `cost` and `energy` of the whole run; `knee` where the front has one. What is not known
+    is left out.
 
     Args:
         scored: rows with details (the causes of their error).
@@ -68,7 +68,7 @@ def run_correlation(scored: Scored) -> FloatArray:
 def knee_beaten(
     run_seconds: FloatArray, dollars: FloatArray, front: IntArray, rho: FloatArray
 ) -> FloatArray:
-    """Return P(row 0 lies nearer the knee than row j), (n,); NaN for rows off the front.
+    """Return P(row 0 lies nearer the knee than row j), (n,); NaN where the front has no knee.
 
     Args:
         run_seconds, dollars: rows of quantiles (n, 3).
@@ -80,28 +80,22 @@ def knee_beaten(
     dh_0 - dh_j = sum_k g_k e_k, where k runs over row 0, row j and both ends of the front: an error
     that all rows share moves the ranges too, and nothing else.
     """
-    found = np.full(len(run_seconds), np.nan)
-    time, cost = run_seconds[:, 1], dollars[:, 1]
-    sigma = log_sigma(run_seconds)
+    time, cost, sigma = run_seconds[:, 1], dollars[:, 1], log_sigma(run_seconds)
+    unknown = np.full(len(time), np.nan)
     if len(front) < 3 or not np.isfinite([time[front], cost[front], sigma[front]]).all():
-        return found
+        return unknown
     fast, cheap = front[np.argmin(time[front])], front[np.argmin(cost[front])]
     time_range, cost_range = time[cheap] - time[fast], cost[fast] - cost[cheap]
     if time_range <= 0 or cost_range <= 0:
-        return found
+        return unknown
+    height = time / time_range + cost / cost_range
+    slope = -np.diag(height)  # of h_0 - h_j (rows) by each log error (columns)
+    slope[:, 0] += height[0]
+    longer = (time[0] - time) / time_range
+    dearer = (cost[0] - cost) / cost_range
+    slope[:, cheap] += dearer * cost[cheap] / cost_range - longer * time[cheap] / time_range
+    slope[:, fast] += longer * time[fast] / time_range - dearer * cost[fast] / cost_range
     covariance = rho * sigma[:, None] * sigma[None, :]
     np.fill_diagonal(covariance, sigma**2)
-    height = time / time_range + cost / cost_range
-    slope = np.zeros((len(front), len(time)))  # of h_0 - h_j, by each row's log error
-    later, dearer = (time[0] - time[front]) / time_range, (cost[0] - cost[front]) / cost_range
-    slope[:, cheap] -= later * time[cheap] / time_range
-    slope[:, fast] += later * time[fast] / time_range
-    slope[:, fast] -= dearer * cost[fast] / cost_range
-    slope[:, cheap] += dearer * cost[cheap] / cost_range
-    slope[:, 0] += height[0]
-    slope[np.arange(len(front)), front] -= height[front]
     variance = np.einsum("jk,kl,jl->j", slope, covariance, slope)
-    found[front] = probability_above_zero(
-        height[front] - height[0], np.sqrt(np.maximum(variance, 0.0))
-    )
-    return found
+    return probability_above_zero(height - height[0], np.sqrt(np.maximum(variance, 0.0)))

@@ -146,9 +146,20 @@ def _chosen(
         best=options[0],
         front=options[1:first],
         alternatives=(options[0], *options[first:after]),
-        runner_up=options[first] if len(others) else None,
+        runner_up=_runner_up(options[:after], objective),
         next_layout=None if rival is None else options[-1],
     )
+
+
+def _runner_up(options: Sequence[Option], objective: Objective) -> Option | None:
+    """Return of the first option's rivals on other clusters the one that it beats least surely."""
+    best = options[0]
+    aim = objective.aim if objective.aim in best.beaten else "cost"
+    others = [
+        option for option in options if option.job.cluster.name != best.job.cluster.name
+        and aim in option.beaten
+    ]  # fmt: skip
+    return min(others, key=lambda option: option.beaten[aim], default=None)
 
 
 def _detailed(scored: Scored, predictor: Predictor, objective: Objective, length: Length) -> Scored:
@@ -165,8 +176,7 @@ def _options(
     """Return detailed rows as options."""
     estimates = scored.estimates
     chances = limit_chances(
-        estimates.run_seconds, estimates.dollars, estimates.fit_probability,
-        objective.deadline_seconds, objective.budget_dollars,
+        estimates.run_seconds, estimates.dollars, estimates.fit_probability, objective.limits,
     )  # fmt: skip
     return tuple(
         Option(
@@ -190,7 +200,9 @@ def assumptions(space: Space, objective: Objective, length: Length) -> tuple[str
         f"a plan counts as fitting at P(fits) >= {objective.fit_confidence:.0%}",
     ]
     if objective.deadline_seconds is not None or objective.budget_dollars is not None:
-        words.append(f"limits are met at {objective.confidence:.0%} confidence")
+        words.append(
+            f"limits are met at {objective.confidence:.0%} confidence; prices are taken as listed"
+        )
     if objective.market != "on-demand":
         p = objective.preemption
         words.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from forerun.domain.objective import Objective, Preemption
+from forerun.domain.quantiles import probability_below
 from forerun.domain.recommendation import Refusal
 from forerun.search.reduce import BUDGET, DEADLINE, ENDLESS, MEMORY, Judged, Reduction, judge
 from forerun.search.score import Scored
@@ -30,22 +31,32 @@ def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective)
         device = one.jobs.clusters[one.jobs.cluster_index[0]].device
         return (
             f"needs {format_bytes(one.forecasts.peak_bytes[0, 1])} of"
-            f" {format_bytes(device.memory_bytes)} a device; P(fits) ="
-            f" {math.floor(100 * one.estimates.fit_probability[0])} %"
+            f" {format_bytes(device.memory_bytes)} a device;"
+            f" {_chance('fits', one.estimates.fit_probability[0])}"
         )
     if reason == DEADLINE:
+        limit = objective.deadline_seconds or 0.0
+        chance = probability_below(one.estimates.run_seconds, limit)[0]
         return (
             f"takes {format_seconds(judged.seconds[0])} {sure}, the deadline is"
-            f" {format_seconds(objective.deadline_seconds or 0.0)}"
+            f" {format_seconds(limit)}; {_chance('in time', chance)}"
         )
     if reason == BUDGET:
+        limit = objective.budget_dollars or 0.0
+        chance = probability_below(one.estimates.dollars, limit)[0]
         return (
             f"costs {format_dollars(judged.dollars[0])} {sure}, the budget is"
-            f" {format_dollars(objective.budget_dollars or 0.0)}"
+            f" {format_dollars(limit)}; {_chance('in budget', chance)}"
         )
     if reason == ENDLESS:
         return _endless(one.jobs.clusters[one.jobs.cluster_index[0]].nodes, objective.preemption)
     return reason
+
+
+def _chance(what: str, probability: float) -> str:
+    """Return whole per cent, rounded down: what misses a limit must not seem to reach it."""
+    whole = math.floor(100 * probability)
+    return f"P({what}) = {whole} %" if whole or not probability else f"P({what}) < 1 %"
 
 
 def _endless(nodes: int, preemption: Preemption) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from forerun import wire
+from forerun.cli.chances import limit_cells, limit_headers
 from forerun.cli.completion import complete_cluster, complete_workload
 from forerun.cli.kinds import FILE, WHOLE, writable
 from forerun.cli.options import (
@@ -16,6 +17,7 @@ from forerun.cli.options import (
     json_option,
     length_of,
     length_options,
+    limit_options,
     market_options,
     predictor_options,
     preemption_of,
@@ -26,7 +28,9 @@ from forerun.cli.options import (
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralTables
 from forerun.cli.showing import show_answer, show_parts
-from forerun.units import format_bytes, format_dollars, format_seconds
+from forerun.units import format_bytes, format_dollars, format_probability, format_seconds
+
+_LEAST = 0.01
 
 
 @click.command(cls=SeveralTables)
@@ -43,6 +47,7 @@ from forerun.units import format_bytes, format_dollars, format_seconds
 )
 @length_options
 @price_option
+@limit_options
 @market_options
 @workload_options
 @predictor_options
@@ -51,7 +56,8 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     """Where a step's time and memory go, and what would change it.
 
     The parts add up to the median step, and to the median peak of memory. Every line of the
-    what-if table is a prediction of its own. The trace opens in chrome://tracing or Perfetto.
+    what-if table is a prediction of its own, with the probability that it is faster than the
+    present plan: they share most of their errors. The trace opens in chrome://tracing or Perfetto.
     """
     settings = settings_of(options)
     writable(trace, "writing", (".json",), (*options["fit_files"], *options["catalog_files"]))
@@ -81,17 +87,31 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     screen.line()
     screen.items("what limits it", found.limits)
     screen.line()
+    show_uncertainty(screen, found.uncertainty)
+    limits = found.answer.limits
     screen.table(
-        ("what if", "run", "faster", "step", "cost", "memory", "fits"),
+        (
+            "what if",
+            "run",
+            "faster",
+            "P(faster)",
+            "step",
+            "cost",
+            "memory",
+            "fits",
+            *limit_headers(limits),
+        ),
         [
             (
                 w.change,
                 format_seconds(w.run_seconds),
                 f"{w.speedup:.2f}x",
+                format_probability(w.beats["time"]),
                 format_seconds(w.step_seconds),
                 format_dollars(w.dollars),
                 format_bytes(w.peak_bytes),
-                f"{w.fit_probability:.2f}",
+                format_probability(w.fit_probability),
+                *limit_cells(w.chance, limits),
             )
             for w in found.what_ifs
             if not w.refused
@@ -102,6 +122,14 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
         screen.items("not legal", refused)
     if trace is not None:
         screen.line(f"trace written to {trace}")
+
+
+def show_uncertainty(screen: Screen, uncertainty: tuple[tuple[str, float], ...]) -> None:
+    """Write what makes the step uncertain; nothing where the predictor does not say."""
+    shown = [f"{share:.0%} {words}" for words, share in uncertainty if share >= _LEAST]
+    if shown:
+        screen.items("what makes it uncertain (shares of the log variance)", shown)
+        screen.line()
 
 
 def _write_trace(path: Path, answer: Any) -> None:

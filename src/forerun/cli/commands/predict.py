@@ -17,6 +17,7 @@ from forerun.cli.options import (
     json_option,
     length_of,
     length_options,
+    limit_options,
     market_options,
     predictor_options,
     preemption_of,
@@ -32,8 +33,8 @@ from forerun.errors import RequestError, UnsatisfiedError
 if TYPE_CHECKING:
     from forerun.settings import Settings
 
-_ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "preemption_rate",
-            "checkpoint_interval", "seq_len", "image_size", "precision", "framework", "optimizer",
+_ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "deadline", "budget",
+            "preemption_rate", "checkpoint_interval", "seq_len", "image_size", "precision", "framework", "optimizer",
             "dataset", "dataset_size", "task")  # fmt: skip
 
 
@@ -51,6 +52,7 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "preempti
 )
 @length_options
 @price_option
+@limit_options
 @market_options
 @workload_options
 @predictor_options
@@ -61,7 +63,8 @@ def predict(
     """Time, cost and memory of one job, with the 5 to 95 % range.
 
     Plan fields that are not given are chosen by search, and said. How long the job is:
-    --steps, --samples, --tokens or --epochs; else the workload's usual length.
+    --steps, --samples, --tokens or --epochs; else the workload's usual length. With --deadline or
+    --budget, the probability of keeping it.
 
     With --table every row is answered, or declined with its reason; --out keeps the rows' order
     and columns and adds the answers (without it they go to stdout as CSV). A row that states no

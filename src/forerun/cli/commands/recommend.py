@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
+from forerun.cli.chances import (
+    BETTER,
+    beaten,
+    limit_cells,
+    limit_headers,
+    rivals,
+    show_limits,
+    show_source,
+)
 from forerun.cli.completion import complete_clusters, complete_workload
-from forerun.cli.kinds import BUDGET, DURATION, FILE, NAMES, PROBABILITY, WHOLE, WHOLES, writable
+from forerun.cli.kinds import FILE, NAMES, PROBABILITY, WHOLE, WHOLES, writable
 from forerun.cli.options import (
     advisor_of,
     changes_of,
     json_option,
     length_of,
     length_options,
+    limit_options,
     market_options,
     predictor_options,
     preemption_of,
@@ -26,7 +36,7 @@ from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralTables
 from forerun.cli.showing import ranged, workload_text
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
-from forerun.units import format_bytes, format_dollars, format_seconds
+from forerun.units import format_bytes, format_dollars, format_probability, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +57,7 @@ _ROWS = 12
 )  # fmt: skip
 @click.option("--providers", type=NAMES, help="Clouds to choose from, e.g. aws,gcp; all of them.")
 @click.option("--max-devices", type=WHOLE, help="The largest cluster to search by itself (512).")
-@click.option("--deadline", type=DURATION, help="The run must end within, e.g. 24h or 1d12h.")
-@click.option("--budget", type=BUDGET, help="The run must cost at most, in dollars, e.g. 5000.")
+@limit_options
 @click.option(
     "--minimize", type=click.Choice(["time", "cost", "knee", "energy"]), default="cost",
     show_default=True, help="What is best; knee: where more money stops buying much time.",
@@ -169,7 +178,7 @@ def show_recommendation(screen: Screen, name: str, found: Recommendation) -> Non
     if found.best is None:
         screen.title(f"{name}: nothing satisfies the limits")
         if found.near_misses:
-            screen.table(_HEADERS, map(_row, found.near_misses[:_ROWS]), "nearest misses")
+            _table(screen, found, found.near_misses[:_ROWS], "nearest misses")
         for option in found.near_misses[:_ROWS]:
             for limit, words in option.misses.items():
                 screen.line(f"  {option.job.cluster.name}: {limit}: {words}")
@@ -183,18 +192,19 @@ def show_recommendation(screen: Screen, name: str, found: Recommendation) -> Non
         screen.line(f"run     {ranged(best.estimate.run_seconds, format_seconds)}")
         screen.line(f"cost    {ranged(best.estimate.dollars, format_dollars)}")
         screen.line(f"price   {_price(best)}")
-        screen.line(f"fits    probability {best.estimate.fit_probability:.2f}")
-        for limit, chance in best.chance.items():
-            if limit == "fits":
-                continue
-            screen.line(f"chance  of meeting the {limit}: {chance:.2f}")
+        screen.line(f"fits    probability {format_probability(best.estimate.fit_probability)}")
+        show_limits(screen, best.chance, found.objective.limits)
+        for rival, chance in rivals(found):
+            screen.line(f"beats   {rival}: {chance}")
+        if best.estimate.forecast is not None:
+            show_source(screen, best.estimate.forecast)
         screen.line()
-        screen.table(_HEADERS, map(_row, found.front), "the Pareto front")
+        _table(screen, found, found.front, "the Pareto front")
         shown = {option.job.cluster.name for option in found.front}
         others = [o for o in found.alternatives if o.job.cluster.name not in shown][:_OTHERS]
         if others:
             screen.line()
-            screen.table(_HEADERS, map(_row, others), "the best on other clusters")
+            _table(screen, found, others, "the best on other clusters")
     screen.line()
     if found.refused:
         screen.table(_REFUSED, _refused(found.refused[:_ROWS]), "refused, the nearest first")
@@ -210,7 +220,6 @@ def show_recommendation(screen: Screen, name: str, found: Recommendation) -> Non
     screen.line("Confirm the choice by a short run before renting it for long.")
 
 
-_HEADERS = ("cluster", "run", "cost", "energy", "peak memory", "fits", "batch", "plan")
 _REFUSED = ("plans", "cluster", "plan", "refused because")
 _OTHERS = 5
 
@@ -230,8 +239,18 @@ def _price(option: Option) -> str:
     return f"{format_dollars(price)} an hour {market}{source}"
 
 
-def _row(option: Option) -> tuple[str, ...]:
-    estimate = option.estimate
+def _table(screen: Screen, found: Recommendation, options: Sequence[Option], title: str) -> None:
+    """Write options, with the probabilities of each limit and that the best beats them."""
+    limits, aim = found.objective.limits, BETTER[found.compared_by]
+    headers = (
+        "cluster", "run", "cost", "energy", "peak memory", "fits", *limit_headers(limits),
+        *(() if found.best is None else (f"best {aim}",)), "batch", "plan",
+    )  # fmt: skip
+    screen.table(headers, [_row(option, found) for option in options], title)
+
+
+def _row(option: Option, found: Recommendation) -> tuple[str, ...]:
+    limits, estimate = found.objective.limits, option.estimate
     peak = estimate.forecast.peak_bytes[1] if estimate.forecast else float("nan")
     return (
         option.job.cluster.name,
@@ -239,7 +258,9 @@ def _row(option: Option) -> tuple[str, ...]:
         format_dollars(estimate.dollars[1]),
         f"{estimate.kilowatt_hours[1]:,.4g} kWh",
         format_bytes(peak),
-        f"{estimate.fit_probability:.2f}",
+        format_probability(estimate.fit_probability),
+        *limit_cells(option.chance, limits),
+        *(() if found.best is None else (beaten(option, found),)),
         str(option.job.plan.global_batch),
         str(option.job.plan),
     )

@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from forerun import wire
+from forerun.cli.chances import (
+    BETTER,
+    beaten,
+    limit_cells,
+    limit_headers,
+    limits_text,
+    rivals,
+    source_text,
+)
 from forerun.domain.recommendation import Option, Recommendation, Refusal
 from forerun.tables.files import write_whole
-from forerun.units import format_bytes, format_dollars, format_seconds
+from forerun.units import format_bytes, format_dollars, format_probability, format_seconds
 
 HERE = Path(__file__).parent
 
@@ -47,6 +56,9 @@ def report_page(name: str, found: Recommendation) -> str:
         name=name,
         found=found,
         objective=_objective_text(found),
+        limit_headers=limit_headers(found.objective.limits),
+        better=BETTER[found.compared_by],
+        rivals=rivals(found),
         options=options,
         best=best,
         refused=refused_groups(found.refused),
@@ -63,7 +75,7 @@ def report_options(found: Recommendation) -> tuple[list[dict[str, Any]], int]:
     if found.best is not None and found.best not in shown:
         shown.append(found.best)
     position = -1 if found.best is None else shown.index(found.best)
-    return [_option(option) for option in shown], position
+    return [_option(option, found) for option in shown], position
 
 
 def refused_groups(refused: Sequence[Refusal]) -> list[dict[str, Any]]:
@@ -79,7 +91,7 @@ def refused_groups(refused: Sequence[Refusal]) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-def _option(option: Option) -> dict[str, Any]:
+def _option(option: Option, found: Recommendation) -> dict[str, Any]:
     estimate, forecast, cluster = option.estimate, option.estimate.forecast, option.job.cluster
     peak = forecast.peak_bytes[1] if forecast else float("nan")
     plan = option.job.plan
@@ -91,7 +103,11 @@ def _option(option: Option) -> dict[str, Any]:
         "cost": format_dollars(estimate.dollars[1]),
         "cost_range": _range(estimate.dollars, format_dollars),
         "memory": f"{format_bytes(peak)} of {format_bytes(cluster.device.memory_bytes)}",
-        "fits": f"{estimate.fit_probability:.2f}",
+        "fits": format_probability(estimate.fit_probability),
+        "chance": limit_cells(option.chance, found.objective.limits),
+        "limits": limits_text(option.chance, found.objective.limits),
+        "beaten": beaten(option, found),
+        "source": source_text(forecast) if forecast else "",
         "misses": "; ".join(option.misses.values()),
         "warnings": "; ".join(option.warnings),
         "market": "spot" if estimate.spot else "on demand",

@@ -1,0 +1,95 @@
+"""Chances in words: limits that are kept, rivals that are beaten, and how far the answer is sure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from forerun.cli.screen import Screen
+from forerun.domain.chances import ALL, BUDGET, DEADLINE
+from forerun.domain.distance import meaning, nearer
+from forerun.domain.forecast import Forecast
+from forerun.domain.objective import Limits
+from forerun.domain.recommendation import Option, Recommendation
+from forerun.units import format_dollars, format_probability, format_seconds
+
+BETTER = {"time": "faster", "cost": "cheaper", "energy": "thriftier", "knee": "nearer the knee"}
+
+
+def show_limits(screen: Screen, chance: Mapping[str, float], limits: Limits) -> None:
+    """Write the probabilities of keeping the limits; nothing where there are none."""
+    said = limits_text(chance, limits)
+    if said:
+        screen.line(f"limits  {said}")
+
+
+def limits_text(chance: Mapping[str, float], limits: Limits) -> str:
+    """Return the probabilities of keeping the limits in words; "" where there are none."""
+    said = []
+    if limits.deadline_seconds is not None:
+        within = format_seconds(limits.deadline_seconds)
+        said.append(f"P(within {within}) = {format_probability(chance[DEADLINE])}")
+    if limits.budget_dollars is not None:
+        most = format_dollars(limits.budget_dollars)
+        said.append(f"P(for at most {most}) = {format_probability(chance[BUDGET])}")
+    if said:
+        said.append(f"P(all, and it fits) = {format_probability(chance[ALL])}")
+    return "; ".join(said)
+
+
+def show_source(screen: Screen, forecast: Forecast) -> None:
+    """Write who answered, how far from what was measured, and what would bring it nearer."""
+    screen.line(f"source  {source_text(forecast)}")
+    closer = nearer(forecast.distance, forecast.distance_parts)
+    if closer:
+        screen.line(f"nearer  with {'; '.join(closer)}")
+
+
+def source_text(forecast: Forecast) -> str:
+    """Return who answered, and how far from what was measured."""
+    if not math.isfinite(forecast.distance):
+        return f"predictor {forecast.predictor}"
+    return (
+        f"predictor {forecast.predictor}, distance {forecast.distance:.2f} from what was measured:"
+        f" {meaning(forecast.distance, forecast.distance_parts)}"
+    )
+
+
+def limit_headers(limits: Limits) -> tuple[str, ...]:
+    """Return the headers of columns for the limits that there are."""
+    return tuple(words for _, words in _limit_columns(limits))
+
+
+def limit_cells(chance: Mapping[str, float], limits: Limits) -> tuple[str, ...]:
+    """Return the probabilities under `limit_headers`."""
+    return tuple(format_probability(chance[name]) for name, _ in _limit_columns(limits))
+
+
+def _limit_columns(limits: Limits) -> list[tuple[str, str]]:
+    """Return (name of the probability, words of its column) for each limit."""
+    asked = ((DEADLINE, "in time", limits.deadline_seconds),
+             (BUDGET, "in budget", limits.budget_dollars))  # fmt: skip
+    return [(name, words) for name, words, limit in asked if limit is not None]
+
+
+def rivals(found: Recommendation) -> list[tuple[str, str]]:
+    """Return the next best options in words, each with the probability that the best beats it."""
+    aim = BETTER[found.compared_by]
+    named = []
+    if found.runner_up is not None:
+        named.append((f"{found.runner_up.job.cluster.name}, the closest rival elsewhere",
+                      found.runner_up))  # fmt: skip
+    if found.next_layout is not None:
+        plan = found.next_layout.job.plan
+        named.append((f"{plan}, the next best layout here", found.next_layout))
+    return [
+        (words, f"P(best is {aim}) = {beaten(option, found)}")
+        for words, option in named
+    ]  # fmt: skip
+
+
+def beaten(option: Option, found: Recommendation) -> str:
+    """Return the probability that the best beats an option in what was asked; "" for itself."""
+    if found.best is not None and option.job == found.best.job:
+        return ""
+    return format_probability(option.beaten.get(found.compared_by, float("nan")))
