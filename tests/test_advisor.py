@@ -111,6 +111,16 @@ def test_a_workload_without_a_usual_length_is_a_thousand_steps_and_says_so() -> 
     assert any("1,000 steps are assumed" in note for note in found.notes)
 
 
+def test_a_limit_needs_a_length_that_somebody_said() -> None:
+    """A thousand steps that nobody asked for are not what a deadline is about."""
+    own, advisor = zoo_workload("resnet50").with_(length=None), Advisor(predictor=Fixed())
+    with pytest.raises(RequestError, match="no usual length"):
+        advisor.predict(own, A100, deadline="1h")
+    found = advisor.predict(own, A100, deadline="1h", length=Length("steps", 100.0))
+    assert found.chance["deadline"] == 1.0
+    assert advisor.predict("resnet50", A100, budget="$1").chance["budget"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("quantity", "seconds"), [("step", 0.1), ("epoch", 0.1 * 5004.5), ("run", 0.1 * 450411)]
 )

@@ -13,8 +13,10 @@ from forerun.domain.estimate import (
     estimate_runs,
     preemption_factor,
     preemption_spread,
+    steps_to_target,
 )
 from forerun.domain.objective import Preemption
+from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
 
 POSITIVE = st.floats(1e-3, 1e6)
@@ -200,3 +202,25 @@ def test_without_losses_nothing_scatters() -> None:
 def test_impossible_preemption_is_refused(fields: tuple[float, ...]) -> None:
     with pytest.raises(RequestError, match="negative or out of range"):
         Preemption(*fields)
+
+
+def test_a_run_that_ends_at_a_target_is_as_uncertain_as_its_length() -> None:
+    """The two are independent, so that their log variances add."""
+    step = spread([2.0], [0.3])
+    sure_run = estimate_runs(step, np.ones(1), 1000.0, dollars_per_hour=1.0, watts=1.0)
+    steps, sigma = steps_to_target(spread([64_000.0], [0.4]), [64.0], 999.0)
+    assert (steps[0], sigma[0]) == (1000.0, pytest.approx(0.4))
+    run = estimate_runs(
+        step, np.ones(1), steps, dollars_per_hour=1.0, watts=1.0, length_sigma=sigma
+    )
+    assert run.run_seconds[0, 1] == sure_run.run_seconds[0, 1]
+    np.testing.assert_allclose(run.run_seconds, spread([2000.0], [0.5]))
+    np.testing.assert_allclose(run.dollars, run.run_seconds / 3600)
+
+
+def test_where_no_target_is_forecast_the_length_is_sure() -> None:
+    rows = np.array([[np.nan] * 3, [640.0, 640.0, 640.0]])
+    steps, sigma = steps_to_target(rows, [64.0, 64.0], [5.0, 5.0])
+    assert steps.tolist() == [5.0, 10.0]
+    assert sigma.tolist() == [0.0, 0.0]
+    assert steps_to_target(None, [64.0], [5.0])[0].tolist() == [5.0]

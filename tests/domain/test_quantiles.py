@@ -17,7 +17,6 @@ from forerun.domain.quantiles import (
     normal_cdf,
     normal_quantile,
     probability_below,
-    probability_less,
     spread,
     sure,
 )
@@ -101,30 +100,7 @@ def test_what_is_not_known_stays_unknown() -> None:
     row = np.full((1, 3), np.nan)
     assert np.isnan(probability_below(row, 1.0)[0])
     assert np.isnan(at_probability(row, 0.9)[0])
-    assert np.isnan(probability_less(row, sure([1.0]))[0])
     assert np.isnan(probability_below(spread([5.0], [0.3]), np.nan)[0])
-
-
-@given(MEDIANS, MEDIANS, SIGMAS, SIGMAS)
-def test_one_of_two_is_the_smaller(a: float, b: float, sa: float, sb: float) -> None:
-    first, second = spread([a], [sa]), spread([b], [sb])
-    less, more = probability_less(first, second)[0], probability_less(second, first)[0]
-    assert less + more == pytest.approx(1.0, abs=1e-8)
-    assert (less >= 0.5 - 1e-9) == (a <= b) or a == pytest.approx(b)
-
-
-def test_the_chance_of_being_smaller_is_that_of_log_normals() -> None:
-    rng = np.random.default_rng(3)
-    draws_a = 10 * np.exp(0.2 * rng.standard_normal(200_000))
-    draws_b = 12 * np.exp(0.4 * rng.standard_normal(200_000))
-    believed = probability_less(spread([10.0], [0.2]), spread([12.0], [0.4]))[0]
-    assert believed == pytest.approx(np.mean(draws_a < draws_b), abs=0.005)
-
-
-def test_two_sure_numbers_are_compared_for_sure() -> None:
-    assert probability_less(sure([1.0]), sure([2.0]))[0] == 1.0
-    assert probability_less(sure([2.0]), sure([1.0]))[0] == 0.0
-    assert probability_less(sure([2.0]), sure([2.0]))[0] == pytest.approx(0.5)
 
 
 def test_a_row_is_shown_by_name() -> None:

@@ -108,7 +108,7 @@ def _with_larger(
     }
     return replace(
         found,
-        near_misses=(replace(option, misses=miss), *found.near_misses),
+        near_misses=(replace(option, misses=miss, beaten={}), *found.near_misses),
         not_searched=f"{said}: with --max-devices {size}, {option.job.cluster.name} qualifies",
     )
 

@@ -28,13 +28,20 @@ def limits_text(chance: Mapping[str, float], limits: Limits) -> str:
     said = []
     if limits.deadline_seconds is not None:
         within = format_seconds(limits.deadline_seconds)
-        said.append(f"P(within {within}) = {format_probability(chance[DEADLINE])}")
+        said.append(chance_text(f"within {within}", chance[DEADLINE]))
     if limits.budget_dollars is not None:
         most = format_dollars(limits.budget_dollars)
-        said.append(f"P(for at most {most}) = {format_probability(chance[BUDGET])}")
+        said.append(chance_text(f"for at most {most}", chance[BUDGET]))
     if said:
-        said.append(f"P(all, and it fits) = {format_probability(chance[ALL])}")
+        said.append(chance_text("all, and it fits", chance[ALL]))
     return "; ".join(said)
+
+
+def chance_text(what: str, probability: float) -> str:
+    """Return `P(what) = 0.87`, or `P(what) > 0.99` near the ends."""
+    text = format_probability(probability)
+    sign = text[0] if text[0] in "<>" else "="
+    return f"P({what}) {sign} {text.lstrip('<>')}"
 
 
 def show_source(screen: Screen, forecast: Forecast) -> None:
@@ -82,14 +89,16 @@ def rivals(found: Recommendation) -> list[tuple[str, str]]:
     if found.next_layout is not None:
         plan = found.next_layout.job.plan
         named.append((f"{plan}, the next best layout here", found.next_layout))
+    unknown = float("nan")
     return [
-        (words, f"P(best is {aim}) = {beaten(option, found)}")
+        (words, chance_text(f"best is {aim}", option.beaten.get(found.compared_by, unknown)))
         for words, option in named
-    ]  # fmt: skip
+    ]
 
 
 def beaten(option: Option, found: Recommendation) -> str:
     """Return the probability that the best beats an option in what was asked; "" for itself."""
-    if found.best is not None and option.job == found.best.job:
+    best = found.best
+    if best is None or (option.job == best.job and option.estimate.spot == best.estimate.spot):
         return ""
     return format_probability(option.beaten.get(found.compared_by, float("nan")))

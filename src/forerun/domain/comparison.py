@@ -16,8 +16,8 @@ A cause is "scope: part of the step", and same_c is 1 where the two jobs have it
 of it: what one step has more of the part than the other is an error of its own. This is the
 histogram intersection, a positive definite kernel, so that no rho leaves 0 to 1 and correlations
 of several answers belong to one distribution. Loadings that are shared whole, in which a cause
-leaves (sqrt(v_Ac) - sqrt(v_Bc))^2, were tried and are over-confident by a factor of 1.4 to 2.5 on
-measured pairs (see `benchmarks/pair_reliability.py`).
+leaves (sqrt(v_Ac) - sqrt(v_Bc))^2, were tried and are over-confident where plans differ
+(`benchmarks/pair_reliability.py`).
 
 The bands give the widths and the causes only the correlation, so that whoever widens or narrows a
 band (calibration, conformal intervals) moves P(A beats B) with it.

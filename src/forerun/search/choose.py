@@ -144,7 +144,10 @@ def _chosen(
     options = _options(every, objective, beaten_by_first(every, np.arange(1, first)))
     return Chosen(
         best=options[0],
-        front=options[1:first],
+        front=tuple(
+            options[0] if row == best else option
+            for row, option in zip(front, options[1:first], strict=True)
+        ),
         alternatives=(options[0], *options[first:after]),
         runner_up=_runner_up(options[:after], objective),
         next_layout=None if rival is None else options[-1],

@@ -25,7 +25,7 @@
     charts.front = new Chart(document.getElementById("front"), {
       type: "scatter",
       data: { datasets: [{
-        data: priced, showLine: true, borderColor: colour("--line"), borderWidth: 1,
+        data: priced, showLine: data.best >= 0, borderColor: colour("--line"), borderWidth: 1,
         pointRadius: size, pointHoverRadius: 9, pointBackgroundColor: paint,
         pointBorderColor: colour("--ground"),
       }] },

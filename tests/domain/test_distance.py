@@ -1,0 +1,59 @@
+"""Distance in words: the number has a meaning, and what would make it less is said first."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from forerun.domain.distance import meaning, nearer
+
+PHYSICS = {"workload": 1 / 3, "device": 1 / 3, "framework": 1 / 3}
+
+
+@pytest.mark.parametrize(
+    ("distance", "words"),
+    [
+        (0.1, "beside measured runs"),
+        (0.3, "near measured runs"),
+        (0.7, "only partly measured"),
+        (1.0, "physics only, nothing measured"),
+        (1.8, "physics only, and farther"),
+    ],
+)
+def test_a_number_alone_has_its_words(distance: float, words: str) -> None:
+    assert meaning(distance, {}).startswith(words)
+
+
+def test_what_was_never_measured_is_named() -> None:
+    parts = {"workload": 0.05, "device": 1 / 3, "framework": 0.05}
+    assert meaning(sum(parts.values()), parts) == "near measured runs, none of this device"
+
+
+def test_what_lies_beyond_physics_is_said() -> None:
+    parts = {**PHYSICS, "structure": 1.0, "scale": 0.2}
+    assert meaning(2.2, parts) == (
+        "physics only, nothing measured; the workload is known by totals only"
+    )
+    assert "more devices than any run had" in meaning(0.4, {"workload": 0.1, "scale": 0.3})
+
+
+def test_what_would_bring_it_nearer_comes_most_first_with_its_amount() -> None:
+    assert nearer(1.25, {**PHYSICS, "scale": 0.25}) == (
+        "measured runs of this workload on this device with this framework (up to 1.00)",
+        "runs on as many devices (up to 0.25)",
+    )
+    assert nearer(0.35, {"device": 0.33, "workload": 0.01}) == (
+        "measured runs on this device (up to 0.33)",
+    )
+
+
+def test_beside_a_measured_run_nothing_is_lacking() -> None:
+    assert nearer(0.02, dict.fromkeys(PHYSICS, 0.01)) == ()
+    assert nearer(0.1, {}) == ()
+    assert nearer(0.7, {}) == ("measured runs of this workload on this device",)
+
+
+def test_an_unknown_distance_has_no_words() -> None:
+    assert meaning(math.nan, {}) == ""
+    assert nearer(math.nan, {}) == ()

@@ -1,0 +1,71 @@
+"""Uncertainty: causes add up to the band, and distance to its parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forerun.domain.comparison import correlation
+from forerun.domain.quantiles import Z95
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.constants import Constants
+from forerun.search.space import Space
+from forerun.tables import Jobs
+from forerun.testing.samples import tiny_cluster, tiny_workload
+
+WORKLOAD, CLUSTER = tiny_workload(), tiny_cluster(4, 4)
+PLANS, _ = Space(WORKLOAD, (CLUSTER,), (64,)).plans(CLUSTER.devices)
+TAUGHT = replace(
+    Constants(),
+    taught={f"workload:{WORKLOAD.name}": 9.0, f"device:{CLUSTER.device.id}": 5.0,
+            "framework:": 5.0, "devices": 8.0},
+)  # fmt: skip
+PREDICTORS = [AnalyticPredictor(), AnalyticPredictor(TAUGHT)]
+
+
+def every(predictor: AnalyticPredictor):
+    """Return forecasts of every legal plan on the cluster."""
+    return predictor.predict(Jobs.grid(WORKLOAD, CLUSTER, PLANS))
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_causes_add_up_to_the_band(predictor: AnalyticPredictor) -> None:
+    found = every(predictor)
+    assert all((column >= 0).all() for column in found.causes.values())
+    sigma = np.log(found.seconds[:, 2] / found.seconds[:, 1]) / Z95
+    np.testing.assert_allclose(np.sqrt(sum(found.causes.values())), sigma, rtol=1e-6)
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_parts_of_the_distance_add_up_to_it(predictor: AnalyticPredictor) -> None:
+    found = every(predictor)
+    np.testing.assert_allclose(sum(found.distance_parts.values()), found.distance)
+
+
+@given(st.integers(0, len(PLANS) - 1), st.integers(0, len(PLANS) - 1))
+def test_two_plans_share_what_their_steps_have_in_common(i: int, j: int) -> None:
+    """The more alike their parts, the more alike their errors; no two plans are the same."""
+    found = every(PREDICTORS[0]).take(np.array([i, j]))
+    a, b = ({name: column[k : k + 1] for name, column in found.causes.items()} for k in (0, 1))
+    other = {"plan": i == j}
+    rho = correlation(a, b, other)[0]
+    assert 0 <= rho <= 1
+    shares = np.stack([column for name, column in found.parts.items() if name != "floor"])
+    alike = np.minimum(*(shares / shares.sum(axis=0)).T).sum()
+    assert (rho == pytest.approx(1.0)) == (i == j)
+    if alike > 0.97:
+        assert rho > 0.9
+    assert correlation(a, b, {**other, "device": False})[0] < rho
+
+
+def test_details_leave_the_answer_as_it_is() -> None:
+    jobs = Jobs.grid(WORKLOAD, CLUSTER, PLANS)
+    short, full = PREDICTORS[0].predict(jobs, detail=False), PREDICTORS[0].predict(jobs)
+    assert not short.causes
+    assert not short.distance_parts
+    np.testing.assert_array_equal(short.seconds, full.seconds)
+    np.testing.assert_allclose(short.distance, full.distance)
