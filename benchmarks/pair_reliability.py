@@ -12,12 +12,14 @@ often it was predicted to and did, in bins of the prediction, for three ways to 
 
 `own` brings every band to the scatter of its table first, so that a band that is too wide or too
 narrow is not taken for a wrong correlation. Pairs that are forecast to be equal make no claim and
-are left out. The last lines pool the tables on which nothing was set. Usage: FORERUN_DATA=... python
-benchmarks/pair_reliability.py [TABLE ...]
+are left out. --fitted calibrates on half of the workloads and judges pairs of the others. The last
+lines pool the tables on which nothing was set. Usage: FORERUN_DATA=... python
+benchmarks/pair_reliability.py [--fitted] [TABLE ...]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,7 +45,7 @@ from forerun.tables import Runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-# The remainder of each plan (sigma_plan) was set on the first two, and looked at on the others.
+# Which variance is whose (`uncertainty.step_causes`) was settled on the first two.
 TABLES = ("vtrain", "pollux", "llm_foundry", "ultrascale", "sia", "nvidia_nemo", "gavel", "lambda",
           "tf_benchmarks", "pytorch_gpu_benchmark")  # fmt: skip
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
@@ -72,7 +74,9 @@ def measured_rows(runs: Runs, predictor: AnalyticPredictor) -> Measured:
     jobs, forecasts = runs.jobs.take(rows), forecasts.take(rows)
     each = [jobs[i] for i in range(len(jobs))]
     scale = np.array([job.cluster.devices / job.plan.global_batch for job in each])
-    labels = {name: [scope_labels(job)[name] for job in each] for name in ("device", "link")}
+    labels = {
+        name: [scope_labels(job)[name] for job in each] for name in ("device", "link", "case")
+    }
     labels["work"] = [_work(job.workload) for job in each]
     labels["size"] = [(j.cluster.devices, j.cluster.nodes, j.plan.global_batch) for j in each]
     return Measured(
@@ -128,7 +132,9 @@ def chances(rows: Measured, a: IntArray, b: IntArray, way: str, own: bool) -> Fl
 def _correlation(rows: Measured, a: IntArray, b: IntArray, way: str) -> FloatArray:
     if way == "independent":
         return np.zeros(len(a))
-    common = {name: rows.labels[name][a] == rows.labels[name][b] for name in ("device", "link")}
+    common = {
+        name: rows.labels[name][a] == rows.labels[name][b] for name in ("device", "link", "case")
+    }
     common["plan"] = np.zeros(len(a), dtype=bool)
     first = {cause: column[a] for cause, column in rows.causes.items()}
     second = {cause: column[b] for cause, column in rows.causes.items()}
@@ -169,16 +175,34 @@ def line(name: str, way: str, own: bool, found: FloatArray) -> str:
     return f"| {name} | {len(found):,} | {way} | {bands} | {whole} | {brier:.3f} | {' | '.join(cells)} |"
 
 
+def halves(runs: Runs, seed: int = 0) -> tuple[Runs, Runs]:
+    """Return the runs of a half of the workloads, and those of the others."""
+    names = runs.jobs.per_workload("name")
+    mixed = np.random.default_rng(seed).permutation(np.unique(names))
+    first = np.isin(names, mixed[: max(1, len(mixed) // 2)])
+    return runs.take(np.flatnonzero(first)), runs.take(np.flatnonzero(~first))
+
+
 def main() -> int:
     """Print the report as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="*", default=TABLES)
+    parser.add_argument(
+        "--fitted", action="store_true", help="fit on half of the workloads, judge the rest"
+    )
+    options = parser.parse_args()
     folder = Path(os.environ["FORERUN_DATA"]) / "runs"
     catalog = load_catalog()
     heads = [f"{low:g}-{high:g}" for low, high in pairwise(EDGES)]
     print(f"| table | pairs | way | bands | all | Brier | {' | '.join(heads)} |")
     print("|" + "---|" * (6 + len(heads)))
     pool: dict[tuple[str, bool], list[FloatArray]] = {way: [] for way in SHOWN}
-    for table in sys.argv[1:] or TABLES:
-        rows = measured_rows(runs_of([folder / f"{table}.csv"], catalog), AnalyticPredictor())
+    for table in options.tables:
+        runs, predictor = runs_of([folder / f"{table}.csv"], catalog), AnalyticPredictor()
+        if options.fitted:
+            known, runs = halves(runs)
+            predictor = predictor.fit(known)
+        rows = measured_rows(runs, predictor)
         for kind, (way, own) in product(KINDS, SHOWN):
             found = claims(rows, kind, way, own)
             if len(found) >= LEAST:

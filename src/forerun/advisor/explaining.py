@@ -35,11 +35,12 @@ FloatArray = NDArray[np.float64]
 UNKNOWN: Mapping[str, str] = {
     "device": "what share of its rates this device reaches",
     "workload": "how well this workload's operations use a device",
-    "framework": "which framework runs it",
+    "framework": "how well the framework uses a device",
     "host": "the host's own time",
     "link": "what the links carry",
     "schedule": "how full the pipeline is",
     "scale": "what more devices than were measured add",
+    "case": "what runs of this workload on this device leave open",
     "plan": "what this plan alone does",
 }
 _SMALL_SHARE = 0.02

@@ -37,8 +37,8 @@ from forerun.domain.quantiles import Z95, normal_cdf
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 # What two jobs may have in common. "plan" is the cluster's size and the plan itself: what is left
-# of it is an error that no other plan shares.
-SCOPES = ("workload", "framework", "host", "schedule", "device", "link", "plan")
+# of it is an error that no other plan shares. "case" is the workload on the device.
+SCOPES = ("workload", "framework", "host", "schedule", "device", "link", "case", "plan")
 
 
 def scope_of(cause: str) -> str:
@@ -58,6 +58,7 @@ def scope_labels(job: Job) -> dict[str, Hashable]:
         **dict.fromkeys(("framework", "host", "schedule"), framework),
         "device": cluster.device.id,
         "link": (cluster.intra.kind, between),
+        "case": (job.workload.name, framework, cluster.device.id),
         "plan": (job.plan, cluster.devices),
     }
 

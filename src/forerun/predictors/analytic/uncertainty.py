@@ -100,7 +100,8 @@ def step_causes(
     A cause is "scope: part of the step" (see `domain.comparison`): what the error belongs to, and
     what of the step it lies in. What is not bound to a part is spread over them by their shares, so
     that two steps made of the same parts share it whole. `plan_share` of the residual is the plan's
-    own; convolutions are uncertain by what is new of workload, device and framework.
+    own, the rest that of the workload on this device; convolutions are uncertain by what is new of
+    workload, device and framework.
     """
     v = _variances(exposed, constants)
     whole = np.maximum(_sum(parts, tuple(parts)), 1e-12)
@@ -108,10 +109,11 @@ def step_causes(
     new = np.maximum(_sum(exposed, _NOVELTY), 1e-12)
     of = {name: v[name] + v["convolution"] * exposed[name] / new for name in _NOVELTY}
     plan = constants.plan_share * v["residual"]
-    workload = of["workload"] + v["totals"] + v["residual"] - plan
-    causes = {"plan": plan, "scale": v["scale"], "setting": v["setting"]}
+    causes = {"plan": plan, "scale": v["scale"]}
     for scope, variance, groups in (
-        ("workload", workload, tuple(_GROUPS)),
+        # Where a job is run shifts all that is run there alike, as the workload does.
+        ("case", v["residual"] - plan, tuple(_GROUPS)),
+        ("workload", of["workload"] + v["totals"] + v["setting"], tuple(_GROUPS)),
         ("device", of["device"] + v["unverified"], tuple(_GROUPS)),
         ("framework", of["framework"] + v["unnamed"], tuple(_GROUPS)),
         ("link", v["network"], _NETWORK_GROUPS),
