@@ -47,9 +47,9 @@ def chance_text(what: str, probability: float) -> str:
 def show_source(screen: Screen, forecast: Forecast) -> None:
     """Write who answered, how far from what was measured, and what would bring it nearer."""
     screen.line(f"source  {source_text(forecast)}")
-    closer = nearer(forecast.distance, forecast.distance_parts)
+    closer = nearer_text(forecast)
     if closer:
-        screen.line(f"nearer  with {'; '.join(closer)}")
+        screen.line(f"nearer  {closer}")
 
 
 def source_text(forecast: Forecast) -> str:
@@ -60,6 +60,12 @@ def source_text(forecast: Forecast) -> str:
         f"predictor {forecast.predictor}, distance {forecast.distance:.2f} from what was measured:"
         f" {meaning(forecast.distance, forecast.distance_parts)}"
     )
+
+
+def nearer_text(forecast: Forecast) -> str:
+    """Return what would bring the answer nearer to what was measured; "" where nothing would."""
+    closer = nearer(forecast.distance, forecast.distance_parts)
+    return f"with {'; '.join(closer)}" if closer else ""
 
 
 def limit_headers(limits: Limits) -> tuple[str, ...]:

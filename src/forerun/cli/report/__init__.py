@@ -14,6 +14,7 @@ from forerun.cli.chances import (
     limit_cells,
     limit_headers,
     limits_text,
+    nearer_text,
     rivals,
     source_text,
 )
@@ -108,6 +109,7 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "limits": limits_text(option.chance, found.objective.limits),
         "beaten": beaten(option, found),
         "source": source_text(forecast) if forecast else "",
+        "nearer": nearer_text(forecast) if forecast else "",
         "misses": "; ".join(option.misses.values()),
         "warnings": "; ".join(option.warnings),
         "market": "spot" if estimate.spot else "on demand",

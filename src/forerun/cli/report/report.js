@@ -96,7 +96,7 @@
     selected = index;
     const option = data.options[index];
     for (const name of ["cluster", "plan", "run", "run_range", "cost", "cost_range", "memory",
-      "fits", "limits", "source", "market", "misses", "warnings"]) {
+      "fits", "limits", "source", "nearer", "market", "misses", "warnings"]) {
       const place = document.getElementById("chosen-" + name);
       if (place) place.textContent = option[name];
     }
