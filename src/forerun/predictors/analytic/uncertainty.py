@@ -163,7 +163,8 @@ def _memory_sigma(
 
 def distance(rows: Rows, known: Mapping[str, FloatArray]) -> FloatArray:
     """Return how far a row is from what was measured, (n,): the sum of `distance_parts`."""
-    return np.asarray(sum(distance_parts(rows, known).values(), np.zeros(len(rows))))
+    parts = distance_parts(rows, known)
+    return _sum(parts, tuple(parts))
 
 
 def distance_parts(rows: Rows, known: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
