@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.plan import RECOMPUTE
 from forerun.tables import Runs
+from forerun.tables.rates import flop_rate_seconds, throughput_seconds
 
 FloatArray = NDArray[np.float64]
 
@@ -68,7 +68,6 @@ def _steps(runs: Runs) -> list[tuple[str, FloatArray]]:
     batch = table.numbers("global_batch")
     stated = table.numbers("step_time_s")
     with np.errstate(divide="ignore", invalid="ignore"):
-        flops_rate = table.numbers("tflops_per_device") * 1e12 * table.numbers("devices")
         epoch_steps = dataset_size(runs) / batch
         samples = table.numbers("samples_to_target")
         run_steps = np.where(
@@ -76,8 +75,8 @@ def _steps(runs: Runs) -> list[tuple[str, FloatArray]]:
         )
         return [
             ("step", stated),
-            ("throughput", runs.step_seconds()),
-            ("flops rate", counted_flops(runs) * batch / flops_rate),
+            ("throughput", throughput_seconds(table)),
+            ("flops rate", flop_rate_seconds(runs.jobs, table)),
             ("epoch", table.numbers("epoch_time_s") / epoch_steps),
             ("whole run", table.numbers("time_to_train_s") / run_steps),
         ]
@@ -89,26 +88,6 @@ def dataset_size(runs: Runs) -> FloatArray:
     known = np.array([w.dataset_size for w in runs.jobs.workloads] + [0.0])
     usual = known[runs.jobs.workload_index]
     return np.where(np.isnan(stated), np.where(usual > 0, usual, np.nan), stated)
-
-
-def counted_flops(runs: Runs) -> FloatArray:
-    """Return the FLOPs of one sample that a stated rate counts, NaN where not known, (n,).
-
-    A row that says `recompute` full counts the second forward, as Narayanan et al. 2021 do
-    (equation 3: 96 s l h^2 (1 + s/6h + V/16lh)); where the row has the shape, that equation is
-    used, else the workload's own FLOPs.
-    """
-    full = runs.jobs.plans.recompute == RECOMPUTE.index("full")
-    graphs = [w.graph for w in runs.jobs.workloads]
-    forward = np.array([g.forward_flops for g in graphs] + [np.nan])[runs.jobs.workload_index]
-    backward = np.array([g.backward_flops for g in graphs] + [np.nan])[runs.jobs.workload_index]
-    own = forward * (1 + full) + backward
-    s, layers, h, vocab = (
-        runs.table.numbers(name) for name in ("seq_len", "layers", "hidden", "vocab")
-    )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        published = 96 * s * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
-    return np.where(full & np.isfinite(published), published, own)
 
 
 def _reasons(runs: Runs, seconds: FloatArray, quantity: str) -> NDArray[np.object_]:

@@ -15,6 +15,7 @@ from forerun.domain.job import Job, problem_text
 from forerun.domain.plan_columns import Limits, PlanColumns, plan_problems
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
+from forerun.tables.rates import flop_rate_seconds, throughput_seconds
 from forerun.tables.table import Table
 
 FloatArray = NDArray[np.float64]
@@ -193,13 +194,10 @@ class Runs:
     def step_seconds(self) -> FloatArray:
         """Return seconds of one optimizer step (n,), derived from rates where they are given.
 
-        step_time_s, else global_batch / samples_per_s; NaN for rows that are not ok.
+        step_time_s, else global_batch / samples_per_s, else the same of tokens, else the FLOPs of
+        the step over tflops_per_device; NaN for rows that are not ok.
         """
         step = self.table.numbers("step_time_s").copy()
-        batch = self.table.numbers("global_batch")
-        with np.errstate(divide="ignore", invalid="ignore"):
-            derived = batch / self.table.numbers("samples_per_s")
-            tokens = batch * self.table.numbers("seq_len") / self.table.numbers("tokens_per_s")
-        step = np.where(np.isnan(step), derived, step)
-        step = np.where(np.isnan(step), tokens, step)
+        for rated in (throughput_seconds(self.table), flop_rate_seconds(self.jobs, self.table)):
+            step = np.where(np.isnan(step), rated, step)
         return np.where((self.status == "ok") & (step > 0) & np.isfinite(step), step, np.nan)
