@@ -150,6 +150,8 @@ class Cluster:
         dollars_per_hour: the whole cluster, on demand; None where no price is known.
         spot_dollars_per_hour: the whole cluster at spot prices; None where not offered.
         placement: devices used on each node, where they are uneven; () means even.
+        fabric_devices: devices that the link inside a node joins across nodes (72 of an NVL72
+            rack); 0 where it ends at the node.
         carbon_kg_per_kwh: of the region's grid; None where not known.
         host_watts: of a node's host, beside its devices.
         price_source: where the price was read and when.
@@ -170,6 +172,7 @@ class Cluster:
     host_watts: float = 0.0
     vcpus_per_device: float = 0.0
     placement: tuple[int, ...] = ()
+    fabric_devices: int = 0
     price_source: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -204,6 +207,12 @@ class Cluster:
     def devices(self) -> int:
         """Devices in all."""
         return sum(self.placement) if self.placement else self.nodes * self.devices_per_node
+
+    @property
+    def near_devices(self) -> int:
+        """Devices that the link inside a node joins: those of a node, or of a whole fabric."""
+        in_node = max(self.placement, default=self.devices_per_node)
+        return max(in_node, self.fabric_devices)
 
     @property
     def watts(self) -> float:
