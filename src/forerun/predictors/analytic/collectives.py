@@ -102,7 +102,7 @@ def dispatch(
     return np.maximum(inside, between) + latency * np.log2(np.maximum(ranks, 1))
 
 
-def p_norm(a: ArrayLike, b: ArrayLike, power: float) -> FloatArray:
+def p_norm(a: ArrayLike, b: ArrayLike, power: float | FloatArray) -> FloatArray:
     """Return (a^p + b^p)^(1/p): 1 adds up, infinity overlaps perfectly. Grows with a and b."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     high, low = np.maximum(a, b), np.minimum(a, b)

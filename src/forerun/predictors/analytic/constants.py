@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from forerun.domain.graph import KINDS, OpKind
+from forerun.domain.workload import Workload
 
 # Share of the peak rate that a large operation of a class reaches, on a 16-bit matrix unit.
 # Matrix products: vendor libraries reach 0.6-0.8 of a data sheet's rate. Convolutions: the
@@ -61,6 +62,18 @@ LINK_EFFICIENCY: Mapping[str, float] = {
     "efa": 0.60, "ethernet": 0.12, "memory": 0.30, "unknown": 0.50,
 }  # fmt: skip
 
+# Latency of a hop of a collective over that of the bare link, by the link's kind: the protocol that
+# moves large messages takes 3.4 us a hop over NVLink, 5.7 over PCIe and 14 over a network (NCCL,
+# src/graph/tuning.cc, hwLat of the ring and the Simple protocol).
+LINK_LATENCY_FACTOR: Mapping[str, float] = {
+    "nvlink": 3.4, "xgmi": 2.3, "pcie": 2.8, "infiniband": 2.8, "roce": 2.8, "efa": 1.3,
+    "ici": 2.0, "ethernet": 1.0, "memory": 1.0, "unknown": 2.8,
+}  # fmt: skip
+# Share of the 16-bit rate that fused attention reaches of one generation over Ampere, beside what
+# matrix products lose: kernels of one generation feed the next one's units less well (Shah et al.
+# 2024, FlashAttention-3: version 2 reaches 35 % of an H100's rate, and far more of an A100's).
+ATTENTION_FACTOR: Mapping[str, float] = {"hopper": 0.75, "blackwell": 0.75}
+
 # So many runs halve what is not known of a device, a framework, a link or a workload.
 HALF_TAUGHT = 1.5
 
@@ -93,6 +106,14 @@ class Framework:
         usable_share: of the stated memory of a GPU that can be filled before allocation fails.
         sigma_memory: log standard deviation of a peak; sigma_fits: of a peak against what a device
             can hold.
+        half_grad_bytes: of a gradient as it is reduced in fp16 training, 0 where as in bf16.
+        recompute: share of a layer's forward that full recomputation does again. PyTorch's
+            checkpoints stop once all that backward needs is there, before a layer's last product,
+            a third of a transformer's.
+        shard_power: p of the norm joining a step and its ZeRO-3 traffic; 1 where nothing hides.
+        shard_messages: collectives that gather a layer's parameters in ZeRO-3.
+        shard_gathers: times that they are gathered in a step with full recomputation.
+        scatter_gather: share of pipeline transfers that is cut over the tensor ranks.
     """
 
     host_seconds: float = 16e-6
@@ -117,6 +138,12 @@ class Framework:
     usable_share: float = 1.02
     sigma_memory: float = 0.16
     sigma_fits: float = 0.16
+    half_grad_bytes: float = 0.0
+    recompute: float = 1.0
+    shard_power: float = 1.5
+    shard_messages: float = 1.0
+    shard_gathers: float = 2.0
+    scatter_gather: float = 1.0
 
 
 # PyTorch spends 32 us of CPU time for an operation's forward and backward kernels together, and
@@ -135,14 +162,20 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "": Framework(host_seconds=12e-6),
     "pytorch": Framework(host_seconds=15e-6, step_seconds=7e-3, fusion=1.0, wide_weights=1.0,
                          bucket_copies=1.0, unfused=1.0, kept_share=1.1, logits_share=1.5),
-    "megatron": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0),
+    "megatron": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
+                          half_grad_bytes=2.0),
+    # Each of a layer's 12 tensors is gathered apart, when a module asks for it, and again when
+    # recomputation has let it go; pipelines send whole activations from every tensor rank.
+    "deepspeed": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
+                           half_grad_bytes=2.0, shard_power=1.0, shard_messages=12.0,
+                           shard_gathers=3.0, scatter_gather=0.0),
     "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9, unfused=0.0),
     "nanotron": Framework(host_seconds=100e-6, context_bytes=5e9, bucket_copies=0.5, unfused=1.0,
                           kept_share=1.1, inputs_ahead=40.0, counts_head=1.0, fills_pipeline=1.0),
     "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9, wide_weights=1.0,
-                            unfused=0.0, chosen_share=0.7, logits_share=1.25),
+                            unfused=0.0, chosen_share=0.7, logits_share=1.25, recompute=0.75),
     "composer": Framework(host_seconds=14e-6, grad_bytes=2.0, context_bytes=2e9, wide_weights=1.0,
-                          unfused=1.0, logits_share=0.6),
+                          unfused=1.0, logits_share=0.6, recompute=0.75),
     "tensorflow": Framework(host_seconds=20e-6, step_seconds=10e-3),
     "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6, wide_weights=1.0,
                      unfused=0.0),
@@ -151,13 +184,14 @@ FRAMEWORKS: Mapping[str, Framework] = {
 }  # fmt: skip
 # Which frameworks spend host and device time alike: a new one borrows from its kind.
 FRAMEWORK_KINDS: Mapping[str, str] = {
-    "pytorch": "eager", "megatron": "eager", "nanotron": "eager", "composer": "eager",
-    "nemo": "fused", "torchtitan": "fused", "tensorflow": "graph", "mxnet": "graph",
-    "oneflow": "graph", "jax": "graph",
+    "pytorch": "eager", "megatron": "eager", "deepspeed": "eager", "nanotron": "eager",
+    "composer": "eager", "nemo": "fused", "torchtitan": "fused", "tensorflow": "graph",
+    "mxnet": "graph", "oneflow": "graph", "jax": "graph",
 }  # fmt: skip
 # How labels in the wild name them; the first that is contained in the label wins.
 _FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
-    ("megatron-bridge", "nemo"), ("nemo", "nemo"), ("megatron", "megatron"),
+    ("megatron-bridge", "nemo"), ("nemo", "nemo"), ("deepspeed", "deepspeed"),
+    ("megatron", "megatron"),
     ("nanotron", "nanotron"), ("torchtitan", "torchtitan"), ("composer", "composer"),
     ("llm-foundry", "composer"), ("libai", "oneflow"), ("oneflow", "oneflow"),
     ("mxnet", "mxnet"), ("maxtext", "jax"), ("jax", "jax"), ("tensorflow", "tensorflow"),
@@ -171,7 +205,12 @@ class Constants:
 
     Attributes:
         device_compute, device_bandwidth: rates of single devices over those of their generation.
-        workload_scale: device time of single workloads over what their operations say.
+        workload_scale: device time of single workloads (see `scale_key`) over what their
+            operations say.
+        link_latency: latency of a hop of a collective over its link's.
+        attention_factor: of fused attention by generation, see `ATTENTION_FACTOR`.
+        tensor_jitter: host time of a layer gained with each further tensor rank: ranks that meet
+            in every layer wait for the slowest host.
         launch_seconds: device time lost at each kernel (about 4 us with PyTorch);
             cpu_launch_seconds: the same where the device is a CPU.
         cpu_overhead_share: a framework's step time and context on a CPU over those on a GPU.
@@ -183,7 +222,6 @@ class Constants:
         wave_flops_per_element: peak rate per output element in flight (device fill).
         layer_power: p of the norm joining device time and host floor (3.5-9 measured).
         overlap_power: p of the norm joining gradient traffic and the backward it hides behind.
-        shard_power: the same for ZeRO-3, where a sum is nearly right.
         bucket_share: part of the gradient traffic that nothing can hide (the last bucket).
         bucket_bytes: of gradients in one collective; each pays the latency.
         gather_exposed: share of ZeRO-1's and 2's gathering of parameters that nothing hides.
@@ -220,10 +258,13 @@ class Constants:
     vector_share: Mapping[str, float] = field(default_factory=lambda: dict(VECTOR_SHARE))
     precision_factor: Mapping[str, float] = field(default_factory=lambda: dict(PRECISION_FACTOR))
     link_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_EFFICIENCY))
+    link_latency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_LATENCY_FACTOR))
+    attention_factor: Mapping[str, float] = field(default_factory=lambda: dict(ATTENTION_FACTOR))
     frameworks: Mapping[str, Framework] = field(default_factory=lambda: dict(FRAMEWORKS))
     device_compute: Mapping[str, float] = field(default_factory=dict)
     device_bandwidth: Mapping[str, float] = field(default_factory=dict)
     workload_scale: Mapping[str, float] = field(default_factory=dict)
+    tensor_jitter: float = 0.05
     launch_seconds: float = 4e-6
     cpu_launch_seconds: float = 1e-6
     cpu_overhead_share: float = 0.3
@@ -237,7 +278,6 @@ class Constants:
     wave_flops_per_element: float = 7e8
     layer_power: float = 4.0
     overlap_power: float = 2.5
-    shard_power: float = 1.5
     bucket_share: float = 0.05
     bucket_bytes: float = 25e6
     gather_exposed: float = 0.5
@@ -294,6 +334,12 @@ def framework_key(label: str) -> str:
     """Return the profile name that a framework label belongs to, "" where none does."""
     lowered = label.lower()
     return next((key for word, key in _FRAMEWORK_WORDS if word in lowered), "")
+
+
+def scale_key(workload: Workload) -> str:
+    """Return the name of a workload in `workload_scale`: two frameworks' versions are two."""
+    key = framework_key(workload.framework)
+    return f"{workload.name} on {key}" if key else workload.name
 
 
 def by_kind(values: Mapping[str, float], default: float) -> list[float]:

@@ -65,6 +65,7 @@ def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]
         "states": float(OPTIMIZER_STATES[workload.optimizer]),
         "activation_bytes": ACTIVATION_BYTES[workload.precision],
         "mixed": float(ACTIVATION_BYTES[workload.precision] < 4.0),
+        "fp16": float(workload.precision == "fp16"),
         "transformer": float(workload.shape.heads > 0),
         "trained_share": trains,
         "input_bytes": workload.input_bytes,
@@ -101,7 +102,7 @@ def cluster_facts(cluster: Cluster) -> dict[str, float]:
     return {
         "nodes": float(cluster.nodes),
         "devices": float(cluster.devices),
-        "node_devices": float(max(cluster.placement, default=cluster.devices_per_node)),
+        "node_devices": float(cluster.near_devices),
         "memory": device.memory_bytes,
         "nominal_memory_rate": device.memory_bytes_per_second,
         "vcpus": cluster.vcpus_per_device,

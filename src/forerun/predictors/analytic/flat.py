@@ -119,7 +119,8 @@ def flatten(
     pairs: list[tuple[Device, Workload]] = []
     machine = np.empty(count, dtype=np.int64)
     for i, (device, workload) in enumerate(zip(devices, workloads, strict=True)):
-        name = (id(device), workload.precision, framework_key(workload.framework))
+        name = (id(device), workload.precision, framework_key(workload.framework),
+                workload.fused_attention)  # fmt: skip
         if name not in machines:
             machines[name] = len(pairs)
             pairs.append((device, workload))

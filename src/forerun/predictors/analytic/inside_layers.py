@@ -44,7 +44,7 @@ class Traffic:
 
     message: bytes of a micro-batch's activations between layers; width: bytes of its keys and
     values before tp cuts them; layers, expert_layers; copies: experts that a token reaches;
-    per_node: devices of a node.
+    per_node: devices that the link inside a node joins.
     """
 
     message: FloatArray
@@ -62,7 +62,7 @@ def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys:
         if id(workload) not in facts:
             facts[id(workload)] = _sent(workload)
     columns = np.array([facts[id(w)] for w in workloads]).T
-    per_node = [float(max(c.placement, default=c.devices_per_node)) for c in clusters]
+    per_node = [float(c.near_devices) for c in clusters]
     samples = keys.micro_batch / keys.cp
     boundary, width, layers, expert_layers, copies = columns
     return Traffic(samples * boundary, samples * width, layers, expert_layers, copies,

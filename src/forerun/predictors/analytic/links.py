@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,11 +39,12 @@ class Links:
         return Links(self.kinds, **columns)
 
     def effective(self, constants: Constants) -> Link:
-        """Return (intra latency, intra rate, inter latency, inter rate) with effective rates."""
-        share = self._shares(constants)
+        """Return (intra latency, intra rate, inter latency, inter rate) as software meets them."""
+        share = self._by_kind(constants.link_efficiency)
+        slower = self._by_kind(constants.link_latency)
         return (
-            self.intra_latency, self.intra_rate * share[self.intra_kind],
-            self.inter_latency, self.inter_rate * share[self.inter_kind],
+            self.intra_latency * slower[self.intra_kind], self.intra_rate * share[self.intra_kind],
+            self.inter_latency * slower[self.inter_kind], self.inter_rate * share[self.inter_kind],
         )  # fmt: skip
 
     def host(self, constants: Constants) -> FloatArray:
@@ -51,8 +52,7 @@ class Links:
         pcie = self.host_rate * constants.link_efficiency["pcie"]
         return np.where(pcie > 0, pcie, self.effective(constants)[1])
 
-    def _shares(self, constants: Constants) -> FloatArray:
-        known = constants.link_efficiency
+    def _by_kind(self, known: Mapping[str, float]) -> FloatArray:
         return np.array([known.get(kind, known["unknown"]) for kind in self.kinds])
 
 

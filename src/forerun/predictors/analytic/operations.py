@@ -54,6 +54,8 @@ def effective_rates(
     if precision in ("fp8", "fp4"):  # recipes keep attention in 16 bits
         half = device.flops("bf16") * _generation_factor(device, constants)
         rates[_ATTENTION] = constants.tensor_efficiency[OpKind.ATTENTION] * half
+    if on_unit and workload.fused_attention:
+        rates[_ATTENTION] *= constants.attention_factor.get(device.generation.lower(), 1.0)
     tf32 = device.peak_flops.get("tf32", 0.0)
     if precision == "fp32" and tf32 > vector:
         conv = np.array(by_kind(constants.tensor_efficiency, 0.25)) * tf32
@@ -88,11 +90,12 @@ class Rates:
     fusion: FloatArray
     launch: FloatArray
     host: FloatArray
+    recompute: FloatArray
 
 
 def rates_of(flat: FlatOps, constants: Constants) -> Rates:
     """Return what the machines of flat operations reach."""
-    flops, bandwidth, fusion, launch, host = [], [], [], [], []
+    flops, bandwidth, fusion, launch, host, again = [], [], [], [], [], []
     for device, workload in flat.machines:
         framework = constants.framework(workload.framework)
         most = effective_rates(device, workload, constants)
@@ -102,7 +105,8 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         on_cpu = device.kind == "cpu"
         launch.append(constants.cpu_launch_seconds if on_cpu else constants.launch_seconds)
         host.append(framework.host_seconds)
-    return Rates(*(np.array(v) for v in (flops, bandwidth, fusion, launch, host)))
+        again.append(framework.recompute)
+    return Rates(*(np.array(v) for v in (flops, bandwidth, fusion, launch, host, again)))
 
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
@@ -140,11 +144,14 @@ def instance_costs(
     sums = np.bincount(flat.slot, seconds, len(keys) * len(SLOTS)).reshape(len(keys), len(SLOTS))
     time = {name: sums[:, i] * scale for name, i in _SLOT.items()}
     host = flat.launched * rates.host[flat.machine][:, None]
+    together = 1.0 + constants.tensor_jitter * (keys.tp - 1.0)
+    host[:, : _SLOT["embed_forward"]] *= together[:, None]
     full = keys.recompute == RECOMPUTE.index("full")
     selective = keys.recompute == RECOMPUTE.index("selective")
     selected = time["layer_selected"]
     forward, backward = time["layer_forward"] + selected, time["layer_backward"]
-    again = np.where(full, forward, np.where(selective, selected, 0.0))
+    whole = forward * rates.recompute[flat.machine]
+    again = np.where(full, whole, np.where(selective, selected, 0.0))
     host_forward = host[:, _SLOT["layer_forward"]] + host[:, _SLOT["layer_selected"]]
     host_selected = np.where(selective, host[:, _SLOT["layer_selected"]], 0.0)
     host_again = np.where(full, host_forward, host_selected)

@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.activations import saved_bytes
-from forerun.predictors.analytic.constants import Constants, Framework, framework_key
+from forerun.predictors.analytic.constants import (
+    Constants,
+    Framework,
+    framework_key,
+    scale_key,
+)
 from forerun.predictors.analytic.facts import (
     cluster_facts,
     taught_cluster,
@@ -76,7 +81,7 @@ class Layout:
     """n resolved jobs on I instances: all that no constant moves.
 
     position: (n,) instance of each row; names: of the workloads, and framework: the profile, (I,)
-    and (n,). links: of instances, and of rows.
+    and (n,). links: of instances, and of rows. scaled: names of instances in `workload_scale`.
     """
 
     jobs: Jobs
@@ -132,6 +137,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     node = [_remember(kept, "node", c, cluster_facts, c) for c in clusters]
     columns = {name: getattr(jobs.plans, name).astype(np.float64) for name in _PLAN_FIELDS}
     columns["sequence_parallel"] = jobs.plans.sequence_parallel.astype(np.float64)
+    columns["recompute"] = jobs.plans.recompute.astype(np.float64)
     columns["servers"] = jobs.plans.parameter_servers.astype(np.float64)
     frameworks = [framework_key(w.framework) for w in jobs.workloads]
     distinct = tuple(sorted(set(frameworks)))
@@ -148,7 +154,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
         place[jobs.workload_index], distinct, position, keys,
         flatten(owners, [c.device for c in places], keys, ops_of, constants),
         _saved(owners, keys, kept), traffic_of(owners, places, keys),
-        links_of(clusters).take(cluster), tuple(w.name for w in owners),
+        links_of(clusters).take(cluster), tuple(scale_key(w) for w in owners),
     )  # fmt: skip
 
 
@@ -230,7 +236,7 @@ def node_kinds(clusters: tuple[Cluster, ...]) -> NDArray[np.int64]:
     kinds = [
         seen.setdefault(
             (c.device.id, c.device.memory_bytes_per_second, tuple(c.device.peak_flops.items()),
-             c.devices_per_node, c.intra, c.inter, max(c.placement, default=0),
+             c.devices_per_node, c.intra, c.inter, max(c.placement, default=0), c.fabric_devices,
              min(c.nodes, 2), c.devices if c.nodes == 1 else 0),
             len(seen),
         )

@@ -103,14 +103,16 @@ def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
     """Return exposed seconds of a micro-batch's transfers at one stage.
 
     Activations forward, gradients backward, once for each model chunk; the tp ranks each send
-    their part.
+    their part where sequences are split or the framework scatters and gathers (Narayanan et al.
+    2021, section 4.1), else all of it.
     """
     plan, node = rows.plan, rows.node
     local = plan["tp"] * plan["cp"] * plan["dp"] * plan["pp"] <= node["node_devices"]
     latency = np.where(local, node["intra_latency"], node["inter_latency"])
     rate = np.where(local, node["intra_rate"], node["inter_rate"])
-    parts = np.where(plan["sequence_parallel"] > 0, 1.0, plan["tp"])
-    one = latency + rows.key["boundary"] / parts / rate
+    cut = rows.software["scatter_gather"]
+    part = np.where(plan["sequence_parallel"] > 0, 1.0, 1.0 - cut + cut / plan["tp"])
+    one = latency + rows.key["boundary"] * part / rate
     return constants.point_to_point_exposed * 2.0 * plan["vpp"] * one
 
 

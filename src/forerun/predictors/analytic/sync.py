@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.plan import SYNC
+from forerun.domain.plan import RECOMPUTE, SYNC
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows
@@ -62,7 +62,7 @@ def synchronisation(
     plan = rows.plan
     backward = rows.key["layer_backward"] + rows.key["layer_recompute"]
     window = np.minimum(backward / plan["pp"], compute)
-    each = gradient_bytes(rows) * rows.work["trained_share"]
+    each = _reduced_bytes(rows) * rows.work["trained_share"]
     traffic = [_traffic(rows, group, each, constants) for group in replica_groups(rows)]
     exposed = _exposed(rows, compute, window, traffic, constants)
     if np.any(rows.work["sparse_params"] > 0):
@@ -96,8 +96,8 @@ def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -
 
     Stage 0 all-reduces gradients once a step. Stage 1 reduce-scatters them and gathers parameters
     after the update. Stage 2 keeps gradients sharded, so it reduce-scatters in every micro-batch.
-    Stage 3 also gathers parameters in every forward and backward. Each bucket, or each layer in
-    stage 3, pays its latency.
+    Stage 3 also gathers parameters in every forward and backward. Each bucket pays its latency, and
+    in stage 3 each message of a layer that of all hops of a ring through the ranks.
     """
     stage = rows.plan["zero_stage"]
     size, weights = group.params * each, group.params * rows.work["activation_bytes"]
@@ -110,11 +110,32 @@ def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -
     after = np.where(many & (stage >= 1), constants.gather_exposed * gather, 0.0)
     sharded = np.zeros(len(rows))
     if np.any(stage >= 3):
-        link = _link(rows, np.maximum(rows.work["layers"], 1.0))
-        gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
-        scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
-        sharded = np.where(many, micro_batches(rows) * (2.0 * gather + scatter), 0.0)
+        sharded = np.where(many, _sharded(rows, group, size, weights), 0.0)
     return Traffic(hidden, after, sharded)
+
+
+def _sharded(rows: Rows, group: Group, size: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return seconds of one step's collectives in stage 3: gathers of `weights`, scatter of `size`.
+
+    NCCL gathers over flat rings: K ranks on M nodes take K - M hops inside nodes, M - 1 between.
+    """
+    software, node = rows.software, rows.node
+    nodes = np.ceil(group.ranks / group.per_node)
+    hops = (group.ranks - nodes) * node["intra_latency"] + (nodes - 1.0) * node["inter_latency"]
+    hops = hops * np.maximum(rows.work["layers"], 1.0) * software["shard_messages"]
+    link = _link(rows, np.zeros(len(rows)))
+    gather = collectives.all_gather(weights, group.ranks, group.per_node, *link) + hops
+    scatter = collectives.all_gather(size, group.ranks, group.per_node, *link) + hops
+    full = rows.plan["recompute"] == RECOMPUTE.index("full")
+    gathers = np.where(full, software["shard_gathers"], 2.0)
+    return np.asarray(micro_batches(rows) * (gathers * gather + scatter))
+
+
+def _reduced_bytes(rows: Rows) -> FloatArray:
+    """Return bytes of one gradient element as it is reduced, (n,)."""
+    own = rows.software["half_grad_bytes"]
+    half = (own > 0) & (rows.work["fp16"] > 0) & (rows.work["transformer"] > 0)
+    return np.where(half, own, gradient_bytes(rows))
 
 
 def _exposed(
@@ -131,7 +152,7 @@ def _exposed(
     result = result + sum((t.after for t in traffic), np.zeros(len(rows)))
     if np.any(stage >= 3):
         moved = np.asarray(sum((t.sharded for t in traffic), np.zeros(len(rows))))
-        fsdp = collectives.p_norm(compute, moved, constants.shard_power) - compute
+        fsdp = collectives.p_norm(compute, moved, rows.software["shard_power"]) - compute
         result = np.where(stage >= 3, fsdp, result)
     return result
 

@@ -20,7 +20,7 @@ SPEAKS = 0.01
 _UNITS = {
     "seconds": "s", "launch_seconds": "s", "tile": "elements",
     "wave_flops_per_element": "FLOP/s an element", "layer_power": "power", "overlap_power": "power",
-    "shard_power": "power", "server_power": "power",
+    "framework.shard_power": "power", "server_power": "power",
 }  # fmt: skip
 
 

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.graph import KINDS
+from forerun.domain.plan import RECOMPUTE
 from forerun.predictors.analytic.constants import (
     FRAMEWORK_KINDS,
     Constants,
     Framework,
     framework_key,
+    scale_key,
 )
 from forerun.predictors.analytic.keys import IS_MATRIX
 from forerun.tables import Jobs
@@ -32,22 +34,24 @@ PRIOR_SD = {
     "generation_factor": 0.15, "precision_factor": 0.15, "link_efficiency": 0.50,
     "device_compute": 0.15, "device_bandwidth": 0.15, "workload_scale": 0.12,
     "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
-    "framework.step_seconds": 0.60, "kind.compute": 0.10, "kind.bandwidth": 0.15,
-    "kind.host_seconds": 0.40,
+    "framework.step_seconds": 0.60, "framework.recompute": 0.15, "framework.shard_power": 0.15,
+    "kind.compute": 0.10, "kind.bandwidth": 0.15, "kind.host_seconds": 0.40,
+    "link_latency": 0.50, "attention_factor": 0.25, "tensor_jitter": 0.60,
     "launch_seconds": 0.40, "tile": 0.40, "wave_flops_per_element": 0.40, "layer_power": 0.30,
-    "overlap_power": 0.25, "shard_power": 0.15, "bucket_share": 0.60,
+    "overlap_power": 0.25, "bucket_share": 0.60,
     "point_to_point_exposed": 0.40, "expert_exposed": 0.40, "straggler_share": 0.60,
     "dataparallel_contention": 0.40, "server_power": 0.20,
 }  # fmt: skip
 # Powers of norms below 1 and shares above 1 mean nothing.
 BOUNDS = {
-    "layer_power": (1.0, 12.0), "overlap_power": (1.0, 12.0), "shard_power": (1.0, 12.0),
+    "layer_power": (1.0, 12.0), "overlap_power": (1.0, 12.0), "framework.shard_power": (1.0, 12.0),
     "server_power": (1.0, 12.0), "bucket_share": (0.0, 1.0), "point_to_point_exposed": (0.0, 1.5),
-    "expert_exposed": (0.0, 1.5),
+    "expert_exposed": (0.0, 1.5), "framework.recompute": (0.3, 1.5),
 }  # fmt: skip
 _MAPPINGS = (
     "tensor_efficiency", "vector_efficiency", "bandwidth_efficiency", "generation_factor",
-    "precision_factor", "link_efficiency", "device_compute", "device_bandwidth", "workload_scale",
+    "precision_factor", "link_efficiency", "link_latency", "attention_factor", "device_compute",
+    "device_bandwidth", "workload_scale",
 )  # fmt: skip
 
 
@@ -81,6 +85,9 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
     kinds = np.unique(np.concatenate([w.graph.columns.kind for w in workloads]))
     precisions = sorted({w.precision for w in workloads})
     frameworks = sorted({framework_key(w.framework) for w in workloads})
+    links = {c.intra.kind for c in clusters if c.devices > 1}
+    links |= {c.inter.kind for c in clusters if c.nodes > 1}
+    fused = any(w.fused_attention and w.shape.heads > 0 for w in workloads)
     found = [
         *_kinds("tensor_efficiency", (k for k in kinds if IS_MATRIX[k])),
         *(_kinds("vector_efficiency", (k for k in kinds if IS_MATRIX[k]))
@@ -90,11 +97,12 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
         *_keys("precision_factor", set(precisions) & {"fp8", "fp4", "tf32"}),
         *_keys("device_compute", {c.device.id for c in clusters}),
         *_keys("device_bandwidth", {c.device.id for c in clusters}),
-        *_keys("workload_scale", {w.name for w in workloads}),
-        *_keys("link_efficiency", {c.intra.kind for c in clusters if c.devices > 1}
-               | {c.inter.kind for c in clusters if c.nodes > 1}),
+        *_keys("workload_scale", {scale_key(w) for w in workloads}),
+        *_keys("link_efficiency", links),
+        *_keys("link_latency", links),
+        *_keys("attention_factor", {c.device.generation.lower() for c in clusters} if fused else ()),
     ]  # fmt: skip
-    for field in ("compute", "bandwidth", "host_seconds", "step_seconds"):
+    for field in _framework_fields(jobs):
         found += _keys(f"framework.{field}", frameworks)
     # With one framework of a kind there is nothing to tell it from its kind.
     kinds_met = [FRAMEWORK_KINDS.get(name, "") for name in frameworks]
@@ -112,12 +120,13 @@ def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, NDArray[np.
     of them shows what each does.
     """
     names = {
-        "workload_scale": [w.name for w in jobs.workloads],
+        "workload_scale": [scale_key(w) for w in jobs.workloads],
         "precision_factor": [w.precision for w in jobs.workloads],
         "device_compute": [c.device.id for c in jobs.clusters],
         "generation_factor": [c.device.generation.lower() for c in jobs.clusters],
     }
     names["device_bandwidth"] = names["device_compute"]
+    names["attention_factor"] = names["generation_factor"]
     frameworks = [framework_key(w.framework) for w in jobs.workloads]
     result: dict[str, NDArray[np.int64]] = {}
     for family in dict.fromkeys(p.family for p in parameters):
@@ -127,10 +136,20 @@ def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, NDArray[np.
         if keys is None:
             continue
         by_key = {p.key: i for i, p in enumerate(parameters) if p.family == family}
-        by_cluster = family.startswith(("device_", "generation_"))
+        by_cluster = family.startswith(("device_", "generation_", "attention_"))
         index = jobs.cluster_index if by_cluster else jobs.workload_index
         result[family] = np.array([by_key.get(key, -1) for key in keys])[index]
     return result
+
+
+def _framework_fields(jobs: Jobs) -> list[str]:
+    plans = jobs.plans
+    fields = ["compute", "bandwidth", "host_seconds", "step_seconds"]
+    if (plans.recompute == RECOMPUTE.index("full")).any():
+        fields.append("recompute")
+    if (plans.zero_stage > 2).any():
+        fields.append("shard_power")
+    return fields
 
 
 def _scalars(jobs: Jobs) -> list[str]:
@@ -138,8 +157,8 @@ def _scalars(jobs: Jobs) -> list[str]:
     names = ["launch_seconds", "tile", "wave_flops_per_element", "layer_power"]
     if (plans.dp > 1).any():
         names += ["overlap_power", "bucket_share"]
-    if (plans.zero_stage > 2).any():
-        names.append("shard_power")
+    if (plans.tp > 1).any():
+        names.append("tensor_jitter")
     if (plans.pp > 1).any():
         names.append("point_to_point_exposed")
     if (plans.ep > 1).any():
@@ -179,10 +198,9 @@ def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArr
             level, _, field = family.partition(".")
             for name in _members(level, key):
                 fields = profiles.setdefault(name, dict(vars(constants.frameworks[name])))
-                fields[field] *= factor
+                fields[field] = _bounded(family, fields[field] * factor)
         else:
-            low, high = BOUNDS.get(family, (0.0, float("inf")))
-            changes[family] = min(max(getattr(constants, family) * factor, low), high)
+            changes[family] = _bounded(family, getattr(constants, family) * factor)
     if profiles:
         made = {name: Framework(**fields) for name, fields in profiles.items()}
         changes["frameworks"] = {**constants.frameworks, **made}
@@ -205,5 +223,10 @@ def value_of(constants: Constants, parameter: Parameter) -> float:
     return float(getattr(constants, family))
 
 
+def _bounded(family: str, value: float) -> float:
+    low, high = BOUNDS.get(family, (0.0, float("inf")))
+    return min(max(value, low), high)
+
+
 def _default(family: str) -> float:
-    return {"generation_factor": 0.85, "link_efficiency": 0.5}.get(family, 1.0)
+    return {"generation_factor": 0.85, "link_efficiency": 0.5, "link_latency": 2.8}.get(family, 1.0)
