@@ -13,6 +13,7 @@ from forerun.domain.workload import Workload
 from forerun.errors import ForerunError
 from forerun.tables import Jobs, Runs, Table
 from forerun.workloads.row_clusters import clusters_from_table
+from forerun.workloads.row_implied import implied_plans
 from forerun.workloads.row_plan_texts import spread_plans
 from forerun.workloads.row_plans import plans_from_table
 
@@ -45,6 +46,7 @@ def jobs_from_table(table: Table, catalog: Catalog) -> Jobs:
         index = np.where(unread, -1, index).astype(np.int32)
     found = clusters_from_table(table, catalog)
     plans, plan_problems = plans_from_table(table, found.devices)
+    plans = implied_plans(plans, table, workloads, index, found.clusters, found.index)
     return Jobs(
         workloads=workloads,
         clusters=found.clusters,

@@ -37,37 +37,40 @@ def all_reduce(
     size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
     inter_latency: Any, inter_bandwidth: Any,
 ) -> Any:  # fmt: skip
-    """Return the seconds of a hierarchical all-reduce.
+    """Return the seconds of an all-reduce over rings that pass through all nodes.
 
-    Reduce-scatter in the node, all-reduce between nodes over each rank's own share of the
-    network, all-gather in the node.
+    Every ring carries 2 (K-1)/K of its share of the buffer over each link, so that the slower of
+    the links inside nodes and between them binds, and two nodes are no faster than many: NCCL has
+    no reduce-scatter inside a node before the network. Small messages climb a tree of nodes.
 
-    per_node: ranks of the group in one node. The better of ring and tree is taken between nodes,
-    as communication libraries do.
+    per_node: ranks of the group in one node, each with its own share of the network.
     """
     nodes = np.ceil(ranks / per_node)
-    inside = ring_all_reduce(size, per_node, intra_latency, intra_bandwidth)
-    share = size / per_node
-    between = np.minimum(
-        ring_all_reduce(share, nodes, inter_latency, inter_bandwidth),
-        tree_all_reduce(share, nodes, inter_latency, inter_bandwidth),
-    )
-    return inside + between
+    climb = np.minimum(nodes - 1, np.ceil(np.log2(np.maximum(nodes, 1))))
+    latency = 2.0 * ((per_node - 1) * intra_latency + climb * inter_latency)
+    return 2.0 * _around(size, ranks, per_node, intra_bandwidth, inter_bandwidth) + latency
 
 
 def all_gather(
     size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
     inter_latency: Any, inter_bandwidth: Any,
 ) -> Any:  # fmt: skip
-    """Return the seconds of an all-gather or reduce-scatter, hierarchical rings.
+    """Return the seconds of an all-gather or reduce-scatter over the same rings.
 
-    `size` is the bytes of the complete buffer; the volume is half of an all-reduce's.
+    `size` is the bytes of the complete buffer; the volume is half of an all-reduce's. K ranks on M
+    nodes take K - M hops inside nodes and M - 1 between them: there is no tree.
     """
     nodes = np.ceil(ranks / per_node)
-    inside = (per_node - 1) * (intra_latency + size / (per_node * intra_bandwidth))
-    share = size / per_node
-    between = (nodes - 1) * (inter_latency + share / (nodes * inter_bandwidth))
-    return inside + between
+    latency = (ranks - nodes) * intra_latency + (nodes - 1) * inter_latency
+    return _around(size, ranks, per_node, intra_bandwidth, inter_bandwidth) + latency
+
+
+def _around(size: Any, ranks: Any, per_node: Any, intra: Any, inter: Any) -> Any:
+    """Return the seconds in which (K-1)/K of a buffer passes the slowest link of its rings."""
+    moved = (ranks - 1) / ranks * size
+    inside = moved / intra
+    between = np.where(np.asarray(ranks) > per_node, moved / (per_node * inter), 0.0)
+    return np.maximum(inside, between)
 
 
 def all_to_all(

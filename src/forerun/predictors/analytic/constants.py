@@ -180,7 +180,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6, wide_weights=1.0,
                      unfused=0.0),
     "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),
-    "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8),
+    "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8, half_grad_bytes=2.0),
 }  # fmt: skip
 # Which frameworks spend host and device time alike: a new one borrows from its kind.
 FRAMEWORK_KINDS: Mapping[str, str] = {

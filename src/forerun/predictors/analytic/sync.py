@@ -96,8 +96,8 @@ def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -
 
     Stage 0 all-reduces gradients once a step. Stage 1 reduce-scatters them and gathers parameters
     after the update. Stage 2 keeps gradients sharded, so it reduce-scatters in every micro-batch.
-    Stage 3 also gathers parameters in every forward and backward. Each bucket pays its latency, and
-    in stage 3 each message of a layer that of all hops of a ring through the ranks.
+    Stage 3 also gathers parameters in every forward and backward. Each bucket pays its latency, in
+    stage 3 each message of a layer.
     """
     stage = rows.plan["zero_stage"]
     size, weights = group.params * each, group.params * rows.work["activation_bytes"]
@@ -117,15 +117,14 @@ def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -
 def _sharded(rows: Rows, group: Group, size: FloatArray, weights: FloatArray) -> FloatArray:
     """Return seconds of one step's collectives in stage 3: gathers of `weights`, scatter of `size`.
 
-    NCCL gathers over flat rings: K ranks on M nodes take K - M hops inside nodes, M - 1 between.
+    Frameworks gather a layer's parameters in one message or several, and those that let them go
+    between recomputation and backward gather them once more.
     """
-    software, node = rows.software, rows.node
-    nodes = np.ceil(group.ranks / group.per_node)
-    hops = (group.ranks - nodes) * node["intra_latency"] + (nodes - 1.0) * node["inter_latency"]
-    hops = hops * np.maximum(rows.work["layers"], 1.0) * software["shard_messages"]
-    link = _link(rows, np.zeros(len(rows)))
-    gather = collectives.all_gather(weights, group.ranks, group.per_node, *link) + hops
-    scatter = collectives.all_gather(size, group.ranks, group.per_node, *link) + hops
+    software = rows.software
+    messages = np.maximum(rows.work["layers"], 1.0) * software["shard_messages"]
+    link = _link(rows, messages)
+    gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
+    scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
     full = rows.plan["recompute"] == RECOMPUTE.index("full")
     gathers = np.where(full, software["shard_gathers"], 2.0)
     return np.asarray(micro_batches(rows) * (gathers * gather + scatter))
