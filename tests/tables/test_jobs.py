@@ -182,3 +182,16 @@ def test_deriving_does_not_change_the_table() -> None:
 def test_every_sample_job_is_legal() -> None:
     jobs = tiny_jobs()
     assert jobs.checked().resolved.all()
+
+
+def test_a_rate_of_operations_tells_the_step() -> None:
+    """TFLOP/s a device count the model's FLOPs, and the second forward of full recomputation."""
+    model = MODELS[0]
+    flops = model.graph.forward_flops + model.graph.backward_flops
+    plans = [Plan(dp=4, global_batch=64, recompute=how) for how in ("none", "full")]
+    asked = Jobs.of([Job(model, CLUSTERS[0], plan) for plan in plans])
+    cells = {"tflops_per_device": 10.0, "devices": 4, "global_batch": 64, "status": "ok"}
+    runs = Runs(asked, Table.from_rows([cells, cells]))
+    once, again = runs.step_seconds()
+    assert once == pytest.approx(flops * 64 / 4e13)
+    assert again == pytest.approx((flops + model.graph.forward_flops) * 64 / 4e13)

@@ -313,3 +313,17 @@ def test_ultrascale_is_refused_only_where_stages_outnumber_layers() -> None:
     reasons = [found.problem(int(i)) or "" for i in np.flatnonzero(~found.resolved)]
     assert reasons
     assert all("stages, but" in r for r in reasons)
+
+
+def test_a_model_that_no_device_holds_was_cut_over_nodes_and_stages() -> None:
+    """Megatron's 175B with a blank plan on 384 A100: tp 8, the fewest stages that fit, dp."""
+    cells = {
+        "workload": "gpt-175b", "framework": "Megatron-LM", "layers": 96, "hidden": 12288,
+        "heads": 96, "vocab": 51200, "seq_len": 2048, "device": "a100-sxm-80gb", "devices": 384,
+        "global_batch": 1536, "micro_batch": 1,
+    }  # fmt: skip
+    plan = job(**cells)[0].plan
+    assert (plan.tp, plan.pp, plan.dp) == (8, 8, 6)
+    assert job(**{**cells, "framework": "pytorch"})[0].plan.dp == 384
+    assert job(**{**cells, "dp": 384})[0].plan.tp == 1
+    assert job(**{**cells, "layers": 1})[0].plan.dp == 384

@@ -17,14 +17,34 @@ LATENCIES = st.floats(0.0, 1e-3)
 
 def test_a_ring_moves_twice_the_buffer_less_one_share() -> None:
     """64 MB over 2 hosts at 1 Gb/s takes 0.512 s, the bound the lab's measurement approaches."""
-    seconds = collectives.ring_all_reduce(64e6, 2, 0.0, 1e9 / 8)
-    assert seconds == pytest.approx(0.512)
+    rate = 1e9 / 8
+    assert collectives.all_reduce(64e6, 2, 1, 0.0, 1e12, 0.0, rate) == pytest.approx(0.512)
 
 
 @pytest.mark.parametrize(("ranks", "share"), [(2, 1.0), (4, 1.5), (8, 1.75)])
 def test_ring_volume_is_two_k_minus_one_over_k(ranks: int, share: float) -> None:
     """The bandwidth term is 2 (K-1)/K S / BW."""
-    assert collectives.ring_all_reduce(1e9, ranks, 0.0, 1e9) == pytest.approx(share)
+    link = (0.0, 1e9, 0.0, 1e9)
+    assert collectives.all_reduce(1e9, ranks, ranks, *link) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+def test_rings_carry_nearly_twice_the_buffer_through_every_node(nodes: int) -> None:
+    """Over 2 nodes as over 16: 2 (K-1)/K of the buffer through the network of a node."""
+    ranks = 8 * nodes
+    seconds = collectives.all_reduce(1e9, ranks, 8, 0.0, 1e12, 0.0, 1e9)
+    assert seconds == pytest.approx(2 * (ranks - 1) / ranks * 1e9 / 8e9)
+
+
+@given(SIZES, st.integers(1, 64), LATENCIES, RATES, LATENCIES, RATES)
+def test_more_nodes_are_never_faster(
+    size: float, nodes: int, near: float, fast: float, far: float, slow: float
+) -> None:
+    """One more node of eight never shortens a collective over all of them."""
+    link = (near, max(fast, slow), max(near, far), min(fast, slow) / 8)
+    for collective in (collectives.all_reduce, collectives.all_gather):
+        few = collective(size, 8 * nodes, 8, *link)
+        assert collective(size, 8 * (nodes + 1), 8, *link) >= few * (1 - 1e-9)
 
 
 @given(SIZES, LATENCIES, RATES)
@@ -66,13 +86,11 @@ def test_a_p_norm_lies_between_the_larger_and_the_sum(a: float, b: float, power:
     assert max(a, b) * (1 - 1e-12) <= joined <= (a + b) * (1 + 1e-9)
 
 
-def test_a_tree_beats_a_ring_for_small_buffers_on_many_nodes() -> None:
-    """Latency binds small buffers, where a tree has log2 K hops and a ring 2 (K-1)."""
-    small, large = 1e3, 1e10
-    ring = [collectives.ring_all_reduce(s, 256, 1e-5, 1e10) for s in (small, large)]
-    tree = [collectives.tree_all_reduce(s, 256, 1e-5, 1e10) for s in (small, large)]
-    assert tree[0] < ring[0] / 10
-    assert ring[1] < tree[1]
+def test_small_buffers_climb_a_tree_of_nodes() -> None:
+    """Latency binds small buffers: 256 nodes are 2 x 8 hops, where a gather's ring has 255."""
+    link = (0.0, 1e12, 1e-5, 1e12)
+    assert collectives.all_reduce(1.0, 256, 1, *link) == pytest.approx(16e-5, rel=1e-3)
+    assert collectives.all_gather(1.0, 256, 1, *link) == pytest.approx(255e-5, rel=1e-3)
 
 
 def test_columns_and_scalars_agree() -> None:

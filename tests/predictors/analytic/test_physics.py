@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.domain.plan_columns import PlanColumns
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs
+from forerun.workloads.transformer import TransformerSpec, transformer_workload
 from tests.predictors.analytic.physics import (
     ask,
     cluster_of,
@@ -249,3 +251,80 @@ def test_a_device_without_a_network_price_or_year_still_answers() -> None:
     """Facts that physics does not read may be missing from a cluster."""
     cluster = tiny_cluster(1, 1, tiny_device(year=0), dollars_per_hour=None)
     assert ask(WORKLOAD, cluster, Plan()).seconds[1] > 0
+
+
+def test_hosts_of_tensor_ranks_wait_for_one_another() -> None:
+    """A host-bound layer takes longer with each further tensor rank, though it computes less."""
+    small = transformer(hidden=256, framework="Megatron-LM")
+    steps = [
+        ask(small, cluster_of(tp), Plan(tp=tp, global_batch=4)).seconds[1] for tp in (1, 2, 4, 8)
+    ]
+    assert steps == sorted(steps)
+    calm = AnalyticPredictor(Constants(tensor_jitter=0.0))
+    job = Job(small, cluster_of(8), Plan(tp=8, global_batch=4))
+    assert calm.predict(Jobs.of([job]))[0].seconds[1] < steps[-1]
+
+
+def test_stopping_recomputation_early_saves_a_share_of_the_forward() -> None:
+    """PyTorch's checkpoints do all but a layer's last product again, Megatron's everything."""
+    plan = Plan(global_batch=8, micro_batch=8, recompute="full")
+    profiles = Constants().frameworks
+    assert profiles["composer"].recompute < profiles["megatron"].recompute == 1.0
+    changed = replace(profiles["megatron"], recompute=0.75)
+    again = [
+        AnalyticPredictor(Constants(frameworks={**profiles, "megatron": profile}))
+        .predict(Jobs.of([Job(transformer(framework="Megatron"), cluster_of(1), plan)]))[0]
+        .parts["recompute"]
+        for profile in (profiles["megatron"], changed)
+    ]
+    assert again[1] == pytest.approx(0.75 * again[0])
+
+
+def test_fused_attention_of_a_newer_generation_reaches_less_of_its_rate() -> None:
+    """The same peaks called Hopper take longer for a long sequence, but not without fusion."""
+    long = transformer_workload(
+        TransformerSpec(layers=4, hidden=512, heads=8, vocab=1000, seq_len=16384), "long"
+    )
+    plain = replace(long, fused_attention=False)
+    cluster = tiny_cluster(1, 1)
+    constants = Constants(generation_factor={cluster.device.generation: 1.0, "hopper": 1.0})
+    hopper = replace(cluster, device=replace(cluster.device, generation="hopper"))
+    for workload, slower in ((long, True), (plain, False)):
+        usual, newer = (
+            AnalyticPredictor(constants)
+            .predict(Jobs.of([Job(workload, c, Plan(global_batch=1))]))[0]
+            .seconds[1]
+            for c in (cluster, hopper)
+        )
+        assert (newer > usual * 1.05) == slower
+
+
+def test_pipelines_without_scatter_send_the_whole_activation_from_every_rank() -> None:
+    """Megatron cuts a transfer by tp and gathers behind it, DeepSpeed does not."""
+    plan = Plan(tp=4, pp=4, global_batch=16)
+    sent = {
+        name: ask(transformer(framework=name), cluster_of(16), plan).parts["pipeline comm"]
+        for name in ("Megatron-LM", "Megatron-DeepSpeed")
+    }
+    assert sent["Megatron-DeepSpeed"] > 1.5 * sent["Megatron-LM"]
+
+
+def test_half_precision_gradients_travel_in_half_the_bytes() -> None:
+    """Megatron reduces fp16 gradients as they are, and bf16 ones in fp32."""
+    plan = Plan(dp=64, global_batch=64)
+    sent = {
+        precision: ask(
+            transformer(framework="Megatron-LM", precision=precision), cluster_of(64), plan
+        ).parts["data comm"]
+        for precision in ("fp16", "bf16")
+    }
+    assert sent["fp16"] < 0.7 * sent["bf16"]
+
+
+def test_a_fabric_carries_groups_that_are_larger_than_a_node() -> None:
+    """Eight tensor ranks on nodes of four talk over the in-node link where a fabric joins them."""
+    cluster = tiny_cluster(16, 4)
+    plan = Plan(tp=8, dp=8, global_batch=64)
+    apart = ask(WORKLOAD, cluster, plan).parts["tensor comm"]
+    joined = ask(WORKLOAD, replace(cluster, fabric_devices=32), plan).parts["tensor comm"]
+    assert joined < apart / 3

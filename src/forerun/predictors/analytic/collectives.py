@@ -14,34 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 
 
-def ring_all_reduce(size: Any, ranks: Any, latency: Any, bandwidth: Any) -> Any:
-    """Return 2 (K-1) (latency + size / (K bandwidth)).
-
-    Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms".
-    """
-    return 2.0 * (ranks - 1) * (latency + size / (ranks * bandwidth))
-
-
-def tree_all_reduce(size: Any, ranks: Any, latency: Any, bandwidth: Any) -> Any:
-    """Return a pipelined double tree: 2 ceil(log2 K) latency + 2 size / bandwidth.
-
-    Source: Sanders, Speck and Traeff 2009, "Two-tree algorithms for full bandwidth broadcast".
-    The ring's smaller volume wins for large buffers, the tree's fewer hops for small ones.
-    """
-    hops = np.ceil(np.log2(np.maximum(ranks, 1)))
-    moved = np.where(np.asarray(ranks) > 1, 2.0 * size / bandwidth, 0.0)
-    return 2.0 * hops * latency + moved
-
-
 def all_reduce(
     size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
     inter_latency: Any, inter_bandwidth: Any,
 ) -> Any:  # fmt: skip
     """Return the seconds of an all-reduce over rings that pass through all nodes.
 
-    Every ring carries 2 (K-1)/K of its share of the buffer over each link, so that the slower of
-    the links inside nodes and between them binds, and two nodes are no faster than many: NCCL has
-    no reduce-scatter inside a node before the network. Small messages climb a tree of nodes.
+    Every ring carries 2 (K-1)/K of its share of the buffer over each link (Patarasuk and Yuan
+    2009), so that the slower of the links inside nodes and between them binds, and two nodes are
+    no faster than many: NCCL has no reduce-scatter inside a node before the network. Small buffers
+    climb a tree of nodes (Sanders, Speck and Traeff 2009).
 
     per_node: ranks of the group in one node, each with its own share of the network.
     """
