@@ -207,6 +207,7 @@ class Constants:
         device_compute, device_bandwidth: rates of single devices over those of their generation.
         workload_scale: device time of single workloads (see `scale_key`) over what their
             operations say.
+        shape_scale: time of layers as they are cut (see `layer_shapes`) over what their parts say.
         link_latency: latency of a hop of a collective over its link's.
         attention_factor: of fused attention by generation, see `ATTENTION_FACTOR`.
         tensor_jitter: host time of a layer gained with each further tensor rank: ranks that meet
@@ -264,6 +265,7 @@ class Constants:
     device_compute: Mapping[str, float] = field(default_factory=dict)
     device_bandwidth: Mapping[str, float] = field(default_factory=dict)
     workload_scale: Mapping[str, float] = field(default_factory=dict)
+    shape_scale: Mapping[str, float] = field(default_factory=dict)
     tensor_jitter: float = 0.05
     launch_seconds: float = 4e-6
     cpu_launch_seconds: float = 1e-6

@@ -7,7 +7,7 @@ and again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from forerun.predictors.analytic.flat import FlatOps, distinct_ops, flatten
 from forerun.predictors.analytic.floors import fastest_rate
 from forerun.predictors.analytic.inside_layers import Traffic, layer_comm, traffic_of
 from forerun.predictors.analytic.keys import Keys
+from forerun.predictors.analytic.layer_shapes import cut_shape, layer_shape
 from forerun.predictors.analytic.links import Links, links_of
 from forerun.predictors.analytic.operations import instance_costs
 from forerun.tables import Jobs
@@ -98,6 +99,7 @@ class Layout:
     traffic: Traffic
     links: Links
     scaled: tuple[str, ...]
+    layers: tuple[str, ...]
     memo: dict[str, Any] = field(default_factory=dict)
 
     def rows(self, constants: Constants) -> Rows:
@@ -106,6 +108,10 @@ class Layout:
         own = constants.workload_scale
         scale = np.array([own.get(name, 1.0) for name in self.scaled]) if own else 1.0
         costs = instance_costs(self.flat, self.keys, np.asarray(scale), comm, constants)
+        shaped = self._shape_scale(constants.shape_scale)
+        if shaped is not None:
+            layers = {name: v * shaped for name, v in costs.items() if name.startswith("layer_")}
+            costs.update(layers)
         key = {name: values[self.position] for name, values in {**costs, **self.saved}.items()}
         names = ("intra_latency", "intra_rate", "inter_latency", "inter_rate")
         link = dict(zip(names, self.row_links.effective(constants), strict=True))
@@ -114,6 +120,17 @@ class Layout:
         software = self._software(constants)
         node = {**self.node, **link, **host}
         return Rows(self.plan, key, self.work, node, software, self.jobs.plans.sync, self.memo)
+
+    def _shape_scale(self, known: Mapping[str, float]) -> FloatArray | None:
+        """Return the instances' scales of their cut layers, (I,), None where none is known."""
+        if not known:
+            return None
+        keys = zip(self.keys.micro_batch, self.keys.tp, self.keys.cp, self.keys.ep, strict=True)
+        if "shapes" not in self.memo:
+            self.memo["shapes"] = [
+                cut_shape(layer, *cut) for layer, cut in zip(self.layers, keys, strict=True)
+            ]
+        return np.array([known.get(name, 1.0) for name in self.memo["shapes"]])
 
     def _software(self, constants: Constants) -> dict[str, FloatArray]:
         profiles = [constants.frameworks[name] for name in self.frameworks]
@@ -155,6 +172,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
         flatten(owners, [c.device for c in places], keys, ops_of, constants),
         _saved(owners, keys, kept), traffic_of(owners, places, keys),
         links_of(clusters).take(cluster), tuple(scale_key(w) for w in owners),
+        tuple(layer_shape(w, c.device) for w, c in zip(owners, places, strict=True)),
     )  # fmt: skip
 
 

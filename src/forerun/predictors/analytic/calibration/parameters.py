@@ -24,6 +24,7 @@ from forerun.predictors.analytic.constants import (
     scale_key,
 )
 from forerun.predictors.analytic.keys import IS_MATRIX
+from forerun.predictors.analytic.layer_shapes import repeated, shapes_of_rows
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
@@ -32,7 +33,7 @@ FloatArray = NDArray[np.float64]
 PRIOR_SD = {
     "tensor_efficiency": 0.25, "vector_efficiency": 0.30, "bandwidth_efficiency": 0.25,
     "generation_factor": 0.15, "precision_factor": 0.15, "link_efficiency": 0.50,
-    "device_compute": 0.15, "device_bandwidth": 0.15, "workload_scale": 0.12,
+    "device_compute": 0.15, "device_bandwidth": 0.15, "workload_scale": 0.12, "shape_scale": 0.10,
     "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
     "framework.step_seconds": 0.60, "framework.recompute": 0.15, "framework.shard_power": 0.15,
     "kind.compute": 0.10, "kind.bandwidth": 0.15, "kind.host_seconds": 0.40,
@@ -51,7 +52,7 @@ BOUNDS = {
 _MAPPINGS = (
     "tensor_efficiency", "vector_efficiency", "bandwidth_efficiency", "generation_factor",
     "precision_factor", "link_efficiency", "link_latency", "attention_factor", "device_compute",
-    "device_bandwidth", "workload_scale",
+    "device_bandwidth", "workload_scale", "shape_scale",
 )  # fmt: skip
 
 
@@ -98,6 +99,7 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
         *_keys("device_compute", {c.device.id for c in clusters}),
         *_keys("device_bandwidth", {c.device.id for c in clusters}),
         *_keys("workload_scale", {scale_key(w) for w in workloads}),
+        *_keys("shape_scale", repeated(shapes_of_rows(jobs).tolist())),
         *_keys("link_efficiency", links),
         *_keys("link_latency", links),
         *_keys("attention_factor", {c.device.generation.lower() for c in clusters} if fused else ()),
@@ -130,6 +132,10 @@ def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, NDArray[np.
     frameworks = [framework_key(w.framework) for w in jobs.workloads]
     result: dict[str, NDArray[np.int64]] = {}
     for family in dict.fromkeys(p.family for p in parameters):
+        if family == "shape_scale":
+            place = {p.key: i for i, p in enumerate(parameters) if p.family == family}
+            result[family] = np.array([place.get(key, -1) for key in shapes_of_rows(jobs)])
+            continue
         keys = frameworks if family.startswith("framework.") else names.get(family)
         if family.startswith("kind."):
             keys = [FRAMEWORK_KINDS.get(name, "") for name in frameworks]
