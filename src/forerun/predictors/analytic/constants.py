@@ -61,7 +61,6 @@ LINK_EFFICIENCY: Mapping[str, float] = {
     "nvlink": 0.75, "xgmi": 0.65, "ici": 0.75, "pcie": 0.50, "infiniband": 0.80, "roce": 0.75,
     "efa": 0.60, "ethernet": 0.12, "memory": 0.30, "unknown": 0.50,
 }  # fmt: skip
-
 # Latency of a hop of a collective over that of the bare link, by the link's kind: the protocol that
 # moves large messages takes 3.4 us a hop over NVLink, 5.7 over PCIe and 14 over a network (NCCL,
 # src/graph/tuning.cc, hwLat of the ring and the Simple protocol).
@@ -100,7 +99,8 @@ class Framework:
         logits_share: of logits and their gradients over what their types say.
         whole_inputs: of layers that sequence parallelism gathers, held at once; inputs_ahead: more
             of them where no pipeline makes the host wait for its device.
-        counts_head: 1 where layers are dealt to stages with the head counted as work.
+        counts_head: 1 where layers are dealt to stages with the head counted as work, by parameters
+            (nanotron's block costs), 0 where each stage gets the same number of layers.
         fills_pipeline: 1 where a schedule refuses fewer micro-batches than stages less one.
         workspace_bytes: of matrix libraries, inside the allocator.
         usable_share: of the stated memory of a GPU that can be filled before allocation fails.
@@ -114,6 +114,20 @@ class Framework:
         shard_messages: collectives that gather a layer's parameters in ZeRO-3.
         shard_gathers: times that they are gathered in a step with full recomputation.
         scatter_gather: share of pipeline transfers that is cut over the tensor ranks.
+        loss_traffic: bytes moved by the loss over those of one pass over 16-bit logits forward and
+            one backward. An unfused cross entropy in fp32 (cast, maximum, difference, exponential,
+            sum, quotient; product and cast backward) moves 52 bytes a logit, which is 3.2.
+        accumulate_bytes: moved for each parameter of a device in every micro-batch to add its
+            gradient to a buffer of its own: 2 + 4 read and 4 written with fp32 buffers.
+        bare_gradients: share of the gradient traffic that nothing hides: the last bucket, or nearly
+            all where hooks gather gradients in buffers of their own before they are reduced.
+        stall_seconds: lost in each exchange between stages by a run that stalls, see `stalls`.
+        stall_chance: that a run with a pipeline stalls; whole_stall_chance: the same where replicas
+            reduce whole gradients.
+        pass_seconds: of host time in every micro-batch beside its kernels.
+        tensor_pipeline_seconds: of host time a layer, micro-batch and tensor rank where tensor
+            groups and pipelines meet over several nodes (nanotron: 7.6, 11.7, 20 and 45 ms a layer
+            at tp 2, 4, 8 and 16, whatever its size; measured on ultrascale).
     """
 
     host_seconds: float = 16e-6
@@ -144,6 +158,14 @@ class Framework:
     shard_messages: float = 1.0
     shard_gathers: float = 2.0
     scatter_gather: float = 1.0
+    loss_traffic: float = 1.0
+    accumulate_bytes: float = 0.0
+    bare_gradients: float = 0.05
+    pass_seconds: float = 0.0
+    stall_seconds: float = 0.0
+    stall_chance: float = 0.0
+    whole_stall_chance: float = 0.0
+    tensor_pipeline_seconds: float = 0.0
 
 
 # PyTorch spends 32 us of CPU time for an operation's forward and backward kernels together, and
@@ -170,8 +192,12 @@ FRAMEWORKS: Mapping[str, Framework] = {
                            half_grad_bytes=2.0, shard_power=1.0, shard_messages=12.0,
                            shard_gathers=3.0, scatter_gather=0.0),
     "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9, unfused=0.0),
-    "nanotron": Framework(host_seconds=100e-6, context_bytes=5e9, bucket_copies=0.5, unfused=1.0,
-                          kept_share=1.1, inputs_ahead=40.0, counts_head=1.0, fills_pipeline=1.0),
+    "nanotron": Framework(
+        host_seconds=130e-6, step_seconds=40e-3, pass_seconds=8e-3, fusion=2.2, loss_traffic=3.2,
+        accumulate_bytes=10.0, bare_gradients=0.7, counts_head=1.0, tensor_pipeline_seconds=2e-3,
+        stall_seconds=0.28, stall_chance=0.06, whole_stall_chance=0.15, context_bytes=5e9,
+        bucket_copies=0.5, unfused=1.0, kept_share=1.1, inputs_ahead=40.0, fills_pipeline=1.0,
+    ),
     "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9, wide_weights=1.0,
                             unfused=0.0, chosen_share=0.7, logits_share=1.25, recompute=0.75),
     "composer": Framework(host_seconds=14e-6, grad_bytes=2.0, context_bytes=2e9, wide_weights=1.0,
@@ -223,7 +249,6 @@ class Constants:
         wave_flops_per_element: peak rate per output element in flight (device fill).
         layer_power: p of the norm joining device time and host floor (3.5-9 measured).
         overlap_power: p of the norm joining gradient traffic and the backward it hides behind.
-        bucket_share: part of the gradient traffic that nothing can hide (the last bucket).
         bucket_bytes: of gradients in one collective; each pays the latency.
         gather_exposed: share of ZeRO-1's and 2's gathering of parameters that nothing hides.
         context_exposed: share of the ring of keys and values that attention does not hide.
@@ -231,9 +256,10 @@ class Constants:
         point_to_point_exposed: share of pipeline transfers on the critical path.
         expert_exposed: share of the experts' all-to-alls that compute does not hide.
         expert_imbalance: load of the fullest expert over the mean.
-        tensor_pipeline_seconds: of host time a layer, micro-batch and tensor rank that a framework
-            loses where tensor groups and pipelines meet over several nodes (nanotron: 5 ms at
-            tp = 2.7, as measured on ultrascale).
+        tensor_hop_seconds: network wait of a hop in the ring of a tensor group that spans nodes (15
+            hops at tp 16, 31 at tp 32: 7 and 14.5 ms a layer measured on ultrascale).
+        tensor_pipeline_reach: power of the nodes that a tensor group spans with which a framework's
+            tensor_pipeline_seconds grow.
         straggler_share: step time lost for each doubling of nodes.
         dataparallel_contention: host serialisation of one-process data parallelism, a device.
         server_power: p of the norm joining parameter servers and workers.
@@ -259,6 +285,8 @@ class Constants:
     vector_share: Mapping[str, float] = field(default_factory=lambda: dict(VECTOR_SHARE))
     precision_factor: Mapping[str, float] = field(default_factory=lambda: dict(PRECISION_FACTOR))
     link_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_EFFICIENCY))
+    tensor_hop_seconds: float = 50e-6
+    tensor_pipeline_reach: float = 0.4
     link_latency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_LATENCY_FACTOR))
     attention_factor: Mapping[str, float] = field(default_factory=lambda: dict(ATTENTION_FACTOR))
     frameworks: Mapping[str, Framework] = field(default_factory=lambda: dict(FRAMEWORKS))
@@ -278,20 +306,16 @@ class Constants:
     low_power_watts: float = 100.0
     tile: float = 48.0
     wave_flops_per_element: float = 7e8
-    layer_power: float = 4.0
+    layer_power: float = 8.0
     overlap_power: float = 2.5
-    bucket_share: float = 0.05
     bucket_bytes: float = 25e6
-    gather_exposed: float = 0.5
+    gather_exposed: float = 1.0
     context_exposed: float = 0.5
     group_buffer_bytes: float = 0.2e9
     point_to_point_exposed: float = 0.6
     expert_imbalance: float = 1.2
     expert_exposed: float = 0.6
     straggler_share: float = 0.01
-    tensor_pipeline_seconds: Mapping[str, float] = field(
-        default_factory=lambda: {"nanotron": 1.9e-3}
-    )
     dataparallel_contention: float = 0.12
     server_power: float = 4.0
     usable_host: float = 0.95

@@ -96,6 +96,7 @@ def layer_comm(
     tp, cp, ep = keys.tp, keys.cp, keys.ep
     node, message = sent.per_node, sent.message
     tensor = collectives.all_reduce(message, tp, np.minimum(tp, node), *link)
+    tensor = tensor + _ring_latency(keys, node, constants)
     tensor = 2.0 * np.maximum(sent.layers, 1.0) * tensor
     expert = context = np.zeros(len(tp))
     if np.any((sent.expert_layers > 0) & (ep > 1)):
@@ -109,6 +110,16 @@ def layer_comm(
         ring = collectives.all_gather(sent.width / tp * cp, cp, inside, *link) * sent.layers
         context = np.where(cp > 1, constants.context_exposed * ring, 0.0)
     return LayerComm(np.asarray(tensor), np.asarray(expert), np.asarray(context))
+
+
+def _ring_latency(keys: Keys, node: FloatArray, constants: Constants) -> FloatArray:
+    """Return what one all-gather and reduce-scatter wait beyond an all-reduce, (I,), seconds.
+
+    Where a group that splits the sequence spans nodes: libraries have no tree and no hierarchy for
+    these collectives, each of a ring's K - 1 hops waits for the network, and nothing hides it.
+    """
+    across = (keys.tp > node) & (keys.sequence_parallel > 0)
+    return np.where(across, 2.0 * (keys.tp - 1.0) * constants.tensor_hop_seconds, 0.0)
 
 
 def boundary_elements(workload: Workload) -> float:

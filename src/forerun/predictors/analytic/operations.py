@@ -28,7 +28,7 @@ from forerun.predictors.analytic.keys import (
     Keys,
 )
 
-_ATTENTION = KIND_INDEX[OpKind.ATTENTION]
+_ATTENTION, _REDUCE = KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.REDUCE]
 _SLOT = {name: i for i, name in enumerate(SLOTS)}
 
 
@@ -82,7 +82,8 @@ class Rates:
     """What R machines, a device running a workload's framework and precision, reach.
 
     flops, bandwidth: FLOP/s and bytes/s, (R, kinds); fusion: share of the activations' traffic that
-    remains, (R, kinds); launch, host: seconds a kernel of device and host, (R,).
+    remains, (R, kinds); launch, host: seconds a kernel of device and host, (R,); passes: of the host
+    in every micro-batch beside them, (R,).
     """
 
     flops: FloatArray
@@ -91,22 +92,26 @@ class Rates:
     launch: FloatArray
     host: FloatArray
     recompute: FloatArray
+    passes: FloatArray
 
 
 def rates_of(flat: FlatOps, constants: Constants) -> Rates:
     """Return what the machines of flat operations reach."""
-    flops, bandwidth, fusion, launch, host, again = [], [], [], [], [], []
+    flops, bandwidth, fusion, launch, host, again, passes = [], [], [], [], [], [], []
     for device, workload in flat.machines:
         framework = constants.framework(workload.framework)
         most = effective_rates(device, workload, constants)
         flops.append(most[0])
         bandwidth.append(most[1])
-        fusion.append(np.where(IS_FUSED_AWAY, framework.fusion, 1.0))
+        kept = np.where(IS_FUSED_AWAY, framework.fusion, 1.0)
+        kept[_REDUCE] = framework.loss_traffic
+        fusion.append(kept)
         on_cpu = device.kind == "cpu"
         launch.append(constants.cpu_launch_seconds if on_cpu else constants.launch_seconds)
         host.append(framework.host_seconds)
         again.append(framework.recompute)
-    return Rates(*(np.array(v) for v in (flops, bandwidth, fusion, launch, host, again)))
+        passes.append(framework.pass_seconds)
+    return Rates(*(np.array(v) for v in (flops, bandwidth, fusion, launch, host, again, passes)))
 
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
@@ -166,6 +171,7 @@ def instance_costs(
     ends_forward = time["embed_forward"] + time["head_forward"]
     ends_backward = time["embed_backward"] + time["head_backward"]
     ends, ends_host = ends_forward + ends_backward, host[:, _SLOT["embed_forward"] :].sum(axis=1)
+    ends_host = ends_host + rates.passes[flat.machine]
     return {
         "layer_forward": forward,
         "layer_backward": backward,
@@ -177,8 +183,7 @@ def instance_costs(
         "ends_forward": ends_forward,
         "ends_backward": ends_backward,
         "ends_host": collectives.p_norm(ends, ends_host, power) - ends,
-        "end": np.maximum(
-            time["embed_forward"] + time["embed_backward"],
-            time["head_forward"] + time["head_backward"],
-        ),
+        "layer_launches": host_forward + host_backward,
+        "first_end": time["embed_forward"] + time["embed_backward"],
+        "last_end": time["head_forward"] + time["head_backward"],
     }

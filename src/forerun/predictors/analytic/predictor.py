@@ -18,6 +18,7 @@ from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
 from forerun.predictors.analytic.schedules import schedule_problems
+from forerun.predictors.analytic.stalls import mixed, stalls_of
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
     distance,
@@ -160,23 +161,22 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     peaks = spread(peak, memory_sigma(rows, known, constants))
     step = np.asarray(sum(parts.values(), np.zeros(n)))
     exposed = exposures(rows, parts, known)
+    tails = (constants.tail_low, constants.tail_high)
+    usual = spread(middle, step_sigma(exposed, constants), floor, tails)
+    room = fits(rows, log_slack(rows, peak, constants), known, constants)
+    seconds = mixed(usual, stalls_of(rows, room))
     return Forecasts(
         quantity="step",
-        seconds=spread(
-            middle,
-            step_sigma(exposed, constants),
-            floor,
-            (constants.tail_low, constants.tail_high),
-        ),
+        seconds=seconds,
         peak_bytes=peaks,
-        fit_probability=fits(rows, log_slack(rows, peak, constants), known, constants),
+        fit_probability=room,
         floor_seconds=floor,
         distance=distance(rows, known),
         predictor=AnalyticPredictor.name,
         declined=np.full(n, None, dtype=object),
         causes=step_causes(exposed, parts, constants) if detail else {},
         distance_parts=distance_parts(rows, known) if detail else {},
-        parts={**parts, "floor": middle - step} if detail else {},
+        parts={**parts, "floor": middle - step, "stalls": seconds[:, 1] - middle} if detail else {},
         memory_parts=memory_parts if detail else {},
     )
 

@@ -134,9 +134,7 @@ class Layout:
 
     def _software(self, constants: Constants) -> dict[str, FloatArray]:
         profiles = [constants.frameworks[name] for name in self.frameworks]
-        lost = [constants.tensor_pipeline_seconds.get(name, 0.0) for name in self.frameworks]
         table = {f: np.array([getattr(p, f) for p in profiles]) for f in _SOFTWARE_FIELDS}
-        table["tensor_pipeline_seconds"] = np.array(lost)
         if len(self.frameworks) == 1:  # a view costs nothing, and there is one in every search
             shape = self.row_framework.shape
             return {name: np.broadcast_to(values[0], shape) for name, values in table.items()}

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.plan import SYNC
+from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows
-from forerun.predictors.analytic.stages import layer_share, micro_batches
+from forerun.predictors.analytic.stages import expert_spread, micro_batches, stage_shares
 from forerun.predictors.analytic.sync import replica_groups, synchronisation
 
 FloatArray = NDArray[np.float64]
@@ -61,42 +62,74 @@ def step_and_floor(
 def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     """Micro-batches, m of them, through the fullest stage, plus the bubble and the transfers.
 
-    1F1B: T = m t_max + (pp-1)/vpp t_mean, with t the time of a micro-batch on a stage.
+    1F1B with stages of unequal times t: T = sum t + (m - 1) t_max, which is m t_mean, the imbalance
+    (m - 1)(t_max - t_mean) and the bubble (pp - 1) t_mean; vpp chunks a stage divide the bubble.
     """
     key, plan = rows.key, rows.plan
     m, pp, vpp = micro_batches(rows), plan["pp"], plan["vpp"]
-    layer = (
+    device = (
         key["layer_forward"] + key["layer_backward"] + key["layer_recompute"]
         + key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
-        + key["layer_host"]
     )  # fmt: skip
-    ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"]
+    adding, adding_ends = _accumulation(rows)
+    host = key["layer_host"] + _meeting(rows, device, constants)
+    layer = device + host + adding
+    ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"] + adding_ends
     mean = (layer + ends) / pp
-    largest = np.where(pp > 1, layer_share(rows) * layer + key["end"], mean)
-    largest = np.maximum(largest, mean)
+    share_first, share_last = stage_shares(rows)
+    first = share_first * layer + key["first_end"]
+    last = share_last * layer + key["last_end"]
+    largest = np.where(pp > 1, np.maximum(np.maximum(first, last), mean), mean)
     passes = m / pp
     sent = _point_to_point(rows, constants)
     contention = np.where(
         rows.sync == SYNC.index("dataparallel"),
         constants.dataparallel_contention * (rows.node["devices"] - 1.0), 0.0,
     )  # fmt: skip
-    host = passes * (key["layer_host"] + key["ends_host"])
-    meeting = (pp > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
-    stage_layers = rows.work["layers"] * layer_share(rows)
-    lost = m * stage_layers * plan["tp"] * rows.software["tensor_pipeline_seconds"]
-    host = host + np.where(meeting, lost, 0.0)
+    backward = key["layer_backward"] + key["ends_backward"] + adding + adding_ends
     return {
         "forward": passes * (key["layer_forward"] + key["ends_forward"]),
-        "backward": passes * (key["layer_backward"] + key["ends_backward"]),
+        "backward": passes * backward,
         "recompute": passes * key["layer_recompute"],
         "tensor comm": passes * key["layer_tensor_comm"],
         "expert comm": passes * key["layer_expert_comm"],
         "context comm": passes * key["layer_context_comm"],
-        "host": host + m * mean * contention,
-        "imbalance": m * (largest - mean),
+        "host": passes * (host + key["ends_host"]) + m * mean * contention,
+        "imbalance": (m - 1.0 / vpp) * (largest - mean),
         "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * mean, 0.0),
         "pipeline comm": np.where(pp > 1, (m + (pp - 1.0) / vpp) * sent, 0.0),
     }
+
+
+def _accumulation(rows: Rows) -> tuple[FloatArray, FloatArray]:
+    """Return seconds in which one micro-batch's gradients join their buffers: (layers, ends)."""
+    work, tp = rows.work, rows.plan["tp"]
+    each = rows.software["accumulate_bytes"] * work["trained_share"] / rows.node["memory_rate"]
+    layers = work["layer_tensor"] / tp + work["layer_whole"]
+    layers = layers + work["layer_expert"] / expert_spread(rows)
+    ends = (work["embed_tensor"] + work["head_tensor"]) / tp
+    return each * layers, each * (ends + work["embed_whole"] + work["head_whole"])
+
+
+def _meeting(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
+    """Return seconds that all layers wait for the host where tensor groups and pipelines meet.
+
+    device: seconds of all layers on the device. The host's loss grows with the tensor group and not
+    with the micro-batch, so it is a floor under the layer, as its launches are.
+    """
+    plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
+    meets = (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1) & (each > 0)
+    result = np.zeros(len(rows))
+    if not meets.any():
+        return result
+    device, launches = device[meets], rows.key["layer_launches"][meets]
+    spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
+    lost = rows.work["layers"] * plan["tp"] * each * spanned**constants.tensor_pipeline_reach
+    lost = lost[meets]
+    power = constants.layer_power
+    with_loss = collectives.p_norm(device, launches + lost, power)
+    result[meets] = with_loss - collectives.p_norm(device, launches, power)
+    return result
 
 
 def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:

@@ -17,7 +17,12 @@ from forerun.domain.plan import RECOMPUTE, SYNC
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows
-from forerun.predictors.analytic.stages import expert_spread, local_params, micro_batches
+from forerun.predictors.analytic.stages import (
+    expert_spread,
+    micro_batches,
+    stage_params,
+    stage_shares,
+)
 from forerun.predictors.analytic.states import gradient_bytes
 
 FloatArray = NDArray[np.float64]
@@ -42,7 +47,9 @@ def replica_groups(rows: Rows) -> tuple[Group, ...]:
 
 def _replica_groups(rows: Rows) -> tuple[Group, ...]:
     plan, node = rows.plan, rows.node["node_devices"]
-    first, last, expert, _ = local_params(rows)
+    shares = stage_shares(rows)
+    first, last = stage_params(rows, *shares)
+    expert = rows.work["layer_expert"] / expert_spread(rows) * shares[0]
     ranks = plan["dp"] * plan["cp"]
     dense = Group(ranks, np.clip(np.floor(node / plan["tp"]), 1.0, ranks), np.maximum(first, last))
     if not np.any(expert > 0):
@@ -147,7 +154,8 @@ def _exposed(
     one = np.asarray(sum((t.hidden for t in traffic), np.zeros(len(rows))))
     behind = window * rounds
     joined = collectives.p_norm(behind, one * rounds, constants.overlap_power)
-    result = joined - behind + constants.bucket_share * one
+    bare = rows.software["bare_gradients"]
+    result = (1.0 - bare) * (joined - behind) + bare * one * rounds
     result = result + sum((t.after for t in traffic), np.zeros(len(rows)))
     if np.any(stage >= 3):
         moved = np.asarray(sum((t.sharded for t in traffic), np.zeros(len(rows))))

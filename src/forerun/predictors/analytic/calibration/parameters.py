@@ -18,6 +18,7 @@ from forerun.domain.graph import KINDS
 from forerun.domain.plan import RECOMPUTE
 from forerun.predictors.analytic.constants import (
     FRAMEWORK_KINDS,
+    FRAMEWORKS,
     Constants,
     Framework,
     framework_key,
@@ -34,21 +35,28 @@ PRIOR_SD = {
     "tensor_efficiency": 0.25, "vector_efficiency": 0.30, "bandwidth_efficiency": 0.25,
     "generation_factor": 0.15, "precision_factor": 0.15, "link_efficiency": 0.50,
     "device_compute": 0.15, "device_bandwidth": 0.15, "workload_scale": 0.12, "shape_scale": 0.10,
-    "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
-    "framework.step_seconds": 0.60, "framework.recompute": 0.15, "framework.shard_power": 0.15,
+    "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.fusion": 0.30,
+    "framework.host_seconds": 0.60, "framework.step_seconds": 0.60, "framework.pass_seconds": 0.60,
+    "framework.recompute": 0.15, "framework.shard_power": 0.15, "framework.loss_traffic": 0.30,
+    "framework.accumulate_bytes": 0.40, "framework.tensor_pipeline_seconds": 0.30,
+    "framework.bare_gradients": 0.60,
     "kind.compute": 0.10, "kind.bandwidth": 0.15, "kind.host_seconds": 0.40,
     "link_latency": 0.50, "attention_factor": 0.25, "tensor_jitter": 0.60,
+    "tensor_hop_seconds": 0.50,
     "launch_seconds": 0.40, "tile": 0.40, "wave_flops_per_element": 0.40, "layer_power": 0.30,
-    "overlap_power": 0.25, "bucket_share": 0.60,
+    "overlap_power": 0.25, "gather_exposed": 0.30,
     "point_to_point_exposed": 0.40, "expert_exposed": 0.40, "straggler_share": 0.60,
     "dataparallel_contention": 0.40, "server_power": 0.20,
 }  # fmt: skip
 # Powers of norms below 1 and shares above 1 mean nothing.
 BOUNDS = {
-    "layer_power": (1.0, 12.0), "overlap_power": (1.0, 12.0), "framework.shard_power": (1.0, 12.0),
-    "server_power": (1.0, 12.0), "bucket_share": (0.0, 1.0), "point_to_point_exposed": (0.0, 1.5),
+    "layer_power": (1.0, 24.0), "overlap_power": (1.0, 12.0), "framework.shard_power": (1.0, 12.0),
+    "server_power": (1.0, 12.0), "gather_exposed": (0.0, 1.0), "point_to_point_exposed": (0.0, 1.5),
     "expert_exposed": (0.0, 1.5), "framework.recompute": (0.3, 1.5),
+    "framework.bare_gradients": (0.0, 1.0),
 }  # fmt: skip
+# What only some frameworks do: moved where their profile has it.
+OWN_WAYS = ("loss_traffic", "accumulate_bytes", "pass_seconds", "tensor_pipeline_seconds")
 _MAPPINGS = (
     "tensor_efficiency", "vector_efficiency", "bandwidth_efficiency", "generation_factor",
     "precision_factor", "link_efficiency", "link_latency", "attention_factor", "device_compute",
@@ -106,6 +114,8 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
     ]  # fmt: skip
     for field in _framework_fields(jobs):
         found += _keys(f"framework.{field}", frameworks)
+    found += [Parameter(f"framework.{field}", key) for field in OWN_WAYS for key in frameworks
+              if getattr(FRAMEWORKS[key], field) > 0]  # fmt: skip
     # With one framework of a kind there is nothing to tell it from its kind.
     kinds_met = [FRAMEWORK_KINDS.get(name, "") for name in frameworks]
     several = {kind for kind in kinds_met if kind and kinds_met.count(kind) > 1}
@@ -150,7 +160,7 @@ def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, NDArray[np.
 
 def _framework_fields(jobs: Jobs) -> list[str]:
     plans = jobs.plans
-    fields = ["compute", "bandwidth", "host_seconds", "step_seconds"]
+    fields = ["compute", "bandwidth", "fusion", "host_seconds", "step_seconds", "bare_gradients"]
     if (plans.recompute == RECOMPUTE.index("full")).any():
         fields.append("recompute")
     if (plans.zero_stage > 2).any():
@@ -162,11 +172,15 @@ def _scalars(jobs: Jobs) -> list[str]:
     plans = jobs.plans
     names = ["launch_seconds", "tile", "wave_flops_per_element", "layer_power"]
     if (plans.dp > 1).any():
-        names += ["overlap_power", "bucket_share"]
+        names.append("overlap_power")
+    if ((plans.dp > 1) & (plans.zero_stage > 0) & (plans.zero_stage < 3)).any():
+        names.append("gather_exposed")
     if (plans.tp > 1).any():
         names.append("tensor_jitter")
     if (plans.pp > 1).any():
         names.append("point_to_point_exposed")
+    if ((plans.sequence_parallel > 0) & (plans.tp > 8)).any():
+        names.append("tensor_hop_seconds")
     if (plans.ep > 1).any():
         names.append("expert_exposed")
     if any(c.nodes > 1 for c in jobs.clusters):

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from forerun.domain.quantiles import Z95
 from forerun.predictors.analytic.calibration.fitting import Fit
 from forerun.predictors.analytic.constants import Constants, framework_key
+from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.rows import fastest_rates, settings_of, taught
+from forerun.predictors.analytic.stalls import stalled, stalls_of
 from forerun.predictors.analytic.step import step_and_floor
-from forerun.predictors.analytic.uncertainty import exposures
+from forerun.predictors.analytic.uncertainty import exposures, fits
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -32,6 +34,8 @@ ROUNDS = 25
 # So many left-out groups weigh as much as the prior that errors are as the sigmas say.
 TAIL_COUNT = 6.0
 MOST_FACTS = 3.0
+# Log standard deviation beside which a run is told from a stalled one, at least.
+STALL_SIGMA = 0.1
 MOST_TOGETHER = 600  # rows of a group that are left out together; more are thinned
 
 
@@ -66,8 +70,12 @@ def with_spread(constants: Constants, fit: Fit) -> Constants:
 def left_out(constants: Constants, fit: Fit) -> LeftOut:
     """Return the errors of the fit's rows, each group of each split left out in turn."""
     rows = fit.layout.rows(constants)
-    parts, _, _ = step_and_floor(rows, fastest_rates(fit.jobs), constants)
+    parts, usual, _ = step_and_floor(rows, fastest_rates(fit.jobs), constants)
     known = taught(fit.jobs, constants)
+    # Runs that stalled are another kind, see `stalls`: the width of the usual ones is asked here.
+    slack = log_slack(rows, peak_bytes(rows, constants)[0], constants)
+    stalls = stalls_of(rows, fits(rows, slack, known, constants))
+    counts = 1.0 - stalled(fit.residual, usual, stalls, max(fit.scale, STALL_SIGMA))
     pieces = []
     for split, groups in _splits(fit).items():
         seen = _as_if_new(split, known, groups, rows.node["devices"])
@@ -76,7 +84,7 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
             size = len(group)
             pieces.append((
                 _without(fit, group), {c: e[group] for c, e in exposed.items()},
-                np.full(size, _count(split, size) / size), np.full(size, split, dtype=object),
+                counts[group] * _count(split, size) / size, np.full(size, split, dtype=object),
             ))  # fmt: skip
     error, exposed_by, weight, name = zip(*pieces, strict=True)
     return LeftOut(

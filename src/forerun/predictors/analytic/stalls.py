@@ -1,0 +1,97 @@
+"""Stalls: a second kind of run, whose pipeline waits in every exchange between its stages.
+
+Some runs of one plan take ten times as long as others, and little lies between: each exchange of a
+stage with a neighbour then waits about as long, whatever the model, the tensor group or the
+micro-batch. It is rare on most plans, usual where a device is so full that its allocator gives
+blocks back and asks for them again, and more frequent where replicas reduce whole gradients. So the
+error of a forecast is a mixture of two kinds, not one with a wide sigma.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.quantiles import Z95, normal_quantile
+from forerun.predictors.analytic.rows import Rows
+from forerun.predictors.analytic.stages import micro_batches
+
+FloatArray = NDArray[np.float64]
+BAND = 0.9
+_GRID = np.linspace(0.001, 0.999, 999)
+_NORMAL = np.array([normal_quantile(float(p)) for p in _GRID])
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """The chance that a step stalls and the seconds that it then loses, each (n,)."""
+
+    chance: FloatArray
+    seconds: FloatArray
+
+
+def stalls_of(rows: Rows, fit_probability: FloatArray) -> Stalls:
+    """Return the stalls of n rows that fit with the given probability, (n,).
+
+    In every micro-batch a stage exchanges activations and gradients with a neighbour: twice at the
+    ends of a pipeline, four times inside it. A run is as likely to stall for want of memory as it
+    was not to fit: what just fits is what the allocator had to make room for.
+    """
+    each = rows.software["stall_seconds"] * (rows.plan["pp"] > 1)
+    if not each.any():
+        return Stalls(np.zeros(len(rows)), each)
+    exchanges = np.where(rows.plan["pp"] > 2, 4.0, 2.0)
+    spared = (1.0 - rows.software["stall_chance"]) * np.nan_to_num(fit_probability, nan=1.0)
+    spared = spared * np.where(_whole(rows), 1.0 - rows.software["whole_stall_chance"], 1.0)
+    chance = np.where(each > 0, 1.0 - spared, 0.0)
+    return Stalls(chance, each * exchanges * micro_batches(rows))
+
+
+def _whole(rows: Rows) -> NDArray[np.bool_]:
+    """Which rows reduce whole gradients among replicas."""
+    return np.asarray((rows.plan["zero_stage"] == 0) & (rows.plan["dp"] > 1))
+
+
+def mixed(seconds: FloatArray, stalls: Stalls) -> FloatArray:
+    """Return the quantiles (n, 3) of the mixture from those of the usual runs (n, 3).
+
+    Where stalls are rarer than what a band may miss, the band is the shortest one: it leaves them
+    out and covers more of the usual runs instead. Where they are not, it reaches into them, and
+    where they are the rule, so does the median.
+    """
+    rows = np.flatnonzero(stalls.chance > 0)
+    if not len(rows):
+        return seconds
+    chance, lost = stalls.chance[rows], stalls.seconds[rows]
+    low, middle, high = seconds[rows].T
+    down, up = middle / low, high / middle
+    miss = 1.0 - BAND
+    rare = chance < miss
+    side = np.maximum(miss - chance, 0.01) / 2.0 / (1.0 - np.minimum(chance, miss))
+    wide = np.where(rare, _normal(1.0 - side) / Z95, 1.0)
+    safe = np.maximum(chance, miss)
+    late = (middle + lost) * up ** (_normal(1.0 - miss / 2.0 / safe) / Z95)
+    half = (middle + lost) * up ** (_normal(1.0 - 0.5 / np.maximum(safe, 0.5)) / Z95)
+    found = seconds.copy()
+    found[rows, 0] = middle / down**wide
+    found[rows, 1] = np.where(chance > 0.5, half, middle)
+    found[rows, 2] = np.maximum(np.where(rare, middle * up**wide, late), found[rows, 1])
+    return found
+
+
+def stalled(error: FloatArray, usual: FloatArray, stalls: Stalls, sigma: float) -> FloatArray:
+    """Return how probable it is that each run stalled, (n,).
+
+    error: log measured over usual seconds, usual: these, (n,); sigma: log standard deviation.
+    """
+    shift = np.log1p(stalls.seconds / usual)
+    odds = (error**2 - (error - shift) ** 2) / (2.0 * sigma**2)
+    prior = np.clip(stalls.chance, 1e-9, 1.0 - 1e-9)
+    result: FloatArray = 1.0 / (1.0 + (1.0 - prior) / prior * np.exp(-np.clip(odds, -50.0, 50.0)))
+    return np.where(stalls.seconds > 0, result, 0.0)
+
+
+def _normal(p: FloatArray) -> FloatArray:
+    return np.asarray(np.interp(p, _GRID, _NORMAL))
