@@ -45,13 +45,10 @@ def test_a_band_of_the_mixture_holds_its_share(chance: float, sigma: float) -> N
     assert band[0] <= band[1] <= band[2]
 
 
-def test_the_median_moves_into_the_stalls_where_they_are_the_rule() -> None:
-    """At a chance of 0.8 half of the runs lie below the median; at 0.4 it stays the usual one."""
-    for chance in (0.6, 0.8, 0.95):
-        stalls = of(chance, 20.0)
-        band = mixed(spread(np.array([2.0]), np.array([0.1])), stalls)[0]
-        assert (drawn(2.0, 0.1, stalls) < band[1]).mean() == pytest.approx(0.5, abs=0.02)
-    assert mixed(spread(np.array([2.0]), np.array([0.1])), of(0.4, 20.0))[0, 1] == 2.0
+def test_the_middle_stays_that_of_usual_runs() -> None:
+    """Half of the runs that do not stall are faster, however probable a stall is."""
+    for chance in (0.05, 0.4, 0.95):
+        assert mixed(spread(np.array([2.0]), np.array([0.1])), of(chance, 20.0))[0, 1] == 2.0
 
 
 def test_rows_that_cannot_stall_keep_their_quantiles() -> None:
@@ -86,20 +83,20 @@ def test_a_stalled_run_is_told_from_a_slow_one() -> None:
     """Ten times the forecast, as a stall would have it: stalled; a fifth more: not."""
     stalls = Stalls(np.full(3, 0.06), np.full(3, 9.0))
     error = np.log([10.0, 1.2, 3.0])
-    told = stalled(error, np.ones(3), stalls, 0.1)
+    told = stalled(error, np.ones(3), stalls, np.full(3, 0.1))
     assert told[0] > 0.99
     assert told[1] < 0.01
-    none = stalled(error, np.ones(3), Stalls(np.zeros(3), np.zeros(3)), 0.1)
+    none = stalled(error, np.ones(3), Stalls(np.zeros(3), np.zeros(3)), np.full(3, 0.1))
     assert not none.any()
 
 
-def test_parts_add_up_with_stalls() -> None:
-    """Where the median is that of a stalled run, a part of its own says so."""
+def test_the_band_of_a_plan_that_hardly_fits_reaches_into_the_stalls() -> None:
+    """Its parts still add up to its middle."""
     plan = Plan(pp=4, global_batch=64, micro_batch=16)
     crowded = tiny_cluster(1, 4)
     need = ask(NANOTRON, crowded, plan).peak_bytes[1]
     small = replace(crowded, device=replace(crowded.device, memory_bytes=0.9 * need))
     forecast = ask(NANOTRON, small, plan)
     assert forecast.fit_probability < 0.5
-    assert forecast.parts["stalls"] > 0
+    assert forecast.seconds[2] > forecast.seconds[1] + 4 * 4 * 0.28 / 2
     assert sum(forecast.parts.values()) == pytest.approx(forecast.seconds[1])

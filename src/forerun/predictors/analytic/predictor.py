@@ -161,8 +161,12 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     peaks = spread(peak, memory_sigma(rows, known, constants))
     step = np.asarray(sum(parts.values(), np.zeros(n)))
     exposed = exposures(rows, parts, known)
-    tails = (constants.tail_low, constants.tail_high)
-    usual = spread(middle, step_sigma(exposed, constants), floor, tails)
+    usual = spread(
+        middle,
+        step_sigma(exposed, constants),
+        floor,
+        (constants.tail_low, constants.tail_high),
+    )
     room = fits(rows, log_slack(rows, peak, constants), known, constants)
     seconds = mixed(usual, stalls_of(rows, room))
     return Forecasts(
@@ -176,7 +180,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         declined=np.full(n, None, dtype=object),
         causes=step_causes(exposed, parts, constants) if detail else {},
         distance_parts=distance_parts(rows, known) if detail else {},
-        parts={**parts, "floor": middle - step, "stalls": seconds[:, 1] - middle} if detail else {},
+        parts={**parts, "floor": middle - step} if detail else {},
         memory_parts=memory_parts if detail else {},
     )
 

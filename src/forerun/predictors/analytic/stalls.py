@@ -58,8 +58,9 @@ def mixed(seconds: FloatArray, stalls: Stalls) -> FloatArray:
     """Return the quantiles (n, 3) of the mixture from those of the usual runs (n, 3).
 
     Where stalls are rarer than what a band may miss, the band is the shortest one: it leaves them
-    out and covers more of the usual runs instead. Where they are not, it reaches into them, and
-    where they are the rule, so does the median.
+    out and covers more of the usual runs instead. Where they are not, it reaches into them. The
+    middle stays that of the usual runs: it is what a plan can do, and a plan that stalls as a rule
+    is one that hardly fits, which its probability of fitting says.
     """
     rows = np.flatnonzero(stalls.chance > 0)
     if not len(rows):
@@ -73,18 +74,16 @@ def mixed(seconds: FloatArray, stalls: Stalls) -> FloatArray:
     wide = np.where(rare, _normal(1.0 - side) / Z95, 1.0)
     safe = np.maximum(chance, miss)
     late = (middle + lost) * up ** (_normal(1.0 - miss / 2.0 / safe) / Z95)
-    half = (middle + lost) * up ** (_normal(1.0 - 0.5 / np.maximum(safe, 0.5)) / Z95)
     found = seconds.copy()
     found[rows, 0] = middle / down**wide
-    found[rows, 1] = np.where(chance > 0.5, half, middle)
-    found[rows, 2] = np.maximum(np.where(rare, middle * up**wide, late), found[rows, 1])
+    found[rows, 2] = np.maximum(np.where(rare, middle * up**wide, late), middle)
     return found
 
 
-def stalled(error: FloatArray, usual: FloatArray, stalls: Stalls, sigma: float) -> FloatArray:
+def stalled(error: FloatArray, usual: FloatArray, stalls: Stalls, sigma: FloatArray) -> FloatArray:
     """Return how probable it is that each run stalled, (n,).
 
-    error: log measured over usual seconds, usual: these, (n,); sigma: log standard deviation.
+    error: log measured over usual seconds, usual: these, (n,); sigma: log standard deviation, (n,).
     """
     shift = np.log1p(stalls.seconds / usual)
     odds = (error**2 - (error - shift) ** 2) / (2.0 * sigma**2)

@@ -35,16 +35,15 @@ PRIOR_SD = {
     "tensor_efficiency": 0.25, "vector_efficiency": 0.30, "bandwidth_efficiency": 0.25,
     "generation_factor": 0.15, "precision_factor": 0.15, "link_efficiency": 0.50,
     "device_compute": 0.15, "device_bandwidth": 0.15, "workload_scale": 0.12, "shape_scale": 0.10,
-    "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.fusion": 0.30,
-    "framework.host_seconds": 0.60, "framework.step_seconds": 0.60, "framework.pass_seconds": 0.60,
-    "framework.recompute": 0.15, "framework.shard_power": 0.15, "framework.loss_traffic": 0.30,
-    "framework.accumulate_bytes": 0.40, "framework.tensor_pipeline_seconds": 0.30,
-    "framework.bare_gradients": 0.60,
+    "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
+    "framework.step_seconds": 0.60, "framework.recompute": 0.15, "framework.shard_power": 0.15,
     "kind.compute": 0.10, "kind.bandwidth": 0.15, "kind.host_seconds": 0.40,
     "link_latency": 0.50, "attention_factor": 0.25, "tensor_jitter": 0.60,
-    "tensor_hop_seconds": 0.50,
     "launch_seconds": 0.40, "tile": 0.40, "wave_flops_per_element": 0.40, "layer_power": 0.30,
-    "overlap_power": 0.25, "gather_exposed": 0.30,
+    "overlap_power": 0.25, "gather_exposed": 0.30, "tensor_hop_seconds": 0.25,
+    "framework.fusion": 0.30, "framework.loss_traffic": 0.30, "framework.accumulate_bytes": 0.40,
+    "framework.bare_gradients": 0.60, "framework.pass_seconds": 0.60,
+    "framework.tensor_pipeline_seconds": 0.30,
     "point_to_point_exposed": 0.40, "expert_exposed": 0.40, "straggler_share": 0.60,
     "dataparallel_contention": 0.40, "server_power": 0.20,
 }  # fmt: skip
@@ -160,7 +159,9 @@ def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, NDArray[np.
 
 def _framework_fields(jobs: Jobs) -> list[str]:
     plans = jobs.plans
-    fields = ["compute", "bandwidth", "fusion", "host_seconds", "step_seconds", "bare_gradients"]
+    fields = ["compute", "bandwidth", "fusion", "host_seconds", "step_seconds"]
+    if (plans.dp > 1).any():
+        fields.append("bare_gradients")
     if (plans.recompute == RECOMPUTE.index("full")).any():
         fields.append("recompute")
     if (plans.zero_stage > 2).any():

@@ -75,7 +75,7 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
     # Runs that stalled are another kind, see `stalls`: the width of the usual ones is asked here.
     slack = log_slack(rows, peak_bytes(rows, constants)[0], constants)
     stalls = stalls_of(rows, fits(rows, slack, known, constants))
-    counts = 1.0 - stalled(fit.residual, usual, stalls, max(fit.scale, STALL_SIGMA))
+    counts = 1.0 - stalled(fit.residual, usual, stalls, np.maximum(fit.scale, STALL_SIGMA))
     pieces = []
     for split, groups in _splits(fit).items():
         seen = _as_if_new(split, known, groups, rows.node["devices"])
