@@ -1,4 +1,4 @@
-"""Fitting: robust maximum a posteriori of the log multipliers, by Gauss-Newton.
+"""Fitting: robust maximum a posteriori of the log multipliers, by damped Gauss-Newton.
 
 Residuals are logs of measured over forecast seconds. Each carries a Student-t error (real clusters
 are erratic), and the rows of one workload on one cluster share what they teach, so that a table of
@@ -28,12 +28,13 @@ from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
 STEP = 0.02
-MAX_ROUNDS = 6
+MAX_ROUNDS = 10
 MAX_ROWS = 1500
 # n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
 # their clock, host and mistakes are the same.
 SHARED_POWER = 0.25
 SETTLED = 0.02
+MOST_TRIALS = 6  # of ever more damped steps
 SAME_SLOPES = 0.15  # a shorter step leaves the slopes as they were
 DEGREES = 4.0  # of freedom of the Student-t errors
 SMALLEST_SCALE = 0.01  # nobody's clock repeats better
@@ -176,54 +177,42 @@ def _gauss_newton(
     setting: NDArray[np.int64],
     prior: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (theta (p,), slopes (n, p) beside it, residual scales (n,))."""
+    """Return (theta (p,), slopes (n, p) beside it, residual scales (n,)).
+
+    Levenberg-Marquardt: steps that do not lower the cost are damped until one does.
+    """
     theta = np.zeros(len(prior))
     now = forecast(theta)
     scale = _scale(target - now, shared, setting, first=True)
     slopes = np.zeros((len(target), len(prior)))
-    far = True
+    far, damping = True, 0.0
     for _ in range(MAX_ROUNDS):
         residual = target - now
         weight = _weights(residual, shared, scale)
         if far:
             slopes = jacobian(theta, now)
         hessian = (slopes.T * weight) @ slopes + np.diag(prior)
-        step = np.linalg.solve(hessian, slopes.T @ (weight * residual) - prior * theta)
-        before = theta
-        theta, now = _line_search(
-            forecast, target, shared, prior, theta, np.clip(step, -0.7, 0.7), scale, now
-        )
+        gradient = slopes.T @ (weight * residual) - prior * theta
+        before, here = theta, _cost(residual, shared, prior, theta, scale)
+        for _ in range(MOST_TRIALS):
+            damped = hessian + damping * np.diag(np.diag(hessian))
+            trial = theta + np.clip(np.linalg.solve(damped, gradient), -0.7, 0.7)
+            there = forecast(trial)
+            if _cost(target - there, shared, prior, trial, scale) < here:
+                theta, now, damping = trial, there, damping / 4.0
+                break
+            damping = max(4.0 * damping, 0.05)
         scale = _scale(target - now, shared, setting)
         went = float(np.abs(theta - before).max())
-        if went < SETTLED:
+        if went < SETTLED and not (went == 0.0 and not far):
             break
-        far = went > SAME_SLOPES
+        far = went > SAME_SLOPES or went == 0.0
     return theta, slopes, scale
 
 
 def _weights(residual: FloatArray, shared: FloatArray, scale: FloatArray) -> FloatArray:
     """Return what each run counts for, (n,): less the farther off it is."""
     return shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
-
-
-def _line_search(
-    forecast: Callable[[FloatArray], FloatArray],
-    target: FloatArray,
-    shared: FloatArray,
-    prior: FloatArray,
-    theta: FloatArray,
-    step: FloatArray,
-    scale: FloatArray,
-    now: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Return the first of ever smaller steps that lowers the cost, or the place where one is."""
-    here = _cost(target - now, shared, prior, theta, scale)
-    for size in (1.0, 0.5, 0.25, 0.1):
-        trial = theta + size * step
-        there = forecast(trial)
-        if _cost(target - there, shared, prior, trial, scale) < here:
-            return trial, there
-    return theta, now
 
 
 def _cost(
