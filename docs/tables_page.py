@@ -6,6 +6,7 @@ from forerun.advisor.table_plans import MOST_SEARCHES
 from forerun.advisor.tabulate import ADDED
 from forerun.tables import COLUMNS
 from forerun.tables.schema import ALIASES
+from forerun.tables.suspects import POLICY
 
 _GROUPS = {
     "origin": "Where a row comes from.",
@@ -40,6 +41,19 @@ grad_accum, `micro_batch` is global_batch / dp / grad_accum (1 in a pipeline), `
 `recompute` is none. **Length**: the row's own, else that of `--steps` and its like, else
 `samples_to_target` or `epochs_to_target`, else the workload's usual one.
 """
+_SUSPECTS = """\
+## Runs that look wrong
+
+Whoever learns from runs (`forerun fit`, `--fit`, `Advisor.fit`) first holds every row against physics
+and against its siblings: rows of the same workload on the same device. Each flag says file and line,
+column, the value found, what was expected and what to do; `--flags FILE.csv` writes them all, `--json`
+and `Advisor.flags` have them as columns. A figure that is left out is blank to the predictor; the
+rest of its row still teaches. Units that are recognised: ms, us, ns, minutes and hours, a time per
+epoch, sample, micro-batch or device; a rate of one device, in batches, thousands, millions, per
+minute or per hour; tokens for samples and samples for tokens; time and rate swapped; memory in MiB,
+kB or bytes. A row is taken for one of them only where its factor fits and it stands apart from its
+siblings; the end of a slow tail does not.
+"""
 
 
 def _rows(lines: list[tuple[str, ...]], headers: tuple[str, ...]) -> list[str]:
@@ -63,6 +77,9 @@ def page() -> str:
         out += [*_rows(lines, ("column", "kind", "unit", "meaning", "also called")), ""]
     out += ["## What a forecast adds", ""]
     out += _rows([(f"`{name}`", said) for name, said in ADDED.items()], ("column", "meaning"))
+    out += ["", _SUSPECTS]
+    policy = [(f"`{kind}`", meaning, in_fit) for kind, (meaning, in_fit) in POLICY.items()]
+    out += _rows(policy, ("kind", "meaning", "in a fit"))
     return "\n".join(out)
 
 

@@ -147,7 +147,7 @@ def _by_units(runs: Runs, ask: _Ask, wholes: list[str]) -> list[Raised]:
     # A mended value may not lie below the floor either.
     with np.errstate(invalid="ignore"):
         factors[reading.log_implied[rows] - factors < ask.floor[rows] - np.log(1.25)] = np.nan
-    verdicts = judged(ratio[rows], factors, reading, ask.kin.take(rows), _tied(ask)[rows])
+    verdicts = judged(ratio[rows], factors, reading, ask.kin.take(rows), _ties(ask)[rows])
     found: list[Raised] = []
     memory = reading.column == "memory_gb"
     for g, (unit, advice) in enumerate(_units(reading)):
@@ -183,14 +183,14 @@ def _near(ask: _Ask, row: NDArray[np.int64], centre: FloatArray) -> Texts:
     return np.array([f"about {v:.3g} {reading.unit}" for v in value.tolist()], dtype=object)
 
 
-def _tied(ask: _Ask) -> BoolArray:
-    """Return which rows have another time column that agrees with this one, (n,)."""
-    tied = np.zeros(len(ask.expected), dtype=bool)
+def _ties(ask: _Ask) -> NDArray[np.int64]:
+    """Return how many other time columns of each row agree with this one, (n,)."""
+    ties = np.zeros(len(ask.expected), dtype=np.int64)
     for other in ask.times:
         if other is not ask.reading:
             with np.errstate(invalid="ignore"):
-                tied |= np.abs(other.log_implied - ask.reading.log_implied) < AGREE
-    return tied
+                ties += np.abs(other.log_implied - ask.reading.log_implied) < AGREE
+    return ties
 
 
 def _whole(

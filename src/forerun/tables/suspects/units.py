@@ -55,7 +55,7 @@ class Verdicts:
 
 
 def judged(
-    log_ratio: FloatArray, factors: FloatArray, reading: Reading, kin: Kin, tied: BoolArray
+    log_ratio: FloatArray, factors: FloatArray, reading: Reading, kin: Kin, ties: IntArray
 ) -> Verdicts:
     """Return the verdicts on m rows.
 
@@ -64,8 +64,9 @@ def judged(
         factors: (g, m) log factors of the guesses, NaN where one cannot be.
         reading: whose guesses these are.
         kin: of the m rows.
-        tied: (m,) rows of which another measured column says the same.
+        ties: (m,) how many other measured columns of the row say the same.
     """
+    tied = ties > 0
     shift, doubtful = whole_shift(log_ratio, factors, reading, kin, tied)
     moved = log_ratio - shift
     swapped = np.array([g.swapped for g in reading.guesses])
@@ -77,9 +78,11 @@ def judged(
         usual = scale(honest - centre, kin)
         absurd = np.abs(look.apart) > ABSURD
         window = np.where(absurd & look.clear, NEAR_ABSURD, WINDOW)
-        large = (look.size >= LARGE) & (look.error < window) & (look.clear | ~tied)
-        middling = _middling(look, usual, spread, count) & ~tied & (shift == 0)
-        accepted = _stand_alone(look, large | middling, kin, usual)
+        large = (look.size >= LARGE) & (look.error < window)
+        middling = _middling(look, usual, spread, count) & (shift == 0)
+        # Two columns that were swapped agree all the same, three no longer.
+        free = np.where(look.swapped, ties < 2, ~tied | (large & look.clear))
+        accepted = _stand_alone(look, (large | middling) & free, kin, usual)
         honest = np.where(accepted, look.mended, honest)
     whole = (shift != 0) & (np.abs(look.apart) < np.abs(look.apart + shift)) & ~accepted
     sure = accepted & _beyond_doubt(look, large, usual, spread, count)
@@ -100,7 +103,7 @@ class _Look:
 
     Attributes:
         apart: (m,) log by which a row stands apart. factors: (g, m) where each guess would be.
-        best: (m,) the nearest guess; clear: whether its factor alone is proof.
+        best: (m,) the nearest guess; clear, swapped: what it says of itself.
         size, error: (m,) of its log factor, and how far the row is from it.
         mended: (m,) the log ratio that the row would have in its column's unit.
     """
@@ -109,6 +112,7 @@ class _Look:
     factors: FloatArray
     best: IntArray
     clear: BoolArray
+    swapped: BoolArray
     size: FloatArray
     error: FloatArray
     mended: FloatArray
@@ -128,7 +132,7 @@ def _look(moved: FloatArray, centre: FloatArray, factors: FloatArray, reading: R
     left = apart - factor
     mended = centre + np.where(swapped[best], -left, left)
     clear = np.array([g.clear for g in reading.guesses])[best]
-    return _Look(apart, factors, best, clear, np.abs(factor), error, mended)
+    return _Look(apart, factors, best, clear, swapped[best], np.abs(factor), error, mended)
 
 
 def _width(usual: FloatArray, spread: FloatArray) -> FloatArray:
@@ -158,13 +162,14 @@ def _beyond_doubt(
 def _stand_alone(look: _Look, accepted: BoolArray, kin: Kin, usual: FloatArray) -> BoolArray:
     """Return which rows stand by themselves, and are not the end of a tail, (m,).
 
-    Those that no clear factor explains must lie beyond the tail of their group. And fewer rows may
-    lie on the way to a guess than at it, counted among rows whose factor is of the same size: of the row's own group where that is large
-    enough, else of its file.
+    Those that no clear factor explains, or a small one of swapped columns, must lie beyond the tail
+    of their group. And fewer rows may lie on the way to a guess than at it, counted among rows whose
+    factor is of the same size: of the row's own group where that is large, else of its file.
     """
     slow = look.apart > 0
     beyond = [tails(np.maximum(sign * look.apart, 0.0), kin, ~accepted) for sign in (1.0, -1.0)]
-    result = accepted & (look.clear | (np.abs(look.apart) > np.where(slow, beyond[0], beyond[1])))
+    plain = look.clear & ~(look.swapped & (look.size < LARGE))
+    result = accepted & (plain | (np.abs(look.apart) > np.where(slow, beyond[0], beyond[1])))
     big = np.bincount(kin.group)[kin.group] >= LARGE_GROUP
     for g in np.unique(look.best[accepted]):
         mine = accepted & (look.best == g)

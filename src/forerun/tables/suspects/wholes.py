@@ -36,7 +36,7 @@ def whole_shift(
             continue
         off, width = np.median(np.abs(ratio)), _spread(ratio)
         best = _best_for_all(ratio, factors[:, rows])
-        if best < 0 or off < np.log(2.0) or reading.guesses[best].clear:
+        if best < 0 or reading.guesses[best].clear:
             continue
         factor = np.nan_to_num(factors[best, rows])
         varied = bool(factor.std() > 0.3)
@@ -50,8 +50,13 @@ def whole_shift(
 
 
 def _best_for_all(ratio: FloatArray, factors: FloatArray) -> int:
-    """Return the guess that explains nearly all rows of a column, and twice as well as none; or -1."""
+    """Return the guess that explains nearly all rows of a column, and twice as well as none; or -1.
+
+    A guess that takes nearly all of the rows' spread away counts too, whatever physics' bias: the
+    rows differ then just as the guess has it.
+    """
     best, least = -1, float(np.median(np.abs(ratio))) / 2
+    spread = _spread(ratio)
     for g, factor in enumerate(factors):
         left = np.abs(ratio - factor)
         told = np.abs(factor) > np.log(1.5)
@@ -60,6 +65,9 @@ def _best_for_all(ratio: FloatArray, factors: FloatArray) -> int:
         off = float(np.nanmedian(left))
         if off < least and (left < np.abs(ratio))[told].mean() >= WHOLE_SHARE:
             best, least = g, off
+        after = _spread(np.where(np.isnan(factor), ratio, ratio - factor))
+        if after < 0.25 * spread and off < np.log(2.5) and best < 0:
+            best = g
     return best
 
 

@@ -1,0 +1,210 @@
+"""Rows that teach nothing or little, each with its kind, its column and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forerun.domain.forecast import Forecasts
+from forerun.tables import Runs, Table
+from forerun.tables.suspects import KINDS, POLICY, Flags, Kind, cleaned, suspects
+from tests.tables.suspect_tables import GPT, grid, measured, runs_of, with_column
+
+ROW = {
+    "workload": "resnet50", "device": "a100-sxm-80gb", "nodes": 1, "devices": 8,
+    "global_batch": 512, "precision": "fp16", "step_time_s": 0.09, "status": "ok",
+}  # fmt: skip
+
+
+def flags_of(*changes: dict[str, Any]) -> tuple[Runs, Forecasts, Flags]:
+    """Return rows like `ROW` but for some cells, and their flags."""
+    runs, forecasts = runs_of(*({**ROW, **change} for change in changes))
+    return runs, forecasts, suspects(runs, forecasts)
+
+
+def kinds(flags: Flags) -> list[Kind]:
+    return [KINDS[k] for k in flags.kind]
+
+
+def test_every_kind_has_its_policy() -> None:
+    assert set(POLICY) == set(KINDS)
+
+
+def test_a_sound_row_bears_no_flag() -> None:
+    _, _, flags = flags_of({})
+    assert len(flags) == 0
+    assert flags.teaches_step.all()
+    assert flags.as_dict()["counts"] == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "column", "words"),
+    [
+        ({"device": "a100-sxm-81gb"}, Kind.CLUSTER, "device", "did you mean a100-sxm-80gb"),
+        ({"nodes": 9}, Kind.CLUSTER, "devices nodes", "do not lie on 9 nodes"),
+        ({"workload": "no-such-net"}, Kind.WORKLOAD, "workload", "not in the zoo"),
+        ({"dp": 4}, Kind.DEVICES, "plan", "the cluster has 8"),
+        ({"tp": 3}, Kind.DEVICES, "devices", "not divisible by tp x pp x cp = 3"),
+        ({"tp": 2}, Kind.PLAN, "tp", "tp=2"),
+        ({"global_batch": ""}, Kind.PLAN, "plan", "fill global_batch"),
+        ({"status": "done"}, Kind.STATUS, "status", "one of ok oom failed timeout"),
+        ({"status": "oom"}, Kind.ENDED, "status", "ran out of memory"),
+        ({"status": "timeout"}, Kind.ENDED, "status", "lower bound"),
+        ({"step_time_s": -3}, Kind.CELL, "step_time_s", "a number above zero"),
+        ({"step_time_s": 0}, Kind.CELL, "step_time_s", "a number above zero"),
+        ({"step_time_s": ""}, Kind.UNMEASURED, "step_time_s", "fill in step_time_s"),
+    ],
+)  # fmt: skip
+def test_a_row_says_why_it_teaches_no_time(
+    change: dict[str, Any], kind: Kind, column: str, words: str
+) -> None:
+    _, _, flags = flags_of({}, change)
+    at = np.flatnonzero((flags.row == 1) & flags.of(kind))
+    assert len(at), f"{kinds(flags)}: {[flags.text(i) for i in range(len(flags))]}"
+    assert flags.column[at[0]] in column.split()
+    assert words in flags.text(int(at[0]))
+    assert flags.text(int(at[0])).startswith("row 2: ")
+    assert flags.teaches_step.tolist() == [True, False]
+
+
+def test_a_cell_that_is_no_number_is_that_row_s_alone() -> None:
+    _, _, flags = flags_of({}, {"step_time_s": "abc"})
+    assert kinds(flags) == [Kind.CELL]
+    assert flags.text(0) == "row 2: step_time_s='abc' is not a number; correct it"
+
+
+def test_a_step_below_its_floor_names_the_precision_that_would_explain_it() -> None:
+    runs, forecasts, _ = flags_of({"precision": "fp32"})
+    floor = float(forecasts.floor_seconds[0])
+    flags = suspects(with_column(runs, "step_time_s", np.array([0.7 * floor])), forecasts)
+    assert kinds(flags) == [Kind.FLOOR]
+    assert flags.text(0).endswith("fp32 is taken: fill in precision if it was 16-bit")
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 999), share=st.floats(0.0005, 0.97))
+def test_no_step_below_its_floor_ever_teaches(seed: int, share: float) -> None:
+    runs, forecasts, seconds = measured("step_time_s", seed)
+    row = seed % len(runs)
+    seconds = seconds.copy()
+    seconds[row] = share * forecasts.floor_seconds[row]
+    runs = with_column(runs, "step_time_s", seconds)
+    flags = suspects(runs, forecasts)
+    assert not flags.teaches_step[row]
+    assert np.isnan(cleaned(runs, flags).step_seconds()[row])
+
+
+def test_more_memory_than_the_device_has_teaches_no_memory() -> None:
+    _, _, flags = flags_of({"memory_gb": 60.0}, {"memory_gb": 160.0})
+    assert kinds(flags) == [Kind.CAPACITY]
+    assert flags.teaches_step.all()
+    assert flags.teaches_memory.tolist() == [True, False]
+
+
+def test_repeats_within_noise_are_no_contradiction() -> None:
+    _, _, flags = flags_of({"step_time_s": 0.09}, {"step_time_s": 0.1}, {"step_time_s": 0.095})
+    assert len(flags) == 0
+
+
+def test_of_two_repeats_that_contradict_both_are_named_and_kept() -> None:
+    _, _, flags = flags_of({"step_time_s": 0.09}, {"step_time_s": 0.2}, {"global_batch": 256})
+    assert kinds(flags) == [Kind.REPEATS] * 2
+    assert flags.row.tolist() == [0, 1]
+    assert "expected near 0.2 s, which row 2 says of the same job" in flags.text(0)
+    assert flags.teaches_step.all()
+
+
+def test_of_many_repeats_only_the_odd_one_is_named() -> None:
+    _, _, flags = flags_of(*({"step_time_s": s} for s in (0.09, 0.091, 0.092, 0.2)))
+    assert flags.row.tolist() == [3]
+
+
+def test_a_note_tells_jobs_apart() -> None:
+    _, _, flags = flags_of({"step_time_s": 0.09}, {"step_time_s": 0.2, "note": "old driver"})
+    assert len(flags) == 0
+
+
+def test_a_row_in_another_unit_is_no_contradiction_of_its_repeat() -> None:
+    _, _, flags = flags_of({"step_time_s": 0.09}, {"step_time_s": 90.0})
+    assert kinds(flags) == [Kind.UNIT]
+
+
+def test_columns_of_one_row_that_disagree_are_said() -> None:
+    _, _, flags = flags_of({"samples_per_s": 5689.0}, {"samples_per_s": 7600.0})
+    assert kinds(flags) == [Kind.COLUMNS]
+    assert flags.row.tolist() == [1]
+    assert "samples_per_s implies" in flags.text(0)
+    assert flags.teaches_step.all()
+
+
+@pytest.mark.parametrize(
+    ("cells", "wrong"),
+    [
+        ({"micro_batch": 4, "global_batch": 64, "grad_accum": 2}, False),
+        ({"micro_batch": 4, "global_batch": 64, "grad_accum": 3}, True),
+        ({"micro_batch": 4, "global_batch": 64}, False),
+        ({"micro_batch": 4, "global_batch": 65}, True),
+        ({"global_batch": 64, "grad_accum": 2}, False),
+    ],
+)
+def test_an_accumulation_that_does_not_multiply_out_is_said(
+    cells: dict[str, Any], wrong: bool
+) -> None:
+    runs, forecasts = runs_of({**GPT, "devices": 8, "dp": 8, **cells, "step_time_s": 1.0})
+    flags = suspects(with_column(runs, "step_time_s", forecasts.seconds[:, 1]), forecasts)
+    assert kinds(flags) == ([Kind.ACCUMULATION] if wrong else [])
+    assert flags.teaches_step.all()
+
+
+def test_all_out_of_memory_teaches_no_time_and_every_row_says_so() -> None:
+    _, _, flags = flags_of(*({"status": "oom", "step_time_s": ""} for _ in range(3)))
+    assert flags.counts() == {"ended": 3}
+    assert not flags.teaches_step.any()
+    assert flags.teaches_memory.all()
+    assert not flags.suspect.any()
+
+
+def test_what_physics_does_not_know_keeps_its_figures_for_those_who_learn_by_label() -> None:
+    runs, _, flags = flags_of({"workload": "no-such-net"}, {"device": "no-such-gpu"}, {"dp": 4})
+    assert not flags.teaches_step.any()
+    assert np.isfinite(cleaned(runs, flags).step_seconds()).tolist() == [True, True, False]
+
+
+def test_cleaning_keeps_rows_order_and_what_is_sound() -> None:
+    runs, _, flags = flags_of({}, {"step_time_s": 90.0, "memory_gb": 10.0}, {"step_time_s": 0.1})
+    clean = cleaned(runs, flags)
+    assert len(clean) == 3
+    assert np.isnan(clean.step_seconds()).tolist() == [False, True, False]
+    assert clean.measured("memory_gb")[1] == 10.0
+    assert runs.step_seconds()[1] == 90.0  # what was given does not change
+
+
+def test_flags_are_columns_with_file_line_and_all_that_is_to_be_known() -> None:
+    _, _, flags = flags_of({}, {"step_time_s": 90.0}, {"dp": 4})
+    table = flags.as_table()
+    assert table.texts("kind").tolist() == ["unit", "devices"]
+    assert table.numbers("line").tolist() == [2, 3]
+    assert table.texts("column").tolist() == ["step_time_s", "plan"]
+    assert table.texts("found")[0] == "90 s"
+    assert table.columns["teaches_step_time"].tolist() == [False, False]
+    said = flags.as_dict()
+    assert said["suspect_rows"] == 2
+    assert said["rows_that_teach_time"] == 1
+    assert {len(column) for column in said["flags"].values()} == {2}
+
+
+def test_no_rows_have_no_flags() -> None:
+    runs, forecasts = grid()
+    none = np.zeros(len(runs), dtype=bool)
+    assert len(suspects(runs.take(none), forecasts.take(none))) == 0
+
+
+def test_a_table_without_measured_columns_is_unmeasured() -> None:
+    runs, forecasts = grid()
+    flags = suspects(runs, forecasts)
+    assert flags.counts() == {"unmeasured": len(runs)}
+    assert isinstance(flags.as_table(), Table)
