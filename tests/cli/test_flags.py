@@ -102,11 +102,12 @@ def test_one_answer_with_fit_names_them_too(forerun: Run, runs: str) -> None:
 
 
 def test_evaluate_names_them_on_both_sides(forerun: Run, runs: str, tmp_path: Path) -> None:
-    other = table(tmp_path / "other.csv", *SOUND, IN_MS)
+    smaller = [f"resnet50,a100-sxm-80gb,1,{n},{n},{32 * n},{0.05 + 0.001 * n},ok" for n in (1, 2)]
+    other = table(tmp_path / "other.csv", *smaller, IN_MS.replace("1024,170", "512,90"))
     done = forerun("evaluate", "--runs", runs, "--fit", other, "--json")
     assert done.code == 0
     assert "runs.csv line 5: step_time_s is 170 s" in done.err
-    assert "other.csv line 6: step_time_s is 170 s" in done.err
+    assert "other.csv line 4: step_time_s is 90 s" in done.err
     assert done.json()["kind"] == "evaluation"
 
 
