@@ -19,7 +19,7 @@ from forerun.evaluate.accuracy import (
     PRIORS_SEEN,
     predictor_sections,
 )
-from forerun.evaluate.markdown import cell, detected, inside, number, percent, regretted
+from forerun.evaluate.markdown import answered, cell, detected, inside, number, regretted
 from forerun.evaluate.metrics import share_interval
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -52,8 +52,12 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, its first column to the left."""
-    lines = [list(headers), ["---", *["---:"] * (len(headers) - 1)], *map(list, rows)]
+    """Return a Markdown table; columns whose cells all begin as numbers stand to the right."""
+    rows = [list(row) for row in rows]
+    right = [
+        all(not cell or cell[0] in "0123456789+-" for cell in c) for c in zip(*rows, strict=True)
+    ]
+    lines = [list(headers), ["---:" if r else "---" for r in right], *rows]
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
@@ -135,7 +139,7 @@ def case_row(case: Case, found: Sequence[Evaluation]) -> list[str]:
     targets = [verdict(t, ours, each) for t in case.get("targets", ())]
     return [
         name if ours.counts else f"({name})",
-        f"{ours.comparable:,}", percent(ours.share_answered), number(ours.mape),
+        f"{ours.comparable:,}", answered(ours), number(ours.mape),
         number(ours.median_ape), number(ours.p90_ape), inside(ours), number(ours.width, "{:.2f}x"),
         f"{number(thumb.mape)} / {number(thumb.median_ape)}", "; ".join(targets),
         case.get("peers", ""),

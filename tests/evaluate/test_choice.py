@@ -48,6 +48,14 @@ def test_a_plan_that_is_expected_not_to_fit_is_not_picked() -> None:
     assert (found.crashed, found.median) == (0, 0.0)
 
 
+@pytest.mark.parametrize(("chance", "picked"), [(0.89, 0), (0.9, 1), (float("nan"), 1)])
+def test_a_plan_is_picked_as_recommend_would_at_its_usual_confidence(
+    chance: float, picked: int
+) -> None:
+    """A predictor that says nothing of memory is taken at its word on time."""
+    assert judge([1.0, 2.0], [10.0, 20.0], fit=[chance, chance]).picked == picked
+
+
 def test_ties_are_drawn_many_times_so_that_neither_luck_nor_row_order_helps() -> None:
     """Of three tied plans a third of the picks takes each: 0, 1 and 3 times too slow."""
     found = [judge([1.0, 1.0, 1.0], [10.0, 20.0, 40.0], seed=s) for s in range(30)]

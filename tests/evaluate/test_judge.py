@@ -124,12 +124,12 @@ def test_out_of_memory_is_scored_for_each_workload_too() -> None:
 
 
 def test_coverage_and_width_are_told_by_distance_and_add_up() -> None:
-    found = evaluate({"tiny": tiny_runs()}, [Scripted(distance=0.1)])
+    found = evaluate({"tiny": tiny_runs()}, [Scripted(distance=0.11)])
     bins = found.by_distance
-    assert [s.group for s in bins][:3] == ["0.00-0.25", "0.25-0.50", "0.50-0.75"]
-    assert [s.rows for s in bins][:2] == [3, 3]
+    assert [s.group for s in bins][:3] == ["0.00-0.10", "0.10-0.20", "0.20-0.30"]
+    assert [s.rows for s in bins][:6] == [1, 1, 1, 1, 1, 2]
     assert sum(s.rows for s in bins) == found.of("scripted").comparable
-    assert bins[-1].group == "4.00 and more"
+    assert bins[-1].group == "3.00 and more"
     assert all(s.width == pytest.approx(2.25) for s in bins)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.objective import Objective
 from forerun.domain.plan_columns import NAMES
 from forerun.tables import Runs
 
@@ -15,6 +16,7 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 DRAWS = 20  # of each tie
+FIT_CONFIDENCE = Objective().fit_confidence
 
 # Rows that agree in these differ only in their plan (or in nothing: then they are repeats).
 SAME_JOB = (
@@ -64,7 +66,8 @@ def regret(
 ) -> Regret:
     """Return the regret of picking, in each job, the plan with the least forecast time.
 
-    A plan that is expected not to fit (probability below one half) is not picked. Ties are broken
+    A plan that does not fit with `FIT_CONFIDENCE` is not picked, as in `forerun recommend`, unless
+    nothing is said of its memory. Ties are broken
     at random, `DRAWS` times over: neither the order of the rows nor luck may help. Repeats of a
     plan count as one plan with the median time.
 
@@ -120,7 +123,7 @@ def _picks(
     forecast: FloatArray, fit_probability: FloatArray, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return the position picked in each draw (DRAWS,), empty where none is to be picked."""
-    allowed = ~np.isnan(forecast) & ~(fit_probability < 0.5)
+    allowed = ~np.isnan(forecast) & ~(fit_probability < FIT_CONFIDENCE)
     if not allowed.any():
         return np.empty(0, dtype=np.int64)
     least = np.where(allowed, forecast, np.inf).min()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import expm1, isfinite
+from math import expm1, floor, isfinite
 
 from forerun.evaluate.evaluation import ALL_TABLES, Score
 
@@ -37,6 +37,12 @@ def number(value: float, form: str = "{:.1f}") -> str:
 def percent(share: float) -> str:
     """Return a share as a percentage."""
     return number(100 * share, "{:.0f} %")
+
+
+def answered(score: Score) -> str:
+    """Return the share answered, rounded down: 89.9 % is not the 90 % from which it counts."""
+    share = score.share_answered
+    return f"{floor(100 * share + 1e-9)} %" if isfinite(share) else ""
 
 
 def _name(score: Score) -> str:
@@ -80,7 +86,7 @@ def regretted(score: Score) -> str:
 TIME: tuple[Column, ...] = (
     ("table", _name),
     ("rows", lambda s: f"{s.comparable:,}"),
-    ("answered", lambda s: percent(s.share_answered)),
+    ("answered", answered),
     ("mean %", lambda s: number(s.mape)),
     ("median %", lambda s: number(s.median_ape)),
     ("90th %", lambda s: number(s.p90_ape)),

@@ -25,7 +25,7 @@ SILENT = "no answer and no reason: a defect of the predictor"
 UNFINISHED = ("oom", "failed")
 MEMORY_UNIT = 1e9  # bytes in the table's GB
 # Edges of the bins of distance: 0 is beside a measured run, 1 is physics with nothing measured.
-DISTANCES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
+DISTANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _GROUPS = ("table", "workload", "job", "plan")
 
 

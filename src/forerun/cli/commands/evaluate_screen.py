@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from forerun.cli.screen import Screen
 from forerun.evaluate import ALL_TABLES, Evaluation, Score, leaderboard
-from forerun.evaluate.markdown import Column, inside, number, percent
+from forerun.evaluate.markdown import Column, answered, inside, number, percent
 
 _MOST_REASONS = 12
 
@@ -105,7 +105,7 @@ _NAMED: tuple[Column, ...] = (
 _TIME: tuple[Column, ...] = (
     *_NAMED,
     ("rows", lambda s: f"{s.comparable:,}"),
-    ("answered", lambda s: percent(s.share_answered)),
+    ("answered", answered),
     ("error %", lambda s: number(s.mape)),
     ("median %", lambda s: number(s.median_ape)),
     ("p90 %", lambda s: number(s.p90_ape)),
