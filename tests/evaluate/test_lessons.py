@@ -52,7 +52,8 @@ def numbered(runs: Runs, first: int = 0) -> Runs:
 def uneven(**columns: Any) -> Runs:
     """Return runs no two of which took the same time."""
     runs = tiny_runs()
-    return numbered(tiny_runs(step_time_s=1.0 + np.arange(len(runs)) / 7, **columns))
+    near = 1.0 + np.arange(len(runs)) / 7000
+    return numbered(tiny_runs(step_time_s=runs.step_seconds() * near, **columns))
 
 
 SPLITS = ["random", "leave-out:workload", "few-shot:workload=3", "above:devices=4",
@@ -74,7 +75,7 @@ def test_a_copy_in_another_table_is_not_taught_in_any_fold(split: str) -> None:
     """The other table holds the judged rows, rounded a little otherwise, and one of its own."""
     judged = uneven()
     copy = Runs(judged.jobs, judged.table.with_columns(
-        step_time_s=np.round(judged.table.numbers("step_time_s"), 6),
+        step_time_s=judged.table.numbers("step_time_s") * (1 + 1e-8),
     ))  # fmt: skip
     own = numbered(tiny_runs(tiny_jobs(global_batches=(999,))), first=1000)
     diary = Diary()
@@ -126,6 +127,21 @@ def test_the_slower_half_neither_teaches_nor_is_judged_and_can_still_be_picked()
             mine = names == name
             each = taught.step_seconds()[mine] / taught.jobs.plans.global_batch[mine]
             assert each.max() <= middle
+
+
+def test_a_figure_in_another_unit_teaches_nothing_and_is_judged_as_it_stands() -> None:
+    """A tenth of the steps in milliseconds: they are blank to the predictor, and not to the judge."""
+    runs = numbered(tiny_runs())
+    wrong = np.arange(len(runs)) % 10 == 0
+    seconds = runs.step_seconds() * np.where(wrong, 1000.0, 1.0)
+    bad = Runs(runs.jobs, runs.table.with_columns(step_time_s=seconds))
+    diary = Diary()
+    found = evaluate({"tiny": bad}, [diary], "random")
+    assert found.of("diary").comparable == len(runs)
+    for taught in diary.taught:
+        marks = taught.table.numbers("mark").astype(int)
+        assert np.isnan(taught.table.numbers("step_time_s")[wrong[marks]]).all()
+        assert np.isfinite(taught.table.numbers("step_time_s")[~wrong[marks]]).all()
 
 
 def test_all_teachers_among_the_judged_is_told() -> None:

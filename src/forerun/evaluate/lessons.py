@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun import registry
 from forerun.contracts import Predictor
+from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.evaluate.contents import content_codes
 from forerun.evaluate.folds import Fold
 from forerun.evaluate.join import join_runs
 from forerun.tables import Runs
+from forerun.tables.suspects import cleaned, suspects
 
 BoolArray = NDArray[np.bool_]
 
@@ -76,11 +81,34 @@ class Lessons:
         return (*own, *others)
 
     def teachers(self, fold: Fold) -> Runs | None:
-        """Return all runs that teach in a fold, None where none does."""
+        """Return all runs that teach in a fold, None where none does.
+
+        Figures that look wrong beyond doubt are blank, as in every other fit. What is wrong is
+        told from the teachers alone, and from physics, which has seen no run.
+        """
         rows = self.teaching(fold)
-        own = [self.runs.take(rows)] if len(rows) else []
-        parts = [*own, *self.others.values()]
-        return join_runs(parts) if parts else None
+        runs = [self.runs.take(rows)] if len(rows) else []
+        runs += self.others.values()
+        if not runs:
+            return None
+        own, *other = self.expected
+        forecasts = _stacked([*([own.take(rows)] if len(rows) else []), *other])
+        teachers = join_runs(runs)
+        return cleaned(teachers, suspects(teachers, forecasts))
+
+    @cached_property
+    def expected(self) -> Sequence[Forecasts]:
+        """What physics expects of the judged table and of each other one."""
+        physics: Predictor = registry.load("predictors", "analytic")()
+        return [physics.predict(runs.jobs) for runs in (self.runs, *self.others.values())]
+
+
+def _stacked(parts: Sequence[Forecasts]) -> Forecasts:
+    """Return the rows of all parts, without their parts of step and peak."""
+    blank = Forecasts.blank(0, parts[0].predictor, parts[0].quantity)
+    names = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
+    columns: dict[str, Any] = {n: np.concatenate([getattr(p, n) for p in parts]) for n in names}
+    return replace(blank, **columns)
 
 
 class Pupil:
