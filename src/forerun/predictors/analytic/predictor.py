@@ -30,6 +30,7 @@ from forerun.predictors.analytic.uncertainty import (
     step_sigma,
 )
 from forerun.tables import Jobs, Runs
+from forerun.tables.suspects import cleaned, suspects
 
 FloatArray = NDArray[np.float64]
 # Rows in one pass: long enough that calls cost little, short enough for memory.
@@ -64,12 +65,14 @@ class AnalyticPredictor:
     def fit(self, runs: Runs, most: int = MAX_ROWS) -> AnalyticPredictor:
         """Return a predictor whose constants follow the runs; this one does not change.
 
-        See `calibration`: constants that the runs do not identify stay at their priors. No more
-        than `most` runs are used, drawn evenly from workloads and clusters.
+        See `calibration`: constants that the runs do not identify stay at their priors. Figures
+        that cannot be what they say (see `tables.suspects`) teach nothing. No more than `most` runs
+        are used, drawn evenly from workloads and clusters.
 
         Raises:
             RequestError: no run has both a measured step and a forecast.
         """
+        runs = cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
         told = runs.take(np.flatnonzero(is_none(self._refusals(runs.jobs))))
         memory = fit_memory(self.constants, told, self._kept)
         timed = told.take(np.flatnonzero(np.isfinite(told.step_seconds())))
