@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from forerun.advisor.models import runs_of
 from forerun.catalog import load_catalog
 from forerun.domain.comparison import (
+    SCOPES,
     correlation,
     log_sigma,
     probability_above_zero,
@@ -74,9 +75,7 @@ def measured_rows(runs: Runs, predictor: AnalyticPredictor) -> Measured:
     jobs, forecasts = runs.jobs.take(rows), forecasts.take(rows)
     each = [jobs[i] for i in range(len(jobs))]
     scale = np.array([job.cluster.devices / job.plan.global_batch for job in each])
-    labels = {
-        name: [scope_labels(job)[name] for job in each] for name in ("device", "link", "case")
-    }
+    labels = {name: [scope_labels(job)[name] for job in each] for name in SCOPES}
     labels["work"] = [_work(job.workload) for job in each]
     labels["size"] = [(j.cluster.devices, j.cluster.nodes, j.plan.global_batch) for j in each]
     return Measured(
@@ -132,10 +131,7 @@ def chances(rows: Measured, a: IntArray, b: IntArray, way: str, own: bool) -> Fl
 def _correlation(rows: Measured, a: IntArray, b: IntArray, way: str) -> FloatArray:
     if way == "independent":
         return np.zeros(len(a))
-    common = {
-        name: rows.labels[name][a] == rows.labels[name][b] for name in ("device", "link", "case")
-    }
-    common["plan"] = np.zeros(len(a), dtype=bool)
+    common = {name: rows.labels[name][a] == rows.labels[name][b] for name in SCOPES}
     first = {cause: column[a] for cause, column in rows.causes.items()}
     second = {cause: column[b] for cause, column in rows.causes.items()}
     if way == "shared":

@@ -40,6 +40,7 @@ UNKNOWN: Mapping[str, str] = {
     "link": "what the links carry",
     "schedule": "how full the pipeline is",
     "scale": "what more devices than were measured add",
+    "setting": "what is peculiar to the place where it runs",
     "case": "what runs of this workload on this device leave open",
     "plan": "what this plan alone does",
 }

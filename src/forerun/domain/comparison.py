@@ -36,9 +36,10 @@ from forerun.domain.quantiles import Z95, normal_cdf
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-# What two jobs may have in common. "plan" is the cluster's size and the plan itself: what is left
-# of it is an error that no other plan shares. "case" is the workload on the device.
-SCOPES = ("workload", "framework", "host", "schedule", "device", "link", "case", "plan")
+# What two jobs may have in common. "setting" is whatever else is peculiar to the place where they
+# run, "case" the workload on the device, "plan" the very plan on the very cluster: what is left of it
+# is an error that no other plan shares.
+SCOPES = ("workload", "framework", "host", "schedule", "device", "link", "setting", "case", "plan")
 
 
 def scope_of(cause: str) -> str:
@@ -58,8 +59,9 @@ def scope_labels(job: Job) -> dict[str, Hashable]:
         **dict.fromkeys(("framework", "host", "schedule"), framework),
         "device": cluster.device.id,
         "link": (cluster.intra.kind, between),
+        "setting": (framework, cluster.device.id),
         "case": (job.workload.name, framework, cluster.device.id),
-        "plan": (job.plan, cluster.devices),
+        "plan": (job.plan, cluster.device.id, cluster.nodes, cluster.placement),
     }
 
 
