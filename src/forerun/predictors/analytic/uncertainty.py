@@ -111,10 +111,10 @@ def step_causes(
     plan = constants.plan_share * v["residual"]
     causes = {"plan": plan, "scale": v["scale"]}
     for scope, variance, groups in (
+        # Where a job is run shifts all that is run there alike.
         ("setting", v["setting"], tuple(_GROUPS)),
         ("case", v["residual"] - plan, tuple(_GROUPS)),
         ("workload", of["workload"] + v["totals"], tuple(_GROUPS)),
-        ("case", v["residual"] - plan, tuple(_GROUPS)),
         ("device", of["device"] + v["unverified"], tuple(_GROUPS)),
         ("framework", of["framework"] + v["unnamed"], tuple(_GROUPS)),
         ("link", v["network"], _NETWORK_GROUPS),
