@@ -13,7 +13,7 @@ CLUSTERS = ("--clusters", "h100-sxm-80gb,a100-sxm-80gb", "--max-devices", "64")
 ASK = ("recommend", "llama3-8b", *CLUSTERS)
 PREDICT = ("predict", "llama3-8b", "--cluster", "4x8xh100-sxm-80gb")
 EXPLAIN = ("explain", "llama3-8b", "--cluster", "4x8xh100-sxm-80gb", "--plan", "tp=2")
-LIMITS = ("--deadline", "8d", "--budget", "20000")
+LIMITS = ("--deadline", "16d", "--budget", "40000")
 
 
 def test_every_option_has_its_chances(forerun: Run) -> None:
@@ -37,7 +37,7 @@ def test_without_limits_there_is_the_chance_of_fitting_alone(forerun: Run) -> No
 
 def test_words_tell_limits_rivals_and_distance(forerun: Run) -> None:
     done = forerun(*ASK, *LIMITS)
-    assert re.search(r"^limits  P\(within 8\.0 days\) [=<>] \d\.\d\d; P\(for at most \$20,000\)",
+    assert re.search(r"^limits  P\(within 16\.0 days\) [=<>] \d\.\d\d; P\(for at most \$40,000\)",
                      done.out, re.M)  # fmt: skip
     assert re.search(r"^beats   .*the next best layout here: P\(best is cheaper\) [=<>] \d", done.out,
                      re.M)  # fmt: skip
@@ -71,7 +71,7 @@ def test_near_misses_show_how_near(forerun: Run) -> None:
 
 def test_more_confidence_is_a_chance_that_is_reached(forerun: Run) -> None:
     for confidence in ("0.5", "0.8", "0.95"):
-        done = forerun(*ASK, "--deadline", "12d", "--confidence", confidence, "--json")
+        done = forerun(*ASK, "--deadline", "40d", "--confidence", confidence, "--json")
         best = done.json()["best"]
         assert best["chance"]["deadline"] >= float(confidence) - 1e-6
 
@@ -83,7 +83,7 @@ def test_the_page_has_the_chances_of_each_option(forerun: Run, tmp_path: Path) -
     for header in ("P(fits)", "P(in time)", "P(in budget)", "P(best is cheaper)"):
         assert f'<th scope="col">{header}</th>' in text
     assert text.count("<tr data-index") == len(data["front"])  # the best stands on it once
-    assert "P(within 8.0 days)" in text
+    assert "P(within 16.0 days)" in text
     assert "from what was measured" in text
     assert "the next best layout here" in text
 
@@ -96,7 +96,7 @@ def test_one_job_has_its_chances(forerun: Run, command: tuple[str, ...]) -> None
     assert sum(data["distance_parts"].values()) == pytest.approx(data["distance"])
     assert data["nearer"]
     out = forerun(*command, *LIMITS).out
-    assert "limits  P(within 8.0 days)" in out
+    assert "limits  P(within 16.0 days)" in out
     assert list(forerun(*command, "--json").json()["chance"]) == ["fits"]
 
 
