@@ -16,7 +16,7 @@ from forerun.domain.plan_columns import PlanColumns
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.predictors.analytic.memory import given_back_bytes, peak_bytes, usable_bytes
-from forerun.predictors.analytic.rows import Rows, lay_out
+from forerun.predictors.analytic.rows import Layout, Rows, lay_out
 from forerun.predictors.analytic.stages import stage_shares
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_device
@@ -38,11 +38,15 @@ def llama(framework: str = "", **changes: object) -> Workload:
     return transformer_workload(spec, "llama-test", framework=framework)
 
 
+def laid(workload: Workload, plan: Plan) -> Layout:
+    """Return one job laid out."""
+    cluster = cluster_of(plan.world_size)
+    return lay_out(Jobs.grid(workload, cluster, PlanColumns.of([plan])), Constants(), {})
+
+
 def rows_of(workload: Workload, plan: Plan, constants: Constants) -> Rows:
     """Return one job's row."""
-    cluster = cluster_of(plan.world_size)
-    jobs = Jobs.grid(workload, cluster, PlanColumns.of([plan]))
-    return lay_out(jobs, constants, {}).rows(constants)
+    return laid(workload, plan).rows(constants)
 
 
 def with_framework(name: str, **changes: float) -> Constants:
@@ -89,7 +93,7 @@ def test_more_recomputation_never_keeps_more_of_a_layer(plan: Plan) -> None:
     for fused in (False, True):
         workload = llama("megatron", layers=8, hidden=1024, heads=16, fused_attention=fused)
         kept = [
-            float(rows_of(workload, replace(plan, recompute=word), Constants()).key[name][0])
+            float(laid(workload, replace(plan, recompute=word)).saved[name][0])
             for word, name in (("none", "saved_layer"), ("selective", "saved_chosen"),
                                ("full", "saved_input"))
         ]  # fmt: skip
@@ -129,13 +133,11 @@ def test_a_gated_layer_without_fusions_keeps_its_gate() -> None:
     for unfused in (0.0, 1.0):
         constants = with_framework("nanotron", unfused=unfused, kept_share=1.0)
         rows = rows_of(llama("nanotron", heads=16), Plan(), constants)
-        kept = rows.key["saved_layer"] + unfused * rows.key["saved_gate"]
-        each[unfused] = float(kept[0]) / 16 / 4096
+        each[unfused] = float(rows.key["held_layers"][0]) / 16 / 4096
     log_sum_exp = 4 * 16  # one fp32 number a head
     assert each[0.0] == pytest.approx(16 * 2048 + 6 * 8192 + log_sum_exp)
     assert each[1.0] == pytest.approx(each[0.0] + 2 * 8192)
-    ungated = rows_of(llama("nanotron", gated=False), Plan(), Constants())
-    assert float(ungated.key["saved_gate"][0]) == 0.0
+    assert laid(llama("nanotron", gated=False), Plan()).saved["saved_gate"][0] == 0.0
 
 
 def test_shards_that_are_masters_save_two_bytes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from forerun.domain.graph import (
@@ -91,4 +93,33 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
         "saved_embed": kept[:, blocks[Block.EMBED]].sum(axis=1) * samples,
         "saved_head": kept[:, blocks[Block.HEAD]].sum(axis=1) * samples + head_alive,
         "boundary": boundary,
+    }
+
+
+def held_bytes(
+    saved: Mapping[str, FloatArray], software: Mapping[str, FloatArray], transformer: BoolArray
+) -> dict[str, FloatArray]:
+    """Return what frameworks hold of what operations save, each (k,).
+
+    held_layers: of one micro-batch in all layers; held_working: while one layer is differentiated;
+    held_embed, held_head: by entry and exit; held_whole: a whole input of a layer.
+
+    Args:
+        saved: see `saved_bytes`.
+        software: `constants.Framework`'s fields for each key.
+        transformer: which keys cut a transformer: shares are of transformers.
+    """
+
+    def share(name: str) -> FloatArray:
+        return np.where(transformer, software[name], 1.0)
+
+    whole = saved["saved_layer"] + software["unfused"] * saved["saved_gate"]
+    chosen = share("chosen_share") * saved["saved_chosen"]
+    return {
+        "held_layers": share("kept_share") * whole + chosen + saved["saved_input"],
+        "held_working": saved["saved_alive"] + share("kept_share") * saved["saved_again"],
+        "held_embed": saved["saved_embed"],
+        "held_head": share("logits_share") * saved["saved_head"],
+        "held_whole": saved["saved_whole"],
+        "boundary": saved["boundary"],
     }

@@ -39,9 +39,8 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     share_first, share_last = stage_shares(rows)
     first, last = stage_params(rows, share_first, share_last)
     states = state_bytes(rows, group)
-    head = _of_transformers(rows, "logits_share") * key["saved_head"]
-    kept = kept_bytes(rows)
-    acts_first = in_flight(rows) * (kept * share_first + key["saved_embed"])
+    head, kept = key["held_head"], key["held_layers"]
+    acts_first = in_flight(rows) * (kept * share_first + key["held_embed"])
     acts_last = np.where(one_stage, 1.0, in_flight_last(rows)) * kept * share_last
     experts, expert_states = _experts(rows, states)
     load_first = first * states.total + experts * share_first * expert_states.total + acts_first
@@ -50,8 +49,7 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     dense = np.where(on_last, last, first)
     expert = experts * np.where(on_last, share_last, share_first)
     tables, table_states = table_bytes(rows)
-    again = _of_transformers(rows, "kept_share") * key["saved_again"]
-    activations = np.where(on_last, acts_last, acts_first) + key["saved_alive"] + again
+    activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
     logits = np.where(on_last | one_stage, head, 0.0)
     on_gpu = rows.node["is_gpu"] > 0
     moving = _bucket_bytes(rows, dense, constants) + _gathered_inputs(rows)
@@ -78,24 +76,9 @@ def _experts(rows: Rows, dense: States) -> tuple[FloatArray, States]:
     return whole / spread, state_bytes(rows, replicas)
 
 
-def kept_bytes(rows: Rows) -> FloatArray:
-    """Return what all layers keep of one micro-batch for backward, (n,)."""
-    key = rows.key
-    whole = key["saved_layer"] + rows.software["unfused"] * key["saved_gate"]
-    kept = _of_transformers(rows, "kept_share") * whole + key["saved_input"]
-    return np.asarray(kept + _of_transformers(rows, "chosen_share") * key["saved_chosen"])
-
-
-def _of_transformers(rows: Rows, name: str) -> FloatArray:
-    """Return a framework's share where a transformer is trained, 1 elsewhere, (n,)."""
-    if rows.once("transformers", lambda r: bool(r.work["transformer"].all())):
-        return rows.software[name]
-    return np.where(rows.work["transformer"] > 0, rows.software[name], 1.0)
-
-
 def _gathered_inputs(rows: Rows) -> FloatArray:
     """Return whole inputs of layers, which sequence parallelism gathers, held at once."""
-    held: FloatArray = rows.software["whole_inputs"] * rows.key["saved_whole"]
+    held: FloatArray = rows.software["whole_inputs"] * rows.key["held_whole"]
     return held + given_back_bytes(rows)
 
 
@@ -109,7 +92,7 @@ def given_back_bytes(rows: Rows) -> FloatArray:
     if not ahead.any():
         return np.zeros(len(rows))
     runs_ahead = (rows.plan["pp"] == 1) & (rows.node["is_gpu"] > 0)
-    return np.where(runs_ahead, ahead * rows.key["saved_whole"], 0.0)
+    return np.where(runs_ahead, ahead * rows.key["held_whole"], 0.0)
 
 
 def _bucket_bytes(rows: Rows, dense: FloatArray, constants: Constants) -> FloatArray:

@@ -78,7 +78,7 @@ class AnalyticPredictor:
         timed = told.take(np.flatnonzero(np.isfinite(told.step_seconds())))
         constants, learned = calibrated(memory.applied(self.constants), timed, self._kept, most)
         before = {entry.name: entry for entry in self.learned}
-        now = {entry.name: entry for entry in learned}
+        now = {entry.name: entry for entry in (*learned, *memory.learned)}
         return AnalyticPredictor(constants, tuple({**before, **now}.values()))
 
     def declines(self, jobs: Jobs) -> list[str | None]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import Workload
-from forerun.predictors.analytic.activations import saved_bytes
+from forerun.predictors.analytic.activations import held_bytes, saved_bytes
 from forerun.predictors.analytic.constants import (
     Constants,
     Framework,
@@ -51,7 +51,7 @@ _SOFTWARE_FIELDS = tuple(f.name for f in fields(Framework))
 class Rows:
     """n resolved jobs as float columns (n,): plan degrees, key costs, and facts by their names.
 
-    `key` maps what `operations.instance_costs` and `activations.saved_bytes` return to (n,);
+    `key` maps what `operations.instance_costs` and `activations.held_bytes` return to (n,);
     `work` the workload's facts, `node` the cluster's and `software` the framework's constants.
     """
 
@@ -81,8 +81,9 @@ class Rows:
 class Layout:
     """n resolved jobs on I instances: all that no constant moves.
 
-    position: (n,) instance of each row; names: of the workloads, and framework: the profile, (I,)
-    and (n,). links: of instances, and of rows. scaled: names of instances in `workload_scale`.
+    position: (n,) instance of each row; framework, row_framework: whose profile, (I,) and (n,);
+    scaled: names of instances in `workload_scale`, transformer: which are one, (I,). links: of
+    instances, and of rows.
     """
 
     jobs: Jobs
@@ -100,6 +101,8 @@ class Layout:
     links: Links
     scaled: tuple[str, ...]
     layers: tuple[str, ...]
+    framework: IntArray
+    transformer: NDArray[np.bool_]
     memo: dict[str, Any] = field(default_factory=dict)
 
     def rows(self, constants: Constants) -> Rows:
@@ -112,12 +115,12 @@ class Layout:
         if shaped is not None:
             layers = {name: v * shaped for name, v in costs.items() if name.startswith("layer_")}
             costs.update(layers)
-        key = {name: values[self.position] for name, values in {**costs, **self.saved}.items()}
+        key = {name: values[self.position] for name, values in costs.items()} | self.held(constants)
         names = ("intra_latency", "intra_rate", "inter_latency", "inter_rate")
         link = dict(zip(names, self.row_links.effective(constants), strict=True))
         rate = self.node["nominal_memory_rate"] * constants.bandwidth_efficiency["optimizer"]
         host = {"host_rate": self.row_links.host(constants), "memory_rate": rate}
-        software = self._software(constants)
+        software = self.software(constants)
         node = {**self.node, **link, **host}
         return Rows(self.plan, key, self.work, node, software, self.jobs.plans.sync, self.memo)
 
@@ -132,13 +135,23 @@ class Layout:
             ]
         return np.array([known.get(name, 1.0) for name in self.memo["shapes"]])
 
-    def _software(self, constants: Constants) -> dict[str, FloatArray]:
-        profiles = [constants.frameworks[name] for name in self.frameworks]
-        table = {f: np.array([getattr(p, f) for p in profiles]) for f in _SOFTWARE_FIELDS}
+    def held(self, constants: Constants) -> dict[str, FloatArray]:
+        """Return what each row's framework holds in memory, (n,); see `activations`."""
+        software = {k: v[self.framework] for k, v in self._profiles(constants).items()}
+        held = held_bytes(self.saved, software, self.transformer)
+        return {name: values[self.position] for name, values in held.items()}
+
+    def software(self, constants: Constants) -> dict[str, FloatArray]:
+        """Return the constants of each row's framework by name, (n,)."""
+        table = self._profiles(constants)
         if len(self.frameworks) == 1:  # a view costs nothing, and there is one in every search
             shape = self.row_framework.shape
             return {name: np.broadcast_to(values[0], shape) for name, values in table.items()}
         return {name: values[self.row_framework] for name, values in table.items()}
+
+    def _profiles(self, constants: Constants) -> dict[str, FloatArray]:
+        profiles = [constants.frameworks[name] for name in self.frameworks]
+        return {f: np.array([getattr(p, f) for p in profiles]) for f in _SOFTWARE_FIELDS}
 
 
 def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
@@ -171,6 +184,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
         _saved(owners, keys, kept), traffic_of(owners, places, keys),
         links_of(clusters).take(cluster), tuple(scale_key(w) for w in owners),
         tuple(layer_shape(w, c.device) for w, c in zip(owners, places, strict=True)),
+        place[workload], np.array([w.shape.heads > 0 for w in owners]),
     )  # fmt: skip
 
 

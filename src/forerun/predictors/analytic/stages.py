@@ -83,7 +83,7 @@ def local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatA
 
 def _local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     work, share = rows.work, layer_share(rows)
-    first, last = stage_params(rows, share, share)
+    first, last = _stage_params(rows, share, share)
     expert = work["layer_expert"] / expert_spread(rows)
     return first, last, expert * share, one_layer(rows)
 
@@ -91,7 +91,15 @@ def _local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, Float
 def stage_params(
     rows: Rows, share_first: FloatArray, share_last: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return dense parameters of the first and the last stage."""
+    """Return dense parameters on a device of the first and the last stage before ZeRO, (n,)."""
+    if share_first is share_last is layer_share(rows):
+        return local_params(rows)[:2]
+    return _stage_params(rows, share_first, share_last)
+
+
+def _stage_params(
+    rows: Rows, share_first: FloatArray, share_last: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     plan, work = rows.plan, rows.work
     tp = plan["tp"]
     layers = work["layer_tensor"] / tp + work["layer_whole"]

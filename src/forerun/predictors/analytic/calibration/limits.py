@@ -27,11 +27,15 @@ _FAILING = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A log shift of what is usable, its standard deviation, and how sharp the limit is."""
+    """A log shift of what is usable, its standard deviation, and how sharp the limit is.
+
+    joint_sd: of a framework's shift and the shared one together.
+    """
 
     shift: float
     sd: float
     sigma: float = float("nan")
+    joint_sd: float = float("nan")
 
 
 def find_limits(
@@ -52,7 +56,10 @@ def find_limits(
         trust = own_sd**2 / (own_sd**2 + limit.sd**2)
         # What is left of the shared shift's doubt moves against each framework's own.
         sd = np.hypot(np.sqrt(trust) * limit.sd, trust * general.sd)
-        own[key] = Limit(trust * (limit.shift - general.shift), float(sd), limit.sigma)
+        wide = np.hypot(own_sd, general_sd)
+        joint = wide * limit.sd / np.hypot(wide, limit.sd)
+        shift = trust * (limit.shift - general.shift)
+        own[key] = Limit(shift, float(sd), limit.sigma, float(joint))
     return general, own
 
 

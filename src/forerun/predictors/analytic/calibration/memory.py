@@ -8,7 +8,7 @@ that ran out of memory (`limits`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,14 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.quantiles import Z95
+from forerun.predictors.analytic.calibration.learned import Learned
 from forerun.predictors.analytic.calibration.limits import USABLE_SD, Limit, find_limits
-from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.calibration.robust import Forecast, maximum, pooled
+from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
-from forerun.predictors.analytic.rows import Layout, Rows, lay_out
+from forerun.predictors.analytic.rows import Layout, lay_out
 from forerun.tables import Runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+TextArray = NDArray[np.object_]
 MEMORY_UNIT = 1e9
 GIB_OVER_GB = 2**30 / 1e9  # data sheets say GB where cards hold GiB
 # Log standard deviations of the priors: of all frameworks together, and of one about them.
@@ -33,11 +36,11 @@ PRIOR_SD: Mapping[str, tuple[float, float]] = {
     "inputs_ahead": (0.30, 0.50), "workspace_bytes": (0.30, 0.50),
 }  # fmt: skip
 EVERY = "*"  # the key of a multiplier that all frameworks share
-DEGREES = 4.0  # of freedom of the Student-t errors
 SHARED_POWER = 0.25  # n rows of one workload on one cluster count as n to the power 1 - this
-PRIOR_SCALE, PRIOR_COUNT, SMALLEST_SCALE = 0.16, 6.0, 0.03
-STEP, MAX_ROUNDS, SETTLED = 0.02, 8, 0.01
-Forecast = Callable[[FloatArray], FloatArray]
+STEP = 0.02
+SPEAKS = 0.01  # a run speaks of a constant when doubling it moves its peak by about a hundredth
+UNITS = {"bucket_copies": "copies", "whole_inputs": "tensors", "inputs_ahead": "tensors",
+         "workspace_bytes": "bytes"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class MemoryFit:
     Attributes:
         parameters, theta, sd: the log multipliers and their posterior standard deviations (p,);
             what no run speaks of is absent or stays at 0 with the width of its prior.
+        learned: each framework's constants with intervals and the runs that spoke of them.
         sigma_memory, sigma_fits: framework to log standard deviation of a peak, and of a peak
             against what a device can hold; frameworks that no run speaks of are absent.
         peaks, ran, ran_out: runs used: with a measured peak, that ran, that ran out of memory
@@ -76,6 +80,7 @@ class MemoryFit:
     parameters: tuple[MemoryParameter, ...] = ()
     theta: FloatArray = field(default_factory=lambda: np.zeros(0))
     sd: FloatArray = field(default_factory=lambda: np.zeros(0))
+    learned: tuple[Learned, ...] = ()
     sigma_memory: Mapping[str, float] = field(default_factory=dict)
     sigma_fits: Mapping[str, float] = field(default_factory=dict)
     peaks: int = 0
@@ -83,23 +88,18 @@ class MemoryFit:
     ran_out: int = 0
     impossible: int = 0
 
-    def unidentified(self, share: float = 0.9) -> tuple[str, ...]:
-        """Return the names of parameters whose posterior is about as wide as their prior."""
-        pairs = zip(self.parameters, self.sd, strict=True)
-        return tuple(p.name for p, sd in pairs if sd > share * p.prior_sd)
+    def unidentified(self) -> tuple[str, ...]:
+        """Return the names of constants of which the runs say no more than the prior did."""
+        return tuple(entry.name for entry in self.learned if not entry.identified)
 
     def applied(self, constants: Constants) -> Constants:
         """Return the constants with the multipliers and spreads in the frameworks' profiles."""
-        moved, profiles = _moves(self.parameters, self.theta), {}
-        for key, profile in constants.frameworks.items():
-            changes = {
-                name: getattr(profile, name) * moves.get(key, 1.0) * moves.get(EVERY, 1.0)
-                for name, moves in moved.items()
-            }
-            for name in ("sigma_memory", "sigma_fits"):
-                changes[name] = getattr(self, name).get(key, getattr(profile, name))
-            profiles[key] = replace(profile, **changes)
-        return replace(constants, frameworks=profiles)
+        moved = _moved(constants, self.parameters, self.theta)
+        profiles = dict(moved.frameworks)
+        for name in ("sigma_memory", "sigma_fits"):
+            for key, sigma in getattr(self, name).items():
+                profiles[key] = replace(profiles[key], **{name: sigma})
+        return replace(moved, frameworks=profiles)
 
 
 def fit_memory(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> MemoryFit:
@@ -134,21 +134,48 @@ def _fit_peaks(
     parameters = tuple(_parameters(layout.frameworks))
 
     def forecast(theta: FloatArray) -> FloatArray:
-        moved = _scaled(rows, layout, parameters, theta)
-        return np.asarray(np.log(np.maximum(peak_bytes(moved, constants)[0], 1.0)))
+        trial = _moved(constants, parameters, theta)
+        held = {**rows.key, **layout.held(trial)}
+        moved = replace(rows, key=held, software=layout.software(trial))
+        return np.asarray(np.log(np.maximum(peak_bytes(moved, trial)[0], 1.0)))
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
         return _jacobian(forecast, parameters, layout, theta, now)
 
     shared = _shared_weight(layout)
     prior = np.array([p.prior_sd for p in parameters]) ** -2.0
-    theta, precision, now = _maximum(forecast, jacobian, target, shared, prior)
-    sd = np.sqrt(np.maximum(np.diag(np.linalg.inv(precision)), 0.0))
+    theta, precision, now = maximum(forecast, jacobian, target, shared, prior)
+    covariance = np.linalg.inv(precision)
+    sd = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     left = target - now
     spreads = {key: _spread(left[ours], shared[ours]) for key, ours in _frameworks(layout)}
+    spoke = np.abs(jacobian(theta, now)) > SPEAKS
+    sources, place = runs.table.texts("source"), {p: i for i, p in enumerate(parameters)}
+    learned = []
+    for parameter, i in place.items():
+        if parameter.framework != EVERY:
+            j = place[MemoryParameter(parameter.constant, EVERY)]
+            joint = covariance[i, i] + covariance[j, j] + 2.0 * covariance[i, j]
+            shift, ours = theta[i] + theta[j], sources[spoke[:, i]]
+            learned.append(_learned(parameter, constants, shift, joint**0.5, ours))
     return replace(
-        fit, parameters=parameters, theta=theta, sd=sd, sigma_memory=spreads, peaks=len(runs)
-    )
+        fit, parameters=parameters, theta=theta, sd=sd, learned=tuple(learned),
+        sigma_memory=spreads, peaks=len(runs),
+    )  # fmt: skip
+
+
+def _learned(
+    parameter: MemoryParameter, prior: Constants, shift: float, sd: float, sources: TextArray
+) -> Learned:
+    """Return a framework's constant as it is printed; sources: of the runs that spoke of it."""
+    before = getattr(prior.frameworks[parameter.framework], parameter.constant)
+    value, reach = before * float(np.exp(shift)), float(np.exp(Z95 * sd))
+    pair = USABLE_SD if parameter.constant == "usable_share" else PRIOR_SD[parameter.constant]
+    return Learned(
+        parameter.name, UNITS.get(parameter.constant, "share"), value, value / reach, value * reach,
+        before, float(sd), float(np.hypot(*pair)), len(sources),
+        tuple(sorted({str(s) for s in sources} - {""})),
+    )  # fmt: skip
 
 
 def _parameters(frameworks: Sequence[str]) -> Iterator[MemoryParameter]:
@@ -166,23 +193,17 @@ def _frameworks(layout: Layout) -> Iterator[tuple[str, IntArray]]:
             yield key, ours
 
 
-def _moves(parameters: Sequence[MemoryParameter], theta: FloatArray) -> dict[str, dict[str, float]]:
-    """Return constant to framework to multiplier."""
-    moves: dict[str, dict[str, float]] = {}
-    for parameter, value in zip(parameters, np.exp(theta), strict=True):
-        moves.setdefault(parameter.constant, {})[parameter.framework] = float(value)
-    return moves
-
-
-def _scaled(
-    rows: Rows, layout: Layout, parameters: Sequence[MemoryParameter], theta: FloatArray
-) -> Rows:
-    """Return the rows with their frameworks' constants multiplied."""
-    software = dict(rows.software)
-    for name, moves in _moves(parameters, theta).items():
-        own = [moves.get(key, 1.0) * moves.get(EVERY, 1.0) for key in layout.frameworks]
-        software[name] = software[name] * np.array(own)[layout.row_framework]
-    return replace(rows, software=software)
+def _moved(
+    constants: Constants, parameters: Sequence[MemoryParameter], theta: FloatArray
+) -> Constants:
+    """Return the constants with their frameworks' profiles multiplied by exp(theta)."""
+    profiles = {key: vars(profile).copy() for key, profile in constants.frameworks.items()}
+    for parameter, factor in zip(parameters, np.exp(theta), strict=True):
+        every = parameter.framework == EVERY
+        for values in profiles.values() if every else (profiles[parameter.framework],):
+            values[parameter.constant] *= float(factor)
+    made = {key: Framework(**values) for key, values in profiles.items()}
+    return replace(constants, frameworks=made)
 
 
 def _jacobian(
@@ -213,50 +234,9 @@ def _shared_weight(layout: Layout) -> FloatArray:
     return np.asarray(counts[inverse] ** -SHARED_POWER)
 
 
-def _maximum(
-    forecast: Forecast, jacobian: Callable[[FloatArray, FloatArray], FloatArray],
-    target: FloatArray, shared: FloatArray, prior: FloatArray,
-) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
-    """Return (theta (p,), posterior precision (p, p), forecast (n,)) by iterated reweighting."""
-    theta, precision = np.zeros(len(prior)), np.diag(prior)
-    now = forecast(theta)
-    for _ in range(MAX_ROUNDS):
-        residual = target - now
-        scale = _pooled(1.4826 * float(np.median(np.abs(residual))), float(shared.sum()))
-        weight = shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
-        slopes = jacobian(theta, now)
-        precision = (slopes.T * weight) @ slopes + np.diag(prior)
-        step = np.linalg.solve(precision, slopes.T @ (weight * residual) - prior * theta)
-        here = _cost(residual, shared, prior, theta, scale)
-        for size in (1.0, 0.5, 0.25, 0.0):
-            trial = theta + size * np.clip(step, -0.3, 0.3)
-            there = forecast(trial)
-            if _cost(target - there, shared, prior, trial, scale) < here:
-                break
-        moved = float(np.abs(trial - theta).max())
-        theta, now = trial, there
-        if moved < SETTLED:
-            break
-    return theta, precision, now
-
-
-def _cost(
-    residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray, scale: float
-) -> float:
-    """Negative log posterior but for a constant."""
-    tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
-    return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
-
-
 def _spread(residual: FloatArray, shared: FloatArray) -> float:
     """Return the log standard deviation whose 90 % band holds nine residuals in ten, shrunk."""
-    return _pooled(float(np.quantile(np.abs(residual), 0.9)) / Z95, float(shared.sum()))
-
-
-def _pooled(spread: float, count: float) -> float:
-    """Return a spread of so many residuals, shrunk to its prior where they are few."""
-    pooled = (count * spread**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
-    return max(float(np.sqrt(pooled)), SMALLEST_SCALE)
+    return pooled(float(np.quantile(np.abs(residual), 0.9)) / Z95, float(shared.sum()))
 
 
 def _with_limits(
@@ -275,12 +255,21 @@ def _with_limits(
         return fit
     general, own = find_limits(cases)
     found = [(EVERY, general), *own.items()]
+    sources = runs.table.texts("source")
+    learned = tuple(
+        _learned(
+            MemoryParameter("usable_share", key), constants, general.shift + limit.shift,
+            limit.joint_sd, sources[layout.row_framework == layout.frameworks.index(key)],
+        )
+        for key, limit in own.items()
+    )  # fmt: skip
     out = np.concatenate([case[1] for case in cases.values()])
     return replace(
         fit,
         parameters=fit.parameters + tuple(MemoryParameter("usable_share", k) for k, _ in found),
         theta=np.r_[fit.theta, [limit.shift for _, limit in found]],
         sd=np.r_[fit.sd, [limit.sd for _, limit in found]],
+        learned=fit.learned + learned,
         sigma_fits={key: limit.sigma for key, limit in own.items()},
         ran=int((~out).sum()),
         ran_out=int(out.sum()),
