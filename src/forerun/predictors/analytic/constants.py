@@ -5,7 +5,8 @@ sheets and papers. Some were read off simple models of public runs or set after 
 a forecast of these tables is not blind:
 
 * vtrain, ultrascale: host time of Megatron and nanotron, nanotron's loss where tensor groups and
-  pipelines meet, buffers of memory and the width of its band;
+  pipelines meet; ultrascale, torchtitan, llm_foundry: what these frameworks hold in memory, how
+  nanotron deals layers and what it refuses, and how full a device can be;
 * timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of
   PyTorch and TensorFlow, the width of the bands of convolutional nets;
 * mlperf: MXNet's fusions, the time to decode input; pollux, sia: what Ethernet carries and the

@@ -153,6 +153,36 @@ def test_frameworks_share_a_limit_as_far_as_they_agree() -> None:
     assert two.sd < one.sd
 
 
+def test_a_fit_says_what_it_learned_with_unit_interval_and_sources() -> None:
+    """Constants that the peaks speak of are printed with their framework; others are not."""
+    runs = lived(jobs_of("nanotron"), with_framework("nanotron", kept_share=1.3), 0.02)
+    labels = runs.table.with_columns(source=np.full(len(runs), "lab", dtype=object))
+    fitted = AnalyticPredictor().fit(Runs(runs.jobs, labels))
+    found = {entry.name: entry for entry in fitted.learned}
+    kept = found["framework.kept_share[nanotron]"]
+    assert kept.low < kept.value < kept.high
+    assert (kept.prior, kept.unit, kept.sources) == (1.1, "share", ("lab",))
+    assert kept.identified
+    assert kept.runs == len(runs)
+    assert not found["framework.chosen_share[nanotron]"].identified
+    assert found["framework.chosen_share[nanotron]"].runs == 0
+    assert fitted.constants.settled[kept.name] == kept.log_sd
+
+
+def test_a_second_fit_starts_where_the_first_ended() -> None:
+    """Three more runs of another world do not undo what seventy have taught."""
+    many = lived(jobs_of("nanotron"), with_framework("nanotron", kept_share=1.4), 0.02)
+    few = lived(jobs_of("nanotron"), Constants(), 0.02).take(np.array([3, 40, 70]))
+    first = fit_memory(Constants(), many, {}).applied(Constants())
+    second = fit_memory(first, few, {}).applied(first)
+    alone = fit_memory(Constants(), few, {}).applied(Constants())
+    shares = [c.frameworks["nanotron"].kept_share for c in (alone, second, first)]
+    assert shares[0] < shares[1] < shares[2] * (1 + 1e-9)
+    assert shares[1] > 1.2
+    sigmas = [c.frameworks["nanotron"].sigma_memory for c in (first, second)]
+    assert sigmas[1] < Constants().frameworks["nanotron"].sigma_memory
+
+
 @pytest.mark.data
 def test_published_peaks_and_failures_are_foreseen_across_models() -> None:
     """ultrascale, one model judged by the other: peak within 10 %, out of memory F1 over 0.75."""
@@ -189,4 +219,5 @@ def test_a_profile_survives_json() -> None:
     fitted = fit.applied(Constants())
     again = AnalyticPredictor.from_json(AnalyticPredictor(fitted).to_json())
     assert again.constants.frameworks == fitted.frameworks
-    assert replace(fitted, frameworks=Constants().frameworks) == Constants()
+    prior = Constants()
+    assert replace(fitted, frameworks=prior.frameworks, settled={}) == prior

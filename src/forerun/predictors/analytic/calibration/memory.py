@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.quantiles import Z95
+from forerun.predictors.analytic.calibration.fitting import DRIFT
 from forerun.predictors.analytic.calibration.learned import Learned
 from forerun.predictors.analytic.calibration.limits import USABLE_SD, Limit, find_limits
 from forerun.predictors.analytic.calibration.robust import Forecast, maximum, pooled
@@ -99,7 +100,8 @@ class MemoryFit:
         for name in ("sigma_memory", "sigma_fits"):
             for key, sigma in getattr(self, name).items():
                 profiles[key] = replace(profiles[key], **{name: sigma})
-        return replace(moved, frameworks=profiles)
+        found = {entry.name: entry.log_sd for entry in self.learned if entry.identified}
+        return replace(moved, frameworks=profiles, settled={**constants.settled, **found})
 
 
 def fit_memory(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> MemoryFit:
@@ -143,12 +145,15 @@ def _fit_peaks(
         return _jacobian(forecast, parameters, layout, theta, now)
 
     shared = _shared_weight(layout)
-    prior = np.array([p.prior_sd for p in parameters]) ** -2.0
+    prior = np.array([_prior_sd(p, constants) for p in parameters]) ** -2.0
     theta, precision, now = maximum(forecast, jacobian, target, shared, prior)
     covariance = np.linalg.inv(precision)
     sd = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     left = target - now
-    spreads = {key: _spread(left[ours], shared[ours]) for key, ours in _frameworks(layout)}
+    spreads = {
+        key: _spread(left[ours], shared[ours], constants.frameworks[key].sigma_memory)
+        for key, ours in _frameworks(layout)
+    }
     spoke = np.abs(jacobian(theta, now)) > SPEAKS
     sources, place = runs.table.texts("source"), {p: i for i, p in enumerate(parameters)}
     learned = []
@@ -234,9 +239,22 @@ def _shared_weight(layout: Layout) -> FloatArray:
     return np.asarray(counts[inverse] ** -SHARED_POWER)
 
 
-def _spread(residual: FloatArray, shared: FloatArray) -> float:
-    """Return the log standard deviation whose 90 % band holds nine residuals in ten, shrunk."""
-    return pooled(float(np.quantile(np.abs(residual), 0.9)) / Z95, float(shared.sum()))
+def _prior_sd(parameter: MemoryParameter, constants: Constants) -> float:
+    """Return how far a multiplier may lie from where it stands.
+
+    What earlier runs settled holds, but for a share of the prior: other versions differ.
+    """
+    settled = constants.settled.get(parameter.name, np.inf)
+    return float(min(np.hypot(settled, DRIFT * parameter.prior_sd), parameter.prior_sd))
+
+
+def _spread(residual: FloatArray, shared: FloatArray, before: float) -> float:
+    """Return the log standard deviation whose 90 % band holds nine residuals in ten.
+
+    before: the same by earlier runs or by priors, where it is shrunk to.
+    """
+    wide = float(np.quantile(np.abs(residual), 0.9)) / Z95
+    return pooled(wide, float(shared.sum()), before)
 
 
 def _with_limits(

@@ -49,7 +49,7 @@ def _cost(
     return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
 
 
-def pooled(spread: float, count: float) -> float:
-    """Return a spread of so many residuals, shrunk to its prior where they are few."""
-    pooled = (count * spread**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
+def pooled(spread: float, count: float, before: float = PRIOR_SCALE) -> float:
+    """Return a spread of so many residuals, shrunk to what it was before where they are few."""
+    pooled = (count * spread**2 + PRIOR_COUNT * before**2) / (count + PRIOR_COUNT)
     return max(float(np.sqrt(pooled)), SMALLEST_SCALE)
