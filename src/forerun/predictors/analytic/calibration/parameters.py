@@ -31,7 +31,9 @@ from forerun.tables import Jobs
 FloatArray = NDArray[np.float64]
 
 # Log standard deviations of priors: how far a constant of each family usually lies from its prior.
+# Links inside nodes and made for clusters carry much the same share everywhere; Ethernet does not.
 PRIOR_SD = {
+    "link_efficiency[nvlink]": 0.30, "link_efficiency[infiniband]": 0.30,
     "tensor_efficiency": 0.25, "vector_efficiency": 0.30, "bandwidth_efficiency": 0.25,
     "generation_factor": 0.15, "precision_factor": 0.15, "link_efficiency": 0.50,
     "device_compute": 0.15, "device_bandwidth": 0.15, "workload_scale": 0.12, "shape_scale": 0.10,
@@ -78,7 +80,7 @@ class Parameter:
     @property
     def prior_sd(self) -> float:
         """Log standard deviation of the prior."""
-        return PRIOR_SD[self.family]
+        return PRIOR_SD.get(f"{self.family}[{self.key}]", PRIOR_SD[self.family])
 
     @property
     def keyed(self) -> bool:
