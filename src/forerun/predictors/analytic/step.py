@@ -40,7 +40,7 @@ def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         on_cpu, constants.cpu_overhead_share, 1.0
     )
     spread = np.log2(np.maximum(rows.node["nodes"], 1.0))
-    parts["straggler"] = constants.straggler_share * spread * np.asarray(compute)
+    parts["straggler"] = constants.straggler_share * spread * np.asarray(compute + exposed)
     return _asynchronous(rows, {name: parts[name] for name in PARTS})
 
 

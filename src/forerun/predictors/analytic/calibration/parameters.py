@@ -39,7 +39,7 @@ PRIOR_SD = {
     "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
     "framework.step_seconds": 0.60, "framework.recompute": 0.15, "framework.shard_power": 0.15,
     "kind.compute": 0.10, "kind.bandwidth": 0.15, "kind.host_seconds": 0.40,
-    "link_latency": 0.50, "attention_factor": 0.25, "tensor_jitter": 0.60,
+    "link_latency": 0.20, "attention_factor": 0.25, "tensor_jitter": 0.60,
     "launch_seconds": 0.40, "tile": 0.40, "wave_flops_per_element": 0.40, "layer_power": 0.30,
     "overlap_power": 0.25, "gather_exposed": 0.30, "tensor_hop_seconds": 0.25,
     "framework.fusion": 0.30, "framework.loss_traffic": 0.30, "framework.accumulate_bytes": 0.40,
