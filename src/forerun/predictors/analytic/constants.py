@@ -9,6 +9,11 @@ a forecast of these tables is not blind:
   nanotron deals layers and what it refuses, and how full a device can be;
 * timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of
   PyTorch and TensorFlow, the width of the bands of convolutional nets;
+* llm_foundry: that PyTorch's checkpoints stop early, that composer's loss is fused, and what
+  fused attention reaches on Hopper; vtrain: waits of tensor ranks; narayanan2021, mtnlg: how
+  DeepSpeed gathers parameters and that its pipelines send whole activations; dlperf_gpt:
+  OneFlow's 16-bit gradients; nvidia_nemo: that experts are learned; and for all of these how
+  closely the constants of links are known;
 * mlperf: MXNet's fusions, the time to decode input; pollux, sia: what Ethernet carries and the
   width of network bands; gavel, profet, tf_benchmarks: what Kepler reaches of its vector rate.
 
