@@ -13,7 +13,7 @@ often it was predicted to and did, in bins of the prediction, for three ways to 
 `own` brings every band to the scatter of its table first, so that a band that is too wide or too
 narrow is not taken for a wrong correlation. Pairs that are forecast to be equal make no claim and
 are left out. --fitted calibrates on half of the workloads and judges pairs of the others. The last
-lines pool the tables on which nothing was set. Usage: FORERUN_DATA=... python
+lines pool the other tables, which were in view when the rule was chosen. Usage: FORERUN_DATA=... python
 benchmarks/pair_reliability.py [--fitted] [TABLE ...]
 """
 
