@@ -18,7 +18,8 @@ OPERAND_BYTES = {
 PRECISIONS = tuple(ACTIVATION_BYTES)
 
 # Optimizer states beside weights and gradients: (fp32 numbers a parameter, state reads + writes).
-OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adafactor": 0,
+# none: a step is forward and backward only.
+OPTIMIZER_STATES = {"none": 0, "sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adafactor": 0,
                     "lion": 1, "adam": 2, "adamw": 2, "lamb": 2, "lars": 1}  # fmt: skip
 
 

@@ -87,7 +87,8 @@ def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
 
     With n states a parameter it reads n + 2 (weight, gradient, states) and writes n + 1 fp32
     elements of each parameter; `reads` and `writes` are fp32 elements whatever the workload's
-    precision. A plan divides them as it divides the optimizer's states.
+    precision. A plan divides them as it divides the optimizer's states. With the optimizer `none`
+    (forward and backward only) it does nothing.
 
     Raises:
         RequestError: no such optimizer.
@@ -98,6 +99,8 @@ def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
             f"use one of {', '.join(OPTIMIZER_STATES)}",
         )  # fmt: skip
     states = OPTIMIZER_STATES[optimizer]
+    if optimizer == "none":
+        params = 0.0
     return Op(
         name=f"optimizer.{optimizer}",
         kind=OpKind.OPTIMIZER,
@@ -105,9 +108,9 @@ def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
         flops=(2.0 + 5.0 * states) * params,
         reads=(2.0 + states + _NORM_READS.get(optimizer, 0.0)) * params,
         writes=(1.0 + states) * params,
-        launches=max(
-            1, math.ceil(tensors / _TENSORS_A_LAUNCH), math.ceil(params / _ELEMENTS_A_LAUNCH)
-        ),
+        launches=0
+        if optimizer == "none"
+        else max(1, math.ceil(tensors / _TENSORS_A_LAUNCH), math.ceil(params / _ELEMENTS_A_LAUNCH)),
         shard=Shard.NONE,
     )
 

@@ -32,6 +32,8 @@ _MATERIALISING = re.compile(
     r"megatron-lm|megatron-deepspeed|libai|oneflow|mindspore|paddle|mxnet|tensorflow"
     r"|adaptdl|deeplearningexamples|deepspeed zero|ngc pytorch|gavel"
 )
+# Published timings of forward and backward alone.
+_WITHOUT_UPDATE = frozenset({"pytorch-gpu-benchmark"})
 _OPTIMIZERS = (
     ("momentum", "momentum"), ("nag", "momentum"), ("adamw", "adamw"), ("adam", "adam"),
     ("lamb", "lamb"), ("lars", "lars"), ("sgd", "momentum"), ("adagrad", "adagrad"),
@@ -100,6 +102,8 @@ def precision_of(row: Row, usual: str) -> tuple[str, str]:
 def optimizer_of(row: Row) -> str:
     """Return the optimizer of a row, "" where it is blank. Raises ValueError."""
     stated = row.text("optimizer").lower()
+    if not stated and row.text("source").lower() in _WITHOUT_UPDATE:
+        return "none"
     if not stated or stated in OPTIMIZER_STATES:
         return stated
     found = next((key for part, key in _OPTIMIZERS if part in stated), "")

@@ -43,6 +43,16 @@ VECTOR_EFFICIENCY: Mapping[str, float] = {
     OpKind.MATMUL: 0.80, OpKind.CONV: 1.30, OpKind.CONV_1X1: 0.50, OpKind.CONV_GROUPED: 0.44,
     OpKind.CONV_DEPTHWISE: 0.25, OpKind.ATTENTION: 0.60, OpKind.RECURRENT: 0.50,
 }  # fmt: skip
+# The same in fp64, of the fp64 rate: no Winograd, and scalar work in its shadow.
+DOUBLE_EFFICIENCY: Mapping[str, float] = {
+    OpKind.MATMUL: 0.80, OpKind.CONV: 0.85, OpKind.CONV_1X1: 0.75, OpKind.CONV_GROUPED: 0.50,
+    OpKind.CONV_DEPTHWISE: 0.35, OpKind.ATTENTION: 0.60, OpKind.RECURRENT: 0.50,
+}  # fmt: skip
+# Numbers of 16 bits on a device without a matrix unit for them, of the fp32 rate that computes.
+NARROW_EFFICIENCY: Mapping[str, float] = {
+    OpKind.MATMUL: 0.60, OpKind.CONV: 1.30, OpKind.CONV_1X1: 0.70, OpKind.CONV_GROUPED: 0.30,
+    OpKind.CONV_DEPTHWISE: 0.05, OpKind.ATTENTION: 0.45, OpKind.RECURRENT: 0.40,
+}  # fmt: skip
 # Share of the memory bandwidth that a class reaches when bytes bind it.
 BANDWIDTH_EFFICIENCY: Mapping[str, float] = {
     OpKind.MATMUL: 0.75, OpKind.CONV: 0.77, OpKind.CONV_1X1: 0.75, OpKind.CONV_GROUPED: 0.23,
@@ -188,7 +198,7 @@ class Framework:
 # take most of it back.
 FRAMEWORKS: Mapping[str, Framework] = {
     "": Framework(host_seconds=12e-6),
-    "pytorch": Framework(host_seconds=15e-6, step_seconds=7e-3, fusion=1.0, wide_weights=1.0,
+    "pytorch": Framework(host_seconds=30e-6, step_seconds=5e-3, fusion=1.0, wide_weights=1.0,
                          bucket_copies=1.0, unfused=1.0, kept_share=1.1, logits_share=1.5),
     "megatron": Framework(host_seconds=100e-6, fusion=0.8, context_bytes=2.5e9, unfused=0.0,
                           half_grad_bytes=2.0),
@@ -237,7 +247,8 @@ class Constants:
     """All constants; times in seconds, sizes in bytes, shares without unit.
 
     Attributes:
-        device_compute, device_bandwidth: rates of single devices over those of their generation.
+        device_compute, device_bandwidth: rates of single devices over those of their generation;
+            device_host: host seconds a kernel of the machines that they sit in over the usual.
         workload_scale: device time of single workloads (see `scale_key`) over what their
             operations say.
         shape_scale: time of layers as they are cut (see `layer_shapes`) over what their parts say.
@@ -248,7 +259,17 @@ class Constants:
         launch_seconds: device time lost at each kernel (about 4 us with PyTorch);
             cpu_launch_seconds: the same where the device is a CPU.
         cpu_overhead_share: a framework's step time and context on a CPU over those on a GPU.
-        channels_last_share: time of 16-bit convolutions in nhwc over nchw (.83-.87 measured).
+        roofline_power: p of the norm joining arithmetic and traffic of an operation; infinite
+            would be a roofline's maximum.
+        pointwise_flops: scalar operations for each element that anything but a product moves; they
+            count in fp64, where many devices compute slowly.
+        double_share: fp64 products' limit as a share of the fp32 rate, by their instructions.
+        narrow_bandwidth_share: bandwidth with 16-bit numbers on devices without a unit for them.
+        group_width_power: efficiency of a grouped convolution grows with the channels of a group
+            (over 16, up to 64) to this power.
+        channels_last_share: time of 16-bit convolutions in nhwc over nchw (.67-.87 measured);
+            channels_last_grouped: efficiency of grouped ones in nhwc over that at 16 channels a
+            group in nchw: wide groups lose there.
         split_reduction: length at which a weight gradient's reduction is split to fill a device.
         lora_gradient_share, lora_trained_share: weight gradients and trained parameters of LoRA.
         low_power_share: sustained over boost clock of boards of less than low_power_watts.
@@ -268,7 +289,9 @@ class Constants:
         tensor_pipeline_reach: power of the nodes that a tensor group spans with which a framework's
             tensor_pipeline_seconds grow.
         straggler_share: step time lost for each doubling of nodes.
-        dataparallel_contention: host serialisation of one-process data parallelism, a device.
+        dataparallel_contention: time that the devices of one process lose at each doubling of them.
+        replicate_share: host time of copying modules, scattering and gathering in one process, over
+            that of a forward's launches.
         server_power: p of the norm joining parameter servers and workers.
         usable_host: share of a host's memory that a job on its CPU can fill.
         fragmentation: share of activations lost to the allocator.
@@ -289,6 +312,8 @@ class Constants:
         default_factory=lambda: dict(BANDWIDTH_EFFICIENCY)
     )
     generation_factor: Mapping[str, float] = field(default_factory=lambda: dict(GENERATION_FACTOR))
+    double_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(DOUBLE_EFFICIENCY))
+    narrow_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(NARROW_EFFICIENCY))
     vector_share: Mapping[str, float] = field(default_factory=lambda: dict(VECTOR_SHARE))
     precision_factor: Mapping[str, float] = field(default_factory=lambda: dict(PRECISION_FACTOR))
     link_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_EFFICIENCY))
@@ -299,19 +324,26 @@ class Constants:
     frameworks: Mapping[str, Framework] = field(default_factory=lambda: dict(FRAMEWORKS))
     device_compute: Mapping[str, float] = field(default_factory=dict)
     device_bandwidth: Mapping[str, float] = field(default_factory=dict)
+    device_host: Mapping[str, float] = field(default_factory=dict)
     workload_scale: Mapping[str, float] = field(default_factory=dict)
     shape_scale: Mapping[str, float] = field(default_factory=dict)
     tensor_jitter: float = 0.05
     launch_seconds: float = 4e-6
     cpu_launch_seconds: float = 1e-6
     cpu_overhead_share: float = 0.3
-    channels_last_share: float = 0.85
+    roofline_power: float = 3.0
+    pointwise_flops: float = 9.0
+    double_share: float = 0.08
+    narrow_bandwidth_share: float = 0.45
+    group_width_power: float = 0.5
+    channels_last_share: float = 0.75
+    channels_last_grouped: float = 0.6
     split_reduction: float = 512.0
     lora_gradient_share: float = 0.02
     lora_trained_share: float = 0.01
-    low_power_share: float = 0.65
+    low_power_share: float = 0.9
     low_power_watts: float = 100.0
-    tile: float = 48.0
+    tile: float = 32.0
     wave_flops_per_element: float = 7e8
     layer_power: float = 8.0
     overlap_power: float = 2.5
@@ -323,7 +355,8 @@ class Constants:
     expert_imbalance: float = 1.2
     expert_exposed: float = 0.6
     straggler_share: float = 0.01
-    dataparallel_contention: float = 0.12
+    dataparallel_contention: float = 0.08
+    replicate_share: float = 1.0
     server_power: float = 4.0
     usable_host: float = 0.95
     fragmentation: float = 0.05

@@ -43,6 +43,7 @@ from forerun.predictors.analytic.keys import (
 
 IntArray = NDArray[np.int64]
 _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
+_GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
 # The sums that an instance is made of; selected layers are those that selective recomputation does
 # again.
 SLOTS = (
@@ -59,9 +60,10 @@ class FlatOps:
     rate: position in the (R, kinds) table of rates, flattened; flops, traffic (bytes of
     activations before fusion), weights (bytes): of one copy after every cut; launches, repeat.
     tiles: 1/m + 1/n + 1/2k of a matrix product, waves: the device's FLOP/s over output elements in
-    flight; experts, half_conv, gradients: which operations are spread over experts' ranks, are
-    16-bit convolutions in nhwc, or are weight gradients that LoRA leaves out; slot: instance x
-    slot. launched: (I, slots) kernels. machines: the R (device, workload) pairs that rates hang on.
+    flight; width: channels of a group over 16, up to 64, of grouped convolutions, else 1; moved:
+    elements of what is no product, else 0; experts, half_conv, half_grouped, gradients: which
+    operations are spread over experts' ranks, are 16-bit convolutions in nhwc (grouped ones
+    apart), or are weight gradients that LoRA leaves out; slot: instance x slot. launched: (I, slots) kernels. machines: the R (device, workload) pairs that rates hang on.
     """
 
     rate: IntArray
@@ -72,8 +74,11 @@ class FlatOps:
     repeat: FloatArray
     tiles: FloatArray
     waves: FloatArray
+    width: FloatArray
+    moved: FloatArray
     experts: NDArray[np.bool_]
     half_conv: NDArray[np.bool_]
+    half_grouped: NDArray[np.bool_]
     gradients: NDArray[np.bool_]
     slot: IntArray
     launched: FloatArray
@@ -149,6 +154,8 @@ def _one(
     tiles, flight = _shapes(ops, keys, constants)
     expert = (ops.shard == SHARD_INDEX[Shard.EXPERT]) & (keys.ep[:, None] > 1)
     nhwc = IS_CONV[ops.kind] & (keys.channels_last[:, None] > 0) & (size < 4.0)
+    grouped = ops.kind == _GROUPED
+    elements = (ops.reads + ops.writes) * samples / work
     lora = is_weight_gradient(ops) & (workload.task == "lora")
 
     def each(values: NDArray[Any]) -> NDArray[Any]:
@@ -157,17 +164,27 @@ def _one(
     return {
         "rate": machine[rows][:, None] * len(KINDS) + ops.kind,
         "flops": ops.flops * samples / work,
-        "traffic": (ops.reads + ops.writes) * size * samples / work,
+        "traffic": elements * size,
         "weights": ops.weights * max(operand, 1.0) / weights,
         "launches": each(ops.launches),
         "repeat": each(ops.repeat),
         "tiles": tiles,
         "waves": peaks[:, None] * flight,
+        "width": np.where(nhwc & grouped, 1.0, _group_width(ops)),
+        "moved": np.where(IS_MATRIX[ops.kind], 0.0, elements),
         "experts": expert,
-        "half_conv": nhwc,
+        "half_conv": nhwc & ~grouped,
+        "half_grouped": nhwc & grouped,
         "gradients": each(lora),
         "slot": rows[:, None] * len(SLOTS) + _slots(workload, ops),
     }
+
+
+def _group_width(ops: OpColumns) -> FloatArray:
+    """Return output channels a group over 16, up to 64, of grouped convolutions, else 1, (ops,)."""
+    data_gradient = (ops.phase == PHASE_INDEX[Phase.BACKWARD]) & ~is_weight_gradient(ops)
+    channels = np.where(data_gradient, ops.dims[:, 2], ops.dims[:, 1])
+    return np.where(ops.kind == _GROUPED, np.clip(channels, 1.0, 64.0) / 16.0, 1.0)
 
 
 def _slots(workload: Workload, ops: OpColumns) -> IntArray:

@@ -1,13 +1,15 @@
 """Operation costs: what one micro-batch costs on one device, for every instance at once.
 
-Each operation takes max(FLOPs / (peak eff(class) fill), bytes / (bandwidth eff(class))) + launch: a
-roofline whose compute side sinks where the matrix is thin (tile) or too small to fill the device:
-1 / fill = 1 + tile/m + tile/n + tile/2k + wave/elements. The losses add, so that time never falls
-when a product grows.
+Each operation takes ||FLOPs / (peak eff(class) fill), bytes / (bandwidth eff(class))||_p + launch: a
+roofline with a rounded corner, whose compute side sinks where the matrix is thin (tile) or too
+small to fill the device: 1 / fill = 1 + tile/m + tile/n + tile/2k + wave/elements. The losses add,
+so that time never falls when a product grows. What is no product does a few scalar operations for
+each element that it moves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from forerun.domain.graph import KIND_INDEX, OpKind
 from forerun.domain.hardware import Device
 from forerun.domain.plan import RECOMPUTE
-from forerun.domain.workload import Workload
+from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants, by_kind
 from forerun.predictors.analytic.flat import SLOTS, FlatOps
@@ -28,8 +30,12 @@ from forerun.predictors.analytic.keys import (
     Keys,
 )
 
+# What may compute products; each has its table of efficiencies in `Constants`.
+UNITS = ("tensor", "vector", "double", "narrow")
 _ATTENTION, _REDUCE = KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.REDUCE]
 _SLOT = {name: i for i, name in enumerate(SLOTS)}
+_BACKWARD = [i for name, i in _SLOT.items() if name.endswith("_backward")]
+_FORWARD = [i for name, i in _SLOT.items() if not name.endswith("_backward")]
 
 
 def effective_rates(
@@ -44,13 +50,17 @@ def effective_rates(
     on_unit = device.has_matrix_unit(precision)
     vector = device.flops("fp64" if precision == "fp64" else "fp32")
     framework = constants.framework(workload.framework)
-    table = constants.tensor_efficiency if on_unit else constants.vector_efficiency
     matrix = device.flops(precision) * (
         _generation_factor(device, constants) * constants.precision_factor.get(precision, 1.0)
         if on_unit
         else constants.vector_share.get(device.generation, 1.0)
     )
-    rates = np.array(by_kind(table, 0.25)) * np.where(IS_MATRIX, matrix, vector)
+    unit = unit_of(device, workload)
+    shares: Mapping[str, float] = getattr(constants, f"{unit}_efficiency")
+    rates = np.array(by_kind(shares, 0.25)) * np.where(IS_MATRIX, matrix, vector)
+    if precision == "fp64":
+        most = constants.double_share * device.flops("fp32")
+        rates = np.where(IS_MATRIX, (rates**-2.0 + most**-2.0) ** -0.5, rates)
     if precision in ("fp8", "fp4"):  # recipes keep attention in 16 bits
         half = device.flops("bf16") * _generation_factor(device, constants)
         rates[_ATTENTION] = constants.tensor_efficiency[OpKind.ATTENTION] * half
@@ -63,10 +73,26 @@ def effective_rates(
     if device.kind == "gpu" and device.watts < constants.low_power_watts:
         rates = rates * constants.low_power_share
     own = constants.device_compute.get(device.id, 1.0) * framework.compute
-    rates = rates * np.where(IS_MATRIX, own, 1.0)
+    rates = np.where(IS_MATRIX, rates * own, vector)
     bandwidth = np.array(by_kind(constants.bandwidth_efficiency, 0.5)) * framework.bandwidth
     bandwidth = bandwidth * constants.device_bandwidth.get(device.id, 1.0)
+    if unit == "narrow":
+        bandwidth = bandwidth * constants.narrow_bandwidth_share
     return rates, bandwidth * device.memory_bytes_per_second
+
+
+def unit_of(device: Device, workload: Workload) -> str:
+    """Return which of `UNITS` computes a workload's products on a device.
+
+    A matrix unit (tensor), fp64 (double), wider units than the 16 bits of the numbers (narrow: a
+    GPU before Volta), or fp32 ones (vector).
+    """
+    precision = device.computed_as(workload.precision)
+    if device.has_matrix_unit(precision):
+        return "tensor"
+    if precision == "fp64":
+        return "double"
+    return "narrow" if ACTIVATION_BYTES[workload.precision] < 4.0 else "vector"
 
 
 def _generation_factor(device: Device, constants: Constants) -> float:
@@ -108,7 +134,7 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         fusion.append(kept)
         on_cpu = device.kind == "cpu"
         launch.append(constants.cpu_launch_seconds if on_cpu else constants.launch_seconds)
-        host.append(framework.host_seconds)
+        host.append(framework.host_seconds * constants.device_host.get(device.id, 1.0))
         again.append(framework.recompute)
         passes.append(framework.pass_seconds)
     return Rates(*(np.array(v) for v in (flops, bandwidth, fusion, launch, host, again, passes)))
@@ -121,9 +147,15 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
         imbalance = np.where(flat.experts, constants.expert_imbalance, 1.0)
         flops, traffic = flops * imbalance, traffic * imbalance
     lost = constants.tile * flat.tiles + flat.waves / constants.wave_flops_per_element
-    compute = flops * np.minimum(1.0 + lost, 1e4) / rates.flops.ravel()[flat.rate]
+    lost = np.minimum(1.0 + lost, 1e4) * flat.width**-constants.group_width_power
+    compute = flops * lost + flat.moved * constants.pointwise_flops
+    compute = compute / rates.flops.ravel()[flat.rate]
+    if flat.half_grouped.any():
+        share = constants.channels_last_grouped
+        compute = compute / np.where(flat.half_grouped, share, 1.0)
     moved = traffic * rates.fusion.ravel()[flat.rate] + flat.weights
-    seconds = np.maximum(compute, moved / rates.bandwidth.ravel()[flat.rate])
+    moved = moved / rates.bandwidth.ravel()[flat.rate]
+    seconds = collectives.p_norm(compute, moved, constants.roofline_power)
     if flat.half_conv.any():
         seconds = seconds * np.where(flat.half_conv, constants.channels_last_share, 1.0)
     seconds = seconds + flat.launches * rates.launch[flat.rate // rates.flops.shape[1]]
@@ -139,7 +171,8 @@ def instance_costs(
     """Return what one micro-batch costs on one device, for I instances: columns of shape (I,).
 
     Seconds are summed over all repeated layers (a stage takes its share of them): device work,
-    tensor/expert/context communication inside the layers, and the host's excess over both.
+    tensor/expert/context communication inside the layers, and the host's excess over both
+    (`host_forward`, `host_backward`: all that the host needs for its launches).
     `ends` are the entry and exit blocks together, `end` the larger of the two.
 
     scale: the workloads' own device time over what their operations say, (I,).
@@ -180,6 +213,8 @@ def instance_costs(
         "layer_expert_comm": comm.expert * (2.0 + full),
         "layer_context_comm": comm.context * (3.0 + full),
         "layer_host": excess,
+        "host_forward": host[:, _FORWARD].sum(axis=1),
+        "host_backward": host[:, _BACKWARD].sum(axis=1),
         "ends_forward": ends_forward,
         "ends_backward": ends_backward,
         "ends_host": collectives.p_norm(ends, ends_host, power) - ends,

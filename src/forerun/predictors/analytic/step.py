@@ -18,6 +18,7 @@ from forerun.predictors.analytic.stages import expert_spread, micro_batches, sta
 from forerun.predictors.analytic.sync import replica_groups, synchronisation
 
 FloatArray = NDArray[np.float64]
+_ONE_PROCESS = SYNC.index("dataparallel")
 PARTS = (
     "forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host",
     "imbalance", "pipeline bubble", "pipeline comm", "data comm", "optimizer", "parameter server",
@@ -82,11 +83,10 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     largest = np.where(pp > 1, np.maximum(np.maximum(first, last), mean), mean)
     passes = m / pp
     sent = _point_to_point(rows, constants)
-    contention = np.where(
-        rows.sync == SYNC.index("dataparallel"),
-        constants.dataparallel_contention * (rows.node["devices"] - 1.0), 0.0,
-    )  # fmt: skip
     backward = key["layer_backward"] + key["ends_backward"] + adding + adding_ends
+    waiting = passes * (host + key["ends_host"])
+    if np.any(rows.sync == _ONE_PROCESS):
+        waiting = np.where(rows.sync == _ONE_PROCESS, _replicas(rows, constants), waiting)
     return {
         "forward": passes * (key["layer_forward"] + key["ends_forward"]),
         "backward": passes * backward,
@@ -94,7 +94,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         "tensor comm": passes * key["layer_tensor_comm"],
         "expert comm": passes * key["layer_expert_comm"],
         "context comm": passes * key["layer_context_comm"],
-        "host": passes * (host + key["ends_host"]) + m * mean * contention,
+        "host": waiting,
         "imbalance": (m - 1.0 / vpp) * (largest - mean),
         "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * mean, 0.0),
         "pipeline comm": np.where(pp > 1, (m + (pp - 1.0) / vpp) * sent, 0.0),
@@ -130,6 +130,23 @@ def _meeting(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray
     with_loss = collectives.p_norm(device, launches + lost, power)
     result[meets] = with_loss - collectives.p_norm(device, launches, power)
     return result
+
+
+def _replicas(rows: Rows, constants: Constants) -> FloatArray:
+    """Return the seconds that the host adds to a step of one process on N devices, (n,).
+
+    The replicas' forwards are launched by threads that share one interpreter lock, and so one after
+    another; backwards by a thread a device. Before and after, the process copies modules, scatters
+    and gathers, while the devices wait.
+    """
+    key, many = rows.key, np.maximum(rows.plan["dp"], 1.0)
+    device = sum((key[f"{block}_{phase}"] for block in ("layer", "ends")
+                  for phase in ("forward", "backward")), np.zeros(len(rows)))  # fmt: skip
+    host = key["host_forward"] * many + key["host_backward"]
+    joined = collectives.p_norm(device, host, constants.layer_power) - device
+    slower = constants.dataparallel_contention * np.log2(many) * device
+    copies = np.where(many > 1, constants.replicate_share * key["host_forward"], 0.0)
+    return np.asarray(micro_batches(rows) * (joined + slower + copies))
 
 
 def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:

@@ -224,7 +224,6 @@ class Net:
             params=(count + (out if bias else 0)) if trainable and owned else 0,
             weights=count + (out if bias else 0),
             dims=(m, n, depth, groups),
-            launches=2 if bias else 1,
         )
 
     def conv_transpose(

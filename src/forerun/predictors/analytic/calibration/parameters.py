@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.graph import KINDS
+from forerun.domain.graph import KINDS, OpKind
 from forerun.domain.plan import RECOMPUTE
 from forerun.predictors.analytic.constants import (
     FRAMEWORK_KINDS,
@@ -26,27 +26,34 @@ from forerun.predictors.analytic.constants import (
 )
 from forerun.predictors.analytic.keys import IS_MATRIX
 from forerun.predictors.analytic.layer_shapes import repeated, shapes_of_rows
+from forerun.predictors.analytic.operations import UNITS, unit_of
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
+_GROUPED = KINDS.index(OpKind.CONV_GROUPED)
 
 # Log standard deviations of priors: how far a constant of each family usually lies from its prior.
 # Links inside nodes and made for clusters carry much the same share everywhere; Ethernet does not.
 PRIOR_SD = {
     "tensor_efficiency": 0.25, "vector_efficiency": 0.30, "bandwidth_efficiency": 0.25,
+    "double_efficiency": 0.30, "narrow_efficiency": 0.40,
     "generation_factor": 0.15, "precision_factor": 0.15, "link_efficiency": 0.50,
-    "device_compute": 0.15, "device_bandwidth": 0.15, "workload_scale": 0.12, "shape_scale": 0.10,
+    "device_compute": 0.15, "device_bandwidth": 0.15, "device_host": 0.40,
+    "workload_scale": 0.12, "shape_scale": 0.10,
     "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
     "framework.step_seconds": 0.60, "framework.recompute": 0.15, "framework.shard_power": 0.15,
     "kind.compute": 0.10, "kind.bandwidth": 0.15, "kind.host_seconds": 0.40,
     "link_latency": 0.20, "attention_factor": 0.25, "tensor_jitter": 0.60,
-    "launch_seconds": 0.40, "tile": 0.40, "wave_flops_per_element": 0.40, "layer_power": 0.30,
+    "launch_seconds": 0.40, "tile": 0.50, "wave_flops_per_element": 0.40, "layer_power": 0.30,
     "overlap_power": 0.25, "gather_exposed": 0.30, "tensor_hop_seconds": 0.25,
     "framework.fusion": 0.30, "framework.loss_traffic": 0.30, "framework.accumulate_bytes": 0.40,
     "framework.bare_gradients": 0.60, "framework.pass_seconds": 0.60,
     "framework.tensor_pipeline_seconds": 0.30,
     "point_to_point_exposed": 0.40, "expert_exposed": 0.40,
     "expert_imbalance": 0.30, "straggler_share": 0.60,
+    "roofline_power": 0.30, "double_share": 0.40, "narrow_bandwidth_share": 0.30,
+    "pointwise_flops": 0.50, "group_width_power": 0.30, "replicate_share": 0.40,
+    "channels_last_share": 0.15, "channels_last_grouped": 0.50,
     "dataparallel_contention": 0.40, "server_power": 0.20,
 }  # fmt: skip
 # Of single constants that are known better than their family: vendors' collective benchmarks reach
@@ -55,16 +62,17 @@ KNOWN_SD = {("link_efficiency", "nvlink"): 0.15, ("link_efficiency", "infiniband
 # Powers of norms below 1 and shares above 1 mean nothing.
 BOUNDS = {
     "layer_power": (1.0, 24.0), "overlap_power": (1.0, 12.0), "framework.shard_power": (1.0, 12.0),
-    "server_power": (1.0, 12.0), "gather_exposed": (0.0, 1.0), "point_to_point_exposed": (0.0, 1.5),
-    "expert_exposed": (0.0, 1.5), "framework.recompute": (0.3, 1.5),
-    "framework.bare_gradients": (0.0, 1.0),
+    "roofline_power": (1.0, 12.0), "server_power": (1.0, 12.0), "gather_exposed": (0.0, 1.0),
+    "point_to_point_exposed": (0.0, 1.5), "expert_exposed": (0.0, 1.5),
+    "framework.recompute": (0.3, 1.5), "framework.bare_gradients": (0.0, 1.0),
 }  # fmt: skip
 # What only some frameworks do: moved where their profile has it.
 OWN_WAYS = ("loss_traffic", "accumulate_bytes", "pass_seconds", "tensor_pipeline_seconds")
 _MAPPINGS = (
-    "tensor_efficiency", "vector_efficiency", "bandwidth_efficiency", "generation_factor",
-    "precision_factor", "link_efficiency", "link_latency", "attention_factor", "device_compute",
-    "device_bandwidth", "workload_scale", "shape_scale",
+    "tensor_efficiency", "vector_efficiency", "double_efficiency", "narrow_efficiency",
+    "bandwidth_efficiency", "generation_factor", "precision_factor", "link_efficiency",
+    "link_latency", "attention_factor", "device_compute", "device_bandwidth", "device_host",
+    "workload_scale", "shape_scale",
 )  # fmt: skip
 
 
@@ -102,14 +110,14 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
     links |= {c.inter.kind for c in clusters if c.nodes > 1}
     fused = any(w.fused_attention and w.shape.heads > 0 for w in workloads)
     found = [
-        *_kinds("tensor_efficiency", (k for k in kinds if IS_MATRIX[k])),
-        *(_kinds("vector_efficiency", (k for k in kinds if IS_MATRIX[k]))
-          if {"fp32", "fp64"} & set(precisions) else ()),
+        *(parameter for unit in _units(jobs) for parameter in _kinds(
+            f"{unit}_efficiency", (k for k in kinds if IS_MATRIX[k]))),
         *_kinds("bandwidth_efficiency", kinds),
         *_keys("generation_factor", {c.device.generation.lower() for c in clusters}),
         *_keys("precision_factor", set(precisions) & {"fp8", "fp4", "tf32"}),
         *_keys("device_compute", {c.device.id for c in clusters}),
         *_keys("device_bandwidth", {c.device.id for c in clusters}),
+        *_keys("device_host", {c.device.id for c in clusters}),
         *_keys("workload_scale", {scale_key(w) for w in workloads}),
         *_keys("shape_scale", repeated(shapes_of_rows(jobs).tolist())),
         *_keys("link_efficiency", links),
@@ -141,7 +149,7 @@ def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, NDArray[np.
         "device_compute": [c.device.id for c in jobs.clusters],
         "generation_factor": [c.device.generation.lower() for c in jobs.clusters],
     }
-    names["device_bandwidth"] = names["device_compute"]
+    names["device_bandwidth"] = names["device_host"] = names["device_compute"]
     names["attention_factor"] = names["generation_factor"]
     frameworks = [framework_key(w.framework) for w in jobs.workloads]
     result: dict[str, NDArray[np.int64]] = {}
@@ -174,9 +182,25 @@ def _framework_fields(jobs: Jobs) -> list[str]:
     return fields
 
 
+def _units(jobs: Jobs) -> tuple[str, ...]:
+    """Return which tables of efficiencies the jobs read: `operations.unit_of`."""
+    pairs = np.unique(np.stack([jobs.cluster_index, jobs.workload_index]), axis=1).T
+    used = {unit_of(jobs.clusters[c].device, jobs.workloads[w]) for c, w in pairs}
+    return tuple(unit for unit in UNITS if unit in used)
+
+
 def _scalars(jobs: Jobs) -> list[str]:
     plans = jobs.plans
-    names = ["launch_seconds", "tile", "wave_flops_per_element", "layer_power"]
+    names = ["launch_seconds", "tile", "wave_flops_per_element", "layer_power", "roofline_power"]
+    precisions = {w.precision for w in jobs.workloads}
+    if "fp64" in precisions:
+        names += ["double_share", "pointwise_flops"]
+    if "narrow" in _units(jobs):
+        names.append("narrow_bandwidth_share")
+    if any((w.graph.columns.kind == _GROUPED).any() for w in jobs.workloads):
+        names.append("group_width_power")
+    if (plans.memory_format > 0).any():
+        names += ["channels_last_share", "channels_last_grouped"]
     if (plans.dp > 1).any():
         names.append("overlap_power")
     if ((plans.dp > 1) & (plans.zero_stage > 0) & (plans.zero_stage < 3)).any():
@@ -192,7 +216,7 @@ def _scalars(jobs: Jobs) -> list[str]:
     if any(c.nodes > 1 for c in jobs.clusters):
         names.append("straggler_share")
     if (plans.sync == 3).any():
-        names.append("dataparallel_contention")
+        names += ["dataparallel_contention", "replicate_share"]
     if ((plans.sync == 1) | (plans.sync == 2)).any():
         names.append("server_power")
     return names
