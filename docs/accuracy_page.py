@@ -170,6 +170,7 @@ def _plan_row(name: str, s: Score) -> list[str]:
     return [
         name, f"{s.memory_rows:,}" if s.memory_rows else "", number(s.memory_median_ape),
         f"{s.oom_happened:,} of {s.oom_rows:,}" if s.oom_rows else "", detected(s),
+        number(s.refused_f1, "{:.2f}") if s.refused_rows else "",
         f"{s.regret_picked:,} of {s.regret_groups:,}" if s.regret_groups else "",
         f"{s.regret_crashed:,}" if s.regret_groups else "", regretted(s),
     ]  # fmt: skip
@@ -254,7 +255,8 @@ def page(cases: Sequence[Case], kept: Mapping[str, Any]) -> str:
     )]  # fmt: skip
     blocks += ["## The band", *coverage_notes(fitted, results)]
     blocks += ["## Memory and choice of plan", MEMORY_HELP, table(
-        ("split", "peak rows", "peak median %", "out of memory", "F1 (precision / recall)", "picked",
+        ("split", "peak rows", "peak median %", "out of memory", "F1 (precision / recall)",
+         "runs at all, F1", "picked",
          "crashed", "regret % median / mean / worst"), plan_rows(fitted, results),
     )]  # fmt: skip
     blocks += ["## The band by distance from what was measured", DISTANCE_HELP, table(

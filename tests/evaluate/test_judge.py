@@ -110,7 +110,16 @@ def test_out_of_memory_is_scored_where_it_happened() -> None:
 def test_a_plan_that_is_declined_is_no_memory_foreseen() -> None:
     status = np.array(["ok", "oom"] * (len(tiny_jobs()) // 2), dtype=object)
     found = evaluate({"tiny": tiny_runs(status=status)}, [Scripted(refuses="tiny-wide")])
-    assert found.of("scripted").oom_rows == len(status) // 2
+    score = found.of("scripted")
+    assert score.oom_rows == len(status) // 2
+    assert score.refused_rows == len(status)
+
+
+def test_a_failed_run_is_one_that_does_not_run_and_none_that_is_out_of_memory() -> None:
+    status = np.array(["ok", "oom", "failed"] * (len(tiny_jobs()) // 3), dtype=object)
+    score = evaluate({"tiny": tiny_runs(status=status)}, [Scripted(fit_chance=0.1)]).of("scripted")
+    assert (score.oom_rows, score.oom_f1) == (len(status) * 2 // 3, pytest.approx(2 / 3))
+    assert (score.refused_rows, score.refused_f1) == (len(status), pytest.approx(0.8))
 
 
 def test_out_of_memory_is_scored_for_each_workload_too() -> None:

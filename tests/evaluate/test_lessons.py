@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate, join_runs
 from forerun.evaluate.contents import content_codes
+from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs, tiny_workload
 
@@ -49,11 +49,10 @@ def numbered(runs: Runs, first: int = 0) -> Runs:
     return Runs(replace(runs.jobs, labels=labels), table)
 
 
-def uneven(**columns: Any) -> Runs:
-    """Return runs no two of which took the same time."""
-    runs = tiny_runs()
-    near = 1.0 + np.arange(len(runs)) / 7000
-    return numbered(tiny_runs(step_time_s=runs.step_seconds() * near, **columns))
+def uneven() -> Runs:
+    """Return runs of plausible steps, no two of which took the same time."""
+    seconds = AnalyticPredictor().predict(tiny_jobs()).seconds[:, 1]
+    return numbered(tiny_runs(step_time_s=seconds * (1.0 + np.arange(len(seconds)) / 7000)))
 
 
 SPLITS = ["random", "leave-out:workload", "few-shot:workload=3", "above:devices=4",
@@ -131,7 +130,7 @@ def test_the_slower_half_neither_teaches_nor_is_judged_and_can_still_be_picked()
 
 def test_a_figure_in_another_unit_teaches_nothing_and_is_judged_as_it_stands() -> None:
     """A tenth of the steps in milliseconds: they are blank to the predictor, and not to the judge."""
-    runs = numbered(tiny_runs())
+    runs = uneven()
     wrong = np.arange(len(runs)) % 10 == 0
     seconds = runs.step_seconds() * np.where(wrong, 1000.0, 1.0)
     bad = Runs(runs.jobs, runs.table.with_columns(step_time_s=seconds))

@@ -25,8 +25,8 @@ A line in brackets answered less than 90 % and does not count."""
 
 MEMORY_HELP = """\
 *Peak* is the median error of the predicted peak bytes of a device. *F1* is out-of-memory foreseen
-(probability of fitting below one half) against out-of-memory that happened, impossible plans left
-out. *Regret* is the price of taking the plan that was predicted fastest, of those that fit with a
+(probability of fitting below one half) against out-of-memory that happened, plans left out
+that it takes to be impossible; *runs at all* is the same with these. *Regret* is the price of taking the plan that was predicted fastest, of those that fit with a
 probability of 90 %, instead of the one measured fastest, among runs that differ in nothing but the
 plan: median, mean and worst over the picks that ran, and next to it in how many jobs a pick ran
 out of memory or failed. Ties are broken at random, twenty times over."""

@@ -39,6 +39,9 @@ class Score:
         silent: answers of NaN without a reason; must be 0.
         oom_rows, oom_happened, oom_precision, oom_recall, oom_f1: rows where the predictor says
             whether it fits, in tables where some ran out of memory; how many did; the detection.
+            Plans that it takes to be impossible are left out.
+        refused_rows, refused_f1: the same with these plans and with runs that failed: whether a
+            plan runs at all.
         memory_rows, memory_median_ape: rows with measured and forecast peak; percent.
         regret_groups, regret_picked, regret_crashed, regret_median, regret_mean, regret_worst:
             see `choice.Regret`; shares.
@@ -74,6 +77,8 @@ class Score:
     oom_precision: float
     oom_recall: float
     oom_f1: float
+    refused_rows: int
+    refused_f1: float
     memory_rows: int
     memory_median_ape: float
     regret_groups: int

@@ -101,6 +101,7 @@ PLAN: tuple[Column, ...] = (
     ("peak median %", lambda s: number(s.memory_median_ape)),
     ("out of memory", lambda s: f"{s.oom_happened:,} of {s.oom_rows:,}" if s.oom_rows else ""),
     ("F1 (precision / recall)", detected),
+    ("runs at all, F1", lambda s: number(s.refused_f1, "{:.2f}") if s.refused_rows else ""),
     ("jobs", lambda s: f"{s.regret_groups:,}" if s.regret_groups else ""),
     ("picked", lambda s: f"{s.regret_picked:,}" if s.regret_groups else ""),
     ("crashed", lambda s: f"{s.regret_crashed:,}" if s.regret_groups else ""),

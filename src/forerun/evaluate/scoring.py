@@ -169,7 +169,8 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     each, fact = forecast[:, 1] / rows.batch[both], measured / rows.batch[both]
     floors, seconds = rows.floor, rows.seconds
     below = seconds[:, 0] < floors * (1 - 1e-9)
-    found = _detection(rows)
+    found = _detection(rows, ("oom",), impossible=False)
+    refused = _detection(rows, UNFINISHED, impossible=True)
     memory = _memory_errors(rows)
     choice = regret(
         rows.job, rows.plan, np.where(answered, seconds[:, 1], np.nan), rows.fit, rows.measured,
@@ -206,6 +207,8 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         oom_precision=found.precision,
         oom_recall=found.recall,
         oom_f1=found.f1,
+        refused_rows=refused.rows,
+        refused_f1=refused.f1,
         memory_rows=len(memory),
         memory_median_ape=metrics.quantile(memory, 0.5),
         regret_groups=choice.groups,
@@ -219,15 +222,15 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     )
 
 
-def _detection(rows: Sheet) -> metrics.Detection:
-    """Return how well out-of-memory was foreseen, among rows that ran or ran out of memory.
+def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> metrics.Detection:
+    """Return how well such ends of a run were foreseen, against runs that ended well.
 
-    A plan that was declined as impossible is no memory that was foreseen, whatever its table says
-    of why it failed.
+    A plan that was declined as impossible has no chance of running. It is no memory that was
+    foreseen, whatever its table says of why it failed; it is a run that was.
     """
-    happened = rows.status == "oom"
-    possible = is_none(rows.declined) & ~np.isnan(rows.fit)
-    use = rows.watched & (happened | (rows.status == "ok")) & possible
+    happened = np.isin(rows.status.astype(str), ends)
+    said = ~np.isnan(rows.fit) & (is_none(rows.declined) | impossible)
+    use = rows.watched & (happened | (rows.status == "ok")) & said
     return metrics.detection(rows.fit[use] < 0.5, happened[use])
 
 

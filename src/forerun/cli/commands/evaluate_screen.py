@@ -122,6 +122,7 @@ _DETECTION: tuple[Column, ...] = (
     ("precision", lambda s: number(s.oom_precision, "{:.2f}")),
     ("recall", lambda s: number(s.oom_recall, "{:.2f}")),
     ("F1", lambda s: number(s.oom_f1, "{:.2f}")),
+    ("F1 runs at all", lambda s: number(s.refused_f1, "{:.2f}") if s.refused_rows else ""),
 )
 _OOM: tuple[Column, ...] = (*_NAMED[:2], ("workload", lambda s: s.group), *_DETECTION)
 _PLAN: tuple[Column, ...] = (
