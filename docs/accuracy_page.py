@@ -16,11 +16,11 @@ from forerun.evaluate.accuracy import (
     DISTANCE_HELP,
     HOW_TO_READ,
     MEMORY_HELP,
-    PRIORS_SEEN,
     predictor_sections,
 )
 from forerun.evaluate.markdown import answered, cell, detected, inside, number, regretted
 from forerun.evaluate.metrics import share_interval
+from forerun.predictors.analytic import constants
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 WHOLE = "nothing-fitted"
@@ -38,7 +38,11 @@ a table of one laboratory from the tables of others.
 *Rule of thumb* is a constant share of the peak rate, fitted to the same teachers. *Simple* is the best
 of a few small calibrated models on the same split. *Faster half*: among the runs that share the named
 columns only the faster half by the clock is taught and judged, because it is there that plans are
-chosen, and as the simple models were judged. {PRIORS_SEEN}"""
+chosen, and as the simple models were judged."""
+
+_BLIND = """\
+What a fit leaves out it does not know. What the model is made of was worked out on these same tables,
+and that cannot be left out; nor can this, which the constants say of themselves:"""
 
 _NAMES = {
     "mape": "mean", "median_ape": "median", "oom_f1": "out-of-memory F1",
@@ -195,6 +199,12 @@ def distance_rows(cases: Sequence[Case], results: Results) -> list[list[str]]:
     return rows
 
 
+def disclosure() -> str:
+    """Return what the analytic constants say of the tables that they have seen, as a quotation."""
+    text = str(constants.__doc__).partition("\n\n")[2].strip()
+    return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
+
+
 def coverage_notes(cases: Sequence[Case], results: Results) -> list[str]:
     """Return how the band's coverage stands: split by split, and small splits pooled."""
     found = {c["name"]: evaluations(results, c) for c in cases}
@@ -202,11 +212,12 @@ def coverage_notes(cases: Sequence[Case], results: Results) -> list[str]:
     counted = [(c, s) for c, s in scores.values() if s.counts]
     large = [(c, s) for c, s in counted if s.answered >= ENOUGH_ROWS]
     off = [(c, s) for c, s in large if not LEAST_INSIDE <= s.coverage <= MOST_INSIDE]
-    named = "; ".join(f"{title(c)} {100 * s.coverage:.0f} %" for c, s in off)
+    named = [f"* {title(c)}: {100 * s.coverage:.1f} %" for c, s in off]
     blocks = [
         f"Of {len(large)} splits that count and have at least {ENOUGH_ROWS} judged rows, the band holds"
         f" {100 * LEAST_INSIDE:.0f}-{100 * MOST_INSIDE:.0f} % in {len(large) - len(off)}"
-        + (f"; the others are {named}." if off else ".")
+        + (". The others:" if off else "."),
+        "\n".join(named),
     ]
     small = [s for _, s in counted if 0 < s.answered < ENOUGH_ROWS]
     if small:
@@ -248,7 +259,13 @@ def page(cases: Sequence[Case], kept: Mapping[str, Any]) -> str:
     fitted = [c for c in cases if c["name"] != WHOLE]
     against = [c for c in fitted if c.get("targets") or c.get("peers")]
     others = [c for c in fitted if c not in against]
-    blocks = ["# Accuracy", _INTRO, "## Against targets and published figures"]
+    blocks = [
+        "# Accuracy",
+        _INTRO,
+        _BLIND,
+        disclosure(),
+        "## Against targets and published figures",
+    ]
     blocks.append(table(_HEADERS, [case_row(c, evaluations(results, c)) for c in against]))
     blocks += ["## Further splits", table(
         _HEADERS[:9], [case_row(c, evaluations(results, c))[:9] for c in others]

@@ -143,9 +143,15 @@ def test_small_splits_are_pooled_and_wide_bands_are_named() -> None:
     large = scored(answered=200, comparable=200, coverage=0.99)
     cases = [{"name": n, "runs": [n]} for n in ("a", "b", "c")]
     results = {"a": kept(small), "b": kept(small), "c": kept(large)}
-    first, second = PAGE.coverage_notes(cases, results)
-    assert "in 0; the others are c: whole 99 %" in first
+    first, named, second = PAGE.coverage_notes(cases, results)
+    assert first.endswith("holds 85-95 % in 0. The others:")
+    assert named == "* c: whole: 99.0 %"
     assert "36 of 40 inside" in second
+
+
+def test_the_page_quotes_what_the_priors_have_seen() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text()
+    assert "> * vtrain, ultrascale:" in page
 
 
 def test_short_results_keep_what_the_page_reads() -> None:

@@ -38,7 +38,8 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_json_holds_the_scores_of_each_predictor(runs: Path) -> None:
-    done = call("--runs", runs, "--predictors", "constant-mfu,analytic", "--json")
+    done = call("--runs", runs, "--predictors", "constant-mfu,analytic", "--start", "priors",
+                "--json")  # fmt: skip
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
     assert data["kind"] == "evaluation"
@@ -47,7 +48,8 @@ def test_json_holds_the_scores_of_each_predictor(runs: Path) -> None:
 
 
 def test_the_screen_shows_the_table_and_the_leaderboard(runs: Path) -> None:
-    done = call("--runs", runs, "--predictors", "constant-mfu,analytic", "--group-by", "devices")
+    done = call("--runs", runs, "--predictors", "constant-mfu,analytic", "--start", "priors",
+                "--group-by", "devices")  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "mine" in done.stdout
     assert "place" in done.stdout

@@ -278,7 +278,7 @@ def test_scores_survive_json_and_become_a_table() -> None:
 def test_the_page_says_how_to_read_it_what_was_fitted_and_why_rows_were_declined() -> None:
     found = evaluate({"tiny": tiny_runs()}, [Scripted(refuses="tiny-wide")])
     page = accuracy_page(found, command="forerun evaluate", version="9.9", commit="abc1234")
-    assert page.startswith("# Accuracy\n\nEach row below")
+    assert page.startswith("# Accuracy\n\nEach run was measured")
     assert "Nothing on this page was fitted" in page
     assert "forerun 9.9, commit abc1234, seed 0" in page
     assert "| (tiny) |" in page

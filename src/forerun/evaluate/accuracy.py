@@ -11,9 +11,9 @@ from forerun.evaluate.markdown import DISTANCE, PLAN, TIME, cell, markdown_table
 MOST_REASONS = 40
 
 HOW_TO_READ = """\
-Each row below is one published table of measured training runs; nobody's simulation is among
-them. A forecast is made for every run from what was known before it started (workload, machines,
-plan, batch), and then compared with the clock. *Error* is the absolute difference as a share of
+Each run was measured and published by others; nobody's simulation is among them. A forecast is
+made from what was known before the run started (workload, machines, plan, batch), and then
+compared with the clock. *Error* is the absolute difference as a share of
 the measured time: its mean, its median (half of the rows are better), and its 90th percentile (one
 row in ten is worse). *Bias* is the median of forecast over measured, less one: below zero means
 too optimistic. *Rank* is Kendall's tau of seconds per sample within a workload: 1 is the right
@@ -38,10 +38,9 @@ with it, and to hold as many measured times at every distance."""
 
 # Priors are not blind where they were chosen with a table in sight, whatever is left out of a fit.
 PRIORS_SEEN = (
-    "Some priors were read off simple models of public runs, so that the analytic lines of vtrain,"
-    " ultrascale, timm, pytorch_gpu_benchmark, profet, mlperf, pollux, sia, gavel and tf_benchmarks"
-    " start from constants that are not blind to them; `predictors/analytic/constants.py` says"
-    " which came from where."
+    "Some priors of the analytic predictor were read off simple models of public runs, or set after"
+    " a look at them, so that it is not wholly blind to these;"
+    " `predictors/analytic/constants.py` says which came from where."
 )
 
 
