@@ -197,9 +197,10 @@ def instance_costs(
     device_forward = forward + comm.forward
     device_backward = backward + again + comm.backward + np.where(full, comm.forward, 0.0)
     host_backward = host[:, _SLOT["layer_backward"]] + host_again
+    span = collectives.p_norm(device_backward, host_backward, power)
     excess = (
         collectives.p_norm(device_forward, host_forward, power) - device_forward
-        + collectives.p_norm(device_backward, host_backward, power) - device_backward
+        + span - device_backward
     )  # fmt: skip
     ends_forward = time["embed_forward"] + time["head_forward"]
     ends_backward = time["embed_backward"] + time["head_backward"]
@@ -213,6 +214,7 @@ def instance_costs(
         "layer_expert_comm": comm.expert * (2.0 + full),
         "layer_context_comm": comm.context * (3.0 + full),
         "layer_host": excess,
+        "layer_backward_span": span,
         "host_forward": host[:, _FORWARD].sum(axis=1),
         "host_backward": host[:, _BACKWARD].sum(axis=1),
         "ends_forward": ends_forward,

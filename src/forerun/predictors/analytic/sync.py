@@ -67,8 +67,7 @@ def synchronisation(
     compute: seconds of the step without them.
     """
     plan = rows.plan
-    backward = rows.key["layer_backward"] + rows.key["layer_recompute"]
-    window = np.minimum(backward / plan["pp"], compute)
+    window = np.minimum(rows.key["layer_backward_span"] / plan["pp"], compute)
     each = _reduced_bytes(rows) * rows.work["trained_share"]
     traffic = [_traffic(rows, group, each, constants) for group in replica_groups(rows)]
     exposed = _exposed(rows, compute, window, traffic, constants)
