@@ -32,7 +32,7 @@ MAX_ROUNDS = 10
 MAX_ROWS = 1500
 # n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
 # their clock, host and mistakes are the same.
-SHARED_POWER = 0.25
+SHARED_POWER = 0.5
 SETTLED = 0.02
 MOST_TRIALS = 6  # of ever more damped steps
 SAME_SLOPES = 0.15  # a shorter step leaves the slopes as they were
