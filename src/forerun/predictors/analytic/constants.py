@@ -35,7 +35,7 @@ from forerun.domain.workload import Workload
 # Matrix products: vendor libraries reach 0.6-0.8 of a data sheet's rate. Convolutions: the
 # measured shares of consumer and data-centre cards (.43 dense, .16 pointwise, .42 grouped).
 TENSOR_EFFICIENCY: Mapping[str, float] = {
-    OpKind.MATMUL: 0.68, OpKind.CONV: 0.43, OpKind.CONV_1X1: 0.20, OpKind.CONV_GROUPED: 0.30,
+    OpKind.MATMUL: 0.68, OpKind.CONV: 0.50, OpKind.CONV_1X1: 0.50, OpKind.CONV_GROUPED: 0.20,
     OpKind.CONV_DEPTHWISE: 0.05, OpKind.ATTENTION: 0.42, OpKind.RECURRENT: 0.35,
 }  # fmt: skip
 # The same on a vector unit (fp32, fp64): Winograd lets a 3x3 convolution pass its nominal peak.

@@ -9,6 +9,7 @@ from typing import Any
 
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError, UnknownNameError
+from forerun.workloads.zoo import timm
 from forerun.workloads.zoo.entry import Entry
 
 __all__ = ["Entry", "zoo_entry", "zoo_names", "zoo_workload"]
@@ -54,13 +55,18 @@ def zoo_entry(name: str) -> Entry:
 
 
 def find_entry(name: str) -> Entry | None:
-    """Return the entry of a name or alias, or None."""
+    """Return the entry of a name or alias, or None.
+
+    Names of the timm library follow; those that begin with `timm-` are only looked up there.
+    """
     folded = _fold(name)
+    if folded.startswith("timm-"):
+        return timm.find(folded.removeprefix("timm-"))
     for module in sorted(_MODULES, key=lambda m: -_likeness(m, folded)):
         found = _index(module).get(folded)
         if found is not None:
             return found
-    return None
+    return timm.find(folded)
 
 
 def zoo_workload(

@@ -155,7 +155,7 @@ def _window_attention(
     net: Net, x: Tensor, name: str, shape: SwinShape, heads: int, grid: tuple[int, ...], odd: bool
 ) -> Tensor:
     """Attention inside windows, padded at the far edges; every other block shifts them."""
-    window, width = shape.window, x.shape[1]
+    window, width = min(shape.window, *grid), x.shape[1]
     rows, columns = (-(-side // window) for side in grid)
     shifted = odd and (rows > 1 or columns > 1)
     windows, tokens = rows * columns, window * window
