@@ -31,7 +31,6 @@ _UNSTATED: Mapping[str, str] = {
     "a3c": "reinforcement learning: a step is mostly simulation, which is no graph",
 }
 _OTHER_NETWORKS: Mapping[tuple[str, str], str] = {
-    ("profet", "alexnet"): "this table's AlexNet has stride 1 and 0.8 G parameters",
     ("dlperf", "wide-deep"): "this table's has 2 or 7 hidden layers, which no column says",
     ("dlperf", "insightface"): "this table's backbone differs by row, which no column says",
 }

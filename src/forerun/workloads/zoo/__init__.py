@@ -32,7 +32,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
         "mobilenet", "regnet", "resnet", "wide-resnet", "resnext", "se-res", "shufflenet",
         "squeezenet", "swin", "vgg", "vit", "maxvit",
     ),
-    "other": ("ssd", "mask", "unet", "stable", "sdxl", "dit", "dlrm", "rnnt", "gnmt", "whisper"),
+    "other": ("keras", "ssd", "mask", "unet", "stable", "sdxl", "dit", "dlrm", "rnnt", "gnmt", "whisper"),
 }  # fmt: skip
 
 
@@ -57,11 +57,13 @@ def zoo_entry(name: str) -> Entry:
 def find_entry(name: str) -> Entry | None:
     """Return the entry of a name or alias, or None.
 
-    Names of the timm library follow; those that begin with `timm-` are only looked up there.
+    Names of the timm library follow. `timm-` before a name means that library's structure where it
+    differs from the zoo's: transformers whose scores stay in memory.
     """
     folded = _fold(name)
     if folded.startswith("timm-"):
-        return timm.find(folded.removeprefix("timm-"))
+        plain = folded.removeprefix("timm-")
+        return timm.find(folded) if timm.keeps_scores(plain) else find_entry(plain)
     for module in sorted(_MODULES, key=lambda m: -_likeness(m, folded)):
         found = _index(module).get(folded)
         if found is not None:

@@ -45,6 +45,7 @@ class Network:
         notes: what a reader of an answer ought to know.
         aliases: other names.
         batch: samples a step where none is given.
+        guessed: the structure is a guess that a note explains; bands are as wide as for totals.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Network:
     notes: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     batch: int = 256
+    guessed: bool = False
 
     def build(
         self,
@@ -109,6 +111,7 @@ class Network:
             dataset_size=self.dataset_size,
             length=self.length,
             input_bytes=self.input_bytes,
+            detailed=not self.guessed,
             source=self.source,
             notes=(*self.notes, *notes),
             default_global_batch=self.batch,

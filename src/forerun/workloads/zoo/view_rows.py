@@ -181,4 +181,38 @@ _CLIPS = (
     _clip("clip-vit-l-14", 24, 1024, 16),
 )
 
-NETWORKS: tuple[Network, ...] = (*_DETECTORS, *_SEGMENTERS, *_DIFFUSION, *_SMALL, *_CLIPS)
+
+
+def _keras(
+    name: str, blocks: int, source: str, *aliases: str, guess: str = "", size: int = 224
+) -> Network:
+    return Network(
+        f"keras-{name}", name.split("-")[0].rstrip("0123456789"),
+        later("keras", "classifier", f"keras-{name}"), source,
+        "as Keras programs state it: its end follows the image's size", size=size,
+        shape=LayerShape(layers=blocks), optimizer="sgd", precision="fp32",
+        length=Length("epochs", 90, UNVERIFIED), batch=64, notes=(guess,) if guess else (),
+        aliases=aliases, guessed=bool(guess),
+    )  # fmt: skip
+
+
+_GUESS = "its structure is not published with the runs: {} is assumed, and may be another"
+_PLAIN = "Simonyan & Zisserman 2015, without adaptive pooling"
+_IDENTITY = "He et al. 2016, identity mappings (pre-activation)"
+_KERAS = (
+    *(_keras(f"vgg{n}", 0, _PLAIN, f"profet-vgg{n}") for n in (11, 13, 16, 19)),
+    *(_keras(f"resnet{n}", b, _IDENTITY, f"profet-resnet{n}")
+      for n, b in ((18, 8), (34, 16), (50, 16), (101, 33), (152, 50))),
+    _keras("alexnet-stride1", 0, "Krizhevsky et al. 2012 at stride 1", "profet-alexnet",
+           guess=_GUESS.format("AlexNet with stride 1 everywhere")),
+    _keras("lenet5", 0, "LeCun et al. 1998", "profet-lenet5", size=32,
+           guess=_GUESS.format("LeNet-5 on three channels")),
+    _keras("mnist-cnn", 0, "the Keras example mnist_cnn", "profet-mnist-cnn", "profet-mnist_cnn",
+           size=32, guess=_GUESS.format("the Keras example mnist_cnn")),
+    _keras("cifar10-cnn", 0, "the Keras example cifar10_cnn", "profet-cifar10-cnn",
+           "profet-cifar10_cnn", size=32, guess=_GUESS.format("the Keras example cifar10_cnn")),
+    _keras("small-resnet", 3, "He et al. 2016, section 4.2", "profet-resnetsmall", size=32,
+           guess=_GUESS.format("the smallest ResNet for CIFAR, of eight layers")),
+)  # fmt: skip
+
+NETWORKS: tuple[Network, ...] = (*_KERAS, *_DETECTORS, *_SEGMENTERS, *_DIFFUSION, *_SMALL, *_CLIPS)

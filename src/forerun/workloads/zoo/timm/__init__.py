@@ -18,6 +18,7 @@ _MODULES = (
     "mobile", "resnets", "byob", "plain_convs", "stem_convs", "pre_resnets", "plain_vits",
     "stage_vits", "mixed_vits",
 )  # fmt: skip
+_TRANSFORMERS = frozenset({"plain_vits", "stage_vits", "mixed_vits"})
 _BEFORE = re.compile(r"^(tf|gluon|ssl|swsl|tv|ig|jx)_")
 _AFTER = re.compile(
     r"_(ap|ns|in21k|in22k|in21ft1k|in22ft1k|22k|22kft1k|miil|sam|dino|dist|bitm|bit_teacher|ft1k)$"
@@ -33,18 +34,19 @@ def find(name: str) -> Entry | None:
     """Return the entry of a name of the library, None where no family knows it.
 
     Args:
-        name: as the library has it; case and `-` for `_` do not matter.
+        name: as the library has it; case, `-` for `_` and `timm-` before it do not matter.
     """
     from forerun.workloads.zoo.network import Network, later
 
-    plain = name.strip().lower().replace("-", "_")
+    label = name.strip().lower().replace("_", "-")
+    plain = label.removeprefix("timm-").replace("-", "_")
     for candidate in _candidates(plain):
         module = _module(candidate)
         if module is None:
             continue
         size = _SIZE.findall(candidate)
         return Network(
-            name=plain.replace("_", "-"),
+            name=label,
             family=re.split(r"[^a-z]", candidate)[0],
             emit=later(f"timm.{module}", "classifier", candidate),
             source="the timm library, 2022",
@@ -53,6 +55,12 @@ def find(name: str) -> Entry | None:
             notes=(_NOTE,),
         ).entry()
     return None
+
+
+def keeps_scores(name: str) -> bool:
+    """Whether a name is that of a transformer, which keeps its scores in memory."""
+    plain = name.strip().lower().replace("-", "_")
+    return any(_module(candidate) in _TRANSFORMERS for candidate in _candidates(plain))
 
 
 def _candidates(name: str) -> list[str]:
