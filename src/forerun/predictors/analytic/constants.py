@@ -70,6 +70,8 @@ GENERATION_FACTOR: Mapping[str, float] = {
 }  # fmt: skip
 # Kepler needs pairs of independent instructions to fill its units, which libraries seldom find.
 VECTOR_SHARE: Mapping[str, float] = {"kepler": 0.55, "maxwell": 0.9}
+# Latency of one generation over the newest: of starting a kernel and of each step of a reduction.
+GENERATION_LATENCY: Mapping[str, float] = {"kepler": 4.0, "maxwell": 2.0, "pascal": 1.3}
 PRECISION_FACTOR: Mapping[str, float] = {"fp8": 0.72, "fp4": 0.5, "tf32": 0.85}
 # Share of a link's nominal rate that a large collective reaches. Over plain Ethernet it is a few
 # TCP streams: 0.3-0.6 GB/s of a nominal 6 were seen.
@@ -219,7 +221,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     # Its fused loss moves 6 bytes a logit where 16 are counted, and its metrics read them again.
     "composer": Framework(host_seconds=14e-6, grad_bytes=2.0, context_bytes=2e9, wide_weights=1.0,
                           unfused=1.0, logits_share=0.6, recompute=0.75, loss_traffic=0.5),
-    "tensorflow": Framework(host_seconds=20e-6, step_seconds=10e-3),
+    "tensorflow": Framework(host_seconds=20e-6, step_seconds=1.5e-3),
     "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6, wide_weights=1.0,
                      unfused=0.0),
     "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),
@@ -314,6 +316,9 @@ class Constants:
     generation_factor: Mapping[str, float] = field(default_factory=lambda: dict(GENERATION_FACTOR))
     double_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(DOUBLE_EFFICIENCY))
     narrow_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(NARROW_EFFICIENCY))
+    generation_latency: Mapping[str, float] = field(
+        default_factory=lambda: dict(GENERATION_LATENCY)
+    )
     vector_share: Mapping[str, float] = field(default_factory=lambda: dict(VECTOR_SHARE))
     precision_factor: Mapping[str, float] = field(default_factory=lambda: dict(PRECISION_FACTOR))
     link_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_EFFICIENCY))

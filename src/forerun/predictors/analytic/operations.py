@@ -108,13 +108,14 @@ class Rates:
     """What R machines, a device running a workload's framework and precision, reach.
 
     flops, bandwidth: FLOP/s and bytes/s, (R, kinds); fusion: share of the activations' traffic that
-    remains, (R, kinds); launch, host: seconds a kernel of device and host, (R,); passes: of the host
-    in every micro-batch beside them, (R,).
+    remains, (R, kinds); latency: over that of new devices, launch, host: seconds a kernel of device
+    and host, (R,); passes: of the host in every micro-batch beside them, (R,).
     """
 
     flops: FloatArray
     bandwidth: FloatArray
     fusion: FloatArray
+    latency: FloatArray
     launch: FloatArray
     host: FloatArray
     recompute: FloatArray
@@ -123,7 +124,8 @@ class Rates:
 
 def rates_of(flat: FlatOps, constants: Constants) -> Rates:
     """Return what the machines of flat operations reach."""
-    flops, bandwidth, fusion, launch, host, again, passes = [], [], [], [], [], [], []
+    flops, bandwidth, fusion, latency, launch = [], [], [], [], []
+    host, again, passes = [], [], []
     for device, workload in flat.machines:
         framework = constants.framework(workload.framework)
         most = effective_rates(device, workload, constants)
@@ -133,11 +135,16 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         kept[_REDUCE] = framework.loss_traffic
         fusion.append(kept)
         on_cpu = device.kind == "cpu"
-        launch.append(constants.cpu_launch_seconds if on_cpu else constants.launch_seconds)
+        slower = constants.generation_latency.get(device.generation, 1.0)
+        latency.append(slower)
+        launch.append(
+            constants.cpu_launch_seconds if on_cpu else constants.launch_seconds * slower
+        )
         host.append(framework.host_seconds * constants.device_host.get(device.id, 1.0))
         again.append(framework.recompute)
         passes.append(framework.pass_seconds)
-    return Rates(*(np.array(v) for v in (flops, bandwidth, fusion, launch, host, again, passes)))
+    columns = (flops, bandwidth, fusion, latency, launch, host, again, passes)
+    return Rates(*(np.array(v) for v in columns))
 
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
@@ -146,7 +153,9 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
     if flat.experts.any():
         imbalance = np.where(flat.experts, constants.expert_imbalance, 1.0)
         flops, traffic = flops * imbalance, traffic * imbalance
-    lost = constants.tile * flat.tiles + flat.waves / constants.wave_flops_per_element
+    machine = flat.rate // rates.flops.shape[1]
+    waves = flat.waves * rates.latency[machine] / constants.wave_flops_per_element
+    lost = constants.tile * flat.tiles + waves
     lost = np.minimum(1.0 + lost, 1e4) * flat.width**-constants.group_width_power
     compute = flops * lost + flat.moved * constants.pointwise_flops
     compute = compute / rates.flops.ravel()[flat.rate]
@@ -158,7 +167,7 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
     seconds = collectives.p_norm(compute, moved, constants.roofline_power)
     if flat.half_conv.any():
         seconds = seconds * np.where(flat.half_conv, constants.channels_last_share, 1.0)
-    seconds = seconds + flat.launches * rates.launch[flat.rate // rates.flops.shape[1]]
+    seconds = seconds + flat.launches * rates.launch[machine]
     if flat.gradients.any():
         seconds = seconds * np.where(flat.gradients, constants.lora_gradient_share, 1.0)
     result: FloatArray = seconds

@@ -37,7 +37,7 @@ _GROUPED = KINDS.index(OpKind.CONV_GROUPED)
 PRIOR_SD = {
     "tensor_efficiency": 0.25, "vector_efficiency": 0.30, "bandwidth_efficiency": 0.25,
     "double_efficiency": 0.30, "narrow_efficiency": 0.40,
-    "generation_factor": 0.15, "precision_factor": 0.15, "link_efficiency": 0.50,
+    "generation_factor": 0.15, "generation_latency": 0.40, "precision_factor": 0.15, "link_efficiency": 0.50,
     "device_compute": 0.15, "device_bandwidth": 0.15, "device_host": 0.40,
     "workload_scale": 0.12, "shape_scale": 0.10,
     "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
@@ -70,7 +70,8 @@ BOUNDS = {
 OWN_WAYS = ("loss_traffic", "accumulate_bytes", "pass_seconds", "tensor_pipeline_seconds")
 _MAPPINGS = (
     "tensor_efficiency", "vector_efficiency", "double_efficiency", "narrow_efficiency",
-    "bandwidth_efficiency", "generation_factor", "precision_factor", "link_efficiency",
+    "bandwidth_efficiency", "generation_factor", "generation_latency",
+    "precision_factor", "link_efficiency",
     "link_latency", "attention_factor", "device_compute", "device_bandwidth", "device_host",
     "workload_scale", "shape_scale",
 )  # fmt: skip
@@ -114,6 +115,7 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
             f"{unit}_efficiency", (k for k in kinds if IS_MATRIX[k]))),
         *_kinds("bandwidth_efficiency", kinds),
         *_keys("generation_factor", {c.device.generation.lower() for c in clusters}),
+        *_keys("generation_latency", {c.device.generation.lower() for c in clusters}),
         *_keys("precision_factor", set(precisions) & {"fp8", "fp4", "tf32"}),
         *_keys("device_compute", {c.device.id for c in clusters}),
         *_keys("device_bandwidth", {c.device.id for c in clusters}),
@@ -149,6 +151,7 @@ def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, NDArray[np.
         "device_compute": [c.device.id for c in jobs.clusters],
         "generation_factor": [c.device.generation.lower() for c in jobs.clusters],
     }
+    names["generation_latency"] = names["generation_factor"]
     names["device_bandwidth"] = names["device_host"] = names["device_compute"]
     names["attention_factor"] = names["generation_factor"]
     frameworks = [framework_key(w.framework) for w in jobs.workloads]
