@@ -31,10 +31,10 @@ def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]
     sparse, looked_up, tables = sparse_tables(workload)
 
     def params(block: Block, *shards: Shard) -> float:
-        mask = (columns.block == BLOCK_INDEX[block]) & np.isin(
-            columns.shard, [SHARD_INDEX[s] for s in shards]
-        )
-        mask &= ~tables
+        cut = np.zeros(len(owned), dtype=bool)
+        for shard in shards:
+            cut |= columns.shard == SHARD_INDEX[shard]
+        mask = cut & (columns.block == BLOCK_INDEX[block]) & ~tables
         return float(owned[mask].sum())
 
     whole = (Shard.NONE, Shard.SEQUENCE)

@@ -64,7 +64,8 @@ class Keys:
 
 def cut_by_tensor(columns: OpColumns) -> BoolArray:
     """Return which operations tensor parallelism divides, (operations,)."""
-    return np.isin(columns.shard, [SHARD_INDEX[Shard.TENSOR], SHARD_INDEX[Shard.EXPERT]])
+    tensor, expert = SHARD_INDEX[Shard.TENSOR], SHARD_INDEX[Shard.EXPERT]
+    return np.asarray((columns.shard == tensor) | (columns.shard == expert))
 
 
 def activation_cut(columns: OpColumns, keys: Keys) -> FloatArray:

@@ -76,6 +76,7 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
     slack = log_slack(rows, peak_bytes(rows, constants)[0], constants)
     stalls = stalls_of(rows, fits(rows, slack, known, constants))
     counts = 1.0 - stalled(fit.residual, usual, stalls, np.maximum(fit.scale, STALL_SIGMA))
+    reach = fit.slopes @ fit.covariance
     pieces = []
     for split, groups in _splits(fit).items():
         seen = _as_if_new(split, known, groups, rows.node["devices"])
@@ -83,7 +84,7 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
         for group in groups:
             size = len(group)
             pieces.append((
-                _without(fit, group), {c: e[group] for c, e in exposed.items()},
+                _without(fit, reach, group), {c: e[group] for c, e in exposed.items()},
                 counts[group] * _count(split, size) / size, np.full(size, split, dtype=object),
             ))  # fmt: skip
     error, exposed_by, weight, name = zip(*pieces, strict=True)
@@ -152,10 +153,12 @@ def _thinned(group: IntArray) -> IntArray:
     return np.sort(np.random.default_rng(0).choice(group, MOST_TOGETHER, replace=False))
 
 
-def _without(fit: Fit, group: IntArray) -> FloatArray:
-    """Return the log errors that a group of rows would have had outside the fit, (m,)."""
-    slopes, weight = fit.slopes[group], fit.weight[group]
-    pull = (slopes @ fit.covariance @ slopes.T) * weight
+def _without(fit: Fit, reach: FloatArray, group: IntArray) -> FloatArray:
+    """Return the log errors that a group of rows would have had outside the fit, (m,).
+
+    reach: slopes times the posterior covariance, (n, p).
+    """
+    pull = (reach[group] @ fit.slopes[group].T) * fit.weight[group]
     return np.asarray(np.linalg.solve(np.eye(len(group)) - pull, fit.residual[group]))
 
 
