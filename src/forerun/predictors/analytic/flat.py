@@ -43,6 +43,7 @@ from forerun.predictors.analytic.keys import (
 
 IntArray = NDArray[np.int64]
 _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
+_CONV = KIND_INDEX[OpKind.CONV]
 _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
 # The sums that an instance is made of; selected layers are those that selective recomputation does
 # again.
@@ -61,7 +62,8 @@ class FlatOps:
     activations before fusion), weights (bytes): of one copy after every cut; launches, repeat.
     tiles: 1/m + 1/n + 1/2k of a matrix product, waves: the device's FLOP/s over output elements in
     flight; width: channels of a group over 16, up to 64, of grouped convolutions, else 1; moved:
-    elements of what is no product, else 0; experts, half_conv, half_grouped, gradients: which
+    elements of what is no product, else 0; direct: dense convolutions that Winograd's algorithm
+    cannot do; experts, half_conv, half_grouped, gradients: which
     operations are spread over experts' ranks, are 16-bit convolutions in nhwc (grouped ones
     apart), or are weight gradients that LoRA leaves out; slot: instance x slot. launched: (I, slots) kernels. machines: the R (device, workload) pairs that rates hang on.
     """
@@ -76,6 +78,7 @@ class FlatOps:
     waves: FloatArray
     width: FloatArray
     moved: FloatArray
+    direct: NDArray[np.bool_]
     experts: NDArray[np.bool_]
     half_conv: NDArray[np.bool_]
     half_grouped: NDArray[np.bool_]
@@ -172,6 +175,7 @@ def _one(
         "waves": peaks[:, None] * flight,
         "width": np.where(nhwc & grouped, 1.0, _group_width(ops)),
         "moved": np.where(IS_MATRIX[ops.kind], 0.0, elements),
+        "direct": each(_is_direct(ops)),
         "experts": expert,
         "half_conv": nhwc & ~grouped,
         "half_grouped": nhwc & grouped,
@@ -185,6 +189,24 @@ def _group_width(ops: OpColumns) -> FloatArray:
     data_gradient = (ops.phase == PHASE_INDEX[Phase.BACKWARD]) & ~is_weight_gradient(ops)
     channels = np.where(data_gradient, ops.dims[:, 2], ops.dims[:, 1])
     return np.where(ops.kind == _GROUPED, np.clip(channels, 1.0, 64.0) / 16.0, 1.0)
+
+
+def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
+    """Return which dense convolutions are not 3 x 3 at stride 1, (operations,).
+
+    Such a one has a kernel of nine times its input channels, and reads (nearly) as many pixels as
+    it writes.
+    """
+    m, n, k, _ = ops.dims.T
+    gradient = is_weight_gradient(ops)
+    data = (ops.phase == PHASE_INDEX[Phase.BACKWARD]) & ~gradient
+    depth = np.where(gradient, m, np.where(data, n, k))
+    pixels = np.where(gradient, k, m)
+    source = np.where(gradient, ops.reads - k * n, np.where(data, ops.writes, ops.reads))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = source * 9.0 / (depth * pixels)
+    winograd = (depth % 9 == 0) & (ratio > 0.95) & (ratio < 1.2)
+    return (ops.kind == _CONV) & (m > 0) & ~winograd
 
 
 def _slots(workload: Workload, ops: OpColumns) -> IntArray:

@@ -33,6 +33,9 @@ MAX_ROWS = 1500
 # n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
 # their clock, host and mistakes are the same.
 SHARED_POWER = 0.5
+# What a run of a workload counts for whose graph is only totals, or a guess: its errors are twice as
+# large as others', and they are not those of the constants.
+LOOSE_WEIGHT = 0.25
 SETTLED = 0.02
 MOST_TRIALS = 6  # of ever more damped steps
 SAME_SLOPES = 0.15  # a shorter step leaves the slopes as they were
@@ -141,10 +144,11 @@ def _prior_sd(parameters: Sequence[Parameter], constants: Constants) -> FloatArr
 
 
 def _shared_weight(jobs: Jobs) -> FloatArray:
-    """Return each row's weight, (n,), see `SHARED_POWER`."""
+    """Return each row's weight, (n,), see `SHARED_POWER` and `LOOSE_WEIGHT`."""
     pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
     _, inverse, counts = np.unique(pair, return_inverse=True, return_counts=True)
-    return np.asarray(counts[inverse] ** -SHARED_POWER)
+    trust = np.where(jobs.per_workload("detailed"), 1.0, LOOSE_WEIGHT)
+    return np.asarray(trust * counts[inverse] ** -SHARED_POWER)
 
 
 def thinned(rows: NDArray[np.int64], jobs: Jobs, most: int = MAX_ROWS) -> NDArray[np.int64]:

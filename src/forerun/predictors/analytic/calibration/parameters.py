@@ -52,13 +52,15 @@ PRIOR_SD = {
     "point_to_point_exposed": 0.40, "expert_exposed": 0.40,
     "expert_imbalance": 0.30, "straggler_share": 0.60,
     "roofline_power": 0.30, "double_share": 0.40, "narrow_bandwidth_share": 0.30,
-    "pointwise_flops": 0.50, "group_width_power": 0.30, "replicate_share": 0.40,
+    "pointwise_flops": 0.50, "direct_share": 0.30, "group_width_power": 0.30, "replicate_share": 0.40,
     "channels_last_share": 0.15, "channels_last_grouped": 0.50,
     "dataparallel_contention": 0.40, "server_power": 0.20,
 }  # fmt: skip
 # Of single constants that are known better than their family: vendors' collective benchmarks reach
 # 0.7-0.8 of NVLink on every machine with a switch.
 KNOWN_SD = {("link_efficiency", "nvlink"): 0.15, ("link_efficiency", "infiniband"): 0.30}
+# Of a workload whose graph is only totals, or a guess.
+LOOSE_SD = 0.5
 # Powers of norms below 1 and shares above 1 mean nothing.
 BOUNDS = {
     "layer_power": (1.0, 24.0), "overlap_power": (1.0, 12.0), "framework.shard_power": (1.0, 12.0),
@@ -79,10 +81,14 @@ _MAPPINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One constant: its family (a field of `Constants`) and, in a mapping, its key."""
+    """One constant: its family (a field of `Constants`) and, in a mapping, its key.
+
+    A loose one is of a workload whose structure is not known in detail.
+    """
 
     family: str
     key: str = ""
+    loose: bool = False
 
     @property
     def name(self) -> str:
@@ -92,7 +98,8 @@ class Parameter:
     @property
     def prior_sd(self) -> float:
         """Log standard deviation of the prior."""
-        return KNOWN_SD.get((self.family, self.key), PRIOR_SD[self.family])
+        usual = LOOSE_SD if self.loose else PRIOR_SD[self.family]
+        return KNOWN_SD.get((self.family, self.key), usual)
 
     @property
     def keyed(self) -> bool:
@@ -120,7 +127,8 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
         *_keys("device_compute", {c.device.id for c in clusters}),
         *_keys("device_bandwidth", {c.device.id for c in clusters}),
         *_keys("device_host", {c.device.id for c in clusters}),
-        *_keys("workload_scale", {scale_key(w) for w in workloads}),
+        *(Parameter("workload_scale", key, loose)
+          for key, loose in sorted({(scale_key(w), not w.detailed) for w in workloads})),
         *_keys("shape_scale", repeated(shapes_of_rows(jobs).tolist())),
         *_keys("link_efficiency", links),
         *_keys("link_latency", links),
@@ -198,6 +206,8 @@ def _scalars(jobs: Jobs) -> list[str]:
     precisions = {w.precision for w in jobs.workloads}
     if "fp64" in precisions:
         names += ["double_share", "pointwise_flops"]
+    if {"vector", "narrow"} & set(_units(jobs)):
+        names.append("direct_share")
     if "narrow" in _units(jobs):
         names.append("narrow_bandwidth_share")
     if any((w.graph.columns.kind == _GROUPED).any() for w in jobs.workloads):

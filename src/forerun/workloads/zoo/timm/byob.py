@@ -167,6 +167,7 @@ def _stem(shape: Built, units: Units, x: Tensor) -> Tensor:
     width = shape.stem_width
     if shape.stem == "rep":
         return _rep_unit(units, x, "stem", width, 2, 1)
+    steps: tuple[tuple[int, int], ...]
     if shape.stem == "tiered":
         steps = ((3 * width // 8, 2), (width // 2, 1), (width, 1 if shape.pooled_stem else 2))
     elif shape.stem == "quad":

@@ -97,9 +97,11 @@ def parse(name: str) -> Resnet | None:
 
 def _special(name: str) -> Resnet | None:
     if match := re.fullmatch(r"resnetrs(\d+)", name):
-        return match[1] in _RS and Resnet(
+        if match[1] not in _RS:
+            return None
+        return Resnet(
             _RS[match[1]], stem=_DEEP, pooled_stem=False, average=True, gate="se", ratio=1 / 4
-        ) or None  # fmt: skip
+        )
     if name in ("senet154", "legacy_senet154"):
         return Resnet((3, 8, 36, 3), groups=64, base=4, stem=(64, 64, 128), gate="se",
                       down_kernel=3, first_share=0.5)  # fmt: skip
