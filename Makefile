@@ -1,4 +1,4 @@
-# The verbs of this project: setup demo test lint bench docs. CI calls the same ones.
+# The verbs of this project: setup demo test lint bench docs constants. CI calls the same ones.
 #
 # Needs only python3 (3.11 or newer, with venv), make and git; everything else goes into .venv.
 
@@ -19,7 +19,7 @@ TORCHVISION := torchvision==0.28.0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs clean
+.PHONY: help setup demo test lint bench docs constants clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ bench: $(STAMP)  ## run every benchmark; result files are named by hardware and 
 
 docs: $(STAMP)  ## write docs/cli.md, and docs/accuracy.md where FORERUN_DATA is set
 	@bash docs/generate.sh
+
+constants: $(STAMP)  ## refit the shipped constants from FORERUN_DATA (some minutes)
+	@$(BIN)/python -m forerun.evaluate.refit
 
 clean:  ## remove what the verbs made
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info

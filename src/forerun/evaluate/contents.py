@@ -15,6 +15,7 @@ from forerun.tables import Runs
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+ENDED = ("oom", "failed", "timeout")  # statuses of runs that may leave no figure
 DIGITS = 5  # significant ones in which two tables agree on one measurement
 
 
@@ -25,9 +26,9 @@ def content_codes(parts: Sequence[Runs]) -> list[IntArray]:
     `DIGITS` digits: what two tables both state of one run. Rows that ended without a figure agree
     in their whole plan instead. -1 where nothing was measured.
     """
-    columns = [np.concatenate(column) for column in zip(*map(_columns, parts), strict=True)]
+    columns = [np.concatenate(column) for column in zip(*map(identity_columns, parts), strict=True)]
     figure = columns[-1].astype(np.float64)
-    ended = np.isin(columns[-2].astype(str), ("oom", "failed", "timeout"))
+    ended = np.isin(columns[-2].astype(str), ENDED)
     code = np.zeros(len(figure), dtype=np.int64)
     for column in columns:
         code = _joined(code, column)
@@ -47,7 +48,12 @@ def _joined(code: IntArray, column: NDArray[Any]) -> IntArray:
     return np.asarray(np.unique(pairs, return_inverse=True)[1], dtype=np.int64)
 
 
-def _columns(runs: Runs) -> tuple[NDArray[Any], ...]:
+def identity_columns(runs: Runs) -> tuple[NDArray[Any], ...]:
+    """Return what two tables both state of one run, columns (n,).
+
+    They are workload, device, devices, global batch, status and the measured figure, -1 where there
+    is none.
+    """
     table, jobs = runs.table, runs.jobs
     ids = np.array([c.device.id for c in jobs.clusters] + [""], dtype=object)
     counts = np.array([float(c.devices) for c in jobs.clusters] + [np.nan])

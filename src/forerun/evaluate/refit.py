@@ -1,6 +1,6 @@
 """Refit: the constants that are shipped, learned anew from a folder of published runs.
 
-`python -m forerun.evaluate.refit` reads FORERUN_DATA and writes the file that
+`python -m forerun.evaluate.refit` reads FORERUN_DATA and writes the two files that
 `predictors.analytic.shipped` reads. Every table gives the same number of runs at most, drawn turn by
 turn from its workloads and clusters, so that none speaks louder than the others.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import shlex
 import subprocess
@@ -19,36 +18,49 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
+from forerun.evaluate.fingerprints import fingerprints, packed
 from forerun.evaluate.join import join_runs
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.analytic.calibration.fitting import thinned
-from forerun.predictors.analytic.shipped import FILE, FORMAT, changes_of, round_off
+from forerun.predictors.analytic.saving import (
+    SCALES,
+    changes_of,
+    round_off,
+    rows_of,
+    scales_of,
+    text_of,
+)
+from forerun.predictors.analytic.shipped import FILE, FORMAT, ROWS_FILE
 from forerun.tables import Runs, read_table
 from forerun.workloads.rows import runs_from_table
 
 RUNS_EACH = 400
 # Not deep learning, or without a step that physics could time.
 LEFT_OUT = ("c3o_spark", "lynceus", "trimtuner", "ray_docs")
-# Scales of workloads that fewer runs spoke of are not worth their line.
-LEAST_RUNS = 3
+# Scales of single workloads and layer shapes that fewer runs spoke of are not worth a line that
+# says so; where they are identified, their value is kept.
+LEAST_RUNS: Mapping[str, int] = {"workload_scale": 3, "shape_scale": 5}
 
 
 def taught_runs(folder: Path, each: int = RUNS_EACH) -> dict[str, Runs]:
-    """Return by table the runs that teach: at most `each`, with a step and an answerable job.
+    """Return by table the runs that teach: at most `each`, that physics can speak of.
+
+    They tell a step, a peak of memory, or that memory ran out.
 
     Raises:
-        RequestError: the folder holds no such table.
+        RequestError: the folder holds no such table, or one cannot be read.
     """
     catalog, found = load_catalog(), {}
     for path in sorted(folder.glob("*.csv")):
         if path.stem in LEFT_OUT:
             continue
         runs = runs_from_table(read_table(path), catalog)
-        answered = np.array([reason is None for reason in AnalyticPredictor().declines(runs.jobs)])
-        usable = np.flatnonzero(answered & np.isfinite(runs.step_seconds()))
+        usable = np.flatnonzero(_tells(runs))
         if len(usable):
             found[path.stem] = runs.take(thinned(usable, runs.jobs, each))
     if not found:
@@ -57,6 +69,13 @@ def taught_runs(folder: Path, each: int = RUNS_EACH) -> dict[str, Runs]:
             "set FORERUN_DATA to the folder that holds runs/*.csv",
         )  # fmt: skip
     return found
+
+
+def _tells(runs: Runs) -> NDArray[np.bool_]:
+    answered = np.array([reason is None for reason in AnalyticPredictor().declines(runs.jobs)])
+    peak = runs.table.numbers("memory_gb") > 0
+    told = np.isfinite(runs.step_seconds()) | peak | (runs.status == "oom")
+    return np.asarray(answered & told)
 
 
 def refitted(tables: Mapping[str, Runs]) -> AnalyticPredictor:
@@ -72,53 +91,47 @@ def len_of(tables: Mapping[str, Runs]) -> int:
 def content(
     predictor: AnalyticPredictor, tables: Mapping[str, Runs], made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what the shipped file holds."""
-    changes = changes_of(predictor.constants)
-    few = {
-        entry.name for entry in predictor.learned
-        if entry.name.startswith("workload_scale[")
-        and (entry.runs < LEAST_RUNS or not entry.identified)
-    }  # fmt: skip
-    for name in ("workload_scale", "settled"):
-        kept = changes.get(name, {})
-        changes[name] = {
-            k: v for k, v in kept.items() if k not in few and f"workload_scale[{k}]" not in few
-        }
-    # Whoever asks next has a setting of their own.
-    changes["taught"] = {k: v for k, v in changes["taught"].items() if not k.startswith("setting:")}
-    learned = [
-        {k: round_off(v) for k, v in entry.to_dict().items()}
-        for entry in predictor.learned
-        if entry.name not in few
-    ]
-    counts = {name: len(runs) for name, runs in tables.items()}
+    """Return what the shipped file of constants holds."""
+    kept = [entry for entry in predictor.learned if _worth_a_line(entry)]
+    few = [e for e in predictor.learned if e.identified and not _worth_a_line(e)]
+    changes = {**changes_of(predictor.constants), **scales_of(few)}
+    for family in SCALES:
+        changes[family] = {name: round_off(value) for name, value in changes[family].items()}
+    # What is settled is said by `learned`; and whoever asks next has a setting of their own.
+    changes.pop("settled", None)
+    taught = changes.get("taught", {})
+    changes["taught"] = {k: v for k, v in taught.items() if not k.startswith("setting:")}
     return {
         "format": FORMAT,
         "made": {
             **made,
-            "runs": counts,
-            "split": "every run named here taught; none was held back",
+            "split": "every run counted here taught; none was held back",
+            "runs": {name: len(runs) for name, runs in tables.items()},
         },
-        "constants": changes,
-        "learned": learned,
+        "constants": {name: value for name, value in changes.items() if value != {}},
+        "learned": rows_of(kept),
     }
 
 
-def written(values: Mapping[str, Any]) -> str:
-    """Return JSON with one line for each constant learned, and for each group of constants."""
-    lines = [f'"format": {json.dumps(values["format"])}', f'"made": {json.dumps(values["made"])}']
-    constants = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in values["constants"].items()]
-    learned = [f"  {json.dumps(entry)}" for entry in values["learned"]]
-    lines.append('"constants": {\n' + ",\n".join(constants) + "\n}")
-    lines.append('"learned": [\n' + ",\n".join(learned) + "\n]")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+def _worth_a_line(entry: Learned) -> bool:
+    least = LEAST_RUNS.get(entry.name.partition("[")[0], 1)
+    return entry.runs >= least and (entry.identified or least == 1)
+
+
+def rows_content(tables: Mapping[str, Runs], made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the shipped file of fingerprints holds."""
+    return {
+        "format": FORMAT,
+        "made": {name: made[name] for name in ("date", "commit")},
+        "rows": {name: packed(fingerprints(runs)) for name, runs in tables.items()},
+    }
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Refit and write. Raises RequestError where the data cannot be read."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("FORERUN_DATA"))
-    parser.add_argument("--out", type=Path, default=_beside())
+    parser.add_argument("--out", type=Path, default=_beside(), help="the folder to write to")
     parser.add_argument("--each", type=int, default=RUNS_EACH, help="runs of a table at most")
     asked = parser.parse_args(words)
     if asked.data is None:
@@ -126,6 +139,8 @@ def main(words: Sequence[str] | None = None) -> None:
             "refitting the constants", "neither --data nor FORERUN_DATA is given",
             "set FORERUN_DATA to the folder that holds runs/*.csv",
         )  # fmt: skip
+    if not asked.out.is_dir():
+        raise RequestError(f"--out {asked.out}", "there is no such folder", "make it first")
     tables = taught_runs(Path(asked.data) / "runs", asked.each)
     made = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -134,7 +149,9 @@ def main(words: Sequence[str] | None = None) -> None:
         "command": f"python -m forerun.evaluate.refit --each {asked.each}",
     }
     values = content(refitted(tables), tables, made)
-    asked.out.write_text(written(values), encoding="utf-8")
+    written = {FILE: values, ROWS_FILE: rows_content(tables, made)}
+    for name, one in written.items():
+        (asked.out / name).write_text(text_of(one), encoding="utf-8")
     count = f"{len(values['learned'])} constants from {len_of(tables)} runs"
     sys.stdout.write(f"{count} written to {asked.out}\n")
 
@@ -142,7 +159,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def _beside() -> Path:
     import forerun.predictors.analytic as package
 
-    return Path(package.__path__[0]) / FILE
+    return Path(package.__path__[0])
 
 
 def _commit() -> str:

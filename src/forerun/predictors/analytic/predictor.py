@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,10 @@ from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
-from forerun.predictors.analytic.constants import Constants, Framework
+from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
+from forerun.predictors.analytic.saving import learned_of, rows_of, text_of, with_changes
 from forerun.predictors.analytic.schedules import schedule_problems
 from forerun.predictors.analytic.stalls import mixed, stalls_of
 from forerun.predictors.analytic.step import step_and_floor
@@ -36,7 +37,7 @@ FloatArray = NDArray[np.float64]
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 CHUNK = 65536
 # Of the saved form: constants changed their meaning since older ones.
-VERSION = 2
+VERSION = 3
 
 
 class AnalyticPredictor:
@@ -44,23 +45,56 @@ class AnalyticPredictor:
 
     It needs no runs. It declines jobs whose workload, device or plan is not known or not legal,
     and those whose step holds nothing that it could time.
+
+    Args:
+        constants: the priors by default.
+        learned: what runs said of each constant.
+        start: which constants fits started from: `priors`, or `shipped`.
+        fitted_runs: how many runs have taught them since.
     """
 
     name = "analytic"
 
     def __init__(
-        self, constants: Constants | None = None, learned: tuple[Learned, ...] = ()
-    ) -> None:
+        self, constants: Constants | None = None, learned: tuple[Learned, ...] = (),
+        start: str = "priors", fitted_runs: int = 0,
+    ) -> None:  # fmt: skip
         self.constants = constants or Constants()
         self.learned = learned
+        self.start = start
+        self.fitted_runs = fitted_runs
         self._kept: dict[Any, Any] = {}
 
     @staticmethod
     def shipped() -> AnalyticPredictor:
-        """Return the predictor with the constants that published runs have taught."""
+        """Return the predictor with the constants that published runs have taught.
+
+        Raises:
+            RequestError: they cannot be read.
+        """
         from forerun.predictors.analytic.shipped import shipped_constants
 
-        return AnalyticPredictor(*shipped_constants())
+        return AnalyticPredictor(*shipped_constants(), start="shipped")
+
+    @staticmethod
+    def shipped_made() -> Mapping[str, Any] | None:
+        """Return how the shipped constants were made, None where this package holds none.
+
+        Raises as `shipped`.
+        """
+        from forerun.predictors.analytic.shipped import has_shipped, shipped_made
+
+        return shipped_made() if has_shipped() else None
+
+    @staticmethod
+    def shipped_rows() -> Mapping[str, str]:
+        """Return fingerprints of the runs that taught the shipped constants, packed, by table.
+
+        Raises as `shipped`.
+        """
+        from forerun.predictors.analytic.shipped import shipped_rows
+
+        return shipped_rows()
 
     def fit(self, runs: Runs, most: int = MAX_ROWS) -> AnalyticPredictor:
         """Return a predictor whose constants follow the runs; this one does not change.
@@ -79,7 +113,9 @@ class AnalyticPredictor:
         constants, learned = calibrated(memory.applied(self.constants), timed, self._kept, most)
         before = {entry.name: entry for entry in self.learned}
         now = {entry.name: entry for entry in (*learned, *memory.learned)}
-        return AnalyticPredictor(constants, tuple({**before, **now}.values()))
+        every = tuple({**before, **now}.values())
+        used = min(len(timed), most)
+        return AnalyticPredictor(constants, every, self.start, self.fitted_runs + used)
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
@@ -123,11 +159,11 @@ class AnalyticPredictor:
 
     def to_json(self) -> str:
         """Return the constants, and what was learned of them, as JSON text."""
-        learned = [entry.to_dict() for entry in self.learned]
-        return json.dumps(
-            {"predictor": self.name, "version": VERSION, "constants": self.constants.to_dict(),
-             "learned": learned}, indent=1,
-        )  # fmt: skip
+        return text_of({
+            "predictor": self.name, "version": VERSION, "start": self.start,
+            "fitted_runs": self.fitted_runs, "constants": self.constants.to_dict(),
+            "learned": rows_of(self.learned),
+        })  # fmt: skip
 
     @staticmethod
     def from_json(text: str) -> AnalyticPredictor:
@@ -136,23 +172,21 @@ class AnalyticPredictor:
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
+        asked = "reading an analytic model"
         try:
             saved = json.loads(text)
             version = saved.get("version", 1)
             if version == VERSION:
-                values = saved["constants"]
-                values["frameworks"] = {k: Framework(**v) for k, v in values["frameworks"].items()}
-                learned = tuple(Learned.from_dict(entry) for entry in saved["learned"])
-                return AnalyticPredictor(Constants(**values), learned)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RequestError(
-                "reading an analytic model", f"not its JSON ({error})", "fit it again"
-            ) from None
-        raise RequestError(
-            "reading an analytic model",
-            f"its version is {version}, this is {VERSION}",
-            "fit it again",
-        )
+                constants = with_changes(Constants(), saved["constants"])
+                learned = learned_of(saved["learned"])
+                start, runs = str(saved["start"]), int(saved["fitted_runs"])
+                return AnalyticPredictor(constants, learned, start, runs)
+        except ValueError as error:
+            raise RequestError(asked, f"not its JSON: {error}", "fit it again") from None
+        except (KeyError, TypeError, AttributeError):
+            found = "not its JSON: a part is missing, or of another shape"
+            raise RequestError(asked, found, "fit it again") from None
+        raise RequestError(asked, f"its version is {version}, this is {VERSION}", "fit it again")
 
 
 def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forecasts:

@@ -1,84 +1,102 @@
-"""Shipped constants: what published runs taught, as a small JSON file beside this module.
+"""Shipped constants: what published runs taught, as two small JSON files beside this module.
 
-The file holds only what departs from the priors of `constants`, with what was learned of each
-constant and how the file was made (tables, split, seed, commit, command).
+`constants.json` holds only what departs from the priors of `constants`, with what was learned of
+each constant and how it was made (tables, split, seed, commit, command). Scales of single workloads
+and layers stand where they were learned; under `constants` are those that too few runs spoke of to
+be worth a line. `taught_rows.json` holds
+fingerprints of the runs that taught, so that nobody is judged on them by mistake.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration import Learned
-from forerun.predictors.analytic.constants import Constants, Framework
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.saving import learned_of, scales_of, settled_by, with_changes
 
-FILE = "constants.json"
-FORMAT = "forerun-constants/1"
-DIGITS = 4
+FILE, ROWS_FILE = "constants.json", "taught_rows.json"
+FORMAT = "forerun-constants/2"
 
 
-@cache
-def shipped_file() -> dict[str, Any]:
-    """Return the shipped file's content. Raises RequestError where it is missing or not it."""
-    place = files("forerun.predictors.analytic") / FILE
-    try:
-        content: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RequestError(
-            f"reading the shipped constants {FILE}", str(error), "install forerun again"
-        ) from None
-    if content.get("format") != FORMAT:
-        raise RequestError(
-            f"reading the shipped constants {FILE}",
-            f"its format is {content.get('format')!r}, this is {FORMAT!r}",
-            "refit them with `make constants`",
-        )
-    return content
+def place() -> Traversable:
+    """Return the folder that the files lie in."""
+    return files("forerun.predictors.analytic")
+
+
+def has_shipped() -> bool:
+    """Return whether constants come with this package; a checkout may hold none yet."""
+    return (place() / FILE).is_file()
 
 
 def shipped_constants() -> tuple[Constants, tuple[Learned, ...]]:
-    """Return the shipped constants, and what was learned of each."""
-    content = shipped_file()
-    learned = tuple(Learned.from_dict(entry) for entry in content["learned"])
-    return with_changes(Constants(), content["constants"]), learned
+    """Return the shipped constants, and what was learned of each.
+
+    Raises:
+        RequestError: the file is missing, or not one of this format.
+    """
+    content = _content(FILE)
+    try:
+        learned = learned_of(content["learned"])
+        constants = with_changes(
+            with_changes(Constants(), content["constants"]), scales_of(learned)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(FILE, str(error)) from None
+    return replace(constants, settled=settled_by(learned)), learned
 
 
-def changes_of(constants: Constants, prior: Constants | None = None) -> dict[str, Any]:
-    """Return the fields that depart from the priors, rounded; of mappings, the keys that do."""
-    before, now = asdict(prior or Constants()), asdict(constants)
-    return {name: diff for name in now if (diff := _diff(before[name], now[name])) is not None}
+def shipped_made() -> Mapping[str, Any]:
+    """Return how the file was made: tables with counts, split, seed, commit, date and command.
+
+    Raises as `shipped_constants`.
+    """
+    made: Mapping[str, Any] = _content(FILE)["made"]
+    return made
 
 
-def _diff(before: Any, now: Any) -> Any:
-    if isinstance(now, Mapping):
-        found = {str(k): d for k in now if (d := _diff(before.get(k), now[k])) is not None}
-        return found or None
-    return None if now == before else round_off(now)
+def shipped_rows() -> Mapping[str, str]:
+    """Return the fingerprints of the runs that taught, as `evaluate.fingerprints` packs them, by table.
+
+    Raises:
+        RequestError: the file is missing, of another format, or made with other constants.
+    """
+    content = _content(ROWS_FILE)
+    made = shipped_made()
+    if content.get("made") != {name: made[name] for name in ("date", "commit")}:
+        raise _unreadable(ROWS_FILE, f"it was not made with {FILE}")
+    rows: Mapping[str, str] = content["rows"]
+    return rows
 
 
-def round_off(value: Any) -> Any:
-    """Return a number with `DIGITS` significant digits, anything else as it is."""
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+def _content(name: str) -> dict[str, Any]:
+    return _read(name, str(place()))
 
 
-def with_changes(prior: Constants, changes: Mapping[str, Any]) -> Constants:
-    """Return the priors with what `changes_of` returned put in."""
-    known = {f.name for f in fields(Constants)}
-    made: dict[str, Any] = {}
-    for name, value in changes.items():
-        if name not in known:
-            raise RequestError(
-                "reading constants", f"{name!r} is no constant", "refit them with `make constants`"
-            )
-        old = getattr(prior, name)
-        if name == "frameworks":
-            moved = {k: Framework(**{**asdict(old[k]), **v}) for k, v in value.items()}
-            made[name] = {**old, **moved}
-        else:
-            made[name] = {**old, **value} if isinstance(value, Mapping) else value
-    return replace(prior, **made)
+@cache
+def _read(name: str, folder: str) -> dict[str, Any]:
+    """Return a file's content, read once; `folder` tells where it lies."""
+    file = place() / name
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found = content.get("format")
+    except (OSError, ValueError, AttributeError) as error:
+        raise _unreadable(file.name, str(error)) from None
+    if found != FORMAT:
+        raise _unreadable(file.name, f"its format is {found!r}, this is {FORMAT!r}")
+    return content
+
+
+def _unreadable(name: str, found: str) -> RequestError:
+    return RequestError(
+        f"reading the shipped {name}", found,
+        "install forerun again (in a checkout: `make constants`), or start from the priors with"
+        " --start priors",
+    )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Refit: what is shipped follows from a folder of runs, says how it was made, and is read back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forerun.catalog import load_catalog
+from forerun.errors import RequestError
+from forerun.evaluate.fingerprints import seen
+from forerun.evaluate.refit import LEAST_RUNS, main, refitted, taught_runs
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.saving import scales_of
+from forerun.predictors.analytic.shipped import shipped_made
+from forerun.tables import Runs, read_table
+from forerun.workloads.rows import runs_from_table
+from tests.shipping import DENSE, SLOW, data_folder, ship, write
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    return ship(monkeypatch, tmp_path)
+
+
+def runs_in(path: Path) -> Runs:
+    return runs_from_table(read_table(path), load_catalog())
+
+
+def test_what_was_written_answers_as_what_was_fitted(package: Path, tmp_path: Path) -> None:
+    tables = taught_runs(tmp_path / "data" / "runs")
+    fitted, read = refitted(tables), AnalyticPredictor.shipped()
+    # Scales of single workloads and layers that the runs do not identify are left out.
+    known = scales_of(entry for entry in fitted.learned if entry.identified)
+    rounded = AnalyticPredictor(replace(fitted.constants, **known))
+    for name, runs in tables.items():
+        now, then = (p.predict(runs.jobs) for p in (read, rounded))
+        np.testing.assert_allclose(now.seconds[:, 1], then.seconds[:, 1], rtol=2e-3, err_msg=name)
+        np.testing.assert_allclose(now.peak_bytes, then.peak_bytes, rtol=2e-3, err_msg=name)
+
+
+def test_what_was_learned_is_nearer_to_the_runs_than_the_priors(
+    package: Path, tmp_path: Path
+) -> None:
+    for name, runs in taught_runs(tmp_path / "data" / "runs").items():
+        off = [np.abs(np.log(p.predict(runs.jobs).seconds[:, 1] / runs.step_seconds())).mean()
+               for p in (AnalyticPredictor.shipped(), AnalyticPredictor())]  # fmt: skip
+        assert off[0] < 0.7 * off[1], name
+
+
+def test_the_file_says_how_it_was_made(package: Path) -> None:
+    made = shipped_made()
+    assert made["runs"] == {"dense": len(DENSE), "slow": len(SLOW)}  # and no Spark
+    assert {"date", "commit", "seed", "command", "split"} <= set(made)
+
+
+def test_every_constant_has_a_line_that_a_person_can_read(package: Path) -> None:
+    text = (package / "constants.json").read_text()
+    learned = json.loads(text)["learned"]
+    assert len(learned) > 20
+    lines = text[text.index('"learned"') :].splitlines()
+    assert len(lines) == len(learned) + 3  # the group's two lines, and the file's last
+    assert [line.split('"')[1] for line in lines[1:-2]] == list(learned)
+    assert {"dense-lab", "slow-lab"} == {s for row in learned.values() for s in row[-1]}
+
+
+def test_of_scales_that_few_runs_spoke_of_only_the_value_is_kept(package: Path) -> None:
+    content = json.loads((package / "constants.json").read_text())
+    for name, row in content["learned"].items():
+        assert row[-2] >= LEAST_RUNS.get(name.partition("[")[0], 1)
+    for family in LEAST_RUNS:
+        for key in content["constants"].get(family, {}):
+            assert f"{family}[{key}]" not in content["learned"]
+
+
+def test_runs_that_taught_are_known_again_and_others_are_not(package: Path, tmp_path: Path) -> None:
+    rows = AnalyticPredictor.shipped_rows()
+    runs = runs_in(tmp_path / "data" / "runs" / "slow.csv")
+    assert seen(runs, rows).all()
+    other = Runs(runs.jobs, runs.table.with_columns(step_time_s=runs.step_seconds() * 1.01))
+    assert not seen(other, rows).any()
+
+
+def test_a_run_that_ran_out_of_memory_teaches_too(tmp_path: Path) -> None:
+    folder = data_folder(tmp_path / "data") / "runs"
+    full = "gpt2,v100-sxm2-16gb,1,1,64,megatron,,,oom,dense-lab"
+    write(folder / "dense.csv", [*DENSE, full])
+    assert "oom" in taught_runs(folder)["dense"].status
+
+
+def test_no_table_gives_more_than_its_share(tmp_path: Path) -> None:
+    folder = data_folder(tmp_path / "data") / "runs"
+    assert len(taught_runs(folder, each=4)["dense"]) <= len(DENSE)
+    assert set(taught_runs(folder)) == {"dense", "slow"}
+
+
+@pytest.mark.parametrize("words", [("--data", "no/such"), ("--out", "no/such"), ()])
+def test_a_mistake_is_told(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORERUN_DATA", raising=False)
+    given = ["--data", str(data_folder(tmp_path / "data")), "--out", str(tmp_path), *words]
+    with pytest.raises(RequestError):
+        main(given if words else ["--out", str(tmp_path)])
+
+
+def test_nothing_but_other_jobs_teaches_nothing(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    write(tmp_path / "runs" / "odd.csv", ["no-such-net,t4,1,1,8,,1,,ok,x"])
+    with pytest.raises(RequestError, match="no table of measured steps"):
+        taught_runs(tmp_path / "runs")

@@ -1,0 +1,138 @@
+"""Shipped constants: the files in the package are whole, small, and physically possible."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from forerun.errors import RequestError
+from forerun.evaluate.fingerprints import unpacked
+from forerun.predictors.analytic import AnalyticPredictor, shipped
+from forerun.predictors.analytic.calibration.parameters import BOUNDS
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.laws.constant_mfu import WINOGRAD
+from tests.shipping import ship, ship_nothing
+
+REAL = pytest.mark.skipif(not shipped.has_shipped(), reason="this checkout ships no constants yet")
+LARGEST_BYTES = 120_000
+GIB = 2**30 / 1e9
+# The most that each can be: nothing passes its peak, but Winograd its nominal one.
+MOST = {
+    **{f"tensor_efficiency.{k}": 1.0 for k in Constants().tensor_efficiency},
+    **{f"bandwidth_efficiency.{k}": 1.0 for k in Constants().bandwidth_efficiency},
+    **{f"link_efficiency.{k}": 1.0 for k in Constants().link_efficiency},
+    **{f"vector_efficiency.{k}": WINOGRAD if k.startswith("conv") and k != "conv_1x1" else 1.0
+       for k in Constants().vector_efficiency},
+}  # fmt: skip
+
+
+@REAL
+def test_the_file_is_small_and_names_the_tables_that_taught() -> None:
+    text = (shipped.place() / shipped.FILE).read_text(encoding="utf-8")
+    assert len(text) < LARGEST_BYTES
+    made = shipped.shipped_made()
+    assert made["runs"]
+    assert all(count > 0 for count in made["runs"].values())
+    for name in ("date", "commit", "seed", "command", "split"):
+        assert str(made[name]), name
+    assert not str(made["commit"]).endswith("-dirty")
+
+
+@REAL
+def test_every_table_named_has_its_runs_fingerprints() -> None:
+    rows = shipped.shipped_rows()
+    counts = shipped.shipped_made()["runs"]
+    assert set(rows) == set(counts)
+    for name, text in rows.items():
+        # Repeats that agree to five digits have one.
+        assert 0.2 * counts[name] < len(unpacked(text)) <= counts[name], name
+
+
+@REAL
+def test_it_comes_back_from_a_model_file_as_it_is() -> None:
+    first = AnalyticPredictor.shipped()
+    assert AnalyticPredictor.from_json(first.to_json()).constants == first.constants
+    assert first.start == "shipped"
+
+
+@REAL
+def test_every_efficiency_is_physically_possible() -> None:
+    constants, _ = shipped.shipped_constants()
+    plain = constants.to_dict()
+    for name, most in MOST.items():
+        family, key = name.split(".")
+        assert 0 < plain[family][key] <= most, name
+    for framework, profile in constants.frameworks.items():
+        assert 0 < profile.usable_share <= GIB, framework
+        assert profile.host_seconds > 0
+    for name, (low, high) in BOUNDS.items():
+        field = name.removeprefix("framework.")
+        if name.startswith("framework."):
+            values = [getattr(profile, field) for profile in constants.frameworks.values()]
+        else:
+            value = plain[field]
+            values = list(value.values()) if isinstance(value, dict) else [value]
+        assert all(low <= value <= high for value in values), name
+
+
+@REAL
+def test_it_is_read_quickly() -> None:
+    shipped._read.cache_clear()
+    before = time.process_time()
+    AnalyticPredictor.shipped()
+    assert time.process_time() - before < 0.1  # 8 ms on a quiet machine
+
+
+def test_fits_go_on_from_what_is_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ship(monkeypatch, tmp_path)
+    first = AnalyticPredictor.shipped()
+    known = {entry.name for entry in first.learned if entry.identified}
+    assert known
+    assert set(first.constants.settled) == known
+    assert not any(name.startswith("setting:") for name in first.constants.taught)
+
+
+def test_a_package_without_the_file_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ship_nothing(monkeypatch, tmp_path)
+    assert AnalyticPredictor.shipped_made() is None
+    with pytest.raises(RequestError, match="reading the shipped constants"):
+        AnalyticPredictor.shipped()
+
+
+@pytest.mark.parametrize("spoil", ["", "[]", '{"format": "forerun-constants/1"}', "{"])
+def test_a_file_that_is_not_whole_says_so(
+    spoil: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = ship(monkeypatch, tmp_path)
+    (package / shipped.FILE).write_text(spoil)
+    with pytest.raises(RequestError, match=r"constants\.json.*--start priors"):
+        AnalyticPredictor.shipped()
+
+
+@pytest.mark.parametrize("part", ["constants", "learned"])
+def test_a_file_with_a_part_of_another_shape_says_so(
+    part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = ship(monkeypatch, tmp_path)
+    content = json.loads((package / shipped.FILE).read_text())
+    (package / shipped.FILE).write_text(json.dumps({**content, part: {"magic": "x"}}))
+    with pytest.raises(RequestError, match="reading the shipped"):
+        AnalyticPredictor.shipped()
+
+
+def test_fingerprints_of_other_constants_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = ship(monkeypatch, tmp_path)
+    assert set(AnalyticPredictor.shipped_rows()) == {"slow", "dense"}
+    content = json.loads((package / shipped.ROWS_FILE).read_text())
+    content["made"]["date"] = "1999-01-01"
+    (package / shipped.ROWS_FILE).write_text(json.dumps(content))
+    shipped._read.cache_clear()
+    with pytest.raises(RequestError, match="it was not made with"):
+        AnalyticPredictor.shipped_rows()

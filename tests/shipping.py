@@ -1,0 +1,49 @@
+"""What tests of shipped constants share: two small tables of runs, and constants learned from them."""
+
+from __future__ import annotations
+
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from forerun.evaluate import refit
+from forerun.predictors.analytic import shipped
+
+HEADER = "workload,device,nodes,devices,global_batch,framework,step_time_s,memory_gb,status,source"
+SLOW = [f"resnet50,a100-sxm-80gb,1,{n},{b * n},pytorch,{0.02 + b * 2.6e-3 + 0.001 * n},,ok,slow-lab"
+        for n in (1, 2, 4, 8) for b in (32, 64, 128)]  # fmt: skip
+DENSE = [f"gpt2,v100-sxm2-16gb,1,{n},{b * n},megatron,{b * 0.06 + 0.002 * n},{3 + 1.1 * b},ok,dense-lab"
+         for n in (1, 2, 4) for b in (2, 4, 8)]  # fmt: skip
+
+
+def write(path: Path, rows: list[str]) -> Path:
+    """Write a runs table."""
+    path.write_text("\n".join([HEADER, *rows]) + "\n")
+    return path
+
+
+def data_folder(folder: Path) -> Path:
+    """Write a folder as FORERUN_DATA names one, with two tables, one of which teaches nothing else."""
+    (folder / "runs").mkdir(parents=True)
+    write(folder / "runs" / "slow.csv", SLOW)
+    write(folder / "runs" / "dense.csv", DENSE)
+    write(folder / "runs" / "c3o_spark.csv", ["sort,m5.large,1,4,,,12,,ok,spark"])
+    return folder
+
+
+def ship(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """Let the package ship what the two tables teach; return the folder that it ships from."""
+    out = folder / "package"
+    out.mkdir()
+    with redirect_stdout(StringIO()):
+        refit.main(["--data", str(data_folder(folder / "data")), "--out", str(out)])
+    monkeypatch.setattr(shipped, "place", lambda: out)
+    return out
+
+
+def ship_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the package ship no constants."""
+    (folder / "bare").mkdir()
+    monkeypatch.setattr(shipped, "place", lambda: folder / "bare")
