@@ -38,6 +38,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("catalog", "", f"your own catalogue files (YAML), separated by {os.pathsep!r}"),
     Setting("predictor", "analytic", "the predictor that answers where none is named"),
     Setting("model", "", "a fitted model (from `forerun fit`) that answers in its place"),
+    Setting(
+        "start", "shipped", "what a predictor knows without a model file: shipped, constants that"
+        " published runs taught, where it has any; or priors, its data sheets and papers alone",
+        ("shipped", "priors"),
+    ),
     Setting("confidence", 0.5, "probability with which a deadline and a budget must be met"),
     Setting("fit_confidence", 0.9, "probability with which a job must fit in device memory"),
     Setting(

@@ -41,7 +41,7 @@ def test_words_tell_limits_rivals_and_distance(forerun: Run) -> None:
                      done.out, re.M)  # fmt: skip
     assert re.search(r"^beats   .*the next best layout here: P\(best is cheaper\) [=<>] \d", done.out,
                      re.M)  # fmt: skip
-    assert re.search(r"^source  predictor analytic, distance \d\.\d\d from what was measured: \w",
+    assert re.search(r"^source  predictor analytic( \([a-z ]+\))?, distance \d\.\d\d from what was measured: \w",
                      done.out, re.M)  # fmt: skip
     assert re.search(r"^nearer  with measured runs .*\(up to \d\.\d\d\)", done.out, re.M)
     head = next(line for line in done.out.splitlines() if line.lstrip().startswith("cluster"))

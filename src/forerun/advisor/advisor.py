@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import FIELDS, Plan
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
+from forerun.predictors.starts import known_by
 
 if TYPE_CHECKING:
     from forerun.tables import Table
@@ -42,9 +44,10 @@ class Advisor:
         catalog_files: the user's own devices, machines and prices, over the packaged ones.
         predictor: a predictor, or the name of a registered one.
         fitted: a model file that `forerun fit` wrote; it names its own predictor.
+        start: what a named predictor knows, see `models.predictor_of`.
 
     Raises:
-        RequestError: a catalogue or model file cannot be read.
+        RequestError: a catalogue or model file cannot be read, or there is no such start.
         UnknownNameError: no such predictor.
     """
 
@@ -53,13 +56,17 @@ class Advisor:
         catalog_files: Iterable[str | Path] = (),
         predictor: str | Predictor = "analytic",
         fitted: str | Path | None = None,
+        start: str = "",
     ) -> None:
         self._catalog_files = tuple(str(path) for path in catalog_files)
-        self.predictor: Predictor = predictor_of(predictor, fitted)
+        self.predictor: Predictor = predictor_of(predictor, fitted, start)
         self.flags: Flags | None = None
+        self.repeated = 0
 
     def fit(self, *runs: str | Path | Table | Any) -> Advisor:
         """Return a new advisor whose predictor has learned from measured runs, less their `flags`.
+
+        `repeated` of them had taught its shipped constants already.
 
         Args:
             *runs: runs tables: files, tables, or data frames. This advisor does not change.
@@ -67,12 +74,13 @@ class Advisor:
         Raises:
             RequestError: a table cannot be read, or its runs cannot teach the predictor.
         """
-        from forerun.advisor.learning import taught
+        from forerun.advisor.learning import known_already, taught
         from forerun.advisor.models import runs_of
 
-        learned, flags = taught(self.predictor, runs_of(runs, self.catalog))
+        given = runs_of(runs, self.catalog)
+        learned, flags = taught(self.predictor, given)
         advisor = Advisor(self._catalog_files, learned)
-        advisor.flags = flags
+        advisor.flags, advisor.repeated = flags, known_already(self.predictor, given)
         return advisor
 
     @cached_property
@@ -167,9 +175,8 @@ class Advisor:
         fields = with_count(plan_fields(plan), "global_batch", global_batch)
         fields = with_count(fields, "micro_batch", micro_batch)
         job, chosen, notes = self._laid(asked, place, fields)
-        return answer_of(
-            self.predictor, job, long, market, preemption, chosen, notes, limits
-        )  # fmt: skip
+        answer = answer_of(self.predictor, job, long, market, preemption, chosen, notes, limits)
+        return replace(answer, start=known_by(self.predictor))
 
     def _laid(
         self, workload: Workload, cluster: Cluster, fields: Mapping[str, Any]

@@ -31,6 +31,8 @@ class Answer:
         limits: the deadline and the budget that were asked about.
         preemption: how spot machines were said to be lost; None for the usual way.
         notes: what was assumed. warnings: what may make the answer wrong.
+        start: which constants answered, see `predictors.starts.known_by`; empty where the
+            predictor does not say.
     """
 
     job: Job
@@ -43,6 +45,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     preemption: Preemption | None = None
+    start: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def chance(self) -> dict[str, float]:
@@ -74,6 +77,7 @@ class Answer:
                 "samples": self.estimate.steps * self.job.plan.global_batch,
             },
             **wire.forecast_to_wire(self.forecast),
+            **self.start,
             "step_seconds": wire.quantiles(self.step_seconds),
             "samples_per_second": self.samples_per_second,
             **wire.estimate_to_wire(self.estimate),

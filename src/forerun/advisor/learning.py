@@ -7,6 +7,7 @@ import numpy as np
 from forerun.advisor.models import predictor_of
 from forerun.contracts import Predictor
 from forerun.errors import RequestError
+from forerun.predictors.starts import SHIPPED, known_by
 from forerun.tables import Runs
 from forerun.tables.suspects import KINDS, POLICY, Flags, Kind, cleaned, suspects
 
@@ -24,10 +25,11 @@ def flags_of(runs: Runs, predictor: Predictor | None = None) -> Flags:
 
     Args:
         runs: facts, as they were given.
-        predictor: whose physics counts, where it is analytic; else the packaged constants'.
+        predictor: whose physics counts, where it is analytic; else that of the priors, which have
+            seen no run.
     """
     if predictor is None or predictor.name != "analytic":
-        predictor = predictor_of("analytic")
+        predictor = predictor_of("analytic", start="priors")
     return suspects(runs, predictor.predict(runs.jobs))
 
 
@@ -49,6 +51,15 @@ def taught(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
         raise LearningError(
             f"learning from {len(runs):,} runs", found, _next(flags), flags
         ) from None
+
+
+def known_already(predictor: Predictor, runs: Runs) -> int:
+    """Return how many runs have taught a predictor's shipped constants before: they count twice."""
+    from forerun.evaluate.start import seen_by
+
+    if known_by(predictor).get("start") != SHIPPED:
+        return 0
+    return seen_by(type(predictor), runs) or 0
 
 
 def _why_none(flags: Flags) -> str:

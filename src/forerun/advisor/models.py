@@ -11,26 +11,31 @@ from forerun import registry
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.errors import RequestError
+from forerun.predictors.starts import started
 from forerun.tables import Runs, Table, read_table
 
 
-def predictor_of(predictor: str | Predictor, fitted: str | Path | None = None) -> Predictor:
+def predictor_of(
+    predictor: str | Predictor, fitted: str | Path | None = None, start: str = ""
+) -> Predictor:
     """Return a predictor.
 
     Args:
         predictor: one, or a registered name.
         fitted: a model file; it names its predictor, which wins over `predictor`.
+        start: what a named predictor knows: `shipped`, the constants that come with it, `priors`,
+            nothing that was measured, or "", shipped constants where it has any.
 
     Raises:
         UnknownNameError: no such predictor.
-        RequestError: the model file cannot be read, or its predictor cannot be saved and loaded.
+        RequestError: the model file cannot be read, its predictor cannot be saved and loaded, or
+            shipped constants are asked for and there are none.
     """
     if fitted:
         return load_model(Path(fitted))
     if not isinstance(predictor, str):
         return predictor
-    made: Predictor = registry.load("predictors", predictor)()
-    return made
+    return started(predictor, start)
 
 
 def model_text(predictor: Predictor) -> str:
@@ -54,12 +59,15 @@ def load_model(path: Path) -> Predictor:
         raise RequestError(asked, str(error.strerror), "check the path") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise RequestError(
-            asked, "it is not a model that `forerun fit` wrote", "fit it again"
+            asked, "it is not a whole model that `forerun fit` wrote", "fit it again"
         ) from None
     kind = registry.load("predictors", str(name))
     if not hasattr(kind, "from_json"):
         raise RequestError(asked, f"{name} cannot be loaded from a file", "fit it anew with --fit")
-    loaded: Predictor = kind.from_json(text)
+    try:
+        loaded: Predictor = kind.from_json(text)
+    except RequestError as error:
+        raise RequestError(asked, error.found, error.next_step) from None
     return loaded
 
 

@@ -9,15 +9,17 @@ from typing import Any
 from forerun.advisor.advisor import Advisor
 from forerun.advisor.answer import Answer, Explanation
 from forerun.domain.recommendation import Recommendation
+from forerun.predictors.starts import PRIORS
 from forerun.settings import load_settings
 
 
 @lru_cache(maxsize=4)
 def _advisor(
-    catalog_files: tuple[str, ...], predictor: str, model: str, stamps: tuple[float, ...]
-) -> Advisor:
+    catalog_files: tuple[str, ...], predictor: str, model: str, start: str,
+    stamps: tuple[float, ...],
+) -> Advisor:  # fmt: skip
     """Return an advisor; `stamps` are the files' times, so that an edited file is read again."""
-    return Advisor(catalog_files, predictor, model or None)
+    return Advisor(catalog_files, predictor, model or None, start)
 
 
 def _stamp(file: str) -> float:
@@ -28,11 +30,13 @@ def _stamp(file: str) -> float:
 
 
 def usual_advisor() -> Advisor:
-    """Return the advisor that the settings ask for (catalogue files, predictor, model)."""
+    """Return the advisor that the settings ask for (catalogue files, predictor, model, start)."""
     settings = load_settings()
     files, model = settings.catalog_files, settings.text("model")
     stamps = tuple(map(_stamp, (*files, model)))
-    return _advisor(files, settings.text("predictor"), model, stamps)
+    # Shipped constants are the usual start, and not all predictors have any.
+    start = PRIORS if settings.text("start") == PRIORS else ""
+    return _advisor(files, settings.text("predictor"), model, start, stamps)
 
 
 def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Answer:

@@ -44,20 +44,24 @@ def chance_text(what: str, probability: float) -> str:
     return f"P({what}) {sign} {text.lstrip('<>')}"
 
 
-def show_source(screen: Screen, forecast: Forecast) -> None:
-    """Write who answered, how far from what was measured, and what would bring it nearer."""
-    screen.line(f"source  {source_text(forecast)}")
+def show_source(screen: Screen, forecast: Forecast, constants: str = "") -> None:
+    """Write who answered, how far from what was measured, and what would bring it nearer.
+
+    constants: which ones the predictor has, in words.
+    """
+    screen.line(f"source  {source_text(forecast, constants)}")
     closer = nearer_text(forecast)
     if closer:
         screen.line(f"nearer  {closer}")
 
 
-def source_text(forecast: Forecast) -> str:
-    """Return who answered, and how far from what was measured."""
+def source_text(forecast: Forecast, constants: str = "") -> str:
+    """Return who answered, with which constants, and how far from what was measured."""
+    who = f"predictor {forecast.predictor}" + (f" ({constants})" if constants else "")
     if not math.isfinite(forecast.distance):
-        return f"predictor {forecast.predictor}"
+        return who
     return (
-        f"predictor {forecast.predictor}, distance {forecast.distance:.2f} from what was measured:"
+        f"{who}, distance {forecast.distance:.2f} from what was measured:"
         f" {meaning(forecast.distance, forecast.distance_parts)}"
     )
 

@@ -46,6 +46,12 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
         raise
     if learned.flags is not None:
         report(learned.flags, to, aside, all_kinds=not aside)
+    if learned.repeated and learned.flags is not None:
+        click.echo(
+            f"{learned.repeated:,} of {learned.flags.rows:,} runs taught the shipped constants"
+            " already, and count twice; --start priors counts them once",
+            err=aside,
+        )
     return learned
 
 

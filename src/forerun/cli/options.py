@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from forerun.domain.workload import Length
 
 F = TypeVar("F", bound=Callable[..., Any])
+STARTS = ("shipped", "priors")
 _UNITS = ("steps", "samples", "tokens", "epochs")
 _CHANGES = ("seq_len", "image_size", "precision", "framework", "optimizer", "dataset",
             "dataset_size", "task")  # fmt: skip
@@ -78,9 +79,15 @@ limit_options = together(
     click.option("--budget", type=BUDGET, help="The run must cost at most, in dollars, e.g. 5000."),
 )
 price_option = click.option("--price", type=DOLLARS, help="Dollars an hour, the whole cluster.")
+start_option = click.option(
+    "--start", type=click.Choice(STARTS),
+    help="What the predictor knows before any --fit: shipped, constants that published runs taught"
+    " (the default, where it has any), or priors, data sheets and papers alone.",
+)  # fmt: skip
 predictor_options = together(
     click.option("--predictor", help="A name from `forerun predictors`."),
     click.option("--model", type=FILE, help="A model file that `forerun fit` wrote."),
+    start_option,
     click.option(
         "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv [...]",
         help="Measured runs that the predictor learns from first.",
@@ -108,6 +115,7 @@ def settings_of(options: dict[str, Any]) -> Settings:
         "region": options.pop("region", None),
         "predictor": options.pop("predictor", None),
         "model": _text(options.pop("model", None)),
+        "start": options.pop("start", None),
         "confidence": options.pop("confidence", None),
         "fit_confidence": options.pop("fit_confidence", None),
         "max_devices": options.pop("max_devices", None),
@@ -135,7 +143,14 @@ def advisor_of(settings: Settings, options: dict[str, Any]) -> Advisor:
                 "a model file names its own predictor", "give one of them",
             )  # fmt: skip
         model = ""
-    advisor = Advisor(files, settings.text("predictor"), model or None)
+    if model and settings.origins["start"] == "flag":
+        if settings.origins["model"] == "flag":
+            raise RequestError(
+                f"--start {settings['start']} and --model {model}",
+                "a model file has constants of its own", "give one of them",
+            )  # fmt: skip
+        model = ""
+    advisor = Advisor(files, settings.text("predictor"), model or None, start_of(settings))
     fit_files, flags_file = options.pop("fit_files", ()), options.pop("flags_file", None)
     if not fit_files:
         if flags_file is not None:
@@ -145,6 +160,12 @@ def advisor_of(settings: Settings, options: dict[str, Any]) -> Advisor:
         return advisor
     writable(flags_file, "writing", TABLES, (*fit_files, *files))
     return fitted(advisor, fit_files, flags_file)
+
+
+def start_of(settings: Settings) -> str:
+    """Return the start to ask for; "" where shipped constants are taken only if there are any."""
+    start = settings.text("start")
+    return "" if start == "shipped" and settings.origins["start"] != "flag" else start
 
 
 def length_of(options: dict[str, Any]) -> Length | None:
@@ -187,5 +208,5 @@ __all__ = [
     "PROBABILITY", "advisor_of", "changes_of", "json_option", "length_of", "length_options",
     "limit_options",
     "market_options", "predictor_options", "preemption_of", "price_option", "settings_of",
-    "together", "workload_options",
+    "start_of", "start_option", "together", "workload_options",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from forerun.advisor import Answer
 from forerun.cli.chances import show_limits, show_source
 from forerun.cli.screen import Screen
 from forerun.domain.workload import Length, Workload
+from forerun.predictors.starts import known_words
 from forerun.units import (
     format_bytes,
     format_count,
@@ -43,7 +44,7 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     show_limits(screen, answer.chance, answer.limits)
     screen.line(f"speed   {throughput(answer)}")
     screen.line(f"price   {price_text(answer)}")
-    show_source(screen, answer.forecast)
+    show_source(screen, answer.forecast, known_words(answer.start))
     screen.items("notes", answer.notes)
     screen.items("warnings", answer.warnings)
 

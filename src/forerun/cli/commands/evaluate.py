@@ -11,7 +11,7 @@ import click
 from forerun import wire
 from forerun.cli.flagging import report_runs
 from forerun.cli.kinds import FILE, NAMES, writable
-from forerun.cli.options import json_option
+from forerun.cli.options import STARTS, json_option
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError, UnsatisfiedError
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     " (by what was measured).",
 )  # fmt: skip
 @click.option(
-    "--start", type=click.Choice(("priors", "shipped")),
-    help="What predictors know before they are fitted. Default: priors; where nothing is fitted,"
-    " the shipped constants, as in predict.",
+    "--start", type=click.Choice(STARTS),
+    help="What predictors know before they are fitted: shipped, constants that published runs"
+    " taught, or priors. Default: shipped, unless a judged row is among those runs.",
 )  # fmt: skip
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
 @click.option(
@@ -90,12 +90,11 @@ def evaluate(
     settings = load_settings()
     split = parse_split(options["split"])
     conditions = [parse_condition(text) for text in options["conditions"]]
-    predictors, start = starting(
-        options["predictors"] or (settings.text("predictor"),), options["start"] or "",
-        fitting=bool(teachers) or split.kind != "whole",
-    )  # fmt: skip
     catalog = _catalog((*settings.catalog_files, *options["catalog_files"]))
     runs_judged, runs_taught = _runs(judged, catalog, conditions), _runs(teachers, catalog)
+    predictors, start = starting(
+        options["predictors"] or (settings.text("predictor"),), options["start"] or "", runs_judged
+    )
     report_runs((*runs_judged.values(), *runs_taught.values()))
     found = judge(
         runs_judged, predictors, split, runs_taught,

@@ -146,8 +146,10 @@ def _predict_table(
     count = len(answered) - sum(reasons.values())
     if as_json:
         found = _table_json(answered, count, reasons, out)
+        from forerun.predictors.starts import known_by
+
         runs = {} if advisor.flags is None else {"runs": advisor.flags.as_dict()}
-        click.echo(wire.dumps({**found, **runs}))
+        click.echo(wire.dumps({**found, **known_by(advisor.predictor), **runs}))
     elif out is None:
         _echo_csv(answered)
     else:

@@ -104,11 +104,14 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
         from forerun.cli.report import write_report
 
         write_report(html, name, found)
+    from forerun.predictors.starts import known_by, known_words
+
     if as_json:
         data = {"schema": wire.SCHEMA, "kind": "recommendation", "workload": name}
+        data.update(known_by(advisor.predictor))
         click.echo(wire.dumps({**data, **wire.recommendation_to_wire(found)}))
     else:
-        show_recommendation(Screen(settings), name, found)
+        show_recommendation(Screen(settings), name, found, known_words(known_by(advisor.predictor)))
         if html is not None:
             click.echo(f"report written to {html}")
     if found.best is None:
@@ -173,8 +176,10 @@ def _advice(reason: str, objective: Objective) -> str:
     return "relax a limit, allow more devices, or name other clusters"
 
 
-def show_recommendation(screen: Screen, name: str, found: Recommendation) -> None:
-    """Write a recommendation for a person."""
+def show_recommendation(
+    screen: Screen, name: str, found: Recommendation, constants: str = ""
+) -> None:
+    """Write a recommendation for a person; `constants`: which ones the predictor has, in words."""
     if found.best is None:
         screen.title(f"{name}: nothing satisfies the limits")
         if found.near_misses:
@@ -197,7 +202,7 @@ def show_recommendation(screen: Screen, name: str, found: Recommendation) -> Non
         for rival, chance in rivals(found):
             screen.line(f"beats   {rival}: {chance}")
         if best.estimate.forecast is not None:
-            show_source(screen, best.estimate.forecast)
+            show_source(screen, best.estimate.forecast, constants)
         screen.line()
         _table(screen, found, found.front, "the Pareto front")
         shown = {option.job.cluster.name for option in found.front}
