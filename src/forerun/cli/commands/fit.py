@@ -11,12 +11,15 @@ import click
 from forerun import wire
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.kinds import FILE, TABLES, writable
-from forerun.cli.options import json_option, settings_of
+from forerun.cli.learned import show_learned
+from forerun.cli.options import json_option, settings_of, start_of, start_option
+from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
+    from forerun.advisor.findings import Finding
 
 
 @click.command(cls=SeveralFiles)
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 @click.option("--predictor", help="A name from `forerun predictors`.")
 @click.option("--out", type=FILE, required=True, metavar="MODEL.json", help="The file to write.")
 @click.option("--force", is_flag=True, help="Replace the file where there is one.")
+@start_option
+@click.option("--constants", is_flag=True, help="Print every constant, not only the first.")
 @flags_option
 @click.option(
     "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
@@ -34,10 +39,14 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @json_option
 def fit(
-    runs: tuple[Path, ...], out: Path, force: bool, flags_file: Path | None, as_json: bool,
-    **options: Any,
+    runs: tuple[Path, ...], out: Path, force: bool, constants: bool, flags_file: Path | None,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Teach a predictor measured runs, and save it for `--model`.
+
+    Prints what was learned of each constant that the runs tell most of: its value, its 5 to 95 %
+    interval, what was believed before, and how many runs spoke of it, from where. Constants that
+    the runs do not identify stay as they were, and are named.
 
     Runs that look wrong are named with file and line: figures in another unit, faster than physics
     allows, contradictory, or of a job that cannot be read. What is beyond doubt is left out.
@@ -52,29 +61,46 @@ def fit(
             f"writing {out}", "the file is there already", "name another, or give --force"
         )
     from forerun.advisor import Advisor
+    from forerun.advisor.findings import findings
     from forerun.advisor.models import model_text
+    from forerun.predictors.starts import PRIORS, known_by, known_words
     from forerun.tables.files import write_whole
 
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
-    advisor = Advisor(files, settings.text("predictor"))
-    advisor = fitted(advisor, tables, flags_file, aside=as_json)
+    before = Advisor(files, settings.text("predictor"), start=start_of(settings))
+    advisor = fitted(before, tables, flags_file, aside=as_json)
     text = model_text(advisor.predictor)
     write_whole(out, lambda name: _write(name, text))
+    found = findings(advisor.predictor, before.predictor)
     if as_json:
-        click.echo(wire.dumps(_json(advisor, tables, out)))
+        click.echo(wire.dumps(_json(advisor, tables, out, found)))
         return
-    click.echo(f"{advisor.predictor.name} fitted on {len(tables)} table(s), written to {out}")
+    said = known_words(known_by(advisor.predictor))
+    click.echo(
+        f"{advisor.predictor.name} fitted on {len(tables)} table(s), written to {out}"
+        + (f" ({said})" if said else "")
+    )
+    blank = known_by(before.predictor).get("start") == PRIORS
+    show_learned(Screen(settings), found, constants, "prior" if blank else "shipped")
 
 
-def _json(advisor: Advisor, tables: Sequence[Path], out: Path) -> dict[str, Any]:
+def _json(
+    advisor: Advisor, tables: Sequence[Path], out: Path, found: Sequence[Finding]
+) -> dict[str, Any]:
+    from forerun.predictors.starts import known_by
+
     flags = advisor.flags
     return {
         "schema": wire.SCHEMA,
         "kind": "fit",
         "predictor": advisor.predictor.name,
+        **known_by(advisor.predictor),
+        "runs_known_already": advisor.repeated,
         "tables": [str(path) for path in tables],
         "out": str(out),
         "runs": {} if flags is None else flags.as_dict(),
+        "learned": [finding.as_dict() for finding in found],
+        "not_identified": [finding.entry.name for finding in found if not finding.identified],
     }
 
 

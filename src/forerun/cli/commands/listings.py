@@ -122,13 +122,27 @@ def _price(dollars: float | None) -> str:
 
 
 @click.command()
+@_SEARCH
+@click.option(
+    "--constants", is_flag=True,
+    help="Print the constants that come with each predictor, and how they were made; with SEARCH"
+    " only those whose name or source holds that text.",
+)  # fmt: skip
 @json_option
-def predictors(as_json: bool) -> None:
-    """The registered predictors; guests come from the entry point group forerun.predictors."""
+def predictors(search: str | None, constants: bool, as_json: bool) -> None:
+    """The registered predictors; guests come from the entry point group forerun.predictors.
+
+    With --constants, what published runs taught them: from which tables, of what date and commit.
+    """
     from forerun import registry
 
+    if constants:
+        from forerun.cli.learned import show_shipped
+
+        show_shipped(Screen(load_settings()), search, as_json)
+        return
     rows = [(entry.name, entry.help, entry.origin) for entry in registry.entries("predictors")]
-    _show("predictor", ("name", "what it is", "from"), list(rows), None, as_json)
+    _show("predictor", ("name", "what it is", "from"), list(rows), search, as_json)
 
 
 @click.command()

@@ -1,0 +1,130 @@
+"""Learned: constants that runs have taught, as a table for a person."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forerun import wire
+from forerun.cli.screen import Screen
+from forerun.errors import RequestError, UnknownNameError
+
+if TYPE_CHECKING:
+    from forerun.advisor.findings import Finding
+
+_FIRST, _SCALES, _KINDS, _SOURCES = 15, 3, 8, 3
+# Of single workloads and layers: see `predictors.analytic.saving.SCALES`.
+_SINGLE = ("workload_scale", "shape_scale")
+
+
+def show_learned(screen: Screen, found: Sequence[Finding], everything: bool, prior: str) -> None:
+    """Write what was learned, the most telling first, and what stays as it was.
+
+    Args:
+        screen: where to.
+        found: in the order in which they are shown.
+        everything: all constants; else the first of them.
+        prior: the header of what was believed before.
+    """
+    told = [finding for finding in found if finding.identified]
+    shown = told if everything else _first(told)
+    if shown:
+        headers = ("constant", "learned", "5 to 95 %", prior, "runs", "from")
+        screen.table(headers, [_row(finding) for finding in shown])
+    if len(told) > len(shown):
+        screen.line(f"and {len(told) - len(shown):,} more (--constants shows all)")
+    _show_open(screen, found, everything, prior)
+
+
+def _first(told: Sequence[Finding]) -> list[Finding]:
+    """Return what tells most of the physics, and the workloads and layers farthest off it."""
+    single = [finding for finding in told if finding.entry.name.startswith(_SINGLE)]
+    single.sort(key=lambda finding: -abs(math.log(finding.entry.value or 1.0)))
+    general = [finding for finding in told if not finding.entry.name.startswith(_SINGLE)]
+    return general[:_FIRST] + single[:_SCALES]
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    from forerun.predictors.analytic.wording import value_words
+
+    entry = finding.entry
+    value, low, high, prior = (
+        value_words(entry.name, v, entry.prior)
+        for v in (entry.value, entry.low, entry.high, entry.prior)
+    )
+    more = len(entry.sources) - _SOURCES
+    sources = ", ".join(entry.sources[:_SOURCES]) + (f" and {more} more" if more > 0 else "")
+    return (finding.words, value, f"{low} to {high}", prior, f"{entry.runs:,}", sources)
+
+
+def _show_open(screen: Screen, found: Sequence[Finding], everything: bool, prior: str) -> None:
+    """Write in one line which constants the runs do not identify."""
+    from forerun.advisor.findings import open_questions
+
+    pieces = open_questions(found)
+    if not pieces:
+        return
+    shown = pieces if everything else pieces[:_KINDS]
+    more = len(pieces) - len(shown)
+    rest = f"; and {more} more kind{'s' * (more > 1)} (--constants)" if more else ""
+    where = "their priors" if prior == "prior" else "what is shipped"
+    screen.line(f"not identified, so they stay at {where}: {'; '.join(shown)}{rest}")
+
+
+def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
+    """Write the constants that predictors come with, and how they were made.
+
+    Raises:
+        RequestError: none comes with any, or none holds the searched text.
+    """
+    from forerun import registry
+    from forerun.advisor.findings import findings
+    from forerun.predictors.starts import has_shipped
+
+    kinds = [registry.load("predictors", entry.name) for entry in registry.entries("predictors")]
+    kinds = [kind for kind in kinds if has_shipped(kind)]
+    if not kinds:
+        raise RequestError(
+            "forerun predictors --constants", "no predictor comes with constants of its own",
+            "install a release that has them (in a checkout: `make constants`)",
+        )  # fmt: skip
+    every = [(kind, sorted(findings(kind.shipped()), key=lambda f: f.words)) for kind in kinds]
+    kept = [(kind, [f for f in found if _holds(f, search)]) for kind, found in every]
+    if not any(found for _, found in kept):
+        names = [finding.entry.name for _, found in every for finding in found]
+        raise UnknownNameError("constant", str(search), names)
+    if as_json:
+        items = [_json(kind, found) for kind, found in kept]
+        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "constants", "constants": items}))
+        return
+    for kind, found in kept:
+        _show_made(screen, kind.name, _made(kind))
+        show_learned(screen, found, everything=True, prior="prior")
+
+
+def _made(kind: Any) -> Mapping[str, Any]:
+    return dict(kind.shipped_made()) if hasattr(kind, "shipped_made") else {}
+
+
+def _holds(finding: Finding, search: str | None) -> bool:
+    entry = finding.entry
+    text = " ".join((entry.name, finding.words, *entry.sources)).lower()
+    return not search or search.lower() in text
+
+
+def _json(kind: Any, found: Sequence[Finding]) -> dict[str, Any]:
+    learned = [finding.as_dict() for finding in found]
+    return {"predictor": kind.name, "made": _made(kind), "learned": learned}
+
+
+def _show_made(screen: Screen, name: str, made: Mapping[str, Any]) -> None:
+    screen.title(f"constants shipped with {name}")
+    for key, value in made.items():
+        if isinstance(value, Mapping):
+            total = sum(value.values())
+            value = f"{total:,} of {', '.join(f'{k} {n:,}' for k, n in value.items())}"
+        screen.line(f"{key:<8}{value}")
+    screen.line()
