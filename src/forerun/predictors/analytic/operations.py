@@ -139,9 +139,7 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         on_cpu = device.kind == "cpu"
         slower = constants.generation_latency.get(device.generation, 1.0)
         latency.append(slower)
-        launch.append(
-            constants.cpu_launch_seconds if on_cpu else constants.launch_seconds * slower
-        )
+        launch.append(constants.cpu_launch_seconds if on_cpu else constants.launch_seconds * slower)
         host.append(framework.host_seconds * constants.device_host.get(device.id, 1.0))
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
         direct.append(constants.direct_share if on_vectors else 1.0)

@@ -182,7 +182,6 @@ _CLIPS = (
 )
 
 
-
 def _keras(
     name: str, blocks: int, source: str, *aliases: str, guess: str = "", size: int = 224
 ) -> Network:

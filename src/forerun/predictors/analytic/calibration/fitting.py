@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import RequestError
+from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
     moved,
@@ -30,19 +31,14 @@ FloatArray = NDArray[np.float64]
 STEP = 0.02
 MAX_ROUNDS = 10
 MAX_ROWS = 1500
-# n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
-# their clock, host and mistakes are the same.
-SHARED_POWER = 0.5
 # What a run of a workload counts for whose graph is only totals, or a guess: its errors are twice as
 # large as others', and they are not those of the constants.
 LOOSE_WEIGHT = 0.25
 SETTLED = 0.02
 MOST_TRIALS = 6  # of ever more damped steps
 SAME_SLOPES = 0.15  # a shorter step leaves the slopes as they were
-DEGREES = 4.0  # of freedom of the Student-t errors
 SMALLEST_SCALE = 0.03  # no model of this kind comes nearer on jobs that it has not seen
 DRIFT = 0.4
-SETTING_SD = 0.12
 PRIOR_SCALE, PRIOR_COUNT = 0.10, 3.0
 
 
@@ -74,7 +70,13 @@ class Fit:
         return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
 
 
-def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int = MAX_ROWS) -> Fit:
+def fit_runs(
+    constants: Constants,
+    runs: Runs,
+    kept: dict[Any, Any],
+    most: int = MAX_ROWS,
+    manner: Manner = USUAL,
+) -> Fit:
     """Return the fit of the constants to runs with a measured step.
 
     Args:
@@ -82,6 +84,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
         runs: facts, each with a measured step and a job that physics can speak of.
         kept: see `rows.lay_out`.
         most: use no more runs than this, thinned evenly.
+        manner: how the fit is made.
 
     Raises:
         RequestError: there is no such run.
@@ -95,10 +98,11 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     usable = thinned(np.arange(len(runs)), runs.jobs, most)
     jobs = runs.jobs.take(usable)
     target = np.log(runs.step_seconds()[usable])
-    parameters = parameters_for(jobs)
+    parameters = tuple(p for p in parameters_for(jobs) if p.family not in manner.frozen)
     own = owners(parameters, jobs)
     layout, fastest = lay_out(jobs, constants, kept), fastest_rates(jobs)
-    setting = np.unique(settings_of(jobs).astype(str), return_inverse=True)[1]
+    labels = settings_of(jobs).astype(str) if manner.setting_sd > 0 else np.full(len(jobs), "")
+    setting = np.unique(labels, return_inverse=True)[1]
     offsets, p = setting_offsets(setting), len(parameters)
 
     def forecast(theta: FloatArray) -> FloatArray:
@@ -109,12 +113,14 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
         return np.hstack([_jacobian(forecast, parameters, own, theta, now), offsets])
 
-    sd = np.r_[_prior_sd(parameters, constants), np.full(offsets.shape[1], SETTING_SD)]
-    prior = 1.0 / sd**2
-    shared = _shared_weight(jobs)
-    theta, slopes, scale = _gauss_newton(forecast, jacobian, target, shared, setting, prior)
+    own_sd = manner.prior_width * _prior_sd(parameters, constants)
+    prior = 1.0 / np.r_[own_sd, np.full(offsets.shape[1], manner.setting_sd)] ** 2
+    shared = _shared_weight(jobs, manner.shared_power)
+    theta, slopes, scale = _gauss_newton(
+        forecast, jacobian, target, shared, setting, prior, manner.degrees
+    )
     residual = target - forecast(theta)
-    weight = _weights(residual, shared, scale)
+    weight = _weights(residual, shared, scale, manner.degrees)
     covariance = np.asarray(np.linalg.inv((slopes.T * weight) @ slopes + np.diag(prior)))
     # What is left of the way to the optimum, by the slopes: leaving runs out starts from there.
     rest = covariance @ (slopes.T @ (weight * residual) - prior * theta)
@@ -143,12 +149,12 @@ def _prior_sd(parameters: Sequence[Parameter], constants: Constants) -> FloatArr
     return np.asarray(np.minimum(np.hypot(settled, DRIFT * first), first))
 
 
-def _shared_weight(jobs: Jobs) -> FloatArray:
-    """Return each row's weight, (n,), see `SHARED_POWER` and `LOOSE_WEIGHT`."""
+def _shared_weight(jobs: Jobs, power: float) -> FloatArray:
+    """Return each row's weight, (n,), see `manner.SHARED_POWER` and `LOOSE_WEIGHT`."""
     pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
     _, inverse, counts = np.unique(pair, return_inverse=True, return_counts=True)
     trust = np.where(jobs.per_workload("detailed"), 1.0, LOOSE_WEIGHT)
-    return np.asarray(trust * counts[inverse] ** -SHARED_POWER)
+    return np.asarray(trust * counts[inverse] ** -power)
 
 
 def thinned(rows: NDArray[np.int64], jobs: Jobs, most: int = MAX_ROWS) -> NDArray[np.int64]:
@@ -180,6 +186,7 @@ def _gauss_newton(
     shared: FloatArray,
     setting: NDArray[np.int64],
     prior: FloatArray,
+    degrees: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return (theta (p,), slopes (n, p) beside it, residual scales (n,)).
 
@@ -192,17 +199,17 @@ def _gauss_newton(
     far, damping = True, 0.0
     for _ in range(MAX_ROUNDS):
         residual = target - now
-        weight = _weights(residual, shared, scale)
+        weight = _weights(residual, shared, scale, degrees)
         if far:
             slopes = jacobian(theta, now)
         hessian = (slopes.T * weight) @ slopes + np.diag(prior)
         gradient = slopes.T @ (weight * residual) - prior * theta
-        before, here = theta, _cost(residual, shared, prior, theta, scale)
+        before, here = theta, _cost(residual, shared, prior, theta, scale, degrees)
         for _ in range(MOST_TRIALS):
             damped = hessian + damping * np.diag(np.diag(hessian))
             trial = theta + np.clip(np.linalg.solve(damped, gradient), -0.7, 0.7)
             there = forecast(trial)
-            if _cost(target - there, shared, prior, trial, scale) < here:
+            if _cost(target - there, shared, prior, trial, scale, degrees) < here:
                 theta, now, damping = trial, there, damping / 4.0
                 break
             damping = max(4.0 * damping, 0.05)
@@ -214,17 +221,19 @@ def _gauss_newton(
     return theta, slopes, scale
 
 
-def _weights(residual: FloatArray, shared: FloatArray, scale: FloatArray) -> FloatArray:
+def _weights(
+    residual: FloatArray, shared: FloatArray, scale: FloatArray, degrees: float
+) -> FloatArray:
     """Return what each run counts for, (n,): less the farther off it is."""
-    return shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
+    return shared * (degrees + 1) / (degrees + (residual / scale) ** 2) / scale**2
 
 
 def _cost(
     residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray,
-    scale: FloatArray,
+    scale: FloatArray, degrees: float,
 ) -> float:  # fmt: skip
     """Negative log posterior but for a constant."""
-    tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
+    tails = (degrees + 1) / 2 * np.log1p((residual / scale) ** 2 / degrees)
     return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
 
 

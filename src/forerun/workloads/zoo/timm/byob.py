@@ -51,9 +51,7 @@ class Built:
 
 def _rep(depths: tuple[int, ...], scale: tuple[float, ...], group: int = 0) -> Built:
     widths = [int(w * s) for w, s in zip((64, 128, 256, 512), scale, strict=True)]
-    stages = tuple(
-        Stage("rep", d, w, group=group) for d, w in zip(depths, widths, strict=True)
-    )
+    stages = tuple(Stage("rep", d, w, group=group) for d, w in zip(depths, widths, strict=True))
     return Built(stages, "rep", min(64, int(64 * scale[0])))
 
 
@@ -221,9 +219,7 @@ def _edge(shape: Built, units: Units, x: Tensor, name: str, part: Stage, stride:
     return _sum(shape, units, x, y, name, stride)
 
 
-def _inverted(
-    shape: Built, units: Units, x: Tensor, name: str, part: Stage, stride: int
-) -> Tensor:
+def _inverted(shape: Built, units: Units, x: Tensor, name: str, part: Stage, stride: int) -> Tensor:
     """A bottleneck turned outside in, linear at its end (RegNetZ)."""
     inner = rounded(x.shape[0] * part.ratio)
     y = units.unit(x, f"{name}.conv1", inner)
@@ -249,5 +245,10 @@ def _sum(shape: Built, units: Units, x: Tensor, y: Tensor, name: str, stride: in
     return units.active(net.add(f"{name}.sum", x, y), name)
 
 
-_BLOCKS = {"rep": _rep_block, "basic": _basic, "bottle": _bottle, "edge": _edge,
-           "inverted": _inverted}
+_BLOCKS = {
+    "rep": _rep_block,
+    "basic": _basic,
+    "bottle": _bottle,
+    "edge": _edge,
+    "inverted": _inverted,
+}

@@ -9,7 +9,6 @@ from forerun.domain.graph import Block, OpKind
 from forerun.workloads.zoo.net import Net, Tensor
 from forerun.workloads.zoo.timm.layers import (
     Layer,
-    attention,
     before,
     block,
     branch,
@@ -45,7 +44,9 @@ _MIXERS: dict[str, tuple[int, int, int]] = {
 }  # fmt: skip
 # ConvMixer: width, layers, kernel, patch.
 _CONVMIXERS: dict[str, tuple[int, int, int, int]] = {
-    "1536_20": (1536, 20, 9, 7), "768_32": (768, 32, 7, 7), "1024_20_ks9_p14": (1024, 20, 9, 14),
+    "1536_20": (1536, 20, 9, 7),
+    "768_32": (768, 32, 7, 7),
+    "1024_20_ks9_p14": (1024, 20, 9, 14),
 }
 _SEQUENCERS = {"s": (4, 3, 8, 3), "m": (4, 3, 14, 3), "l": (8, 8, 16, 4)}
 

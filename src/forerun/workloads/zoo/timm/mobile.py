@@ -178,9 +178,7 @@ def _depthwise(
     return units.active(y, f"{path}.depth")
 
 
-def _pointwise(
-    units: Units, x: Tensor, path: str, out: int, parts: int, act: bool
-) -> Tensor:
+def _pointwise(units: Units, x: Tensor, path: str, out: int, parts: int, act: bool) -> Tensor:
     """Mix channels, in `parts` separate halves where there are several."""
     if parts == 1:
         return units.unit(x, path, out, act=act)
@@ -216,9 +214,7 @@ def _inverted(
     return _joined(units, x, y, path, spec)
 
 
-def _edge(
-    model: Mobile, units: Units, x: Tensor, path: str, spec: _Spec, stride: int
-) -> Tensor:
+def _edge(model: Mobile, units: Units, x: Tensor, path: str, spec: _Spec, stride: int) -> Tensor:
     start = model.channels(spec.forced) if spec.forced else x.shape[0]
     y = units.unit(x, f"{path}.expand", rounded(start * spec.expand), spec.kernels[0], stride)
     y = _gated(model, units, x, y, path, spec)
@@ -226,9 +222,7 @@ def _edge(
     return _joined(units, x, y, path, spec)
 
 
-def _plain(
-    model: Mobile, units: Units, x: Tensor, path: str, spec: _Spec, stride: int
-) -> Tensor:
+def _plain(model: Mobile, units: Units, x: Tensor, path: str, spec: _Spec, stride: int) -> Tensor:
     y = units.unit(x, path, model.channels(spec.out), spec.kernels[0], stride)
     return units.net.add(f"{path}.sum", x, y) if x.shape == y.shape and spec.kernels[0] > 1 else y
 

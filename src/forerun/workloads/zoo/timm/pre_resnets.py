@@ -82,9 +82,7 @@ def _scaled(units: Units, x: Tensor, name: str) -> Tensor:
     return units.net.pointwise(units.active(x, name), f"{name}.gain")
 
 
-def _nf_block(
-    shape: _Free, units: Units, x: Tensor, name: str, out: int, stride: int
-) -> Tensor:
+def _nf_block(shape: _Free, units: Units, x: Tensor, name: str, out: int, stride: int) -> Tensor:
     net, inner = units.net, rounded(out * shape.ratio)
     groups = inner // shape.group
     y = net.pointwise(_scaled(units, x, f"{name}.act1"), f"{name}.beta")
@@ -130,9 +128,7 @@ def _resnetv2(net: Net, size: int, name: str) -> None:
     classify(net, units.active(units.normal(x, "last"), "last"))
 
 
-def _pre_block(
-    units: Units, x: Tensor, name: str, out: int, stride: int, average: bool
-) -> Tensor:
+def _pre_block(units: Units, x: Tensor, name: str, out: int, stride: int, average: bool) -> Tensor:
     """A bottleneck that normalises and activates before each convolution (He et al. 2016b)."""
     net, inner, shortcut = units.net, out // 4, x
     y = units.active(units.normal(x, f"{name}.1"), f"{name}.1")

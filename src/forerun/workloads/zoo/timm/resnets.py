@@ -119,7 +119,10 @@ def _split(name: str) -> Resnet | None:
         return None
     wide = int(match[1]) > 50
     net = Resnet(
-        _DEPTHS[match[1]], stem=(64, 64, 128) if wide else _DEEP, average=True, radix=2,
+        _DEPTHS[match[1]],
+        stem=(64, 64, 128) if wide else _DEEP,
+        average=True,
+        radix=2,
     )
     if match[3]:
         net = replace(net, radix=int(match[4]), groups=int(match[5]), base=int(match[6]))
@@ -184,9 +187,7 @@ def _blur(net: Net, x: Tensor, name: str) -> Tensor:
     return net.conv(x, name, x.shape[0], 3, 2, groups=x.shape[0], trainable=False)
 
 
-def _block(
-    shape: Resnet, units: Units, x: Tensor, name: str, width: int, stride: int
-) -> Tensor:
+def _block(shape: Resnet, units: Units, x: Tensor, name: str, width: int, stride: int) -> Tensor:
     net, out = units.net, width if shape.basic else 4 * width
     if shape.basic:
         y = _strided(shape, units, x, f"{name}.conv1", width, stride)
@@ -211,9 +212,7 @@ def _middle(shape: Resnet) -> str:
     return "kernels" if shape.kernels else "plain"
 
 
-def _strided(
-    shape: Resnet, units: Units, x: Tensor, name: str, width: int, stride: int
-) -> Tensor:
+def _strided(shape: Resnet, units: Units, x: Tensor, name: str, width: int, stride: int) -> Tensor:
     if shape.kernels:
         return _selective(shape, units, x, name, width, stride)
     if stride == 1 or not shape.anti_alias:
@@ -240,9 +239,7 @@ def _selective(
     return net.add(f"{name}.join", *parts)
 
 
-def _scales(
-    shape: Resnet, units: Units, x: Tensor, name: str, width: int, stride: int
-) -> Tensor:
+def _scales(shape: Resnet, units: Units, x: Tensor, name: str, width: int, stride: int) -> Tensor:
     """Parts of the channels convolved in turn, each with the result of the one before."""
     net, count = units.net, shape.scales
     share = width // count
@@ -260,9 +257,7 @@ def _scales(
     return net.concat(f"{name}.join", [*parts, last])
 
 
-def _radix(
-    shape: Resnet, units: Units, x: Tensor, name: str, width: int, stride: int
-) -> Tensor:
+def _radix(shape: Resnet, units: Units, x: Tensor, name: str, width: int, stride: int) -> Tensor:
     """Splits of a grouped convolution, summed with weights from their common means."""
     net, radix = units.net, shape.radix
     if stride > 1 and shape.groups > 1:  # the variations average before, the others after
@@ -300,9 +295,7 @@ def _gated(shape: Resnet, units: Units, y: Tensor, name: str) -> Tensor:
     return y
 
 
-def _shortcut(
-    shape: Resnet, units: Units, x: Tensor, name: str, out: int, stride: int
-) -> Tensor:
+def _shortcut(shape: Resnet, units: Units, x: Tensor, name: str, out: int, stride: int) -> Tensor:
     if stride == 1 and x.shape[0] == out:
         return x
     if shape.average and stride > 1:
