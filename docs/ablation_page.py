@@ -1,0 +1,141 @@
+"""Prints docs/ablation.md from benchmarks/ablation.yaml and the results that its script kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+TABLES = {
+    "plans": "Transformers with plans",
+    "nets": "Other nets, one device and many",
+}
+UNSURE = "~"
+
+_INTRO = """\
+What each idea of the analytic predictor buys: it is switched off alone, everything else is fitted anew
+to the teachers of each fold, and runs that were left out are forecast: a new model, a new device, more
+devices, or another laboratory. A cell is the error without the idea in percent (mean or median, as the
+column says) and, in brackets, by how much that is more than with all ideas; ~ stands where the difference
+cannot be told from chance (the 90 % interval of it, judged rows drawn again by workload and cluster, holds
+zero). A blank: the idea does nothing there. Ideas stand in the order of what they buy: the mean over the
+splits of the table of log(error without / error with), a blank counting as zero. Switched off one at a
+time, ideas that can stand in for one another each look smaller than they are."""
+
+Found = Mapping[str, Any]
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(c.replace('|', '/') for c in line)} |" for line in lines)
+
+
+def unsure(one: Found) -> bool:
+    """Whether a difference cannot be told from chance."""
+    return bool(one["low"] <= 0.0 <= one["high"])
+
+
+def cell(split: Found, idea: str) -> str:
+    """Return an idea's cell in a split's column."""
+    one = split["ideas"].get(idea)
+    if one is None:
+        return ""
+    mark = UNSURE if unsure(one) else f"{one['figure'] - split['full']:+.1f}"
+    return f"{one['figure']:.1f} ({mark})"
+
+
+def gain(splits: Sequence[Found], idea: str) -> float:
+    """Return what an idea buys over splits: the mean log of the error without over that with it."""
+    logs = [
+        math.log(s["ideas"][idea]["figure"] / s["full"]) if idea in s["ideas"] else 0.0
+        for s in splits
+    ]
+    return sum(logs) / len(logs) if logs else 0.0
+
+
+def section(title: str, splits: Sequence[Found], kept: Found, ideas: Sequence[Found]) -> list[str]:
+    """Return the blocks of one table of splits."""
+    inside = [s for s in splits if s["case"] in kept]
+    found = [kept[s["case"]] for s in inside]
+    if not found:
+        return []
+    touched = [i for i in ideas if any(i["name"] in f["ideas"] for f in found)]
+    touched.sort(key=lambda i: -gain(found, i["name"]))
+    heads = ["idea; what stands in its place", *(f"{s['name']}, {s['figure']} %" for s in inside)]
+    rows = [["**all ideas**", *(f"**{f['full']:.1f}**" for f in found)]]
+    rows += [
+        [f"{i['idea']}; *{i['without']}*", *(cell(f, i["name"]) for f in found)] for i in touched
+    ]
+    return [f"## {title}", table(heads, rows), *verdicts(found, touched)]
+
+
+def verdicts(found: Sequence[Found], ideas: Sequence[Found]) -> list[str]:
+    """Return which ideas no split of a table needs, and which one of them is better without."""
+    idle, harmful = [], []
+    for idea in ideas:
+        ones = [(f, f["ideas"][idea["name"]]) for f in found if idea["name"] in f["ideas"]]
+        sure = [(f, one) for f, one in ones if not unsure(one)]
+        if not any(one["figure"] > f["full"] for f, one in sure):
+            idle.append(idea["idea"])
+        worse = [f["name"] for f, one in sure if one["figure"] < f["full"]]
+        if worse:
+            harmful.append(f"{idea['idea']} ({', '.join(worse)})")
+    blocks = []
+    if idle:
+        blocks.append("No split of this table is surely worse without: " + "; ".join(idle) + ".")
+    if harmful:
+        blocks.append("Surely better without, on the splits named: " + "; ".join(harmful) + ".")
+    return blocks
+
+
+def provenance(splits: Sequence[Found], kept: Found) -> list[str]:
+    """Return how the figures came about."""
+    lines = [
+        [s["case"], f"{f['rows']:,}{' (thinned)' if f['thinned'] else ''}", str(f["folds"]),
+         f"`{f['command']}`", str(f["seed"]), f["commit"], f["date"], f"{f['seconds']:.0f}"]
+        for s in splits if (f := kept.get(s["case"]))
+    ]  # fmt: skip
+    minutes = sum(f["seconds"] for f in kept.values()) / 60
+    return [
+        "## How these figures were made",
+        f"`python benchmarks/ablation.py` measures all of them ({minutes:.0f} minutes) in the folder of"
+        " measured runs and keeps them in `benchmarks/results/ablation.json`; `python"
+        " docs/ablation_page.py` makes this page. The cases are those of `benchmarks/accuracy.yaml`, the"
+        " ideas and their switches those of `benchmarks/ablation.yaml`. Thinned tables and fewer folds are"
+        " why some figures differ from those of docs/accuracy.md.",
+        table(("case", "judged rows", "folds", "command", "seed", "commit", "date", "s"), lines),
+    ]
+
+
+def page(spec: Found, kept: Found) -> str:
+    """Return the page."""
+    splits, ideas = spec["splits"], spec["ideas"]
+    kept = {s["case"]: {**kept[s["case"]], "name": s["name"]} for s in splits if s["case"] in kept}
+    blocks = ["# Ablation: what each idea buys", _INTRO]
+    for key, title in TABLES.items():
+        blocks += section(title, [s for s in splits if s["table"] == key], kept, ideas)
+    blocks += [
+        "## Ideas without a switch",
+        "What they brought when they came in, each measured on the model of its day by the same splits.",
+        table(("idea", "measured"), [(e["idea"], e["measured"]) for e in spec["earlier"]]),
+        "## Tried, and of no help",
+        table(("tried", "measured"), [(t["what"], t["measured"]) for t in spec["tried"]]),
+    ]
+    return "\n\n".join(blocks + provenance(splits, kept)) + "\n"
+
+
+def main() -> None:
+    """Print the page."""
+    spec = yaml.safe_load((BENCHMARKS / "ablation.yaml").read_text(encoding="utf-8"))
+    kept = json.loads((BENCHMARKS / "results" / "ablation.json").read_text(encoding="utf-8"))
+    print(page(spec, kept), end="")
+
+
+if __name__ == "__main__":
+    main()
