@@ -176,7 +176,7 @@ def thinned(rows: NDArray[np.int64], jobs: Jobs, most: int = MAX_ROWS) -> NDArra
     sorted_pair = pair[order]
     starts = np.flatnonzero(np.r_[True, sorted_pair[1:] != sorted_pair[:-1]])
     turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
-    return np.sort(rows[order[np.argsort(turn, kind="stable")[:MAX_ROWS]]])
+    return np.sort(rows[order[np.argsort(turn, kind="stable")[:most]]])
 
 
 def _gauss_newton(

@@ -1,0 +1,84 @@
+"""The manner of a fit: what is frozen stays, one setting is one, and normal errors heed every run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forerun.predictors.analytic import Constants
+from forerun.predictors.analytic.calibration import Manner, fit_runs
+from forerun.predictors.analytic.calibration.fitting import thinned
+from forerun.predictors.analytic.calibration.parameters import moved
+from forerun.tables import Runs
+from forerun.testing.samples import tiny_jobs
+from tests.predictors.analytic.calibration.test_fitting import lived, medians, other_world
+
+
+def test_the_usual_manner_changes_nothing() -> None:
+    """Saying how a fit is usually made is the same as saying nothing."""
+    runs = lived(tiny_jobs(), other_world())
+    said, unsaid = fit_runs(Constants(), runs, {}, manner=Manner()), fit_runs(Constants(), runs, {})
+    assert np.array_equal(said.theta, unsaid.theta)
+
+
+def test_what_is_frozen_is_not_among_the_parameters() -> None:
+    """A frozen family stays at its prior, and others take up what runs say of it."""
+    runs = lived(tiny_jobs(), other_world())
+    families = frozenset({"tensor_efficiency", "workload_scale"})
+    fit = fit_runs(Constants(), runs, {}, manner=Manner(frozen=families))
+    assert not families & {p.family for p in fit.parameters}
+    after = moved(Constants(), fit.parameters, fit.theta)
+    assert after.tensor_efficiency == Constants().tensor_efficiency
+    assert after.workload_scale == {}
+    assert after.device_compute
+
+
+@pytest.mark.parametrize("degrees", [4.0, 1e6])
+def test_heavy_tails_shrug_at_a_wild_run_and_normal_errors_do_not(degrees: float) -> None:
+    """A run that took fifty times as long moves a fit of normal errors alone."""
+    jobs = tiny_jobs()
+    runs = lived(jobs, other_world(), noise=0.02)
+    seconds = runs.step_seconds().copy()
+    seconds[3] *= 50
+    wild = Runs(runs.jobs, runs.table.with_columns(step_time_s=seconds))
+    made = [
+        moved(Constants(), fit.parameters, fit.theta)
+        for fit in (fit_runs(Constants(), r, {}, manner=Manner(degrees=degrees)) for r in (runs, wild))
+    ]  # fmt: skip
+    calm, shaken = (medians(constants, jobs) for constants in made)
+    change = float(np.median(np.abs(shaken / calm - 1)))
+    assert change < 0.05 if degrees == 4.0 else change > 0.05
+
+
+def test_one_setting_has_no_shift() -> None:
+    """Where settings are one there are as many slopes as parameters."""
+    runs = lived(tiny_jobs(), other_world())
+    half = np.where(np.arange(len(runs)) % 2, "here", "there").astype(object)
+    jobs = runs.jobs
+    labels = jobs.labels.with_columns(source=half) if jobs.labels is not None else None
+    two = Runs(replace(jobs, labels=labels), runs.table.with_columns(source=half))
+    apart = fit_runs(Constants(), two, {})
+    one = fit_runs(Constants(), two, {}, manner=Manner(setting_sd=0.0))
+    assert apart.slopes.shape[1] == len(apart.parameters) + 2
+    assert one.slopes.shape[1] == len(one.parameters)
+
+
+def test_wider_priors_hold_less() -> None:
+    """The same runs move constants farther from priors that are ten times as wide."""
+    runs = lived(tiny_jobs(), other_world(), noise=0.02)
+    usual = fit_runs(Constants(), runs, {})
+    wide = fit_runs(Constants(), runs, {}, manner=Manner(prior_width=10.0))
+    assert np.abs(wide.theta).sum() > np.abs(usual.theta).sum()
+
+
+@pytest.mark.parametrize("most", [1, 5, 20])
+def test_thinned_rows_are_no_more_than_asked(most: int) -> None:
+    """Every (workload, cluster) gives rows in turn until there are enough."""
+    jobs = tiny_jobs()
+    rows = thinned(np.arange(len(jobs)), jobs, most)
+    assert len(rows) == min(most, len(jobs))
+    pairs = {(int(jobs.workload_index[r]), int(jobs.cluster_index[r])) for r in rows}
+    every = {(int(w), int(c)) for w, c in zip(jobs.workload_index, jobs.cluster_index, strict=True)}
+    assert len(pairs) == min(most, len(every))
