@@ -16,8 +16,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ from forerun.predictors.analytic.calibration import fit_runs
 from forerun.predictors.analytic.calibration.fitting import thinned
 from forerun.predictors.analytic.calibration.parameters import moved, parameters_for
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.predictor import forecast_layout
+from forerun.predictors.analytic.rows import Layout, lay_out
 from forerun.tables import Runs, read_table
 from forerun.workloads.rows import runs_from_table
 
@@ -67,17 +69,29 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Exam:
-    """A table to be judged: n measured seconds (NaN where none), and what is taught and asked.
+class Lesson:
+    """One fold: all that teach, those of them with a usable step, and the rows asked then.
 
-    lessons: (teachers, positions of the rows that are asked then), one a fold.
-    groups: which workload on which cluster, (n,).
+    asked: their positions among the exam's; layout: these laid out.
     """
 
-    runs: Runs
+    teachers: Runs
+    timed: Runs
+    asked: IntArray
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Exam:
+    """A table to be judged: the measured seconds of the n rows that are asked, (n,), fold by fold.
+
+    groups: which workload on which cluster, (n,). kept: see `rows.lay_out`.
+    """
+
     measured: FloatArray
-    lessons: Sequence[tuple[Runs, IntArray]]
+    lessons: Sequence[Lesson]
     groups: IntArray
+    kept: dict[Any, Any]
 
 
 def spec() -> tuple[list[Split], list[Idea]]:
@@ -104,16 +118,19 @@ def exam_of(split: Split, case: Mapping[str, Any], folder: Path) -> Exam:
     others = {other: table_of(folder, other) for other in case.get("fit", ()) if other != name}
     lessons = Lessons.of(name, runs, slower, others)
     folds = folds_of(parse_split(case.get("split", "whole")), runs.table, SEED, split.folds)
-    taught = []
+    rows = np.intersect1d(_usable(runs), np.concatenate([fold.test for fold in folds]))
+    rows = rows[~slower[rows] & np.isfinite(measured_seconds(runs, "step").seconds[rows])]
+    asked, kept, taught = runs.take(rows), dict[Any, Any](), []
     for fold in folds:
         teachers = lessons.teachers(fold)
         if teachers is None:
             raise ValueError(f"{split.case}: a fold without teachers")
-        taught.append((teachers.take(_usable(teachers)), fold.test))
-    seconds = measured_seconds(runs, "step").seconds
-    pairs = np.stack([runs.jobs.workload_index, runs.jobs.cluster_index], axis=1)
+        now = np.flatnonzero(np.isin(rows, fold.test))
+        layout = lay_out(asked.jobs.take(now), Constants(), kept)
+        taught.append(Lesson(teachers, teachers.take(_usable(teachers)), now, layout))
+    pairs = np.stack([asked.jobs.workload_index, asked.jobs.cluster_index], axis=1)
     groups = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-    return Exam(runs, np.where(slower, np.nan, seconds), taught, groups)
+    return Exam(measured_seconds(asked, "step").seconds, taught, groups, kept)
 
 
 def _usable(runs: Runs) -> IntArray:
@@ -123,39 +140,44 @@ def _usable(runs: Runs) -> IntArray:
 
 
 def forecast(exam: Exam, idea: Idea) -> FloatArray:
-    """Return the median seconds of each asked row, (n,), NaN elsewhere, fitted without an idea."""
-    seconds = np.full(len(exam.runs), np.nan)
+    """Return the median seconds of each asked row, (n,), fitted without an idea."""
+    seconds = np.full(len(exam.measured), np.nan)
     with without_parts(idea.parts):
-        for teachers, asked in exam.lessons:
+        for lesson in exam.lessons:
             constants = idea.priors()
             if not idea.unfitted:
-                fit = fit_runs(constants, teachers, {}, manner=idea.manner())
+                fit = fit_runs(constants, lesson.timed, exam.kept, manner=idea.manner())
                 constants = moved(constants, fit.parameters, fit.theta)
-            seconds[asked] = prior_forecast(exam.runs.take(asked), constants)
+            seconds[lesson.asked] = medians(lesson.layout, constants)
     return seconds
 
 
-def prior_forecast(runs: Runs, constants: Constants) -> FloatArray:
-    """Return the median seconds of runs by constants as they are, (n,)."""
-    return AnalyticPredictor(constants).predict(runs.jobs, detail=False).seconds[:, 1]
+def medians(layout: Layout, constants: Constants) -> FloatArray:
+    """Return the median seconds of jobs by constants as they are, (n,).
+
+    Nothing is remembered: an idea may change what no fit moves.
+    """
+    return forecast_layout(replace(layout, memo={}), constants, detail=False).seconds[:, 1]
 
 
 def touches(exam: Exam, idea: Idea) -> bool:
     """Return whether an idea does anything to what is taught or asked in an exam."""
     if idea.unfitted or set(idea.fit) - {"setting_sd"}:
         return True
-    teachers = [teachers for teachers, _ in exam.lessons]
+    teachers = [lesson.timed for lesson in exam.lessons]
     if "setting_sd" in idea.fit:
         return any(len(set(t.table.texts("source").tolist())) > 1 for t in teachers)
     frozen = idea.manner().frozen
     if any(p.family in frozen for t in teachers for p in parameters_for(t.jobs)):
         return True
     usual, priors = Constants(), idea.priors()
-    for runs in (exam.runs, *teachers):
-        before = prior_forecast(runs, usual)
+    layouts = [lesson.layout for lesson in exam.lessons]
+    layouts += [lay_out(t.jobs, usual, exam.kept) for t in teachers]
+    for layout in layouts:
+        before = medians(layout, usual)
         with without_parts(idea.parts):
-            after = prior_forecast(runs, priors)
-        if not np.allclose(before, after, rtol=1e-6, equal_nan=True):
+            after = medians(layout, priors)
+        if not np.allclose(before, after, rtol=1e-6):
             return True
     return False
 
@@ -178,20 +200,18 @@ def interval(
 def measured_split(split: Split, exam: Exam, ideas: Sequence[Idea]) -> dict[str, Any]:
     """Return the figure of a split with all ideas, and without each that touches it."""
     of, full = FIGURES[split.figure], forecast(exam, FULL)
-    timed = np.flatnonzero(np.isfinite(exam.measured) & np.isfinite(full))
-    truth, groups = exam.measured[timed], exam.groups[timed]
-    before = absolute_percentage_errors(full[timed], truth)
+    before = absolute_percentage_errors(full, exam.measured)
     found = {}
     for idea in ideas:
         if not touches(exam, idea):
             continue
-        after = absolute_percentage_errors(forecast(exam, idea)[timed], truth)
-        low, high = interval(before, after, groups, split.figure)
+        after = absolute_percentage_errors(forecast(exam, idea), exam.measured)
+        low, high = interval(before, after, exam.groups, split.figure)
         value = float(of(after))
         found[idea.name] = {"figure": _short(value), "low": _short(low), "high": _short(high)}
         print(f"{split.case} without {idea.name}: {value:.2f} %", flush=True)
     return {
-        "figure": split.figure, "full": _short(float(of(before))), "rows": len(timed),
+        "figure": split.figure, "full": _short(float(of(before))), "rows": len(before),
         "folds": len(exam.lessons), "thinned": bool(split.rows), "ideas": found,
     }  # fmt: skip
 
@@ -200,34 +220,49 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def main() -> None:
-    """Measure the splits and print each figure."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def record(
+    results: Path, splits: Sequence[Split], measure: Callable[[Split, Exam], dict[str, Any]]
+) -> None:
+    """Measure the splits that the command line names, and keep what came out with its birth.
+
+    Args:
+        results: the file that keeps it, split by split.
+        splits: all of them, in their order.
+        measure: what is measured of a split.
+    """
+    script = Path(sys.argv[0]).name
+    parser = argparse.ArgumentParser(description=f"benchmarks/{script}: see its first lines")
     parser.add_argument("--only", default="", help="cases or beginnings of them, with commas")
     options = parser.parse_args()
     if not os.environ.get("FORERUN_DATA"):
         print("set FORERUN_DATA to a folder with runs/*.csv; nothing was run")
         return
     folder = Path(os.environ["FORERUN_DATA"]).resolve() / "runs"
-    splits, ideas = spec()
     starts = tuple(name for name in options.only.split(",") if name)
     wanted = [s for s in splits if not starts or s.case.startswith(starts)]
     if not wanted:
         sys.exit(f"--only {options.only}: choose from {', '.join(s.case for s in splits)}")
-    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
+    kept = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
     by_name, begun = {case["name"]: case for case in cases()}, time.perf_counter()
     for split in wanted:
         started = time.perf_counter()
-        found = measured_split(split, exam_of(split, by_name[split.case], folder), ideas)
         kept[split.case] = {
-            **found, "seed": SEED, "commit": commit_of_source(),
+            **measure(split, exam_of(split, by_name[split.case], folder)),
+            "seed": SEED, "commit": commit_of_source(),
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "command": f"python benchmarks/ablation.py --only {shlex.quote(split.case)}",
+            "command": f"python benchmarks/{script} --only {shlex.quote(split.case)}",
             "seconds": round(time.perf_counter() - started, 1),
         }  # fmt: skip
         inside = {s.case: kept[s.case] for s in splits if s.case in kept}
-        RESULTS.write_text(json.dumps(inside, indent=1) + "\n", encoding="utf-8")
-    print(f"ablation_splits: {len(wanted)}\nablation_seconds: {time.perf_counter() - begun:.0f}")
+        results.write_text(json.dumps(inside, indent=1) + "\n", encoding="utf-8")
+    name = Path(script).stem
+    print(f"{name}_splits: {len(wanted)}\n{name}_seconds: {time.perf_counter() - begun:.0f}")
+
+
+def main() -> None:
+    """Measure the splits and print each figure."""
+    splits, ideas = spec()
+    record(RESULTS, splits, lambda split, exam: measured_split(split, exam, ideas))
 
 
 if __name__ == "__main__":

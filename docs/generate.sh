@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema,
-# docs/accuracy.md from the results of benchmarks/accuracy.py.
+# docs/accuracy.md, docs/ablation.md and docs/jobs.md from the results that benchmarks/ keeps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,3 +12,9 @@ echo "wrote docs/tables.md"
 # What was measured last by benchmarks/accuracy.py, which takes minutes and needs the measured runs.
 python docs/accuracy_page.py > docs/accuracy.md
 echo "wrote docs/accuracy.md"
+
+# The same of benchmarks/ablation.py and band_ablation.py, and of benchmarks/five_jobs.py.
+python docs/ablation_page.py > docs/ablation.md
+echo "wrote docs/ablation.md"
+python docs/jobs_page.py > docs/jobs.md
+echo "wrote docs/jobs.md"
