@@ -99,7 +99,7 @@ def command(text: str) -> str:
     """Return a command over several lines, one option each."""
     lines: list[str] = []
     for word in shlex.split(text):
-        if lines and not word.startswith("--") and not lines[-1].endswith("\0"):
+        if lines and not word.startswith("--"):
             lines[-1] += f" {word}"
         else:
             lines.append(word)
