@@ -206,7 +206,7 @@ def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = source * 9.0 / (depth * pixels)
     winograd = (depth % 9 == 0) & (ratio > 0.95) & (ratio < 1.2)
-    return (ops.kind == _CONV) & (m > 0) & ~winograd
+    return np.asarray((ops.kind == _CONV) & (m > 0) & ~winograd)
 
 
 def _slots(workload: Workload, ops: OpColumns) -> IntArray:
