@@ -88,6 +88,12 @@ class FlatOps:
     machines: tuple[tuple[Device, Workload], ...]
     machine: IntArray
 
+    def part(self, index: IntArray) -> FlatOps:
+        """Return the operations at the given positions; instances and machines stay."""
+        kept = ("launched", "machines", "machine")
+        columns = {name: v if name in kept else v[index] for name, v in vars(self).items()}
+        return FlatOps(**columns)
+
 
 def distinct_ops(workload: Workload) -> OpColumns:
     """Return the forward and backward operations with equal ones counted in `repeat`."""

@@ -178,9 +178,75 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
     return result
 
 
+# Scalars that `operation_seconds` reads.
+_SCALARS = (
+    "expert_imbalance", "wave_flops_per_element", "tile", "group_width_power", "pointwise_flops",
+    "channels_last_grouped", "roofline_power", "channels_last_share", "lora_gradient_share",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Operations priced with some constants, beside which others that differ little are priced.
+
+    seconds: of each operation with its repeats, (E,); sums: the same by instance and slot.
+    """
+
+    rates: Rates
+    scalars: tuple[float, ...]
+    seconds: FloatArray
+    sums: FloatArray
+
+
+def anchored(flat: FlatOps, constants: Constants) -> Anchor:
+    """Return the flat operations priced with constants."""
+    rates = rates_of(flat, constants)
+    seconds = operation_seconds(flat, rates, constants) * flat.repeat
+    sums = np.bincount(flat.slot, seconds, flat.launched.size)
+    return Anchor(rates, _scalars(constants), seconds, np.asarray(sums, dtype=np.float64))
+
+
+def _scalars(constants: Constants) -> tuple[float, ...]:
+    return tuple(float(getattr(constants, name)) for name in _SCALARS)
+
+
+def slot_sums(
+    flat: FlatOps, rates: Rates, constants: Constants, anchor: Anchor | None
+) -> FloatArray:
+    """Return device seconds by instance and slot, (I, slots).
+
+    With an anchor only the operations whose rates differ from its own are priced again.
+    """
+    shape = flat.launched.shape
+    if anchor is None or not _alike(anchor, rates, _scalars(constants)):
+        seconds = operation_seconds(flat, rates, constants) * flat.repeat
+        whole = np.bincount(flat.slot, seconds, flat.launched.size)
+        return np.asarray(whole.reshape(shape), dtype=np.float64)
+    pairs = (
+        (getattr(rates, n), getattr(anchor.rates, n)) for n in ("flops", "bandwidth", "fusion")
+    )
+    differs = np.logical_or.reduce([now != then for now, then in pairs]).ravel()
+    if not differs.any():
+        return anchor.sums.reshape(shape)
+    index = np.flatnonzero(differs[flat.rate])
+    part = flat.part(index)
+    gained = operation_seconds(part, rates, constants) * part.repeat - anchor.seconds[index]
+    sums = anchor.sums + np.bincount(part.slot, gained, flat.launched.size)
+    return np.asarray(sums.reshape(shape))
+
+
+def _alike(anchor: Anchor, rates: Rates, scalars: tuple[float, ...]) -> bool:
+    """Whether what every operation of a machine reads is the anchor's."""
+    return scalars == anchor.scalars and all(
+        np.array_equal(getattr(rates, n), getattr(anchor.rates, n))
+        for n in ("latency", "launch", "direct")
+    )
+
+
 def instance_costs(
-    flat: FlatOps, keys: Keys, scale: FloatArray, comm: LayerComm, constants: Constants
-) -> dict[str, FloatArray]:
+    flat: FlatOps, keys: Keys, scale: FloatArray, comm: LayerComm, constants: Constants,
+    anchor: Anchor | None = None,
+) -> dict[str, FloatArray]:  # fmt: skip
     """Return what one micro-batch costs on one device, for I instances: columns of shape (I,).
 
     Seconds are summed over all repeated layers (a stage takes its share of them): device work,
@@ -188,11 +254,11 @@ def instance_costs(
     (`host_forward`, `host_backward`: all that the host needs for its launches).
     `ends` are the entry and exit blocks together, `end` the larger of the two.
 
-    scale: the workloads' own device time over what their operations say, (I,).
+    scale: the workloads' own device time over what their operations say, (I,). anchor: see
+    `Anchor`.
     """
     rates = rates_of(flat, constants)
-    seconds = operation_seconds(flat, rates, constants) * flat.repeat
-    sums = np.bincount(flat.slot, seconds, len(keys) * len(SLOTS)).reshape(len(keys), len(SLOTS))
+    sums = slot_sums(flat, rates, constants, anchor)
     time = {name: sums[:, i] * scale for name, i in _SLOT.items()}
     host = flat.launched * rates.host[flat.machine][:, None]
     together = 1.0 + constants.tensor_jitter * (keys.tp - 1.0)

@@ -35,7 +35,7 @@ from forerun.predictors.analytic.inside_layers import Traffic, layer_comm, traff
 from forerun.predictors.analytic.keys import Keys
 from forerun.predictors.analytic.layer_shapes import cut_shape, layer_shape
 from forerun.predictors.analytic.links import Links, links_of
-from forerun.predictors.analytic.operations import instance_costs
+from forerun.predictors.analytic.operations import anchored, instance_costs
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
@@ -105,12 +105,18 @@ class Layout:
     transformer: NDArray[np.bool_]
     memo: dict[str, Any] = field(default_factory=dict)
 
+    def anchor(self, constants: Constants) -> None:
+        """Price the operations, so that `rows` of constants nearby need only price what differs."""
+        self.memo["anchor"] = anchored(self.flat, constants)
+
     def rows(self, constants: Constants) -> Rows:
         """Return the rows priced with constants."""
         comm = layer_comm(self.traffic, self.keys, self.links.effective(constants), constants)
         own = constants.workload_scale
         scale = np.array([own.get(name, 1.0) for name in self.scaled]) if own else 1.0
-        costs = instance_costs(self.flat, self.keys, np.asarray(scale), comm, constants)
+        costs = instance_costs(
+            self.flat, self.keys, np.asarray(scale), comm, constants, self.memo.get("anchor")
+        )
         shaped = self._shape_scale(constants.shape_scale)
         if shaped is not None:
             layers = {name: v * shaped for name, v in costs.items() if name.startswith("layer_")}

@@ -111,6 +111,7 @@ def fit_runs(
         return np.asarray(np.log(middle) + offsets @ theta[p:])
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
+        layout.anchor(moved(constants, parameters, theta[:p]))
         return np.hstack([_jacobian(forecast, parameters, own, theta, now), offsets])
 
     own_sd = manner.prior_width * _prior_sd(parameters, constants)

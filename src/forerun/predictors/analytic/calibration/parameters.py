@@ -201,38 +201,45 @@ def _units(jobs: Jobs) -> tuple[str, ...]:
 
 
 def _scalars(jobs: Jobs) -> list[str]:
-    plans = jobs.plans
+    """Return the constants without a key that the jobs' forecasts read."""
     names = ["launch_seconds", "tile", "wave_flops_per_element", "layer_power", "roofline_power"]
-    precisions = {w.precision for w in jobs.workloads}
-    if "fp64" in precisions:
-        names += ["double_share", "pointwise_flops"]
-    if {"vector", "narrow"} & set(_units(jobs)):
-        names.append("direct_share")
-    if "narrow" in _units(jobs):
-        names.append("narrow_bandwidth_share")
-    if any((w.graph.columns.kind == _GROUPED).any() for w in jobs.workloads):
-        names.append("group_width_power")
-    if (plans.memory_format > 0).any():
-        names += ["channels_last_share", "channels_last_grouped"]
-    if (plans.dp > 1).any():
-        names.append("overlap_power")
-    if ((plans.dp > 1) & (plans.zero_stage > 0) & (plans.zero_stage < 3)).any():
-        names.append("gather_exposed")
-    if (plans.tp > 1).any():
-        names.append("tensor_jitter")
-    if (plans.pp > 1).any():
-        names.append("point_to_point_exposed")
-    if ((plans.sequence_parallel > 0) & (plans.tp > 8)).any():
-        names.append("tensor_hop_seconds")
-    if (plans.ep > 1).any():
-        names += ["expert_exposed", "expert_imbalance"]
-    if any(c.nodes > 1 for c in jobs.clusters):
-        names.append("straggler_share")
-    if (plans.sync == 3).any():
-        names += ["dataparallel_contention", "replicate_share"]
-    if ((plans.sync == 1) | (plans.sync == 2)).any():
-        names.append("server_power")
-    return names
+    read = {**_read_by_plans(jobs), **_read_by_operations(jobs)}
+    return names + [name for name, used in read.items() if used]
+
+
+def _read_by_operations(jobs: Jobs) -> dict[str, bool]:
+    units = set(_units(jobs))
+    wide = any(w.precision == "fp64" for w in jobs.workloads)
+    nhwc = bool((jobs.plans.memory_format > 0).any())
+    grouped = any(bool((w.graph.columns.kind == _GROUPED).any()) for w in jobs.workloads)
+    return {
+        "double_share": wide,
+        "pointwise_flops": wide,
+        "direct_share": bool({"vector", "narrow"} & units),
+        "narrow_bandwidth_share": "narrow" in units,
+        "group_width_power": grouped,
+        "channels_last_share": nhwc,
+        "channels_last_grouped": nhwc,
+    }
+
+
+def _read_by_plans(jobs: Jobs) -> dict[str, bool]:
+    plans = jobs.plans
+    replicas, stage = plans.dp > 1, plans.zero_stage
+    experts, one_process = bool((plans.ep > 1).any()), bool((plans.sync == 3).any())
+    return {
+        "overlap_power": bool(replicas.any()),
+        "gather_exposed": bool((replicas & (stage > 0) & (stage < 3)).any()),
+        "tensor_jitter": bool((plans.tp > 1).any()),
+        "point_to_point_exposed": bool((plans.pp > 1).any()),
+        "tensor_hop_seconds": bool(((plans.sequence_parallel > 0) & (plans.tp > 8)).any()),
+        "expert_exposed": experts,
+        "expert_imbalance": experts,
+        "straggler_share": any(c.nodes > 1 for c in jobs.clusters),
+        "dataparallel_contention": one_process,
+        "replicate_share": one_process,
+        "server_power": bool(((plans.sync == 1) | (plans.sync == 2)).any()),
+    }
 
 
 def _kinds(family: str, kinds: Iterable[int]) -> list[Parameter]:

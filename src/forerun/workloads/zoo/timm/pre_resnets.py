@@ -207,7 +207,7 @@ def _reg(
     units: Units, x: Tensor, name: str, width: int, stride: int, group: int, ratio: float
 ) -> Tensor:
     net, linear = units.net, ratio > 1
-    inner = int(round(width * ratio))
+    inner = round(width * ratio)
     inner = max(group, round(inner / group) * group) if linear else inner
     y = units.unit(x, f"{name}.a", inner)
     y = units.unit(y, f"{name}.b", inner, 3, stride, inner // group)
