@@ -51,7 +51,7 @@ TENSOR_EFFICIENCY: Mapping[str, float] = {
 }  # fmt: skip
 # The same on a vector unit (fp32, fp64): Winograd lets a 3x3 convolution pass its nominal peak.
 VECTOR_EFFICIENCY: Mapping[str, float] = {
-    OpKind.MATMUL: 0.80, OpKind.CONV: 1.30, OpKind.CONV_1X1: 0.50, OpKind.CONV_GROUPED: 0.44,
+    OpKind.MATMUL: 0.80, OpKind.CONV: 1.50, OpKind.CONV_1X1: 0.65, OpKind.CONV_GROUPED: 0.40,
     OpKind.CONV_DEPTHWISE: 0.25, OpKind.ATTENTION: 0.60, OpKind.RECURRENT: 0.50,
 }  # fmt: skip
 # The same in fp64, of the fp64 rate: no Winograd, and scalar work in its shadow.
@@ -66,8 +66,8 @@ NARROW_EFFICIENCY: Mapping[str, float] = {
 }  # fmt: skip
 # Share of the memory bandwidth that a class reaches when bytes bind it.
 BANDWIDTH_EFFICIENCY: Mapping[str, float] = {
-    OpKind.MATMUL: 0.75, OpKind.CONV: 0.77, OpKind.CONV_1X1: 0.75, OpKind.CONV_GROUPED: 0.23,
-    OpKind.CONV_DEPTHWISE: 0.15, OpKind.ATTENTION: 0.70, OpKind.RECURRENT: 0.60,
+    OpKind.MATMUL: 0.75, OpKind.CONV: 0.50, OpKind.CONV_1X1: 0.70, OpKind.CONV_GROUPED: 0.20,
+    OpKind.CONV_DEPTHWISE: 0.20, OpKind.ATTENTION: 0.70, OpKind.RECURRENT: 0.60,
     OpKind.NORM: 0.60, OpKind.BATCH_NORM: 0.52, OpKind.ELEMENTWISE: 0.72, OpKind.SOFTMAX: 0.65,
     OpKind.POOL: 0.80, OpKind.REDUCE: 0.60, OpKind.EMBEDDING: 0.40, OpKind.COPY: 0.70,
     OpKind.OPTIMIZER: 0.75, OpKind.UNKNOWN: 0.40,
@@ -204,7 +204,7 @@ class Constants:
     pointwise_flops: float = 9.0
     double_share: float = 0.08
     narrow_bandwidth_share: float = 0.45
-    direct_share: float = 0.6
+    direct_share: float = 0.4
     group_width_power: float = 0.5
     channels_last_share: float = 0.75
     channels_last_grouped: float = 0.6

@@ -139,7 +139,8 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         on_cpu = device.kind == "cpu"
         slower = constants.generation_latency.get(device.generation, 1.0)
         latency.append(slower)
-        launch.append(constants.cpu_launch_seconds if on_cpu else constants.launch_seconds * slower)
+        gap = (constants.launch_seconds + framework.gap_seconds) * slower
+        launch.append(constants.cpu_launch_seconds if on_cpu else gap)
         host.append(framework.host_seconds * constants.device_host.get(device.id, 1.0))
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
         direct.append(constants.direct_share if on_vectors else 1.0)

@@ -19,6 +19,7 @@ from forerun.domain.plan import RECOMPUTE
 from forerun.predictors.analytic.constants import (
     FRAMEWORK_KINDS,
     FRAMEWORKS,
+    GENERATION_LATENCY,
     Constants,
     Framework,
     framework_key,
@@ -41,7 +42,7 @@ PRIOR_SD = {
     "device_compute": 0.15, "device_bandwidth": 0.15, "device_host": 0.40,
     "workload_scale": 0.12, "shape_scale": 0.10,
     "framework.compute": 0.15, "framework.bandwidth": 0.25, "framework.host_seconds": 0.60,
-    "framework.step_seconds": 0.60, "framework.recompute": 0.15, "framework.shard_power": 0.15,
+    "framework.gap_seconds": 0.50, "framework.step_seconds": 0.60, "framework.recompute": 0.15, "framework.shard_power": 0.15,
     "kind.compute": 0.10, "kind.bandwidth": 0.15, "kind.host_seconds": 0.40,
     "link_latency": 0.20, "attention_factor": 0.25, "tensor_jitter": 0.60,
     "launch_seconds": 0.40, "tile": 0.50, "wave_flops_per_element": 0.40, "layer_power": 0.30,
@@ -69,7 +70,7 @@ BOUNDS = {
     "framework.recompute": (0.3, 1.5), "framework.bare_gradients": (0.0, 1.0),
 }  # fmt: skip
 # What only some frameworks do: moved where their profile has it.
-OWN_WAYS = ("loss_traffic", "accumulate_bytes", "pass_seconds", "tensor_pipeline_seconds")
+OWN_WAYS = ("gap_seconds", "loss_traffic", "accumulate_bytes", "pass_seconds", "tensor_pipeline_seconds")
 _MAPPINGS = (
     "tensor_efficiency", "vector_efficiency", "double_efficiency", "narrow_efficiency",
     "bandwidth_efficiency", "generation_factor", "generation_latency",
@@ -122,7 +123,8 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
             f"{unit}_efficiency", (k for k in kinds if IS_MATRIX[k]))),
         *_kinds("bandwidth_efficiency", kinds),
         *_keys("generation_factor", {c.device.generation.lower() for c in clusters}),
-        *_keys("generation_latency", {c.device.generation.lower() for c in clusters}),
+        *_keys("generation_latency", {c.device.generation.lower() for c in clusters}
+               & set(GENERATION_LATENCY)),
         *_keys("precision_factor", set(precisions) & {"fp8", "fp4", "tf32"}),
         *_keys("device_compute", {c.device.id for c in clusters}),
         *_keys("device_bandwidth", {c.device.id for c in clusters}),
