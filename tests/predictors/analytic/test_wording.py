@@ -48,6 +48,7 @@ def test_a_constant_reads_as_a_sentence(name: str, value: float, said: str) -> N
 
 
 def test_what_moves_a_kind_of_frameworks_is_told_over_its_prior() -> None:
-    said = value_words("kind.host_seconds[eager]", 1.65e-5, FRAMEWORKS["pytorch"].host_seconds)
+    prior = FRAMEWORKS["pytorch"].host_seconds
+    said = value_words("kind.host_seconds[eager]", 1.1 * prior, prior)
     assert said == "1.1x"
     assert constant_words("kind.host_seconds[eager]").endswith("frameworks that run eagerly")
