@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import yaml
 from accuracy import cases, commit_of_source
-from ideas import FULL, Idea, without_parts
+from ideas import FULL, Idea, switched_off
 from numpy.typing import NDArray
 
 from forerun.catalog import load_catalog
@@ -142,7 +142,7 @@ def _usable(runs: Runs) -> IntArray:
 def forecast(exam: Exam, idea: Idea) -> FloatArray:
     """Return the median seconds of each asked row, (n,), fitted without an idea."""
     seconds = np.full(len(exam.measured), np.nan)
-    with without_parts(idea.parts):
+    with switched_off(idea):
         for lesson in exam.lessons:
             constants = idea.priors()
             if not idea.unfitted:
@@ -175,7 +175,7 @@ def touches(exam: Exam, idea: Idea) -> bool:
     layouts += [lay_out(t.jobs, usual, exam.kept) for t in teachers]
     for layout in layouts:
         before = medians(layout, usual)
-        with without_parts(idea.parts):
+        with switched_off(idea):
             after = medians(layout, priors)
         if not np.allclose(before, after, rtol=1e-6):
             return True

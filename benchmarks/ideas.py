@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.predictors.analytic import step
-from forerun.predictors.analytic.calibration import Manner
+from forerun.domain.hardware import Device
+from forerun.domain.workload import Workload
+from forerun.predictors.analytic import operations, step
+from forerun.predictors.analytic.calibration import Manner, parameters
 from forerun.predictors.analytic.calibration.parameters import PRIOR_SD
 from forerun.predictors.analytic.constants import Constants
 
@@ -30,6 +32,7 @@ class Idea:
     frameworks: Mapping[str, float] = field(default_factory=dict)
     frozen: Sequence[str] = ()
     parts: Sequence[str] = ()
+    law: str = ""
     fit: Mapping[str, float] = field(default_factory=dict)
     profiles: bool = False
     unfitted: bool = False
@@ -45,6 +48,11 @@ class Idea:
             profiles = dict.fromkeys(profiles, profiles[""])
         profiles = {key: replace(p, **self.frameworks) for key, p in profiles.items()}
         return replace(usual, frameworks=profiles, **changes)
+
+    @property
+    def in_code(self) -> bool:
+        """Whether formulas are replaced, beside constants."""
+        return bool(self.parts or self.law)
 
     def manner(self) -> Manner:
         """Return how the rest is fitted. Raises ValueError for a family that there is not."""
@@ -70,20 +78,43 @@ def _changed(usual: Any, value: Any) -> Any:
     return {**{key: old if rest is None else rest for key, old in usual.items()}, **given}
 
 
+def _vector_or_tensor(device: Device, workload: Workload) -> str:
+    """Return one unit for all that has no matrix unit."""
+    return "tensor" if device.has_matrix_unit(device.computed_as(workload.precision)) else "vector"
+
+
+# Formulas in place of those of the predictor: (module, name, what stands there without the idea).
+LAWS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
+    "": (),
+    "one vector unit": (
+        (operations, "unit_of", _vector_or_tensor), (parameters, "unit_of", _vector_or_tensor),
+    ),
+    "devices of one process as those of many": ((step, "_ONE_PROCESS", -1),),
+}  # fmt: skip
+
+
 @contextmanager
-def without_parts(names: Sequence[str]) -> Iterator[None]:
-    """Leave parts out of every step that is computed meanwhile."""
+def switched_off(idea: Idea) -> Iterator[None]:
+    """Leave an idea's parts out of every step that is computed meanwhile, and replace its law.
+
+    Raises:
+        ValueError: it names a part or a law that there is not.
+    """
+    unknown = {*idea.parts, idea.law} - {*step.PARTS, *LAWS}
+    if unknown:
+        raise ValueError(f"{idea.name}: no part or law is {', '.join(sorted(unknown))}")
     usual = step.step_parts
 
     def rest(rows: Any, constants: Constants) -> dict[str, NDArray[np.float64]]:
         parts = usual(rows, constants)
-        return {n: np.zeros_like(v) if n in names else v for n, v in parts.items()}
+        return {n: np.zeros_like(v) if n in idea.parts else v for n, v in parts.items()}
 
-    unknown = set(names) - set(step.PARTS)
-    if unknown:
-        raise ValueError(f"no parts of a step: {', '.join(sorted(unknown))}")
-    step.step_parts = rest
+    changes = [(step, "step_parts", rest if idea.parts else usual), *LAWS[idea.law]]
+    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
     try:
+        for place, name, value in changes:
+            setattr(place, name, value)
         yield
     finally:
-        step.step_parts = usual
+        for place, name, value in before:
+            setattr(place, name, value)

@@ -17,7 +17,7 @@ import yaml
 
 from forerun.catalog import load_catalog
 from forerun.evaluate import evaluate
-from forerun.predictors.analytic import AnalyticPredictor, Constants, step
+from forerun.predictors.analytic import AnalyticPredictor, Constants, operations, step
 from forerun.predictors.analytic.calibration import Manner
 from forerun.tables import read_table
 from forerun.workloads.rows import runs_from_table
@@ -42,7 +42,7 @@ def script(path: str) -> ModuleType:
 
 
 BENCH, BANDS = script("benchmarks/ablation.py"), script("benchmarks/band_ablation.py")
-PAGE = script("docs/ablation_page.py")
+PAGE, IDEAS_CODE = script("docs/ablation_page.py"), sys.modules["ideas"]
 SPEC: dict[str, Any] = yaml.safe_load((ROOT / "benchmarks/ablation.yaml").read_text())
 SPLITS, IDEAS = BENCH.spec()
 BAND_SPLITS, PARTS = BANDS.spec()
@@ -81,9 +81,9 @@ def test_an_idea_says_what_it_is_and_switching_it_off_changes_something(idea: An
     assert idea.idea
     assert idea.without
     changed = idea.priors() != Constants() or idea.manner() != Manner()
-    assert changed or idea.parts or idea.unfitted
-    with BENCH.without_parts(idea.parts):
-        pass  # parts that a step does not have are refused
+    assert changed or idea.in_code or idea.unfitted
+    with BENCH.switched_off(idea):
+        pass  # parts that a step does not have, and unknown laws, are refused
     assert any(idea.name in found["ideas"] for found in KEPT.values()), "no split is touched by it"
 
 
@@ -110,13 +110,25 @@ def test_a_star_freezes_every_family_of_its_beginning() -> None:
     assert all(name.startswith("framework.") for name in frozen)
 
 
-def test_parts_come_back_after_an_error() -> None:
-    usual = step.step_parts
-    with pytest.raises(KeyError), BENCH.without_parts(["imbalance"]):
-        raise KeyError
-    assert step.step_parts is usual
-    with pytest.raises(ValueError, match="nonsense"), BENCH.without_parts(["nonsense"]):
+@pytest.mark.parametrize("wrong", [{"parts": ["nonsense"]}, {"law": "nonsense"}])
+def test_a_part_or_law_that_is_not_there_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="nonsense"), BENCH.switched_off(BENCH.Idea("x", **wrong)):
         pass
+
+
+def _fail_inside(idea: Any) -> None:
+    usual = step.step_parts
+    with BENCH.switched_off(idea):
+        assert step.step_parts is not usual
+        raise KeyError(idea.name)
+
+
+def test_formulas_come_back_after_an_error() -> None:
+    usual = (step.step_parts, step._ONE_PROCESS, operations.unit_of)
+    for law in IDEAS_CODE.LAWS:
+        with pytest.raises(KeyError):
+            _fail_inside(BENCH.Idea("x", parts=["imbalance"], law=law))
+    assert usual == (step.step_parts, step._ONE_PROCESS, operations.unit_of)
 
 
 def toy_table(folder: Path) -> None:
