@@ -100,7 +100,7 @@ def _short(value: Any, reasons: bool) -> Any:
 
 
 def commit_of_source() -> str:
-    """Return the source's short commit, with a mark where files of it are not committed."""
+    """Return the last commit of the source, short, with a mark where files of it are not committed."""
 
     def git(*words: str) -> str:
         done = subprocess.run(
@@ -109,7 +109,7 @@ def commit_of_source() -> str:
         return done.stdout.strip()
 
     changed = git("status", "--porcelain", "--", *SIGNED_OFF)
-    return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
+    return git("log", "-1", "--format=%h", "--", *SIGNED_OFF) + ("+changes" if changed else "")
 
 
 def hardware() -> str:
