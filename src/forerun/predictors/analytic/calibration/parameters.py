@@ -70,7 +70,13 @@ BOUNDS = {
     "framework.recompute": (0.3, 1.5), "framework.bare_gradients": (0.0, 1.0),
 }  # fmt: skip
 # What only some frameworks do: moved where their profile has it.
-OWN_WAYS = ("gap_seconds", "loss_traffic", "accumulate_bytes", "pass_seconds", "tensor_pipeline_seconds")
+OWN_WAYS = (
+    "gap_seconds",
+    "loss_traffic",
+    "accumulate_bytes",
+    "pass_seconds",
+    "tensor_pipeline_seconds",
+)
 _MAPPINGS = (
     "tensor_efficiency", "vector_efficiency", "double_efficiency", "narrow_efficiency",
     "bandwidth_efficiency", "generation_factor", "generation_latency",
