@@ -116,6 +116,31 @@ def test_sound_figures_are_left_alone(seed: int, column: str, noise: float) -> N
 
 
 @settings(max_examples=20)
+@given(seed=SEEDS, column=st.sampled_from(["step_time_s", "samples_per_s", "tokens_per_s"]),
+       inside=st.floats(0.3, 3.0))  # fmt: skip
+def test_what_physics_has_wrong_of_a_link_is_no_error_of_units(
+    seed: int, column: str, inside: float
+) -> None:
+    runs, forecasts, _ = measured(column, seed)
+    bend = np.where(devices_of(runs) > 1, inside, 1.0)
+    bent = replace(forecasts, seconds=forecasts.seconds * bend[:, None])
+    assert suspects(runs, bent).of(Kind.UNIT).sum() <= 0.01 * len(runs)
+
+
+def test_a_row_within_a_band_wider_than_its_siblings_is_let_be() -> None:
+    """One device's rate of eight is found; but not where the forecast itself allows as much."""
+    runs, forecasts, _ = measured("samples_per_s", 4)
+    row = int(np.flatnonzero(devices_of(runs) == 8)[20])
+    values = runs.table.numbers("samples_per_s").copy()
+    values[row] /= 8.0
+    spoilt_runs = with_column(runs, "samples_per_s", values)
+    assert suspects(spoilt_runs, forecasts).row.tolist() == [row]
+    unsure = forecasts.seconds.copy()
+    unsure[row, 2] *= 20.0
+    assert len(suspects(spoilt_runs, replace(forecasts, seconds=unsure))) == 0
+
+
+@settings(max_examples=20)
 @given(seed=SEEDS)
 def test_a_slow_tail_is_no_error_of_units(seed: int) -> None:
     """Rows that are 2 to 40 times slow for reasons of their own, as on a network in trouble."""

@@ -24,7 +24,7 @@ from forerun.tables.suspects.repeats import (
     repeat_flags,
 )
 from forerun.tables.suspects.row_problems import problem_flags
-from forerun.tables.suspects.siblings import Kin, kin_of
+from forerun.tables.suspects.siblings import Kin, kin_of, own_doubt
 from forerun.tables.suspects.units import judged
 from forerun.tables.suspects.wholes import WHOLE_SHARE
 
@@ -48,16 +48,19 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     readings = step_readings(runs, sizes)
     times = [r for r in readings if r.column in _TIMES]
     kin, wholes = kin_of(runs), list[str]()
+    bands, no_band = _bands(forecasts), np.zeros((2, len(runs)))
     raised = list(problem_flags(runs, forecasts))
     found = _by_pairs(times, expected)
     wrong = _rows(found, len(runs))
     for reading in readings:
-        ask = _Ask(reading, times, expected, floor, kin, wrong)
+        ask = _Ask(reading, times, expected, bands, floor, kin, wrong)
         found += _by_units(runs, ask, wholes)
     memory = memory_reading(runs)
     if memory is not None:
         unbound = np.full(len(runs), -np.inf)
-        found += _by_units(runs, _Ask(memory, (), peak, unbound, kin, wrong & False), wholes)
+        found += _by_units(
+            runs, _Ask(memory, (), peak, no_band, unbound, kin, wrong & False), wholes
+        )
     raised += found
     raised += disagreement_flags(times, _rows(found, len(runs)))
     places = runs.table.places()
@@ -84,6 +87,14 @@ def cleaned(runs: Runs, flags: Flags) -> Runs:
         if column in table and rows.any():
             changed[column] = np.where(rows, np.nan, table.numbers(column))
     return Runs(runs.jobs, table.with_columns(**changed)) if changed else runs
+
+
+def _bands(forecasts: Forecasts) -> FloatArray:
+    """Return the logs by which the forecasts' p05 and p95 lie off their medians, (2, n)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, middle, high = np.log(forecasts.seconds.T)
+        bands = np.stack([middle - low, high - middle])
+    return np.where(np.isfinite(bands), bands, 0.0)
 
 
 def _rows(raised: Sequence[Raised], n: int) -> BoolArray:
@@ -126,11 +137,12 @@ def _by_pairs(times: Sequence[Reading], expected: FloatArray) -> list[Raised]:
 
 @dataclass(frozen=True)
 class _Ask:
-    """A reading with what it is judged by, columns (n,)."""
+    """A reading with what it is judged by, columns (n,); bands (2, n), logs below and above."""
 
     reading: Reading
     times: Sequence[Reading]
     expected: FloatArray
+    bands: FloatArray
     floor: FloatArray
     kin: Kin
     left: BoolArray
@@ -147,7 +159,9 @@ def _by_units(runs: Runs, ask: _Ask, wholes: list[str]) -> list[Raised]:
     # A mended value may not lie below the floor either.
     with np.errstate(invalid="ignore"):
         factors[reading.log_implied[rows] - factors < ask.floor[rows] - np.log(1.25)] = np.nan
-    verdicts = judged(ratio[rows], factors, reading, ask.kin.take(rows), _ties(ask)[rows])
+    kin = ask.kin.take(rows)
+    doubt = own_doubt(ratio[rows], ask.bands[:, rows], kin)
+    verdicts = judged(ratio[rows], factors, reading, kin, _ties(ask)[rows], doubt)
     found: list[Raised] = []
     memory = reading.column == "memory_gb"
     for g, (unit, advice) in enumerate(_units(reading)):

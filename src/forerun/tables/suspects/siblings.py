@@ -27,11 +27,14 @@ class Kin:
 
     Attributes:
         group: (m,) rows of one file, workload and device share a number.
+        span: (m,) and so do those of them on one device, in one node, or on several nodes: what
+            physics has wrong of a link, they alone share.
         file: (m,) rows of one file share a number.
-        order: (m,) rows by group, then by software, plan, devices and batch.
+        order: (m,) rows by group, then by span, software, plan, devices and batch.
     """
 
     group: IntArray
+    span: IntArray
     file: IntArray
     order: IntArray
 
@@ -39,7 +42,8 @@ class Kin:
         """Return the kinship of some rows, positions (k,)."""
         place = np.empty(len(self.order), dtype=np.int64)
         place[self.order] = np.arange(len(self.order))
-        return Kin(self.group[rows], self.file[rows], np.argsort(place[rows], kind="stable"))
+        order = np.argsort(place[rows], kind="stable")
+        return Kin(self.group[rows], self.span[rows], self.file[rows], order)
 
 
 def kin_of(runs: Runs) -> Kin:
@@ -53,11 +57,13 @@ def kin_of(runs: Runs) -> Kin:
     file = places.file.astype(np.int64)
     code = (file * (int(names.max(initial=0)) + 1) + names) * (int(devices.max(initial=0)) + 1)
     _, group = np.unique(code + devices, return_inverse=True)
+    nodes = _numbers([float(c.nodes) for c in jobs.clusters])[jobs.cluster_index]
+    span = 3 * group.astype(np.int64) + (count > 1) + (nodes > 1)
     order = np.lexsort(
         (plans.global_batch, plans.micro_batch, count, plans.tp, plans.pp,
-         software[jobs.workload_index], group)
+         software[jobs.workload_index], span)
     )  # fmt: skip
-    return Kin(group.astype(np.int64), file, order.astype(np.int64))
+    return Kin(group.astype(np.int64), span, file, order.astype(np.int64))
 
 
 def _codes(names: list[str]) -> IntArray:
@@ -87,8 +93,11 @@ def around(values: FloatArray, kin: Kin) -> tuple[FloatArray, FloatArray, IntArr
     places = np.arange(n)[:, None] + offsets
     inside = (places >= 0) & (places < n)
     places = np.clip(places, 0, max(n - 1, 0))
-    group, sorted_values = kin.group[order], values[order]
-    alike = inside & (group[places] == group[:, None])
+    sorted_values = values[order]
+    alike, closer = (
+        inside & (c[places] == c[:, None]) for c in (kin.group[order], kin.span[order])
+    )
+    alike = np.where((closer.sum(axis=1) >= _FEW)[:, None], closer, alike)
     near = np.where(alike, sorted_values[places], np.nan)
     count = alike.sum(axis=1)
     enough = count >= _FEW
@@ -137,6 +146,15 @@ def scale(apart: FloatArray, kin: Kin) -> FloatArray:
     """
     size = np.abs(apart)
     return 1.4826 * np.where(_big(kin), medians(size, kin.group), medians(size, kin.file))
+
+
+def own_doubt(log_ratio: FloatArray, bands: FloatArray, kin: Kin) -> FloatArray:
+    """Return the log by which a row's band reaches towards it beyond the usual of its file, (m,).
+
+    bands: (2, m) logs by which p05 lies below the median, and p95 above it.
+    """
+    beyond = [np.maximum(band - medians(band, kin.file), 0.0) for band in bands]
+    return np.asarray(np.where(log_ratio < 0, *beyond))
 
 
 def _big(kin: Kin) -> BoolArray:

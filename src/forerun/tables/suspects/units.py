@@ -36,6 +36,8 @@ ABSURD, NEAR_ABSURD = (
     np.log(12.0),
 )  # no program is so slow, and how near is near then
 MANY_SPREADS, SURE_SPREADS = 5.0, 8.0
+# How many times likelier than an honest row of heavy tails a unit must be: to be said, to leave out.
+LIKELIER, FAR_LIKELIER = 5.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,12 @@ class Verdicts:
 
 
 def judged(
-    log_ratio: FloatArray, factors: FloatArray, reading: Reading, kin: Kin, ties: IntArray
+    log_ratio: FloatArray,
+    factors: FloatArray,
+    reading: Reading,
+    kin: Kin,
+    ties: IntArray,
+    doubt: FloatArray,
 ) -> Verdicts:
     """Return the verdicts on m rows.
 
@@ -65,12 +72,14 @@ def judged(
         reading: whose guesses these are.
         kin: of the m rows.
         ties: (m,) how many other measured columns of the row say the same.
+        doubt: (m,) log by which the forecast's own band reaches further towards the row than such
+            bands usually do.
     """
     tied = ties > 0
     shift, doubtful = whole_shift(log_ratio, factors, reading, kin, tied)
     moved = log_ratio - shift
     swapped = np.array([g.swapped for g in reading.guesses])
-    honest = by_two_kinds(folded(moved, factors, swapped), factors, reading, kin)
+    honest = by_two_kinds(folded(moved, factors, swapped, kin), factors, reading, kin)
     # What the first look finds wrong is brought back too, so that the second sees sharper.
     for _ in range(2):
         centre, spread, count = around(honest, kin)
@@ -82,10 +91,13 @@ def judged(
         middling = _middling(look, usual, spread, count) & (shift == 0)
         # Two columns that were swapped agree all the same, three no longer.
         free = np.where(look.swapped, ties < 2, ~tied | (large & look.clear))
-        accepted = _stand_alone(look, (large | middling) & free, kin, usual)
+        odds = _log_odds(look, _width(usual, spread), doubt)
+        likely = odds > np.log(LIKELIER)
+        accepted = _stand_alone(look, (large | middling) & free & likely, kin, usual)
         honest = np.where(accepted, look.mended, honest)
     whole = (shift != 0) & (np.abs(look.apart) < np.abs(look.apart + shift)) & ~accepted
-    sure = accepted & _beyond_doubt(look, large, usual, spread, count)
+    certain = odds > np.log(FAR_LIKELIER)
+    sure = accepted & certain & _beyond_doubt(look, large, usual, spread, count)
     guess = np.where(accepted, look.best, -1)
     guess, sure = (
         np.where(whole, position_of(shift, factors), guess),
@@ -139,6 +151,17 @@ def _width(usual: FloatArray, spread: FloatArray) -> FloatArray:
     """Return how far an honest row may stand apart, (m,): as rows usually do, more where siblings do."""
     near = np.where(np.isnan(spread), usual, spread / 2.0)
     return np.asarray(np.maximum(usual, near) + NOISE)
+
+
+def _log_odds(look: _Look, width: FloatArray, doubt: FloatArray) -> FloatArray:
+    """Return the log by which a guess makes a row likelier than its siblings' tails do, (m,).
+
+    Siblings are taken to spread as Student's t of two degrees of freedom, whose tails are those of
+    a cluster in trouble. What the forecast says of its own doubt, a row stands apart less.
+    """
+    apart = np.maximum(np.abs(look.apart) - doubt, 0.0)
+    honest, mistaken = ((d / width) ** 2 / 2.0 for d in (apart, np.minimum(look.error, apart)))
+    return np.asarray(1.5 * (np.log1p(honest) - np.log1p(mistaken)))
 
 
 def _middling(look: _Look, usual: FloatArray, spread: FloatArray, count: IntArray) -> BoolArray:
