@@ -49,6 +49,7 @@ WORDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "framework.bandwidth": ("memory rate, times the device's usual", _times),
     "framework.host_seconds": ("host time a kernel", format_seconds),
     "framework.step_seconds": ("fixed time a step", format_seconds),
+    "framework.gap_seconds": ("idle time between kernels", format_seconds),
     "framework.pass_seconds": ("host time a micro-batch", format_seconds),
     "framework.fusion": ("element-wise traffic left after fusions", _share),
     "framework.recompute": ("forward done again by full recomputation", _share),
