@@ -5,7 +5,8 @@ sheets and papers. Some were read off simple models of public runs or set after 
 a forecast of these tables is not blind:
 
 * vtrain, ultrascale: host time of Megatron and nanotron, nanotron's loss where tensor groups and
-  pipelines meet; ultrascale, torchtitan, llm_foundry: what these frameworks hold in memory, how
+  pipelines meet; ultrascale: how its runs stall and how often (never fitted);
+  ultrascale, torchtitan, llm_foundry: what these frameworks hold in memory, how
   nanotron deals layers and what it refuses, and how full a device can be;
 * timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of
   PyTorch and TensorFlow, the width of the bands of convolutional nets;
@@ -18,8 +19,9 @@ a forecast of these tables is not blind:
   width of network bands; gavel, profet, tf_benchmarks: what Kepler reaches of its vector rate.
 
 Profiles of nemo, torchtitan, composer, jax and oneflow, low_power_share and the efficiencies of
-matrix products by generation are judgement, unverified. Calibration replaces them; beside this
-file only sizes of chunks and the like hold a number about performance.
+matrix products by generation are judgement, unverified. Calibration replaces what runs identify.
+Beside this file and `frameworks`, `schedules`, `calibration.limits` and the shares of `uncertainty`
+hold figures of this kind.
 """
 
 from __future__ import annotations
@@ -218,7 +220,7 @@ class Constants:
     layer_power: float = 8.0
     overlap_power: float = 2.5
     bucket_bytes: float = 25e6
-    gather_exposed: float = 1.0
+    gather_exposed: float = 0.95
     context_exposed: float = 0.5
     group_buffer_bytes: float = 0.2e9
     point_to_point_exposed: float = 0.6

@@ -19,7 +19,7 @@ from forerun.domain.graph import (
 )
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
-from forerun.predictors.analytic.constants import Constants, framework_key
+from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
 from forerun.predictors.analytic.floors import floor_flops_per_sample
 
 
@@ -116,7 +116,7 @@ def taught_workload(workload: Workload, constants: Constants) -> dict[str, float
     key = framework_key(workload.framework)
     return {
         "framework_taught": constants.taught_share("framework", key),
-        "workload_taught": constants.taught_share("workload", workload.name),
+        "workload_taught": constants.taught_share("workload", scale_key(workload)),
     }
 
 

@@ -53,7 +53,7 @@ def effective_rates(
     matrix = device.flops(precision) * (
         _generation_factor(device, constants) * constants.precision_factor.get(precision, 1.0)
         if on_unit
-        else constants.vector_share.get(device.generation, 1.0)
+        else constants.vector_share.get(device.generation.lower(), 1.0)
     )
     unit = unit_of(device, workload)
     shares: Mapping[str, float] = getattr(constants, f"{unit}_efficiency")
@@ -66,9 +66,9 @@ def effective_rates(
         rates[_ATTENTION] = constants.tensor_efficiency[OpKind.ATTENTION] * half
     if on_unit and workload.fused_attention:
         rates[_ATTENTION] *= constants.attention_factor.get(device.generation.lower(), 1.0)
-    tf32 = device.peak_flops.get("tf32", 0.0)
-    if precision == "fp32" and tf32 > vector:
-        conv = np.array(by_kind(constants.tensor_efficiency, 0.25)) * tf32
+    if convolves_on_tf32(device, workload):
+        conv = np.array(by_kind(constants.tensor_efficiency, 0.25)) * device.peak_flops["tf32"]
+        conv = conv * _generation_factor(device, constants) * constants.precision_factor["tf32"]
         rates = np.where(IS_CONV, np.maximum(rates, conv), rates)
     if device.kind == "gpu" and device.watts < constants.low_power_watts:
         rates = rates * constants.low_power_share
@@ -79,6 +79,12 @@ def effective_rates(
     if unit == "narrow":
         bandwidth = bandwidth * constants.narrow_bandwidth_share
     return rates, bandwidth * device.memory_bytes_per_second
+
+
+def convolves_on_tf32(device: Device, workload: Workload) -> bool:
+    """Whether fp32 convolutions run on TF32 units, as frameworks do by default since 2020."""
+    tf32 = device.peak_flops.get("tf32", 0.0)
+    return device.computed_as(workload.precision) == "fp32" and tf32 > device.flops("fp32")
 
 
 def unit_of(device: Device, workload: Workload) -> str:
@@ -137,12 +143,13 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         kept[_REDUCE] = framework.loss_traffic
         fusion.append(kept)
         on_cpu = device.kind == "cpu"
-        slower = constants.generation_latency.get(device.generation, 1.0)
+        slower = constants.generation_latency.get(device.generation.lower(), 1.0)
         latency.append(slower)
         gap = (constants.launch_seconds + framework.gap_seconds) * slower
         launch.append(constants.cpu_launch_seconds if on_cpu else gap)
         host.append(framework.host_seconds * constants.device_host.get(device.id, 1.0))
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
+        on_vectors = on_vectors and not convolves_on_tf32(device, workload)
         direct.append(constants.direct_share if on_vectors else 1.0)
         again.append(framework.recompute)
         passes.append(framework.pass_seconds)

@@ -110,7 +110,10 @@ class AnalyticPredictor:
         told = runs.take(np.flatnonzero(is_none(self._refusals(runs.jobs))))
         memory = fit_memory(self.constants, told, self._kept)
         timed = told.take(np.flatnonzero(np.isfinite(told.step_seconds())))
-        constants, learned = calibrated(memory.applied(self.constants), timed, self._kept, most)
+        constants: Constants = memory.applied(self.constants)
+        learned: tuple[Learned, ...] = ()
+        if len(timed) or not memory.learned:
+            constants, learned = calibrated(constants, timed, self._kept, most)
         before = {entry.name: entry for entry in self.learned}
         now = {entry.name: entry for entry in (*learned, *memory.learned)}
         every = tuple({**before, **now}.values())
@@ -205,7 +208,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         (constants.tail_low, constants.tail_high),
     )
     room = fits(rows, log_slack(rows, peak, constants), known, constants)
-    seconds = mixed(usual, stalls_of(rows, room))
+    seconds = np.maximum(mixed(usual, stalls_of(rows, room)), floor[:, None])
     return Forecasts(
         quantity="step",
         seconds=seconds,

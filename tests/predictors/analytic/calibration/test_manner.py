@@ -35,21 +35,22 @@ def test_what_is_frozen_is_not_among_the_parameters() -> None:
     assert after.device_compute
 
 
-@pytest.mark.parametrize("degrees", [4.0, 1e6])
-def test_heavy_tails_shrug_at_a_wild_run_and_normal_errors_do_not(degrees: float) -> None:
-    """A run that took fifty times as long moves a fit of normal errors alone."""
+def test_heavy_tails_shrug_at_a_wild_run_and_normal_errors_do_not() -> None:
+    """A run that took fifty times as long moves a fit of normal errors far more."""
     jobs = tiny_jobs()
     runs = lived(jobs, other_world(), noise=0.02)
     seconds = runs.step_seconds().copy()
     seconds[3] *= 50
     wild = Runs(runs.jobs, runs.table.with_columns(step_time_s=seconds))
-    made = [
-        moved(Constants(), fit.parameters, fit.theta)
-        for fit in (fit_runs(Constants(), r, {}, manner=Manner(degrees=degrees)) for r in (runs, wild))
-    ]  # fmt: skip
-    calm, shaken = (medians(constants, jobs) for constants in made)
-    change = float(np.median(np.abs(shaken / calm - 1)))
-    assert change < 0.05 if degrees == 4.0 else change > 0.05
+
+    def change(degrees: float) -> float:
+        fits = (fit_runs(Constants(), r, {}, manner=Manner(degrees=degrees)) for r in (runs, wild))
+        made = [moved(Constants(), fit.parameters, fit.theta) for fit in fits]
+        calm, shaken = (medians(constants, jobs) for constants in made)
+        return float(np.median(np.abs(shaken / calm - 1)))
+
+    assert change(4.0) < 0.02
+    assert change(1e6) > 3.0 * change(4.0)
 
 
 def test_one_setting_has_no_shift() -> None:

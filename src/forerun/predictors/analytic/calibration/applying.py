@@ -12,7 +12,7 @@ from forerun.predictors.analytic.calibration.fitting import fit_runs
 from forerun.predictors.analytic.calibration.learned import Learned, learned_from
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.calibration.spread import with_spread
-from forerun.predictors.analytic.constants import Constants, framework_key
+from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
 from forerun.predictors.analytic.rows import settings_of
 from forerun.tables import Jobs, Runs
 
@@ -42,10 +42,6 @@ def calibrated(
     return with_spread(fitted, fit), learned
 
 
-# Runs of one's own setting, as many as they are, say what is peculiar to it.
-OWN_SETTING = 1e3
-
-
 def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
     """Return what the runs spoke of, added to what was known: kinds and names with their counts."""
     seen: defaultdict[str, float] = defaultdict(float)
@@ -56,15 +52,17 @@ def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
         workload, cluster = jobs.workloads[w], jobs.clusters[c]
         # Repeats of one job on one cluster teach less and less: they count as their root.
         runs = float(count) ** 0.5
-        seen[f"workload:{workload.name}"] += runs
+        seen[f"workload:{scale_key(workload)}"] += runs
         seen[f"device:{cluster.device.id}"] += runs
         seen[f"framework:{framework_key(workload.framework)}"] += runs
         if cluster.devices > 1:
             link = cluster.inter if cluster.nodes > 1 else cluster.intra
             seen[f"link:{link.kind}"] += runs
-    for setting in np.unique(settings_of(jobs).astype(str)):
-        # A later question without a label is asked where these runs were measured.
-        seen[f"setting:{setting}"] = seen["setting:"] = OWN_SETTING
+    names, rows = np.unique(settings_of(jobs).astype(str), return_counts=True)
+    if len(names) == 1:
+        # Of several settings each has a shift that is thrown away, so none is known. A later
+        # question without a label is asked where these runs were measured.
+        seen[f"setting:{names[0]}"] = seen["setting:"] = float(rows[0]) ** 0.5
     most = max(float(jobs.clusters[c].devices) for c in np.unique(jobs.cluster_index))
     before = dict(constants.taught)
     result = {name: before.get(name, 0.0) + count for name, count in seen.items()}

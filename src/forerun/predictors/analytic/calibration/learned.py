@@ -18,7 +18,9 @@ UNIDENTIFIED = 0.9
 # A run speaks of a constant when doubling the constant moves its step by a hundredth or more.
 SPEAKS = 0.01
 _UNITS = {
-    "seconds": "s", "launch_seconds": "s", "tile": "elements",
+    "tile": "elements", "roofline_power": "power", "group_width_power": "power",
+    "pointwise_flops": "FLOP an element", "framework.accumulate_bytes": "bytes a parameter",
+    "expert_imbalance": "times", "link_latency": "times", "device_host": "times",
     "wave_flops_per_element": "FLOP/s an element", "layer_power": "power", "overlap_power": "power",
     "framework.shard_power": "power", "server_power": "power",
 }  # fmt: skip

@@ -113,7 +113,7 @@ def fit_memory(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Memory
         kept: see `rows.lay_out`.
     """
     measured = runs.table.numbers("memory_gb") * MEMORY_UNIT
-    status = runs.table.texts("status")
+    status = runs.status
     ran_out = status == "oom"
     holds = runs.jobs.per_cluster("device.memory_bytes") * GIB_OVER_GB
     ran = ~ran_out & (status != "failed") & (measured > 0)
