@@ -13,7 +13,7 @@ from forerun.evaluate.fingerprints import unpacked
 from forerun.predictors.analytic import AnalyticPredictor, shipped
 from forerun.predictors.analytic.calibration.parameters import BOUNDS
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.laws.constant_mfu import WINOGRAD
+from forerun.predictors.analytic.floors import WINOGRAD_SHARE
 from tests.shipping import ship, ship_nothing
 
 REAL = pytest.mark.skipif(not shipped.has_shipped(), reason="this checkout ships no constants yet")
@@ -29,9 +29,9 @@ MOST = {
     **{f"link_efficiency.{k}": 1.0 for k in Constants().link_efficiency},
     **{f"double_efficiency.{k}": 1.0 for k in Constants().double_efficiency},
     # Matrix products in fp32 ran on TF32 units in some of the runs (PyTorch 1.7 to 1.11).
-    **{f"vector_efficiency.{k}": WINOGRAD if k in WIDE else 1.2
+    **{f"vector_efficiency.{k}": 1.0 / WINOGRAD_SHARE if k in WIDE else 1.2
        for k in Constants().vector_efficiency},
-    **{f"narrow_efficiency.{k}": 2.0 * (WINOGRAD if k in WIDE else 1.0)
+    **{f"narrow_efficiency.{k}": 2.0 * (1.0 / WINOGRAD_SHARE if k in WIDE else 1.0)
        for k in Constants().narrow_efficiency},
 }  # fmt: skip
 
