@@ -7,6 +7,7 @@ is new borrows from what it belongs to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,6 +69,14 @@ BOUNDS = {
     "roofline_power": (1.0, 12.0), "server_power": (1.0, 12.0), "gather_exposed": (0.0, 1.0),
     "point_to_point_exposed": (0.0, 1.5), "expert_exposed": (0.0, 1.5),
     "framework.recompute": (0.3, 1.5), "framework.bare_gradients": (0.0, 1.0),
+}  # fmt: skip
+# What no unit, memory or link can pass; Winograd's algorithm spares three quarters of a 3 x 3
+# convolution's products, fp32 products ran on TF32 units in some runs, units wider than their
+# 16-bit numbers may pack two, and graphs count traffic that fusions and caches spare.
+MOST = {
+    "tensor_efficiency": 1.0, "vector_efficiency": 1.2, "double_efficiency": 1.0,
+    "narrow_efficiency": 2.0, "bandwidth_efficiency": 1.25, "link_efficiency": 1.0,
+    "vector_efficiency[conv]": 4.0, "narrow_efficiency[conv]": 8.0,
 }  # fmt: skip
 # What only some frameworks do: moved where their profile has it.
 OWN_WAYS = (
@@ -271,7 +280,8 @@ def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArr
             continue
         if family in _MAPPINGS:
             known = mappings.setdefault(family, dict(getattr(constants, family)))
-            known[key] = known.get(key, _default(family)) * factor
+            most = MOST.get(parameter.name, MOST.get(family, math.inf))
+            known[key] = min(known.get(key, _default(family)) * factor, most)
         elif parameter.keyed:
             level, _, field = family.partition(".")
             for name in _members(level, key):
