@@ -33,6 +33,11 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "physics: operations, collectives, pipeline and memory; runs calibrate it",
         ),
         Entry(
+            "residual",
+            "forerun.predictors.residual:ResidualPredictor",
+            "physics, and what runs teach of its errors where left-out runs show that it helps",
+        ),
+        Entry(
             "constant-mfu",
             "forerun.predictors.laws.constant_mfu:ConstantMFU",
             "the rule of thumb: a constant share of the peak rate; knows no memory",

@@ -36,19 +36,20 @@ def normal_quantile(p: float) -> float:
 
 def spread(
     median: ArrayLike, sigma: ArrayLike, floor: ArrayLike | None = None,
-    tails: tuple[float, float] = (1.0, 1.0),
+    tails: tuple[ArrayLike, ArrayLike] = (1.0, 1.0),
 ) -> FloatArray:  # fmt: skip
     """Return rows of quantiles (n, 3) around medians (n,) with log standard deviations (n,).
 
     No quantile falls below `floor` (n,) where one is given: the physical lower bound. tails: how
-    far the 5 % and the 95 % quantile lie, in units of a normal distribution's.
+    far the 5 % and the 95 % quantile lie, in units of a normal distribution's, each (n,) or one.
     """
     middle = np.asarray(median, dtype=np.float64)
     reach = Z95 * np.asarray(sigma, dtype=np.float64)
     rows = np.empty((*np.broadcast_shapes(middle.shape, reach.shape), 3))
-    rows[..., 0] = middle * np.exp(-tails[0] * reach)
+    low, high = (np.asarray(tail, dtype=np.float64) for tail in tails)
+    rows[..., 0] = middle * np.exp(-low * reach)
     rows[..., 1] = middle
-    rows[..., 2] = middle * np.exp(tails[1] * reach)
+    rows[..., 2] = middle * np.exp(high * reach)
     if floor is not None:
         np.maximum(rows, np.asarray(floor)[..., None], out=rows)
     return rows
