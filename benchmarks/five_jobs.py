@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,8 @@ from forerun.evaluate.lessons import Lessons
 from forerun.evaluate.measured import measured_seconds
 from forerun.evaluate.refit import RUNS_EACH, content, len_of, refitted, taught_runs
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.shipped import with_changes
+from forerun.predictors.analytic.saving import learned_of, scales_of, settled_by, with_changes
 from forerun.tables import Jobs, Runs, read_table
 from forerun.workloads.rows import runs_from_table
 
@@ -102,8 +102,9 @@ def model_without(
     others = {name: runs for name, runs in tables.items() if name != table}
     teachers = Lessons.of(table, judged, np.zeros(len(judged), dtype=bool), others).others
     values = content(refitted(teachers), teachers, {})
-    learned = tuple(Learned.from_dict(entry) for entry in values["learned"])
-    predictor = AnalyticPredictor(with_changes(Constants(), values["constants"]), learned)
+    learned = learned_of(values["learned"])
+    constants = with_changes(with_changes(Constants(), values["constants"]), scales_of(learned))
+    predictor = AnalyticPredictor(replace(constants, settled=settled_by(learned)), learned)
     return predictor, {name: len(runs) for name, runs in teachers.items()}
 
 
