@@ -41,6 +41,7 @@ from forerun.tables import Jobs
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 T = TypeVar("T")
+FEW_ROWS = 4096
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage")
 # What a framework costs beside its operations: fields of `constants.Framework` read row by row.
@@ -152,12 +153,18 @@ class Layout:
         table = self._profiles(constants)
         if len(self.frameworks) == 1:  # a view costs nothing, and there is one in every search
             shape = self.row_framework.shape
-            return {name: np.broadcast_to(values[0], shape) for name, values in table.items()}
+            # A view is free for many rows; for a few it costs more than the rows.
+            make = np.full if len(self.position) < FEW_ROWS else _viewed
+            return {name: make(shape, values[0]) for name, values in table.items()}
         return {name: values[self.row_framework] for name, values in table.items()}
 
     def _profiles(self, constants: Constants) -> dict[str, FloatArray]:
         profiles = [constants.frameworks[name] for name in self.frameworks]
         return {f: np.array([getattr(p, f) for p in profiles]) for f in _SOFTWARE_FIELDS}
+
+
+def _viewed(shape: tuple[int, ...], value: float) -> FloatArray:
+    return np.broadcast_to(np.float64(value), shape)
 
 
 def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
