@@ -77,32 +77,49 @@ def _show_open(screen: Screen, found: Sequence[Finding], everything: bool, prior
 def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
     """Write the constants that predictors come with, and how they were made.
 
+    Predictors that come with the same ones share a list.
+
     Raises:
         RequestError: none comes with any, or none holds the searched text.
     """
-    from forerun import registry
     from forerun.advisor.findings import findings
+
+    kinds = _shipping()
+    every = [sorted(findings(some[0].shipped()), key=lambda f: f.words) for some in kinds]
+    kept = [[f for f in found if _holds(f, search)] for found in every]
+    if not any(kept):
+        names = [finding.entry.name for found in every for finding in found]
+        raise UnknownNameError("constant", str(search), names)
+    if as_json:
+        items = [_json(some, found) for some, found in zip(kinds, kept, strict=True)]
+        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "constants", "constants": items}))
+        return
+    for some, found in zip(kinds, kept, strict=True):
+        _show_made(screen, ", ".join(kind.name for kind in some), _made(some[0]))
+        show_learned(screen, found, everything=True, prior="prior")
+
+
+def _shipping() -> list[list[Any]]:
+    """Return the kinds of predictors that come with constants; those with the same stand together.
+
+    Raises:
+        RequestError: there are none.
+    """
+    from forerun import registry
     from forerun.predictors.starts import has_shipped
 
-    kinds = [registry.load("predictors", entry.name) for entry in registry.entries("predictors")]
-    kinds = [kind for kind in kinds if has_shipped(kind)]
-    if not kinds:
+    groups: dict[str, list[Any]] = {}
+    for entry in registry.entries("predictors"):
+        kind = registry.load("predictors", entry.name)
+        if has_shipped(kind):
+            made = wire.dumps(_made(kind)) if hasattr(kind, "shipped_made") else entry.name
+            groups.setdefault(made, []).append(kind)
+    if not groups:
         raise RequestError(
             "forerun predictors --constants", "no predictor comes with constants of its own",
             "install a release that has them (in a checkout: `make constants`)",
         )  # fmt: skip
-    every = [(kind, sorted(findings(kind.shipped()), key=lambda f: f.words)) for kind in kinds]
-    kept = [(kind, [f for f in found if _holds(f, search)]) for kind, found in every]
-    if not any(found for _, found in kept):
-        names = [finding.entry.name for _, found in every for finding in found]
-        raise UnknownNameError("constant", str(search), names)
-    if as_json:
-        items = [_json(kind, found) for kind, found in kept]
-        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "constants", "constants": items}))
-        return
-    for kind, found in kept:
-        _show_made(screen, kind.name, _made(kind))
-        show_learned(screen, found, everything=True, prior="prior")
+    return list(groups.values())
 
 
 def _made(kind: Any) -> Mapping[str, Any]:
@@ -115,9 +132,9 @@ def _holds(finding: Finding, search: str | None) -> bool:
     return not search or search.lower() in text
 
 
-def _json(kind: Any, found: Sequence[Finding]) -> dict[str, Any]:
-    learned = [finding.as_dict() for finding in found]
-    return {"predictor": kind.name, "made": _made(kind), "learned": learned}
+def _json(kinds: Sequence[Any], found: Sequence[Finding]) -> dict[str, Any]:
+    names, learned = [kind.name for kind in kinds], [finding.as_dict() for finding in found]
+    return {"predictors": names, "made": _made(kinds[0]), "learned": learned}
 
 
 def _show_made(screen: Screen, name: str, made: Mapping[str, Any]) -> None:
