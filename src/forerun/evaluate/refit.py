@@ -27,6 +27,7 @@ from forerun.evaluate.join import join_runs
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.analytic.calibration.fitting import thinned
+from forerun.predictors.analytic.calibration.manner import Manner
 from forerun.predictors.analytic.saving import (
     SCALES,
     changes_of,
@@ -40,6 +41,9 @@ from forerun.tables import Runs, read_table
 from forerun.workloads.rows import runs_from_table
 
 RUNS_EACH = 400
+# What a source's runs may share beside the constants. Shifts are thrown away: where they are free,
+# they take up what constants of devices and frameworks that only one source used should say.
+SETTING_SD = 0.04
 # Not deep learning, or without a step that physics could time.
 LEFT_OUT = ("c3o_spark", "lynceus", "trimtuner", "ray_docs")
 # Scales of single workloads and layer shapes that fewer runs spoke of are not worth a line that
@@ -80,7 +84,8 @@ def _tells(runs: Runs) -> NDArray[np.bool_]:
 
 def refitted(tables: Mapping[str, Runs]) -> AnalyticPredictor:
     """Return the priors fitted to all of the tables' runs."""
-    return AnalyticPredictor().fit(join_runs(list(tables.values())), most=len_of(tables))
+    runs, manner = join_runs(list(tables.values())), Manner(setting_sd=SETTING_SD)
+    return AnalyticPredictor().fit(runs, most=len_of(tables), manner=manner)
 
 
 def len_of(tables: Mapping[str, Runs]) -> int:

@@ -14,6 +14,7 @@ from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
+from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
@@ -96,12 +97,12 @@ class AnalyticPredictor:
 
         return shipped_rows()
 
-    def fit(self, runs: Runs, most: int = MAX_ROWS) -> AnalyticPredictor:
+    def fit(self, runs: Runs, most: int = MAX_ROWS, manner: Manner = USUAL) -> AnalyticPredictor:
         """Return a predictor whose constants follow the runs; this one does not change.
 
         See `calibration`: constants that the runs do not identify stay at their priors. Figures
         that cannot be what they say (see `tables.suspects`) teach nothing. No more than `most` runs
-        are used, drawn evenly from workloads and clusters.
+        are used, drawn evenly from workloads and clusters. manner: how the fit is made.
 
         Raises:
             RequestError: no run has both a measured step and a forecast.
@@ -113,7 +114,7 @@ class AnalyticPredictor:
         constants: Constants = memory.applied(self.constants)
         learned: tuple[Learned, ...] = ()
         if len(timed) or not memory.learned:
-            constants, learned = calibrated(constants, timed, self._kept, most)
+            constants, learned = calibrated(constants, timed, self._kept, most, manner)
         before = {entry.name: entry for entry in self.learned}
         now = {entry.name: entry for entry in (*learned, *memory.learned)}
         every = tuple({**before, **now}.values())

@@ -10,6 +10,7 @@ import numpy as np
 
 from forerun.predictors.analytic.calibration.fitting import fit_runs
 from forerun.predictors.analytic.calibration.learned import Learned, learned_from
+from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.calibration.spread import with_spread
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
@@ -18,7 +19,7 @@ from forerun.tables import Jobs, Runs
 
 
 def calibrated(
-    constants: Constants, runs: Runs, kept: dict[Any, Any], most: int
+    constants: Constants, runs: Runs, kept: dict[Any, Any], most: int, manner: Manner = USUAL
 ) -> tuple[Constants, tuple[Learned, ...]]:
     """Return constants fitted to runs, with the spread that remains, and what was learned.
 
@@ -27,11 +28,12 @@ def calibrated(
         runs: facts, each with a measured step and a job that physics can speak of.
         kept: see `rows.lay_out`.
         most: use no more runs than this.
+        manner: how the fit is made.
 
     Raises:
         RequestError: there is no such run.
     """
-    fit = fit_runs(constants, runs, kept, most)
+    fit = fit_runs(constants, runs, kept, most, manner)
     learned = learned_from(constants, fit)
     found = {entry.name: entry.log_sd for entry in learned if entry.identified}
     fitted = replace(
