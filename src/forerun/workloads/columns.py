@@ -15,7 +15,13 @@ from forerun.domain.workload import Workload
 from forerun.errors import RequestError, nearest_names
 from forerun.workloads.known_rows import known_name, refusal
 from forerun.workloads.row_shapes import from_shape_columns, from_total_columns
-from forerun.workloads.row_values import Row, fused_attention_of, optimizer_of, precision_of
+from forerun.workloads.row_values import (
+    Row,
+    framework_of,
+    fused_attention_of,
+    optimizer_of,
+    precision_of,
+)
 from forerun.workloads.zoo import Entry, find_entry, zoo_names, zoo_workload
 
 # What the resolution of a row depends on: rows alike in these have the same workload.
@@ -162,7 +168,7 @@ def _described(row: Row, workload: Workload) -> Workload:
     """Return the workload with what the row says of its data, framework and task."""
     changes: dict[str, Any] = {}
     if row.text("framework"):
-        changes["framework"] = row.text("framework")
+        changes["framework"] = framework_of(row)
     if row.text("dataset"):
         changes["dataset"] = row.text("dataset")
     size = row.number("dataset_size")

@@ -2,12 +2,13 @@
 
 What a blank means, where a source does not say:
 
-* tp, pp, cp, ep, vpp: 1. dp: devices / (tp pp cp).
+* tp, pp, cp, ep, vpp: 1; vpp: 6 in NVIDIA's entries to MLPerf, whose 12 layers of GPT-3 a stage are
+  interleaved so. dp: devices / (tp pp cp).
 * global_batch: micro_batch x dp x grad_accum (grad_accum 1 where blank too).
 * micro_batch: global_batch / dp, divided by grad_accum where given; 1 in a pipeline, which would
   otherwise be one long bubble.
 * sequence_parallel: on with tp > 1 where the framework does so by default, else off.
-* zero_stage: 0, recompute: none, sync: allreduce, parameter_servers: 1 with a ps- kind of sync.
+* zero_stage: 1 where the framework's recipes shard the optimizer's states, else 0. recompute: none, sync: allreduce, parameter_servers: 1 with a ps- kind of sync.
 
 Where all are given, the micro-batches of a step are global_batch / (micro_batch x dp): a
 grad_accum that contradicts it is not used.
@@ -15,7 +16,7 @@ grad_accum that contradicts it is not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,11 @@ LARGEST = 2**31 - 1
 NO_BATCH = "no batch size; fill global_batch, or micro_batch with dp and grad_accum"
 NO_DP = "devices is blank, so dp cannot be derived; fill devices or dp"
 # Frameworks whose tensor parallelism splits sequences too, unless a row says otherwise.
-_SPLITS_SEQUENCES = ("nanotron", "torchtitan", "megatron-bridge")
+_SPLITS_SEQUENCES = ("nanotron", "torchtitan", "megatron-bridge", "nvidia nemo")
+# Entries to MLPerf whose pipelines are interleaved, and into how many chunks a stage.
+_INTERLEAVES, _CHUNKS = ("nvidia nemo",), 6.0
+# Frameworks whose recipes deal the optimizer's states to the replicas.
+_SHARDS_STATES = ("nemo", "megatron-bridge")
 _DEGREES = ("tp", "pp", "cp", "ep", "vpp")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
@@ -76,12 +81,16 @@ def plans_from_table(table: Table, devices: FloatArray) -> tuple[PlanColumns, Re
     n = len(table)
     read = _Numbers(table, np.full(n, None, dtype=object))
     columns: dict[str, Any] = {name: _filled(read.whole(name), 1) for name in _DEGREES}
-    columns["zero_stage"] = _filled(read.whole("zero_stage", least=0), 0)
+    columns["zero_stage"] = _filled(
+        read.whole("zero_stage", least=0), _named(table, _SHARDS_STATES).astype(float)
+    )
     over = columns["zero_stage"] > 3
     read.blame(over, "zero_stage is above 3; write 0, 1, 2 or 3")
     columns["zero_stage"][over] = 0
     columns.update({name: _coded(read, name, _position(name)) for name in _WORDS})
     columns["sequence_parallel"] = _coded(read, "sequence_parallel", _truth)
+    chunks = np.where(_named(table, _INTERLEAVES) & (columns["pp"] > 1), _CHUNKS, 1.0)
+    columns["vpp"] = _filled(read.whole("vpp"), chunks)
     implied = _implied_sequence_parallel(table, columns["tp"])
     columns["sequence_parallel"] = np.maximum(columns["sequence_parallel"], implied)
     columns["parameter_servers"] = _servers(read, columns["sync"])
@@ -93,7 +102,7 @@ def plans_from_table(table: Table, devices: FloatArray) -> tuple[PlanColumns, Re
     )
 
 
-def _filled(values: FloatArray, blank: float) -> FloatArray:
+def _filled(values: FloatArray, blank: float | FloatArray) -> FloatArray:
     return np.where(np.isnan(values), blank, values)
 
 
@@ -180,18 +189,22 @@ def _position(name: str) -> Callable[[str], int]:
     return code
 
 
+def _named(table: Table, words: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which rows' framework has one of the words in its label, (n,)."""
+    labels, position = np.unique(table.texts("framework").astype(str), return_inverse=True)
+    return np.array([any(w in x.lower() for w in words) for x in labels], dtype=bool)[position]
+
+
 def _implied_sequence_parallel(table: Table, tp: NDArray[Any]) -> NDArray[np.int64]:
     """Return 1 where the cell is blank and the framework splits sequences over its tp ranks.
 
-    nanotron (its reduce-scatter mode), torchtitan and Megatron-Bridge do so unless told not to.
+    nanotron (its reduce-scatter mode), torchtitan, Megatron-Bridge and NVIDIA's entries to MLPerf
+    do so unless told not to.
     """
-    names = table.texts("framework")
-    labels, position = np.unique(names.astype(str), return_inverse=True)
-    splits = np.array(
-        [any(w in label.lower() for w in _SPLITS_SEQUENCES) for label in labels], dtype=bool
-    )
     blank = table.texts("sequence_parallel") == ""
-    implied: NDArray[np.int64] = (splits[position] & blank & (tp > 1)).astype(np.int64)
+    implied: NDArray[np.int64] = (_named(table, _SPLITS_SEQUENCES) & blank & (tp > 1)).astype(
+        np.int64
+    )
     return implied
 
 

@@ -32,7 +32,13 @@ def ideal() -> Constants:
     one = dict.fromkeys((str(k) for k in OpKind), 1.0)
     quiet = {
         k: replace(
-            f, host_seconds=0.0, step_seconds=0.0, fusion=1.0, context_bytes=0.0, shard_power=1.0
+            f,
+            host_seconds=0.0,
+            step_seconds=0.0,
+            fusion=1.0,
+            context_bytes=0.0,
+            shard_power=1.0,
+            bucket_bytes=1e30,
         )
         for k, f in FRAMEWORKS.items()
     }
@@ -44,7 +50,7 @@ def ideal() -> Constants:
         roofline_power=200.0,
         gather_exposed=1.0, context_exposed=1.0,
         expert_exposed=1.0, expert_imbalance=1.0, straggler_share=0.0, fragmentation=0.0,
-        group_buffer_bytes=0.0, bucket_bytes=1e30,
+        group_buffer_bytes=0.0,
     )  # fmt: skip
 
 

@@ -328,3 +328,15 @@ def test_a_fabric_carries_groups_that_are_larger_than_a_node() -> None:
     apart = ask(WORKLOAD, cluster, plan).parts["tensor comm"]
     joined = ask(WORKLOAD, replace(cluster, fabric_devices=32), plan).parts["tensor comm"]
     assert joined < apart / 3
+
+
+def test_buckets_that_grow_with_the_ring_keep_its_latency_from_binding() -> None:
+    job = Job(transformer(framework="NeMo"), cluster_of(2048), Plan(dp=2048, global_batch=2048))
+    known = Constants()
+    small = replace(known.framework("NeMo"), bucket_bytes=25e6, rank_bucket_bytes=0.0)
+    plain = replace(known, frameworks={**known.frameworks, "nemo": small})
+    took = [
+        AnalyticPredictor(constants).predict(Jobs.of([job]))[0].parts["data comm"]
+        for constants in (known, plain)
+    ]
+    assert 0 < took[0] < took[1]

@@ -145,7 +145,6 @@ class Constants:
         wave_flops_per_element: peak rate per output element in flight (device fill).
         layer_power: p of the norm joining device time and host floor (3.5-9 measured).
         overlap_power: p of the norm joining gradient traffic and the backward it hides behind.
-        bucket_bytes: of gradients in one collective; each pays the latency.
         gather_exposed: share of ZeRO-1's and 2's gathering of parameters that nothing hides.
         context_exposed: share of the ring of keys and values that attention does not hide.
         group_buffer_bytes: of a communicator.
@@ -219,7 +218,6 @@ class Constants:
     wave_flops_per_element: float = 7e8
     layer_power: float = 8.0
     overlap_power: float = 2.5
-    bucket_bytes: float = 25e6
     gather_exposed: float = 0.95
     context_exposed: float = 0.5
     group_buffer_bytes: float = 0.2e9

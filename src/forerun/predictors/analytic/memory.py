@@ -52,7 +52,7 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
     logits = np.where(on_last | one_stage, head, 0.0)
     on_gpu = rows.node["is_gpu"] > 0
-    moving = _bucket_bytes(rows, dense, constants) + _gathered_inputs(rows)
+    moving = _bucket_bytes(rows, dense) + _gathered_inputs(rows)
     parts = {
         "weights": dense * states.weights + expert * expert_states.weights + tables,
         "gradients": dense * states.gradients + expert * expert_states.gradients,
@@ -95,11 +95,11 @@ def given_back_bytes(rows: Rows) -> FloatArray:
     return np.where(runs_ahead, ahead * rows.key["held_whole"], 0.0)
 
 
-def _bucket_bytes(rows: Rows, dense: FloatArray, constants: Constants) -> FloatArray:
+def _bucket_bytes(rows: Rows, dense: FloatArray) -> FloatArray:
     """Return gradients under way between replicas: a few buckets, or a copy of all of them."""
     plan = rows.plan
     gradients = dense * gradient_bytes(rows) * rows.work["trained_share"]
-    moving = np.minimum(8 * constants.bucket_bytes, gradients)
+    moving = np.minimum(8 * rows.software["bucket_bytes"], gradients)
     copies = rows.software["bucket_copies"]
     if copies.any():
         copied = np.where(plan["zero_stage"] < 2, copies, 0.0) * gradients

@@ -107,13 +107,17 @@ def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -
     """
     stage = rows.plan["zero_stage"]
     size, weights = group.params * each, group.params * rows.work["activation_bytes"]
-    link = _link(rows, np.maximum(size / constants.bucket_bytes, 1.0))
+    soft = rows.software
+    bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
+    link = _link(rows, np.maximum(size / bucket, 1.0))
     many = group.ranks > 1
     reduce = collectives.all_reduce(size, group.ranks, group.per_node, *link)
     scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
     gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
     hidden = np.where(many, np.where(stage >= 1, scatter, reduce), 0.0)
-    after = np.where(many & (stage >= 1), constants.gather_exposed * gather, 0.0)
+    after = np.where(
+        many & (stage >= 1), constants.gather_exposed * soft["gather_share"] * gather, 0.0
+    )
     sharded = np.zeros(len(rows))
     if np.any(stage >= 3):
         sharded = np.where(many, _sharded(rows, group, size, weights), 0.0)
