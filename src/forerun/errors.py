@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -71,6 +72,16 @@ class MissingExtraError(RequestError):
             f"the package {package!r} is not installed",
             f"install it with: pip install 'forerun[{extra}]'",
         )
+
+
+def likely_name(name: str, known: Iterable[str]) -> str:
+    """Return the known name that `name` is most probably a slip of; "" where none is so near."""
+    folded = {k.lower().replace("_", "-"): k for k in known}
+    wanted = re.sub(r"[\s_-]+", "-", name.strip().lower())
+    if len(wanted) < 4:
+        return ""
+    close = get_close_matches(wanted, folded, n=1, cutoff=0.8)
+    return folded[close[0]] if close else ""
 
 
 def nearest_names(name: str, known: Iterable[str], count: int = 4) -> list[str]:

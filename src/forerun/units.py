@@ -130,6 +130,11 @@ def format_probability(probability: float) -> str:
     return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: `1 run`, `2,400 runs`; `plural` where it is not noun + s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def format_count(count: float) -> str:
     """Return a count with a metric suffix (8.03B, 312M, 4.1k)."""
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):

@@ -29,7 +29,7 @@ def runs(tmp_path: Path) -> str:
 def test_fit_names_each_row_that_it_leaves_out(forerun: Run, runs: str, tmp_path: Path) -> None:
     done = forerun("fit", "--runs", runs, "--out", str(tmp_path / "m.json"))
     assert done.code == 0
-    assert "2 of 7 runs look wrong; 4 teach a step time" in done.out
+    assert "3 of 7 runs are flagged; 4 teach a step time" in done.out
     assert "runs.csv line 5: step_time_s is 170 s; expected about 0.1" in done.out
     assert "it looks like ms: divide by 1000" in done.out
     assert "runs.csv line 8: the plan uses tp x pp x dp x cp = 4 devices" in done.out
@@ -76,10 +76,49 @@ def test_json_has_the_flags_as_columns(forerun: Run, runs: str, tmp_path: Path) 
     assert data["runs"]["rows_that_teach_time"] == 4
 
 
+def test_the_count_is_that_of_the_rows_that_are_listed(
+    forerun: Run, runs: str, tmp_path: Path
+) -> None:
+    """`fit` lists rows that only have nothing to teach too; `predict --fit` names faults alone."""
+    out = forerun("fit", "--runs", runs, "--out", str(tmp_path / "m.json")).out
+    assert out.startswith("3 of 7 runs are flagged")
+    assert len({line.split(":")[1] for line in out.splitlines() if ".csv line" in line}) == 3
+    err = forerun("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb", "--fit", runs).err
+    assert err.startswith("2 of 7 runs are flagged")
+    assert sum(".csv line" in line for line in err.splitlines()) == 2
+
+
+def test_columns_that_nobody_reads_are_named_with_what_was_meant(
+    forerun: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.csv"
+    heads = HEAD.replace("status", "note_to_me") + ",memory_bg"
+    path.write_text("\n".join((heads, *(f"{row},1" for row in SOUND))) + "\n")
+    done = forerun("fit", "--runs", str(path), "--out", str(tmp_path / "m.json"))
+    assert done.out.startswith(
+        "2 columns are not known, and not read: 'memory_bg' (did you mean 'memory_gb'?),"
+        " 'note_to_me'\n"
+    )
+    asked = ("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb", "--fit", str(path))
+    assert forerun(*asked).err.startswith("1 column is not known, and not read: 'memory_bg'")
+    data = forerun("fit", "--runs", str(path), "--out", str(tmp_path / "n.json"), "--json").json()
+    assert data["runs"]["unread_columns"] == {"memory_bg": "memory_gb", "note_to_me": ""}
+
+
+def test_a_misspelt_measurement_is_named_where_nothing_could_be_learned(
+    forerun: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join((HEAD.replace("step_time_s", "step_tim"), *SOUND)) + "\n")
+    done = forerun("fit", "--runs", str(path), "--out", str(tmp_path / "m.json"))
+    assert done.code == 2
+    assert "'step_tim' (did you mean 'step_time_s'?)" in done.err
+
+
 def test_sound_runs_are_not_spoken_of(forerun: Run, tmp_path: Path) -> None:
     sound = table(tmp_path / "sound.csv", *SOUND)
     done = forerun("fit", "--runs", sound, "--out", str(tmp_path / "m.json"))
-    assert done.out.startswith("analytic fitted on 1 table(s)")
+    assert done.out.startswith("analytic fitted on 1 table,")
     assert done.err == ""
 
 

@@ -62,7 +62,9 @@ def test_a_misspelt_column_is_warned_of_once_and_rows_are_answered(
     table.write_text("Workload,cluster,precison\n" + "resnet50,1x8xa100-sxm-80gb,fp16\n" * 3)
     done = forerun("predict", "--table", str(table))
     assert done.code == 0
-    assert done.err == "warning: column 'precison' is not known: did you mean 'precision'?\n"
+    assert done.err == (
+        "warning: 1 column is not known, and not read: 'precison' (did you mean 'precision'?)\n"
+    )
 
 
 def test_a_table_without_an_answer_says_its_reason_once(forerun: Run, tmp_path: Path) -> None:

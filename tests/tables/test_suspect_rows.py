@@ -50,7 +50,7 @@ def test_a_sound_row_bears_no_flag() -> None:
         ({"dp": 4}, Kind.DEVICES, "plan", "the cluster has 8"),
         ({"tp": 3}, Kind.DEVICES, "devices", "not divisible by tp x pp x cp = 3"),
         ({"tp": 2}, Kind.PLAN, "tp", "tp=2"),
-        ({"global_batch": ""}, Kind.PLAN, "plan", "fill global_batch"),
+        ({"global_batch": ""}, Kind.PLAN, "global_batch", "fill global_batch"),
         ({"status": "done"}, Kind.STATUS, "status", "one of ok oom failed timeout"),
         ({"status": "oom"}, Kind.ENDED, "status", "ran out of memory"),
         ({"status": "timeout"}, Kind.ENDED, "status", "lower bound"),

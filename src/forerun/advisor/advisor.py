@@ -62,11 +62,13 @@ class Advisor:
         self.predictor: Predictor = predictor_of(predictor, fitted, start)
         self.flags: Flags | None = None
         self.repeated = 0
+        self.lessons: tuple[str, ...] = ()
 
     def fit(self, *runs: str | Path | Table | Any) -> Advisor:
         """Return a new advisor whose predictor has learned from measured runs, less their `flags`.
 
-        `repeated` of them had taught its shipped constants already.
+        `repeated` of them had taught its shipped constants already; `lessons` says what they tell
+        as a whole.
 
         Args:
             *runs: runs tables: files, tables, or data frames. This advisor does not change.
@@ -74,13 +76,16 @@ class Advisor:
         Raises:
             RequestError: a table cannot be read, or its runs cannot teach the predictor.
         """
+        from forerun.advisor.findings import findings
         from forerun.advisor.learning import known_already, taught
+        from forerun.advisor.lessons import lessons
         from forerun.advisor.models import runs_of
 
         given = runs_of(runs, self.catalog)
         learned, flags = taught(self.predictor, given)
         advisor = Advisor(self._catalog_files, learned)
         advisor.flags, advisor.repeated = flags, known_already(self.predictor, given)
+        advisor.lessons = lessons(learned, given, flags, findings(learned, self.predictor))
         return advisor
 
     @cached_property

@@ -10,6 +10,7 @@ from forerun.errors import RequestError
 from forerun.predictors.starts import SHIPPED, known_by
 from forerun.tables import Runs
 from forerun.tables.suspects import KINDS, POLICY, Flags, Kind, cleaned, suspects
+from forerun.units import counted
 
 
 class LearningError(RequestError):
@@ -49,7 +50,7 @@ def taught(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
             raise LearningError(error.asked, error.found, error.next_step, flags) from None
         found = f"none of them teaches a step time: {_why_none(flags)}"
         raise LearningError(
-            f"learning from {len(runs):,} runs", found, _next(flags), flags
+            f"learning from {counted(len(runs), 'run')}", found, _next(flags), flags
         ) from None
 
 

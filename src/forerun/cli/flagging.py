@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from forerun.cli.kinds import FILE
 from forerun.cli.screen import plain_lines
+from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
@@ -71,23 +72,38 @@ def report(
         from forerun.tables import write_table
 
         write_table(flags.as_table(), to)
-    for line in flag_lines(flags, all_kinds):
+    # Columns of one's own are for whoever asks what was learned; a slip is worth a word at any door.
+    unread = {n: near for n, near in flags.unread.items() if near or all_kinds}
+    for line in (*filter(None, [unread_line(unread)]), *flag_lines(flags, all_kinds)):
         click.echo(line, err=aside)
     if to is not None:
-        click.echo(f"{len(flags):,} flags written to {to}", err=aside)
+        click.echo(f"{counted(len(flags), 'flag')} written to {to}", err=aside)
+
+
+def unread_line(unread: Mapping[str, str]) -> str:
+    """Return which columns nobody reads, with what was likely meant; "" where all are read."""
+    named = [
+        f"{name!r} (did you mean {near!r}?)" if near else repr(name)
+        for name, near in sorted(unread.items(), key=lambda item: not item[1])
+    ]
+    word = "column is" if len(named) == 1 else "columns are"
+    return f"{len(named)} {word} not known, and not read: {', '.join(named)}" if named else ""
 
 
 def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
     """Yield what is shown of flags: a count, what whole columns look like, a table, and examples."""
     from forerun.tables.suspects import KINDS, POLICY
 
-    suspect = int(flags.rows_with(flags.suspect).sum())
-    if not suspect and not (all_kinds and len(flags)):
+    shown = [k for k in KINDS if all_kinds or flags.suspect[flags.of(k)].any()]
+    flagged = int(flags.rows_with(flags.of(*shown)).sum())
+    if not flagged:
         return
     teach = int(flags.teaches_step.sum())
-    yield f"{suspect:,} of {flags.rows:,} runs look wrong; {teach:,} teach a step time"
+    yield (
+        f"{flagged:,} of {counted(flags.rows, 'run')} {'is' if flagged == 1 else 'are'} flagged;"
+        f" {teach:,} {'teaches' if teach == 1 else 'teach'} a step time"
+    )
     yield from flags.wholes
-    shown = [k for k in KINDS if all_kinds or flags.suspect[flags.of(k)].any()]
     counts = flags.counts()
     rows = [(k, f"{counts[k]:,}", POLICY[k][1], POLICY[k][0]) for k in shown if k in counts]
     yield from plain_lines(

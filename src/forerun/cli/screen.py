@@ -47,6 +47,16 @@ class Screen:
         """Write one line."""
         click.echo(text)
 
+    def prose(self, text: str) -> None:
+        """Write a sentence; a terminal gets it broken between words, what is piped in one line."""
+        if self._console is None:
+            click.echo(text)
+            return
+        from textwrap import wrap
+
+        for piece in wrap(text, self._console.width, subsequent_indent="  "):
+            click.echo(piece)
+
     def items(self, title: str, lines: Iterable[str]) -> None:
         """Write a titled list, nothing where it is empty."""
         lines = list(lines)

@@ -13,6 +13,7 @@ from typing import Any
 from forerun import registry
 from forerun.contracts import Predictor
 from forerun.errors import RequestError, UnknownNameError
+from forerun.units import counted
 
 PRIORS, SHIPPED = "priors", "shipped"
 STARTS = (SHIPPED, PRIORS)
@@ -68,4 +69,8 @@ def known_words(known: Mapping[str, Any]) -> str:
     if not known:
         return ""
     words = "shipped constants" if known["start"] == SHIPPED else known["start"]
-    return f"{words}, fitted to {known['fitted_runs']:,} runs" if known["fitted_runs"] else words
+    return (
+        f"{words}, fitted to {counted(known['fitted_runs'], 'run')}"
+        if known["fitted_runs"]
+        else words
+    )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from forerun.domain.plan import ALIASES as PLAN_ALIASES
-from forerun.errors import RequestError
+from forerun.errors import RequestError, likely_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +169,18 @@ def _known_name(plain: str) -> str:
     return ALIASES.get(lowered, "")
 
 
+def unknown_columns(names: Iterable[str]) -> dict[str, str]:
+    """Return the columns that the schema does not know, each with the one that was likely meant.
+
+    "" where it looks like none: a column of the user's own.
+    """
+    near = {name: likely_name(name, (*COLUMNS, *ALIASES)) for name in names if name not in COLUMNS}
+    return {name: ALIASES.get(close, close) for name, close in near.items()}
+
+
 def misspelt_columns(names: Iterable[str]) -> dict[str, str]:
     """Return the columns that the schema does not know and that look like one that it does."""
-    found: dict[str, str] = {}
-    for name in names:
-        plain = re.sub(r"[\s-]+", "_", name.strip().lower())
-        if name in COLUMNS or len(plain) < 4:
-            continue
-        close = get_close_matches(plain, (*COLUMNS, *ALIASES), n=1, cutoff=0.85)
-        if close:
-            found[name] = ALIASES.get(close[0], close[0])
-    return found
+    return {name: near for name, near in unknown_columns(names).items() if near}
 
 
 def _check_unit(name: str, where: str) -> None:

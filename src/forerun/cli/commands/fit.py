@@ -16,6 +16,7 @@ from forerun.cli.options import json_option, settings_of, start_of, start_option
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError
+from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
@@ -46,7 +47,8 @@ def fit(
 
     Prints what was learned of each constant that the runs tell most of: its value, its 5 to 95 %
     interval, what was believed before, and how many runs spoke of it, from where. Constants that
-    the runs do not identify stay as they were, and are named.
+    the runs do not identify stay as they were, and are named. Says too where what was learned
+    holds, how little a run or two tell, and which kind of further run would teach most.
 
     Runs that look wrong are named with file and line: figures in another unit, faster than physics
     allows, contradictory, or of a job that cannot be read. What is beyond doubt is left out.
@@ -77,11 +79,14 @@ def fit(
         return
     said = known_words(known_by(advisor.predictor))
     click.echo(
-        f"{advisor.predictor.name} fitted on {len(tables)} table(s), written to {out}"
+        f"{advisor.predictor.name} fitted on {counted(len(tables), 'table')}, written to {out}"
         + (f" ({said})" if said else "")
     )
     blank = known_by(before.predictor).get("start") == PRIORS
-    show_learned(Screen(settings), found, constants, "prior" if blank else "shipped")
+    screen = Screen(settings)
+    show_learned(screen, found, constants, "prior" if blank else "shipped")
+    for said in advisor.lessons:
+        screen.prose(said)
 
 
 def _json(
@@ -100,6 +105,7 @@ def _json(
         "out": str(out),
         "runs": {} if flags is None else flags.as_dict(),
         "learned": [finding.as_dict() for finding in found],
+        "lessons": list(advisor.lessons),
         "not_identified": [finding.entry.name for finding in found if not finding.identified],
     }
 

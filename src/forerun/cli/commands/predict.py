@@ -10,6 +10,7 @@ import click
 
 from forerun import wire
 from forerun.cli.completion import complete_cluster, complete_workload
+from forerun.cli.flagging import unread_line
 from forerun.cli.kinds import FILE, TABLES, WHOLE, writable
 from forerun.cli.options import (
     advisor_of,
@@ -135,8 +136,9 @@ def _predict_table(
     from forerun.tables.schema import misspelt_columns
 
     table = read_table(path)
-    for name, near in misspelt_columns(table.columns).items():
-        click.echo(f"warning: column {name!r} is not known: did you mean {near!r}?", err=True)
+    unread = unread_line(misspelt_columns(table.columns))
+    if unread:
+        click.echo(f"warning: {unread}", err=True)
     advisor = advisor_of(settings, options)
     length = length_of(options)
     answered = advisor.predict_table(table, length=length, market=settings.text("market"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -26,6 +26,7 @@ class Kind(StrEnum):
     COLUMNS = "columns-disagree"
     REPEATS = "contradictory-repeats"
     ACCUMULATION = "accumulation"
+    BATCH = "batch"
     CELL = "cell"
     WORKLOAD = "workload"
     CLUSTER = "cluster"
@@ -45,7 +46,8 @@ POLICY: Mapping[Kind, tuple[str, str]] = {
     Kind.CAPACITY: ("more memory than the device has", "its memory left out"),
     Kind.COLUMNS: ("measured columns of one row contradict one another", "kept"),
     Kind.REPEATS: ("the same job with another time, beyond noise", "kept"),
-    Kind.ACCUMULATION: ("micro_batch x dp x grad_accum is not global_batch", "kept"),
+    Kind.ACCUMULATION: ("global_batch is not micro_batch x dp x grad_accum", "kept"),
+    Kind.BATCH: ("global_batch is blank, and taken as micro_batch x dp", "kept"),
     Kind.CELL: ("a cell that cannot be read, or a figure that is not above zero", "left out"),
     Kind.WORKLOAD: ("a workload that is not known nor described", "left out"),
     Kind.CLUSTER: ("a device that is not known, or counts that contradict", "left out"),
@@ -78,6 +80,7 @@ class Flags:
         out_step, out_memory: (m,) whether the flag keeps the row from teaching time, or memory.
         places: where the n rows were written.
         wholes: what was said of whole columns.
+        unread: columns that nobody reads, each with the name that was likely meant or "".
     """
 
     rows: int
@@ -92,6 +95,7 @@ class Flags:
     out_memory: NDArray[np.bool_]
     places: Lines
     wholes: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -156,10 +160,12 @@ class Flags:
         columns["line"] = [int(line) for line in columns["line"]]
         return {
             "rows": self.rows,
+            "flagged_rows": int(self.rows_with(np.ones(len(self), dtype=bool)).sum()),
             "suspect_rows": int(self.rows_with(self.suspect).sum()),
             "rows_that_teach_time": int(self.teaches_step.sum()),
             "counts": self.counts(),
             "whole_columns": list(self.wholes),
+            "unread_columns": dict(self.unread),
             "flags": columns,
         }
 
@@ -215,4 +221,8 @@ def _spread(value: str | Texts, n: int) -> Texts:
 def numbers_text(values: FloatArray, unit: str = "") -> Texts:
     """Return numbers as text with their unit, (m,)."""
     ending = f" {unit}" if unit else ""
-    return np.array([f"{v:.4g}{ending}" for v in values.tolist()], dtype=object)
+    return np.array([f"{_plain(v)}{ending}" for v in values.tolist()], dtype=object)
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -7,22 +7,19 @@ is in doubt still teaches the memory that it measured, and no wrong figure is av
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.forecast import Forecasts
 from forerun.tables.jobs import Runs
+from forerun.tables.schema import unknown_columns
+from forerun.tables.suspects.batches import batch_flags
 from forerun.tables.suspects.flags import Flags, Kind, Raised, Texts, joined, numbers_text
 from forerun.tables.suspects.physics import capacity_flags, floor_flags
 from forerun.tables.suspects.readings import Reading, memory_reading, sizes_of, step_readings
-from forerun.tables.suspects.repeats import (
-    AGREE,
-    accumulation_flags,
-    disagreement_flags,
-    repeat_flags,
-)
+from forerun.tables.suspects.repeats import AGREE, disagreement_flags, repeat_flags
 from forerun.tables.suspects.row_problems import problem_flags
 from forerun.tables.suspects.siblings import Kin, kin_of, own_doubt
 from forerun.tables.suspects.units import judged
@@ -67,8 +64,8 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     clean = cleaned(runs, joined(raised, places))
     raised += [*floor_flags(clean, forecasts, _column_used(clean)), *capacity_flags(clean)]
     raised += repeat_flags(cleaned(runs, joined(raised, places)))
-    raised += accumulation_flags(runs)
-    return joined(raised, places, wholes)
+    raised += batch_flags(runs)
+    return replace(joined(raised, places, wholes), unread=unknown_columns(runs.table.columns))
 
 
 def cleaned(runs: Runs, flags: Flags) -> Runs:

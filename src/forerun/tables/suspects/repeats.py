@@ -1,4 +1,4 @@
-"""Repeats: rows of one job that disagree, columns of one row that do, and plans that do not add up."""
+"""Repeats: rows of one job that disagree, and columns of one row that do."""
 
 from __future__ import annotations
 
@@ -94,28 +94,3 @@ def disagreement_flags(readings: Sequence[Reading], flagged: BoolArray) -> Itera
             numbers_text(np.exp(first.log_implied[row]), "s a step"), expected,
             f"correct one of them; {first.column} is used",
         )  # fmt: skip
-
-
-def accumulation_flags(runs: Runs) -> Iterator[Raised]:
-    """Yield the flags of accumulations that do not multiply out to the global batch."""
-    table, plans = runs.table, runs.jobs.plans
-    stated, micro = table.numbers("grad_accum"), table.numbers("micro_batch")
-    batch = table.numbers("global_batch")
-    inner = np.where(np.isnan(micro), np.nan, plans.micro_batch * plans.dp.astype(np.float64))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        passes = batch / inner
-        wrong = np.where(
-            np.isnan(stated), np.abs(passes - np.round(passes)) > 1e-6, passes != stated
-        )
-    row = np.flatnonzero(wrong & np.isfinite(passes) & runs.jobs.resolved)
-    said = np.isfinite(stated[row])
-    found = np.where(
-        said, numbers_text(stated[row]), numbers_text(batch[row], "samples of global_batch")
-    )
-    expected = numbers_text(passes[row], "= global_batch / (micro_batch x dp)")
-    whole = numbers_text(inner[row], "= micro_batch x dp times a whole number")
-    yield Raised(
-        Kind.ACCUMULATION, row, np.where(said, "grad_accum", "global_batch").astype(object), found,
-        np.where(said, expected, whole).astype(object),
-        "correct one of them; the batch columns are used, not grad_accum",
-    )  # fmt: skip

@@ -73,7 +73,8 @@ def _read(reason: str, column: str) -> tuple[str, str, str]:
     if not mark:
         found, advice = reason, "mend the row"
     named = next((w for w in re.findall(r"[a-z_]+", reason) if w in COLUMNS), column)
-    return (named if not column or named in found else column), found, advice
+    blank = column == "plan" and advice.startswith(f"fill {named}")
+    return (named if not column or named in found or blank else column), found, advice
 
 
 def _statuses(runs: Runs) -> Iterator[Raised]:

@@ -1,0 +1,87 @@
+"""What runs say as a whole: where it holds, how little a few tell, which run would tell most."""
+
+from __future__ import annotations
+
+import pytest
+
+from forerun.advisor import Advisor
+from forerun.tables import Table
+
+ROW = {"workload": "resnet50", "device": "a100-sxm-80gb", "nodes": 1, "precision": "fp16"}
+
+
+def runs(*cells: tuple[int, int, float], **more: object) -> Table:
+    """Return runs of (devices, samples of each, step seconds)."""
+    return Table.from_rows(
+        {**ROW, "devices": n, "micro_batch": b, "global_batch": n * b, "step_time_s": s, **more}
+        for n, b, s in cells
+    )
+
+
+MANY = runs((1, 64, 0.08), (2, 64, 0.082), (4, 32, 0.045), (8, 64, 0.09))
+
+
+def test_one_run_is_said_to_tell_little_and_what_stays_as_it_was() -> None:
+    said = Advisor().fit(runs((8, 64, 0.09))).lessons
+    few = [line for line in said if line.startswith("few: one run tells little")]
+    assert len(few) == 1
+    assert "stay at what is shipped" in few[0]
+    assert "stay at their priors" in " ".join(
+        Advisor(start="priors").fit(runs((8, 64, 0.09))).lessons
+    )
+
+
+def test_several_runs_are_not_called_few() -> None:
+    assert not [line for line in Advisor().fit(MANY).lessons if line.startswith("few")]
+
+
+def test_rows_that_teach_nothing_do_not_count_as_runs() -> None:
+    table = runs((8, 64, 0.09), (8, 65536, float("nan")))
+    assert "one run tells little" in " ".join(Advisor().fit(table).lessons)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({}, "one place (no source is named)"),
+        ({"source": "mine"}, "one place (mine)"),
+    ],
+)
+def test_what_is_peculiar_to_one_place_is_said_to_be_learned(
+    source: dict[str, object], words: str
+) -> None:
+    said = Advisor().fit(runs((8, 64, 0.09), (4, 64, 0.08), **source)).lessons[0]
+    assert said.startswith("setting: the runs come from")
+    assert words in said
+    assert said.endswith("answers are for that place")
+
+
+def test_what_is_peculiar_to_each_of_several_places_is_said_to_be_set_aside() -> None:
+    here, there = runs((8, 64, 0.09), source="a"), runs((8, 64, 0.12), source="b")
+    said = Advisor().fit(here, there).lessons[0]
+    assert "2 places (source: a, b)" in said
+    assert said.endswith("set aside, and answers are for a place not seen yet")
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (((1, 64, 0.08), (1, 32, 0.045)), "a run on several devices: these say nothing of links"),
+        (((8, 64, 0.09),), "a run with another plan (all had the same tp, pp, zero_stage)"),
+    ],
+)
+def test_the_next_run_differs_where_these_are_alike(
+    cells: tuple[tuple[int, int, float], ...], words: str
+) -> None:
+    said = Advisor().fit(runs(*cells)).lessons[-1]
+    assert said.startswith(f"next: {words} would teach most")
+
+
+def test_memory_is_asked_for_where_none_was_measured() -> None:
+    assert "fill in memory_gb" in Advisor().fit(MANY).lessons[-1]
+    measured = runs((1, 64, 0.08), (8, 64, 0.09), memory_gb=9.0)
+    assert "memory_gb" not in Advisor().fit(measured).lessons[-1]
+
+
+def test_predictors_without_constants_have_nothing_to_add() -> None:
+    assert Advisor(predictor="constant-mfu").fit(MANY).lessons == ()
