@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,10 @@ def _short(value: Any, reasons: bool) -> Any:
 
 
 def commit_of_source() -> str:
-    """Return the last commit of the source, short, with a mark where files of it are not committed."""
+    """Return the last commit of the source, short, with a mark where files of it are not committed.
+
+    Outside a checkout, the release.
+    """
 
     def git(*words: str) -> str:
         done = subprocess.run(
@@ -109,7 +113,8 @@ def commit_of_source() -> str:
         return done.stdout.strip()
 
     changed = git("status", "--porcelain", "--", *SIGNED_OFF)
-    return git("log", "-1", "--format=%h", "--", *SIGNED_OFF) + ("+changes" if changed else "")
+    commit = git("log", "-1", "--format=%h", "--", *SIGNED_OFF)
+    return commit + ("+changes" if changed else "") if commit else f"release {version('forerun')}"
 
 
 def hardware() -> str:

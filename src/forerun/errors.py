@@ -11,6 +11,9 @@ EXIT_REQUEST = 2
 EXIT_UNSATISFIED = 3
 
 
+LIKELY = 0.75  # as alike as a slip of the pen leaves two names
+
+
 class ForerunError(Exception):
     """A mistake or a limit that a person can act upon.
 
@@ -74,13 +77,20 @@ class MissingExtraError(RequestError):
         )
 
 
+def one_of(value: object, choices: Iterable[object]) -> str:
+    """Return what to write in place of a value that is none of a few, the likeliest first."""
+    words = [str(choice) for choice in choices]
+    near = likely_name(str(value), words)
+    return f"{f'did you mean {near}? ' if near else ''}use one of {', '.join(words)}"
+
+
 def likely_name(name: str, known: Iterable[str]) -> str:
     """Return the known name that `name` is most probably a slip of; "" where none is so near."""
     folded = {k.lower().replace("_", "-"): k for k in known}
     wanted = re.sub(r"[\s_-]+", "-", name.strip().lower())
-    if len(wanted) < 4:
+    if len(wanted) < 3:
         return ""
-    close = get_close_matches(wanted, folded, n=1, cutoff=0.8)
+    close = get_close_matches(wanted, folded, n=1, cutoff=LIKELY)
     return folded[close[0]] if close else ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forerun.errors import RequestError, UnknownNameError
+from forerun.errors import RequestError, UnknownNameError, one_of
 
 Value = str | int | float | bool
 DEFAULT_FILE = "~/.config/forerun.toml"
@@ -150,9 +150,7 @@ def checked(setting: Setting, value: object, asked: str) -> Value:
     if isinstance(setting.default, int | float):
         return _number(setting, text, asked)
     if setting.choices and text not in setting.choices:
-        raise RequestError(
-            f"{asked} {text!r}", "no such value", f"use one of {', '.join(setting.choices)}"
-        )
+        raise RequestError(f"{asked} {text!r}", "no such value", one_of(text, setting.choices))
     return text
 
 

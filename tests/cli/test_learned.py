@@ -36,7 +36,7 @@ def test_fit_prints_what_the_runs_taught_and_what_they_left_open(
     done = forerun("fit", "--runs", str(slow), "--out", str(tmp_path / "m.json"))
     assert done.code == 0, done.err
     first, header, *rows = done.out.splitlines()
-    assert "1 table(s)" in first
+    assert "1 table," in first
     assert "(priors, fitted to 12 runs)" in first
     assert header.split() == ["constant", "learned", "5", "to", "95", "%", "prior", "runs", "from"]
     assert "12  slow-lab" in rows[0]

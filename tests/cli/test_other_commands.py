@@ -53,7 +53,7 @@ def test_several_tables_may_follow_one_option(forerun: Run, runs: Path, tmp_path
     assert once["step_seconds"] == twice["step_seconds"]
     model = tmp_path / "both.json"
     done = forerun("fit", "--runs", str(runs), str(more), "--out", str(model))
-    assert "2 table(s)" in done.out
+    assert "2 tables," in done.out
 
 
 def test_fit_replaces_a_file_only_when_told(forerun: Run, runs: Path, tmp_path: Path) -> None:

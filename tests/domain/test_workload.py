@@ -68,7 +68,9 @@ def test_a_length_says_who_says_so() -> None:
 def test_an_unknown_precision_or_optimizer_is_refused_with_the_known_ones(
     field: str, value: str
 ) -> None:
-    with pytest.raises(RequestError, match=f"{field} '{value}': no such {field}; use one of"):
+    with pytest.raises(
+        RequestError, match=rf"{field} '{value}': no such {field}; (did you mean \w+\? )?use one of"
+    ):
         Workload("w", Graph(()), **{field: value})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import job_problem
 from forerun.domain.objective import Limits, Objective
-from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value
+from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value, unknown_field
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError
 from forerun.units import parse_dollars, parse_duration
@@ -41,7 +41,7 @@ def plan_fields(plan: str | Mapping[str, Any] | Plan | None) -> dict[str, Any]:
         for name, value in plan.items():
             key = ALIASES.get(str(name).lower(), str(name).lower())
             if key not in FIELDS:
-                raise UnknownNameError("plan field", str(name), FIELDS)
+                raise unknown_field(str(name))
             fields[key] = plan_value(key, value)
     Plan(**fields)  # its own checks: ranges and choices
     return fields

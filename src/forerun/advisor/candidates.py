@@ -134,12 +134,15 @@ def default_machines(
     count, the machine that is cheapest on the spot market is kept too.
 
     Raises:
-        UnknownNameError: a provider that is not known.
+        UnknownNameError: a provider or region that is not known.
     """
     known = sorted({machine.provider for machine in catalog.instances})
     for provider in providers or ():
         if provider.lower() not in known:
             raise UnknownNameError("provider", provider, known, f"({', '.join(known)})")
+    regions = sorted({machine.region for machine in catalog.instances} - {""})
+    if region and region not in regions:
+        raise UnknownNameError("region", region, regions)
     wanted = {provider.lower() for provider in providers or known}
     best: dict[tuple[object, ...], Instance] = {}
     for machine in catalog.instances:

@@ -20,7 +20,7 @@ from forerun.domain.forecast import Forecast
 from forerun.domain.job import Job
 from forerun.domain.objective import MARKETS, Limits, Preemption
 from forerun.domain.workload import Length
-from forerun.errors import RequestError, UnsatisfiedError
+from forerun.errors import RequestError, UnsatisfiedError, one_of
 from forerun.tables import Jobs
 from forerun.units import format_probability
 
@@ -94,9 +94,7 @@ def estimate_of(
             that this workload cannot have.
     """
     if market not in MARKETS:
-        raise RequestError(
-            f"prices {market!r}", "no such market", f"use one of {', '.join(MARKETS)}"
-        )
+        raise RequestError(f"prices {market!r}", "no such market", one_of(market, MARKETS))
     cluster = job.cluster
     steps, length_sigma = run_length(forecast, job, length)
     step = np.array([step_of(forecast, job, steps)])

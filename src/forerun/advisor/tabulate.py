@@ -17,7 +17,7 @@ from forerun.domain.forecast import Forecasts
 from forerun.domain.objective import MARKETS, Preemption
 from forerun.domain.plan_columns import plan_problems
 from forerun.domain.workload import Length
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 from forerun.tables import Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 
@@ -57,9 +57,7 @@ def predict_table(
         RequestError: an unknown market, wrong columns, or a table that has answers already.
     """
     if market not in MARKETS:
-        raise RequestError(
-            f"prices {market!r}", "no such market", f"use one of {', '.join(MARKETS)}"
-        )
+        raise RequestError(f"prices {market!r}", "no such market", one_of(market, MARKETS))
     if length is not None:
         checked_length(length)
     if isinstance(table, Table):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from forerun.catalog.rows import DATA, Limits, Row, read_csv
 from forerun.catalog.sources import fact_of
 from forerun.domain.hardware import Device, Fact
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 from forerun.units import GIGA, TERA
 
 KINDS = ("gpu", "tpu", "accelerator", "cpu")
@@ -149,7 +149,7 @@ def _kind(row: Row) -> str:
     """Return the kind of device, gpu where the row says nothing."""
     kind = row.get("kind") or "gpu"
     if kind not in KINDS:
-        raise RequestError(row.at("kind"), f"it is {kind!r}", f"give one of {', '.join(KINDS)}")
+        raise RequestError(row.at("kind"), f"it is {kind!r}", one_of(kind, KINDS))
     return kind
 
 

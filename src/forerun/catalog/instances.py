@@ -8,7 +8,7 @@ from functools import lru_cache
 from forerun.catalog.rows import DATA, Limits, Row, read_csv
 from forerun.catalog.sources import fact_of
 from forerun.domain.hardware import Fact
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 from forerun.units import GIGA
 
 BITS_PER_BYTE = 8
@@ -147,7 +147,5 @@ def _nic_kind(row: Row) -> str:
     """Return the kind of network, ethernet where the row says nothing."""
     kind = (row.get("nic_kind") or "ethernet").lower()
     if kind not in NIC_KINDS:
-        raise RequestError(
-            row.at("nic_kind"), f"it is {kind!r}", f"give one of {', '.join(NIC_KINDS)}"
-        )
+        raise RequestError(row.at("nic_kind"), f"it is {kind!r}", one_of(kind, NIC_KINDS))
     return kind

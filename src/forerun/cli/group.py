@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -11,7 +12,7 @@ from typing import Any
 
 import click
 
-from forerun.errors import EXIT_DEFECT, EXIT_REQUEST, ForerunError, nearest_names
+from forerun.errors import EXIT_DEFECT, EXIT_REQUEST, ForerunError, likely_name, nearest_names
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -136,9 +137,22 @@ def usage_error(error: click.UsageError) -> ForerunError:
         near = list(error.possibilities or ()) or nearest_names(error.option_name, known)
         if near:
             next_step = f"did you mean {' or '.join(near)}? {next_step}"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        next_step = f"{_near_choice(error.param, found)}{next_step}"
     wrapped = ForerunError(path, found[:1].lower() + found[1:], next_step)
     assert wrapped.exit_code == EXIT_REQUEST
     return wrapped
+
+
+def _near_choice(parameter: click.Parameter, found: str) -> str:
+    """Return which of an option's few words was likely meant; "" where it takes other values."""
+    if not isinstance(parameter.type, click.Choice):
+        return ""
+    words = [str(choice) for choice in parameter.type.choices]
+    # Click says the value in quotes, after the option's name and before the choices.
+    given = next((w for w in re.findall(r"'([^']*)'", found) if w not in parameter.opts), "")
+    near = likely_name(given, words)
+    return f"did you mean {near}? " if near else ""
 
 
 def _defect(error: Exception) -> int:

@@ -41,7 +41,44 @@ class SeveralFiles(click.Command):
                     spread.append(option)
                 count += 1
             spread.append(word)
-        return super().parse_args(ctx, spread)
+        kept = list(spread)
+        try:
+            return super().parse_args(ctx, spread)
+        except click.MissingParameter:
+            raise self._missing(ctx, kept) from None
+
+    def _missing(self, ctx: click.Context, args: list[str]) -> RequestError:
+        """Return the error that names every input that is missing, in the order of the help."""
+        given = self.make_parser(ctx).parse_args(args)[0]
+
+        def lacks(parameter: click.Parameter) -> bool:
+            value = given.get(parameter.name or "")
+            return value in (None, ()) or parameter.value_is_missing(value)
+
+        return missing(ctx.command_path, [p for p in self.params if p.required and lacks(p)])
+
+
+def missing(command: str, parameters: Sequence[click.Parameter], instead: str = "") -> RequestError:
+    """Return the error for inputs that a command needs and that were not given.
+
+    Args:
+        command: as it was called.
+        parameters: what is missing, in the order in which a person thinks of them.
+        instead: what may be given in place of all of them.
+    """
+    named = [_named(parameter) for parameter in parameters]
+    wanted = " and ".join(f"{name} ({text})" for name, text in named)
+    return RequestError(
+        command, f"no {' and no '.join(name for name, _ in named)} given",
+        f"give {wanted}{f', or {instead}' if instead else ''}; see {command} --help",
+    )  # fmt: skip
+
+
+def _named(parameter: click.Parameter) -> tuple[str, str]:
+    """Return what an input is called, and what it is."""
+    if isinstance(parameter, click.Option):
+        return parameter.opts[0], (parameter.help or "").rstrip(".")
+    return parameter.human_readable_name.upper(), "a name such as resnet50, or a file"
 
 
 class SeveralTables(SeveralFiles):

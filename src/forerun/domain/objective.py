@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 
 AIMS = ("time", "cost", "knee", "energy")
 MARKETS = ("on-demand", "spot", "any")
@@ -83,12 +83,10 @@ class Objective:
 
     def __post_init__(self) -> None:
         if self.aim not in AIMS:
-            raise RequestError(
-                f"minimize {self.aim!r}", "no such aim", f"use one of {', '.join(AIMS)}"
-            )
+            raise RequestError(f"minimize {self.aim!r}", "no such aim", one_of(self.aim, AIMS))
         if self.market not in MARKETS:
             raise RequestError(
-                f"prices {self.market!r}", "no such market", f"use one of {', '.join(MARKETS)}"
+                f"prices {self.market!r}", "no such market", one_of(self.market, MARKETS)
             )
         Limits(self.deadline_seconds, self.budget_dollars)  # checks them
         for name in ("confidence", "fit_confidence"):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from forerun.errors import RequestError, UnknownNameError
+from forerun.errors import RequestError, UnknownNameError, nearest_names, one_of
 
 RECOMPUTE = ("none", "selective", "full")
 SYNC = ("allreduce", "ps-sync", "ps-async", "dataparallel")
@@ -127,7 +127,7 @@ def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise RequestError(
             f"a plan with {name}={value}",
             f"no such {name}",
-            f"use one of {', '.join(map(str, allowed))}",
+            one_of(value, allowed),
         )
 
 
@@ -136,6 +136,14 @@ INTEGER_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_ba
                   "zero_stage", "parameter_servers")  # fmt: skip
 _TRUE = {"true", "yes", "1", "on"}
 _FALSE = {"false", "no", "0", "off"}
+
+
+def unknown_field(name: str) -> UnknownNameError:
+    """Return the error for a name that is no plan field; the nearest are offered by their own names."""
+    near = nearest_names(name, (*FIELDS, *ALIASES))
+    return UnknownNameError(
+        "plan field", name, FIELDS, nearest=dict.fromkeys(ALIASES.get(n, n) for n in near)
+    )
 
 
 def parse_plan(text: str) -> dict[str, int | str | bool]:
@@ -156,7 +164,7 @@ def parse_plan(text: str) -> dict[str, int | str | bool]:
             )
         key = ALIASES.get(name.lower(), name.lower())
         if key not in FIELDS:
-            raise UnknownNameError("plan field", name, FIELDS)
+            raise unknown_field(name)
         if key in fields:
             raise RequestError(f"plan {text!r}", f"{key} is given twice", "give it once")
         fields[key] = plan_value(key, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from forerun.domain.graph import Graph
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 
 # Bytes an element takes in activations and in weights as they are computed with. fp8 and fp4
 # recipes keep activations between operations in 16 bits; only matrix operands are narrower.
@@ -38,7 +38,7 @@ class Length:
             raise RequestError(
                 f"a job length in {self.unit!r}",
                 "no such unit",
-                f"use one of {', '.join(Length.UNITS)}",
+                one_of(self.unit, Length.UNITS),
             )
         if not 0 < self.count < float("inf"):
             raise RequestError(
@@ -123,13 +123,13 @@ class Workload:
             raise RequestError(
                 f"precision {self.precision!r}",
                 "no such precision",
-                f"use one of {', '.join(PRECISIONS)}",
+                one_of(self.precision, PRECISIONS),
             )
         if self.optimizer not in OPTIMIZER_STATES:
             raise RequestError(
                 f"optimizer {self.optimizer!r}",
                 "no such optimizer",
-                f"use one of {', '.join(OPTIMIZER_STATES)}",
+                one_of(self.optimizer, OPTIMIZER_STATES),
             )
 
     @property

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -168,12 +169,14 @@ def _beside() -> Path:
 
 
 def _commit() -> str:
-    """Return the commit of the code, with -dirty where it differs; blank outside a repository."""
+    """Return the commit of the code, with -dirty where it differs; outside a repository its release."""
     words = shlex.split("git describe --always --dirty --abbrev=10 --exclude=*")
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
     )
-    return done.stdout.strip() if done.returncode == 0 else ""
+    if done.returncode == 0:
+        return done.stdout.strip()
+    return f"release {version('forerun')}"
 
 
 if __name__ == "__main__":

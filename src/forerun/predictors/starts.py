@@ -26,6 +26,12 @@ def has_shipped(kind: Any) -> bool:
     return not hasattr(kind, "shipped_made") or kind.shipped_made() is not None
 
 
+def shipped_made(name: str) -> Mapping[str, Any]:
+    """Return how the constants of a registered predictor were made; empty where it has none."""
+    kind = registry.load("predictors", name)
+    return dict(kind.shipped_made() or {}) if hasattr(kind, "shipped_made") else {}
+
+
 def started(name: str, start: str = "") -> Predictor:
     """Return a registered predictor as it starts.
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from forerun.domain.graph import Graph, Op, OpKind, Phase, Shard
 from forerun.domain.workload import OPTIMIZER_STATES
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 
 PRODUCTS = frozenset(
     {
@@ -96,7 +96,7 @@ def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
     if optimizer not in OPTIMIZER_STATES:
         raise RequestError(
             f"optimizer {optimizer!r}", "no such optimizer",
-            f"use one of {', '.join(OPTIMIZER_STATES)}",
+            one_of(optimizer, OPTIMIZER_STATES),
         )  # fmt: skip
     states = OPTIMIZER_STATES[optimizer]
     if optimizer == "none":

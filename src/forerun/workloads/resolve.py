@@ -15,7 +15,7 @@ from typing import Any
 from forerun import registry
 from forerun.contracts import Reader
 from forerun.domain.workload import Workload
-from forerun.errors import RequestError, UnknownNameError
+from forerun.errors import RequestError, UnknownNameError, one_of
 
 FORMS = (
     "a zoo name (see `forerun workloads`), package.module:callable, an .onnx file, a HuggingFace "
@@ -108,9 +108,7 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
                 f"{name}={value}", f"not between 1 and {largest:,.0f}", "give a positive number"
             )
     if given.get("task", "pretrain") not in TASKS:
-        raise RequestError(
-            f"task {given['task']!r}", "no such task", f"use one of {', '.join(TASKS)}"
-        )
+        raise RequestError(f"task {given['task']!r}", "no such task", one_of(given["task"], TASKS))
     return given
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import is_none
 from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC, plan_value
 from forerun.domain.plan_columns import PlanColumns
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 from forerun.tables import Table
 
 FloatArray = NDArray[np.float64]
@@ -181,9 +181,7 @@ def _position(name: str) -> Callable[[str], int]:
     def code(text: str) -> int:
         value = str(plan_value(name, text))
         if value not in allowed:
-            raise RequestError(
-                f"{name}={text}", f"no such {name}", f"write one of {', '.join(allowed)}"
-            )
+            raise RequestError(f"{name}={text}", f"no such {name}", one_of(text, allowed))
         return allowed.index(value)
 
     return code

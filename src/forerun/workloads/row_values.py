@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.domain.workload import OPTIMIZER_STATES, PRECISIONS
+from forerun.errors import one_of
 
 _BLANKS = {"", "nan", "none", "null", "na", "n/a", "-", "unknown"}
 _PRECISIONS = {
@@ -90,7 +91,7 @@ def precision_of(row: Row, usual: str) -> tuple[str, str]:
     if stated:
         precision = _PRECISIONS.get(stated, stated)
         if precision not in PRECISIONS:
-            raise ValueError(f"precision is {stated!r}: use one of {', '.join(PRECISIONS)}")
+            raise ValueError(f"precision is {stated!r}: {one_of(stated, PRECISIONS)}")
         return precision, ""
     framework = row.text("framework").lower()
     found = next((p for name, p in _FRAMEWORK_PRECISIONS if name in framework), usual)
@@ -118,7 +119,7 @@ def optimizer_of(row: Row) -> str:
     if not found and "gradient_descent" in stated:
         found = "sgd"
     if not found:
-        raise ValueError(f"optimizer is {stated!r}: use one of {', '.join(OPTIMIZER_STATES)}")
+        raise ValueError(f"optimizer is {stated!r}: {one_of(stated, OPTIMIZER_STATES)}")
     return found
 
 

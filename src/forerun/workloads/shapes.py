@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 
 KINDS = ("decoder", "encoder", "encoder-decoder")
 NORMS = ("layernorm", "rmsnorm")
@@ -222,4 +222,4 @@ def _whole(name: str, value: object, least: int) -> None:
 
 def _among(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise _wrong(name, value, f"no such {name}", f"use one of {', '.join(allowed)}")
+        raise _wrong(name, value, f"no such {name}", one_of(value, allowed))

@@ -27,6 +27,7 @@ from typing import Any
 
 from forerun.domain.graph import Block, Op, OpKind, Shard
 from forerun.domain.workload import Length, Workload
+from forerun.errors import one_of
 from forerun.workloads.backward import complete
 from forerun.workloads.shapes import TransformerSpec
 from forerun.workloads.spec_fields import Section, read_section
@@ -107,7 +108,7 @@ def _common(top: Section, stem: str) -> dict[str, Any]:
             fields[name] = text if name == "framework" else text.lower()
     if "task" in top.values:
         if top.values["task"] not in _TASKS:
-            raise top.error("task", "no such task", f"use one of {', '.join(_TASKS)}")
+            raise top.error("task", "no such task", one_of(top.values["task"], _TASKS))
         fields["task"] = top.values["task"]
     if "input_bytes" in top.values:
         fields["input_bytes"] = top.number("input_bytes")

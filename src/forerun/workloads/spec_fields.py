@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from forerun.errors import RequestError, nearest_names
+from forerun.errors import RequestError, nearest_names, one_of
 
 Value = TypeVar("Value")
 _LARGEST_FILE_BYTES = 10_000_000
@@ -77,7 +77,7 @@ class Section:
         """Return a field that must be one of the allowed words. Raises RequestError."""
         value = str(self.values.get(field, default)).lower()
         if value not in allowed:
-            raise self.error(field, f"{value!r} is none", f"use one of {', '.join(allowed)}")
+            raise self.error(field, f"{value!r} is none", one_of(value, allowed))
         return value
 
     def section(self, field: str) -> Section:

@@ -36,7 +36,7 @@ _LEAST = 0.01
 @click.command(cls=SeveralTables)
 @click.argument("workload", shell_complete=complete_workload)
 @click.option(
-    "--cluster", required=True, help="NODESxDEVICESxDEVICE or NODESxINSTANCE.",
+    "--cluster", required=True, help="NODESxDEVICESxDEVICE or NODESxINSTANCE, e.g. 1x8xa100-sxm-80gb.",
     shell_complete=complete_cluster,
 )  # fmt: skip
 @click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest.")

@@ -169,11 +169,20 @@ def version(as_json: bool) -> None:
             parts[name] = of(name)
         except PackageNotFoundError:
             parts[name] = "not installed"
+    parts["constants"] = _constants()
     if as_json:
         click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "version", "versions": parts}))
         return
     for name, number in parts.items():
         click.echo(f"{name} {number}")
+
+
+def _constants() -> str:
+    """Return of what date and commit the constants are that come with the predictors."""
+    from forerun.predictors.starts import shipped_made
+
+    made = shipped_made("analytic")
+    return f"{made['date']}, commit {made['commit'] or 'not known'}" if made else "none"
 
 
 __all__ = [

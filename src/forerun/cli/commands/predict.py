@@ -27,7 +27,7 @@ from forerun.cli.options import (
     workload_options,
 )
 from forerun.cli.screen import Screen
-from forerun.cli.several import SeveralTables
+from forerun.cli.several import SeveralTables, missing
 from forerun.cli.showing import show_answer
 from forerun.errors import RequestError, UnsatisfiedError
 
@@ -42,7 +42,9 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "deadline
 @click.command(cls=SeveralTables)
 @click.argument("workload", required=False, shell_complete=complete_workload)
 @click.option(
-    "--cluster", help="NODESxDEVICESxDEVICE or NODESxINSTANCE.", shell_complete=complete_cluster
+    "--cluster",
+    help="NODESxDEVICESxDEVICE or NODESxINSTANCE, e.g. 1x8xa100-sxm-80gb.",
+    shell_complete=complete_cluster,
 )
 @click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest.")
 @click.option("--global-batch", type=WHOLE, help="Samples in an optimizer step.")
@@ -84,17 +86,11 @@ def predict(
             f"--out {out} without --table", "only a table of answers is written",
             "use --json and redirect it, or give --table",
         )  # fmt: skip
-    if workload is None:
-        raise RequestError(
-            "forerun predict", "no workload is given", "give a WORKLOAD (see `forerun workloads`)"
-            " or --table",
-        )  # fmt: skip
     cluster = options.pop("cluster")
-    if cluster is None:
-        raise RequestError(
-            f"forerun predict {workload}", "no cluster is given",
-            "give --cluster, for example --cluster 1x8xa100-sxm-80gb",
-        )  # fmt: skip
+    if workload is None or cluster is None:
+        lacking = {"workload": workload, "cluster": cluster}
+        needed = [p for p in predict.params if p.name in lacking and lacking[p.name] is None]
+        raise missing("forerun predict", needed, "--table JOBS.csv")
     advisor = advisor_of(settings, options)
     answer = advisor.predict(
         workload,

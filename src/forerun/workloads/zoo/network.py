@@ -14,7 +14,7 @@ from forerun.domain.workload import (
     Length,
     Workload,
 )
-from forerun.errors import RequestError
+from forerun.errors import RequestError, one_of
 from forerun.workloads.zoo.entry import Entry
 from forerun.workloads.zoo.net import Net
 
@@ -93,7 +93,7 @@ class Network:
         if chosen not in OPTIMIZER_STATES:
             raise RequestError(
                 f"optimizer {chosen!r}", "no such optimizer",
-                f"use one of {', '.join(OPTIMIZER_STATES)}",
+                one_of(chosen, OPTIMIZER_STATES),
             )  # fmt: skip
         net = Net(ACTIVATION_BYTES.get(kind, 2.0))
         notes = self.emit(net, size)
