@@ -36,11 +36,16 @@ def test_fit_prints_what_the_runs_taught_and_what_they_left_open(
     done = forerun("fit", "--runs", str(slow), "--out", str(tmp_path / "m.json"))
     assert done.code == 0, done.err
     first, header, *rows = done.out.splitlines()
-    assert "1 table," in first
+    assert "1 table" in first
     assert "(priors, fitted to 12 runs)" in first
     assert header.split() == ["constant", "learned", "5", "to", "95", "%", "prior", "runs", "from"]
     assert "12  slow-lab" in rows[0]
-    assert rows[-1].startswith("not identified, so they stay at their priors: ")
+    kept = [row for row in rows if row.startswith("not identified, so they stay at their priors: ")]
+    assert len(kept) == 1
+    assert rows[rows.index(kept[0]) + 1].startswith(
+        "setting: the runs come from one place (slow-lab)"
+    )
+    assert rows[-1].startswith("next: a run ")
 
 
 def test_fit_prints_all_only_when_asked(

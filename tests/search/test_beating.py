@@ -10,13 +10,13 @@ import pytest
 from forerun.domain.comparison import probability_less
 from forerun.domain.forecast import Forecasts
 from forerun.domain.objective import Objective
-from forerun.domain.quantiles import spread, sure
+from forerun.domain.quantiles import probability_below, spread, sure
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search import recommend
 from forerun.search.beating import knee_beaten, run_correlation
 from forerun.search.pareto import knee
-from forerun.search.reduce import judge
+from forerun.search.reduce import TOGETHER, judge
 from forerun.search.score import Scored, estimates_for, score
 from forerun.search.space import Space
 from forerun.tables import Jobs
@@ -102,9 +102,35 @@ def test_a_chance_reaches_the_confidence_exactly_where_a_limit_is_met() -> None:
         objective = Objective(aim="cost", deadline_seconds=free[1] * 1.5, confidence=confidence)
         found = ask(objective)
         for option in (*found.front, *found.alternatives):
-            assert option.chance["deadline"] >= confidence - 1e-6
+            assert option.chance["all"] >= confidence - 1e-6
         for miss in found.near_misses:
-            assert miss.chance["deadline"] < confidence or miss.chance["fits"] < 0.9
+            assert miss.chance["all"] < confidence or miss.chance["fits"] < 0.9
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95])
+def test_the_confidence_is_asked_of_fitting_and_keeping_the_limits_together(
+    confidence: float,
+) -> None:
+    """What meets a deadline at 90 % and fits at 90 % does both at 81 %."""
+    plans, _ = Space(WORKLOAD, CLUSTERS[:1], (64,)).plans(CLUSTERS[0].devices)
+    scored = score(Jobs.grid(WORKLOAD, CLUSTERS[0], plans), PREDICTOR, Objective(), LENGTH)
+    fits = np.linspace(0.85, 1.0, len(scored))
+    estimates = replace(scored.estimates, fit_probability=fits)
+    scored = Scored(scored.jobs, scored.forecasts, estimates)
+    run, cost = estimates.run_seconds, estimates.dollars
+    limits = {"deadline_seconds": float(np.quantile(run[:, 2], 0.5)),
+              "budget_dollars": float(np.quantile(cost[:, 2], 0.6))}  # fmt: skip
+    judged = judge(scored, Objective(confidence=confidence, **limits))
+    kept = np.minimum(
+        probability_below(run, limits["deadline_seconds"]),
+        probability_below(cost, limits["budget_dollars"]),
+    )
+    expected = (fits >= 0.9) & (kept * fits >= confidence)
+    assert judged.qualified.tolist() == expected.tolist()
+    assert 0 < expected.sum() < len(expected)
+    each = (fits >= 0.9) & (kept >= confidence)
+    assert judged.reasons[TOGETHER].tolist() == (each & ~expected).tolist()
+    assert (judged.distance[judged.reasons[TOGETHER]] > 0).all()
 
 
 def test_the_knee_is_compared_as_drawing_it_again_and_again_would() -> None:

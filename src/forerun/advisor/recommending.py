@@ -33,7 +33,7 @@ def objective_of(
         minimize: time, cost, knee or energy.
         deadline: seconds, or text such as `24h`.
         budget: dollars, or text such as `$5,000`.
-        confidence: probability with which both must be met.
+        confidence: probability of fitting and meeting both, all together.
         market: on-demand, spot or any.
 
     Raises:

@@ -204,7 +204,8 @@ def assumptions(space: Space, objective: Objective, length: Length) -> tuple[str
     ]
     if objective.deadline_seconds is not None or objective.budget_dollars is not None:
         words.append(
-            f"limits are met at {objective.confidence:.0%} confidence; prices are taken as listed"
+            f"a plan counts as keeping the limits at P(all, and it fits) >="
+            f" {objective.confidence:.0%}; prices are taken as listed"
         )
     if objective.market != "on-demand":
         p = objective.preemption

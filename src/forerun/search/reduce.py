@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.chances import ALL, limit_chances
 from forerun.domain.estimate import Estimates
 from forerun.domain.hardware import Cluster
-from forerun.domain.objective import Objective
+from forerun.domain.objective import Limits, Objective
 from forerun.domain.plan_columns import concatenate
 from forerun.domain.quantiles import at_probability
 from forerun.search.pareto import pareto_front
@@ -20,11 +21,13 @@ from forerun.search.ties import burden, contenders
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
-MEMORY, DEADLINE, BUDGET, NO_PRICE, DECLINED, ENDLESS, NO_MEMORY = (
-    "does not fit in memory", "misses the deadline", "exceeds the budget", "no price is known",
+MEMORY, DEADLINE, BUDGET, TOGETHER, NO_PRICE, DECLINED, ENDLESS, NO_MEMORY = (
+    "does not fit in memory", "misses the deadline", "exceeds the budget",
+    "keeps each limit, and not surely all together", "no price is known",
     "the predictor declines", "does not finish at this loss rate",
     "the predictor says nothing of memory",
 )  # fmt: skip
+_ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
 _NEAR = 8  # misses kept of each chunk
 _EXAMPLES = 4  # of a reason, kept of each chunk
 # How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
@@ -85,6 +88,7 @@ def judge(scored: Scored, objective: Objective) -> Judged:
             reasons[reason] = (figure > limit) & ~endless
             with np.errstate(divide="ignore"):
                 gaps.append(np.maximum(np.log(figure / limit), 0.0))
+    gaps += _together(estimates, objective, reasons)
     broken = np.sum([gap > 0 for gap in gaps], axis=0)
     distance = _NOT_FITTING * ~fits + _ONE_LIMIT * broken + np.minimum(sum(gaps), _FARTHEST)
     distance = np.where(declined | unpriced | unknown | endless, np.inf, distance)
@@ -93,6 +97,30 @@ def judge(scored: Scored, objective: Objective) -> Judged:
         first[mask] = position
     figure = {"time": seconds, "energy": energy}.get(objective.aim, dollars)
     return Judged(seconds, dollars, energy, figure, distance, reasons, first)
+
+
+def _together(
+    estimates: Estimates, objective: Objective, reasons: dict[str, NDArray[np.bool_]]
+) -> list[FloatArray]:
+    """Add to `reasons` the rows that keep each limit, and all together not surely enough.
+
+    The confidence is asked of fitting and keeping every limit at once (see `domain.chances`), which
+    a row that misses one limit cannot reach either. Returns the log by which rows fall short, at
+    most one column (n,).
+    """
+    if objective.limits == Limits():
+        return []
+    rows = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
+    chance = limit_chances(
+        estimates.run_seconds[rows], estimates.dollars[rows], estimates.fit_probability[rows],
+        objective.limits,
+    )[ALL]  # fmt: skip
+    short = rows[chance < objective.confidence - _ROUNDING]
+    reasons[TOGETHER], gap = np.zeros(len(estimates), dtype=bool), np.zeros(len(estimates))
+    reasons[TOGETHER][short] = True
+    with np.errstate(divide="ignore"):
+        gap[rows] = np.maximum(np.log(objective.confidence / chance), 0.0)
+    return [gap * reasons[TOGETHER]]
 
 
 def _memory_gap(scored: Scored, objective: Objective) -> FloatArray:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from forerun.domain.chances import ALL, limit_chances
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.quantiles import probability_below
 from forerun.domain.recommendation import Refusal
-from forerun.search.reduce import BUDGET, DEADLINE, ENDLESS, MEMORY, Judged, Reduction, judge
+from forerun.search.reduce import (
+    BUDGET,
+    DEADLINE,
+    ENDLESS,
+    MEMORY,
+    TOGETHER,
+    Judged,
+    Reduction,
+    judge,
+)
 from forerun.search.score import Scored
 from forerun.units import format_bytes, format_dollars, format_seconds
 
@@ -38,19 +49,35 @@ def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective)
         limit = objective.deadline_seconds or 0.0
         chance = probability_below(one.estimates.run_seconds, limit)[0]
         return (
-            f"takes {format_seconds(judged.seconds[0])} {sure}, the deadline is"
+            f"takes {_over(judged.seconds[0], limit, format_seconds)} {sure}, the deadline is"
             f" {format_seconds(limit)}; {_chance('in time', chance)}"
         )
     if reason == BUDGET:
         limit = objective.budget_dollars or 0.0
         chance = probability_below(one.estimates.dollars, limit)[0]
         return (
-            f"costs {format_dollars(judged.dollars[0])} {sure}, the budget is"
+            f"costs {_over(judged.dollars[0], limit, format_dollars)} {sure}, the budget is"
             f" {format_dollars(limit)}; {_chance('in budget', chance)}"
         )
+    if reason == TOGETHER:
+        return f"{_chance('all, and it fits', _all(one, objective))}, {objective.confidence:.0%} is asked"
     if reason == ENDLESS:
         return _endless(one.jobs.clusters[one.jobs.cluster_index[0]].nodes, objective.preemption)
     return reason
+
+
+def _over(value: float, limit: float, write: Callable[[float], str]) -> str:
+    """Return what is above a limit so that it does not read as if it were the limit."""
+    text = write(value)
+    return f"just over {text}" if text == write(limit) else text
+
+
+def _all(one: Scored, objective: Objective) -> float:
+    estimates = one.estimates
+    chances = limit_chances(
+        estimates.run_seconds, estimates.dollars, estimates.fit_probability, objective.limits
+    )
+    return float(chances[ALL][0])
 
 
 def _chance(what: str, probability: float) -> str:

@@ -63,7 +63,9 @@ _ROWS = 12
     show_default=True, help="What is best; knee: where more money stops buying much time.",
 )  # fmt: skip
 @click.option(
-    "--confidence", type=PROBABILITY, help="Probability of meeting deadline and budget (0.5)."
+    "--confidence",
+    type=PROBABILITY,
+    help="Probability of fitting in memory and keeping deadline and budget, all together (0.5).",
 )
 @click.option("--fit-confidence", type=PROBABILITY, help="Probability of fitting in memory (0.9).")
 @click.option("--global-batch", type=WHOLES, help="Samples in a step; several with commas.")
