@@ -8,7 +8,7 @@ import pytest
 
 from forerun.domain.distance import meaning, nearer
 
-PHYSICS = {"workload": 1 / 3, "device": 1 / 3, "framework": 1 / 3}
+PHYSICS = {"workload": 0.25, "device": 0.25, "framework": 0.25, "place": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -26,21 +26,27 @@ def test_a_number_alone_has_its_words(distance: float, words: str) -> None:
 
 
 def test_what_was_never_measured_is_named() -> None:
-    parts = {"workload": 0.05, "device": 1 / 3, "framework": 0.05}
-    assert meaning(sum(parts.values()), parts) == "near measured runs, none of this device"
+    parts = {"workload": 0.05, "device": 0.25, "framework": 0.05}
+    assert meaning(sum(parts.values()), parts) == (
+        "near measured runs, nothing measured on this device"
+    )
+    here = {**parts, "place": 0.25}
+    assert meaning(sum(here.values()), here).endswith("on this device or where it will run")
+    assert meaning(1.0, PHYSICS) == "physics only, nothing measured of this"
 
 
 def test_what_lies_beyond_physics_is_said() -> None:
     parts = {**PHYSICS, "structure": 1.0, "scale": 0.2}
     assert meaning(2.2, parts) == (
-        "physics only, nothing measured; the workload is known by totals only"
+        "physics only, nothing measured of this; the workload is known by totals only"
     )
     assert "more devices than any run had" in meaning(0.4, {"workload": 0.1, "scale": 0.3})
 
 
 def test_what_would_bring_it_nearer_comes_most_first_with_its_amount() -> None:
     assert nearer(1.25, {**PHYSICS, "scale": 0.25}) == (
-        "measured runs of this workload on this device with this framework (up to 1.00)",
+        "measured runs of this workload on this device with this framework where it will run"
+        " (up to 1.00)",
         "runs on as many devices (up to 0.25)",
     )
     assert nearer(0.35, {"device": 0.33, "workload": 0.01}) == (

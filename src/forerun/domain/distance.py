@@ -6,16 +6,20 @@ import math
 from collections.abc import Mapping
 
 # What a distance is made of, by the names that a predictor uses for its parts.
-WORKLOAD, DEVICE, FRAMEWORK, STRUCTURE, OPERATIONS, DATA_SHEET, SCALE = (
-    "workload", "device", "framework", "structure", "operations", "data sheet", "scale",
+WORKLOAD, DEVICE, FRAMEWORK, PLACE, STRUCTURE, OPERATIONS, DATA_SHEET, SCALE = (
+    "workload", "device", "framework", "place", "structure", "operations", "data sheet", "scale",
 )  # fmt: skip
 _MEASURED = (WORKLOAD, DEVICE, FRAMEWORK)
+# What of it was never measured, and runs of what would change that.
+_LACKING = {WORKLOAD: "of this workload", DEVICE: "on this device",
+            FRAMEWORK: "with this framework", PLACE: "where it will run"}  # fmt: skip
 # Up to so much, the words are these; a whole 1 is physics with nothing measured.
+_NOTHING = "physics only, nothing measured of this"
 _MEANS = (
     (0.15, "beside measured runs"),
-    (0.5, "near measured runs"),
+    (0.55, "near measured runs"),
     (0.95, "only partly measured"),
-    (1.05, "physics only, nothing measured"),
+    (1.05, _NOTHING),
     (math.inf, "physics only, and farther than a known device and a known structure"),
 )
 _BEYOND = {
@@ -32,7 +36,7 @@ _NEARER = {
 }
 # A part below this is not worth a word; of what was measured this share still lacks something.
 _SMALL = 0.02
-_UNMEASURED = 0.3
+_UNMEASURED = 0.2
 
 
 def meaning(distance: float, parts: Mapping[str, float]) -> str:
@@ -45,12 +49,12 @@ def meaning(distance: float, parts: Mapping[str, float]) -> str:
     if not math.isfinite(distance):
         return ""
     words = next(text for most, text in _MEANS if distance <= most)
-    lacking = [f"this {name}" for name in _MEASURED if parts.get(name, 0.0) > _UNMEASURED]
-    if lacking and distance <= 1.05 and len(lacking) < len(_MEASURED):
-        words += f", none of {_listed(lacking)}"
-    nothing = len(lacking) == len(_MEASURED)
+    lacking = [name for name in _LACKING if parts.get(name, 0.0) > _UNMEASURED]
+    nothing = set(lacking) >= set(_MEASURED)
     if nothing:
-        words = "physics only, nothing measured"
+        words = _NOTHING
+    elif lacking and distance <= 1.05:
+        words += f", nothing measured {_listed([_LACKING[name] for name in lacking])}"
     beyond = [
         text for name, text in _BEYOND.items()
         if parts.get(name, 0.0) > _SMALL and not (nothing and name == SCALE)
@@ -64,12 +68,10 @@ def nearer(distance: float, parts: Mapping[str, float]) -> tuple[str, ...]:
         if not distance > _MEANS[0][0]:
             return ()
         return ("measured runs of this workload on this device",)
-    lacking = {name: parts[name] for name in _MEASURED if parts.get(name, 0.0) > _SMALL}
+    lacking = {name: parts[name] for name in _LACKING if parts.get(name, 0.0) > _SMALL}
     gains = [(parts[name], text) for name, text in _NEARER.items() if parts.get(name, 0.0) > _SMALL]
     if lacking:
-        places = {WORKLOAD: "of this workload", DEVICE: "on this device",
-                  FRAMEWORK: "with this framework"}  # fmt: skip
-        runs = " ".join(["measured runs", *(places[name] for name in lacking)])
+        runs = " ".join(["measured runs", *(_LACKING[name] for name in lacking)])
         gains.append((sum(lacking.values()), runs))
     gains.sort(key=lambda gain: -gain[0])
     return tuple(f"{text} (up to {amount:.2f})" for amount, text in gains)
