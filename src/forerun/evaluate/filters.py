@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.errors import RequestError, nearest_names
+from forerun.errors import RequestError
+from forerun.evaluate.derived import absent, with_derived
 from forerun.evaluate.measured import measured_seconds
 from forerun.tables import Runs, Table
 
@@ -82,6 +83,7 @@ def rows_where(runs: Runs, conditions: Sequence[Condition], name: str) -> Runs:
     """Return the rows for which all conditions hold. Raises RequestError where there is none."""
     if not conditions:
         return runs
+    runs = with_derived(runs, [c.column for c in conditions])
     keep = np.all([c.holds(runs.table) for c in conditions], axis=0)
     if not keep.any():
         raise RequestError(
@@ -122,11 +124,8 @@ def slower_half(runs: Runs, columns: Sequence[str]) -> BoolArray:
 
 
 def unknown_column(asked: str, column: str, table: Table) -> RequestError:
-    """Return the error that a table has no such column; the nearest ones are offered."""
-    near = nearest_names(column, list(table.columns)) or list(table.columns)[:6]
-    return RequestError(
-        asked, f"there is no column {column!r}", f"choose one that is there, e.g. {', '.join(near)}"
-    )
+    """Return the error that a table has no such column, with what to do."""
+    return RequestError(asked, *absent(column, table))
 
 
 def _is_number(text: str) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import RequestError, nearest_names
+from forerun.evaluate.derived import absent
 from forerun.evaluate.splits import USUAL_FOLDS, Split
 from forerun.tables import COLUMNS, Table
 
@@ -24,6 +25,12 @@ LARGER = {
 }
 _TIMES = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", "epoch_time_s",
           "time_to_train_s")  # fmt: skip
+
+
+def columns_of(split: Split) -> tuple[str, ...]:
+    """Return the columns by which a split divides a table."""
+    column, within = LARGER.get(split.kind, (split.column, ()))
+    return (*filter(None, [column]), *within, *(name for name, _ in split.bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +248,7 @@ def _values(split: Split, column: str, table: Table) -> FloatArray:
 
 def _require(split: Split, column: str, table: Table) -> None:
     if column not in table:
-        near = nearest_names(column, list(table.columns)) or list(table.columns)[:6]
-        raise _empty(
-            split, f"there is no column {column!r}",
-            f"choose one that is there, e.g. {', '.join(near)}",
-        )  # fmt: skip
+        raise _empty(split, *absent(column, table))
 
 
 def _empty(

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
+from forerun.evaluate.derived import with_derived
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
 from forerun.evaluate.filters import slower_half, unknown_column
-from forerun.evaluate.folds import Fold, folds_of
+from forerun.evaluate.folds import Fold, columns_of, folds_of
 from forerun.evaluate.lessons import Lessons, Pupil
 from forerun.evaluate.scoring import Answers, Sheet, distance_bins, score, sheet, stack
 from forerun.evaluate.splits import Split, parse_split
@@ -46,7 +47,8 @@ def evaluate(
         predictors: with distinct names.
         split: see `splits.parse_split` and `folds.folds_of`.
         fit_tables: further runs to learn from.
-        group_by: a column; each of its values gets its own scores.
+        group_by: a column; each of its values gets its own scores. Counts and devices that a
+            table lacks, and its clusters tell, are derived (see `derived`).
         seed: of the split and of ties.
         parts: folds of a split that has several; 0 is the usual number.
         faster_half: columns; of the rows that share their values only the faster half teaches and
@@ -59,6 +61,8 @@ def evaluate(
             predictor that breaks its contract.
     """
     split = parse_split(split) if isinstance(split, str) else split
+    named = [*columns_of(split), group_by, *faster_half]
+    runs_tables = {name: with_derived(runs, named) for name, runs in runs_tables.items()}
     _check(runs_tables, predictors, group_by)
     exams = [
         _exam(name, runs, split, fit_tables or {}, seed, parts, faster_half)
