@@ -11,9 +11,9 @@ from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.predictors.analytic.calibration.applying import taught_by
 from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
 from forerun.predictors.analytic.calibration.parameters import moved
-from forerun.predictors.analytic.calibration.spread import left_out, with_spread
+from forerun.predictors.analytic.calibration.spread import left_out, with_spread, without
 from forerun.tables import Jobs, Runs
-from forerun.testing.samples import tiny_cluster, tiny_jobs
+from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs
 from tests.predictors.analytic.calibration.test_fitting import lived, other_world
 
 
@@ -41,6 +41,58 @@ def test_left_out_errors_are_those_of_fits_without_the_group() -> None:
     in_sample = np.abs(fit.residual)
     assert np.median(np.abs(by_slopes)) > np.median(in_sample)
     assert np.abs(by_slopes - true).mean() < 0.4 * np.abs(true).mean()
+
+
+def many_runs(factor: float = 1.5) -> Runs:
+    """Return 960 runs on one device and 320 on another that takes `factor` times as long."""
+    here = tiny_cluster(1, 4)
+    clusters = [here, replace(here, device=replace(here.device, id="slow"))]
+    jobs = tiny_jobs(tuple(clusters))
+    often = np.where(jobs.cluster_index == 0, 30, 10)
+    jobs = jobs.take(np.repeat(np.arange(len(jobs)), often))
+    seconds = lived(jobs, other_world(), noise=0.05).step_seconds()
+    slow = np.where(jobs.per_cluster("device.id") == "slow", factor, 1.0)
+    return tiny_runs(jobs, step_time_s=seconds * slow)
+
+
+def test_a_large_group_is_left_out_whole() -> None:
+    """Of a device with 960 runs none helps to foresee the others, as in a fit without them."""
+    runs = many_runs()
+    constants, fit = fitted(runs)
+    left = left_out(constants, fit)
+    by_slopes = np.sort(left.error[left.split == "device"])
+    assert len(by_slopes) == len(runs)
+    device, again = runs.jobs.per_cluster("device.id"), []
+    for name in np.unique(device):
+        ours = device == name
+        found = AnalyticPredictor().fit(runs.take(~ours)).predict(runs.jobs.take(ours))
+        again.append(np.log(runs.step_seconds()[ours] / found.seconds[:, 1]))
+    true = np.sort(np.concatenate(again))
+    assert np.abs(by_slopes - true).mean() < 0.25 * np.abs(true).mean()
+
+
+def test_both_ways_to_leave_a_group_out_agree() -> None:
+    """Solved in as many equations as rows or as parameters, the errors left out are the same."""
+    _, fit = fitted(many_runs())
+    reach = fit.slopes @ fit.covariance
+    group = np.flatnonzero(fit.jobs.per_cluster("device.id") == "slow")
+    assert len(group) > fit.slopes.shape[1]
+    pull = (reach[group] @ fit.slopes[group].T) * fit.weight[group]
+    by_rows = np.linalg.solve(np.eye(len(group)) - pull, fit.residual[group])
+    assert without(fit, reach, group) == pytest.approx(by_rows, abs=1e-6)
+
+
+def test_doublings_count_from_what_is_left_of_many_large_runs() -> None:
+    """Left out of 640 runs on 8 devices, the larger ones lie a doubling beyond those on 4."""
+    jobs = tiny_jobs((tiny_cluster(1, 4), tiny_cluster(2, 4)))
+    jobs = jobs.take(
+        np.repeat(np.arange(len(jobs)), np.where(jobs.per_cluster("devices") > 4, 22, 3))
+    )
+    constants, fit = fitted(lived(jobs, other_world(), noise=0.03))
+    left = left_out(constants, fit)
+    exposed = left.exposed["scale"][left.split == "scale"]
+    assert len(exposed) > 600
+    assert (exposed == 1.0).all()
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.10])
@@ -81,8 +133,6 @@ def test_a_device_that_departs_from_its_data_sheet_widens_the_next_ones_band() -
 
 def _runs(jobs: Jobs, parts: list[Runs], seconds: np.ndarray) -> Runs:
     """Return one set of runs on all clusters, each row with the seconds of its own cluster."""
-    from forerun.testing.samples import tiny_runs
-
     order = np.argsort(jobs.cluster_index, kind="stable")
     placed = np.empty(len(jobs))
     placed[order] = seconds

@@ -47,7 +47,7 @@ class Fit:
     """A finished fit: p parameters with their posterior, and the spread of what is left.
 
     theta, sd: (p,) log multipliers and posterior standard deviations; covariance (p + s, p + s)
-    with the shifts of s settings after the parameters.
+    with the shifts of s settings after the parameters, precision its inverse.
     scale: log standard deviation of each run about its forecast, (n,). jobs: the n runs that taught, layout
     the same laid out. residual: log measured over forecast at the optimum, (n,), slopes: what each parameter
     and shift does to the log forecasts, (n, p + s), weight: what each run counted for, (n,).
@@ -56,6 +56,7 @@ class Fit:
     parameters: tuple[Parameter, ...]
     theta: FloatArray
     covariance: FloatArray
+    precision: FloatArray
     scale: FloatArray
     jobs: Jobs
     layout: Layout
@@ -122,11 +123,14 @@ def fit_runs(
     )
     residual = target - forecast(theta)
     weight = _weights(residual, shared, scale, manner.degrees)
-    covariance = np.asarray(np.linalg.inv((slopes.T * weight) @ slopes + np.diag(prior)))
+    precision = np.asarray((slopes.T * weight) @ slopes + np.diag(prior))
+    covariance = np.asarray(np.linalg.inv(precision))
     # What is left of the way to the optimum, by the slopes: leaving runs out starts from there.
     rest = covariance @ (slopes.T @ (weight * residual) - prior * theta)
     residual = residual - slopes @ rest
-    return Fit(parameters, theta[:p], covariance, scale, jobs, layout, residual, slopes, weight)
+    return Fit(
+        parameters, theta[:p], covariance, precision, scale, jobs, layout, residual, slopes, weight
+    )  # fmt: skip
 
 
 def setting_offsets(setting: NDArray[np.int64]) -> FloatArray:

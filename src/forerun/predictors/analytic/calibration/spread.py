@@ -36,7 +36,6 @@ TAIL_COUNT = 6.0
 MOST_FACTS = 3.0
 # Log standard deviation beside which a run is told from a stalled one, at least.
 STALL_SIGMA = 0.1
-MOST_TOGETHER = 600  # rows of a group that are left out together; more are thinned
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
         for group in groups:
             size = len(group)
             pieces.append((
-                _without(fit, reach, group), {c: e[group] for c, e in exposed.items()},
+                without(fit, reach, group), {c: e[group] for c, e in exposed.items()},
                 counts[group] * _count(split, size) / size, np.full(size, split, dtype=object),
             ))  # fmt: skip
     error, exposed_by, weight, name = zip(*pieces, strict=True)
@@ -132,12 +131,12 @@ def _splits(fit: Fit) -> dict[str, list[IntArray]]:
     for name, label in labels.items():
         groups = [np.flatnonzero(label == value) for value in np.unique(label)]
         if len(groups) > 1:
-            splits[name] = [_thinned(g) for g in groups]
+            splits[name] = groups
     devices = jobs.per_cluster("devices")
     half = devices.max() / 2.0
     above = np.flatnonzero(devices > half)
     if 0 < len(above) < len(jobs):
-        splits["scale"] = [_thinned(above)]
+        splits["scale"] = [above]
     return splits
 
 
@@ -147,19 +146,18 @@ def _chunks(rows: IntArray) -> list[IntArray]:
     return [chunk for chunk in np.array_split(mixed, min(len(rows), 20)) if len(chunk)]
 
 
-def _thinned(group: IntArray) -> IntArray:
-    if len(group) <= MOST_TOGETHER:
-        return group
-    return np.sort(np.random.default_rng(0).choice(group, MOST_TOGETHER, replace=False))
+def without(fit: Fit, reach: FloatArray, group: IntArray) -> FloatArray:
+    """Return the log errors that all m rows of a group would have had outside the fit, (m,).
 
-
-def _without(fit: Fit, reach: FloatArray, group: IntArray) -> FloatArray:
-    """Return the log errors that a group of rows would have had outside the fit, (m,).
-
-    reach: slopes times the posterior covariance, (n, p).
+    reach: slopes times the posterior covariance, (n, p). With P = S^-1 the same stands there as
+    r' = r_G + J_G (P - J_G^T W_G J_G)^-1 J_G^T W_G r_G, p equations in place of m; the fewer are solved.
     """
-    pull = (reach[group] @ fit.slopes[group].T) * fit.weight[group]
-    return np.asarray(np.linalg.solve(np.eye(len(group)) - pull, fit.residual[group]))
+    slopes, weight, residual = fit.slopes[group], fit.weight[group], fit.residual[group]
+    if len(group) <= slopes.shape[1]:
+        pull = (reach[group] @ slopes.T) * weight
+        return np.asarray(np.linalg.solve(np.eye(len(group)) - pull, residual))
+    rest = fit.precision - (slopes.T * weight) @ slopes
+    return np.asarray(residual + slopes @ np.linalg.solve(rest, slopes.T @ (weight * residual)))
 
 
 def _sigmas(
