@@ -10,12 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.domain.comparison import correlation
+from forerun.domain.job import Job
+from forerun.domain.plan import Plan
 from forerun.domain.quantiles import Z95
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.rows import fastest_rates, lay_out
+from forerun.predictors.analytic.rows import taught as taught_of
+from forerun.predictors.analytic.step import step_and_floor
+from forerun.predictors.analytic.uncertainty import exposures
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
+from forerun.workloads.totals import graph_from_totals
 
 WORKLOAD, CLUSTER = tiny_workload(), tiny_cluster(4, 4)
 PLANS, _ = Space(WORKLOAD, (CLUSTER,), (64,)).plans(CLUSTER.devices)
@@ -69,3 +76,21 @@ def test_details_leave_the_answer_as_it_is() -> None:
     assert not short.distance_parts
     np.testing.assert_array_equal(short.seconds, full.seconds)
     np.testing.assert_allclose(short.distance, full.distance)
+
+
+def test_runs_of_a_workload_tell_what_its_totals_do_not() -> None:
+    """Of a graph that is only totals, runs of it narrow the band; runs of others hardly do."""
+    workload = replace(tiny_workload("net"), graph=graph_from_totals(25.6e6, 4.1), detailed=False)
+    cluster, plan = tiny_cluster(1, 1), Plan(global_batch=8, micro_batch=8)
+    jobs = Jobs.of([Job(workload, cluster, plan)])
+    others = {f"device:{cluster.device.id}": 50.0, "framework:": 50.0, "setting:": 50.0}
+
+    def totals(taught: dict[str, float]) -> float:
+        predictor = AnalyticPredictor(replace(Constants(), taught=taught))
+        rows = lay_out(jobs, predictor.constants, {}).rows(predictor.constants)
+        parts = step_and_floor(rows, fastest_rates(jobs), predictor.constants)[0]
+        return float(exposures(rows, parts, taught_of(jobs, predictor.constants))["totals"][0])
+
+    assert totals({}) == 1.0
+    assert totals(others) == totals({})
+    assert totals({"workload:net": 50.0}) < 0.4

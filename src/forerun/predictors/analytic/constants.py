@@ -236,7 +236,9 @@ class Constants:
     sigma_workload: float = 0.08
     sigma_device: float = 0.18
     sigma_framework: float = 0.18
-    sigma_convolution: float = 0.45
+    sigma_convolution_workload: float = 0.26
+    sigma_convolution_device: float = 0.26
+    sigma_convolution_framework: float = 0.26
     sigma_network: float = 0.70
     sigma_host: float = 0.60
     sigma_pipeline: float = 0.35

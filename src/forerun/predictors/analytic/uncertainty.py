@@ -23,6 +23,8 @@ _NETWORK = (
     "tensor comm", "expert comm", "context comm", "data comm", "pipeline comm", "parameter server",
 )  # fmt: skip
 _HOST = ("host", "overhead", "input")
+# Of the variance of a graph that is only totals: what runs of the workload itself leave.
+TOTALS_LEFT = 0.3
 _PIPELINE = ("pipeline bubble", "imbalance")
 
 
@@ -45,7 +47,7 @@ def exposures(
     work, node = rows.work, rows.node
     workload, device = known["workload_taught"], known["device_taught"]
     framework = known["framework_taught"]
-    new = sum((1.0 - taught) ** 2 for taught in (workload, device, framework)) / 3.0
+    net = (1.0 - work["transformer"]) * work["detailed"]
     loose = (1.0 - work["detailed"]) + work["unknown_share"]
     return {
         "residual": np.ones(len(rows)),
@@ -54,13 +56,17 @@ def exposures(
         "workload": (1.0 - workload) ** 2,
         "device": (1.0 - device) ** 2,
         "framework": (1.0 - framework) ** 2,
-        "convolution": new * (1.0 - work["transformer"]) * work["detailed"],
+        # What convolutions reach on another device says nothing of what another net's reach.
+        "convolution_workload": net * (1.0 - workload) ** 2,
+        "convolution_device": net * (1.0 - device) ** 2,
+        "convolution_framework": net * (1.0 - framework) ** 2,
         "network": share(_NETWORK) * (1.0 - 0.9 * known["link_taught"]),
         "host": share(_HOST) * (1.0 - 0.9 * framework),
         "pipeline": share(_PIPELINE) * (1.0 - 0.8 * framework),
         "unverified": node["unverified"] * (1.0 - device) ** 2,
         "unnamed": (1.0 - work["framework_known"]) * (1.0 - framework) ** 2,
-        "totals": loose * (1.0 - 0.7 * framework * device),
+        # Runs of the workload tell how long it takes where its operations do not.
+        "totals": loose * (TOTALS_LEFT + (1.0 - TOTALS_LEFT) * (1.0 - workload) ** 2),
         "scale": known["doublings"] ** 2,
     }
 
@@ -100,14 +106,12 @@ def step_causes(
     A cause is "scope: part of the step" (see `domain.comparison`): what the error belongs to, and
     what of the step it lies in. What is not bound to a part is spread over them by their shares, so
     that two steps made of the same parts share it whole. `plan_share` of the residual is the plan's
-    own, the rest that of the workload on this device; convolutions are uncertain by what is new of
-    workload, device and framework.
+    own, the rest that of the workload on this device.
     """
     v = _variances(exposed, constants)
     whole = np.maximum(_sum(parts, tuple(parts)), 1e-12)
     shares = {group: _sum(parts, names) / whole for group, names in _GROUPS.items()}
-    new = np.maximum(_sum(exposed, _NOVELTY), 1e-12)
-    of = {name: v[name] + v["convolution"] * exposed[name] / new for name in _NOVELTY}
+    of = {name: v[name] + v[f"convolution_{name}"] for name in _NOVELTY}
     plan = constants.plan_share * v["residual"]
     causes = {"plan": plan, "scale": v["scale"]}
     for scope, variance, groups in (
