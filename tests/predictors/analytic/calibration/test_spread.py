@@ -7,13 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from forerun.domain.job import Job
+from forerun.domain.plan import Plan
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.predictors.analytic.calibration.applying import taught_by
 from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
 from forerun.predictors.analytic.calibration.parameters import moved
-from forerun.predictors.analytic.calibration.spread import left_out, with_spread, without
+from forerun.predictors.analytic.calibration.spread import (
+    SHARED,
+    _facts,
+    left_out,
+    with_spread,
+    without,
+)
 from forerun.tables import Jobs, Runs
-from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs
+from forerun.testing.samples import labelled, tiny_cluster, tiny_jobs, tiny_runs
+from forerun.workloads.zoo import zoo_workload
 from tests.predictors.analytic.calibration.test_fitting import lived, other_world
 
 
@@ -117,10 +126,11 @@ def test_a_cause_that_no_runs_tell_apart_keeps_its_prior() -> None:
 
 
 def test_a_device_that_departs_from_its_data_sheet_widens_the_next_ones_band() -> None:
-    """Three devices that differ by far more than their data sheets say teach `sigma_device`."""
+    """Three devices that differ by more than their data sheets say teach `sigma_device`."""
     here = tiny_cluster(1, 4)
-    clusters, factors = [], (1.0, 1.5, 0.65)
-    for i in range(3):
+    # As far as a device's own constants can follow: beyond that it is noise to the fit.
+    clusters, factors = [], (1.0, 1.35, 0.75)
+    for i in range(len(factors)):
         device = replace(here.device, id=f"kind-{i}")
         clusters.append(replace(here, device=device))
     parts = [lived(tiny_jobs((c,)), other_world(), noise=0.01) for c in clusters]
@@ -138,3 +148,45 @@ def _runs(jobs: Jobs, parts: list[Runs], seconds: np.ndarray) -> Runs:
     placed[order] = seconds
     assert len(jobs) == sum(len(p) for p in parts)
     return tiny_runs(jobs, step_time_s=placed)
+
+
+def test_rows_that_err_alike_are_few_facts_and_others_are_many() -> None:
+    """A group whose errors are all the same is little more than one fact; independent ones are more."""
+    rng = np.random.default_rng(0)
+    alike = [np.full(200, shift) for shift in rng.normal(0, 0.2, 12)]
+    apart = [rng.normal(0, 0.2, 200) for _ in range(12)]
+    assert max(_facts("device", alike)) < 1.3
+    assert min(_facts("device", apart)) > 8.0
+    few = _facts("device", alike[:2])
+    assert 1.0 < few[0] < 1.0 / SHARED
+
+
+def test_other_nets_say_nothing_of_convolutions_on_other_devices() -> None:
+    """With one device, nets that all follow physics narrow the band of nets, not of devices."""
+    nets = [replace(zoo_workload("resnet18", precision="fp32"), name=f"net-{i}") for i in range(6)]
+    cluster = tiny_cluster(1, 4)
+    jobs = labelled(Jobs.of([
+        Job(net, cluster, Plan(dp=4, micro_batch=micro, global_batch=4 * micro))
+        for net in nets for micro in (1, 2, 4, 8, 16, 32)
+    ]))  # fmt: skip
+    spread = with_spread(*fitted(lived(jobs, Constants(), noise=0.02)))
+    assert spread.sigma_convolution_workload < 0.9 * Constants().sigma_convolution_workload
+    assert spread.sigma_convolution_device == Constants().sigma_convolution_device
+
+
+def test_one_kind_of_link_leaves_the_network_at_its_prior() -> None:
+    """What one kind of link errs by says nothing of another; two kinds tell."""
+    one = lived(tiny_jobs((tiny_cluster(1, 4),)), other_world(), noise=0.03)
+    assert with_spread(*fitted(one)).sigma_network == pytest.approx(
+        Constants().sigma_network, rel=1e-4
+    )
+    two = lived(tiny_jobs((tiny_cluster(1, 4), tiny_cluster(2, 4))), other_world(), noise=0.03)
+    constants, fit = fitted(two)
+    left = left_out(constants, fit)
+    kinds = left.split == "link"
+    assert kinds.sum() == len(two)
+    known = left.exposed["network"][left.split == "workload"]
+    assert left.exposed["network"][kinds].max() > 5.0 * known.max()
+    assert with_spread(constants, fit).sigma_network != pytest.approx(
+        Constants().sigma_network, rel=1e-4
+    )

@@ -23,6 +23,7 @@ from forerun.predictors.analytic.rows import fastest_rates, settings_of, taught
 from forerun.predictors.analytic.stalls import stalled, stalls_of
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import exposures, fits
+from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -30,10 +31,15 @@ DEGREES = 4.0
 # The 95 % quantile of Student-t errors with four degrees of freedom, in units of their scale.
 T_QUANTILE = 2.132
 SIGMA_PRIOR_SD = 0.5  # log standard deviation of a sigma about its prior
+# What must be left out to learn of a cause that rows show only a small part of once it is known: where
+# all rows have one kind of link, the sigma of others stays at its prior.
+SPLIT_OF = {"network": "link"}
+HELD_SD = 1e-6
 ROUNDS = 25
 # So many left-out groups weigh as much as the prior that errors are as the sigmas say.
 TAIL_COUNT = 6.0
-MOST_FACTS = 3.0
+# Share of a group's errors that all of its rows have in common, and how many groups outweigh that.
+SHARED, SHARED_COUNT = 0.35, 3.0
 # Log standard deviation beside which a run is told from a stalled one, at least.
 STALL_SIGMA = 0.1
 
@@ -54,7 +60,9 @@ def with_spread(constants: Constants, fit: Fit) -> Constants:
     causes = [c for c, e in left.exposed.items() if (e > 0).any()]
     exposed = np.stack([left.exposed[c] for c in causes], axis=1)
     prior = np.log([getattr(constants, f"sigma_{c}") for c in causes])
-    log_sigma, evidence = _sigmas(left.error, exposed, left.weight, prior)
+    splits = set(left.split.tolist())
+    loose = [SIGMA_PRIOR_SD if SPLIT_OF.get(c, "run") in splits else HELD_SD for c in causes]
+    log_sigma, evidence = _sigmas(left.error, exposed, left.weight, prior, np.array(loose))
     z = left.error / np.sqrt(exposed @ np.exp(2.0 * log_sigma))
     low, high = _tails(z, left.weight)
     # What the runs measured of a cause takes the width of the tails with it; what they did not
@@ -80,11 +88,12 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
     for split, groups in _splits(fit).items():
         seen = _as_if_new(split, known, groups, rows.node["devices"])
         exposed = exposures(rows, parts, seen)
-        for group in groups:
-            size = len(group)
+        errors = [without(fit, reach, group) for group in groups]
+        facts = _facts(split, errors)
+        for group, error, fact in zip(groups, errors, facts, strict=True):
             pieces.append((
-                without(fit, reach, group), {c: e[group] for c, e in exposed.items()},
-                counts[group] * _count(split, size) / size, np.full(size, split, dtype=object),
+                error, {c: e[group] for c, e in exposed.items()},
+                counts[group] * fact / len(group), np.full(len(group), split, dtype=object),
             ))  # fmt: skip
     error, exposed_by, weight, name = zip(*pieces, strict=True)
     return LeftOut(
@@ -94,12 +103,23 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
     )  # fmt: skip
 
 
-def _count(split: str, size: int) -> float:
-    """Return how many independent facts the rows of one left-out group are.
+def _facts(split: str, errors: list[FloatArray]) -> list[float]:
+    """Return how many independent facts the errors of each left-out group are.
 
-    What is new about a group is new for all of its rows: many rows of it are few facts.
+    What is new about a group is new for all of its rows: m errors with the share r of their variance
+    in common are m / (1 + (m - 1) r) facts, 1 / r of ever so many rows. The share is the mean product
+    of two errors of a group over their mean square, drawn to `SHARED` where groups are few.
     """
-    return size**0.5 if split == "run" else min(size, MOST_FACTS)
+    if split == "run":
+        return [len(e) ** 0.5 for e in errors]
+    several = [e for e in errors if len(e) > 1]
+    whole = float(np.mean([(e**2).mean() for e in several])) if several else 0.0
+    pairs = [(e.sum() ** 2 - (e**2).sum()) / (len(e) * (len(e) - 1.0)) for e in several]
+    shared = SHARED
+    if whole > 0:
+        shared = (sum(pairs) / whole + SHARED_COUNT * SHARED) / (len(pairs) + SHARED_COUNT)
+    shared = min(max(shared, 0.05), 1.0)
+    return [len(e) / (1.0 + (len(e) - 1.0) * shared) for e in errors]
 
 
 def _as_if_new(
@@ -125,11 +145,14 @@ def _splits(fit: Fit) -> dict[str, list[IntArray]]:
         "workload": jobs.per_workload("name"),
         "device": jobs.per_cluster("device.id"),
         "framework": np.array([framework_key(str(f)) for f in jobs.per_workload("framework")]),
+        "link": _links(jobs),
         "setting": settings_of(jobs).astype(str),
     }
     splits = {"run": _chunks(np.arange(len(jobs)))}
     for name, label in labels.items():
-        groups = [np.flatnonzero(label == value) for value in np.unique(label)]
+        groups = [
+            np.flatnonzero(label == value) for value in np.unique(label) if value or name != "link"
+        ]
         if len(groups) > 1:
             splits[name] = groups
     devices = jobs.per_cluster("devices")
@@ -138,6 +161,14 @@ def _splits(fit: Fit) -> dict[str, list[IntArray]]:
     if 0 < len(above) < len(jobs):
         splits["scale"] = [above]
     return splits
+
+
+def _links(jobs: Jobs) -> NDArray[np.object_]:
+    """Return the kind of the link that each row's slowest traffic takes, "" on one device."""
+    kinds = [
+        "" if c.devices == 1 else (c.inter if c.nodes > 1 else c.intra).kind for c in jobs.clusters
+    ]
+    return np.array(kinds, dtype=object)[jobs.cluster_index]
 
 
 def _chunks(rows: IntArray) -> list[IntArray]:
@@ -161,8 +192,9 @@ def without(fit: Fit, reach: FloatArray, group: IntArray) -> FloatArray:
 
 
 def _sigmas(
-    error: FloatArray, exposed: FloatArray, weight: FloatArray, prior: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+    error: FloatArray, exposed: FloatArray, weight: FloatArray, prior: FloatArray,
+    prior_sd: FloatArray,
+) -> tuple[FloatArray, FloatArray]:  # fmt: skip
     """Return (log sigmas, the share of each that the errors settled, 0 to 1), each (c,).
 
     Fisher scoring of Student-t errors with log-normal priors.
@@ -175,10 +207,10 @@ def _sigmas(
         share = pieces / variance[:, None]
         z2 = error**2 / (variance * unit**2)
         score = (DEGREES + 1.0) * z2 / (DEGREES + z2) - 1.0
-        slope = share.T @ (weight * score) - (log_sigma - prior) / SIGMA_PRIOR_SD**2
+        slope = share.T @ (weight * score) - (log_sigma - prior) / prior_sd**2
         bend = 2.0 * DEGREES / (DEGREES + 3.0) * (share.T * weight) @ share
-        evidence = np.diag(bend) / (np.diag(bend) + 1.0 / SIGMA_PRIOR_SD**2)
-        bend[np.diag_indices_from(bend)] += 1.0 / SIGMA_PRIOR_SD**2
+        evidence = np.diag(bend) / (np.diag(bend) + 1.0 / prior_sd**2)
+        bend[np.diag_indices_from(bend)] += 1.0 / prior_sd**2
         move = np.clip(np.linalg.solve(bend, slope), -0.5, 0.5)
         log_sigma = log_sigma + move
         if float(np.abs(move).max()) < 1e-3:
