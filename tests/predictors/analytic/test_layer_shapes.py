@@ -12,6 +12,7 @@ from forerun.domain.plan import Plan
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.layer_shapes import repeated, shapes_of_rows
 from forerun.tables import Jobs, Runs, Table
+from forerun.testing.samples import tiny_cluster
 from tests.predictors.analytic.physics import cluster_of, transformer
 
 ODD = 1.3  # what the layers of one cut take over what physics says
@@ -82,3 +83,28 @@ def test_a_scale_of_one_shape_moves_its_layers_alone() -> None:
     assert after.seconds[1, 1] == pytest.approx(before.seconds[1, 1])
     grown = after.seconds[0, 1] / before.seconds[0, 1]
     assert 1.2 < grown < 2.0
+
+
+def test_a_cut_that_leaves_the_node_is_another_than_one_inside_it() -> None:
+    """Tensor groups over nodes name their link; those inside a node are the same with many nodes."""
+    net = transformer()
+    rows = [
+        Job(net, cluster, Plan(dp=cluster.devices // 8, tp=8, micro_batch=1, global_batch=64))
+        for cluster in (tiny_cluster(1, 8), tiny_cluster(2, 8), tiny_cluster(2, 4))
+    ]
+    inside, many, over = shapes_of_rows(Jobs.of(rows)).tolist()
+    assert inside == many
+    assert over == f"{inside} over ethernet"
+
+
+def test_a_shape_learned_over_a_link_is_not_applied_inside_a_node() -> None:
+    """A slow layer over Ethernet says nothing of the same layer inside one node."""
+    net = transformer()
+    plan = Plan(dp=1, tp=8, micro_batch=1, global_batch=64)
+    jobs = Jobs.of([Job(net, c, plan) for c in (tiny_cluster(1, 8), tiny_cluster(2, 4))])
+    plain = AnalyticPredictor()
+    scale = {shapes_of_rows(jobs)[1]: 2.0}
+    slower = AnalyticPredictor(replace(plain.constants, shape_scale=scale))
+    inside, over = slower.predict(jobs).seconds[:, 1] / plain.predict(jobs).seconds[:, 1]
+    assert inside == 1.0
+    assert over > 1.5

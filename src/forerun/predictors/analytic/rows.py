@@ -83,8 +83,8 @@ class Layout:
     """n resolved jobs on I instances: all that no constant moves.
 
     position: (n,) instance of each row; framework, row_framework: whose profile, (I,) and (n,);
-    scaled: names of instances in `workload_scale`, transformer: which are one, (I,). links: of
-    instances, and of rows.
+    scaled: names of instances in `workload_scale`, layers: of their layers, places: their clusters,
+    transformer: which are one, (I,). links: of instances, and of rows.
     """
 
     jobs: Jobs
@@ -102,6 +102,7 @@ class Layout:
     links: Links
     scaled: tuple[str, ...]
     layers: tuple[str, ...]
+    places: tuple[Cluster, ...]
     framework: IntArray
     transformer: NDArray[np.bool_]
     memo: dict[str, Any] = field(default_factory=dict)
@@ -138,7 +139,8 @@ class Layout:
         keys = zip(self.keys.micro_batch, self.keys.tp, self.keys.cp, self.keys.ep, strict=True)
         if "shapes" not in self.memo:
             self.memo["shapes"] = [
-                cut_shape(layer, *cut) for layer, cut in zip(self.layers, keys, strict=True)
+                cut_shape(layer, place, *cut)
+                for layer, place, cut in zip(self.layers, self.places, keys, strict=True)
             ]
         return np.array([known.get(name, 1.0) for name in self.memo["shapes"]])
 
@@ -197,7 +199,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
         _saved(owners, keys, kept), traffic_of(owners, places, keys),
         links_of(clusters).take(cluster), tuple(scale_key(w) for w in owners),
         tuple(layer_shape(w, c.device) for w, c in zip(owners, places, strict=True)),
-        place[workload], np.array([w.shape.heads > 0 for w in owners]),
+        tuple(places), place[workload], np.array([w.shape.heads > 0 for w in owners]),
     )  # fmt: skip
 
 
