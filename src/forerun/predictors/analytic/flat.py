@@ -45,6 +45,7 @@ IntArray = NDArray[np.int64]
 _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
 _CONV = KIND_INDEX[OpKind.CONV]
 _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
+_WINOGRAD_TAPS = (9.0, 25.0)
 # The sums that an instance is made of; selected layers are those that selective recomputation does
 # again.
 SLOTS = (
@@ -198,10 +199,11 @@ def _group_width(ops: OpColumns) -> FloatArray:
 
 
 def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
-    """Return which dense convolutions are not 3 x 3 at stride 1, (operations,).
+    """Return which dense convolutions are neither 3 x 3 nor 5 x 5 at stride 1, (operations,).
 
-    Such a one has a kernel of nine times its input channels, and reads (nearly) as many pixels as
-    it writes.
+    Winograd's algorithm and Fourier transforms do these two with fewer products (cuDNN's
+    WINOGRAD_NONFUSED takes kernels of 3 and of 5). Such a one has a kernel of 9 or 25 times its
+    input channels, and reads (nearly) as many pixels as it writes.
     """
     m, n, k, _ = ops.dims.T
     gradient = is_weight_gradient(ops)
@@ -210,8 +212,10 @@ def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
     pixels = np.where(gradient, k, m)
     source = np.where(gradient, ops.reads - k * n, np.where(data, ops.writes, ops.reads))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = source * 9.0 / (depth * pixels)
-    winograd = (depth % 9 == 0) & (ratio > 0.95) & (ratio < 1.2)
+        ratio = source / (depth * pixels)
+    winograd = np.zeros(len(m), dtype=bool)
+    for taps in _WINOGRAD_TAPS:
+        winograd |= (depth % taps == 0) & (ratio * taps > 0.95) & (ratio * taps < 1.2)
     return np.asarray((ops.kind == _CONV) & (m > 0) & ~winograd)
 
 
