@@ -131,8 +131,9 @@ class Constants:
             count in fp64, where many devices compute slowly.
         double_share: fp64 products' limit as a share of the fp32 rate, by their instructions.
         narrow_bandwidth_share: bandwidth with 16-bit numbers on devices without a unit for them.
-        direct_share: efficiency of dense convolutions that are not 3 x 3 at stride 1, on vector
-            units, over those that are: Winograd's algorithm does not reach them.
+        direct_share: efficiency of dense convolutions that are not 3 x 3 or 5 x 5 at stride 1, on
+            vector units, over those that are: Winograd's algorithm does not reach them.
+        stem_share: the same of those that read three colours.
         group_width_power: efficiency of a grouped convolution grows with the channels of a group
             (over 16, up to 64) to this power.
         channels_last_share: time of 16-bit convolutions in nhwc over nchw (.67-.87 measured);
@@ -205,7 +206,8 @@ class Constants:
     pointwise_flops: float = 9.0
     double_share: float = 0.08
     narrow_bandwidth_share: float = 0.45
-    direct_share: float = 0.4
+    direct_share: float = 0.33
+    stem_share: float = 0.6
     group_width_power: float = 0.5
     channels_last_share: float = 0.75
     channels_last_grouped: float = 0.6
