@@ -141,7 +141,8 @@ class Constants:
             group in nchw: wide groups lose there.
         split_reduction: length at which a weight gradient's reduction is split to fill a device.
         lora_gradient_share, lora_trained_share: weight gradients and trained parameters of LoRA.
-        low_power_share: sustained over boost clock of boards of less than low_power_watts.
+        low_power_share: sustained over boost clock of boards of less than low_power_watts whose
+            clock `clocks` does not know.
         tile: size of a matrix dimension at which a matrix unit is half filled.
         wave_flops_per_element: peak rate per output element in flight (device fill).
         layer_power: p of the norm joining device time and host floor (3.5-9 measured).

@@ -7,6 +7,7 @@ import numpy as np
 from forerun.domain.graph import KIND_INDEX, OpKind
 from forerun.domain.hardware import Device
 from forerun.domain.workload import Workload
+from forerun.predictors.analytic.clocks import most_clock_share
 from forerun.predictors.analytic.keys import IS_MATRIX, is_weight_gradient
 
 # Winograd's F(4x4, 3x3) does a 3x3 convolution in 36/144 of the multiplications, the smallest share
@@ -32,9 +33,11 @@ def floor_flops_per_sample(workload: Workload) -> float:
 def fastest_rate(device: Device, workload: Workload) -> float:
     """Return the highest FLOP/s that the precision could possibly run at on this device.
 
-    fp32 work may run on TF32 units; 16-bit mixed precision never passes the 16-bit rate.
+    fp32 work may run on TF32 units; 16-bit mixed precision never passes the 16-bit rate. A board
+    may clock higher than its data sheet states.
     """
     rate = device.flops(workload.precision)
     if workload.precision == "fp32":
         rate = max(rate, device.peak_flops.get("tf32", 0.0))
-    return max(rate, device.flops("fp32") if workload.precision != "fp64" else 0.0)
+    rate = max(rate, device.flops("fp32") if workload.precision != "fp64" else 0.0)
+    return rate * most_clock_share(device)

@@ -19,6 +19,7 @@ from forerun.domain.hardware import Device
 from forerun.domain.plan import RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic import collectives
+from forerun.predictors.analytic.clocks import clock_share, has_clock
 from forerun.predictors.analytic.constants import Constants, by_kind
 from forerun.predictors.analytic.flat import SLOTS, FlatOps
 from forerun.predictors.analytic.inside_layers import LayerComm
@@ -70,8 +71,10 @@ def effective_rates(
         conv = np.array(by_kind(constants.tensor_efficiency, 0.25)) * device.peak_flops["tf32"]
         conv = conv * _generation_factor(device, constants) * constants.precision_factor["tf32"]
         rates = np.where(IS_CONV, np.maximum(rates, conv), rates)
-    if device.kind == "gpu" and device.watts < constants.low_power_watts:
-        rates = rates * constants.low_power_share
+    clock = clock_share(device, precision)
+    if not has_clock(device) and device.kind == "gpu" and device.watts < constants.low_power_watts:
+        clock = constants.low_power_share
+    rates, vector = rates * clock, vector * clock
     own = constants.device_compute.get(device.id, 1.0) * framework.compute
     rates = np.where(IS_MATRIX, rates * own, vector)
     bandwidth = np.array(by_kind(constants.bandwidth_efficiency, 0.5)) * framework.bandwidth
