@@ -161,6 +161,8 @@ class Constants:
         dataparallel_contention: time that the devices of one process lose at each doubling of them.
         replicate_share: host time of copying modules, scattering and gathering in one process, over
             that of a forward's launches.
+        pageable_bytes_per_second: at which a process copies samples to a device from memory that is
+            not pinned (2-6 GB/s usual).
         server_power: p of the norm joining parameter servers and workers.
         usable_host: share of a host's memory that a job on its CPU can fill.
         fragmentation: share of activations lost to the allocator.
@@ -230,6 +232,7 @@ class Constants:
     straggler_share: float = 0.01
     dataparallel_contention: float = 0.08
     replicate_share: float = 1.0
+    pageable_bytes_per_second: float = 3e9
     server_power: float = 4.0
     usable_host: float = 0.95
     fragmentation: float = 0.05

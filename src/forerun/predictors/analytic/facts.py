@@ -21,6 +21,7 @@ from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
 from forerun.predictors.analytic.floors import floor_flops_per_sample
+from forerun.predictors.analytic.keys import IS_CONV
 
 
 def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]:
@@ -69,12 +70,21 @@ def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]
         "transformer": float(workload.shape.heads > 0),
         "trained_share": trains,
         "input_bytes": workload.input_bytes,
+        "image_elements": _image_elements(workload),
         "floor_flops": floor_flops_per_sample(workload),
         "detailed": float(workload.detailed),
         "unknown_share": min(1.0, len(workload.graph.unknown) / max(len(workload.graph.ops), 1)),
         "framework_known": float(bool(workload.framework)),
         "real_input": float("synth" not in workload.dataset.lower()),
     }
+
+
+def _image_elements(workload: Workload) -> float:
+    """Return the elements of one sample that a network of images reads, else 0."""
+    columns = workload.graph.columns
+    if not len(columns.kind) or not IS_CONV[columns.kind[0]]:
+        return 0.0
+    return float(columns.reads[0])
 
 
 def sparse_tables(workload: Workload) -> tuple[float, float, NDArray[np.bool_]]:

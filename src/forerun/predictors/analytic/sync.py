@@ -79,7 +79,7 @@ def synchronisation(
     params = sum((g.params for g in replica_groups(rows)), np.zeros(len(rows)))
     size = params * gradient_bytes(rows)
     one_process = np.where(
-        rows.sync == SYNC.index("dataparallel"), _one_process(rows, np.asarray(size)), 0.0
+        rows.sync == SYNC.index("dataparallel"), _one_process(rows, np.asarray(size), constants), 0.0
     )
     return collective + one_process, _servers(rows, compute, np.asarray(size), constants)
 
@@ -189,14 +189,18 @@ def _lookups(rows: Rows, group: Group) -> FloatArray:
     return np.asarray(2.0 * collectives.all_to_all(size, group.ranks, group.per_node, *link))
 
 
-def _one_process(rows: Rows, size: FloatArray) -> FloatArray:
-    """Return seconds in which one process broadcasts weights and reduces gradients.
+def _one_process(rows: Rows, size: FloatArray, constants: Constants) -> FloatArray:
+    """Return seconds in which one process feeds devices, broadcasts weights and reduces gradients.
 
-    Both travel in pieces along a chain of devices, so that their number hardly matters.
+    Weights and gradients travel in pieces along a chain of devices, so that their number hardly
+    matters. Images are copied from pageable memory to the first device while all wait, and from
+    there scattered.
     """
-    node = rows.node
+    node, many = rows.node, np.maximum(rows.plan["dp"], 1.0)
     rate = np.maximum(node["host_rate"], node["intra_rate"])
-    return np.where(rows.plan["dp"] > 1, 2.0 * size / rate, 0.0)
+    images = rows.plan["global_batch"] * rows.work["image_elements"] * rows.work["activation_bytes"]
+    fed = images / constants.pageable_bytes_per_second + images * (1.0 - 1.0 / many) / rate
+    return np.asarray(fed + np.where(many > 1, 2.0 * size / rate, 0.0))
 
 
 def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Constants) -> FloatArray:

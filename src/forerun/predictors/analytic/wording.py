@@ -27,6 +27,10 @@ def _flops(value: float) -> str:
     return f"{value / 1e9:.3g} GFLOP/s"
 
 
+def _rate(value: float) -> str:
+    return f"{value / 1e9:.3g} GB/s"
+
+
 # Families: what the constant says, and how it is written. A key follows after a comma.
 WORDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "tensor_efficiency": ("peak reached on matrix units", _share),
@@ -95,6 +99,7 @@ WORDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "expert_imbalance": ("load of the fullest expert, times the mean", _times),
     "straggler_share": ("step time lost at each doubling of nodes", _share),
     "dataparallel_contention": ("host time that DataParallel adds with each device", _share),
+    "pageable_bytes_per_second": ("copying of samples to a device by DataParallel", _rate),
     "server_power": ("parameter servers join workers (power of a norm)", _plain),
 }  # fmt: skip
 _KEYS = {"other": "other frameworks", "conv": "convolutions", "conv_1x1": "1x1 convolutions",

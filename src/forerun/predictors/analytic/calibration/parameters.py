@@ -56,7 +56,7 @@ PRIOR_SD = {
     "roofline_power": 0.30, "double_share": 0.40, "narrow_bandwidth_share": 0.30,
     "pointwise_flops": 0.50, "direct_share": 0.30, "stem_share": 0.30, "group_width_power": 0.30, "replicate_share": 0.40,
     "channels_last_share": 0.15, "channels_last_grouped": 0.50,
-    "dataparallel_contention": 0.40, "server_power": 0.20,
+    "dataparallel_contention": 0.40, "pageable_bytes_per_second": 0.40, "server_power": 0.20,
 }  # fmt: skip
 # Of single constants that are known better than their family: vendors' collective benchmarks reach
 # 0.7-0.8 of NVLink on every machine with a switch.
@@ -256,6 +256,7 @@ def _read_by_plans(jobs: Jobs) -> dict[str, bool]:
         "straggler_share": any(c.nodes > 1 for c in jobs.clusters),
         "dataparallel_contention": one_process,
         "replicate_share": one_process,
+        "pageable_bytes_per_second": one_process,
         "server_power": bool(((plans.sync == 1) | (plans.sync == 2)).any()),
     }
 
