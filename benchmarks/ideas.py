@@ -89,7 +89,7 @@ LAWS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "one vector unit": (
         (operations, "unit_of", _vector_or_tensor), (parameters, "unit_of", _vector_or_tensor),
     ),
-    "devices of one process as those of many": ((step, "_ONE_PROCESS", -1),),
+    "devices of one process as those of many": ((step, "ONE_PROCESS", -1),),
 }  # fmt: skip
 
 

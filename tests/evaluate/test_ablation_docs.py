@@ -130,11 +130,11 @@ def _fail_inside(idea: Any) -> None:
 
 
 def test_formulas_come_back_after_an_error() -> None:
-    usual = (step.step_parts, step._ONE_PROCESS, operations.unit_of)
+    usual = (step.step_parts, step.ONE_PROCESS, operations.unit_of)
     for law in IDEAS_CODE.LAWS:
         with pytest.raises(KeyError):
             _fail_inside(BENCH.Idea("x", parts=["imbalance"], law=law))
-    assert usual == (step.step_parts, step._ONE_PROCESS, operations.unit_of)
+    assert usual == (step.step_parts, step.ONE_PROCESS, operations.unit_of)
 
 
 def toy_table(folder: Path) -> None:

@@ -10,6 +10,7 @@ from forerun.errors import RequestError, UnknownNameError, nearest_names, one_of
 
 RECOMPUTE = ("none", "selective", "full")
 SYNC = ("allreduce", "ps-sync", "ps-async", "dataparallel")
+ALL_REDUCE, PS_SYNC, PS_ASYNC, ONE_PROCESS = range(len(SYNC))
 ZERO_STAGES = (0, 1, 2, 3)
 MEMORY_FORMATS = ("nchw", "nhwc")
 

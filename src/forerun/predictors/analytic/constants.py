@@ -5,7 +5,8 @@ sheets and papers. Some were read off simple models of public runs or set after 
 a forecast of these tables is not blind:
 
 * vtrain, ultrascale: host time of Megatron and nanotron, nanotron's loss where tensor groups and
-  pipelines meet; ultrascale: how its runs stall and how often (never fitted);
+  pipelines meet; ultrascale: how its runs stall and how often (never fitted),
+  how nanotron reduces gradients, and that pipelines which fill and drain are spared that loss;
   ultrascale, torchtitan, llm_foundry: what these frameworks hold in memory, how
   nanotron deals layers and what it refuses, and how full a device can be;
 * timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of

@@ -57,12 +57,15 @@ class Framework:
             gradient to a buffer of its own: 2 + 4 read and 4 written with fp32 buffers.
         bare_gradients: share of the gradient traffic that nothing hides: the last bucket, or nearly
             all where hooks gather gradients in buffers of their own before they are reduced.
+        bare_shards: the least of it in ZeRO-1 and 2, whose gradients some frameworks scatter in one
+            go after the last micro-batch, where nothing is left to hide them.
         stall_seconds: lost in each exchange between stages by a run that stalls, see `stalls`.
         stall_chance: that a run with a pipeline stalls; whole_stall_chance: the same where replicas
             reduce whole gradients.
         bucket_bytes: of gradients in one collective, at least; rank_bucket_bytes: more for each
             replica, so that latency, which grows with their ring, does not bind (Megatron-Core:
-            a million parameters a replica, no fewer than 40 million).
+            a million parameters a replica, no fewer than 40 million); rank_shard_bytes: the same
+            of ZeRO-1 and 2 alone, where their collectives are joined and whole gradients' are not.
         gather_share: of the gathering of updated parameters that forward does not hide, over
             `gather_exposed`.
         pass_seconds: of host time in every micro-batch beside its kernels.
@@ -103,8 +106,10 @@ class Framework:
     loss_traffic: float = 1.0
     accumulate_bytes: float = 0.0
     bare_gradients: float = 0.05
+    bare_shards: float = 0.0
     bucket_bytes: float = 25e6
     rank_bucket_bytes: float = 0.0
+    rank_shard_bytes: float = 0.0
     gather_share: float = 1.0
     pass_seconds: float = 0.0
     stall_seconds: float = 0.0
@@ -138,9 +143,12 @@ FRAMEWORKS: Mapping[str, Framework] = {
                            shard_gathers=3.0, scatter_gather=0.0),
     "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
                       bucket_bytes=80e6, rank_bucket_bytes=2e6, gather_share=0.2),
+    # Whole gradients go through DistributedDataParallel's hooks, in buckets and beside backward;
+    # ZeRO-1's are scattered at once when the last micro-batch is over.
     "nanotron": Framework(
         host_seconds=130e-6, step_seconds=40e-3, pass_seconds=8e-3, fusion=2.2, loss_traffic=3.2,
-        accumulate_bytes=10.0, bare_gradients=0.7, counts_head=1.0, tensor_pipeline_seconds=2e-3,
+        accumulate_bytes=10.0, bare_gradients=0.5, bare_shards=1.0, rank_shard_bytes=2e6,
+        counts_head=1.0, tensor_pipeline_seconds=2e-3,
         stall_seconds=0.28, stall_chance=0.06, whole_stall_chance=0.15, context_bytes=5e9,
         bucket_copies=0.5, unfused=1.0, kept_share=1.1, inputs_ahead=40.0, fills_pipeline=1.0,
     ),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.plan import SYNC
+from forerun.domain.plan import ONE_PROCESS
 from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.stages import one_layer
 
@@ -40,7 +40,7 @@ def state_bytes(rows: Rows, replicas: FloatArray) -> States:
     """
     stage, trained = rows.plan["zero_stage"], rows.work["trained_share"]
     share = rows.software["states_share"]
-    copies = np.where(rows.sync == SYNC.index("dataparallel"), 2.0 * share, share)
+    copies = np.where(rows.sync == ONE_PROCESS, 2.0 * share, share)
     return States(
         weight_bytes(rows) * share / np.where(stage >= 3, replicas, 1.0),
         gradient_bytes(rows) * trained * copies / np.where(stage >= 2, replicas, 1.0),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.plan import SYNC
+from forerun.domain.plan import ONE_PROCESS, PS_ASYNC
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows
@@ -18,7 +18,6 @@ from forerun.predictors.analytic.stages import expert_spread, micro_batches, sta
 from forerun.predictors.analytic.sync import replica_groups, synchronisation
 
 FloatArray = NDArray[np.float64]
-_ONE_PROCESS = SYNC.index("dataparallel")
 PARTS = (
     "forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host",
     "imbalance", "pipeline bubble", "pipeline comm", "data comm", "optimizer", "parameter server",
@@ -53,7 +52,7 @@ def step_and_floor(
     fastest: FLOP/s that a row's device cannot pass, (n,).
     """
     parts = step_parts(rows, constants)
-    samples = np.where(rows.sync == 2, rows.plan["global_batch"] / rows.plan["dp"],
+    samples = np.where(rows.sync == PS_ASYNC, rows.plan["global_batch"] / rows.plan["dp"],
                        rows.plan["global_batch"])  # fmt: skip
     floor = rows.work["floor_flops"] * samples / (fastest * rows.node["devices"])
     step = np.asarray(sum(parts.values(), np.zeros(len(rows))))
@@ -65,6 +64,8 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 
     1F1B with stages of unequal times t: T = sum t + (m - 1) t_max, which is m t_mean, the imbalance
     (m - 1)(t_max - t_mean) and the bubble (pp - 1) t_mean; vpp chunks a stage divide the bubble.
+    While a pipeline fills and drains, neighbours do not alternate and nothing is lost where tensor
+    groups and pipelines meet.
     """
     key, plan = rows.key, rows.plan
     m, pp, vpp = micro_batches(rows), plan["pp"], plan["vpp"]
@@ -73,7 +74,8 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         + key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
     )  # fmt: skip
     adding, adding_ends = _accumulation(rows)
-    host = key["layer_host"] + _meeting(rows, device, constants)
+    lost = _meeting(rows, device, constants)
+    host = key["layer_host"] + lost
     layer = device + host + adding
     ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"] + adding_ends
     mean = (layer + ends) / pp
@@ -85,8 +87,8 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     sent = _point_to_point(rows, constants)
     backward = key["layer_backward"] + key["ends_backward"] + adding + adding_ends
     waiting = passes * (host + key["ends_host"])
-    if np.any(rows.sync == _ONE_PROCESS):
-        waiting = np.where(rows.sync == _ONE_PROCESS, _replicas(rows, constants), waiting)
+    if np.any(rows.sync == ONE_PROCESS):
+        waiting = np.where(rows.sync == ONE_PROCESS, _replicas(rows, constants), waiting)
     return {
         "forward": passes * (key["layer_forward"] + key["ends_forward"]),
         "backward": passes * backward,
@@ -96,7 +98,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         "context comm": passes * key["layer_context_comm"],
         "host": waiting,
         "imbalance": (m - 1.0 / vpp) * (largest - mean),
-        "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * mean, 0.0),
+        "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * (mean - lost / pp), 0.0),
         "pipeline comm": np.where(pp > 1, (m + (pp - 1.0) / vpp) * sent, 0.0),
     }
 
@@ -168,7 +170,7 @@ def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
 
 def _asynchronous(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """An asynchronous step is one worker's update: the cluster makes one every 1/K of its time."""
-    asynchronous = rows.sync == SYNC.index("ps-async")
+    asynchronous = rows.sync == PS_ASYNC
     if not asynchronous.any():
         return parts
     share = np.where(asynchronous, 1.0 / np.maximum(rows.plan["dp"], 1.0), 1.0)

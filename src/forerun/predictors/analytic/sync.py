@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.plan import RECOMPUTE, SYNC
+from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, PS_SYNC, RECOMPUTE
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows
@@ -73,13 +73,13 @@ def synchronisation(
     exposed = _exposed(rows, compute, window, traffic, constants)
     if np.any(rows.work["sparse_params"] > 0):
         exposed = exposed + _lookups(rows, replica_groups(rows)[0])
-    collective = np.where(rows.sync == SYNC.index("allreduce"), exposed, 0.0)
-    if not np.any(rows.sync > 0):
+    collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
+    if not np.any(rows.sync != ALL_REDUCE):
         return collective, np.zeros(len(rows))
     params = sum((g.params for g in replica_groups(rows)), np.zeros(len(rows)))
     size = params * gradient_bytes(rows)
     one_process = np.where(
-        rows.sync == SYNC.index("dataparallel"), _one_process(rows, np.asarray(size), constants), 0.0
+        rows.sync == ONE_PROCESS, _one_process(rows, np.asarray(size), constants), 0.0
     )
     return collective + one_process, _servers(rows, compute, np.asarray(size), constants)
 
@@ -107,11 +107,12 @@ def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -
     """
     stage = rows.plan["zero_stage"]
     size, weights = group.params * each, group.params * rows.work["activation_bytes"]
-    soft = rows.software
+    soft, many = rows.software, group.ranks > 1
     bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
     link = _link(rows, np.maximum(size / bucket, 1.0))
-    many = group.ranks > 1
     reduce = collectives.all_reduce(size, group.ranks, group.per_node, *link)
+    bucket = np.maximum(bucket, soft["rank_shard_bytes"] * group.ranks)
+    link = _link(rows, np.maximum(size / bucket, 1.0))
     scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
     gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
     hidden = np.where(many, np.where(stage >= 1, scatter, reduce), 0.0)
@@ -158,6 +159,7 @@ def _exposed(
     behind = window * rounds
     joined = collectives.p_norm(behind, one * rounds, constants.overlap_power)
     bare = rows.software["bare_gradients"]
+    bare = np.where(stage >= 1, np.maximum(bare, rows.software["bare_shards"]), bare)
     result = (1.0 - bare) * (joined - behind) + bare * one * rounds
     result = result + sum((t.after for t in traffic), np.zeros(len(rows)))
     if np.any(stage >= 3):
@@ -221,9 +223,9 @@ def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Const
     alone = 2.0 * size / rate + 2.0 * latency
     service = 2.0 * size / (servers * serving)
     together = np.maximum(alone, workers * service)
-    added = np.where(rows.sync == SYNC.index("ps-sync"), together, 0.0)
+    added = np.where(rows.sync == PS_SYNC, together, 0.0)
     turn = (compute + alone) / workers
     joined = collectives.p_norm(turn, service, constants.server_power)
     # Every other part of an asynchronous step is divided by the workers; this is the rest.
-    is_async = rows.sync == SYNC.index("ps-async")
+    is_async = rows.sync == PS_ASYNC
     return np.where(is_async, joined - compute / workers, added)

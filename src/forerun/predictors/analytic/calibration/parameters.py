@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.graph import KINDS, OpKind
-from forerun.domain.plan import RECOMPUTE
+from forerun.domain.plan import ONE_PROCESS, PS_ASYNC, PS_SYNC, RECOMPUTE
 from forerun.predictors.analytic.constants import (
     FRAMEWORK_KINDS,
     FRAMEWORKS,
@@ -243,21 +243,22 @@ def _read_by_operations(jobs: Jobs) -> dict[str, bool]:
 
 def _read_by_plans(jobs: Jobs) -> dict[str, bool]:
     plans = jobs.plans
+    near = np.array([c.near_devices for c in jobs.clusters])[jobs.cluster_index]
     replicas, stage = plans.dp > 1, plans.zero_stage
-    experts, one_process = bool((plans.ep > 1).any()), bool((plans.sync == 3).any())
+    experts, one_process = bool((plans.ep > 1).any()), bool((plans.sync == ONE_PROCESS).any())
     return {
         "overlap_power": bool(replicas.any()),
         "gather_exposed": bool((replicas & (stage > 0) & (stage < 3)).any()),
         "tensor_jitter": bool((plans.tp > 1).any()),
         "point_to_point_exposed": bool((plans.pp > 1).any()),
-        "tensor_hop_seconds": bool(((plans.sequence_parallel > 0) & (plans.tp > 8)).any()),
+        "tensor_hop_seconds": bool(((plans.sequence_parallel > 0) & (plans.tp > near)).any()),
         "expert_exposed": experts,
         "expert_imbalance": experts,
         "straggler_share": any(c.nodes > 1 for c in jobs.clusters),
         "dataparallel_contention": one_process,
         "replicate_share": one_process,
         "pageable_bytes_per_second": one_process,
-        "server_power": bool(((plans.sync == 1) | (plans.sync == 2)).any()),
+        "server_power": bool(np.isin(plans.sync, (PS_SYNC, PS_ASYNC)).any()),
     }
 
 
