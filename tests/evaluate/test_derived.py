@@ -38,10 +38,10 @@ def table(path: Path, saying: str) -> str:
      ("--group-by", "nodes"), ("--split", "leave-out:devices")],
 )  # fmt: skip
 def test_however_devices_are_said_the_same_rows_are_judged(
-    forerun: Run,
+    forerun: Run,  # noqa: F811
     tmp_path: Path,
     saying: str,
-    words: tuple[str, ...],  # noqa: F811
+    words: tuple[str, ...],
 ) -> None:
     ask = ("evaluate", "--start", "priors", *words, "--json", "--runs")
     usual = forerun(*ask, table(tmp_path / "runs.csv", "devices")).json()["scores"]
@@ -69,8 +69,8 @@ def test_a_row_whose_cluster_is_not_known_is_blank() -> None:
 
 
 def test_a_table_that_says_no_devices_is_refused_with_what_to_fill_in(
-    forerun: Run,
-    tmp_path: Path,  # noqa: F811
+    forerun: Run,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("workload,global_batch,step_time_s\nresnet50,256,0.08\n")
