@@ -62,9 +62,9 @@ def test_rows_that_cannot_stall_keep_their_quantiles() -> None:
 def test_only_pipelines_of_a_framework_that_stalls_do() -> None:
     """Half a second a micro-batch at two stages and twice that at four; none without a pipeline."""
 
-    def found(framework: str, room: float, **plan: int) -> Stalls:
+    def found(framework: str, room: float, nodes: int = 2, **plan: int) -> Stalls:
         shape = Plan(**{"global_batch": 16, **plan})
-        cluster = tiny_cluster(1, shape.world_size)
+        cluster = tiny_cluster(nodes, max(shape.world_size // nodes, 1))
         jobs = Jobs.of([Job(transformer(framework=framework), cluster, shape)])
         constants = Constants()
         return stalls_of(lay_out(jobs, constants, {}).rows(constants), np.array([room]))
@@ -77,6 +77,10 @@ def test_only_pipelines_of_a_framework_that_stalls_do() -> None:
     assert full.chance[0] > 0.7
     whole, sharded = (found("nanotron", 1.0, pp=2, dp=2, zero_stage=z) for z in (0, 1))
     assert whole.chance[0] > sharded.chance[0]
+    alone, few, many = (
+        found("nanotron", 1.0, nodes=n, dp=4, pp=4, zero_stage=1) for n in (1, 4, 16)
+    )
+    assert alone.chance[0] == 0 < few.chance[0] < many.chance[0] < 0.1
 
 
 def test_a_stalled_run_is_told_from_a_slow_one() -> None:

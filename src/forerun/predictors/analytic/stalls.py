@@ -37,14 +37,18 @@ def stalls_of(rows: Rows, fit_probability: FloatArray) -> Stalls:
 
     In every micro-batch a stage exchanges activations and gradients with a neighbour: twice at the
     ends of a pipeline, four times inside it. A run is as likely to stall for want of memory as it
-    was not to fit: what just fits is what the allocator had to make room for.
+    was not to fit: what just fits is what the allocator had to make room for. Beyond that each node
+    that joins is one more chance.
     """
     each = rows.software["stall_seconds"] * (rows.plan["pp"] > 1)
     if not each.any():
         return Stalls(np.zeros(len(rows)), each)
     exchanges = np.where(rows.plan["pp"] > 2, 4.0, 2.0)
-    spared = (1.0 - rows.software["stall_chance"]) * np.nan_to_num(fit_probability, nan=1.0)
-    spared = spared * np.where(_whole(rows), 1.0 - rows.software["whole_stall_chance"], 1.0)
+    soft, others = rows.software, rows.node["nodes"] - 1.0
+    one = (1.0 - soft["stall_chance"]) * np.where(
+        _whole(rows), 1.0 - soft["whole_stall_chance"], 1.0
+    )
+    spared = one**others * np.nan_to_num(fit_probability, nan=1.0)
     chance = np.where(each > 0, 1.0 - spared, 0.0)
     return Stalls(chance, each * exchanges * micro_batches(rows))
 
