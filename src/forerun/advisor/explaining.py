@@ -15,6 +15,7 @@ from forerun.advisor.estimating import estimate_of, step_of
 from forerun.contracts import Predictor
 from forerun.domain.chances import chances_of
 from forerun.domain.comparison import (
+    Kinds,
     correlation,
     in_common,
     probability_less,
@@ -160,11 +161,15 @@ def _beats(
     present, step = answer.estimate, forecasts.seconds
     run, now = np.array([e.run_seconds for e in estimates]), np.array([present.run_seconds])
     rho = widened(rho, (step[:1], step[1:]), (now, run))
-    cost = np.array([e.dollars for e in estimates])
-    return {
-        "time": probability_less(run, now, rho),
-        "cost": probability_less(cost, np.array([present.dollars]), rho),
-    }
+    cost, paid = np.array([e.dollars for e in estimates]), np.array([present.dollars])
+    mine = {name: column[:1] for name, column in forecasts.stalls.items()}
+    theirs = {name: column[1:] for name, column in forecasts.stalls.items()}
+
+    def less(those: FloatArray, this: FloatArray) -> FloatArray:
+        kinds = Kinds.of(theirs, step[1:], those), Kinds.of(mine, step[:1], this)
+        return probability_less(those, this, rho, kinds)
+
+    return {"time": less(run, now), "cost": less(cost, paid)}
 
 
 def _changes(answer: Answer) -> Iterator[tuple[str, Cluster, dict[str, Any]]]:

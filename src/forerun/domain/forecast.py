@@ -14,7 +14,7 @@ from forerun.domain.quantiles import probability_below
 FloatArray = NDArray[np.float64]
 QUANTITIES = ("step", "epoch", "run")
 # Columns by name that a predictor gives where details are asked for.
-DETAILS = ("parts", "memory_parts", "causes", "distance_parts")
+DETAILS = ("parts", "memory_parts", "causes", "distance_parts", "stalls")
 _NONE = np.array(None, dtype=object)
 
 
@@ -39,6 +39,8 @@ class Forecast:
         causes: log variance of the seconds by cause of error; they add up to that of the band
             (see `domain.comparison`). Empty where the predictor states none.
         distance_parts: what the distance is made of (see `domain.distance`).
+        stalls: `chance` that a run is of a second kind, which takes `seconds` longer, and `sigma`, the
+            log standard deviation of either kind; empty where the predictor knows of one kind.
     """
 
     quantity: str
@@ -55,6 +57,7 @@ class Forecast:
     warnings: tuple[str, ...] = ()
     causes: Mapping[str, float] = field(default_factory=dict)
     distance_parts: Mapping[str, float] = field(default_factory=dict)
+    stalls: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ class Forecasts:
     Attributes:
         seconds, peak_bytes: (n, 3) quantiles; NaN where declined or not answered.
         fit_probability, floor_seconds, distance: (n,).
-        parts, memory_parts, causes, distance_parts: name to (n,); empty where details were not
-            asked for, or the predictor states none.
+        parts, memory_parts, causes, distance_parts, stalls: name to (n,); empty where details were
+            not asked for, or the predictor states none.
         declined: (n,) of str or None.
         samples_to_target: (n, 3) or None.
     """
@@ -84,6 +87,7 @@ class Forecasts:
     warnings: tuple[str, ...] = ()
     causes: Mapping[str, FloatArray] = field(default_factory=dict)
     distance_parts: Mapping[str, FloatArray] = field(default_factory=dict)
+    stalls: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.seconds)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.comparison import (
     SCOPES,
+    Kinds,
     correlation,
     log_sigma,
     probability_above_zero,
@@ -33,8 +34,12 @@ def beaten_by_first(scored: Scored, front: IntArray) -> list[dict[str, float]]:
         front: positions of the Pareto front's rows.
     """
     estimates, rho = scored.estimates, run_correlation(scored)
+    step, stalls = scored.forecasts.seconds, scored.forecasts.stalls
+    best = {name: column[:1] for name, column in stalls.items()}
     table: dict[str, FloatArray] = {
-        name: probability_less(rows[:1], rows, rho[0])
+        name: probability_less(
+            rows[:1], rows, rho[0], (Kinds.of(best, step[:1], rows[:1]), Kinds.of(stalls, step, rows))
+        )
         for name, rows in (
             ("time", estimates.run_seconds), ("cost", estimates.dollars),
             ("energy", estimates.kilowatt_hours),

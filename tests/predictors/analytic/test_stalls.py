@@ -45,6 +45,23 @@ def test_a_band_of_the_mixture_holds_its_share(chance: float, sigma: float) -> N
     assert band[0] <= band[1] <= band[2]
 
 
+@given(st.floats(0.0, 0.98), st.floats(0.0, 0.01), st.floats(0.02, 0.3), st.floats(0.1, 50.0))
+def test_the_upper_edge_grows_with_the_chance_and_never_jumps(
+    chance: float, more: float, sigma: float, lost: float
+) -> None:
+    """A slightly greater chance of stalls never shortens the band, and lengthens it slightly."""
+
+    def edges(p: float) -> np.ndarray:
+        return np.log(mixed(spread(np.array([1.0]), np.array([sigma])), of(p, lost))[0])
+
+    before, after = edges(chance), edges(chance + more)
+    assert after[2] >= before[2] - 1e-9
+    # From usual runs into the stalls in two hundredths of chance, and never faster.
+    steepest = (np.log1p(lost) + 4.0 * sigma) / 0.02
+    assert abs(after[2] - before[2]) <= steepest * more + 10.0 * sigma * more**0.5 + 1e-9
+    assert abs(after[0] - before[0]) <= 10.0 * sigma * (more / 0.02 + more**0.5) + 1e-9
+
+
 def test_the_middle_stays_that_of_usual_runs() -> None:
     """Half of the runs that do not stall are faster, however probable a stall is."""
     for chance in (0.05, 0.4, 0.95):

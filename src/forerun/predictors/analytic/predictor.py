@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
@@ -209,7 +210,8 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         (constants.tail_low, constants.tail_high),
     )
     room = fits(rows, log_slack(rows, peak, constants), known, constants)
-    seconds = np.maximum(mixed(usual, stalls_of(rows, room)), floor[:, None])
+    stalls = stalls_of(rows, room)
+    seconds = np.maximum(mixed(usual, stalls), floor[:, None])
     return Forecasts(
         quantity="step",
         seconds=seconds,
@@ -221,6 +223,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         declined=np.full(n, None, dtype=object),
         causes=step_causes(exposed, parts, constants) if detail else {},
         distance_parts=distance_parts(rows, known) if detail else {},
+        stalls=stalls.columns(log_sigma(usual)) if detail else {},
         parts={**parts, "floor": middle - step} if detail else {},
         memory_parts=memory_parts if detail else {},
     )

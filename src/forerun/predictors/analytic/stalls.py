@@ -20,6 +20,7 @@ from forerun.predictors.analytic.stages import micro_batches
 
 FloatArray = NDArray[np.float64]
 BAND = 0.9
+RARE = 0.08  # a chance of stalls that a band may leave out
 _GRID = np.linspace(0.001, 0.999, 999)
 _NORMAL = np.array([normal_quantile(float(p)) for p in _GRID])
 
@@ -30,6 +31,10 @@ class Stalls:
 
     chance: FloatArray
     seconds: FloatArray
+
+    def columns(self, sigma: FloatArray) -> dict[str, FloatArray]:
+        """Return them for `Forecasts.stalls`, with the log standard deviation of usual runs (n,)."""
+        return {"chance": self.chance, "seconds": self.seconds, "sigma": sigma}
 
 
 def stalls_of(rows: Rows, fit_probability: FloatArray) -> Stalls:
@@ -61,26 +66,32 @@ def _whole(rows: Rows) -> NDArray[np.bool_]:
 def mixed(seconds: FloatArray, stalls: Stalls) -> FloatArray:
     """Return the quantiles (n, 3) of the mixture from those of the usual runs (n, 3).
 
-    Where stalls are rarer than what a band may miss, the band is the shortest one: it leaves them
-    out and covers more of the usual runs instead. Where they are not, it reaches into them. The
-    middle stays that of the usual runs: it is what a plan can do, and a plan that stalls as a rule
-    is one that hardly fits, which its probability of fitting says.
+    Where stalls are rarer than `RARE`, the band is the shortest one: it leaves them out and covers
+    more of the usual runs instead. Where they are more frequent than what a band may miss, its upper
+    edge is the 95 % quantile of the mixture, which lies in the stalls. Between the two nothing holds
+    exactly 90 % (there are no runs between usual and stalled ones): the edges go over from one to the
+    other by the logarithm, and the band covers no less, so that a plan with a slightly greater chance
+    has a slightly longer band. The middle stays that of the usual runs: it is what a plan can do,
+    and a plan that stalls as a rule is one that hardly fits, which its probability of fitting says.
     """
     rows = np.flatnonzero(stalls.chance > 0)
     if not len(rows):
         return seconds
     chance, lost = stalls.chance[rows], stalls.seconds[rows]
     low, middle, high = seconds[rows].T
-    down, up = middle / low, high / middle
-    miss = 1.0 - BAND
-    rare = chance < miss
-    side = np.maximum(miss - chance, 0.01) / 2.0 / (1.0 - np.minimum(chance, miss))
-    wide = np.where(rare, _normal(1.0 - side) / Z95, 1.0)
-    safe = np.maximum(chance, miss)
-    late = (middle + lost) * up ** (_normal(1.0 - miss / 2.0 / safe) / Z95)
+    down, up, miss = middle / low, high / middle, 1.0 - BAND
+    rare = np.minimum(chance, RARE)
+    wide = _normal(1.0 - (miss - rare) / 2.0 / (1.0 - rare)) / Z95
+    often = np.maximum(chance, miss)
+    late = (middle + lost) * up ** (_normal(1.0 - miss / 2.0 / often) / Z95)
+    usual = middle * up**wide
+    share = np.clip((chance - RARE) / (miss - RARE), 0.0, 1.0)
+    over = share * np.log(np.maximum(late / usual, 1.0))
+    # The lower edge comes back over as much again, when the stalls are covered already.
+    back = np.clip((chance - miss) / miss, 0.0, 1.0)
     found = seconds.copy()
-    found[rows, 0] = middle / down**wide
-    found[rows, 2] = np.maximum(np.where(rare, middle * up**wide, late), middle)
+    found[rows, 0] = middle / down ** (wide + back * (1.0 - wide))
+    found[rows, 2] = usual * np.exp(over)
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import Forecasts
 from forerun.domain.quantiles import spread
 from forerun.errors import RequestError
@@ -147,6 +148,8 @@ class ResidualPredictor:
             values[rows[near]] *= scale[near]
         for values in alone.causes.values():
             values[rows[near]] *= variance[near]
+        if alone.stalls:
+            alone.stalls["sigma"][rows[near]] = log_sigma(usual)[near]
 
     def _physics(self, layout: Layout) -> tuple[FloatArray, Any]:
         """Return (physics' log standard deviations (n,), rows priced) of jobs laid out."""
