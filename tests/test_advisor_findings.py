@@ -39,9 +39,10 @@ def test_what_no_run_spoke_of_is_not_identified() -> None:
 
 
 def test_what_earlier_runs_knew_is_not_learned_again() -> None:
-    """A constant as narrow as before is no news, though it is narrower than its prior."""
-    assert not told(replace(ENTRY, value=4.1e-6, log_sd=0.17), before=ENTRY)[1]
-    assert told(replace(ENTRY, value=4.1e-6, log_sd=0.05), before=ENTRY)[1]
+    """A constant as narrow as before is no news, though it is narrower than its first prior."""
+    now = replace(ENTRY, value=4.1e-6, prior_log_sd=0.19)
+    assert not told(replace(now, log_sd=0.18), before=ENTRY)[1]
+    assert told(replace(now, log_sd=0.05), before=ENTRY)[1]
 
 
 def test_only_what_a_fit_could_speak_of_is_told() -> None:

@@ -48,6 +48,20 @@ def test_fit_prints_what_the_runs_taught_and_what_they_left_open(
     assert rows[-1].startswith("next: a run ")
 
 
+def test_fit_marks_what_went_too_far_from_its_prior(
+    forerun: Run, bare: None, slow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Constants that lie farther off than the mark are named, with how far; here it is set low."""
+    ask = ("fit", "--runs", str(slow), "--out", str(tmp_path / "m.json"), "--force")
+    assert "absorbs misfit" not in forerun(*ask, "--constants").out
+    monkeypatch.setattr("forerun.predictors.analytic.calibration.learned.FAR_OFF", 0.7)
+    lines, data = forerun(*ask, "--constants").out.splitlines(), forerun(*ask, "--json").json()
+    far = [e for e in data["learned"] if e["identified"] and e["absorbs_misfit"]]
+    assert far
+    (said,) = [line for line in lines if line.startswith("absorbs misfit")]
+    assert all(f"{e['words']} {e['sds_from_prior']:.1f} sd" in said for e in far)
+
+
 def test_fit_prints_all_only_when_asked(
     forerun: Run, bare: None, slow: Path, tmp_path: Path
 ) -> None:

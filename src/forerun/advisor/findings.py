@@ -49,18 +49,14 @@ def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Fin
     """
     known = {entry.name: entry for entry in getattr(before, "learned", ())}
     entries: Iterable[Learned] = getattr(predictor, "learned", ())
-    found = [
-        _finding(entry, known.get(entry.name))
-        for entry in entries
-        if known.get(entry.name) is not entry
-    ]
+    found = [_finding(entry) for entry in entries if known.get(entry.name) is not entry]
     return tuple(sorted(found, key=lambda finding: -finding.gain))
 
 
-def _finding(entry: Learned, before: Learned | None) -> Finding:
+def _finding(entry: Learned) -> Finding:
     from forerun.predictors.analytic.wording import constant_words
 
-    free = _freedom(entry, before)
+    free = max(entry.prior_log_sd, _SUREST)
     narrowed = max(entry.log_sd / free, 1e-9)
     shift = math.log(entry.value / entry.prior) / free if entry.value and entry.prior else 0.0
     gain = 0.5 * (narrowed**2 + shift**2 - 1.0) - math.log(narrowed)
@@ -71,19 +67,6 @@ def _says_more(narrowed: float) -> bool:
     from forerun.predictors.analytic.calibration.learned import UNIDENTIFIED
 
     return narrowed <= UNIDENTIFIED
-
-
-def _freedom(entry: Learned, before: Learned | None) -> float:
-    """Return the log standard deviation with which a fit began.
-
-    What earlier runs settled is held fast but for a share of the prior, as in the fit.
-    """
-    from forerun.predictors.analytic.calibration.fitting import DRIFT
-
-    if before is None or not before.identified:
-        return max(entry.prior_log_sd, _SUREST)
-    free = min(math.hypot(before.log_sd, DRIFT * entry.prior_log_sd), entry.prior_log_sd)
-    return max(free, _SUREST)
 
 
 def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:

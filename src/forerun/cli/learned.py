@@ -36,6 +36,7 @@ def show_learned(screen: Screen, found: Sequence[Finding], everything: bool, pri
         screen.table(headers, [_row(finding) for finding in shown])
     if len(told) > len(shown):
         screen.line(f"and {len(told) - len(shown):,} more (--constants shows all)")
+    _show_far(screen, told, everything)
     _show_open(screen, found, everything, prior)
 
 
@@ -58,6 +59,18 @@ def _row(finding: Finding) -> tuple[str, ...]:
     more = len(entry.sources) - _SOURCES
     sources = ", ".join(entry.sources[:_SOURCES]) + (f" and {more} more" if more > 0 else "")
     return (finding.words, value, f"{low} to {high}", prior, f"{entry.runs:,}", sources)
+
+
+def _show_far(screen: Screen, told: Sequence[Finding], everything: bool) -> None:
+    """Write in one line which constants went where none such lies, the farthest first."""
+    far = [finding for finding in told if finding.entry.absorbs_misfit]
+    far.sort(key=lambda finding: -finding.entry.sds_from_prior)
+    shown = far if everything else far[:_KINDS]
+    pieces = [f"{f.words} {f.entry.sds_from_prior:.1f} sd" for f in shown]
+    if len(far) > len(shown):
+        pieces.append(f"and {len(far) - len(shown)} more (--constants)")
+    if pieces:
+        screen.line(f"absorbs misfit (so far from its prior): {'; '.join(pieces)}")
 
 
 def _show_open(screen: Screen, found: Sequence[Finding], everything: bool, prior: str) -> None:

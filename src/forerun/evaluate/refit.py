@@ -119,6 +119,10 @@ def content(
             "runs": {name: len(runs) for name, runs in tables.items()},
         },
         "constants": {name: value for name, value in changes.items() if value != {}},
+        # Constants that take up what else is wrong: how many prior standard deviations they went.
+        "absorbs_misfit": {
+            entry.name: round_off(entry.sds_from_prior, 2) for entry in kept if entry.absorbs_misfit
+        },
         "learned": rows_of(kept),
     }
 

@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 from forerun.domain.plan import Plan
+from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.predictors.analytic.calibration import fit_runs, learned_from
-from forerun.predictors.analytic.calibration.parameters import moved, parameters_for
+from forerun.predictors.analytic.calibration import Learned, fit_runs, learned_from
+from forerun.predictors.analytic.calibration.parameters import (
+    Parameter,
+    bounds_of,
+    moved,
+    parameters_for,
+)
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs
 from tests.predictors.analytic.physics import transformer
@@ -133,3 +139,55 @@ def test_three_runs_sharpen_a_workload_of_ones_own() -> None:
     error = abs(fitted.predict(fourth).seconds[0, 1] / medians(truth, fourth)[0] - 1)
     blind = abs(medians(Constants(), fourth)[0] / medians(truth, fourth)[0] - 1)
     assert error < 0.10 < blind
+
+
+def test_what_a_second_fit_could_move_is_what_the_first_had_left() -> None:
+    """From settled constants the prior's width printed is that of this fit, not the first one's."""
+    runs = lived(tiny_jobs(), other_world(), noise=0.02)
+    first = AnalyticPredictor().fit(runs)
+    second = {e.name: e for e in first.fit(runs.take(np.arange(0, len(runs), 9))).learned}
+    before = {e.name: e for e in first.learned}
+    settled = [n for n, entry in before.items() if entry.log_sd < 0.5 * entry.prior_log_sd]
+    assert len(settled) > 2
+    for name in settled:
+        assert second[name].prior_log_sd < 0.7 * before[name].prior_log_sd
+        assert second[name].prior == pytest.approx(before[name].value)
+        assert second[name].log_sd <= second[name].prior_log_sd * (1 + 1e-9)
+
+
+def test_intervals_keep_to_what_a_constant_can_be() -> None:
+    """No share of a peak above what no unit passes, no power of a norm below 1."""
+    truth = replace(other_world(), gather_exposed=0.98, overlap_power=1.02)
+    jobs = tiny_jobs()
+    zero = Jobs(jobs.workloads, jobs.clusters, jobs.workload_index, jobs.cluster_index,
+                replace(jobs.plans, zero_stage=np.ones_like(jobs.plans.zero_stage)),
+                labels=jobs.labels)  # fmt: skip
+    entries = AnalyticPredictor().fit(lived(zero, truth, noise=0.02)).learned
+    checked = 0
+    for entry in entries:
+        parameter = Parameter(entry.name.partition("[")[0])
+        least, most = bounds_of(parameter)
+        assert least <= entry.low <= entry.high <= most
+        checked += entry.value * np.exp(Z95 * entry.log_sd) > most
+    assert checked  # the interval would have passed what is possible
+
+
+def test_the_fullest_expert_carries_no_less_than_the_mean() -> None:
+    """Runs of experts that are faster than physics move something else."""
+    parameter = Parameter("expert_imbalance")
+    after = moved(Constants(), (parameter,), np.array([-3.0]))
+    assert after.expert_imbalance == 1.0
+    assert moved(Constants(), (parameter,), np.array([0.5])).expert_imbalance > 1.9
+
+
+def test_a_constant_far_from_its_prior_is_marked() -> None:
+    """Three prior standard deviations are the mark, whichever way."""
+    entry = Learned("tile", "elements", 32.0, 30.0, 34.0, 32.0, 0.05, 0.5, 9, ())
+    assert not entry.absorbs_misfit
+    for sign in (-1.0, 1.0):
+        near, far = (replace(entry, value=32.0 * np.exp(sign * d * 0.5)) for d in (2.9, 3.1))
+        assert not near.absorbs_misfit
+        assert far.absorbs_misfit
+        assert far.to_dict()["sds_from_prior"] == pytest.approx(3.1)
+    assert not replace(entry, value=0.0, prior=0.0).absorbs_misfit
+    assert Learned.from_dict(entry.to_dict()) == entry

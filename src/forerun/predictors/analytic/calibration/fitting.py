@@ -47,7 +47,8 @@ class Fit:
     """A finished fit: p parameters with their posterior, and the spread of what is left.
 
     theta, sd: (p,) log multipliers and posterior standard deviations; covariance (p + s, p + s)
-    with the shifts of s settings after the parameters, precision its inverse.
+    with the shifts of s settings after the parameters, precision its inverse. prior_sd: (p,) log standard
+    deviations that the parameters had before the fit, those of earlier runs included.
     scale: log standard deviation of each run about its forecast, (n,). jobs: the n runs that taught, layout
     the same laid out. residual: log measured over forecast at the optimum, (n,), slopes: what each parameter
     and shift does to the log forecasts, (n, p + s), weight: what each run counted for, (n,).
@@ -57,6 +58,7 @@ class Fit:
     theta: FloatArray
     covariance: FloatArray
     precision: FloatArray
+    prior_sd: FloatArray
     scale: FloatArray
     jobs: Jobs
     layout: Layout
@@ -129,7 +131,8 @@ def fit_runs(
     rest = covariance @ (slopes.T @ (weight * residual) - prior * theta)
     residual = residual - slopes @ rest
     return Fit(
-        parameters, theta[:p], covariance, precision, scale, jobs, layout, residual, slopes, weight
+        parameters, theta[:p], covariance, precision, own_sd, scale, jobs, layout, residual, slopes,
+        weight,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ that ran out of memory (`limits`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -175,10 +176,13 @@ def _learned(
     """Return a framework's constant as it is printed; sources: of the runs that spoke of it."""
     before = getattr(prior.frameworks[parameter.framework], parameter.constant)
     value, reach = before * float(np.exp(shift)), float(np.exp(Z95 * sd))
-    pair = USABLE_SD if parameter.constant == "usable_share" else PRIOR_SD[parameter.constant]
+    pair: Sequence[float] = USABLE_SD
+    if parameter.constant != "usable_share":
+        levels = (parameter, MemoryParameter(parameter.constant, EVERY))
+        pair = [_prior_sd(level, prior) for level in levels]
     return Learned(
         parameter.name, UNITS.get(parameter.constant, "share"), value, value / reach, value * reach,
-        before, float(sd), float(np.hypot(*pair)), len(sources),
+        before, float(sd), math.hypot(*pair), len(sources),
         tuple(sorted({str(s) for s in sources} - {""})),
     )  # fmt: skip
 

@@ -63,11 +63,12 @@ PRIOR_SD = {
 KNOWN_SD = {("link_efficiency", "nvlink"): 0.15, ("link_efficiency", "infiniband"): 0.30}
 # Of a workload whose graph is only totals, or a guess.
 LOOSE_SD = 0.5
-# Powers of norms below 1 and shares above 1 mean nothing.
+# Powers of norms below 1 and shares above 1 mean nothing, nor a fullest expert below the mean.
 BOUNDS = {
     "layer_power": (1.0, 24.0), "overlap_power": (1.0, 12.0), "framework.shard_power": (1.0, 12.0),
     "roofline_power": (1.0, 12.0), "server_power": (1.0, 12.0), "gather_exposed": (0.0, 1.0),
     "point_to_point_exposed": (0.0, 1.5), "expert_exposed": (0.0, 1.5),
+    "expert_imbalance": (1.0, 24.0),
     "framework.recompute": (0.3, 1.5), "framework.bare_gradients": (0.0, 1.0),
 }  # fmt: skip
 # What no unit, memory or link can pass; Winograd's algorithm spares three quarters of a 3 x 3
@@ -283,7 +284,7 @@ def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArr
             continue
         if family in _MAPPINGS:
             known = mappings.setdefault(family, dict(getattr(constants, family)))
-            most = MOST.get(parameter.name, MOST.get(family, math.inf))
+            most = bounds_of(parameter)[1]
             known[key] = min(known.get(key, _default(family)) * factor, most)
         elif parameter.keyed:
             level, _, field = family.partition(".")
@@ -312,6 +313,13 @@ def value_of(constants: Constants, parameter: Parameter) -> float:
     if field:
         return float(getattr(constants.frameworks[_members(level, key)[0]], field))
     return float(getattr(constants, family))
+
+
+def bounds_of(parameter: Parameter) -> tuple[float, float]:
+    """Return the least and the most that a parameter's constant can be, in its own unit."""
+    low, high = BOUNDS.get(parameter.family, (0.0, math.inf))
+    most = MOST.get(parameter.name, MOST.get(parameter.family, math.inf))
+    return low, min(high, most)
 
 
 def _bounded(family: str, value: float) -> float:
