@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from forerun.errors import RequestError
 from forerun.units import (
+    counted,
     format_bytes,
     format_count,
     format_dollars,
+    format_kwh,
     format_seconds,
     parse_count,
     parse_dollars,
@@ -182,3 +184,12 @@ def test_a_shown_duration_reads_back_within_its_digits(seconds: float) -> None:
     text = format_seconds(seconds)
     if "years" not in text:
         assert parse_duration(text.replace(",", "")) == pytest.approx(seconds, rel=0.03)
+
+
+def test_energy_and_counts_read_the_same_everywhere() -> None:
+    assert [format_kwh(v) for v in (9.604, 289.12, 2475.3, math.nan)] == [
+        "9.604 kWh", "289.1 kWh", "2,475 kWh", "unknown",
+    ]  # fmt: skip
+    assert [counted(n, "run") for n in (0, 1, 2400)] == ["0 runs", "1 run", "2,400 runs"]
+    assert counted(2, "entry", "entries") == "2 entries"
+    assert format_seconds(4.97e-14) == "<0.001 us"

@@ -86,6 +86,8 @@ def format_seconds(seconds: float) -> str:
     """Return a duration with a unit a person reads at a glance."""
     if not math.isfinite(seconds):
         return "unknown"
+    if 0 < abs(seconds) < 0.5e-9:
+        return "<0.001 us"
     for limit, scale, unit in (
         (1e-3, 1e6, "us"),
         (1.0, 1e3, "ms"),
@@ -114,6 +116,13 @@ def format_dollars(dollars: float) -> str:
     if not math.isfinite(dollars):
         return "no price"
     return f"${dollars:,.2f}" if abs(dollars) < 100 else f"${dollars:,.0f}"
+
+
+def format_kwh(kilowatt_hours: float) -> str:
+    """Return energy in kWh with four significant digits and thousands separators."""
+    if not math.isfinite(kilowatt_hours):
+        return "unknown"
+    return f"{_digits(kilowatt_hours, 4) if kilowatt_hours < 1e3 else f'{kilowatt_hours:,.0f}'} kWh"
 
 
 def format_probability(probability: float) -> str:

@@ -60,7 +60,7 @@ def test_a_length_has_a_known_unit() -> None:
 
 def test_a_length_says_who_says_so() -> None:
     assert str(Length("tokens", 1.5e13, "20 tokens a parameter")) == (
-        "1.5e+13 tokens (20 tokens a parameter)"
+        "15T tokens (20 tokens a parameter)"
     )
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from forerun.catalog import load_catalog
+from forerun.cli import main
 from forerun.evaluate.derived import with_derived
 from forerun.tables import Table
 from forerun.workloads.rows import runs_from_table
-from tests.cli.conftest import Run, forerun  # noqa: F401  (a fixture)
 
 COUNTS = [(1, 4), (1, 8), (2, 8), (4, 8)]
 SAYING = {
@@ -19,6 +21,20 @@ SAYING = {
     "cluster": ("cluster", "{n}x{d}xa100-sxm-80gb"),
     "devices": ("device,nodes,devices", "a100-sxm-80gb,{n},{all}"),
 }
+
+
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Run `forerun evaluate` in this process; return its exit code, stdout and stderr."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["evaluate", *words], standalone_mode=False)
+        return code, *capsys.readouterr()
+
+    return run
 
 
 def table(path: Path, saying: str) -> str:
@@ -38,14 +54,17 @@ def table(path: Path, saying: str) -> str:
      ("--group-by", "nodes"), ("--split", "leave-out:devices")],
 )  # fmt: skip
 def test_however_devices_are_said_the_same_rows_are_judged(
-    forerun: Run,  # noqa: F811
+    ask: Ask,
     tmp_path: Path,
     saying: str,
     words: tuple[str, ...],
 ) -> None:
-    ask = ("evaluate", "--start", "priors", *words, "--json", "--runs")
-    usual = forerun(*ask, table(tmp_path / "runs.csv", "devices")).json()["scores"]
-    told = forerun(*ask, table(tmp_path / "runs.csv", saying)).json()["scores"]
+    usual, told = (
+        json.loads(
+            ask("--start", "priors", *words, "--json", "--runs", table(tmp_path / "r.csv", one))[1]
+        )["scores"]
+        for one in ("devices", saying)
+    )
     assert [(s["group"], s["rows"]) for s in told] == [(s["group"], s["rows"]) for s in usual]
 
 
@@ -69,12 +88,12 @@ def test_a_row_whose_cluster_is_not_known_is_blank() -> None:
 
 
 def test_a_table_that_says_no_devices_is_refused_with_what_to_fill_in(
-    forerun: Run,  # noqa: F811
+    ask: Ask,
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("workload,global_batch,step_time_s\nresnet50,256,0.08\n")
-    done = forerun("evaluate", "--runs", str(path), "--split", "above:devices=8")
-    assert done.code == 2
-    assert "there is no column 'devices', and no cluster that tells it" in done.err
-    assert "nodes with devices_per_node, or cluster" in done.err
+    code, _, err = ask("--runs", str(path), "--split", "above:devices=8")
+    assert code == 2
+    assert "there is no column 'devices', and no cluster that tells it" in err
+    assert "nodes with devices_per_node, or cluster" in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,18 +45,22 @@ class Screen:
             self._console.print(f"[bold]{escape(text)}[/bold]")
 
     def line(self, text: str = "") -> None:
-        """Write one line."""
-        click.echo(text)
+        """Write one line; a terminal that is too narrow gets it broken between words.
 
-    def prose(self, text: str) -> None:
-        """Write a sentence; a terminal gets it broken between words, what is piped in one line."""
-        if self._console is None:
+        What follows stands under the text behind the line's label (`price   ...`).
+        """
+        label = re.match(r"\S+ {2,}", text)
+        self._broken(text, " " * (len(label[0]) if label else 2))
+
+    def _broken(self, text: str, indent: str) -> None:
+        """Write text in lines that fit, all but the first indented; piped text stays one line."""
+        if self._console is None or len(text) <= self._console.width:
             click.echo(text)
             return
         from textwrap import wrap
 
-        for piece in wrap(text, self._console.width, subsequent_indent="  "):
-            click.echo(piece)
+        lines = wrap(text, self._console.width, subsequent_indent=indent, break_on_hyphens=False)
+        click.echo("\n".join(lines))
 
     def items(self, title: str, lines: Iterable[str]) -> None:
         """Write a titled list, nothing where it is empty."""
@@ -63,7 +68,7 @@ class Screen:
         if lines:
             self.title(title)
             for text in lines:
-                click.echo(f"  - {text}")
+                self._broken(f"  - {text}", "    ")
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
         """Write a table; cells that look like numbers are set to the right."""
@@ -77,6 +82,10 @@ class Screen:
             for line in plain_lines(headers, cells, right):
                 click.echo(line)
             return
+        kept = _kept(headers, cells, right, self._console.width)
+        if len(kept) < len(headers):
+            self._tall(headers, cells, right, kept)
+            return
         from rich import box
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -87,6 +96,31 @@ class Screen:
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
         self._console.print(table)
+
+    def _tall(
+        self, headers: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool],
+        kept: Sequence[int],
+    ) -> None:  # fmt: skip
+        """Write a table whose wide columns of text stand above and below the other cells."""
+        stacked = [_stacked(headers[i], max(len(row[i]) for row in cells)) for i in kept]
+        depth = max(map(len, stacked))
+        heads = list(zip(*([""] * (depth - len(words)) + words for words in stacked), strict=True))
+        lines = plain_lines(
+            heads[0], [*heads[1:], *([row[i] for i in kept] for row in cells)],
+            [right[i] for i in kept],
+        )  # fmt: skip
+        if 0 not in kept and headers[0]:
+            click.echo(headers[0])
+        click.echo(
+            "\n".join((*lines[:depth], "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(map(len, lines))))
+        )
+        for row, line in zip(cells, lines[depth:], strict=True):
+            if 0 not in kept:
+                self._broken(row[0], "  ")
+            click.echo(line)
+            for i in range(1, len(headers)):
+                if i not in kept and row[i]:
+                    self._broken(f"    {headers[i]}: {row[i]}", "      ")
 
     def bar(self, share: float) -> str:
         """Return a bar for a share between 0 and 1."""
@@ -109,5 +143,52 @@ def plain_lines(
     ]
 
 
+_RICH_GAP, _GAP = 3, 2  # between two columns of a terminal's table, and of a plain or tall one
+
+
+def _kept(
+    headers: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], width: int
+) -> list[int]:
+    """Return the columns that stand side by side on a terminal of a width.
+
+    All of them where they fit, or where there is no number; else the widest columns of text leave
+    the row one by one, and numbers never: a number in two lines cannot be read.
+    """
+    every = list(range(len(headers)))
+    full = [max(len(row[i]) for row in (headers, *cells)) for i in every]
+    if not any(right) or not cells or sum(full) + _RICH_GAP * len(every) <= width:
+        return every
+    kept = every.copy()
+    narrow = [max(_longest_word(headers[i]), *(len(row[i]) for row in cells)) for i in every]
+    while len(kept) == len(every) or sum(narrow[i] + _GAP for i in kept) - _GAP > width:
+        texts = [i for i in kept if not right[i]]
+        if not texts:
+            break
+        kept.remove(max(texts, key=lambda i: narrow[i]))
+    return kept if kept else every
+
+
+def _stacked(header: str, width: int) -> list[str]:
+    """Return a header's words in lines, as few as keep to the width of the cells where they can."""
+    lines: list[str] = []
+    for word in header.split(" "):
+        if lines and len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def _longest_word(text: str) -> int:
+    return max((len(word) for word in text.split()), default=0)
+
+
+# A number, with what may stand before it, its unit behind it, and the other end of its range.
+_NUMBER = re.compile(
+    r"[-+$<>]*[\d.][\d.,]*(e[-+]?\d+)?( ?[%A-Za-z/]{1,8})?"
+    r"((-| to )[-+$<>\d.,e]+( ?[%A-Za-z/]{1,8})?|( \(.*\)))?"
+)
+
+
 def _numeric(cell: str) -> bool:
-    return not cell or cell[0].isdigit() or (cell[0] in "$-+.<>" and cell[1:2].isdigit())
+    return not cell or _NUMBER.fullmatch(cell) is not None

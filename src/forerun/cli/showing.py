@@ -14,6 +14,7 @@ from forerun.units import (
     format_bytes,
     format_count,
     format_dollars,
+    format_kwh,
     format_probability,
     format_seconds,
 )
@@ -32,7 +33,7 @@ def show_answer(screen: Screen, answer: Answer) -> None:
         ("step", *map(format_seconds, answer.step_seconds)),
         ("run", *map(format_seconds, estimate.run_seconds)),
         ("cost", *map(format_dollars, estimate.dollars)),
-        ("energy", *(_kwh(v) for v in estimate.kilowatt_hours)),
+        ("energy", *map(format_kwh, estimate.kilowatt_hours)),
         ("memory", *map(format_bytes, answer.forecast.peak_bytes)),
     ]
     screen.table(("", "5 %", "median", "95 %"), rows)
@@ -110,7 +111,3 @@ def ranged(row: Sequence[float], write: Callable[[float], str]) -> str:
     if not math.isfinite(row[1]):
         return write(row[1])
     return f"{write(row[1])} ({write(row[0])} to {write(row[2])})"
-
-
-def _kwh(value: float) -> str:
-    return f"{format_count(value)} kWh" if math.isfinite(value) else "unknown"

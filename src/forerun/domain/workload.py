@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from forerun.domain.graph import Graph
 from forerun.errors import RequestError, one_of
+from forerun.units import format_count
 
 # Bytes an element takes in activations and in weights as they are computed with. fp8 and fp4
 # recipes keep activations between operations in 16 bits; only matrix operands are narrower.
@@ -48,7 +49,8 @@ class Length:
             )
 
     def __str__(self) -> str:
-        return f"{self.count:,.6g} {self.unit} ({self.source})"
+        count = f"{self.count:,.0f}" if self.count < 1e6 else format_count(self.count)
+        return f"{count} {self.unit} ({self.source})"
 
 
 @dataclass(frozen=True, slots=True)

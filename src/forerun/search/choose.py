@@ -200,12 +200,12 @@ def assumptions(space: Space, objective: Objective, length: Length) -> tuple[str
         f"global batch {', '.join(map(str, space.global_batches))}; the samples needed are taken"
         " not to depend on it",
         "times are of training steps: start-up, evaluation and saving are not counted",
-        f"a plan counts as fitting at P(fits) >= {objective.fit_confidence:.0%}",
+        f"a plan counts as fitting at P(fits) >= {100 * objective.fit_confidence:.3g} %",
     ]
     if objective.deadline_seconds is not None or objective.budget_dollars is not None:
         words.append(
             f"a plan counts as keeping the limits at P(all, and it fits) >="
-            f" {objective.confidence:.0%}; prices are taken as listed"
+            f" {100 * objective.confidence:.3g} %; prices are taken as listed"
         )
     if objective.market != "on-demand":
         p = objective.preemption

@@ -37,7 +37,7 @@ def misses(one: Scored, objective: Objective) -> dict[str, str]:
 
 def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective) -> str:
     """Return by how much one row breaks a limit; the reason alone where there is no figure."""
-    sure = f"at {objective.confidence:.0%} confidence"
+    sure = f"at {_percent(objective.confidence)} confidence"
     if reason == MEMORY:
         device = one.jobs.clusters[one.jobs.cluster_index[0]].device
         return (
@@ -60,7 +60,7 @@ def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective)
             f" {format_dollars(limit)}; {_chance('in budget', chance)}"
         )
     if reason == TOGETHER:
-        return f"{_chance('all, and it fits', _all(one, objective))}, {objective.confidence:.0%} is asked"
+        return f"{_chance('all, and it fits', _all(one, objective))}, {_percent(objective.confidence)} is asked"
     if reason == ENDLESS:
         return _endless(one.jobs.clusters[one.jobs.cluster_index[0]].nodes, objective.preemption)
     return reason
@@ -78,6 +78,10 @@ def _all(one: Scored, objective: Objective) -> float:
         estimates.run_seconds, estimates.dollars, estimates.fit_probability, objective.limits
     )
     return float(chances[ALL][0])
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * probability:.3g} %"
 
 
 def _chance(what: str, probability: float) -> str:

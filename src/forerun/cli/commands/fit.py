@@ -86,7 +86,7 @@ def fit(
     screen = Screen(settings)
     show_learned(screen, found, constants, "prior" if blank else "shipped")
     for said in advisor.lessons:
-        screen.prose(said)
+        screen.line(said)
 
 
 def _json(

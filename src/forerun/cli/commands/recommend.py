@@ -36,7 +36,13 @@ from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralTables
 from forerun.cli.showing import ranged, workload_text
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
-from forerun.units import format_bytes, format_dollars, format_probability, format_seconds
+from forerun.units import (
+    format_bytes,
+    format_dollars,
+    format_kwh,
+    format_probability,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -263,7 +269,7 @@ def _row(option: Option, found: Recommendation) -> tuple[str, ...]:
         option.job.cluster.name,
         format_seconds(estimate.run_seconds[1]),
         format_dollars(estimate.dollars[1]),
-        f"{estimate.kilowatt_hours[1]:,.4g} kWh",
+        format_kwh(estimate.kilowatt_hours[1]),
         format_bytes(peak),
         format_probability(estimate.fit_probability),
         *limit_cells(option.chance, limits),
