@@ -157,3 +157,17 @@ def test_an_empty_table_is_answered_by_an_empty_table(advisor: Advisor) -> None:
     found = advisor.predict_table(frame.iloc[:0])
     assert len(found) == 0
     assert list(found.columns) == [*frame.columns, *OUTPUT_COLUMNS]
+
+
+def test_a_row_that_lacks_workload_and_cluster_is_told_both_at_once() -> None:
+    rows = [
+        {"workload": "no-such-net", "device": "no-such-gpu", "devices": 8, "global_batch": 256},
+        {"workload": "no-such-net", "device": "a100-sxm-80gb", "devices": 8, "global_batch": 256},
+        {"workload": "resnet50", "global_batch": 256},
+    ]
+    both, one, neither = Advisor().predict_table(Table.from_rows(rows)).texts("declined")
+    workload, _, device = both.partition("; and ")
+    assert "'no-such-net' is not in the zoo" in workload
+    assert "device 'no-such-gpu'" in device
+    assert one == workload
+    assert neither.startswith("neither the device nor how many is stated; fill device and devices")

@@ -13,7 +13,7 @@ from forerun.advisor.table_lengths import RowLengths, row_lengths, without
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.estimate import preemption_factor
-from forerun.domain.forecast import Forecasts
+from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.objective import MARKETS, Preemption
 from forerun.domain.plan_columns import plan_problems
 from forerun.domain.workload import Length
@@ -133,12 +133,23 @@ def answer_columns(
     out: dict[str, NDArray[Any]] = {
         name: np.where(np.isfinite(values), values, np.nan) for name, values in columns.items()
     }
-    declined = np.array(
-        ["" if reason is None else str(reason) for reason in forecasts.declined], dtype=object
-    )
+    declined = _with_clusters(jobs, forecasts.declined)
     out["predictor"] = np.where(declined == "", forecasts.predictor, "").astype(object)
     out["declined"] = declined
     return out
+
+
+def _with_clusters(jobs: Jobs, declined: NDArray[np.object_]) -> NDArray[np.object_]:
+    """Return each row's reason as text, "" where it is answered.
+
+    Where the workload and the cluster are both at fault, one reason names both.
+    """
+    texts = np.array(["" if reason is None else str(reason) for reason in declined], dtype=object)
+    if jobs.workload_problem is None or jobs.cluster_problem is None:
+        return texts
+    both = ~is_none(jobs.cluster_problem) & (texts == jobs.workload_problem)
+    texts[both] = texts[both] + "; and " + jobs.cluster_problem[both]
+    return texts
 
 
 def _gathered(values: list[float], index: NDArray[np.int32]) -> FloatArray:

@@ -18,7 +18,7 @@ from forerun.search.fixed import refuse_fixed
 from forerun.search.reduce import Reduction
 from forerun.search.score import score_space
 from forerun.search.space import Space
-from forerun.units import format_bytes
+from forerun.units import counted, format_bytes
 
 
 def recommend(
@@ -96,7 +96,9 @@ def best_plan(
     if result.best is not None:
         plan = result.best.job.plan
         free = "the plan was" if not fixed else f"plan fields other than {', '.join(given)} were"
-        return plan, (f"{free} chosen by search among {result.legal:,} legal plans: {plan}",)
+        return plan, (
+            f"{free} chosen by search among {counted(result.legal, 'legal plan')}: {plan}",
+        )
     if result.near_misses:
         near = result.near_misses[0]
         need = near.estimate.forecast.peak_bytes[1] if near.estimate.forecast else float("nan")

@@ -46,6 +46,13 @@ class RowClusters:
     devices: NDArray[np.float64]
 
 
+_NO_COUNT = "how many devices is not stated; fill devices"
+_NO_DEVICE_NOR_COUNT = (
+    "neither the device nor how many is stated; fill device and devices, or cluster"
+    " (as 4x8xh100-sxm-80gb)"
+)
+
+
 class BadLayoutError(ValueError):
     """Counts that contradict one another; its text is the row's reason."""
 
@@ -70,7 +77,10 @@ def clusters_from_table(table: Table, catalog: Catalog) -> RowClusters:
             layout = layout_of(cells, machine.usual if machine else 1, float(world[row]))
             devices[g] = layout.devices
         except BadLayoutError as error:
-            problems[g] = text_reason or str(error)
+            both = machine is None and str(error) == _NO_COUNT
+            problems[g] = text_reason or (
+                _NO_DEVICE_NOR_COUNT if both and not any(_named(cells)) else str(error)
+            )
             continue
         if machine is None:
             problems[g] = text_reason or reason
@@ -119,7 +129,7 @@ class _Machine:
 
 def _machine(cells: Mapping[str, Any], catalog: Catalog) -> tuple[_Machine | None, str]:
     """Return what a row runs on, or None and why that is not known."""
-    label, name = (str(cells.get(c, "")).strip() for c in ("device", "instance_type"))
+    label, name = _named(cells)
     if not label and not name:
         return None, "the device is not stated; fill device with a catalogue id"
     try:
@@ -135,6 +145,11 @@ def _machine(cells: Mapping[str, Any], catalog: Catalog) -> tuple[_Machine | Non
     except ForerunError as error:
         return None, str(error)
     return _Machine(device, device.devices_per_node), ""
+
+
+def _named(cells: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the device's label and the machine's name, "" where blank."""
+    return str(cells.get("device", "")).strip(), str(cells.get("instance_type", "")).strip()
 
 
 def _cluster(
@@ -185,7 +200,7 @@ def layout_of(cells: Mapping[str, Any], usual: int, world: float = math.nan) -> 
     if devices is None and world == world and 1 <= world <= _LARGEST:
         devices = int(world)
     if devices is None:
-        raise BadLayoutError("how many devices is not stated; fill devices")
+        raise BadLayoutError(_NO_COUNT)
     if nodes is None:
         nodes = math.ceil(devices / (per_node or max(usual, 1)))
     return _spread(devices, nodes, per_node)
