@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from new_source_section import HEADERS, new_source_made, new_source_rows, new_source_text
 
 from forerun.evaluate import ALL_TABLES, Evaluation, Score
 from forerun.evaluate.accuracy import (
@@ -253,8 +254,20 @@ def provenance(cases: Sequence[Case], results: Results, hardware: str) -> list[s
     ]
 
 
-def page(cases: Sequence[Case], kept: Mapping[str, Any]) -> str:
-    """Return the page."""
+def new_source_blocks(kept: Mapping[str, Any] | None) -> list[str]:
+    """Return the blocks on shipped constants; none where benchmarks/new_source.py has not run."""
+    if kept is None:
+        return []
+    return [
+        "## Shipped constants on a source that did not teach them",
+        new_source_text(kept), table(HEADERS, new_source_rows(kept)), new_source_made(kept),
+    ]  # fmt: skip
+
+
+def page(
+    cases: Sequence[Case], kept: Mapping[str, Any], new_source: Mapping[str, Any] | None = None
+) -> str:
+    """Return the page; kept, new_source: what the scripts of these names kept."""
     results: Results = kept["cases"]
     fitted = [c for c in cases if c["name"] != WHOLE]
     against = [c for c in fitted if c.get("targets") or c.get("peers")]
@@ -279,6 +292,7 @@ def page(cases: Sequence[Case], kept: Mapping[str, Any]) -> str:
     blocks += ["## The band by distance from what was measured", DISTANCE_HELP, table(
         ("split", "distance", "rows", "median %", "inside %", "width"), distance_rows(cases, results)
     )]  # fmt: skip
+    blocks += new_source_blocks(new_source)
     blocks += provenance(cases, results, kept["hardware"])
     whole = [c for c in cases if c["name"] == WHOLE]
     for found in (evaluations(results, c) for c in whole):
@@ -306,7 +320,9 @@ def main() -> None:
     """Print the page."""
     cases = yaml.safe_load((BENCHMARKS / "accuracy.yaml").read_text(encoding="utf-8"))["cases"]
     kept = json.loads((BENCHMARKS / "results" / "accuracy.json").read_text(encoding="utf-8"))
-    print(page(cases, kept), end="")
+    beside = BENCHMARKS / "results" / "new_source.json"
+    new_source = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else None
+    print(page(cases, kept, new_source), end="")
 
 
 if __name__ == "__main__":

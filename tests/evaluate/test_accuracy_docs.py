@@ -27,7 +27,12 @@ def script(path: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    folder = str((ROOT / path).parent)
+    sys.path.insert(0, folder)  # scripts of one folder import one another
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
     return module
 
 
@@ -160,3 +165,18 @@ def test_short_results_keep_what_the_page_reads() -> None:
     again = Evaluation.from_dict(short)
     assert again.of("constant-mfu").rows == found.of("constant-mfu").rows
     assert again.of("constant-mfu").mape == pytest.approx(found.of("constant-mfu").mape, rel=1e-3)
+
+
+def test_the_section_on_new_sources_says_what_was_kept_and_is_left_out_without_it() -> None:
+    one = {"rows": 3, "median": 12.34, "bias": -5.0, "inside": 90.0, "width": 2.5}
+    kept = {
+        "chosen": 0.7, "made": {"command": "x", "seed": 0, "commit": "abc", "date": "2026-01-01"},
+        "widths": {"0.7": {
+            "means": {"priors": 9.0, "others": 8.0, "all": 7.0},
+            "tables": {"gavel": {"priors": one, "others": {**one, "median": 23.45}, "all": one}},
+        }},
+    }  # fmt: skip
+    text = "\n".join(PAGE.new_source_blocks(kept))
+    assert "| gavel | 3 | 12.3 | 23.4 | 12.3 | -5 | 90 | 2.50x |" in text
+    assert "0.7: 8.0 % (all 7.0)" in text
+    assert PAGE.new_source_blocks(None) == []
