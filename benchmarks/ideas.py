@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.hardware import Device
 from forerun.domain.workload import Workload
-from forerun.predictors.analytic import operations, step
+from forerun.predictors.analytic import flat, floors, operations, step
 from forerun.predictors.analytic.calibration import Manner, parameters
 from forerun.predictors.analytic.calibration.parameters import PRIOR_SD
 from forerun.predictors.analytic.constants import Constants
@@ -90,6 +90,12 @@ LAWS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
         (operations, "unit_of", _vector_or_tensor), (parameters, "unit_of", _vector_or_tensor),
     ),
     "devices of one process as those of many": ((step, "ONE_PROCESS", -1),),
+    "Winograd for 3 x 3 alone": ((flat, "_WINOGRAD", flat._WINOGRAD[:1]),),
+    "stated clocks": (
+        (operations, "clock_share", lambda device, precision: 1.0),
+        (operations, "has_clock", lambda device: False),
+        (floors, "most_clock_share", lambda device: 1.0),
+    ),
 }  # fmt: skip
 
 

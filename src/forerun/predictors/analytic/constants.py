@@ -11,6 +11,9 @@ a forecast of these tables is not blind:
   nanotron deals layers and what it refuses, and how full a device can be;
 * timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of
   PyTorch and TensorFlow, the width of the bands of convolutional nets;
+  pytorch_gpu_benchmark: that its boards do not keep their stated clocks (the clocks themselves are
+  data sheets' and one round pair a generation), and that samples are copied while devices wait;
+  tf_benchmarks, profet: that 5 x 5 convolutions are Winograd's too, and direct_share;
 * llm_foundry: that PyTorch's checkpoints stop early, that composer's loss is fused, and what
   fused attention reaches on Hopper; vtrain: waits of tensor ranks; narayanan2021, mtnlg: how
   DeepSpeed gathers parameters and that its pipelines send whole activations; dlperf_gpt:
@@ -133,8 +136,8 @@ class Constants:
         double_share: fp64 products' limit as a share of the fp32 rate, by their instructions.
         narrow_bandwidth_share: bandwidth with 16-bit numbers on devices without a unit for them.
         direct_share: efficiency of dense convolutions that are not 3 x 3 or 5 x 5 at stride 1, on
-            vector units, over those that are: Winograd's algorithm does not reach them.
-        stem_share: the same of those that read three colours.
+            vector units, over those that are: Winograd's algorithm, which does not reach them, spares
+            5/9 to 3/4 of the products (F(2x2, 3x3), F(4x4, 3x3); Lavin and Gray 2015).
         group_width_power: efficiency of a grouped convolution grows with the channels of a group
             (over 16, up to 64) to this power.
         channels_last_share: time of 16-bit convolutions in nhwc over nchw (.67-.87 measured);
@@ -211,7 +214,6 @@ class Constants:
     double_share: float = 0.08
     narrow_bandwidth_share: float = 0.45
     direct_share: float = 0.33
-    stem_share: float = 0.6
     group_width_power: float = 0.5
     channels_last_share: float = 0.75
     channels_last_grouped: float = 0.6

@@ -45,12 +45,10 @@ IntArray = NDArray[np.int64]
 _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
 _CONV = KIND_INDEX[OpKind.CONV]
 _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
-# How products can be done on a vector unit: as the class usually is, or as convolutions that
-# Winograd's algorithm cannot do, of three colours or of any other input.
-ALGORITHMS = ("usual", "stem", "direct")
-# Pixels of a kernel; how many more may be read than written, as images lose their edges; and the
-# fewest channels that are worth the transforms (of 3 x 3 fewer lose nothing that was measured).
-_WINOGRAD_TAPS = ((9.0, 1.2, 1.0), (25.0, 2.0, 16.0))
+# Of kernels that Winograd's algorithm takes: pixels; how many more pixels may be read than written,
+# as images lose their edges; the fewest channels that are worth the transforms (of 3 x 3 fewer lose
+# nothing that was measured).
+_WINOGRAD = ((9.0, 1.2, 1.0), (25.0, 2.0, 16.0))
 # The sums that an instance is made of; selected layers are those that selective recomputation does
 # again.
 SLOTS = (
@@ -68,8 +66,8 @@ class FlatOps:
     activations before fusion), weights (bytes): of one copy after every cut; launches, repeat.
     tiles: 1/m + 1/n + 1/2k of a matrix product, waves: the device's FLOP/s over output elements in
     flight; width: channels of a group over 16, up to 64, of grouped convolutions, else 1; moved:
-    elements of what is no product, else 0; algorithm: position in
-    `ALGORITHMS`; experts, half_conv, half_grouped, gradients: which
+    elements of what is no product, else 0; direct: dense convolutions that Winograd's algorithm
+    cannot do; experts, half_conv, half_grouped, gradients: which
     operations are spread over experts' ranks, are 16-bit convolutions in nhwc (grouped ones
     apart), or are weight gradients that LoRA leaves out; slot: instance x slot. launched: (I, slots) kernels. machines: the R (device, workload) pairs that rates hang on.
     """
@@ -84,7 +82,7 @@ class FlatOps:
     waves: FloatArray
     width: FloatArray
     moved: FloatArray
-    algorithm: NDArray[np.int8]
+    direct: NDArray[np.bool_]
     experts: NDArray[np.bool_]
     half_conv: NDArray[np.bool_]
     half_grouped: NDArray[np.bool_]
@@ -187,7 +185,7 @@ def _one(
         "waves": peaks[:, None] * flight,
         "width": np.where(nhwc & grouped, 1.0, _group_width(ops)),
         "moved": np.where(IS_MATRIX[ops.kind], 0.0, elements),
-        "algorithm": each(_algorithms(ops)),
+        "direct": each(_is_direct(ops)),
         "experts": expert,
         "half_conv": nhwc & ~grouped,
         "half_grouped": nhwc & grouped,
@@ -203,13 +201,12 @@ def _group_width(ops: OpColumns) -> FloatArray:
     return np.where(ops.kind == _GROUPED, np.clip(channels, 1.0, 64.0) / 16.0, 1.0)
 
 
-def _algorithms(ops: OpColumns) -> NDArray[np.int8]:
-    """Return how each operation's products can be done: a position in `ALGORITHMS`, (operations,).
+def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
+    """Return which dense convolutions are neither 3 x 3 nor 5 x 5 at stride 1, (operations,).
 
-    Winograd's algorithm and Fourier transforms do convolutions of 3 x 3 and 5 x 5 at stride 1 with
-    fewer products (cuDNN's WINOGRAD_NONFUSED takes kernels of 3 and of 5). Such a one has a kernel
-    of 9 or 25 times its input channels, and reads (nearly) as many pixels as it writes. A stem
-    reads three colours through a square kernel, which libraries have kernels of their own for.
+    Winograd's algorithm and Fourier transforms do these two with fewer products (cuDNN's
+    WINOGRAD_NONFUSED takes kernels of 3 and of 5). Such a one has a kernel of 9 or 25 times its
+    input channels, and reads (nearly) as many pixels as it writes.
     """
     m, n, k, _ = ops.dims.T
     gradient = is_weight_gradient(ops)
@@ -220,12 +217,10 @@ def _algorithms(ops: OpColumns) -> NDArray[np.int8]:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = source / (depth * pixels)
     winograd = np.zeros(len(m), dtype=bool)
-    for taps, most, channels in _WINOGRAD_TAPS:
+    for taps, most, channels in _WINOGRAD:
         kernel = (depth % taps == 0) & (depth >= taps * channels)
         winograd |= kernel & (ratio * taps > 0.95) & (ratio * taps < most)
-    stem = np.isin(depth, [3.0 * side**2 for side in (3, 5, 7, 9, 11)])
-    usual = (ops.kind != _CONV) | (m <= 0) | winograd
-    return np.where(usual, 0, np.where(stem, 1, 2)).astype(np.int8)
+    return np.asarray((ops.kind == _CONV) & (m > 0) & ~winograd)
 
 
 def _slots(workload: Workload, ops: OpColumns) -> IntArray:

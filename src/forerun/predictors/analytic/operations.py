@@ -118,8 +118,8 @@ class Rates:
 
     flops, bandwidth: FLOP/s and bytes/s, (R, kinds); fusion: share of the activations' traffic that
     remains, (R, kinds); latency: over that of new devices, launch, host: seconds a kernel of device
-    and host, (R,); algorithms: efficiency of
-    products over the class's usual one, (R, `flat.ALGORITHMS`); passes: of the host in every micro-batch beside them, (R,).
+    and host, (R,); direct: efficiency of
+    dense convolutions without Winograd's algorithm over those with it; passes: of the host in every micro-batch beside them, (R,).
     """
 
     flops: FloatArray
@@ -128,7 +128,7 @@ class Rates:
     latency: FloatArray
     launch: FloatArray
     host: FloatArray
-    algorithms: FloatArray
+    direct: FloatArray
     recompute: FloatArray
     passes: FloatArray
 
@@ -136,7 +136,7 @@ class Rates:
 def rates_of(flat: FlatOps, constants: Constants) -> Rates:
     """Return what the machines of flat operations reach."""
     flops, bandwidth, fusion, latency, launch = [], [], [], [], []
-    host, algorithms, again, passes = [], [], [], []
+    host, direct, again, passes = [], [], [], []
     for device, workload in flat.machines:
         framework = constants.framework(workload.framework)
         most = effective_rates(device, workload, constants)
@@ -153,11 +153,10 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         host.append(framework.host_seconds * constants.device_host.get(device.id, 1.0))
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
         on_vectors = on_vectors and not convolves_on_tf32(device, workload)
-        slow = (1.0, constants.stem_share, constants.direct_share)
-        algorithms.append(slow if on_vectors else (1.0, 1.0, 1.0))
+        direct.append(constants.direct_share if on_vectors else 1.0)
         again.append(framework.recompute)
         passes.append(framework.pass_seconds)
-    columns = (flops, bandwidth, fusion, latency, launch, host, algorithms, again, passes)
+    columns = (flops, bandwidth, fusion, latency, launch, host, direct, again, passes)
     return Rates(*(np.array(v) for v in columns))
 
 
@@ -173,8 +172,8 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
     lost = np.minimum(1.0 + lost, 1e4) * flat.width**-constants.group_width_power
     compute = flops * lost + flat.moved * constants.pointwise_flops
     compute = compute / rates.flops.ravel()[flat.rate]
-    if flat.algorithm.any():
-        compute = compute / rates.algorithms[machine, flat.algorithm]
+    if flat.direct.any():
+        compute = compute / np.where(flat.direct, rates.direct[machine], 1.0)
     if flat.half_grouped.any():
         share = constants.channels_last_grouped
         compute = compute / np.where(flat.half_grouped, share, 1.0)
@@ -251,7 +250,7 @@ def _alike(anchor: Anchor, rates: Rates, scalars: tuple[float, ...]) -> bool:
     """Whether what every operation of a machine reads is the anchor's."""
     return scalars == anchor.scalars and all(
         np.array_equal(getattr(rates, n), getattr(anchor.rates, n))
-        for n in ("latency", "launch", "algorithms")
+        for n in ("latency", "launch", "direct")
     )
 
 

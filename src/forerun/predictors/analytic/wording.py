@@ -79,7 +79,6 @@ WORDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "roofline_power": ("arithmetic joins traffic of an operation (power of a norm)", _plain),
     "pointwise_flops": ("scalar operations for each element moved in fp64", _plain),
     "direct_share": ("rate of dense convolutions not 3x3 or 5x5, of those that are", _share),
-    "stem_share": ("the same of those that read three colours", _share),
     "double_share": ("fp64 products' limit, of the fp32 rate", _share),
     "narrow_bandwidth_share": ("bandwidth of 16-bit numbers without a unit", _share),
     "group_width_power": ("grouped convolutions gain with a group's width (power)", _plain),

@@ -54,7 +54,7 @@ PRIOR_SD = {
     "point_to_point_exposed": 0.40, "expert_exposed": 0.40,
     "expert_imbalance": 0.30, "straggler_share": 0.60,
     "roofline_power": 0.30, "double_share": 0.40, "narrow_bandwidth_share": 0.30,
-    "pointwise_flops": 0.50, "direct_share": 0.30, "stem_share": 0.30, "group_width_power": 0.30, "replicate_share": 0.40,
+    "pointwise_flops": 0.50, "direct_share": 0.30, "group_width_power": 0.30, "replicate_share": 0.40,
     "channels_last_share": 0.15, "channels_last_grouped": 0.50,
     "dataparallel_contention": 0.40, "pageable_bytes_per_second": 0.40, "server_power": 0.20,
 }  # fmt: skip
@@ -234,7 +234,6 @@ def _read_by_operations(jobs: Jobs) -> dict[str, bool]:
         "double_share": wide,
         "pointwise_flops": wide,
         "direct_share": bool({"vector", "narrow"} & units),
-        "stem_share": bool({"vector", "narrow"} & units),
         "narrow_bandwidth_share": "narrow" in units,
         "group_width_power": grouped,
         "channels_last_share": nhwc,
