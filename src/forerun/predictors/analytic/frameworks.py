@@ -61,9 +61,9 @@ class Framework:
             go after the last micro-batch, where nothing is left to hide them.
         stall_seconds: lost in each exchange between stages by a run that stalls, see `stalls`.
         stall_chance: that a run with a pipeline stalls, for each node beyond the first;
-            whole_stall_chance: more of it where replicas reduce whole gradients (ultrascale: 2 of 99
+            whole_stall_chance: more of it where replicas reduce whole gradients (ultrascale: 2 of 87
             runs on 2 and 4 nodes, 5 of 92 on 8, 13 of 118 on 16; of whole gradients, where dp is at
-            most 16, 6 of 14 and then nearly all).
+            most 16, 6 of 12 and then nearly all).
         bucket_bytes: of gradients in one collective, at least; rank_bucket_bytes: more for each
             replica, so that latency, which grows with their ring, does not bind (Megatron-Core:
             a million parameters a replica, no fewer than 40 million); rank_shard_bytes: the same
