@@ -132,7 +132,7 @@ def test_skypilot_files_are_read_as_they_are(tmp_path: Path) -> None:
     assert (machine.device, machine.dollars_per_hour) == ("h100-sxm-80gb", 48)
     assert machine.spot_dollars_per_hour is None
     assert catalog.instance("gcp:plain")[0].device == "cpu-plain"
-    assert any("1 rows name no InstanceType" in w for w in catalog.warnings)
+    assert any("1 row without InstanceType left out" in w for w in catalog.warnings)
     assert any("host without its accelerators" in w for w in catalog.warnings)
     assert any("'H100' leaves open" in w for w in catalog.warnings)
     with pytest.raises(UnknownNameError, match="Radeon MI25"):

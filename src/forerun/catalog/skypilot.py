@@ -9,6 +9,7 @@ from pathlib import Path
 from forerun.catalog.instances import Instance, instance_of
 from forerun.catalog.labels import resolve
 from forerun.catalog.rows import Row
+from forerun.units import counted
 
 COLUMNS = (
     "InstanceType", "vCPUs", "MemoryGiB", "AcceleratorName", "AcceleratorCount", "GpuInfo",
@@ -54,10 +55,10 @@ def read_skypilot(
             key = (machine.type, machine.region)
             machines[key] = _cheaper(machines.get(key), machine)
     if alone:
-        warnings.append(f"{path.name}: {alone} rows name no InstanceType and are left out")
+        warnings.append(f"{path.name}: {counted(alone, 'row')} without InstanceType left out")
     if hosts:
         warnings.append(
-            f"{path.name}: {hosts} rows price a GCP host without its accelerators and are left out"
+            f"{path.name}: {counted(hosts, 'row')} of a GCP host without its accelerators left out"
         )
     return list(machines.values())
 

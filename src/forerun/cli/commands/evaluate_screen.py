@@ -6,9 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from forerun.cli.screen import Screen
 from forerun.evaluate import ALL_TABLES, Evaluation, Score, leaderboard
-from forerun.evaluate.markdown import Column, answered, inside, number, percent
+from forerun.evaluate.markdown import Column, answered, bias_percent, inside, number, percent
+from forerun.units import counted
 
 _MOST_REASONS = 12
+_LEGEND = (
+    "error: mean of |forecast - measured| / measured; bias: median of forecast over measured, less"
+    " one; rank: Kendall's tau, 1 is the measured order; inside: share within the 5-95 % band, in"
+    " brackets what so few rows support; width: the band's upper over its lower edge; distance: 0"
+    " beside measured runs, 1 physics alone"
+)
 
 
 def show(screen: Screen, found: Evaluation) -> None:
@@ -31,6 +38,8 @@ def show(screen: Screen, found: Evaluation) -> None:
     _columns(screen, found.by_distance, _DISTANCE, "by distance from what was measured")
     for predictor in found.predictors:
         _reasons(screen, found.of(predictor))
+    screen.line()
+    screen.line(_LEGEND)
 
 
 def _title(found: Evaluation) -> str:
@@ -89,11 +98,13 @@ def _reasons(screen: Screen, total: Score) -> None:
 
 def _lines(reasons: Mapping[str, int]) -> list[str]:
     """Return reasons with their counts, most frequent first; the rare ones are added up."""
-    counted = sorted(reasons.items(), key=lambda item: -item[1])
-    lines = [f"{n:,} rows: {reason}" for reason, n in counted[:_MOST_REASONS]]
-    rest = counted[_MOST_REASONS:]
+    ranked = sorted(reasons.items(), key=lambda item: -item[1])
+    lines = [f"{counted(n, 'row')}: {reason}" for reason, n in ranked[:_MOST_REASONS]]
+    rest = ranked[_MOST_REASONS:]
     if rest:
-        lines.append(f"{sum(n for _, n in rest):,} rows: {len(rest)} rarer reasons (see --json)")
+        lines.append(
+            f"{counted(sum(n for _, n in rest), 'row')}: {counted(len(rest), 'rarer reason')} (see --json)"
+        )
     return lines
 
 
@@ -109,13 +120,13 @@ _TIME: tuple[Column, ...] = (
     ("error %", lambda s: number(s.mape)),
     ("median %", lambda s: number(s.median_ape)),
     ("p90 %", lambda s: number(s.p90_ape)),
-    ("bias", lambda s: number(s.bias_log_ratio, "{:+.2f}")),
+    ("bias %", bias_percent),
     ("rank", lambda s: number(s.tau, "{:.2f}")),
     ("of plans", lambda s: number(s.tau_plans, "{:.2f}")),
     ("inside 5-95 %", inside),
     ("width", lambda s: number(s.width, "{:.2f}x")),
     ("mean width", lambda s: number(s.width_mean, "{:.2f}x")),
-    ("counts", lambda s: "yes" if s.counts else "no"),
+    ("counts", lambda s: "" if s.counts else "no"),
 )
 _DETECTION: tuple[Column, ...] = (
     ("out of memory", lambda s: f"{s.oom_happened:,} of {s.oom_rows:,}" if s.oom_rows else ""),

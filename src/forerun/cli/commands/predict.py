@@ -30,6 +30,7 @@ from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralTables, missing
 from forerun.cli.showing import show_answer
 from forerun.errors import RequestError, UnsatisfiedError
+from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.settings import Settings
@@ -151,7 +152,7 @@ def _predict_table(
     elif out is None:
         _echo_csv(answered)
     else:
-        click.echo(f"{count} of {len(answered)} rows answered, written to {out}")
+        click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
         for reason, rows in reasons.most_common(5):
             click.echo(f"  declined {rows}: {reason}")
     if not count:
@@ -166,7 +167,7 @@ def _why(reasons: Counter[str], out: Path | None) -> str:
     if out is not None:
         return "the reasons are said above"
     reason, rows = reasons.most_common(1)[0]
-    return f"{rows} rows: {reason}"
+    return f"{counted(rows, 'row')}: {reason}"
 
 
 def _table_json(table: Any, answered: int, reasons: Counter[str], out: Path | None) -> Any:

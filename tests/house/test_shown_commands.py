@@ -1,0 +1,55 @@
+"""Every command that the README and the page of five jobs show does what it says, as printed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from forerun.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = [
+    f"llama3-8b,1x8xh100-sxm-80gb,64,{layout},{9 + i}"
+    for i, layout in enumerate(('"tp=2,micro_batch=1"', '"micro_batch=1,zero_stage=3"'))
+]
+
+
+def shown(page: str) -> list[str]:
+    """Return the commands in a page's blocks of code, continued lines joined, remarks left out."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = text.split("\n```")[1::2]  # fences open and close in turn
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    return [line.partition("  #")[0].strip() for line in lines if line.startswith("forerun ")]
+
+
+def test_both_pages_show_commands() -> None:
+    assert len(shown("README.md")) >= 8
+    assert len(shown("docs/jobs.md")) == 5
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a folder that has the files which the pages name."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    text = "\n".join(("workload,cluster,global_batch,plan,step_time_s", *RUNS)) + "\n"
+    for name in ("RUNS.csv", "MY_RUNS.csv"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "JOBS.csv").write_text(text.replace(",step_time_s", ",note"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/jobs.md"])
+def test_shown_commands_are_answered_in_their_order(
+    here: Path, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in shown(page):
+        # The whole catalogue is searched elsewhere; the words are what is tried here.
+        words = shlex.split(command)[1:] + (
+            ["--clusters", "8x8xh100-sxm-80gb,4x8xb200"] if " recommend " in command else []
+        )
+        code = main(words, standalone_mode=False)
+        assert code == 0, f"{command}: {capsys.readouterr().err}"
