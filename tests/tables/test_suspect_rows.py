@@ -208,3 +208,15 @@ def test_a_table_without_measured_columns_is_unmeasured() -> None:
     flags = suspects(runs, forecasts)
     assert flags.counts() == {"unmeasured": len(runs)}
     assert isinstance(flags.as_table(), Table)
+
+
+def test_a_unit_that_would_be_faster_than_the_device_says_so() -> None:
+    """A figure that cannot be is told by its likely unit, and by the floor that it passes."""
+    sound = [{"devices": n, "global_batch": 64 * n, "step_time_s": 0.08 + 0.001 * n}
+             for n in (1, 2, 4, 8)]  # fmt: skip
+    _, forecasts, flags = flags_of(*sound, {"step_time_s": 0.0015}, {"step_time_s": 90.0})
+    fast, slow = (flags.text(int(i)) for i in np.flatnonzero(flags.of(Kind.UNIT)))
+    assert "it looks like minutes" in fast
+    assert f"no step under {forecasts.floor_seconds[4]:.3g} s is possible" in fast
+    assert "it looks like ms" in slow
+    assert "is possible" not in slow

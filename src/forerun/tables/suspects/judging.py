@@ -191,7 +191,13 @@ def _near(ask: _Ask, row: NDArray[np.int64], centre: FloatArray) -> Texts:
     off = reading.log_implied[row] - likely
     sign = -1.0 if reading.column.endswith("per_s") else 1.0
     value = reading.values[row] * np.exp(-sign * off)
-    return np.array([f"about {v:.3g} {reading.unit}" for v in value.tolist()], dtype=object)
+    floor = np.where(reading.log_implied[row] < ask.floor[row], np.exp(ask.floor[row]), 0.0)
+    texts = [
+        f"about {v:.3g} {reading.unit}"
+        + (f" (no step under {least:.3g} s is possible at the device's peak)" if least else "")
+        for v, least in zip(value.tolist(), floor.tolist(), strict=True)
+    ]
+    return np.array(texts, dtype=object)
 
 
 def _ties(ask: _Ask) -> NDArray[np.int64]:
