@@ -139,6 +139,11 @@ def format_probability(probability: float) -> str:
     return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
 
 
+def format_percent(share: float, decimals: int = 0) -> str:
+    """Return a share as `61.5 %`."""
+    return f"{100 * share:.{decimals}f} %"
+
+
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun: `1 run`, `2,400 runs`; `plural` where it is not noun + s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -52,5 +52,5 @@ def test_the_trace_lasts_as_long_as_the_predicted_step(forerun: Run, tmp_path: P
 
 def test_words_show_the_waterfall_and_the_what_if_table(forerun: Run) -> None:
     done = forerun(*ASK)
-    for text in ("the median step", "peak of memory", "what limits it", "what if", "100.0%"):
+    for text in ("the median step", "peak of memory", "what limits it", "what if", "100.0 %"):
         assert text in done.out

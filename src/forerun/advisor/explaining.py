@@ -29,7 +29,7 @@ from forerun.domain.job import Job
 from forerun.domain.plan import RECOMPUTE
 from forerun.errors import ForerunError
 from forerun.tables import Jobs
-from forerun.units import format_probability
+from forerun.units import format_percent, format_probability
 
 FloatArray = NDArray[np.float64]
 # What is not known, by the scope of a cause of error (see `domain.comparison`).
@@ -82,7 +82,7 @@ def _limits(
     """Return what limits the step: the largest parts, and the hardware that would help most."""
     step = answer.step_seconds[1]
     said = [
-        f"{name} takes {seconds / step:.0%} of the step"
+        f"{name} takes {format_percent(seconds / step)} of the step"
         for name, seconds in parts[:3]
         if seconds >= _SMALL_SHARE * step
     ]

@@ -15,6 +15,7 @@ from forerun.units import (
     format_count,
     format_dollars,
     format_kwh,
+    format_percent,
     format_probability,
     format_seconds,
 )
@@ -98,11 +99,11 @@ def show_parts(
     parts = list(parts)
     whole = sum(value for _, value in parts) or math.nan
     rows = [
-        (name, write(value), f"{value / whole:.1%}", screen.bar(value / whole))
+        (name, write(value), format_percent(value / whole, 1), screen.bar(value / whole))
         for name, value in parts
     ]
     screen.table(
-        ("part", "amount", "share", ""), [*rows, ("all", write(whole), "100.0%", "")], title
+        ("part", "amount", "share", ""), [*rows, ("all", write(whole), "100.0 %", "")], title
     )
 
 

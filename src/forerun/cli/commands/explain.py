@@ -28,7 +28,13 @@ from forerun.cli.options import (
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralTables
 from forerun.cli.showing import show_answer, show_parts
-from forerun.units import format_bytes, format_dollars, format_probability, format_seconds
+from forerun.units import (
+    format_bytes,
+    format_dollars,
+    format_percent,
+    format_probability,
+    format_seconds,
+)
 
 _LEAST = 0.01
 
@@ -126,7 +132,7 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
 
 def show_uncertainty(screen: Screen, uncertainty: tuple[tuple[str, float], ...]) -> None:
     """Write what makes the step uncertain; nothing where the predictor does not say."""
-    shown = [f"{share:.0%} {words}" for words, share in uncertainty if share >= _LEAST]
+    shown = [f"{format_percent(share)} {words}" for words, share in uncertainty if share >= _LEAST]
     if shown:
         screen.items("what makes it uncertain (shares of the log variance)", shown)
         screen.line()
