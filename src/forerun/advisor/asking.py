@@ -72,6 +72,14 @@ def check_divides(workload: Workload, cluster: Cluster, fields: Mapping[str, Any
     fixed = {name: fields.get(name, 1) for name in _WORLD}
     used, devices = math.prod(fixed.values()), cluster.devices
     open_degrees = [name for name in _WORLD if name not in fields]
+    shown = ",".join(f"{k}={v}" for k, v in fields.items())
+    if "dp" not in fields and devices % used:
+        named = " x ".join(f"{name}={fields[name]}" for name in _WORLD if name in fields)
+        raise RequestError(
+            f"{workload.name} on {cluster.name} with {shown}",
+            f"its {devices:,} devices are not divisible by {named}{f' = {used}' if ' x ' in named else ''}",
+            f"choose degrees whose product divides {devices:,}",
+        )  # fmt: skip
     trial = dict(fields)
     if open_degrees and devices % used == 0:
         trial[open_degrees[0]] = devices // used
@@ -86,7 +94,6 @@ def check_divides(workload: Workload, cluster: Cluster, fields: Mapping[str, Any
     problem = job_problem(workload, cluster, Plan(**trial))
     if problem is not None:
         found, _, next_step = problem.partition("; ")
-        shown = ",".join(f"{k}={v}" for k, v in fields.items())
         raise RequestError(f"{workload.name} on {cluster.name} with {shown}", found, next_step)
 
 
@@ -172,9 +179,10 @@ def limits_of(deadline: str | float | None, budget: str | float | None) -> Limit
 
 def known_frameworks() -> tuple[str, ...]:
     """Return the frameworks whose habits the predictors know, as `--framework` takes them."""
-    from forerun.predictors.analytic.constants import FRAMEWORKS
+    from forerun.predictors.analytic.constants import FRAMEWORKS, framework_key
 
-    return tuple(sorted(name for name in FRAMEWORKS if name))
+    # A profile that answers to another name is of a suite of runs, not of software to ask for.
+    return tuple(sorted(name for name in FRAMEWORKS if name and framework_key(name) == name))
 
 
 def checked_framework(label: str | None) -> None:
