@@ -165,7 +165,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),
     # What vendors enter in contests: convolutions in nhwc with their normalisation fused in, graphs
     # launched whole, input decoded on the device.
-    "tuned": Framework(host_seconds=3e-6, step_seconds=0.2e-3, fusion=0.55, compute=1.15,
+    "mlperf": Framework(host_seconds=3e-6, step_seconds=0.2e-3, fusion=0.55, compute=1.15,
                        half_grad_bytes=2.0, unfused=0.0, bucket_bytes=80e6,
                        rank_bucket_bytes=2e6, gather_share=0.2),
     "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8, half_grad_bytes=2.0),
@@ -173,12 +173,12 @@ FRAMEWORKS: Mapping[str, Framework] = {
 # Which frameworks spend host and device time alike: a new one borrows from its kind.
 FRAMEWORK_KINDS: Mapping[str, str] = {
     "pytorch": "eager", "megatron": "eager", "deepspeed": "eager", "nanotron": "eager",
-    "composer": "eager", "nemo": "fused", "tuned": "fused", "torchtitan": "fused", "tensorflow": "graph",
+    "composer": "eager", "nemo": "fused", "mlperf": "fused", "torchtitan": "fused", "tensorflow": "graph",
     "mxnet": "graph", "oneflow": "graph", "jax": "graph",
 }  # fmt: skip
 # How labels in the wild name them; the first that is contained in the label wins.
 _FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
-    ("mlperf", "tuned"), ("megatron-bridge", "nemo"), ("nemo", "nemo"), ("deepspeed", "deepspeed"),
+    ("mlperf", "mlperf"), ("megatron-bridge", "nemo"), ("nemo", "nemo"), ("deepspeed", "deepspeed"),
     ("megatron", "megatron"),
     ("nanotron", "nanotron"), ("torchtitan", "torchtitan"), ("composer", "composer"),
     ("llm-foundry", "composer"), ("libai", "oneflow"), ("oneflow", "oneflow"),
