@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.hardware import Cluster
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.fallbacks import constant_of
 
 FloatArray = NDArray[np.float64]
 Link = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
@@ -40,8 +41,8 @@ class Links:
 
     def effective(self, constants: Constants) -> Link:
         """Return (intra latency, intra rate, inter latency, inter rate) as software meets them."""
-        share = self._by_kind(constants.link_efficiency)
-        slower = self._by_kind(constants.link_latency)
+        share = self._by_kind("link_efficiency", constants.link_efficiency)
+        slower = self._by_kind("link_latency", constants.link_latency)
         return (
             self.intra_latency * slower[self.intra_kind], self.intra_rate * share[self.intra_kind],
             self.inter_latency * slower[self.inter_kind], self.inter_rate * share[self.inter_kind],
@@ -52,8 +53,8 @@ class Links:
         pcie = self.host_rate * constants.link_efficiency["pcie"]
         return np.where(pcie > 0, pcie, self.effective(constants)[1])
 
-    def _by_kind(self, known: Mapping[str, float]) -> FloatArray:
-        return np.array([known.get(kind, known["unknown"]) for kind in self.kinds])
+    def _by_kind(self, family: str, known: Mapping[str, float]) -> FloatArray:
+        return np.array([constant_of(family, known, kind) for kind in self.kinds])
 
 
 def links_of(clusters: Sequence[Cluster]) -> Links:

@@ -21,6 +21,7 @@ from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.clocks import clock_share, has_clock
 from forerun.predictors.analytic.constants import Constants, by_kind
+from forerun.predictors.analytic.fallbacks import constant_of
 from forerun.predictors.analytic.flat import SLOTS, FlatOps
 from forerun.predictors.analytic.inside_layers import LayerComm
 from forerun.predictors.analytic.keys import (
@@ -106,10 +107,7 @@ def unit_of(device: Device, workload: Workload) -> str:
 
 def _generation_factor(device: Device, constants: Constants) -> float:
     generation = device.generation.lower()
-    known = constants.generation_factor
-    if generation in known:
-        return known[generation]
-    return next((v for k, v in known.items() if generation.startswith(k)), 0.85)
+    return constant_of("generation_factor", constants.generation_factor, generation)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from forerun.predictors.analytic.calibration.parameters import (
     bounds_of,
     moved,
     parameters_for,
+    value_of,
 )
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs
@@ -191,3 +192,24 @@ def test_a_constant_far_from_its_prior_is_marked() -> None:
         assert far.to_dict()["sds_from_prior"] == pytest.approx(3.1)
     assert not replace(entry, value=0.0, prior=0.0).absorbs_misfit
     assert Learned.from_dict(entry.to_dict()) == entry
+
+
+@pytest.mark.parametrize("family", ["link_efficiency", "link_latency", "generation_factor"])
+def test_a_fit_starts_where_prediction_stands_for_a_key_without_a_constant(family: str) -> None:
+    """A link or generation that no table has is moved from what forecasts take it to be."""
+    prior = Constants()
+    known = {**getattr(prior, family), "unknown": 0.31, "ada": 0.77}
+    constants = replace(prior, **{family: known})
+    key = "ada lovelace" if family == "generation_factor" else "carrier-pigeon"
+    here = tiny_cluster(2, 4)
+    clusters = (replace(here, inter=replace(here.inter, kind=key)),)
+    if family == "generation_factor":
+        clusters = (replace(here, device=replace(here.device, generation=key)),)
+    jobs = tiny_jobs(clusters)
+    parameter = Parameter(family, key)
+    for theta in (1e-9, 0.2):
+        trial = moved(constants, (parameter,), np.array([theta]))
+        expected = value_of(constants, parameter) * np.exp(theta)
+        assert value_of(trial, parameter) == pytest.approx(expected)
+    near = moved(constants, (parameter,), np.array([1e-9]))
+    np.testing.assert_allclose(medians(near, jobs), medians(constants, jobs), rtol=1e-6)

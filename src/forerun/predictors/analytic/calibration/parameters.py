@@ -26,6 +26,7 @@ from forerun.predictors.analytic.constants import (
     framework_key,
     scale_key,
 )
+from forerun.predictors.analytic.fallbacks import constant_of
 from forerun.predictors.analytic.keys import IS_MATRIX
 from forerun.predictors.analytic.layer_shapes import repeated, shapes_of_rows
 from forerun.predictors.analytic.operations import UNITS, unit_of
@@ -284,7 +285,8 @@ def moved(constants: Constants, parameters: Sequence[Parameter], theta: FloatArr
         if family in _MAPPINGS:
             known = mappings.setdefault(family, dict(getattr(constants, family)))
             most = bounds_of(parameter)[1]
-            known[key] = min(known.get(key, _default(family)) * factor, most)
+            before = constant_of(family, getattr(constants, family), key)
+            known[key] = min(before * factor, most)
         elif parameter.keyed:
             level, _, field = family.partition(".")
             for name in _members(level, key):
@@ -307,7 +309,7 @@ def value_of(constants: Constants, parameter: Parameter) -> float:
     """Return a parameter's constant in its own unit; a kind's is that of its first member."""
     family, key = parameter.family, parameter.key
     if family in _MAPPINGS:
-        return float(getattr(constants, family).get(key, _default(family)))
+        return float(constant_of(family, getattr(constants, family), key))
     level, _, field = family.partition(".")
     if field:
         return float(getattr(constants.frameworks[_members(level, key)[0]], field))
@@ -324,7 +326,3 @@ def bounds_of(parameter: Parameter) -> tuple[float, float]:
 def _bounded(family: str, value: float) -> float:
     low, high = BOUNDS.get(family, (0.0, float("inf")))
     return min(max(value, low), high)
-
-
-def _default(family: str) -> float:
-    return {"generation_factor": 0.85, "link_efficiency": 0.5, "link_latency": 2.8}.get(family, 1.0)
