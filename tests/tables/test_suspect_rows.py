@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.domain.forecast import Forecasts
+from forerun.predictors.analytic import Constants
+from forerun.predictors.analytic.calibration import fit_memory
 from forerun.tables import Runs, Table
 from forerun.tables.suspects import KINDS, POLICY, Flags, Kind, cleaned, suspects
+from forerun.tables.suspects.physics import capacity_flags
+from forerun.testing.samples import tiny_jobs, tiny_runs
 from tests.tables.suspect_tables import GPT, grid, measured, runs_of, with_column
 
 ROW = {
@@ -103,6 +107,18 @@ def test_more_memory_than_the_device_has_teaches_no_memory() -> None:
     assert kinds(flags) == [Kind.CAPACITY]
     assert flags.teaches_step.all()
     assert flags.teaches_memory.tolist() == [True, False]
+
+
+@given(share=st.floats(0.5, 1.5))
+@settings(max_examples=25, deadline=None)
+def test_the_memory_fit_takes_the_peaks_that_are_not_flagged(share: float) -> None:
+    """One limit decides both, about 86e9 bytes of a card that is sold with 80 GB."""
+    jobs = tiny_jobs()
+    stated = jobs.per_cluster("device.memory_bytes")
+    runs = tiny_runs(jobs, memory_gb=share * stated / 1e9)
+    flagged = sum(len(raised.row) for raised in capacity_flags(runs))
+    assert flagged == fit_memory(Constants(), runs, {}).impossible
+    assert bool(flagged) == (share > 2**30 / 1e9)
 
 
 def test_repeats_within_noise_are_no_contradiction() -> None:

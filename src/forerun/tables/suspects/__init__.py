@@ -2,5 +2,6 @@
 
 from forerun.tables.suspects.flags import KINDS, POLICY, Flags, Kind
 from forerun.tables.suspects.judging import cleaned, suspects
+from forerun.tables.suspects.physics import most_memory_bytes
 
-__all__ = ["KINDS", "POLICY", "Flags", "Kind", "cleaned", "suspects"]
+__all__ = ["KINDS", "POLICY", "Flags", "Kind", "cleaned", "most_memory_bytes", "suspects"]

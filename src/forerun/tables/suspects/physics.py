@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.forecast import Forecasts
-from forerun.tables.jobs import Runs
+from forerun.tables.jobs import Jobs, Runs
 from forerun.tables.suspects.flags import Kind, Raised, Texts, numbers_text
 
 FloatArray = NDArray[np.float64]
 # Clocks and data sheets are rounded: so much less than the bound is no contradiction.
 SLACK = 0.02
+GIB_OVER_GB = 2**30 / 1e9
 _WIDE = ("fp64", "fp32", "tf32")
 
 
@@ -68,13 +69,20 @@ def _gain(peak_flops: object, name: str) -> float:
     return max(rates.get("fp16", 0.0), rates.get("bf16", 0.0)) / wide if wide else 1.0
 
 
+def most_memory_bytes(jobs: Jobs) -> FloatArray:
+    """Return how many bytes no peak of a device can pass, (n,): its memory; NaN where not stated.
+
+    Data sheets say GB where cards hold GiB, so that a peak may well lie above the stated figure.
+    """
+    stated = np.array([c.device.memory_bytes or np.nan for c in jobs.clusters] + [np.nan])
+    return np.asarray(stated[jobs.cluster_index] * GIB_OVER_GB)
+
+
 def capacity_flags(runs: Runs) -> Iterator[Raised]:
     """Yield the flags of peaks beyond the device's memory."""
-    jobs, found = runs.jobs, runs.table.numbers("memory_gb")
-    limits = np.array([c.device.memory_bytes for c in jobs.clusters] + [np.nan])
-    limit = limits[jobs.cluster_index] / 1e9
+    found, limit = runs.table.numbers("memory_gb"), most_memory_bytes(runs.jobs) / 1e9
     with np.errstate(invalid="ignore"):
-        row = np.flatnonzero((found > limit * (1.0 + SLACK)) & (limit > 0))
+        row = np.flatnonzero(found > limit)
     if len(row):
         yield Raised(
             Kind.CAPACITY, row, "memory_gb", numbers_text(found[row], "GB"),

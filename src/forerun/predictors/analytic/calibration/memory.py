@@ -25,12 +25,12 @@ from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.rows import Layout, lay_out
 from forerun.tables import Runs
+from forerun.tables.suspects import most_memory_bytes
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 TextArray = NDArray[np.object_]
 MEMORY_UNIT = 1e9
-GIB_OVER_GB = 2**30 / 1e9  # data sheets say GB where cards hold GiB
 # Log standard deviations of the priors: of all frameworks together, and of one about them.
 PRIOR_SD: Mapping[str, tuple[float, float]] = {
     "states_share": (0.03, 0.05), "kept_share": (0.10, 0.12), "chosen_share": (0.10, 0.15),
@@ -116,9 +116,8 @@ def fit_memory(constants: Constants, runs: Runs, kept: dict[Any, Any]) -> Memory
     measured = runs.table.numbers("memory_gb") * MEMORY_UNIT
     status = runs.status
     ran_out = status == "oom"
-    holds = runs.jobs.per_cluster("device.memory_bytes") * GIB_OVER_GB
     ran = ~ran_out & (status != "failed") & (measured > 0)
-    possible = ran & ((measured <= holds) | (holds <= 0))
+    possible = ran & ~(measured > most_memory_bytes(runs.jobs))
     fit = MemoryFit(impossible=int((ran & ~possible).sum()))
     if possible.any():
         taught = runs.take(np.flatnonzero(possible))
