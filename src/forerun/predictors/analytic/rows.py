@@ -42,6 +42,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 T = TypeVar("T")
 FEW_ROWS = 4096
+# What is kept between calls at most: facts of workloads and clusters, and columns of instances.
+MOST_FACTS, MOST_SAVED = 4096, 256
+_FACTS = ("work", "node", "ops")
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage")
 # What a framework costs beside its operations: fields of `constants.Framework` read row by row.
@@ -173,7 +176,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     """Return the layout of jobs that are all resolved.
 
     kept: facts of workloads and clusters between calls (by identity, holding the objects so that
-    an identity is never used again).
+    an identity is never used again); what was not used for longest is dropped.
     """
     clusters = jobs.clusters
     work = [_remember(kept, "work", w, workload_facts, w, constants) for w in jobs.workloads]
@@ -191,7 +194,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     def ops_of(w: Workload) -> Any:
         return _remember(kept, "ops", w, distinct_ops, w)
 
-    return Layout(
+    layout = Layout(
         jobs, columns, _spread(work, jobs.workload_index), _spread(node, jobs.cluster_index),
         links_of(clusters).take(jobs.cluster_index),
         place[jobs.workload_index], distinct, position, keys,
@@ -201,6 +204,9 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
         tuple(layer_shape(w, c.device) for w, c in zip(owners, places, strict=True)),
         tuple(places), place[workload], np.array([w.shape.heads > 0 for w in owners]),
     )  # fmt: skip
+    if len(kept) > MOST_SAVED:
+        _forget(kept)
+    return layout
 
 
 def taught(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
@@ -231,9 +237,18 @@ def settings_of(jobs: Jobs) -> NDArray[np.object_]:
 
 def _remember(kept: dict[Any, Any], kind: Hashable, owner: object, make: Any, *args: Any) -> Any:
     slot = (kind, id(owner))
-    if slot not in kept:
-        kept[slot] = (owner, make(*args))
-    return kept[slot][1]
+    # Whatever is used goes to the end, so that the first are those that were not for longest.
+    found = kept.pop(slot, None) or (owner, make(*args))
+    kept[slot] = found
+    return found[1]
+
+
+def _forget(kept: dict[Any, Any]) -> None:
+    """Drop what was not used for longest where too much is kept: a server asks of ever new jobs."""
+    for most, of_facts in ((MOST_FACTS, True), (MOST_SAVED, False)):
+        slots = [slot for slot in list(kept) if (slot[0] in _FACTS) == of_facts]
+        for slot in slots[: max(len(slots) - most, 0)]:
+            kept.pop(slot, None)
 
 
 def _saved(owners: Sequence[Workload], keys: Keys, kept: dict[Any, Any]) -> dict[str, FloatArray]:
