@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate, join_runs
 from forerun.evaluate.contents import content_codes
+from forerun.evaluate.fingerprints import fingerprints, packed, seen
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs, tiny_workload
@@ -164,6 +167,39 @@ def test_one_measurement_has_one_code_in_every_table() -> None:
     first, second = codes(runs, bare)
     assert first == second
     assert len(set(first)) == len(runs)
+
+
+def stating(seconds: np.ndarray, jobs: Jobs | None = None) -> Runs:
+    """Return runs of one question each with such steps."""
+    jobs = jobs or tiny_jobs((tiny_cluster(1, 4),), (tiny_workload(),), (64,)).take(np.array([0]))
+    return tiny_runs(jobs.take(np.zeros(len(seconds), dtype=int)), step_time_s=seconds)
+
+
+@given(st.lists(st.floats(1e-4, 1e4), min_size=3, max_size=20), st.integers(0, 1))
+@settings(deadline=None, max_examples=30)
+def test_a_figure_rounded_in_another_table_is_the_same_measurement(
+    seconds: list[float], fine: int
+) -> None:
+    """Five digits in one table and four in another, whichever is judged."""
+    exact = np.array([float(f"{s:.4e}") for s in seconds])
+    coarse = np.array([float(f"{s:.3e}") for s in exact])
+    tables = stating(exact), stating(coarse)
+    first, second = (np.array(code) for code in codes(*tables))
+    assert (first == second).all()
+    judged, taught = tables[fine], tables[1 - fine]
+    assert seen(judged, {"taught": packed(fingerprints(taught))}).all()
+
+
+def test_a_time_near_to_another_is_another_measurement() -> None:
+    """What two roundings cannot have made of one number is not one, in four digits or in five."""
+    fine = np.array([0.12343, 0.12347, 0.12352, 0.12361])
+    coarse = np.array([0.1232, 0.1237, 0.1241])
+    first, second = codes(stating(fine), stating(coarse))
+    assert len(set(first) | set(second)) == 7
+    assert len(set(codes(stating(coarse))[0])) == 3
+    for judged, taught in ((fine, coarse), (coarse, fine), (fine[:1], fine[1:])):
+        rows = {"taught": packed(fingerprints(stating(taught)))}
+        assert not seen(stating(judged), rows).any()
 
 
 def test_another_time_device_or_workload_is_another_measurement() -> None:

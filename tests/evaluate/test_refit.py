@@ -12,7 +12,7 @@ import pytest
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.evaluate.fingerprints import seen
-from forerun.evaluate.refit import LEAST_RUNS, main, refitted, taught_runs
+from forerun.evaluate.refit import LEAST_RUNS, main, refitted, taught_counts, taught_runs
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.saving import scales_of
 from forerun.predictors.analytic.shipped import shipped_made
@@ -57,6 +57,16 @@ def test_the_file_says_how_it_was_made(package: Path) -> None:
     assert {"date", "commit", "seed", "command", "split"} <= set(made)
 
 
+def test_runs_that_are_suspect_are_not_counted_as_teachers(tmp_path: Path) -> None:
+    """Of twelve runs one is a thousand times as long as physics and its siblings say."""
+    cells = SLOW[3].split(",")
+    wrong = ",".join([*cells[:6], str(1000.0 * float(cells[6])), *cells[7:]])
+    path = write(tmp_path / "slow.csv", [*SLOW[:3], wrong, *SLOW[4:]])
+    dense = write(tmp_path / "dense.csv", DENSE)
+    tables = {"slow": runs_in(path), "dense": runs_in(dense)}
+    assert taught_counts(tables) == {"slow": len(SLOW) - 1, "dense": len(DENSE)}
+
+
 def test_every_constant_has_a_line_that_a_person_can_read(package: Path) -> None:
     text = (package / "constants.json").read_text()
     learned = json.loads(text)["learned"]
@@ -64,6 +74,8 @@ def test_every_constant_has_a_line_that_a_person_can_read(package: Path) -> None
     lines = text[text.index('"learned"') :].splitlines()
     assert len(lines) == len(learned) + 3  # the group's two lines, and the file's last
     assert [line.split('"')[1] for line in lines[1:-2]] == list(learned)
+    far = json.loads(text)["absorbs_misfit"]
+    assert all(name in learned and sds > 3.0 for name, sds in far.items())
     assert {"dense-lab", "slow-lab"} == {s for row in learned.values() for s in row[-1]}
 
 

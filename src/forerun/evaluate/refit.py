@@ -39,6 +39,7 @@ from forerun.predictors.analytic.saving import (
 )
 from forerun.predictors.analytic.shipped import FILE, FORMAT, ROWS_FILE
 from forerun.tables import Runs, read_table
+from forerun.tables.suspects import cleaned, suspects
 from forerun.workloads.rows import runs_from_table
 
 RUNS_EACH = 400
@@ -98,6 +99,15 @@ def len_of(tables: Mapping[str, Runs]) -> int:
     return sum(len(runs) for runs in tables.values())
 
 
+def taught_counts(tables: Mapping[str, Runs]) -> dict[str, int]:
+    """Return by table how many runs taught: those of which a figure is left that is not suspect."""
+    runs = join_runs(list(tables.values()))
+    physics = AnalyticPredictor()
+    told = _tells(cleaned(runs, suspects(runs, physics.predict(runs.jobs, detail=False))))
+    parts = np.split(told, np.cumsum([len(part) for part in tables.values()])[:-1])
+    return {name: int(part.sum()) for name, part in zip(tables, parts, strict=True)}
+
+
 def content(
     predictor: AnalyticPredictor, tables: Mapping[str, Runs], made: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -116,7 +126,7 @@ def content(
         "made": {
             **made,
             "split": "every run counted here taught; none was held back",
-            "runs": {name: len(runs) for name, runs in tables.items()},
+            "runs": taught_counts(tables),
         },
         "constants": {name: value for name, value in changes.items() if value != {}},
         # Constants that take up what else is wrong: how many prior standard deviations they went.
