@@ -9,16 +9,20 @@ import pytest
 
 from forerun.domain.job import Job
 from forerun.domain.objective import Objective, Preemption
+from forerun.domain.plan import Plan
 from forerun.domain.quantiles import at_probability, probability_below
 from forerun.domain.workload import Length
 from forerun.errors import UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search import best_plan, recommend
+from forerun.search.reduce import MEMORY, judge, usable_bytes
 from forerun.search.score import score
 from forerun.search.space import Space
 from forerun.search.ties import TIE
+from forerun.search.words import misses
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
+from forerun.units import format_bytes
 
 WORKLOAD = tiny_workload()
 LENGTH = Length("samples", 1e6)
@@ -146,3 +150,26 @@ def test_energy_is_a_third_axis_when_asked() -> None:
     two = ask(Objective(aim="cost")).front
     three = ask(Objective(aim="cost"), energy=True).front
     assert len(three) >= len(two)
+
+
+def test_the_nearest_miss_is_measured_by_what_can_be_filled() -> None:
+    """By how far a peak misses is by what this framework can fill of a device, not its data sheet."""
+    wide = tiny_workload("wide", layers=32, hidden=4096)
+    plans = [Plan(global_batch=64, micro_batch=micro) for micro in (8, 16, 32)]
+
+    def scored(memory: float):
+        cluster = tiny_cluster(1, 1, tiny_device(memory_bytes=memory))
+        jobs = Jobs.of([Job(wide, cluster, plan) for plan in plans])
+        return score(jobs, PREDICTOR, Objective(aim="time", fit_confidence=0.9), LENGTH)
+
+    need = scored(1e15).forecasts.peak_bytes[:, 1]
+    full, aim = scored(0.9 * need.min()), Objective(aim="time", fit_confidence=0.9)
+    peak, usable = at_probability(full.forecasts.peak_bytes, 0.9), usable_bytes(full)
+    stated = full.jobs.per_cluster("device.memory_bytes")
+    assert (np.abs(usable / stated - 1.0) > 0.005).all()
+    distance = judge(full, aim).distance
+    assert np.log(peak / usable) == pytest.approx(distance - 1e6 - 1e3)
+    # Half of the runs need no more than what is usable where a peak just reaches it.
+    just = scored(stated[0] * need[0] / usable[0])
+    assert just.estimates.fit_probability[0] == pytest.approx(0.5, abs=0.1)
+    assert f"{format_bytes(usable[2])} usable" in misses(full.take(np.array([2])), aim)[MEMORY]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -41,6 +42,7 @@ class Forecast:
         distance_parts: what the distance is made of (see `domain.distance`).
         stalls: `chance` that a run is of a second kind, which takes `seconds` longer, and `sigma`, the
             log standard deviation of either kind; empty where the predictor knows of one kind.
+        usable_bytes: how high the median peak may be before allocation fails; NaN where not stated.
     """
 
     quantity: str
@@ -58,6 +60,7 @@ class Forecast:
     causes: Mapping[str, float] = field(default_factory=dict)
     distance_parts: Mapping[str, float] = field(default_factory=dict)
     stalls: Mapping[str, float] = field(default_factory=dict)
+    usable_bytes: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Forecasts:
         parts, memory_parts, causes, distance_parts, stalls: name to (n,); empty where details were
             not asked for, or the predictor states none.
         declined: (n,) of str or None.
-        samples_to_target: (n, 3) or None.
+        samples_to_target: (n, 3) or None. usable_bytes: (n,) or None.
     """
 
     quantity: str
@@ -88,6 +91,7 @@ class Forecasts:
     causes: Mapping[str, FloatArray] = field(default_factory=dict)
     distance_parts: Mapping[str, FloatArray] = field(default_factory=dict)
     stalls: Mapping[str, FloatArray] = field(default_factory=dict)
+    usable_bytes: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -106,6 +110,7 @@ class Forecasts:
                 None if self.samples_to_target is None else _row(self.samples_to_target[i])
             ),
             warnings=self.warnings,
+            usable_bytes=math.nan if self.usable_bytes is None else float(self.usable_bytes[i]),
             **self.details(lambda column: float(column[i])),
         )
 
@@ -122,6 +127,7 @@ class Forecasts:
             samples_to_target=(
                 None if self.samples_to_target is None else self.samples_to_target[index]
             ),
+            usable_bytes=None if self.usable_bytes is None else self.usable_bytes[index],
             **self.details(lambda column: column[index]),
         )
 

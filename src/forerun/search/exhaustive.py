@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from forerun.search.fixed import refuse_fixed
 from forerun.search.reduce import Reduction
 from forerun.search.score import score_space
 from forerun.search.space import Space
+from forerun.search.words import memory_words
 from forerun.units import counted, format_bytes
 
 
@@ -101,11 +103,12 @@ def best_plan(
         )
     if result.near_misses:
         near = result.near_misses[0]
-        need = near.estimate.forecast.peak_bytes[1] if near.estimate.forecast else float("nan")
+        said = near.estimate.forecast
+        need, usable = (said.peak_bytes[1], said.usable_bytes) if said else (math.nan, math.nan)
         raise UnsatisfiedError(
             asked,
             f"none of {result.legal:,} legal plans fits; the nearest ({near.job.plan}) needs"
-            f" {format_bytes(need)} of {format_bytes(cluster.device.memory_bytes)} a device",
+            f" {format_bytes(need)} of {memory_words(usable, cluster.device.memory_bytes)} a device",
             "use more devices, devices with more memory, or another batch or sequence length",
         )
     reasons = "; ".join(f"{r} ({n:,} plans)" for r, n in list(result.refused_counts.items())[:3])

@@ -123,11 +123,17 @@ def _together(
     return [gap * reasons[TOGETHER]]
 
 
+def usable_bytes(scored: Scored) -> FloatArray:
+    """Return how high each row's peak may be (n,): the device's memory where nothing else is known."""
+    stated: FloatArray = scored.jobs.per_cluster("device.memory_bytes")
+    usable = scored.forecasts.usable_bytes
+    return stated if usable is None else np.where(np.isnan(usable), stated, usable)
+
+
 def _memory_gap(scored: Scored, objective: Objective) -> FloatArray:
-    """Return the log factor by which the peak, at the asked confidence, passes the memory."""
-    memory = scored.jobs.per_cluster("device.memory_bytes")
+    """Return the log factor by which the peak, at the asked confidence, passes what can be filled."""
     peak = at_probability(scored.forecasts.peak_bytes, objective.fit_confidence)
-    gap: FloatArray = np.maximum(np.log(peak / memory), 1e-3)
+    gap: FloatArray = np.maximum(np.log(peak / usable_bytes(scored)), 1e-3)
     return gap
 
 
@@ -230,6 +236,10 @@ def joined(parts: list[Scored]) -> Scored:
     forecasts: dict[str, Any] = {
         n: np.concatenate([getattr(p.forecasts, n) for p in parts]) for n in names
     }
+    if all(part.forecasts.usable_bytes is not None for part in parts):
+        forecasts["usable_bytes"] = np.concatenate([part.forecasts.usable_bytes for part in parts])
+    else:
+        forecasts["usable_bytes"] = None
     if first.samples_to_target is not None:
         forecasts["samples_to_target"] = np.concatenate(
             [part.forecasts.samples_to_target for part in parts]

@@ -18,6 +18,7 @@ from forerun.search.reduce import (
     Judged,
     Reduction,
     judge,
+    usable_bytes,
 )
 from forerun.search.score import Scored
 from forerun.units import format_bytes, format_dollars, format_seconds
@@ -42,7 +43,7 @@ def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective)
         device = one.jobs.clusters[one.jobs.cluster_index[0]].device
         return (
             f"needs {format_bytes(one.forecasts.peak_bytes[0, 1])} of"
-            f" {format_bytes(device.memory_bytes)} a device;"
+            f" {memory_words(float(usable_bytes(one)[0]), device.memory_bytes)} a device;"
             f" {_chance('fits', one.estimates.fit_probability[0])}"
         )
     if reason == DEADLINE:
@@ -64,6 +65,15 @@ def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective)
     if reason == ENDLESS:
         return _endless(one.jobs.clusters[one.jobs.cluster_index[0]].nodes, objective.preemption)
     return reason
+
+
+def memory_words(usable: float, memory: float) -> str:
+    """Return what of a device's memory can be filled: `the 72 GB usable of 80 GB`."""
+    if not usable > 0.01 * memory:
+        return format_bytes(memory)
+    # Cards hold GiB where data sheets say GB, so that more may be usable than is stated.
+    whole = f" of {format_bytes(memory)}" if usable < memory else ""
+    return f"the {format_bytes(usable)} usable{whole}"
 
 
 def _over(value: float, limit: float, write: Callable[[float], str]) -> str:

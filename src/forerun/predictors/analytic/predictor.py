@@ -209,7 +209,8 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         floor,
         (constants.tail_low, constants.tail_high),
     )
-    room = fits(rows, log_slack(rows, peak, constants), known, constants)
+    slack = log_slack(rows, peak, constants)
+    room = fits(rows, slack, known, constants)
     stalls = stalls_of(rows, room)
     seconds = np.maximum(mixed(usual, stalls), floor[:, None])
     return Forecasts(
@@ -219,6 +220,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         fit_probability=room,
         floor_seconds=floor,
         distance=distance(rows, known),
+        usable_bytes=peak * np.exp(slack),
         predictor=AnalyticPredictor.name,
         declined=np.full(n, None, dtype=object),
         causes=step_causes(exposed, parts, constants) if detail else {},
@@ -253,7 +255,8 @@ def _impossible(jobs: Jobs) -> NDArray[np.bool_]:
 
 
 def _map(make: Callable[[str], Any]) -> dict[str, Any]:
-    names = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
+    names = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined",
+             "usable_bytes")  # fmt: skip
     return {name: make(name) for name in names}
 
 
@@ -281,4 +284,5 @@ def _scatter(blank: Forecasts, part: Forecasts, rows: NDArray[np.int64]) -> Fore
 
     for name in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance"):
         getattr(blank, name)[rows] = getattr(part, name)
-    return replace(blank, **part.details(spread_out))
+    usable = None if part.usable_bytes is None else spread_out(part.usable_bytes)
+    return replace(blank, usable_bytes=usable, **part.details(spread_out))
