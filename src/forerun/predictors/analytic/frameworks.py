@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from forerun.domain.workload import Workload
 
@@ -187,6 +188,7 @@ _FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def framework_key(label: str) -> str:
     """Return the profile name that a framework label belongs to, "" where none does."""
     lowered = label.lower()
