@@ -14,6 +14,8 @@ a forecast of these tables is not blind:
   pytorch_gpu_benchmark: that its boards do not keep their stated clocks (the clocks themselves are
   data sheets' and one round pair a generation), and that samples are copied while devices wait;
   tf_benchmarks, profet: that 5 x 5 convolutions are Winograd's too, and direct_share;
+  profet: that filters move more than once, that vector units fill slowly, and on which images and
+  maps Winograd's algorithm is not worth it;
 * llm_foundry: that PyTorch's checkpoints stop early, that composer's loss is fused, and what
   fused attention reaches on Hopper; vtrain: waits of tensor ranks; narayanan2021, mtnlg: how
   DeepSpeed gathers parameters and that its pipelines send whole activations; dlperf_gpt:
@@ -138,6 +140,8 @@ class Constants:
         direct_share: efficiency of dense convolutions that are not 3 x 3 or 5 x 5 at stride 1, on
             vector units, over those that are: Winograd's algorithm, which does not reach them, spares
             5/9 to 3/4 of the products (F(2x2, 3x3), F(4x4, 3x3); Lavin and Gray 2015).
+        winograd_passes: bytes moved to bring a filter into Winograd's form, over its own: of 3 x 3
+            numbers it makes 4 x 4 or 6 x 6, which are written and read again (3.6 or 8).
         group_width_power: efficiency of a grouped convolution grows with the channels of a group
             (over 16, up to 64) to this power.
         channels_last_share: time of 16-bit convolutions in nhwc over nchw (.67-.87 measured);
@@ -149,6 +153,9 @@ class Constants:
             clock `clocks` does not know.
         tile: size of a matrix dimension at which a matrix unit is half filled.
         wave_flops_per_element: peak rate per output element in flight (device fill).
+        vector_wave_share: the same of vector units over it: tiles are as large, and take longer
+            (64 x 64 to 128 x 128 elements a multiprocessor of 100-200 GFLOP/s, with split
+            reductions).
         layer_power: p of the norm joining device time and host floor (3.5-9 measured).
         overlap_power: p of the norm joining gradient traffic and the backward it hides behind.
         gather_exposed: share of ZeRO-1's and 2's gathering of parameters that nothing hides.
@@ -214,6 +221,7 @@ class Constants:
     double_share: float = 0.08
     narrow_bandwidth_share: float = 0.45
     direct_share: float = 0.33
+    winograd_passes: float = 4.0
     group_width_power: float = 0.5
     channels_last_share: float = 0.75
     channels_last_grouped: float = 0.6
@@ -224,6 +232,7 @@ class Constants:
     low_power_watts: float = 100.0
     tile: float = 32.0
     wave_flops_per_element: float = 7e8
+    vector_wave_share: float = 0.15
     layer_power: float = 8.0
     overlap_power: float = 2.5
     gather_exposed: float = 0.95

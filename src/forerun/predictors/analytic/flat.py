@@ -46,9 +46,10 @@ _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
 _CONV = KIND_INDEX[OpKind.CONV]
 _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
 # Of kernels that Winograd's algorithm takes: pixels; how many more pixels may be read than written,
-# as images lose their edges; the fewest channels that are worth the transforms (of 3 x 3 fewer lose
-# nothing that was measured).
-_WINOGRAD = ((9.0, 1.2, 1.0), (25.0, 2.0, 16.0))
+# as images lose their edges; the fewest channels that are worth the transforms.
+_WINOGRAD = ((9.0, 1.2, 12.0), (25.0, 2.0, 16.0))
+# Its tiles of 4 x 4 pixels stand mostly empty on so small a map.
+_SMALLEST_MAP = 4
 # The sums that an instance is made of; selected layers are those that selective recomputation does
 # again.
 SLOTS = (
@@ -206,7 +207,7 @@ def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
 
     Winograd's algorithm and Fourier transforms do these two with fewer products (cuDNN's
     WINOGRAD_NONFUSED takes kernels of 3 and of 5). Such a one has a kernel of 9 or 25 times its
-    input channels, and reads (nearly) as many pixels as it writes.
+    input channels, and reads (nearly) as many pixels as it writes: more than a few.
     """
     m, n, k, _ = ops.dims.T
     gradient = is_weight_gradient(ops)
@@ -218,7 +219,7 @@ def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
         ratio = source / (depth * pixels)
     winograd = np.zeros(len(m), dtype=bool)
     for taps, most, channels in _WINOGRAD:
-        kernel = (depth % taps == 0) & (depth >= taps * channels)
+        kernel = (depth % taps == 0) & (depth >= taps * channels) & (pixels > _SMALLEST_MAP)
         winograd |= kernel & (ratio * taps > 0.95) & (ratio * taps < most)
     return np.asarray((ops.kind == _CONV) & (m > 0) & ~winograd)
 

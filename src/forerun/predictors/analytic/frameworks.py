@@ -21,6 +21,9 @@ class Framework:
         gap_seconds: that a new device idles at each kernel beside `launch_seconds`, for want of the
             next one (executors that schedule operation by operation).
         step_seconds: fixed cost of a step.
+        filter_passes: over each filter at every call of a convolution, beside the kernel's own: two
+            slow ones (at half the bandwidth, so four) where the framework stores filters height
+            first (HWIO) and reorders them for the library (TensorFlow).
         grad_bytes: bytes of a gradient as it is reduced and kept, for 16-bit transformers.
         fusion: share of element-wise traffic that remains after its own fusions.
         context_bytes: device memory that its runtime takes beside the allocator.
@@ -80,6 +83,7 @@ class Framework:
     host_seconds: float = 16e-6
     gap_seconds: float = 0.0
     step_seconds: float = 5e-3
+    filter_passes: float = 0.0
     grad_bytes: float = 4.0
     fusion: float = 0.9
     context_bytes: float = 1.5e9
@@ -160,7 +164,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
     # Its fused loss moves 6 bytes a logit where 16 are counted, and its metrics read them again.
     "composer": Framework(host_seconds=14e-6, grad_bytes=2.0, context_bytes=2e9, wide_weights=1.0,
                           unfused=1.0, logits_share=0.6, recompute=0.75, loss_traffic=0.5),
-    "tensorflow": Framework(host_seconds=30e-6, gap_seconds=20e-6, step_seconds=1e-3),
+    "tensorflow": Framework(host_seconds=30e-6, gap_seconds=20e-6, step_seconds=1e-3,
+                              filter_passes=4.0),
     "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6, wide_weights=1.0,
                      unfused=0.0),
     "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),

@@ -35,6 +35,7 @@ from forerun.predictors.analytic.keys import (
 # What may compute products; each has its table of efficiencies in `Constants`.
 UNITS = ("tensor", "vector", "double", "narrow")
 _ATTENTION, _REDUCE = KIND_INDEX[OpKind.ATTENTION], KIND_INDEX[OpKind.REDUCE]
+_CONV = KIND_INDEX[OpKind.CONV]
 _SLOT = {name: i for i, name in enumerate(SLOTS)}
 _BACKWARD = [i for name, i in _SLOT.items() if name.endswith("_backward")]
 _FORWARD = [i for name, i in _SLOT.items() if not name.endswith("_backward")]
@@ -115,26 +116,30 @@ class Rates:
     """What R machines, a device running a workload's framework and precision, reach.
 
     flops, bandwidth: FLOP/s and bytes/s, (R, kinds); fusion: share of the activations' traffic that
-    remains, (R, kinds); latency: over that of new devices, launch, host: seconds a kernel of device
-    and host, (R,); direct: efficiency of
-    dense convolutions without Winograd's algorithm over those with it; passes: of the host in every micro-batch beside them, (R,).
+    remains, (R, kinds); wave: what filling the device costs over a new matrix unit, launch, host:
+    seconds a kernel of device and host; direct: efficiency of dense convolutions without Winograd's
+    algorithm over those with it; filters, transforms: passes over a convolution's filter to bring it
+    into the library's order, and into Winograd's form; passes: seconds of the host in every
+    micro-batch beside its kernels, (R,).
     """
 
     flops: FloatArray
     bandwidth: FloatArray
     fusion: FloatArray
-    latency: FloatArray
+    wave: FloatArray
     launch: FloatArray
     host: FloatArray
     direct: FloatArray
+    filters: FloatArray
+    transforms: FloatArray
     recompute: FloatArray
     passes: FloatArray
 
 
 def rates_of(flat: FlatOps, constants: Constants) -> Rates:
     """Return what the machines of flat operations reach."""
-    flops, bandwidth, fusion, latency, launch = [], [], [], [], []
-    host, direct, again, passes = [], [], [], []
+    flops, bandwidth, fusion, wave, launch = [], [], [], [], []
+    host, direct, filters, transforms, again, passes = [], [], [], [], [], []
     for device, workload in flat.machines:
         framework = constants.framework(workload.framework)
         most = effective_rates(device, workload, constants)
@@ -145,17 +150,19 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         fusion.append(kept)
         on_cpu = device.kind == "cpu"
         slower = constants.generation_latency.get(device.generation.lower(), 1.0)
-        latency.append(slower)
         gap = (constants.launch_seconds + framework.gap_seconds) * slower
         launch.append(constants.cpu_launch_seconds if on_cpu else gap)
         host.append(framework.host_seconds * constants.device_host.get(device.id, 1.0))
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
         on_vectors = on_vectors and not convolves_on_tf32(device, workload)
         direct.append(constants.direct_share if on_vectors else 1.0)
+        transforms.append(constants.winograd_passes if on_vectors else 0.0)
+        wave.append(slower / (constants.vector_wave_share if on_vectors else 1.0))
+        filters.append(framework.filter_passes)
         again.append(framework.recompute)
         passes.append(framework.pass_seconds)
-    columns = (flops, bandwidth, fusion, latency, launch, host, direct, again, passes)
-    return Rates(*(np.array(v) for v in columns))
+    columns = (flops, bandwidth, fusion, wave, launch, host, direct, filters, transforms)
+    return Rates(*(np.array(v) for v in (*columns, again, passes)))
 
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
@@ -165,7 +172,7 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
         imbalance = np.where(flat.experts, constants.expert_imbalance, 1.0)
         flops, traffic = flops * imbalance, traffic * imbalance
     machine = flat.rate // rates.flops.shape[1]
-    waves = flat.waves * rates.latency[machine] / constants.wave_flops_per_element
+    waves = flat.waves * rates.wave[machine] / constants.wave_flops_per_element
     lost = constants.tile * flat.tiles + waves
     lost = np.minimum(1.0 + lost, 1e4) * flat.width**-constants.group_width_power
     compute = flops * lost + flat.moved * constants.pointwise_flops
@@ -175,7 +182,7 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
     if flat.half_grouped.any():
         share = constants.channels_last_grouped
         compute = compute / np.where(flat.half_grouped, share, 1.0)
-    moved = traffic * rates.fusion.ravel()[flat.rate] + flat.weights
+    moved = traffic * rates.fusion.ravel()[flat.rate] + flat.weights * _filter_passes(flat, rates)
     moved = moved / rates.bandwidth.ravel()[flat.rate]
     seconds = collectives.p_norm(compute, moved, constants.roofline_power)
     if flat.half_conv.any():
@@ -185,6 +192,19 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
         seconds = seconds * np.where(flat.gradients, constants.lora_gradient_share, 1.0)
     result: FloatArray = seconds
     return result
+
+
+def _filter_passes(flat: FlatOps, rates: Rates) -> FloatArray:
+    """Return how often each operation moves its weights, (E,): once, convolutions on the way more.
+
+    Before a kernel reads them, filters are brought into the order that it wants, and into
+    Winograd's form, which is larger; with few pixels that is most of a convolution's time.
+    """
+    kinds = rates.flops.shape[1]
+    machine, kind = flat.rate // kinds, flat.rate % kinds
+    more = np.where(IS_CONV[kind], rates.filters[machine], 0.0)
+    winograd = (kind == _CONV) & ~flat.direct
+    return np.asarray(1.0 + more + np.where(winograd, rates.transforms[machine], 0.0))
 
 
 # Scalars that `operation_seconds` reads.
@@ -248,7 +268,7 @@ def _alike(anchor: Anchor, rates: Rates, scalars: tuple[float, ...]) -> bool:
     """Whether what every operation of a machine reads is the anchor's."""
     return scalars == anchor.scalars and all(
         np.array_equal(getattr(rates, n), getattr(anchor.rates, n))
-        for n in ("latency", "launch", "direct")
+        for n in ("wave", "launch", "direct", "filters", "transforms")
     )
 
 

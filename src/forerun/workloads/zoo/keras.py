@@ -91,13 +91,27 @@ def _block(
 
 
 def _alexnet(net: Net, x: Tensor) -> Tensor:
-    """AlexNet's layers (Krizhevsky et al. 2012) at stride 1: 0.8 G parameters at 224 pixels."""
-    x = net.pool(_relu(net, x, "conv1", 96, 11), "pool1", 3, 2, 1)
-    x = net.pool(_relu(net, x, "conv2", 256, 5), "pool2", 3, 2, 1)
-    for number, width in enumerate((384, 384, 256), 3):
-        x = _relu(net, x, f"conv{number}", width)
-    x = _dense(net, net.pool(x, "pool5", 3, 2, 1), 4096)
-    return net.activation(net.linear(net.dropout(x, "dropout"), "dense", 4096), "dense.relu")
+    """A published Keras AlexNet (keras-deepcv, E. Weill 2017): stride 1, 0.8 G parameters at 224.
+
+    It is wider than the paper's, normalises in batches, and pads maps by a pixel more from the
+    third convolution on.
+    """
+    for number, (width, kernel, pools) in enumerate(
+        ((96, 11, True), (256, 5, True), (512, 3, True), (1024, 3, False), (1024, 3, True)), 1
+    ):
+        name, padding = f"conv{number}", None
+        if number > 2:
+            wider = (x.shape[0], *(side + 2 for side in x.shape[1:]))
+            x, padding = net.copy(x, f"{name}.pad", wider), 1
+        x = net.conv(x, name, width, kernel, 1, padding, bias=True)
+        x = net.activation(net.batch_norm(x, f"{name}.norm"), f"{name}.relu")
+        if pools:
+            x = net.pool(x, f"pool{number}", 2)
+    x = net.flatten(x)
+    for number, width in enumerate((3072, 4096)):
+        x = net.batch_norm(net.linear(x, f"dense{number}", width), f"dense{number}.norm")
+        x = net.dropout(net.activation(x, f"dense{number}.relu"), f"dropout{number}")
+    return x
 
 
 def _lenet(net: Net, x: Tensor) -> Tensor:

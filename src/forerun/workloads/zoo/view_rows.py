@@ -202,8 +202,8 @@ _KERAS = (
     *(_keras(f"vgg{n}", 0, _PLAIN, f"profet-vgg{n}") for n in (11, 13, 16, 19)),
     *(_keras(f"resnet{n}", b, _IDENTITY, f"profet-resnet{n}")
       for n, b in ((18, 8), (34, 16), (50, 16), (101, 33), (152, 50))),
-    _keras("alexnet-stride1", 0, "Krizhevsky et al. 2012 at stride 1", "profet-alexnet",
-           guess=_GUESS.format("AlexNet with stride 1 everywhere")),
+    _keras("alexnet-stride1", 0, "keras-deepcv (E. Weill 2017)", "profet-alexnet",
+           guess=_GUESS.format("a published Keras AlexNet at stride 1")),
     _keras("lenet5", 0, "LeCun et al. 1998", "profet-lenet5", size=32,
            guess=_GUESS.format("LeNet-5 on three channels")),
     _keras("mnist-cnn", 0, "the Keras example mnist_cnn", "profet-mnist-cnn", "profet-mnist_cnn",
