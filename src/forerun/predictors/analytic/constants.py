@@ -232,7 +232,7 @@ class Constants:
     low_power_watts: float = 100.0
     tile: float = 32.0
     wave_flops_per_element: float = 7e8
-    vector_wave_share: float = 0.15
+    vector_wave_share: float = 0.2
     layer_power: float = 8.0
     overlap_power: float = 2.5
     gather_exposed: float = 0.95
