@@ -23,8 +23,6 @@ _NETWORK = (
     "tensor comm", "expert comm", "context comm", "data comm", "pipeline comm", "parameter server",
 )  # fmt: skip
 _HOST = ("host", "overhead", "input")
-# Of the variance of a graph that is only totals: what runs of the workload itself leave.
-TOTALS_LEFT = 0.3
 _PIPELINE = ("pipeline bubble", "imbalance")
 
 
@@ -66,7 +64,7 @@ def exposures(
         "unverified": node["unverified"] * (1.0 - device) ** 2,
         "unnamed": (1.0 - work["framework_known"]) * (1.0 - framework) ** 2,
         # Runs of the workload tell how long it takes where its operations do not.
-        "totals": loose * (TOTALS_LEFT + (1.0 - TOTALS_LEFT) * (1.0 - workload) ** 2),
+        "totals": loose * (1.0 - workload) ** 2,
         "scale": known["doublings"] ** 2,
     }
 
