@@ -252,10 +252,10 @@ class Constants:
     sigma_residual: float = 0.10
     sigma_setting: float = 0.10
     sigma_workload: float = 0.08
-    sigma_device: float = 0.18
+    sigma_device: float = 0.14
     sigma_framework: float = 0.18
     sigma_convolution_workload: float = 0.26
-    sigma_convolution_device: float = 0.26
+    sigma_convolution_device: float = 0.18
     sigma_convolution_framework: float = 0.26
     sigma_network: float = 0.70
     sigma_host: float = 0.60
