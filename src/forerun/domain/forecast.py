@@ -62,6 +62,15 @@ class Forecast:
     stalls: Mapping[str, float] = field(default_factory=dict)
     usable_bytes: float = math.nan
 
+    def late(self) -> tuple[float, float] | None:
+        """Return the chance of a second kind of run, and its time over the median's.
+
+        None where the predictor knows of none.
+        """
+        if not self.stalls:
+            return None
+        return self.stalls["chance"], 1.0 + self.stalls["seconds"] / self.seconds[1]
+
 
 @dataclass(frozen=True)
 class Forecasts:
@@ -113,6 +122,16 @@ class Forecasts:
             usable_bytes=math.nan if self.usable_bytes is None else float(self.usable_bytes[i]),
             **self.details(lambda column: float(column[i])),
         )
+
+    def late(self) -> FloatArray | None:
+        """Return (n, 2): the chance of a second kind of run, and its time over the median's.
+
+        None where the predictor knows of none.
+        """
+        if not self.stalls:
+            return None
+        chance = np.asarray(self.stalls["chance"])
+        return np.stack([chance, 1.0 + self.stalls["seconds"] / self.seconds[:, 1]], axis=1)
 
     def take(self, index: NDArray[Any]) -> Forecasts:
         """Return the rows at the given positions (or where a mask is true)."""

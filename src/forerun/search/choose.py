@@ -180,6 +180,7 @@ def _options(
     estimates = scored.estimates
     chances = limit_chances(
         estimates.run_seconds, estimates.dollars, estimates.fit_probability, objective.limits,
+        estimates.late,
     )  # fmt: skip
     return tuple(
         Option(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain import chances
 from forerun.domain.chances import ALL, limit_chances
 from forerun.domain.objective import Objective, Preemption
-from forerun.domain.quantiles import probability_below
 from forerun.domain.recommendation import Refusal
 from forerun.search.reduce import (
     BUDGET,
@@ -48,20 +51,20 @@ def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective)
         )
     if reason == DEADLINE:
         limit = objective.deadline_seconds or 0.0
-        chance = probability_below(one.estimates.run_seconds, limit)[0]
+        chance = _chances(one, objective)[chances.DEADLINE][0]
         return (
             f"takes {_over(judged.seconds[0], limit, format_seconds)} {sure}, the deadline is"
             f" {format_seconds(limit)}; {_chance('in time', chance)}"
         )
     if reason == BUDGET:
         limit = objective.budget_dollars or 0.0
-        chance = probability_below(one.estimates.dollars, limit)[0]
+        chance = _chances(one, objective)[chances.BUDGET][0]
         return (
             f"costs {_over(judged.dollars[0], limit, format_dollars)} {sure}, the budget is"
             f" {format_dollars(limit)}; {_chance('in budget', chance)}"
         )
     if reason == TOGETHER:
-        return f"{_chance('all, and it fits', _all(one, objective))}, {_percent(objective.confidence)} is asked"
+        return f"{_chance('all, and it fits', _chances(one, objective)[ALL][0])}, {_percent(objective.confidence)} is asked"
     if reason == ENDLESS:
         return _endless(one.jobs.clusters[one.jobs.cluster_index[0]].nodes, objective.preemption)
     return reason
@@ -82,12 +85,15 @@ def _over(value: float, limit: float, write: Callable[[float], str]) -> str:
     return f"just over {text}" if text == write(limit) else text
 
 
-def _all(one: Scored, objective: Objective) -> float:
+def _chances(one: Scored, objective: Objective) -> dict[str, NDArray[np.float64]]:
     estimates = one.estimates
-    chances = limit_chances(
-        estimates.run_seconds, estimates.dollars, estimates.fit_probability, objective.limits
+    return limit_chances(
+        estimates.run_seconds,
+        estimates.dollars,
+        estimates.fit_probability,
+        objective.limits,
+        estimates.late,
     )
-    return float(chances[ALL][0])
 
 
 def _percent(probability: float) -> str:

@@ -225,7 +225,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         declined=np.full(n, None, dtype=object),
         causes=step_causes(exposed, parts, constants) if detail else {},
         distance_parts=distance_parts(rows, known) if detail else {},
-        stalls=stalls.columns(log_sigma(usual)) if detail else {},
+        stalls=stalls.columns(log_sigma(usual)) if stalls.chance.any() else {},
         parts={**parts, "floor": middle - step} if detail else {},
         memory_parts=memory_parts if detail else {},
     )
