@@ -36,6 +36,7 @@ from forerun.predictors.analytic.keys import Keys
 from forerun.predictors.analytic.layer_shapes import cut_shape, layer_shape
 from forerun.predictors.analytic.links import Links, links_of
 from forerun.predictors.analytic.operations import anchored, instance_costs
+from forerun.predictors.analytic.places import taught_places
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
@@ -214,25 +215,9 @@ def taught(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     work = [taught_workload(w, constants) for w in jobs.workloads]
     node = [taught_cluster(c, constants) for c in jobs.clusters]
     found = {**_spread(work, jobs.workload_index), **_spread(node, jobs.cluster_index)}
-    return {**found, "setting_taught": _taught_settings(jobs, constants)}
-
-
-def _taught_settings(jobs: Jobs, constants: Constants) -> FloatArray:
-    """Return how well runs of each row's own setting have taught the constants, (n,).
-
-    A job without a label is asked where the last runs were measured.
-    """
-    if jobs.labels is None:
-        return np.full(len(jobs), constants.taught_share("setting", ""))
-    names, position = np.unique(settings_of(jobs).astype(str), return_inverse=True)
-    return np.array([constants.taught_share("setting", str(name)) for name in names])[position]
-
-
-def settings_of(jobs: Jobs) -> NDArray[np.object_]:
-    """Return where each row was measured, (n,): the label `source`, "" where there is none."""
-    if jobs.labels is None:
-        return np.full(len(jobs), "", dtype=object)
-    return jobs.labels.texts("source")
+    place, doublings = taught_places(jobs, constants)
+    beyond = np.where(np.isnan(doublings), found["doublings"], doublings)
+    return {**found, "setting_taught": place, "doublings": beyond}
 
 
 def _remember(kept: dict[Any, Any], kind: Hashable, owner: object, make: Any, *args: Any) -> Any:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forerun.predictors.analytic.calibration.fitting import Fit
 from forerun.predictors.analytic.constants import framework_key, scale_key
 from forerun.predictors.analytic.layer_shapes import shapes_of_rows
-from forerun.predictors.analytic.rows import settings_of
+from forerun.predictors.analytic.places import settings_of
 from forerun.tables import Jobs
 
 BoolArray = NDArray[np.bool_]

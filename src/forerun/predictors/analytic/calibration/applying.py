@@ -14,7 +14,7 @@ from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.calibration.spread import with_spread
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
-from forerun.predictors.analytic.rows import settings_of
+from forerun.predictors.analytic.places import devices_key, seen_in, settings_of
 from forerun.tables import Jobs, Runs
 
 
@@ -60,12 +60,18 @@ def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
         if cluster.devices > 1:
             link = cluster.inter if cluster.nodes > 1 else cluster.intra
             seen[f"link:{link.kind}"] += runs
-    names, rows = np.unique(settings_of(jobs).astype(str), return_counts=True)
+    names = np.unique(settings_of(jobs).astype(str))
     if len(names) == 1:
         # Of several settings each has a shift that is thrown away, so none is known. A later
         # question without a label is asked where these runs were measured.
-        seen[f"setting:{names[0]}"] = seen["setting:"] = float(rows[0]) ** 0.5
+        for name in {names[0], ""}:
+            seen |= seen_in(name, jobs)
     most = max(float(jobs.clusters[c].devices) for c in np.unique(jobs.cluster_index))
     before = dict(constants.taught)
     result = {name: before.get(name, 0.0) + count for name, count in seen.items()}
-    return {**before, **result, "devices": max(most, before.get("devices", 1.0))}
+    found = {**before, **result, "devices": max(most, before.get("devices", 1.0))}
+    if len(names) == 1:
+        for name in {names[0], ""}:
+            key = devices_key(name)
+            found[key] = max(most, before.get(key, 1.0))
+    return found

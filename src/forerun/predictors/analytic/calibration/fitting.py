@@ -23,7 +23,8 @@ from forerun.predictors.analytic.calibration.parameters import (
     parameters_for,
 )
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, settings_of
+from forerun.predictors.analytic.places import settings_of
+from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.tables import Jobs, Runs
 

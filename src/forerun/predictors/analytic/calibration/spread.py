@@ -19,7 +19,8 @@ from forerun.domain.quantiles import Z95
 from forerun.predictors.analytic.calibration.fitting import Fit
 from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
-from forerun.predictors.analytic.rows import fastest_rates, settings_of, taught
+from forerun.predictors.analytic.places import settings_of
+from forerun.predictors.analytic.rows import fastest_rates, taught
 from forerun.predictors.analytic.stalls import stalled, stalls_of
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import exposures, fits
