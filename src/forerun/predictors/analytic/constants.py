@@ -112,6 +112,8 @@ ATTENTION_FACTOR: Mapping[str, float] = {"hopper": 0.75, "blackwell": 0.75}
 
 # So many runs halve what is not known of a device, a framework, a link or a workload.
 HALF_TAUGHT = 1.5
+# Of what is peculiar to a place, which moves all of its runs alike, a run says more.
+HALF_TAUGHT_PLACE = 0.5
 
 
 @dataclass(frozen=True)
@@ -279,7 +281,7 @@ class Constants:
     def taught_share(self, kind: str, name: str) -> float:
         """Return how well runs have taught the constants of something: 0 not at all, towards 1."""
         runs = self.taught.get(f"{kind}:{name}", 0.0)
-        return runs / (runs + HALF_TAUGHT)
+        return runs / (runs + (HALF_TAUGHT_PLACE if kind == "setting" else HALF_TAUGHT))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -98,9 +98,12 @@ class MemoryFit:
         """Return the constants with the multipliers and spreads in the frameworks' profiles."""
         moved = _moved(constants, self.parameters, self.theta)
         profiles = dict(moved.frameworks)
-        for name in ("sigma_memory", "sigma_fits"):
-            for key, sigma in getattr(self, name).items():
-                profiles[key] = replace(profiles[key], **{name: sigma})
+        for key, sigma in self.sigma_memory.items():
+            # Where no run tells how peaks lie to what a device can hold, they lie as peaks do.
+            known = self.sigma_fits.get(key, max(profiles[key].sigma_fits, sigma))
+            profiles[key] = replace(profiles[key], sigma_memory=sigma, sigma_fits=known)
+        for key, sigma in self.sigma_fits.items():
+            profiles[key] = replace(profiles[key], sigma_fits=sigma)
         found = {entry.name: entry.log_sd for entry in self.learned if entry.identified}
         return replace(moved, frameworks=profiles, settled={**constants.settled, **found})
 
