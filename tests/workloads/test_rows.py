@@ -139,6 +139,8 @@ def test_an_entry_to_mlperf_says_so_and_cuts_as_its_vendor_does() -> None:
     own = job(**cells, framework="PyTorch")
     assert own.workloads[0].framework == "PyTorch"
     assert (own[0].plan.vpp, own[0].plan.zero_stage) == (1, 0)
+    similar = job(**cells, framework="NVIDIA NeMo Framework 23.09")[0].plan
+    assert (similar.vpp, similar.zero_stage) == (1, 1)
     stated = job(**cells, framework="NeMo", vpp=3, zero_stage=0)[0].plan
     assert (stated.vpp, stated.zero_stage) == (3, 0)
 
