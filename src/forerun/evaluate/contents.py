@@ -53,16 +53,18 @@ def _agreeing(code: IntArray, figure: FloatArray, share: FloatArray) -> IntArray
     share: what rounding took off each figure at most, as a share of it, (n,). Two figures agree where
     one number rounds to both.
     """
-    log = np.log(np.where(figure > 0, figure, 1e-300))
-    reach = np.where(figure > 0, share * (1.0 - 1e-6), 0.0)
+    measured = figure > 0
+    code = _joined(code, np.sign(figure))  # what ended without a figure agrees with its like alone
+    log = np.log(np.where(measured, figure, 1.0))
+    reach = np.where(measured, share * (1.0 - 1e-6), 0.0)
     order = np.lexsort((log, code))
-    upper, group = (log + reach)[order], code[order]
-    # The furthest reach of those before in the same group: it starts anew with each group.
-    span = float(np.ptp(upper)) + 1.0 if len(upper) else 1.0
-    rank = np.unique(group, return_inverse=True)[1]
-    furthest = np.maximum.accumulate(upper + rank * span) - rank * span
-    apart = np.r_[True, (group[1:] != group[:-1])
-                  | ((log - reach)[order][1:] > furthest[:-1] + 1e-12)]  # fmt: skip
+    lower, group = (log - reach)[order], code[order]
+    # The furthest reach of those before in the same group: it starts anew with each group. Reaches
+    # are counted by rank, in whole numbers, so that no offset of a group rounds them.
+    reaches, rank = np.unique((log + reach)[order], return_inverse=True)
+    offset = group * (len(reaches) + 1)
+    furthest = reaches[np.maximum.accumulate(rank + offset) - offset]
+    apart = np.r_[True, (group[1:] != group[:-1]) | (lower[1:] > furthest[:-1] + 1e-12)]
     result = np.empty(len(code), dtype=np.int64)
     result[order] = np.cumsum(apart[: len(code)])
     return result
