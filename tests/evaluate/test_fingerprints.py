@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.errors import RequestError
+from forerun.evaluate.contents import content_codes
 from forerun.evaluate.fingerprints import BYTES, fingerprints, packed, seen, unpacked
 from forerun.tables import Runs, Table
 from forerun.testing.samples import tiny_jobs, tiny_runs
@@ -42,7 +43,8 @@ def test_other_columns_and_another_order_change_nothing() -> None:
         "workload": runs.table.columns["workload"],
         "global_batch": runs.table.columns["global_batch"], "samples_per_s": rates,
     }, len(runs)))  # fmt: skip
-    assert fingerprints(bare).tolist() == fingerprints(runs).tolist()
+    for judged, taught in ((bare, runs), (runs, bare)):
+        assert seen(judged, {"taught": packed(fingerprints(taught))}).all()
     back = np.arange(len(runs))[::-1]
     assert fingerprints(runs.take(back)).tolist() == fingerprints(runs)[back].tolist()
 
@@ -52,6 +54,32 @@ def test_another_time_is_another_run(change: float) -> None:
     jobs = tiny_jobs().take(np.arange(1))
     first, second = (tiny_runs(jobs, step_time_s=t) for t in (1.2345, 1.2345 * (1 + change)))
     assert fingerprints(first) != fingerprints(second)
+
+
+@given(st.integers(0, 99), st.integers(0, 1))
+@settings(deadline=None, max_examples=30)
+def test_a_rate_in_few_digits_and_a_step_in_more_are_one_run(seed: int, which: int) -> None:
+    """What rounding took off the rate is not what the step's digits would allow."""
+    draw = np.random.default_rng(seed)
+    jobs = tiny_jobs().take(np.zeros(40, dtype=int))
+    batch = draw.integers(1, 5000, 40).astype(float)
+    exact = 10.0 ** draw.uniform(-3, 3, 40)
+    whole = Table({
+        "workload": tiny_runs(jobs).table.columns["workload"], "global_batch": batch,
+    }, len(jobs))  # fmt: skip
+    rates = np.array([float(f"{b / s:.3e}") for b, s in zip(batch, exact, strict=True)])
+    seconds = np.array([float(f"{s:.4e}") for s in exact])
+    tables = [Runs(jobs, whole.with_columns(samples_per_s=rates)),
+              Runs(jobs, whole.with_columns(step_time_s=seconds))]  # fmt: skip
+    judged, taught = tables[which], tables[1 - which]
+    first, second = content_codes([judged, taught])
+    assert (first == second).all()
+    rows = {"taught": packed(fingerprints(taught))}
+    assert seen(judged, rows).all()
+    others = taught.table.with_columns(**{
+        name: taught.table.numbers(name) * 1.002 for name in ("samples_per_s", "step_time_s")
+    })  # fmt: skip
+    assert not seen(judged, {"taught": packed(fingerprints(Runs(jobs, others)))}).any()
 
 
 def test_a_row_without_a_measurement_is_nobodys() -> None:

@@ -11,8 +11,15 @@ import pytest
 
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
-from forerun.evaluate.fingerprints import seen
-from forerun.evaluate.refit import LEAST_RUNS, main, refitted, taught_counts, taught_runs
+from forerun.evaluate.fingerprints import seen, unpacked
+from forerun.evaluate.refit import (
+    LEAST_RUNS,
+    main,
+    refitted,
+    rows_content,
+    taught_counts,
+    taught_runs,
+)
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.saving import scales_of
 from forerun.predictors.analytic.shipped import shipped_made
@@ -65,6 +72,9 @@ def test_runs_that_are_suspect_are_not_counted_as_teachers(tmp_path: Path) -> No
     dense = write(tmp_path / "dense.csv", DENSE)
     tables = {"slow": runs_in(path), "dense": runs_in(dense)}
     assert taught_counts(tables) == {"slow": len(SLOW) - 1, "dense": len(DENSE)}
+    rows = rows_content(tables, {"date": "", "commit": ""})["rows"]
+    assert np.flatnonzero(~seen(tables["slow"], rows)).tolist() == [3]
+    assert {name: len(unpacked(text)) for name, text in rows.items()} == taught_counts(tables)
 
 
 def test_every_constant_has_a_line_that_a_person_can_read(package: Path) -> None:

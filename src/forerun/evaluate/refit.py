@@ -101,11 +101,16 @@ def len_of(tables: Mapping[str, Runs]) -> int:
 
 def taught_counts(tables: Mapping[str, Runs]) -> dict[str, int]:
     """Return by table how many runs taught: those of which a figure is left that is not suspect."""
+    return {name: int(told.sum()) for name, told in _taught(tables).items()}
+
+
+def _taught(tables: Mapping[str, Runs]) -> dict[str, NDArray[np.bool_]]:
+    """Return by table which of its runs taught: a fit leaves suspect figures out, as this does."""
     runs = join_runs(list(tables.values()))
     physics = AnalyticPredictor()
     told = _tells(cleaned(runs, suspects(runs, physics.predict(runs.jobs, detail=False))))
     parts = np.split(told, np.cumsum([len(part) for part in tables.values()])[:-1])
-    return {name: int(part.sum()) for name, part in zip(tables, parts, strict=True)}
+    return dict(zip(tables, parts, strict=True))
 
 
 def content(
@@ -143,11 +148,12 @@ def _worth_a_line(entry: Learned) -> bool:
 
 
 def rows_content(tables: Mapping[str, Runs], made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the shipped file of fingerprints holds."""
+    """Return what the shipped file of fingerprints holds: of the runs that taught, and no others."""
+    taught = _taught(tables)
     return {
         "format": FORMAT,
         "made": {name: made[name] for name in ("date", "commit")},
-        "rows": {name: packed(fingerprints(runs)) for name, runs in tables.items()},
+        "rows": {name: packed(fingerprints(runs)[taught[name]]) for name, runs in tables.items()},
     }
 
 
