@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,8 @@ def beaten_by_first(scored: Scored, front: IntArray) -> list[dict[str, float]]:
             ("energy", estimates.kilowatt_hours),
         )
     }  # fmt: skip
-    table["knee"] = knee_beaten(estimates.run_seconds, estimates.dollars, front, rho)
+    kinds = Kinds.of(stalls, step, estimates.run_seconds)
+    table["knee"] = knee_beaten(estimates.run_seconds, estimates.dollars, front, rho, kinds)
     return [
         {name: float(column[i]) for name, column in table.items() if np.isfinite(column[i])}
         for i in range(len(scored))
@@ -71,7 +73,11 @@ def run_correlation(scored: Scored) -> FloatArray:
 
 
 def knee_beaten(
-    run_seconds: FloatArray, dollars: FloatArray, front: IntArray, rho: FloatArray
+    run_seconds: FloatArray,
+    dollars: FloatArray,
+    front: IntArray,
+    rho: FloatArray,
+    kinds: Kinds | None = None,
 ) -> FloatArray:
     """Return P(row 0 lies nearer the knee than row j), (n,); NaN where the front has no knee.
 
@@ -79,28 +85,61 @@ def knee_beaten(
         run_seconds, dollars: rows of quantiles (n, 3).
         front: positions of the Pareto front's rows.
         rho: correlations of the log errors, (n, n).
+        kinds: of the n runs, where some may stall.
 
     The knee is the least of h = t/T + c/C, T and C being the ranges of time and cost over the front
     (`pareto.knee`). Time and cost of a row have one log error e, so that to first order
     dh_0 - dh_j = sum_k g_k e_k, where k runs over row 0, row j and both ends of the front: an error
-    that all rows share moves the ranges too, and nothing else.
+    that all rows share moves the ranges too, and nothing else. A stall moves row 0 or row j as far as
+    it takes; the ranges stay those of usual runs.
     """
-    time, cost, sigma = run_seconds[:, 1], dollars[:, 1], log_sigma(run_seconds)
+    time, cost = run_seconds[:, 1], dollars[:, 1]
+    sigma = log_sigma(run_seconds) if kinds is None else kinds.sigma
     unknown = np.full(len(time), np.nan)
     if len(front) < 3 or not np.isfinite([time[front], cost[front], sigma[front]]).all():
         return unknown
-    fast, cheap = front[np.argmin(time[front])], front[np.argmin(cost[front])]
-    time_range, cost_range = time[cheap] - time[fast], cost[fast] - cost[cheap]
+    ends = front[np.argmin(time[front])], front[np.argmin(cost[front])]
+    time_range, cost_range = time[ends[1]] - time[ends[0]], cost[ends[0]] - cost[ends[1]]
     if time_range <= 0 or cost_range <= 0:
         return unknown
-    height = time / time_range + cost / cost_range
-    slope = -np.diag(height)  # of h_0 - h_j (rows) by each log error (columns)
-    slope[:, 0] += height[0]
-    longer = (time[0] - time) / time_range
-    dearer = (cost[0] - cost) / cost_range
-    slope[:, cheap] += dearer * cost[cheap] / cost_range - longer * time[cheap] / time_range
-    slope[:, fast] += longer * time[fast] / time_range - dearer * cost[fast] / cost_range
+    points = np.stack([time / time_range, cost / cost_range])
     covariance = rho * sigma[:, None] * sigma[None, :]
     np.fill_diagonal(covariance, sigma**2)
+    if kinds is None:
+        return _nearer(points[:, 0], points, points[:, ends], ends, covariance)
+    total = np.zeros(len(time))
+    for late, later in product((0, 1), repeat=2):
+        chance = np.abs(1 - late - kinds.chance[0]) * np.abs(1 - later - kinds.chance)
+        # What never stalls has no shift that counts, known or not.
+        first, rows = (
+            np.exp(np.where(kinds.chance > 0, k * kinds.shift, 0.0)) for k in (late, later)
+        )
+        nearer = _nearer(points[:, 0] * first[0], points * rows, points[:, ends], ends, covariance)
+        total = total + np.where(chance > 0, chance * nearer, 0.0)
+    return total
+
+
+def _nearer(
+    first: FloatArray,
+    rows: FloatArray,
+    ends: FloatArray,
+    where: tuple[np.int64, np.int64],
+    covariance: FloatArray,
+) -> FloatArray:
+    """Return P(a point's time and cost together are less than those of each row), (n,).
+
+    Args:
+        first, rows, ends: time and cost as shares of the front's ranges: (2,) of row 0, (2, n), and
+            (2, 2) of the fastest and the cheapest row of the front.
+        where: positions of these two.
+        covariance: of the log errors of the rows, (n, n).
+    """
+    fast, cheap = where
+    slope = -np.diag(rows.sum(axis=0))  # of h_0 - h_j (rows) by each log error (columns)
+    slope[:, 0] += first.sum()
+    longer, dearer = first[:, None] - rows
+    slope[:, cheap] += dearer * ends[1, 1] - longer * ends[0, 1]
+    slope[:, fast] += longer * ends[0, 0] - dearer * ends[1, 0]
     variance = np.einsum("jk,kl,jl->j", slope, covariance, slope)
-    return probability_above_zero(height - height[0], np.sqrt(np.maximum(variance, 0.0)))
+    middle = rows.sum(axis=0) - first.sum()
+    return probability_above_zero(middle, np.sqrt(np.maximum(variance, 0.0)))
