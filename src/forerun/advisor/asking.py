@@ -178,11 +178,13 @@ def limits_of(deadline: str | float | None, budget: str | float | None) -> Limit
 
 
 def known_frameworks() -> tuple[str, ...]:
-    """Return the frameworks whose habits the predictors know, as `--framework` takes them."""
-    from forerun.predictors.analytic.constants import FRAMEWORKS, framework_key
+    """Return the frameworks whose habits the predictors know, as `--framework` takes them.
 
-    # A profile that answers to another name is of a suite of runs, not of software to ask for.
-    return tuple(sorted(name for name in FRAMEWORKS if name and framework_key(name) == name))
+    One of them is no software but a way to run it: `mlperf`, as vendors enter it in MLPerf.
+    """
+    from forerun.predictors.analytic.constants import FRAMEWORKS
+
+    return tuple(sorted(name for name in FRAMEWORKS if name))
 
 
 def checked_framework(label: str | None) -> None:
@@ -195,5 +197,6 @@ def checked_framework(label: str | None) -> None:
     if label and not framework_key(label):
         known = known_frameworks()
         raise UnknownNameError(
-            "framework", label, known, f"({', '.join(known)}; leave it out for any other)"
-        )
+            "framework", label, known,
+            f"({', '.join(known)}; mlperf is as vendors enter it in MLPerf; leave it out for any other)",
+        )  # fmt: skip
