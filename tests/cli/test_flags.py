@@ -198,3 +198,18 @@ def test_answers_and_flags_are_not_written_to_one_file(
     done = forerun("predict", "--table", str(jobs), "--out", to, "--fit", runs, "--flags", to)
     assert done.code == 2
     assert "name two files" in done.err
+
+
+def test_the_text_says_which_of_several_unit_rows_is_left_out(forerun: Run, tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    rows = [f"llama3-8b,4x8xh100-sxm-80gb,128,torchtitan,{v}" for v in (23.8, 0.74, 195_000, 6.1)]
+    head = "workload,cluster,global_batch,framework,samples_per_s"
+    path.write_text("\n".join((head, *rows)) + "\n")
+    done = forerun("fit", "--runs", str(path), "--out", str(tmp_path / "m.json"))
+    said = {int(line.split(" line ")[1].split(":")[0]): line for line in done.out.splitlines()
+            if line.startswith("  unit: ")}  # fmt: skip
+    assert "left out where beyond doubt (2 of " in done.out
+    for line in (3, 4):
+        assert said[line].endswith("; left out")
+    assert all(text.endswith("kept") for line, text in said.items() if line not in (3, 4))
+    assert "line 2:" not in done.out.partition("contradictory-repeats:")[0]

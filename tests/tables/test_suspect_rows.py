@@ -139,6 +139,24 @@ def test_of_many_repeats_only_the_odd_one_is_named() -> None:
     assert flags.row.tolist() == [3]
 
 
+def test_of_repeats_without_order_those_are_named_that_most_contradict() -> None:
+    _, _, flags = flags_of(*({"step_time_s": s} for s in (0.1, 0.2, 0.101, 0.28)))
+    assert kinds(flags) == [Kind.REPEATS] * 2
+    assert flags.row.tolist() == [1, 3]
+    assert "expected near 0.1005 s, as 2 of the 4 runs of the job say" in flags.text(0)
+
+
+@pytest.mark.parametrize("steps", [(0.1, 0.2, 0.3), (0.1, 0.101, 0.2, 0.201)])
+def test_repeats_of_which_no_most_agrees_are_all_named_and_it_is_said(
+    steps: tuple[float, ...],
+) -> None:
+    _, _, flags = flags_of(*({"step_time_s": s} for s in steps))
+    assert flags.row.tolist() == list(range(len(steps)))
+    assert f"its {len(steps)} runs say 0.1 to {steps[-1]} s and no most of them agree" in (
+        flags.text(0)
+    )
+
+
 def test_a_note_tells_jobs_apart() -> None:
     _, _, flags = flags_of({"step_time_s": 0.09}, {"step_time_s": 0.2, "note": "old driver"})
     assert len(flags) == 0

@@ -201,6 +201,29 @@ def test_three_runs_are_enough_for_a_step_of_300_s_where_physics_says_a_third(co
     assert flags.teaches_step[:-1].all()
 
 
+LLAMA = {
+    "workload": "llama3-8b", "cluster": "4x8xh100-sxm-80gb", "global_batch": 128,
+    "framework": "torchtitan",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [(23.8, 0.74, 195_000), (195_000, 0.74, 23.8)])
+def test_a_repeat_shows_beyond_doubt_which_unit_another_is_in(order: tuple[float, ...]) -> None:
+    runs, forecasts = runs_of(*({**LLAMA, "samples_per_s": value} for value in order))
+    flags = suspects(runs, forecasts)
+    wrong = [row for row, value in enumerate(order) if value != 23.8]
+    assert flags.row.tolist() == wrong
+    assert [order[row] for row in np.flatnonzero(flags.teaches_step)] == [23.8]
+    named = dict(zip([order[row] for row in wrong], units_of(flags), strict=True))
+    assert named == {0.74: "samples/s of one device", 195_000: "tokens/s"}
+
+
+def test_a_repeat_that_is_off_by_no_unit_proves_none() -> None:
+    runs, forecasts = runs_of(*({**LLAMA, "samples_per_s": value} for value in (23.8, 1.1)))
+    flags = suspects(runs, forecasts)
+    assert not (flags.of(Kind.UNIT) & flags.void).any()
+
+
 @pytest.mark.parametrize(("factor", "unit"), [(953.67, "MiB or MB"), (1e6, "kB"), (1e9, "bytes")])
 def test_memory_in_another_unit_leaves_the_time_in(factor: float, unit: str) -> None:
     runs, forecasts, _ = measured("step_time_s", 7)

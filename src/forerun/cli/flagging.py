@@ -16,7 +16,7 @@ from forerun.units import counted
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.tables import Runs
-    from forerun.tables.suspects import Flags
+    from forerun.tables.suspects import Flags, Kind
 
 _FIRST = 3
 flags_option = click.option(
@@ -105,7 +105,11 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
     )
     yield from flags.wholes
     counts = flags.counts()
-    rows = [(k, f"{counts[k]:,}", POLICY[k][1], POLICY[k][0]) for k in shown if k in counts]
+    rows = [
+        (k, f"{counts[k]:,}", POLICY[k][1] + _how_many(flags, k), POLICY[k][0])
+        for k in shown
+        if k in counts
+    ]
     yield from plain_lines(
         ("kind", "runs", "in a fit", "meaning"),
         [[str(cell) for cell in row] for row in rows],
@@ -114,6 +118,29 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
     for kind in shown:
         where = np.flatnonzero(flags.of(kind))
         for i in where[:_FIRST]:
-            yield f"  {kind}: {flags.text(int(i))}"
+            yield f"  {kind}: {flags.text(int(i))}{_fate(flags, int(i))}"
         if len(where) > _FIRST:
             yield f"  {kind}: and {len(where) - _FIRST:,} more (all: --flags FILE.csv)"
+
+
+def _how_many(flags: Flags, kind: Kind) -> str:
+    """Return how many rows of a kind are left out, where some may be kept."""
+    from forerun.tables.suspects import Kind
+
+    if kind is not Kind.UNIT:
+        return ""
+    mine = flags.of(kind)
+    every, out = (int(flags.rows_with(m).sum()) for m in (mine, mine & flags.void))
+    return f" ({out:,} of {every:,})"
+
+
+def _fate(flags: Flags, i: int) -> str:
+    """Return what becomes of a flagged figure, where its kind does not say it already."""
+    from forerun.tables.suspects import Kind
+
+    if not flags.of(Kind.UNIT)[i]:
+        return ""
+    if not flags.void[i]:
+        return "; in doubt, so kept"
+    rest = "" if flags.out_step[i] or flags.out_memory[i] else ", what else the row says is used"
+    return f"; left out{rest}"

@@ -17,8 +17,9 @@ from forerun.tables.jobs import Runs
 from forerun.tables.schema import unknown_columns
 from forerun.tables.suspects.batches import batch_flags
 from forerun.tables.suspects.flags import Flags, Kind, Raised, Texts, joined, numbers_text
-from forerun.tables.suspects.physics import capacity_flags, floor_flags
+from forerun.tables.suspects.physics import capacity_flags, floor_flags, floor_words
 from forerun.tables.suspects.readings import Reading, memory_reading, sizes_of, step_readings
+from forerun.tables.suspects.repeated_units import repeated_unit_flags
 from forerun.tables.suspects.repeats import AGREE, disagreement_flags, repeat_flags
 from forerun.tables.suspects.row_problems import problem_flags
 from forerun.tables.suspects.siblings import Kin, kin_of, own_doubt
@@ -48,6 +49,10 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     bands, no_band = _bands(forecasts), np.zeros((2, len(runs)))
     raised = list(problem_flags(runs, forecasts))
     found = _by_pairs(times, expected)
+    ties = np.max([_ties(times, r, len(runs)) for r in times], axis=0) if times else no_band[0]
+    found += repeated_unit_flags(
+        runs, readings, (expected, floor), _rows(found, len(runs)) | (ties > 0)
+    )
     wrong = _rows(found, len(runs))
     for reading in readings:
         ask = _Ask(reading, times, expected, bands, floor, kin, wrong)
@@ -63,7 +68,7 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     places = runs.table.places()
     clean = cleaned(runs, joined(raised, places))
     raised += [*floor_flags(clean, forecasts, _column_used(clean)), *capacity_flags(clean)]
-    raised += repeat_flags(cleaned(runs, joined(raised, places)))
+    raised += repeat_flags(cleaned(runs, joined(raised, places)), _rows(found, len(runs)))
     raised += batch_flags(runs)
     return replace(joined(raised, places, wholes), unread=unknown_columns(runs.table.columns))
 
@@ -158,7 +163,9 @@ def _by_units(runs: Runs, ask: _Ask, wholes: list[str]) -> list[Raised]:
         factors[reading.log_implied[rows] - factors < ask.floor[rows] - np.log(1.25)] = np.nan
     kin = ask.kin.take(rows)
     doubt = own_doubt(ratio[rows], ask.bands[:, rows], kin)
-    verdicts = judged(ratio[rows], factors, reading, kin, _ties(ask)[rows], doubt)
+    verdicts = judged(
+        ratio[rows], factors, reading, kin, _ties(ask.times, reading, len(runs))[rows], doubt
+    )
     found: list[Raised] = []
     memory = reading.column == "memory_gb"
     for g, (unit, advice) in enumerate(_units(reading)):
@@ -191,22 +198,18 @@ def _near(ask: _Ask, row: NDArray[np.int64], centre: FloatArray) -> Texts:
     off = reading.log_implied[row] - likely
     sign = -1.0 if reading.column.endswith("per_s") else 1.0
     value = reading.values[row] * np.exp(-sign * off)
-    floor = np.where(reading.log_implied[row] < ask.floor[row], np.exp(ask.floor[row]), 0.0)
-    texts = [
-        f"about {v:.3g} {reading.unit}"
-        + (f" (no step under {least:.3g} s is possible at the device's peak)" if least else "")
-        for v, least in zip(value.tolist(), floor.tolist(), strict=True)
-    ]
-    return np.array(texts, dtype=object)
+    known = [f"about {v:.3g} {reading.unit}" for v in value.tolist()]
+    more = floor_words(reading.log_implied[row], ask.floor[row])
+    return np.asarray(np.array(known, dtype=object) + more)
 
 
-def _ties(ask: _Ask) -> NDArray[np.int64]:
+def _ties(times: Sequence[Reading], reading: Reading, n: int) -> NDArray[np.int64]:
     """Return how many other time columns of each row agree with this one, (n,)."""
-    ties = np.zeros(len(ask.expected), dtype=np.int64)
-    for other in ask.times:
-        if other is not ask.reading:
+    ties = np.zeros(n, dtype=np.int64)
+    for other in times:
+        if other is not reading:
             with np.errstate(invalid="ignore"):
-                ties += np.abs(other.log_implied - ask.reading.log_implied) < AGREE
+                ties += np.abs(other.log_implied - reading.log_implied) < AGREE
     return ties
 
 

@@ -89,3 +89,12 @@ def capacity_flags(runs: Runs) -> Iterator[Raised]:
             numbers_text(limit[row], "GB at most: the device has no more"),
             "give the peak of one device, in 1e9 bytes", void=True, out_memory=True,
         )  # fmt: skip
+
+
+def floor_words(log_implied: FloatArray, log_floor: FloatArray) -> Texts:
+    """Return what adds to an expected value that a step below its floor cannot be, (m,); else ""."""
+    least = np.where(log_implied < log_floor, np.exp(log_floor), 0.0)
+    texts = [
+        f" (no step under {s:.3g} s is possible at the device's peak)" if s else "" for s in least
+    ]
+    return np.array(texts, dtype=object)

@@ -70,11 +70,12 @@ def sizes_of(runs: Runs, log_predicted: FloatArray) -> Sizes:
     known = np.array([w.dataset_size for w in jobs.workloads] + [0.0])[jobs.workload_index]
     dataset = np.where(np.isnan(dataset), _log(known), dataset)
     devices = np.array([float(c.devices) for c in jobs.clusters] + [np.nan])[jobs.cluster_index]
+    length = np.array([float(w.seq_len) for w in jobs.workloads] + [np.nan])[jobs.workload_index]
+    seq_len = _log(table.numbers("seq_len"))
+    seq_len = np.where(np.isnan(seq_len), _log(length), seq_len)
     plans = jobs.plans
     passes = _log(plans.global_batch / (plans.micro_batch.astype(np.float64) * plans.dp))
-    return Sizes(
-        batch, _log(devices), _log(table.numbers("seq_len")), dataset - batch, passes, log_predicted
-    )
+    return Sizes(batch, _log(devices), seq_len, dataset - batch, passes, log_predicted)
 
 
 def _log(values: FloatArray) -> FloatArray:
@@ -90,7 +91,7 @@ def step_readings(runs: Runs, sizes: Sizes) -> tuple[Reading, ...]:
     made: tuple[tuple[str, str, FloatArray, Mapping[str, Guess]], ...] = (
         ("step_time_s", "s", np.zeros(len(runs)), _time_guesses(sizes)),
         ("samples_per_s", "samples/s", sizes.batch, _rate_guesses(sizes, "samples")),
-        ("tokens_per_s", "tokens/s", sizes.batch + sizes.seq_len, _rate_guesses(sizes, "tokens")),
+        ("tokens_per_s", "tokens/s", sizes.batch + _log(table.numbers("seq_len")), _rate_guesses(sizes, "tokens")),
         ("epoch_time_s", "s", -sizes.epoch_steps, _epoch_guesses(sizes)),
     )  # fmt: skip
     found = []
