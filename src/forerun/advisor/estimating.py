@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from forerun.advisor.answer import Answer, Triple
+from forerun.advisor.measured_under import measured_under
 from forerun.contracts import Predictor
 from forerun.domain.estimate import (
     Estimate,
@@ -158,6 +159,9 @@ def answer_of(
     if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:
         cores = job.cluster.vcpus_per_device
         said.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")
+    under = measured_under(predictor, job, forecast)
+    if under:
+        said.append(under)
     warnings = list(dict.fromkeys((*job.warnings, *forecast.warnings)))
     if estimate.fit_probability < 0.5:
         surely = "" if estimate.fit_probability < _HOPELESS else "probably "

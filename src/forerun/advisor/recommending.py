@@ -9,6 +9,7 @@ from typing import Any
 
 from forerun.advisor.asking import LARGEST_COUNT, limits_of
 from forerun.advisor.candidates import Larger
+from forerun.advisor.measured_under import measured_under
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
@@ -80,7 +81,13 @@ def recommend(
     found = ask(clusters)
     if found.best is None and larger is not None:
         found = _with_larger(found, larger, ask)
-    said = (*length[1], note)
+    best = found.best
+    under = (
+        measured_under(predictor, best.job, best.estimate.forecast)
+        if best is not None and best.estimate.forecast is not None
+        else ""
+    )
+    said = (*length[1], note, *filter(None, [under]))
     return replace(found, assumptions=tuple(dict.fromkeys((*said, *found.assumptions))))
 
 
