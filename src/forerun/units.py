@@ -139,6 +139,13 @@ def format_probability(probability: float) -> str:
     return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
 
 
+def chance_text(what: str, probability: float) -> str:
+    """Return `P(what) = 0.87`, or `P(what) > 0.99` near the ends."""
+    text = format_probability(probability)
+    sign = text[0] if text[0] in "<>" else "="
+    return f"P({what}) {sign} {text.lstrip('<>')}"
+
+
 def format_percent(share: float, decimals: int = 0) -> str:
     """Return a share as `61.5 %`."""
     return f"{100 * share:.{decimals}f} %"

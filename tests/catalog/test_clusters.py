@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
 from forerun.domain.hardware import Cluster
-from forerun.errors import RequestError
+from forerun.errors import RequestError, UnknownNameError
 
 CATALOG = load_catalog()
 
@@ -118,9 +118,16 @@ def test_a_region_restricts_the_price_and_an_unpriced_one_is_said() -> None:
     there = CATALOG.cluster("8xh100-sxm-80gb", region="eu-north-1")
     assert "eu-north-1" in there.price_source
     assert there.carbon_kg_per_kwh is not None
-    nowhere = CATALOG.cluster("8xh100-sxm-80gb", region="mars")
+    nowhere = CATALOG.cluster("8xb200-sxm-180gb", region="CANADA-1")
     assert nowhere.dollars_per_hour is None
-    assert "mars" in nowhere.warnings[-1]
+    assert "CANADA-1" in nowhere.warnings[-1]
+
+
+def test_a_region_that_nobody_has_is_refused_as_it_is_of_a_machine() -> None:
+    """A slip in a region's name is an error, whether the cluster is of machines or of devices."""
+    for text in ("8xh100-sxm-80gb", "4xaws:p5.48xlarge"):
+        with pytest.raises(UnknownNameError, match="mars"):
+            CATALOG.cluster(text, region="mars")
 
 
 @pytest.mark.parametrize("price", [-1.0, math.nan, math.inf, 1e12])

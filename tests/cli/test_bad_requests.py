@@ -88,6 +88,8 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("recommend", "resnet50", "--clusters", "aws:no-such"), 2, "instance"),
     (("recommend", "resnet50", "--clusters", ","), 2, "empty"),
     (("recommend", "resnet50", "--region", "mars"), 2, "mars"),
+    ((*RECOMMEND, "--region", "mars"), 2, "mars"),
+    ((*RESNET, "--region", "mars"), 2, "mars"),
     (("recommend", "resnet50", "--providers", "nobody"), 2, "aws"),
     (("recommend", "resnet50", "--max-devices", "0"), 2, "--max-devices"),
     (("explain", "resnet50"), 2, "--cluster"),

@@ -168,3 +168,26 @@ def test_a_table_with_no_answer_is_written_and_exits_3(forerun: Run, tmp_path: P
     assert done.code == 3
     assert out.exists()
     assert "no row was answered" in done.err
+
+
+def test_a_table_says_which_rows_do_not_fit_and_how_many(forerun: Run, tmp_path: Path) -> None:
+    table, out = tmp_path / "t.csv", tmp_path / "o.csv"
+    head = "workload,device,nodes,devices,global_batch,dp,micro_batch,zero_stage"
+    rows = ("llama3-70b,h100-sxm-80gb,1,8,64,8,1,0", "resnet50,a100-sxm-80gb,1,8,256,8,32,0")
+    table.write_text("\n".join((head, *rows)) + "\n")
+    done = forerun("predict", "--table", str(table), "--out", str(out))
+    assert "  1 row of them does not fit in memory" in done.out
+    assert [row["predicted_note"] for row in cells(out)] == [
+        "it does not fit in a device's memory", ""
+    ]  # fmt: skip
+    plain = forerun("predict", "--table", str(table))
+    assert len(plain.out.splitlines()) == 3
+    assert "1 row of them does not fit in memory" in plain.err
+    assert forerun("predict", "--table", str(table), "--json").json()["not_fitting"] == 1
+
+
+def test_a_chance_near_zero_is_not_said_to_equal_a_bound(forerun: Run) -> None:
+    plan = "dp=8,tp=1,pp=1,micro_batch=1,zero_stage=0,recompute=none"
+    done = forerun("predict", "llama3-70b", "--cluster", "1x8xh100-sxm-80gb", "--plan", plan)
+    assert "P(fits) < 0.01" in done.out
+    assert "= <" not in done.out

@@ -194,6 +194,15 @@ def test_an_accumulation_that_does_not_multiply_out_is_said(
     assert flags.teaches_step.all()
 
 
+def test_devices_that_do_not_divide_among_their_nodes_are_said_and_kept() -> None:
+    uneven = {"devices": 30, "nodes": 4, "global_batch": 240, "step_time_s": 0.1}
+    _, _, flags = flags_of(uneven, {**uneven, "placement": "8-8-7-7"})
+    of = flags.of(Kind.PLACEMENT)
+    assert flags.row[of].tolist() == [0]
+    assert "devices is 30; expected 4 nodes to divide it" in flags.text(int(np.flatnonzero(of)[0]))
+    assert flags.teaches_step.all()
+
+
 def test_all_out_of_memory_teaches_no_time_and_every_row_says_so() -> None:
     _, _, flags = flags_of(*({"status": "oom", "step_time_s": ""} for _ in range(3)))
     assert flags.counts() == {"ended": 3}

@@ -23,11 +23,12 @@ from forerun.domain.objective import MARKETS, Limits, Preemption
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError, one_of
 from forerun.tables import Jobs
-from forerun.units import format_probability, format_seconds
+from forerun.units import chance_text, format_probability, format_seconds
 
 _NAN3 = (float("nan"),) * 3
 _OFTEN_LATE = 0.1  # chance of a second kind of run that is worth a word
-_HOPELESS = 0.05
+# Probabilities of fitting, below which a job is said not to fit, and probably not to.
+HOPELESS, MAY_FIT = 0.05, 0.5
 # An exposed part with less than this share of the step limits nothing.
 _SMALL_SHARE = 0.01
 
@@ -163,11 +164,11 @@ def answer_of(
     if under:
         said.append(under)
     warnings = list(dict.fromkeys((*job.warnings, *forecast.warnings)))
-    if estimate.fit_probability < 0.5:
-        surely = "" if estimate.fit_probability < _HOPELESS else "probably "
+    if estimate.fit_probability < MAY_FIT:
+        surely = "" if estimate.fit_probability < HOPELESS else "probably "
         warnings.append(
             f"it {surely}does not fit in the {job.cluster.device.memory_bytes / 1e9:.0f} GB of each"
-            f" {job.cluster.device.id} (P(fits) = {format_probability(estimate.fit_probability)})"
+            f" {job.cluster.device.id} ({chance_text('fits', estimate.fit_probability)})"
         )
     late = forecast.late()
     if late is not None and late[0] > _OFTEN_LATE:

@@ -13,7 +13,7 @@ from forerun.domain.objective import Objective
 from forerun.domain.plan import Plan
 from forerun.domain.workload import Length, Workload
 from forerun.errors import UnsatisfiedError
-from forerun.units import format_bytes, format_probability
+from forerun.units import chance_text, format_bytes
 
 # Whoever states all of these has decided how much memory a device needs.
 _DECISIVE = frozenset(("dp", "tp", "pp", "micro_batch", "zero_stage", "recompute"))
@@ -77,7 +77,7 @@ def _nearest(
     raise UnsatisfiedError(
         f"a plan for {workload.name} on {cluster.name}{held}",
         f"none of {found.legal:,} legal plans fits; the nearest ({plan}) needs {format_bytes(peak)}"
-        f" of {format_bytes(cluster.device.memory_bytes)} a device, P(fits) = {format_probability(fits)}",
+        f" of {format_bytes(cluster.device.memory_bytes)} a device, {chance_text('fits', fits)}",
         "use more devices, devices with more memory, or another batch or sequence length; for its"
         f" figures all the same: --plan {_text({n: getattr(plan, n) for n in _SHOWN})}",
     )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.advisor.asking import checked_length
+from forerun.advisor.estimating import HOPELESS, MAY_FIT
 from forerun.advisor.table_lengths import RowLengths, row_lengths, without
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
@@ -37,7 +38,7 @@ ADDED: Mapping[str, str] = {
     "predicted_time_to_train_p95_s": "the same, 95 % quantile",
     "predicted_cost_usd": "dollars of the whole run, median",
     "predicted_plan": "the plan that the search chose; blank where the row states its own",
-    "predicted_note": "how plan and batch were chosen",
+    "predicted_note": "how plan and batch were chosen, and whether it does not fit",
     "predictor": "who answered; blank where nobody did",
     "declined": "why there is no answer",
 }
@@ -92,9 +93,27 @@ def _answered(
     else:
         forecasts = Forecasts.blank(0, predictor.name)
     answers = answer_columns(jobs, forecasts, lengths, market)
-    said = {"predicted_plan": plans.chosen, "predicted_note": plans.notes}
+    doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
+    notes = np.where((plans.notes != "") & (doomed != ""), plans.notes + "; ", plans.notes)
+    said = {"predicted_plan": plans.chosen, "predicted_note": notes + doomed}
     added = {**answers, **said}
     return table.with_columns(**{name: added[name] for name in OUTPUT_COLUMNS})
+
+
+def not_fitting(table: Any) -> int:
+    """Return how many answered rows of a table with answers do not fit, or probably not."""
+    fits, declined = (table.columns[name] for name in ("predicted_fit_probability", "declined"))
+    return int((_doomed(fits, declined) != "").sum())
+
+
+def _doomed(fits: FloatArray, declined: NDArray[Any]) -> NDArray[np.object_]:
+    """Return what is said of answered rows that do not fit, (n,); "" of others."""
+    said = np.full(len(fits), "", dtype=object)
+    with np.errstate(invalid="ignore"):
+        said[fits < MAY_FIT] = "it probably does not fit in a device's memory"
+        said[fits < HOPELESS] = "it does not fit in a device's memory"
+    said[declined != ""] = ""
+    return said
 
 
 def answer_columns(

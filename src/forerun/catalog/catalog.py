@@ -161,6 +161,10 @@ class Catalog:
         warning = f"{best.name}: no region given; the cheapest one known, {best.region}, is taken"
         return best, (warning,) if len(found) > 1 else ()
 
+    @cached_property
+    def _regions(self) -> frozenset[str]:
+        return frozenset(instance.region for instance in self.instances)
+
     def is_instance(self, name: str) -> bool:
         """Whether this is a machine's name, `TYPE` or `PROVIDER:TYPE`, without a region."""
         return name.strip().lower() in self._instances_by_name
@@ -185,6 +189,8 @@ class Catalog:
         if asked.devices_per_node is None:
             return self._of_instances(asked.nodes, asked.name, where, price)
         entry, warnings = self._find(asked.name)
+        if where and where not in self._regions:
+            raise UnknownNameError("region", where[:80], sorted(self._regions))
         return self._of_devices(
             entry, asked.nodes, asked.devices_per_node, None, warnings, where, price
         )

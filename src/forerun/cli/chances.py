@@ -11,7 +11,7 @@ from forerun.domain.distance import meaning, nearer
 from forerun.domain.forecast import Forecast
 from forerun.domain.objective import Limits
 from forerun.domain.recommendation import Option, Recommendation
-from forerun.units import format_dollars, format_probability, format_seconds
+from forerun.units import chance_text, format_dollars, format_probability, format_seconds
 
 BETTER = {"time": "faster", "cost": "cheaper", "energy": "thriftier", "knee": "nearer the knee"}
 
@@ -35,13 +35,6 @@ def limits_text(chance: Mapping[str, float], limits: Limits) -> str:
     if said:
         said.append(chance_text("all, and it fits", chance[ALL]))
     return "; ".join(said)
-
-
-def chance_text(what: str, probability: float) -> str:
-    """Return `P(what) = 0.87`, or `P(what) > 0.99` near the ends."""
-    text = format_probability(probability)
-    sign = text[0] if text[0] in "<>" else "="
-    return f"P({what}) {sign} {text.lstrip('<>')}"
 
 
 def show_source(screen: Screen, forecast: Forecast, constants: str = "") -> None:

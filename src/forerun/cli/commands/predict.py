@@ -129,6 +129,7 @@ def _predict_table(
     Raises:
         UnsatisfiedError: no row was answered; the file is written all the same.
     """
+    from forerun.advisor.tabulate import not_fitting
     from forerun.tables import read_table, write_table
     from forerun.tables.schema import misspelt_columns
 
@@ -143,11 +144,13 @@ def _predict_table(
         write_table(answered, out)
     reasons = Counter(reason for reason in answered.texts("declined") if reason)
     count = len(answered) - sum(reasons.values())
+    unfit = not_fitting(answered)
     if as_json:
         found = _table_json(answered, count, reasons, out)
         from forerun.predictors.starts import known_by
 
         runs = {} if advisor.flags is None else {"runs": advisor.flags.as_dict()}
+        found["not_fitting"] = unfit
         click.echo(wire.dumps({**found, **known_by(advisor.predictor), **runs}))
     elif out is None:
         _echo_csv(answered)
@@ -155,6 +158,13 @@ def _predict_table(
         click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
         for reason, rows in reasons.most_common(5):
             click.echo(f"  declined {rows}: {reason}")
+    if unfit and not as_json:
+        word = "does" if unfit == 1 else "do"
+        click.echo(
+            f"  {counted(unfit, 'row')} of them {word} not fit in memory, or probably not"
+            " (predicted_fit_probability below 0.5; predicted_note says it)",
+            err=out is None,
+        )
     if not count:
         raise UnsatisfiedError(
             f"answers for {path}", f"no row was answered; {_why(reasons, out)}",

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     REPEATS = "contradictory-repeats"
     ACCUMULATION = "accumulation"
     BATCH = "batch"
+    PLACEMENT = "placement"
     CELL = "cell"
     WORKLOAD = "workload"
     CLUSTER = "cluster"
@@ -48,6 +49,7 @@ POLICY: Mapping[Kind, tuple[str, str]] = {
     Kind.REPEATS: ("the same job with another time, beyond noise", "kept"),
     Kind.ACCUMULATION: ("global_batch is not micro_batch x dp x grad_accum", "kept"),
     Kind.BATCH: ("global_batch is blank, and taken as micro_batch x dp", "kept"),
+    Kind.PLACEMENT: ("devices that do not divide among the nodes, and no placement", "kept"),
     Kind.CELL: ("a cell that cannot be read, or a figure that is not above zero", "left out"),
     Kind.WORKLOAD: ("a workload that is not known nor described", "left out"),
     Kind.CLUSTER: ("a device that is not known, or counts that contradict", "left out"),
@@ -59,9 +61,9 @@ POLICY: Mapping[Kind, tuple[str, str]] = {
 }
 KINDS: tuple[Kind, ...] = tuple(Kind)
 _AT = {kind: i for i, kind in enumerate(KINDS)}
-# Not faults of a measurement: they explain why a row teaches no time. A label (a workload or device
-# unknown to physics) may still be learned by predictors that need none.
-EXPLAINED = (Kind.WORKLOAD, Kind.CLUSTER, Kind.PLAN, Kind.ENDED, Kind.UNMEASURED)
+# Not faults of a measurement: they explain why a row teaches no time, or what was assumed of it. A
+# label (a workload or device unknown to physics) may still be learned by predictors that need none.
+EXPLAINED = (Kind.PLACEMENT, Kind.WORKLOAD, Kind.CLUSTER, Kind.PLAN, Kind.ENDED, Kind.UNMEASURED)
 
 
 @dataclass(frozen=True)

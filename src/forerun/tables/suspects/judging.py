@@ -21,7 +21,7 @@ from forerun.tables.suspects.physics import capacity_flags, floor_flags, floor_w
 from forerun.tables.suspects.readings import Reading, memory_reading, sizes_of, step_readings
 from forerun.tables.suspects.repeated_units import repeated_unit_flags
 from forerun.tables.suspects.repeats import AGREE, disagreement_flags, repeat_flags
-from forerun.tables.suspects.row_problems import problem_flags
+from forerun.tables.suspects.row_problems import placement_flags, problem_flags
 from forerun.tables.suspects.siblings import Kin, kin_of, own_doubt
 from forerun.tables.suspects.units import judged
 from forerun.tables.suspects.wholes import WHOLE_SHARE
@@ -69,7 +69,7 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     clean = cleaned(runs, joined(raised, places))
     raised += [*floor_flags(clean, forecasts, _column_used(clean)), *capacity_flags(clean)]
     raised += repeat_flags(cleaned(runs, joined(raised, places)), _rows(found, len(runs)))
-    raised += batch_flags(runs)
+    raised += [*batch_flags(runs), *placement_flags(runs)]
     return replace(joined(raised, places, wholes), unread=unknown_columns(runs.table.columns))
 
 

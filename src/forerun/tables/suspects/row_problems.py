@@ -46,6 +46,20 @@ def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Raised]:
     yield from _figures(runs, unread)
 
 
+def placement_flags(runs: Runs) -> Iterator[Raised]:
+    """Yield the flags of rows whose devices lie unevenly on their nodes, nobody says how."""
+    table = runs.table
+    devices, nodes = table.numbers("devices"), table.numbers("nodes")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        left = np.mod(devices, nodes)
+    row = np.flatnonzero(runs.jobs.resolved & (left > 0) & (table.texts("placement") == ""))
+    yield Raised(
+        Kind.PLACEMENT, row, "devices", numbers_text(devices[row]),
+        numbers_text(nodes[row], "nodes to divide it, else where they lie"),
+        "correct one of the counts, or give a placement (as 8-8-7-7); it is kept",
+    )  # fmt: skip
+
+
 def _reasons(kind: Kind, reasons: Texts, rows: BoolArray, column: str) -> Raised:
     """Return the flags of rows by their reasons, each distinct reason read once."""
     row = np.flatnonzero(rows)
