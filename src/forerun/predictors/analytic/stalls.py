@@ -71,9 +71,9 @@ def mixed(seconds: FloatArray, stalls: Stalls) -> FloatArray:
     edge is the 95 % quantile of the mixture, which lies in the stalls. Between the two nothing holds
     exactly 90 % (there are no runs between usual and stalled ones): the edges go over from one to the
     other by the logarithm, and the band covers hardly less (worst found .893), so that a plan with a
-    slightly greater chance has a slightly longer band. The middle stays that of the usual runs: it is
-    what a plan can do, and a plan that stalls as a rule is one that hardly fits, which its probability
-    of fitting says.
+    slightly greater chance has a slightly longer band. The middle stays that of the usual runs:
+    it is what a plan can do. How likely a stall is stands beside it (`Forecasts.stalls`), caps the
+    probability of keeping a limit (`domain.chances`), and is warned of.
     """
     rows = np.flatnonzero(stalls.chance > 0)
     if not len(rows):
