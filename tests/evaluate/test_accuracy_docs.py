@@ -179,4 +179,41 @@ def test_the_section_on_new_sources_says_what_was_kept_and_is_left_out_without_i
     text = "\n".join(PAGE.new_source_blocks(kept))
     assert "| gavel | 3 | 12.3 | 23.4 | 12.3 | -5 | 90 | 2.50x |" in text
     assert "0.7: 8.0 % (all 7.0)" in text
+    assert "on these same tables, so that *others* is a little optimistic" in text
+    assert "peculiar to a source" not in text
     assert PAGE.new_source_blocks(None) == []
+
+
+def test_pairs_of_settings_and_widths_are_measured_kept_and_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = script("benchmarks/new_source.py")
+    sd, width = bench.refit.SETTING_SD, bench.refit.PRIOR_WIDTH
+
+    def measured(setting_sd: float, width: float, *_: object) -> dict[str, Any]:
+        one = {
+            "rows": 3,
+            "bias": 0.0,
+            "inside": 90.0,
+            "width": 2.0,
+            "median": 10 * width + setting_sd,
+        }
+        return {"gavel": {"priors": one, "others": one, "all": one}}
+
+    monkeypatch.setattr(bench, "measured_pair", measured)
+    monkeypatch.setattr(bench, "RESULTS", tmp_path / "new_source.json")
+    monkeypatch.setenv("FORERUN_DATA", str(tmp_path))
+    bench.main(["--widths", "5", str(width), "--settings", "7", str(sd)])
+    kept = json.loads((tmp_path / "new_source.json").read_text())
+    assert set(kept["widths"]) == {"5.0", str(width)}
+    assert kept["widths"]["5.0"]["means"]["others"] == pytest.approx(50 + sd)
+    assert {name: set(found) for name, found in kept["settings"].items()} == {
+        "7.0": {"5.0", str(width)}, str(sd): {"5.0", str(width)},
+    }  # fmt: skip
+    assert kept["settings"]["7.0"]["5.0"]["others"] == pytest.approx(57)
+    assert "--settings 7.0" in kept["made"]["command"]
+    text = "\n".join(PAGE.new_source_blocks(kept))
+    assert f"deviation of {sd:g}" in text
+    assert f"7: {10 * width + 7:.1f} %" in text
+    with pytest.raises(SystemExit):
+        bench.main(["--settings", "7"])

@@ -47,7 +47,7 @@ RUNS_EACH = 400
 # are free they take up what constants of devices and frameworks that only one source used should say.
 SETTING_SD = 0.01
 # Priors hold more than in a fit to one's own runs: what is shipped meets sources that did not teach
-# it. Leaving tables out whole chose both, see benchmarks/new_source.py.
+# it. Leaving tables out whole chose both: `benchmarks/new_source.py --settings ... --widths ...`.
 PRIOR_WIDTH = 0.6
 # Not deep learning, or without a step that physics could time.
 LEFT_OUT = ("c3o_spark", "lynceus", "trimtuner", "ray_docs")
@@ -87,10 +87,12 @@ def _tells(runs: Runs) -> NDArray[np.bool_]:
     return np.asarray(answered & told)
 
 
-def refitted(tables: Mapping[str, Runs], prior_width: float = PRIOR_WIDTH) -> AnalyticPredictor:
-    """Return the priors fitted to all of the tables' runs; prior_width as in `Manner`."""
+def refitted(
+    tables: Mapping[str, Runs], prior_width: float = PRIOR_WIDTH, setting_sd: float = SETTING_SD
+) -> AnalyticPredictor:
+    """Return the priors fitted to all of the tables' runs; prior_width, setting_sd as in `Manner`."""
     runs = join_runs(list(tables.values()))
-    manner = Manner(setting_sd=SETTING_SD, prior_width=prior_width)
+    manner = Manner(setting_sd=setting_sd, prior_width=prior_width)
     return AnalyticPredictor().fit(runs, most=len_of(tables), manner=manner)
 
 
