@@ -12,7 +12,7 @@ from forerun.evaluate import refit
 from forerun.predictors.analytic import shipped
 
 HEADER = "workload,device,nodes,devices,global_batch,framework,step_time_s,memory_gb,status,source"
-SLOW = [f"resnet50,a100-sxm-80gb,1,{n},{b * n},pytorch,{0.02 + b * 2.6e-3 + 0.001 * n},,ok,slow-lab"
+SLOW = [f"resnet50,a100-sxm-80gb,1,{n},{b * n},pytorch,{0.012 + b * 1.6e-3 + 0.001 * n},,ok,slow-lab"
         for n in (1, 2, 4, 8) for b in (32, 64, 128)]  # fmt: skip
 DENSE = [f"gpt2,v100-sxm2-16gb,1,{n},{b * n},megatron,{b * 0.03 + 0.002 * n},{3 + 1.1 * b},ok,dense-lab"
          for n in (1, 2, 4) for b in (2, 4, 8)]  # fmt: skip
