@@ -10,13 +10,15 @@ What comes with forerun was learned from published runs; whoever asks next is a 
 Here each table is left out whole, the constants are refitted to all the others, and the table is
 forecast: *others*. Beside it the answers of *priors* alone, and those of constants that the table did
 teach with the rest, *all*, which is what a row like those of the table gets from the shipped file.
-How strongly priors hold in what is shipped ({chosen:g} of the usual widths) is what served left-out
+How strongly priors hold in what is shipped ({chosen:g} of the usual widths) is {how} served left-out
 tables best, by the geometric mean of the medians: {widths}.{settings}
 The choice was made on these same tables, so that *others* is a little optimistic."""
 # Of what a fit may lay to the peculiarities of a source.
 _SETTINGS = """
 So did how much may be laid to what is peculiar to a source (a standard deviation of {chosen:g} of the
 log of the step): {settings}."""
+
+_NEAR = 0.03  # as a share of the least geometric mean
 
 STARTS = ("priors", "others", "all")
 HEADERS = (
@@ -28,7 +30,13 @@ HEADERS = (
 def new_source_text(kept: Mapping[str, Any]) -> str:
     """Return what stands above the table."""
     widths = _listed({width: found["means"] for width, found in kept["widths"].items()})
-    return _TEXT.format(chosen=kept["chosen"], widths=widths, settings=_settings_text(kept))
+    others = {float(width): found["means"]["others"] for width, found in kept["widths"].items()}
+    best = min(others.values())
+    behind = others[kept["chosen"]] / best - 1.0
+    how = "what" if behind <= 0 else "near what" if behind < _NEAR else "not what"
+    return _TEXT.format(
+        chosen=kept["chosen"], how=how, widths=widths, settings=_settings_text(kept)
+    )
 
 
 def _settings_text(kept: Mapping[str, Any]) -> str:

@@ -179,6 +179,9 @@ def test_the_section_on_new_sources_says_what_was_kept_and_is_left_out_without_i
     text = "\n".join(PAGE.new_source_blocks(kept))
     assert "| gavel | 3 | 12.3 | 23.4 | 12.3 | -5 | 90 | 2.50x |" in text
     assert "0.7: 8.0 % (all 7.0)" in text
+    assert "is what served left-out" in text
+    kept["widths"]["0.5"] = {"means": {"priors": 9.0, "others": 7.9, "all": 7.5}}
+    assert "is near what served left-out" in "\n".join(PAGE.new_source_blocks(kept))
     assert "on these same tables, so that *others* is a little optimistic" in text
     assert "peculiar to a source" not in text
     assert PAGE.new_source_blocks(None) == []
