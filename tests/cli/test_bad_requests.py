@@ -210,3 +210,26 @@ def test_a_reader_who_leaves_ends_it_quietly() -> None:
     )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1
+
+
+def test_a_count_s_advice_is_a_count(forerun: Run) -> None:
+    done = forerun(*RECOMMEND, "--max-devices", "0")
+    assert "not a whole number from 1" in done.err
+    assert "2.5M" not in done.err
+
+
+@pytest.mark.parametrize(
+    "ask", [("--split", "leave-out:colour"), ("--split", "random", "--group-by", "colour")]
+)
+def test_a_wrong_column_is_told_before_the_runs_flags(
+    forerun: Run, tmp_path: Path, ask: tuple[str, ...]
+) -> None:
+    path = tmp_path / "runs.csv"
+    head = "workload,device,nodes,devices,global_batch,step_time_s"
+    rows = [f"resnet50,a100-sxm-80gb,1,8,{64 * n},{s}" for n, s in ((8, 0.1), (4, 300), (2, 0.03))]
+    path.write_text("\n".join((head, *rows)) + "\n")
+    done = forerun("evaluate", "--runs", str(path), *ask)
+    assert done.code == 2
+    assert "colour" in done.err
+    assert "flagged" not in done.err
+    assert "1 of 3 runs is flagged" in forerun("evaluate", "--runs", str(path)).err

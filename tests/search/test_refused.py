@@ -197,3 +197,12 @@ def test_a_type_error_inside_a_predictor_is_not_swallowed() -> None:
             recommend(WORKLOAD, [tiny_cluster(1, 1)], Objective(), LENGTH, predictor,
                       global_batches=[64])  # fmt: skip
     assert calls == [False]
+
+
+def test_what_needs_less_than_there_is_and_is_not_sure_enough_says_so() -> None:
+    """A plan whose median peak lies below the memory is refused for its chance, and it is said."""
+    small = tiny_device("small-gpu", memory_bytes=crowded())
+    found = ask([tiny_cluster(1, 4, small)], fit_confidence=0.999)
+    words = [r.reason for r in found.refused if r.limit == MEMORY]
+    assert words[0].startswith(f"{MEMORY}: probably needs ")
+    assert words[0].endswith(", not surely enough: 99.9 % is asked")

@@ -210,3 +210,19 @@ def test_a_million_rows_are_written_and_read_in_seconds(tmp_path: Path) -> None:
     np.testing.assert_array_equal(back.numbers("step_time_s"), table.numbers("step_time_s"))
     assert (back.texts("device") == table.texts("device")).all()
     assert taken < 20
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_cell_that_could_not_be_read_is_written_as_it_was(tmp_path: Path, ending: str) -> None:
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow")
+    path, copy = tmp_path / "a.csv", tmp_path / f"b{ending}"
+    path.write_text("workload,global_batch\nx,64\ny,abc\nz,\n")
+    write_table(read_table(path), copy)
+    again = read_table(copy)
+    assert again.problems is not None
+    assert again.unread["global_batch"].tolist() == ["", "abc", ""]
+    assert again.numbers("global_batch")[0] == 64
+    assert read_table(path).take(np.array([1])).unread["global_batch"].tolist() == ["abc"]
+    if ending == ".csv":
+        assert copy.read_text() == path.read_text()

@@ -37,7 +37,10 @@ class Kind(_ParamType):
 
 
 def _whole(text: str, asked: str) -> int:
-    number = parse_count(text, asked)
+    try:
+        number = parse_count(text, asked)
+    except RequestError:
+        number = math.nan  # its advice is for lengths: fractions and millions
     if not number.is_integer() or number > LARGEST_WHOLE:
         raise RequestError(
             f"{asked} {text!r}", f"not a whole number from 1 to {LARGEST_WHOLE:,}",

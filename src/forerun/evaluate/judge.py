@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,7 @@ def evaluate(
     parts: int = 0,
     faster_half: Sequence[str] = (),
     start: str = "",
+    sound: Callable[[], None] | None = None,
 ) -> Evaluation:
     """Return how good the predictors are on the tables.
 
@@ -54,6 +55,7 @@ def evaluate(
         faster_half: columns; of the rows that share their values only the faster half teaches and
             is judged by its time, see `filters.slower_half`.
         start: what the predictors knew before, for the record.
+        sound: called before the first fit, once the request is known to be one that can be met.
 
     Raises:
         RequestError: no tables or predictors, two predictors of one name, a column that is
@@ -68,6 +70,8 @@ def evaluate(
         _exam(name, runs, split, fit_tables or {}, seed, parts, faster_half)
         for name, runs in runs_tables.items()
     ]
+    if sound is not None:
+        sound()
     scores: list[Score] = []
     by_distance: list[Score] = []
     by_workload: list[Score] = []

@@ -43,12 +43,7 @@ def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective)
     """Return by how much one row breaks a limit; the reason alone where there is no figure."""
     sure = f"at {_percent(objective.confidence)} confidence"
     if reason == MEMORY:
-        device = one.jobs.clusters[one.jobs.cluster_index[0]].device
-        return (
-            f"needs {format_bytes(one.forecasts.peak_bytes[0, 1])} of"
-            f" {memory_words(float(usable_bytes(one)[0]), device.memory_bytes)} a device;"
-            f" {_chance('fits', one.estimates.fit_probability[0])}"
-        )
+        return _memory(one, objective)
     if reason == DEADLINE:
         limit = objective.deadline_seconds or 0.0
         chance = _chances(one, objective)[chances.DEADLINE][0]
@@ -68,6 +63,19 @@ def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective)
     if reason == ENDLESS:
         return _endless(one.jobs.clusters[one.jobs.cluster_index[0]].nodes, objective.preemption)
     return reason
+
+
+def _memory(one: Scored, objective: Objective) -> str:
+    """Return what a row needs; where that would do, that its fitting is less sure than asked."""
+    device = one.jobs.clusters[one.jobs.cluster_index[0]].device
+    peak, usable = float(one.forecasts.peak_bytes[0, 1]), float(usable_bytes(one)[0])
+    near = 0.01 * device.memory_bytes < usable and peak <= usable
+    unsure = f", not surely enough: {_percent(objective.fit_confidence)} is asked" if near else ""
+    return (
+        f"{'probably ' * near}needs {format_bytes(peak)} of"
+        f" {memory_words(usable, device.memory_bytes)} a device;"
+        f" {_chance('fits', one.estimates.fit_probability[0])}{unsure}"
+    )
 
 
 def memory_words(usable: float, memory: float) -> str:

@@ -186,8 +186,16 @@ def _write_csv(table: Table, name: str) -> None:
         writer.writerow(table.columns)
         for start in range(0, len(table), _CHUNK_ROWS):
             stop = start + _CHUNK_ROWS
-            cells = (_cells(c[start:stop], n) for n, c in table.columns.items())
+            cells = (_written(table, name, start, stop) for name in table.columns)
             writer.writerows(zip(*cells, strict=True))
+
+
+def _written(table: Table, name: str, start: int, stop: int) -> Sequence[str]:
+    """Return a column's cells as text, those that could not be read as they were."""
+    cells = _cells(table.columns[name][start:stop], name)
+    if name not in table.unread:
+        return cells
+    return [text or cell for text, cell in zip(table.unread[name][start:stop], cells, strict=True)]
 
 
 class _LineFeeds:
@@ -216,13 +224,19 @@ def _write_parquet(table: Table, name: str) -> None:
         import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError("writing Parquet", "pyarrow", "parquet") from None
+    # A column that holds a text where a number should be stays one of texts.
+    columns = {n: _as_texts(table, n) if n in table.unread else c for n, c in table.columns.items()}
     arrays = {
         n: pa.array(
             [None if v == "" else v for v in c] if c.dtype == object else c, from_pandas=True
         )
-        for n, c in table.columns.items()
+        for n, c in columns.items()
     }
     pq.write_table(pa.table(arrays), name)
+
+
+def _as_texts(table: Table, name: str) -> NDArray[np.object_]:
+    return np.array(_written(table, name, 0, len(table)), dtype=object)
 
 
 def write_whole(path: Path, write: Callable[[str], None]) -> None:

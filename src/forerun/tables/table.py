@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,15 @@ class Table:
     Number columns are float64 with NaN for blanks; text columns are object arrays of str with ""
     for blanks. `problems`, where there are any, tells each row's first cell that could not be
     read (n,), None where all could; such a cell is blank. `lines` tells where rows were written,
-    None where no file holds them.
+    None where no file holds them. `unread` holds the texts of cells that could not be read (n,),
+    by column, "" where they could: whoever writes the table writes these.
     """
 
     columns: Mapping[str, NDArray[Any]]
     rows: int
     problems: NDArray[np.object_] | None = None
     lines: Lines | None = None
+    unread: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.rows
@@ -71,11 +73,13 @@ class Table:
         rows = int(index.sum()) if index.dtype == bool else len(index)
         problems = None if self.problems is None else self.problems[index]
         lines = None if self.lines is None else self.lines.take(index)
-        return Table(columns, rows, problems, lines)
+        unread = {name: texts[index] for name, texts in self.unread.items()}
+        return Table(columns, rows, problems, lines, unread)
 
     def with_columns(self, **columns: NDArray[Any]) -> Table:
         """Return the table with columns added or replaced."""
-        return replace(self, columns={**self.columns, **columns})
+        unread = {name: texts for name, texts in self.unread.items() if name not in columns}
+        return replace(self, columns={**self.columns, **columns}, unread=unread)
 
     def places(self) -> Lines:
         """Return where each row was written; rows that no file holds are counted from 1."""
@@ -126,11 +130,15 @@ class Table:
             )
         columns: dict[str, NDArray[Any]] = {}
         bad: dict[int, str] = {}
+        rows = lengths.pop()
+        unread = {}
         for name, values in zip(names, raw.values(), strict=True):
             columns[name], wrong = _typed(name, values, where)
+            if wrong:
+                unread[name] = _by_row({row: str(values[row]) for row in wrong}, rows, "")
             bad = {**wrong, **bad}
-        rows = lengths.pop()
-        return Table(columns, rows, _reasons(bad, rows))
+        problems = _by_row(bad, rows, None) if bad else None
+        return Table(columns, rows, problems, unread=unread)
 
 
 def parse_numbers(values: Sequence[Any] | NDArray[Any], name: str, where: str) -> FloatArray:
@@ -194,13 +202,12 @@ def _typed(
     return _texts(values), {}
 
 
-def _reasons(bad: Mapping[int, str], rows: int) -> NDArray[np.object_] | None:
-    if not bad:
-        return None
-    reasons = np.full(rows, None, dtype=object)
-    for row, reason in bad.items():
-        reasons[row] = reason
-    return reasons
+def _by_row(texts: Mapping[int, str], rows: int, other: str | None) -> NDArray[np.object_]:
+    """Return texts by row as a column (rows,), `other` where there is none."""
+    column = np.full(rows, other, dtype=object)
+    for row, text in texts.items():
+        column[row] = text
+    return column
 
 
 def _texts(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.object_]:

@@ -95,11 +95,11 @@ def evaluate(
     predictors, start = starting(
         options["predictors"] or (settings.text("predictor"),), options["start"] or "", runs_judged
     )
-    report_runs((*runs_judged.values(), *runs_taught.values()))
     found = judge(
         runs_judged, predictors, split, runs_taught,
         group_by=options["group_by"], seed=options["seed"], parts=options["folds"] or 0,
         faster_half=options["faster_half"] or (), start=start,
+        sound=lambda: report_runs((*runs_judged.values(), *runs_taught.values())),
     )  # fmt: skip
     if page is not None:
         _write_page(page, found, _command(found, (runs, fit_files), options, page), options)
