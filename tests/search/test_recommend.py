@@ -143,6 +143,9 @@ def test_best_plan_gives_a_job_that_is_legal_and_says_so() -> None:
     assert Job(WORKLOAD, CLUSTERS[1], plan).plan.tp == 2
     assert plan.global_batch == 64
     assert "chosen by search" in notes[0]
+    for name in ("dp", "micro_batch", "zero_stage", "recompute"):
+        assert f" {name}={getattr(plan, name)}" in notes[0]
+    assert " tp=" not in notes[0]
 
 
 def test_energy_is_a_third_axis_when_asked() -> None:

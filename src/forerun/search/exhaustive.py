@@ -22,6 +22,10 @@ from forerun.search.space import Space
 from forerun.search.words import memory_words
 from forerun.units import counted, format_bytes
 
+# What the search chooses where nobody says it.
+_SEARCHED = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "zero_stage", "recompute",
+             "sequence_parallel")  # fmt: skip
+
 
 def recommend(
     workload: Workload,
@@ -99,7 +103,8 @@ def best_plan(
         plan = result.best.job.plan
         free = "the plan was" if not fixed else f"plan fields other than {', '.join(given)} were"
         return plan, (
-            f"{free} chosen by search among {counted(result.legal, 'legal plan')}: {plan}",
+            f"{free} chosen by search among {counted(result.legal, 'legal plan')}:"
+            f" {_fields(plan, given)}",
         )
     if result.near_misses:
         near = result.near_misses[0]
@@ -116,3 +121,9 @@ def best_plan(
         asked, f"no legal plan: {reasons or 'nothing to search'}",
         "raise the global batch, free a fixed plan field, or use fewer devices",
     )  # fmt: skip
+
+
+def _fields(plan: Plan, given: Mapping[str, Any]) -> str:
+    """Return the fields that the search chose with their values, those at their defaults too."""
+    values = ((name, getattr(plan, name)) for name in _SEARCHED if name not in given)
+    return " ".join(f"{n}={str(v).lower() if v is True or v is False else v}" for n, v in values)

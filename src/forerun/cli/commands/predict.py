@@ -66,7 +66,8 @@ def predict(
 ) -> None:
     """Time, cost and memory of one job, with the 5 to 95 % range.
 
-    Plan fields that are not given are chosen by search, and said. How long the job is:
+    Plan fields that are not given are chosen by search, and said: recompute and zero_stage too,
+    which blank cells of a table's row that states a plan mean as none and 0. How long the job is:
     --steps, --samples, --tokens or --epochs; else the workload's usual length. With --deadline or
     --budget, the probability of keeping it.
 
