@@ -18,6 +18,9 @@ def runs(*cells: tuple[int, int, float], **more: object) -> Table:
     )
 
 
+MANY_ROWS = [
+    {**ROW, "devices": n, "dp": n, "micro_batch": 64, "global_batch": n * 64} for n in (2, 4, 8)
+]
 MANY = runs((1, 64, 0.08), (2, 64, 0.082), (4, 32, 0.045), (8, 64, 0.09))
 
 
@@ -85,3 +88,21 @@ def test_memory_is_asked_for_where_none_was_measured() -> None:
 
 def test_predictors_without_constants_have_nothing_to_add() -> None:
     assert Advisor(predictor="constant-mfu").fit(MANY).lessons == ()
+
+
+def test_it_is_said_how_far_the_forecasts_of_the_runs_own_jobs_moved_in_all() -> None:
+    """Twice as slow as was forecast: they move towards it, by what two answers tell as well."""
+    before = Advisor()
+    jobs = [Table.from_rows([row]) for row in MANY_ROWS]
+    old = [float(before.predict_table(job).columns["predicted_step_time_s"][0]) for job in jobs]
+    slow = Table.from_rows(
+        {**row, "step_time_s": 2.0 * s} for row, s in zip(MANY_ROWS, old, strict=True)
+    )
+    after = before.fit(slow)
+    new = [float(after.predict_table(job).columns["predicted_step_time_s"][0]) for job in jobs]
+    middle = sorted(n / o for n, o in zip(new, old, strict=True))[1]
+    said = [line for line in after.lessons if line.startswith("moved: ")]
+    assert said[0].startswith(
+        f"moved: forecasts of these runs' jobs moved by {middle:.3g}x in the median"
+    )
+    assert 1.2 < middle < 2.2

@@ -85,7 +85,9 @@ class Advisor:
         learned, flags = taught(self.predictor, given)
         advisor = Advisor(self._catalog_files, learned)
         advisor.flags, advisor.repeated = flags, known_already(self.predictor, given)
-        advisor.lessons = lessons(learned, given, flags, findings(learned, self.predictor))
+        advisor.lessons = lessons(
+            learned, given, flags, findings(learned, self.predictor), self.predictor
+        )
         return advisor
 
     @cached_property

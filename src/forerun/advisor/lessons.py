@@ -17,6 +17,7 @@ from forerun.units import counted
 
 _FEW = 2
 _ASKED = 32  # runs whose open causes are looked at
+_LOOKED = 256  # runs whose forecasts before and after are looked at
 _SOURCES = 3
 _PECULIAR = "machines, software versions, network, tuning"
 # What kind of run speaks of which causes of error (see `domain.comparison`); any run at all speaks
@@ -25,7 +26,7 @@ _DEVICES, _MICRO, _LAYOUT = ("link", "scale"), ("host",), ("plan", "case", "sche
 
 
 def lessons(
-    predictor: Predictor, runs: Runs, flags: Flags, found: Sequence[Finding]
+    predictor: Predictor, runs: Runs, flags: Flags, found: Sequence[Finding], before: Predictor
 ) -> tuple[str, ...]:
     """Return what runs say as a whole, in sentences; none for predictors that name no constants.
 
@@ -33,15 +34,34 @@ def lessons(
         predictor: what was fitted.
         runs, flags: what it was fitted on, and which rows taught nothing.
         found: what it learned.
+        before: what it was fitted from.
     """
     rows = np.flatnonzero(flags.teaches_step & runs.jobs.resolved)
     if not found or not len(rows):
         return ()
-    said = [_place(runs, rows)]
+    said = [_place(runs, rows), _moved(before, predictor, runs, rows)]
     if len(rows) <= _FEW:
         said.append(_few(len(rows), found, known_by(predictor).get("start") == SHIPPED))
     said.append(_next_run(predictor, runs, rows))
     return tuple(filter(None, said))
+
+
+def _moved(before: Predictor, predictor: Predictor, runs: Runs, rows: NDArray[np.int64]) -> str:
+    """Return how far the forecasts of the runs' own jobs went in all, and how they lie now."""
+    some = runs.take(rows[np.unique(np.linspace(0, len(rows) - 1, _LOOKED).astype(int))])
+    measured = some.step_seconds()
+    old, new = (p.predict(some.jobs).seconds[:, 1] for p in (before, predictor))
+    told = np.isfinite(old) & np.isfinite(new) & np.isfinite(measured)
+    if not told.any():
+        return ""
+    low, middle, high = np.quantile(new[told] / old[told], (0.0, 0.5, 1.0))
+    left = np.exp(np.median(np.abs(np.log(new[told] / measured[told]))))
+    span = f" ({low:.3g}x to {high:.3g}x)" if high > 1.005 * low else ""
+    return (
+        f"moved: forecasts of these runs' jobs moved by {middle:.3g}x in the median{span}, to"
+        f" {left:.3g}x off what was measured; constants that are not identified share in it, each"
+        " by a little"
+    )
 
 
 def _place(runs: Runs, rows: NDArray[np.int64]) -> str:
