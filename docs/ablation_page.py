@@ -82,22 +82,29 @@ def section(title: str, splits: Sequence[Found], kept: Found, ideas: Sequence[Fo
 
 
 def verdicts(found: Sequence[Found], ideas: Sequence[Found]) -> list[str]:
-    """Return which ideas no split of a table needs, and which one of them is better without."""
-    idle, harmful = [], []
+    """Return a table of the ideas that no split surely needs, or that some do better without.
+
+    Each stands with the splits that are surely worse without it, and those that are surely better.
+    """
+    rows = []
     for idea in ideas:
         ones = [(f, one) for f in found if (one := found_of(f, idea["name"]))]
-        sure = [(f, one) for f, one in ones if not unsure(one)]
-        if not any(one["figure"] > f["full"] for f, one in sure):
-            idle.append(idea["idea"])
-        worse = [f["name"] for f, one in sure if one["figure"] < f["full"]]
-        if worse:
-            harmful.append(f"{idea['idea']} ({', '.join(worse)})")
-    blocks = []
-    if idle:
-        blocks.append("No split of this table is surely worse without: " + "; ".join(idle) + ".")
-    if harmful:
-        blocks.append("Surely better without, on the splits named: " + "; ".join(harmful) + ".")
-    return blocks
+        gains = {
+            f["name"]: one["figure"] - f["full"] for f, one in ones if not unsure(one)
+        }  # fmt: skip
+        worse, better = ([n for n, g in gains.items() if (g > 0) == up] for up in (True, False))
+        if better or not worse:
+            rows.append([idea["idea"], ", ".join(worse) or "none", ", ".join(better) or "none"])
+    if not rows:
+        return []
+    # What nothing needs and something does better without comes first.
+    rows.sort(key=lambda row: (row[1] != "none", row[2] == "none"))
+    heads = ("idea", "surely worse without it", "surely better without it")
+    return [
+        "Ideas that no split of this table surely needs, or that some split does surely better without"
+        " (what is left out of both columns cannot be told from chance):",
+        table(heads, rows),
+    ]
 
 
 def band_section(spec: Found, kept: Found) -> list[str]:

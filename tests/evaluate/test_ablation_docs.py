@@ -221,10 +221,21 @@ def test_a_difference_is_told_from_chance_or_not() -> None:
     assert cells == {"sure": "6.0 (+2.0)", "unsure": "6.0 (~)", "nothing": "4.0 (~)",
                      "harmful": "3.0 (-1.0)", "untouched": ""}  # fmt: skip
     ideas = [{"name": name, "idea": f"the {name} one"} for name in found["ideas"]]
-    idle, harmful = PAGE.verdicts([{**found, "name": "here"}], ideas)
-    assert "the sure one" not in idle
-    assert all(f"the {name} one" in idle for name in ("unsure", "nothing", "harmful"))
-    assert harmful.endswith("the harmful one (here).")
+    said, told = PAGE.verdicts([{**found, "name": "here"}], ideas)
+    assert said.startswith("Ideas that no split of this table surely needs")
+    assert told.splitlines()[2:] == [  # one row an idea, the harmful first
+        "| the harmful one | none | here |",
+        "| the unsure one | none | none |",
+        "| the nothing one | none | none |",
+    ]
+    assert PAGE.verdicts([{**found, "name": "here"}], ideas[:1]) == []
+    mixed = {
+        "full": 4.0,
+        "name": "there",
+        "ideas": {"sure": {"figure": 3.0, "low": -2.0, "high": -0.5}},
+    }
+    both = PAGE.verdicts([{**found, "name": "here"}, mixed], ideas[:1])[1]
+    assert both.splitlines()[-1] == "| the sure one | here | there |"
 
 
 def test_ideas_stand_in_the_order_of_what_they_buy() -> None:
