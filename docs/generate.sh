@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema,
+# Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema, README.md's
+# example from what it prints,
 # docs/accuracy.md, docs/ablation.md and docs/jobs.md from the results that benchmarks/ keeps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,6 +9,7 @@ python docs/cli_page.py > docs/cli.md
 echo "wrote docs/cli.md"
 python docs/tables_page.py > docs/tables.md
 echo "wrote docs/tables.md"
+python docs/readme_example.py
 
 # What was measured last by benchmarks/accuracy.py, which takes minutes and needs the measured runs.
 python docs/accuracy_page.py > docs/accuracy.md

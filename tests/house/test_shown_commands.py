@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shlex
 from pathlib import Path
 
@@ -53,3 +54,12 @@ def test_shown_commands_are_answered_in_their_order(
         )
         code = main(words, standalone_mode=False)
         assert code == 0, f"{command}: {capsys.readouterr().err}"
+
+
+def test_the_readme_s_recommendation_is_what_is_printed_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Constants and prices that change change it: `python docs/readme_example.py` writes it anew."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == runpy.run_path(str(ROOT / "docs" / "readme_example.py"))["renewed"](text)
