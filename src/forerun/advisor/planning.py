@@ -77,7 +77,8 @@ def _nearest(
     raise UnsatisfiedError(
         f"a plan for {workload.name} on {cluster.name}{held}",
         f"none of {found.legal:,} legal plans fits; the nearest ({plan}) needs {format_bytes(peak)}"
-        f" of {format_bytes(cluster.device.memory_bytes)} a device, {chance_text('fits', fits)}",
+        f" of {format_bytes(cluster.device.memory_bytes)} a device, {chance_text('fits', fits)}"
+        f" where {found.objective.fit_confidence:g} is asked",
         "use more devices, devices with more memory, or another batch or sequence length; for its"
         f" figures all the same: --plan {_text({n: getattr(plan, n) for n in _SHOWN})}",
     )
