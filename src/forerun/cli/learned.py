@@ -84,7 +84,7 @@ def _show_open(screen: Screen, found: Sequence[Finding], everything: bool, prior
     more = len(pieces) - len(shown)
     rest = f"; and {more} more kind{'s' * (more > 1)} (--constants)" if more else ""
     where = "their priors" if prior == "prior" else "what is shipped"
-    screen.line(f"not identified, so they stay at {where}: {'; '.join(shown)}{rest}")
+    screen.line(f"not identified, so they stay near {where}: {'; '.join(shown)}{rest}")
 
 
 def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
