@@ -40,7 +40,9 @@ def test_fit_prints_what_the_runs_taught_and_what_they_left_open(
     assert "(priors, fitted to 12 runs)" in first
     assert header.split() == ["constant", "learned", "5", "to", "95", "%", "prior", "runs", "from"]
     assert "12  slow-lab" in rows[0]
-    kept = [row for row in rows if row.startswith("not identified, so they stay near their priors: ")]
+    kept = [
+        row for row in rows if row.startswith("not identified, so they stay near their priors: ")
+    ]
     assert len(kept) == 1
     assert rows[rows.index(kept[0]) + 1].startswith(
         "setting: the runs come from one place (slow-lab)"

@@ -32,8 +32,10 @@ hold figures of this kind.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from forerun.domain.graph import KINDS, OpKind
@@ -110,6 +112,7 @@ LINK_LATENCY_FACTOR: Mapping[str, float] = {
 # 2024, FlashAttention-3: version 2 reaches 35 % of an H100's rate, and far more of an A100's).
 ATTENTION_FACTOR: Mapping[str, float] = {"hopper": 0.75, "blackwell": 0.75}
 
+_CUT = re.compile(r" b(?=\d)")  # where the name of a cut layer says how it is cut
 # So many runs halve what is not known of a device, a framework, a link or a workload.
 HALF_TAUGHT = 1.5
 # Of what is peculiar to a place, which moves all of its runs alike, a run says more.
@@ -273,6 +276,11 @@ class Constants:
     settled: Mapping[str, float] = field(default_factory=dict)
     sigma_memory_scale: float = 0.03
     taught: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def scaled_layers(self) -> frozenset[str]:
+        """The layers of `shape_scale`, without how they are cut (see `layer_shapes.cut_shape`)."""
+        return frozenset(_CUT.split(name)[0] for name in self.shape_scale)
 
     def framework(self, label: str) -> Framework:
         """Return the profile for a framework's label; the general one where it is not known."""

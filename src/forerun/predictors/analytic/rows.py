@@ -7,7 +7,7 @@ and again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -123,7 +123,7 @@ class Layout:
         costs = instance_costs(
             self.flat, self.keys, np.asarray(scale), comm, constants, self.memo.get("anchor")
         )
-        shaped = self._shape_scale(constants.shape_scale)
+        shaped = self._shape_scale(constants)
         if shaped is not None:
             layers = {name: v * shaped for name, v in costs.items() if name.startswith("layer_")}
             costs.update(layers)
@@ -136,9 +136,10 @@ class Layout:
         node = {**self.node, **link, **host}
         return Rows(self.plan, key, self.work, node, software, self.jobs.plans.sync, self.memo)
 
-    def _shape_scale(self, known: Mapping[str, float]) -> FloatArray | None:
+    def _shape_scale(self, constants: Constants) -> FloatArray | None:
         """Return the instances' scales of their cut layers, (I,), None where none is known."""
-        if not known:
+        known = constants.shape_scale
+        if constants.scaled_layers.isdisjoint(self.layers):
             return None
         keys = zip(self.keys.micro_batch, self.keys.tp, self.keys.cp, self.keys.ep, strict=True)
         if "shapes" not in self.memo:
