@@ -143,13 +143,24 @@ def forecast(exam: Exam, idea: Idea) -> FloatArray:
     """Return the median seconds of each asked row, (n,), fitted without an idea."""
     seconds = np.full(len(exam.measured), np.nan)
     with switched_off(idea):
+        kept = kept_for(exam, idea)
         for lesson in exam.lessons:
             constants = idea.priors()
             if not idea.unfitted:
-                fit = fit_runs(constants, lesson.timed, exam.kept, manner=idea.manner())
+                fit = fit_runs(constants, lesson.timed, kept, manner=idea.manner())
                 constants = moved(constants, fit.parameters, fit.theta)
-            seconds[lesson.asked] = medians(lesson.layout, constants)
+            seconds[lesson.asked] = medians(laid_out(lesson.layout, idea, kept), constants)
     return seconds
+
+
+def kept_for(exam: Exam, idea: Idea) -> dict[Any, Any]:
+    """Return what jobs are laid out with: another law may lay them out in another way."""
+    return {} if idea.law else exam.kept
+
+
+def laid_out(layout: Layout, idea: Idea, kept: dict[Any, Any]) -> Layout:
+    """Return a layout as an idea that is switched off lays out its jobs."""
+    return lay_out(layout.jobs, Constants(), kept) if idea.law else layout
 
 
 def medians(layout: Layout, constants: Constants) -> FloatArray:
@@ -176,7 +187,7 @@ def touches(exam: Exam, idea: Idea) -> bool:
     for layout in layouts:
         before = medians(layout, usual)
         with switched_off(idea):
-            after = medians(layout, priors)
+            after = medians(laid_out(layout, idea, {}), priors)
         if not np.allclose(before, after, rtol=1e-6):
             return True
     return False
