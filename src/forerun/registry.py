@@ -42,6 +42,11 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "forerun.predictors.laws.constant_mfu:ConstantMFU",
             "the rule of thumb: a constant share of the peak rate; knows no memory",
         ),
+        Entry(
+            "ernest",
+            "forerun.predictors.laws.ernest:Ernest",
+            "four terms of size and machines, from runs of the same workload and device",
+        ),
     ),
     "searchers": (),
     "readers": (

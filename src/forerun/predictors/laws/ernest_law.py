@@ -1,0 +1,184 @@
+"""ErnestLaw: four terms for one kind of work on one kind of machine, with bootstrapped bands.
+
+seconds = theta0 + theta1 size / machines + theta2 log(machines) + theta3 machines, theta >= 0
+(Venkataraman et al., Ernest, NSDI 2016, equation 1): fixed work, work that machines share, a
+reduction over a tree, and what every machine adds for one that talks to all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from forerun.domain.quantiles import Z95
+from forerun.predictors.laws.nnls import nnls, nnls_many
+
+FloatArray = NDArray[np.float64]
+
+TERMS = ("fixed", "shared work", "tree reduction", "all to one")
+# Points (size, machines) that differ: fewer say too little of a law whose terms cannot be negative.
+LEAST_POINTS = 3
+RESAMPLES = 200
+SEED = 0
+# Repeats on one machine differ by 1-2 %, so that a law through its runs is no surer than that.
+LEAST_SIGMA = 0.02
+# A law of four terms may be this far off, as a log standard deviation, for each doubling of
+# machines or of a machine's work beyond what was measured.
+DOUBLING_SIGMA = 0.08
+# A ratio of measured to fitted beyond this is a row that the law does not describe at all.
+_MOST_LOG_RATIO = 2.3
+
+
+@dataclass(frozen=True)
+class ErnestLaw:
+    """The law of one group of runs.
+
+    Attributes:
+        theta: seconds; seconds x machines / size; seconds; seconds a machine, (4,).
+        covariance: of theta, by a bootstrap of the residuals, (4, 4).
+        reach: how far below and above the 5 % and 95 % residual lies, as logs.
+        machines: fewest and most that a run had.
+        share: least and most size / machines that a run had.
+        size: the column that is the size, "" where no run states one (it is 1 then).
+        runs: how many taught it.
+    """
+
+    theta: FloatArray
+    covariance: FloatArray
+    reach: tuple[float, float]
+    machines: tuple[float, float]
+    share: tuple[float, float]
+    size: str
+    runs: int
+
+    def formula(self, quantity: str) -> str:
+        """Return the law in words and units, without the terms that are 0."""
+        size = self.size or "1"
+        theta = [f"{value:.4g}" for value in self.theta]
+        unit = f" x machines/{self.size}" if self.size else " x machines"
+        texts = (
+            f"{theta[0]} s", f"{theta[1]} s{unit} x {size}/machines",
+            f"{theta[2]} s x log(machines)", f"{theta[3]} s/machine x machines",
+        )  # fmt: skip
+        terms = [text for text, value in zip(texts, self.theta, strict=True) if value > 0]
+        return f"seconds of {_article(quantity)} = {' + '.join(terms) or '0 s'}"
+
+    def limit(self) -> str:
+        """Return what keeps more machines from being faster, at the most that were measured."""
+        share = self.share[0] if self.share[0] > 0 else 1.0
+        parts = self.theta * features(share * self.machines[1], self.machines[1])
+        if parts.sum() <= 0:
+            return "it says nothing of scaling"
+        top = int(np.argmax(parts))
+        percent = 100 * parts[top] / parts.sum()
+        lead = f"at {self.machines[1]:g} machines {percent:.0f} % is {TERMS[top]}"
+        return f"{lead}{', which more machines shorten' if top == 1 else ''}"
+
+
+def _article(quantity: str) -> str:
+    return f"an {quantity}" if quantity == "epoch" else f"a {quantity}"
+
+
+def features(size: ArrayLike, machines: ArrayLike) -> FloatArray:
+    """Return the four terms of n jobs, (n, 4), or (4,) of one: 1, size/machines, log, machines."""
+    m = np.asarray(machines, dtype=np.float64)
+    share = np.asarray(size, dtype=np.float64) / m
+    return np.stack([np.ones_like(share), share, np.log(m), m * np.ones_like(share)], axis=-1)
+
+
+def distinct_points(size: FloatArray, machines: FloatArray) -> int:
+    """Return how many pairs of size and machines differ."""
+    return len(np.unique(np.stack([size, machines]), axis=1).T) if len(size) else 0
+
+
+def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name: str) -> ErnestLaw:
+    """Return the law of n runs.
+
+    Args:
+        size, machines, seconds: positive and finite, (n,).
+        name: the column that `size` comes from.
+    """
+    x = features(size, machines)
+    theta = nnls(x, seconds)
+    fitted = x @ theta
+    with np.errstate(divide="ignore"):
+        logs = np.log(seconds) - np.log(fitted)
+    logs = np.clip(logs, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
+    return ErnestLaw(
+        theta=theta,
+        covariance=_covariance(x, theta, fitted, logs),
+        reach=_reach(logs, int(np.count_nonzero(theta))),
+        machines=(float(machines.min()), float(machines.max())),
+        share=(float((size / machines).min()), float((size / machines).max())),
+        size=name,
+        runs=len(seconds),
+    )
+
+
+def _covariance(
+    x: FloatArray, theta: FloatArray, fitted: FloatArray, logs: FloatArray
+) -> FloatArray:
+    """Return the covariance of theta about its value, residuals drawn anew with replacement."""
+    drawn = np.random.default_rng(SEED).integers(0, len(logs), (len(logs), RESAMPLES))
+    # Residuals are ratios, as errors of timers and of shared machines are.
+    again = nnls_many(x, fitted[:, None] * np.exp(logs - logs.mean())[drawn])
+    moved = again - theta[:, None]
+    result: FloatArray = moved @ moved.T / RESAMPLES
+    return result
+
+
+def _reach(logs: FloatArray, terms: int) -> tuple[float, float]:
+    """Return how far below and above the fit the 5 % and 95 % of runs lie, as logs."""
+    free = max(len(logs) - terms, 1)
+    # Runs lie nearer to a law that they made than new ones will; few of them say so less surely
+    # (Student's quantile over the normal one, Abramowitz and Stegun 26.7.5).
+    z = Z95
+    student = (
+        z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    ) / z  # fmt: skip
+    wider = student * float(np.sqrt(len(logs) / free))
+    low, high = np.quantile(logs, (0.05, 0.95))
+    least = Z95 * max(LEAST_SIGMA, 0.5 * float(np.sqrt(np.mean(logs**2))))
+    return wider * max(-float(low), least), wider * max(float(high), least)
+
+
+def doublings(laws: list[ErnestLaw], index: NDArray[np.int64], x: FloatArray) -> FloatArray:
+    """Return by how many doublings n jobs lie beyond the runs of their law, (n,).
+
+    Machines and the work of a machine are counted apart, and added.
+    """
+    beyond = np.zeros(len(x))
+    for column, field in ((3, "machines"), (1, "share")):
+        bounds = np.array([getattr(law, field) for law in laws])[index]
+        beyond += np.maximum(np.log2(x[:, column] / bounds[:, 1]), 0.0)
+        beyond += np.maximum(np.log2(bounds[:, 0] / x[:, column]), 0.0)
+    return beyond
+
+
+def answers(
+    laws: list[ErnestLaw], index: NDArray[np.int64], x: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return seconds (n, 3), parts of the median (n, 4) and doublings beyond the runs (n,).
+
+    Args:
+        laws: those that answer.
+        index: which of them each job is answered by, (n,).
+        x: features of the jobs, (n, 4).
+    """
+    parts = np.stack([law.theta for law in laws])[index] * x
+    middle = parts.sum(axis=1)
+    beyond = doublings(laws, index, x)
+    spread = np.stack([law.covariance for law in laws])
+    variance = np.zeros(len(x))
+    for a in range(4):
+        for b in range(4):
+            variance += spread[:, a, b][index] * x[:, a] * x[:, b]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = variance / middle**2
+    unsure = Z95**2 * (relative + (DOUBLING_SIGMA * beyond) ** 2)
+    reach = np.array([law.reach for law in laws])[index]
+    low, high = (np.sqrt(reach[:, side] ** 2 + unsure) for side in (0, 1))
+    seconds = np.stack([middle * np.exp(-low), middle, middle * np.exp(high)], axis=1)
+    return seconds, parts, beyond
