@@ -222,7 +222,7 @@ def test_the_law_is_told_with_its_units_and_its_limit() -> None:
         words for kind, words in Ernest().fit(golden_runs()).formulas.items() if "all" in kind
     }
     assert text.startswith(
-        "seconds of a run = 1.9 s + 162.2 s x machines/dataset_size x dataset_size/machines "
+        "seconds of a run = 1.9 s + 162.2 s a sample x dataset_size / machines "
         "+ 1.588 s x log(machines)"
     )
     assert "7 runs; at 32 machines" in text

@@ -36,7 +36,8 @@ class ErnestLaw:
     """The law of one group of runs.
 
     Attributes:
-        theta: seconds; seconds x machines / size; seconds; seconds a machine, (4,).
+        theta: seconds; seconds that one machine takes for a unit of size; seconds; seconds a
+            machine, (4,).
         covariance: of theta, by a bootstrap of the residuals, (4, 4).
         reach: how far below and above the 5 % and 95 % residual lies, as logs.
         machines: fewest and most that a run had.
@@ -55,13 +56,9 @@ class ErnestLaw:
 
     def formula(self, quantity: str) -> str:
         """Return the law in words and units, without the terms that are 0."""
-        size = self.size or "1"
-        theta = [f"{value:.4g}" for value in self.theta]
-        unit = f" x machines/{self.size}" if self.size else " x machines"
-        texts = (
-            f"{theta[0]} s", f"{theta[1]} s{unit} x {size}/machines",
-            f"{theta[2]} s x log(machines)", f"{theta[3]} s/machine x machines",
-        )  # fmt: skip
+        fixed, shared, tree, line = (f"{value:.4g} s" for value in self.theta)
+        work = f"{shared} a sample x {self.size}" if self.size else shared
+        texts = (fixed, f"{work} / machines", f"{tree} x log(machines)", f"{line} x machines")
         terms = [text for text, value in zip(texts, self.theta, strict=True) if value > 0]
         return f"seconds of {_article(quantity)} = {' + '.join(terms) or '0 s'}"
 
