@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.quantiles import spread
-from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
 from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.constants import Constants
@@ -32,6 +30,7 @@ from forerun.predictors.analytic.uncertainty import (
     step_causes,
     step_sigma,
 )
+from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs
 from forerun.tables.suspects import cleaned, suspects
 
@@ -177,21 +176,15 @@ class AnalyticPredictor:
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
-        asked = "reading an analytic model"
-        try:
-            saved = json.loads(text)
-            version = saved.get("version", 1)
-            if version == VERSION:
-                constants = with_changes(Constants(), saved["constants"])
-                learned = learned_of(saved["learned"])
-                start, runs = str(saved["start"]), int(saved["fitted_runs"])
-                return AnalyticPredictor(constants, learned, start, runs)
-        except ValueError as error:
-            raise RequestError(asked, f"not its JSON: {error}", "fit it again") from None
-        except (KeyError, TypeError, AttributeError):
-            found = "not its JSON: a part is missing, or of another shape"
-            raise RequestError(asked, found, "fit it again") from None
-        raise RequestError(asked, f"its version is {version}, this is {VERSION}", "fit it again")
+
+        def made(saved: Mapping[str, Any]) -> AnalyticPredictor:
+            constants = with_changes(Constants(), saved["constants"])
+            learned = learned_of(saved["learned"])
+            return AnalyticPredictor(
+                constants, learned, str(saved["start"]), int(saved["fitted_runs"])
+            )
+
+        return read_saved(text, "an analytic model", VERSION, made)
 
 
 def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forecasts:

@@ -27,6 +27,7 @@ from forerun.predictors.laws.ernest_law import (
     fitted_law,
 )
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows, chosen_size, measured
+from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
@@ -192,18 +193,13 @@ class Ernest:
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
-        asked = "reading an ernest model"
-        try:
-            saved = json.loads(text)
-            version = saved["version"]
-            if version == VERSION:
-                laws = {tuple(entry.pop("kind")): _law(entry) for entry in saved["laws"]}
-                few = {tuple(kind): int(count) for *kind, count in saved["few"]}
-                return Ernest(str(saved["quantity"]), laws, few)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            found = "not its JSON: a part is missing, or of another shape"
-            raise RequestError(asked, found, "fit it again") from None
-        raise RequestError(asked, f"its version is {version}, this is {VERSION}", "fit it again")
+
+        def made(saved: Mapping[str, Any]) -> Ernest:
+            laws = {tuple(entry.pop("kind")): _law(entry) for entry in saved["laws"]}
+            few = {tuple(kind): int(count) for *kind, count in saved["few"]}
+            return Ernest(str(saved["quantity"]), laws, few)
+
+        return read_saved(text, "an ernest model", VERSION, made)
 
 
 def _law(entry: Mapping[str, Any]) -> ErnestLaw:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import Forecasts
 from forerun.domain.quantiles import spread
-from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, fit_runs
 from forerun.predictors.analytic.calibration.fitting import thinned
@@ -25,6 +24,7 @@ from forerun.predictors.residual.correction import Correction
 from forerun.predictors.residual.features import features_of
 from forerun.predictors.residual.learning import learned_correction
 from forerun.predictors.residual.novelty import labels_of
+from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs
 from forerun.tables.suspects import cleaned, suspects
 
@@ -173,21 +173,15 @@ class ResidualPredictor:
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
-        asked = "reading a residual model"
-        try:
-            saved = json.loads(text)
-            version = saved.get("version", 1)
-            if version == VERSION:
-                physics = AnalyticPredictor.from_json(json.dumps(saved["physics"]))
-                learned = saved["correction"]
-                made = None if learned is None else Correction.from_dict(learned)
-                return ResidualPredictor(physics, made)
-        except ValueError as error:
-            raise RequestError(asked, f"not its JSON: {error}", "fit it again") from None
-        except (KeyError, TypeError, AttributeError):
-            found = "not its JSON: a part is missing, or of another shape"
-            raise RequestError(asked, found, "fit it again") from None
-        raise RequestError(asked, f"its version is {version}, this is {VERSION}", "fit it again")
+
+        def made(saved: Mapping[str, Any]) -> ResidualPredictor:
+            physics = AnalyticPredictor.from_json(json.dumps(saved["physics"]))
+            learned = saved["correction"]
+            return ResidualPredictor(
+                physics, None if learned is None else Correction.from_dict(learned)
+            )
+
+        return read_saved(text, "a residual model", VERSION, made)
 
 
 def _labelled(jobs: Jobs) -> bool:
