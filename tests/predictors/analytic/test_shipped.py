@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from pathlib import Path
@@ -88,9 +89,15 @@ def test_every_efficiency_is_physically_possible() -> None:
 @REAL
 def test_it_is_read_quickly() -> None:
     shipped._read.cache_clear()
-    before = time.process_time()
-    AnalyticPredictor.shipped()
-    assert time.process_time() - before < 0.1  # 8 ms on a quiet machine
+    gc.collect()
+    gc.disable()  # what other tests left to be collected is no time of the reading
+    try:
+        before = time.process_time()
+        AnalyticPredictor.shipped()
+        took = time.process_time() - before
+    finally:
+        gc.enable()
+    assert took < 0.1  # 8 ms on a quiet machine
 
 
 def test_fits_go_on_from_what_is_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
