@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from forerun.domain.quantiles import Z95
+from forerun.predictors.laws.group_words import article
+from forerun.predictors.laws.grouping import Answers, banded, doublings, reach_of
 from forerun.predictors.laws.nnls import nnls, nnls_many
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 TERMS = ("fixed", "shared work", "tree reduction", "all to one")
 # Points (size, machines) that differ: fewer say too little of a law whose terms cannot be negative.
@@ -44,6 +46,7 @@ class ErnestLaw:
         share: least and most size / machines that a run had.
         size: the column that is the size, "" where no run states one (it is 1 then).
         runs: how many taught it.
+        notes: terms that these runs cannot tell apart.
     """
 
     theta: FloatArray
@@ -53,6 +56,7 @@ class ErnestLaw:
     share: tuple[float, float]
     size: str
     runs: int
+    notes: tuple[str, ...] = ()
 
     def formula(self, quantity: str) -> str:
         """Return the law in words and units, without the terms that are 0."""
@@ -60,7 +64,7 @@ class ErnestLaw:
         work = f"{shared} a sample x {self.size}" if self.size else shared
         texts = (fixed, f"{work} / machines", f"{tree} x log(machines)", f"{line} x machines")
         terms = [text for text, value in zip(texts, self.theta, strict=True) if value > 0]
-        return f"seconds of {_article(quantity)} = {' + '.join(terms) or '0 s'}"
+        return f"seconds of {article(quantity)} = {' + '.join(terms) or '0 s'}"
 
     def limit(self) -> str:
         """Return what keeps more machines from being faster, at the most that were measured."""
@@ -74,20 +78,11 @@ class ErnestLaw:
         return f"{lead}{', which more machines shorten' if top == 1 else ''}"
 
 
-def _article(quantity: str) -> str:
-    return f"an {quantity}" if quantity == "epoch" else f"a {quantity}"
-
-
 def features(size: ArrayLike, machines: ArrayLike) -> FloatArray:
     """Return the four terms of n jobs, (n, 4), or (4,) of one: 1, size/machines, log, machines."""
     m = np.asarray(machines, dtype=np.float64)
     share = np.asarray(size, dtype=np.float64) / m
     return np.stack([np.ones_like(share), share, np.log(m), m * np.ones_like(share)], axis=-1)
-
-
-def distinct_points(size: FloatArray, machines: FloatArray) -> int:
-    """Return how many pairs of size and machines differ."""
-    return len(np.unique(np.stack([size, machines]), axis=1).T) if len(size) else 0
 
 
 def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name: str) -> ErnestLaw:
@@ -106,7 +101,7 @@ def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name
     return ErnestLaw(
         theta=theta,
         covariance=_covariance(x, theta, fitted, logs),
-        reach=_reach(logs, int(np.count_nonzero(theta))),
+        reach=reach_of(logs, int(np.count_nonzero(theta)), LEAST_SIGMA),
         machines=(float(machines.min()), float(machines.max())),
         share=(float((size / machines).min()), float((size / machines).max())),
         size=name,
@@ -126,38 +121,8 @@ def _covariance(
     return result
 
 
-def _reach(logs: FloatArray, terms: int) -> tuple[float, float]:
-    """Return how far below and above the fit the 5 % and 95 % of runs lie, as logs."""
-    free = max(len(logs) - terms, 1)
-    # Runs lie nearer to a law that they made than new ones will; few of them say so less surely
-    # (Student's quantile over the normal one, Abramowitz and Stegun 26.7.5).
-    z = Z95
-    student = (
-        z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
-    ) / z  # fmt: skip
-    wider = student * float(np.sqrt(len(logs) / free))
-    low, high = np.quantile(logs, (0.05, 0.95))
-    least = Z95 * max(LEAST_SIGMA, 0.5 * float(np.sqrt(np.mean(logs**2))))
-    return wider * max(-float(low), least), wider * max(float(high), least)
-
-
-def doublings(laws: list[ErnestLaw], index: NDArray[np.int64], x: FloatArray) -> FloatArray:
-    """Return by how many doublings n jobs lie beyond the runs of their law, (n,).
-
-    Machines and the work of a machine are counted apart, and added.
-    """
-    beyond = np.zeros(len(x))
-    for column, field in ((3, "machines"), (1, "share")):
-        bounds = np.array([getattr(law, field) for law in laws])[index]
-        beyond += np.maximum(np.log2(x[:, column] / bounds[:, 1]), 0.0)
-        beyond += np.maximum(np.log2(bounds[:, 0] / x[:, column]), 0.0)
-    return beyond
-
-
-def answers(
-    laws: list[ErnestLaw], index: NDArray[np.int64], x: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return seconds (n, 3), parts of the median (n, 4) and doublings beyond the runs (n,).
+def answers(laws: list[ErnestLaw], index: IntArray, x: FloatArray) -> Answers:
+    """Return what laws say of n jobs.
 
     Args:
         laws: those that answer.
@@ -166,16 +131,14 @@ def answers(
     """
     parts = np.stack([law.theta for law in laws])[index] * x
     middle = parts.sum(axis=1)
-    beyond = doublings(laws, index, x)
-    spread = np.stack([law.covariance for law in laws])
-    variance = np.zeros(len(x))
-    for a in range(4):
-        for b in range(4):
-            variance += spread[:, a, b][index] * x[:, a] * x[:, b]
+    # Machines and the work of a machine are counted apart, and added.
+    beyond = np.zeros(len(x))
+    for column, name in ((3, "machines"), (1, "share")):
+        bounds = np.array([getattr(law, name) for law in laws])
+        beyond += doublings(bounds, index, x[:, column])
+    spread = np.stack([law.covariance for law in laws])[index]
+    variance = np.einsum("ni,nij,nj->n", x, spread, x)
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = variance / middle**2
-    unsure = Z95**2 * (relative + (DOUBLING_SIGMA * beyond) ** 2)
+        unsure = variance / middle**2 + (DOUBLING_SIGMA * beyond) ** 2
     reach = np.array([law.reach for law in laws])[index]
-    low, high = (np.sqrt(reach[:, side] ** 2 + unsure) for side in (0, 1))
-    seconds = np.stack([middle * np.exp(-low), middle, middle * np.exp(high)], axis=1)
-    return seconds, parts, beyond
+    return Answers(banded(middle, reach, unsure), parts, beyond)

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.plan import SYNC
+from forerun.predictors.laws.label_codes import completed
+from forerun.predictors.laws.placements import Placements, placements_of
 from forerun.tables import Jobs, Runs, Table
 
 FloatArray = NDArray[np.float64]
@@ -78,6 +80,53 @@ class LawRows:
         return np.isfinite(said[0]) | np.isfinite(said[1])
 
     @cached_property
+    def placements(self) -> Placements:
+        """Return nodes, and the most and the fewest devices on one of them, of each job."""
+        return placements_of(self.jobs, self._labels, self.machines)
+
+    @cached_property
+    def replicas(self) -> FloatArray:
+        """Data-parallel replicas of each job (n,): dp where it is stated, else its devices."""
+        stated = self._labels.numbers("dp")
+        if self.jobs.labels is None:
+            return self.jobs.plans.dp.astype(np.float64)
+        return np.where(stated > 0, stated, self.machines)
+
+    @cached_property
+    def micro_batch(self) -> FloatArray:
+        """Samples a device does in one forward-backward pass (n,), NaN where nothing says so."""
+        if self.jobs.labels is None:
+            return self.jobs.plans.micro_batch.astype(np.float64)
+        stated = self._labels.numbers("micro_batch")
+        passes = self._labels.numbers("grad_accum")
+        shared = self.size("global_batch") / (self.replicas * np.where(passes > 0, passes, 1.0))
+        return np.where(stated > 0, stated, shared)
+
+    @cached_property
+    def accumulation(self) -> FloatArray:
+        """Forward-backward passes of a step (n,): batch / (micro-batch x replicas), 1 at least.
+
+        A stated grad_accum counts only where no batch is stated: tables are known to err in it.
+        """
+        passes = self.size("global_batch") / (self.micro_batch * self.replicas)
+        stated = self._labels.numbers("grad_accum")
+        passes = np.where(np.isnan(passes), stated, passes)
+        return np.where(passes > 1, passes, 1.0)
+
+    @cached_property
+    def servers(self) -> FloatArray:
+        """Parameter servers of each job (n,); NaN where nothing says how many."""
+        planned = self.jobs.plans.parameter_servers.astype(np.float64)
+        stated = self._labels.numbers("parameter_servers")
+        known = stated if self.jobs.labels is not None else planned
+        return np.where(known > 0, known, np.nan)
+
+    @property
+    def sync(self) -> IntArray:
+        """How replicas agree, as positions in `domain.plan.SYNC`, (n,)."""
+        return self.jobs.plans.sync.astype(np.int64)
+
+    @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:
         """Distinct kinds of job, `GROUP` then `SETTINGS`, and which each job is, (n,)."""
         workloads, w = self._workloads
@@ -100,29 +149,12 @@ class LawRows:
             (w.name, w.framework, w.precision, _text(w.seq_len), _text(w.image_size))
             for w in self.jobs.workloads
         ]
-        return self._completed(known, self.jobs.workload_index, _WORKLOAD_TEXTS)
+        return completed(known, self.jobs.workload_index, self._labels, _WORKLOAD_TEXTS)
 
     @cached_property
     def _clusters(self) -> tuple[list[Kind], IntArray]:
         known: list[Kind] = [(c.device.id, c.instance_type) for c in self.jobs.clusters]
-        return self._completed(known, self.jobs.cluster_index, _CLUSTER_TEXTS)
-
-    def _completed(
-        self, known: list[Kind], index: NDArray[np.int32], names: tuple[str, ...]
-    ) -> tuple[list[Kind], IntArray]:
-        """Return the kinds of what is known, and of what is not, as its labels say; equals merged."""
-        kinds, index = list(known), index.astype(np.int64)
-        rows = np.flatnonzero(index < 0)
-        if len(rows):
-            texts = [self._labels.texts(name)[rows].tolist() for name in names]
-            # A dictionary meets a million texts faster than sorting them does.
-            labelled = dict.fromkeys(zip(*texts, strict=True))
-            place = {label: len(kinds) + i for i, label in enumerate(labelled)}
-            index[rows] = np.fromiter(map(place.__getitem__, zip(*texts, strict=True)), np.int64)
-            kinds += [tuple(text.strip() for text in label) for label in labelled]
-        merged = list(dict.fromkeys(kinds))
-        order = {kind: i for i, kind in enumerate(merged)}
-        return merged, np.array([order[kind] for kind in kinds], dtype=np.int64)[index]
+        return completed(known, self.jobs.cluster_index, self._labels, _CLUSTER_TEXTS)
 
 
 def _text(value: float) -> str:

@@ -1,0 +1,50 @@
+"""Words: what laws by kind are called, and why runs taught none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from forerun.predictors.laws.law_rows import GROUP, Kind
+from forerun.tables import Runs
+
+_TIMES = ("step_time_s", "epoch_time_s", "time_to_train_s")
+_MOST_LISTED = 3
+
+
+def kind_words(kind: Kind) -> str:
+    """Return a kind of job in words: `resnet50 on t4 (pytorch, fp32)`."""
+    lead = " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
+    rest = ", ".join(text for text in kind[len(GROUP) :] if text)
+    return f"{lead} ({rest})" if rest else f"{lead}, all settings"
+
+
+def article(quantity: str) -> str:
+    """Return `a step`, `an epoch` or `a run`."""
+    return f"an {quantity}" if quantity == "epoch" else f"a {quantity}"
+
+
+def listed(lacking: Mapping[Kind, str]) -> str:
+    """Return why kinds of job have no law, the first few of them by workload and device."""
+    told = {kind: why for kind, why in lacking.items() if len(kind) == len(GROUP)} or lacking
+    texts = [f"{' on '.join(kind[:2])}: {why}" for kind, why in list(told.items())[:_MOST_LISTED]]
+    more = len(told) - len(texts)
+    return "; ".join(texts) + (f"; and {more} more" if more else "")
+
+
+def why_no_times(runs: Runs) -> tuple[str, str]:
+    """Return what was found of runs of which none that ended has a time, and what to do."""
+    times = [runs.measured(name) for name in _TIMES]
+    stated = np.any([np.isfinite(column) for column in times], axis=0)
+    wrong = np.any([column <= 0 for column in times], axis=0)
+    counts = {
+        "did not end (their times are lower bounds)": int((stated & (runs.status != "ok")).sum()),
+        "have a time of 0 or below": int((wrong & (runs.status == "ok")).sum()),
+    }
+    found = "none that ended has a time of a step, an epoch or a whole run"
+    for words, count in counts.items():
+        found += f"; {count} {words}" if count else ""
+    return (
+        found, "give runs with step_time_s, samples_per_s, epoch_time_s or time_to_train_s above 0"
+    )  # fmt: skip

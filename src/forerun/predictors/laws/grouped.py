@@ -1,0 +1,277 @@
+"""GroupedLaws: a law for each kind of job, fitted to its runs alone, and who answers which job.
+
+What every black-box law shares: runs are divided by kind, a job is answered by the law of its kind
+or else by that of its workload and device over all settings, and what nobody ran is declined in a
+sentence. A subclass says which columns of jobs its law reads, how the runs of one kind are fitted,
+and how n jobs are answered at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.errors import RequestError
+from forerun.predictors.laws.group_reasons import say_alone, say_unsaid
+from forerun.predictors.laws.group_saving import saved_laws, text_of_laws
+from forerun.predictors.laws.group_words import kind_words, listed, why_no_times
+from forerun.predictors.laws.grouping import (
+    Answers,
+    Columns,
+    Group,
+    LawT,
+    TooFewError,
+    by_kind,
+    mixed_units,
+    part_of,
+)
+from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows, chosen_size, measured
+from forerun.tables import Jobs, Runs
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Rows in one pass: long enough that calls cost little, short enough for the processor's cache.
+CHUNK = 16384
+# Beside its own runs a job is this near; with the runs of other settings of its workload and
+# device this much farther, and as much again for each doubling beyond them.
+NEAR, OTHER_SETTINGS, A_DOUBLING = 0.1, 0.3, 0.2
+MOST_NOTES = 5
+
+
+@dataclass(frozen=True)
+class GroupedLaws(ABC, Generic[LawT]):
+    """A predictor that is a law for each kind of job.
+
+    Runs of one workload and device in one framework, precision, sequence length, image size,
+    instance type and synchronisation have a law; runs of all of these together have one more, for
+    jobs of which no such run is known.
+
+    Attributes:
+        quantity: what it predicts: the time that most of its runs have.
+        laws: by kind of job, `law_rows.GROUP` and then `SETTINGS`; by `GROUP` alone over all settings.
+        lacking: of kinds that have runs and no law, why: what was found, in words.
+        notes: what was noticed while fitting; every forecast carries them as warnings.
+    """
+
+    quantity: str = "step"
+    laws: Mapping[Kind, LawT] = field(default_factory=dict)
+    lacking: Mapping[Kind, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    name: ClassVar[str] = ""
+    # The parts of the median, which add up to it; what is needed to fit one law, in words.
+    terms: ClassVar[tuple[str, ...]] = ()
+    needed: ClassVar[str] = ""
+    version: ClassVar[int] = 2
+    # Whether the law reads a size (see `law_rows.chosen_size`), as the column "size".
+    sized: ClassVar[bool] = True
+    # Whether runs on one number of devices speak of another.
+    one_number_speaks: ClassVar[bool] = False
+    # Times beside the main one that teach it.
+    also_measured: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def columns(self, rows: LawRows) -> dict[str, FloatArray]:
+        """Return what the law reads of n jobs beside the size, by name, each (n,).
+
+        "devices" is one of them. NaN where the row does not say it and the law needs it.
+        """
+
+    @abstractmethod
+    def group_law(self, group: Group) -> LawT:
+        """Return the law of the runs of one kind; all columns and seconds are finite.
+
+        Raises:
+            TooFewError: the runs cannot teach it; the words say what was found.
+        """
+
+    @abstractmethod
+    def answers(self, laws: list[LawT], index: IntArray, columns: Columns) -> Answers:
+        """Return what the laws say of n jobs.
+
+        Args:
+            laws: of which each job is answered by one.
+            index: which one, (n,).
+            columns: of the jobs, finite, each (n,); "size" is that of the law's column.
+        """
+
+    @abstractmethod
+    def law_of(self, entry: Mapping[str, Any]) -> LawT:
+        """Return a law from its saved fields; may raise ValueError, KeyError or TypeError."""
+
+    def unsaid(self, column: str) -> str:
+        """Return why a job is declined that does not say a column."""
+        return f"the row says no {column.replace('devices', 'number of devices')}"
+
+    def fit(self, runs: Runs) -> Self:
+        """Return a predictor with the laws of these runs alone.
+
+        A run that did not end (status timeout, oom or failed) teaches nothing: its time is not
+        that of the work.
+
+        Raises:
+            RequestError: no run has a time, or no workload and device has enough of them.
+        """
+        seconds = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
+        quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(seconds[name]).sum()))
+        rows = np.flatnonzero(np.isfinite(seconds[quantity]))
+        asked = f"fitting {self.name} on {len(runs)} runs"
+        if not len(rows):
+            raise RequestError(asked, *why_no_times(runs))
+        also = {name: runs.measured(name)[rows] for name in self.also_measured}
+        laws, lacking = self._fitted(runs.jobs.take(rows), seconds[quantity][rows], quantity, also)
+        if not laws:
+            raise RequestError(asked, listed(lacking), f"give {self.needed} for each")
+        notes = [f"{kind_words(k)}: {note}" for k, law in laws.items() for note in law.notes]
+        notes += [f"{kind_words(kind)} has no law: {why}" for kind, why in lacking.items()]
+        return replace(
+            self, quantity=quantity, laws=laws, lacking=lacking,
+            notes=tuple(dict.fromkeys(notes))[:MOST_NOTES],
+        )  # fmt: skip
+
+    def _fitted(
+        self, jobs: Jobs, seconds: FloatArray, quantity: str, also: Columns
+    ) -> tuple[dict[Kind, LawT], dict[Kind, str]]:
+        """Return the laws of runs of which each has a time, and why a kind has none."""
+        laws: dict[Kind, LawT] = {}
+        lacking: dict[Kind, str] = {}
+        fitted: dict[bytes, LawT] = {}
+        for kind, of in by_kind(LawRows(jobs).kinds):
+            key = of.tobytes()  # the pooled runs of a workload with one setting are those of it
+            try:
+                if key not in fitted:
+                    group = self._group(jobs.take(of), seconds[of], quantity, part_of(also, of))
+                    fitted[key] = self.group_law(group)
+                laws[kind] = fitted[key]
+            except TooFewError as why:
+                lacking[kind] = str(why)
+        return laws, lacking
+
+    def _group(self, jobs: Jobs, seconds: FloatArray, quantity: str, also: Columns) -> Group:
+        rows = LawRows(jobs)
+        size = chosen_size(rows, quantity) if self.sized else ""
+        columns: Columns = {**self.columns(rows), "size": rows.size(size)}
+        unsaid = {name: ~np.isfinite(values) for name, values in columns.items()}
+        usable = ~np.logical_or.reduce([*unsaid.values()])
+        if not usable.any():
+            most = max(unsaid, key=lambda name: int(unsaid[name].sum()))
+            raise TooFewError(
+                f"of {len(seconds)} runs {self.unsaid(most).replace('the row says no', 'none says a')}"
+            )
+        columns = part_of(columns, usable)
+        problem = mixed_units(columns, seconds[usable])
+        if problem:
+            raise TooFewError(problem)
+        return Group(columns, seconds[usable], size, quantity, part_of(also, usable))
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        """Return why a job has no answer: no runs, too few runs, no size, no number of devices."""
+        return list(self.predict(jobs).declined)
+
+    def predict(self, jobs: Jobs) -> Forecasts:
+        """Return seconds of n jobs and the terms as parts; memory is not answered (NaN)."""
+        rows, laws = LawRows(jobs), list(self.laws.values())
+        blank = Forecasts.blank(len(jobs), self.name, self.quantity)
+        chosen = self._chosen(rows)
+        parts = np.full((len(self.terms), len(jobs)), np.nan)
+        columns = {**self.columns(rows), "size": self._sizes(rows, laws, chosen)}
+        usable = chosen >= 0
+        for values in columns.values():
+            usable &= np.isfinite(values)
+        ready = np.flatnonzero(usable)
+        pooled = np.array([len(kind) == len(GROUP) for kind in self.laws], dtype=bool)
+        for start in range(0, len(ready), CHUNK):
+            now = ready[start : start + CHUNK]
+            answer = self.answers(laws, chosen[now], part_of(columns, now))
+            blank.seconds[now] = answer.seconds
+            parts[:, now] = answer.parts.T
+            away = np.where(pooled[chosen[now]], OTHER_SETTINGS, NEAR)
+            blank.distance[now] = away + A_DOUBLING * answer.beyond
+        declined = self._declined(rows, chosen, columns, blank.seconds)
+        closed = np.flatnonzero(~is_none(declined))
+        blank.seconds[closed], blank.distance[closed], parts[:, closed] = np.nan, np.nan, np.nan
+        named = {name: parts[i] for i, name in enumerate(self.terms)}
+        return replace(blank, declined=declined, parts=named, warnings=self.notes)
+
+    @property
+    def formulas(self) -> dict[str, str]:
+        """Each law as a formula with units, and what limits it, by the name of its kind."""
+        told = {id(law) for kind, law in self.laws.items() if len(kind) > len(GROUP)}
+        return {
+            kind_words(kind): f"{law.formula(self.quantity)} ({law.runs} runs; {law.limit()})"
+            for kind, law in self.laws.items()
+            if len(kind) > len(GROUP) or id(law) not in told
+        }
+
+    def _chosen(self, rows: LawRows) -> IntArray:
+        """Return which law answers each job, (n,), -1 where none does."""
+        kinds, index = rows.kinds
+        place = {kind: i for i, kind in enumerate(self.laws)}
+        of = [place.get(kind, place.get(kind[: len(GROUP)], -1)) for kind in kinds]
+        return np.array([*of, -1], dtype=np.int64)[index]
+
+    def _sizes(self, rows: LawRows, laws: list[LawT], chosen: IntArray) -> FloatArray:
+        """Return each job's size in the column of its law, (n,), NaN where it has none."""
+        names = sorted({law.size for law in laws})
+        if len(names) == 1:
+            return rows.size(names[0])
+        size = np.full(len(rows.jobs), np.nan)
+        for column in names:
+            speaks = np.array([law.size == column for law in laws] + [False])[chosen]
+            size[speaks] = rows.size(column)[speaks]
+        return size
+
+    def _declined(
+        self, rows: LawRows, chosen: IntArray, columns: Columns, seconds: FloatArray
+    ) -> NDArray[np.object_]:
+        """Return why each job has no answer, or None, (n,); a sentence is made once a kind."""
+        laws = list(self.laws.values())
+        reasons = np.full(len(chosen), None, dtype=object)
+        held = chosen >= 0
+        if not held.all():
+            kinds, index = rows.kinds
+            none = np.array([self._why_none(kind) for kind in kinds] + [""], dtype=object)
+            reasons[~held] = none[index[~held]]
+        bad = held & ~(np.isfinite(seconds) & (seconds > 0)).all(axis=1)
+        reasons[bad] = "the law of its runs gives no time above 0 here"
+        if not self.one_number_speaks:
+            say_alone(reasons, laws, chosen, columns["devices"])
+        say_unsaid(reasons, chosen, columns, [self.unsaid(law.size) for law in laws], self.unsaid)
+        problems = rows.jobs.plan_problem
+        if problems is not None:
+            # A plan that nobody stated is no illegal one, and no law of these needs it.
+            illegal = rows.states_plan & ~is_none(problems)
+            reasons[illegal] = problems[illegal]
+        return reasons
+
+    def _why_none(self, kind: Kind) -> str:
+        if not self.laws:
+            return f"{self.name} answers from runs alone and was given none; give {self.needed}"
+        workload, device = (text or "(blank)" for text in kind[: len(GROUP)])
+        why = self.lacking.get(kind, self.lacking.get(kind[: len(GROUP)], ""))
+        had = (
+            f"no law of {workload} on {device}: {why}"
+            if why
+            else f"no runs of {workload} on {device}"
+        )
+        return f"{self.name} has {had}; give {self.needed}"
+
+    def to_json(self) -> str:
+        """Return the laws as JSON text."""
+        return text_of_laws(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return a saved predictor.
+
+        Raises:
+            RequestError: not this predictor's JSON, or of another version.
+        """
+        return saved_laws(cls, text)

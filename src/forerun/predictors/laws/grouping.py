@@ -1,0 +1,197 @@
+"""Groups: the runs of one kind as columns, what a law of them promises, and what no law can use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.quantiles import Z95
+from forerun.predictors.laws.law_rows import GROUP, Kind
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Columns = Mapping[str, FloatArray]
+
+# Milliseconds among seconds, or seconds among minutes, leave a gap that no noise leaves.
+UNIT_GAP = 50.0
+
+
+class TooFewError(Exception):
+    """The runs of a kind cannot teach a law; the text says what was found."""
+
+
+class Law(Protocol):
+    """What is known of one kind of job once its runs were fitted; a frozen dataclass."""
+
+    @property
+    def size(self) -> str:
+        """The column that is the size, "" where there is none."""
+        ...
+
+    @property
+    def machines(self) -> tuple[float, float]:
+        """Fewest and most devices that a run had."""
+        ...
+
+    @property
+    def runs(self) -> int:
+        """How many taught it."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was noticed while fitting: not converged, terms that the runs cannot tell apart."""
+        ...
+
+    def formula(self, quantity: str) -> str:
+        """Return the law with units and the intervals of its parameters."""
+        ...
+
+    def limit(self) -> str:
+        """Return what limits scaling at the most devices measured and at the next doublings."""
+        ...
+
+
+LawT = TypeVar("LawT", bound=Law)
+
+
+@dataclass(frozen=True)
+class Group:
+    """n runs of one kind.
+
+    Attributes:
+        columns: what the law reads of them, finite, by name, each (n,); "size" and "devices" too.
+        seconds: positive and finite, (n,).
+        size: the column that "size" comes from; "" where the runs state none, and it is 1.
+        quantity: what `seconds` times: step, epoch or run.
+        measured: further measured columns, NaN where blank, each (n,).
+    """
+
+    columns: Columns
+    seconds: FloatArray
+    size: str
+    quantity: str
+    measured: Columns
+
+    def points(self, *names: str) -> int:
+        """Return how many runs differ in these columns."""
+        return len(np.unique(np.stack([self.columns[name] for name in names]), axis=1).T)
+
+    def bounds(self, name: str) -> tuple[float, float]:
+        """Return the least and the most of a column."""
+        values = self.columns[name]
+        return float(values.min()), float(values.max())
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What laws say of n jobs.
+
+    Attributes:
+        seconds: quantiles (5 %, median, 95 %), (n, 3).
+        parts: of the median by term, which add up to it, (n, terms).
+        beyond: by how many doublings the job lies beyond the runs of its law, (n,).
+    """
+
+    seconds: FloatArray
+    parts: FloatArray
+    beyond: FloatArray
+
+
+def part_of(columns: Columns, rows: NDArray[Any]) -> Columns:
+    """Return the columns at the given positions (or where a mask is true)."""
+    return {name: values[rows] for name, values in columns.items()}
+
+
+def by_kind(kinds: tuple[list[Kind], IntArray]) -> Iterator[tuple[Kind, IntArray]]:
+    """Yield each workload and device over all settings, and each kind, with its rows."""
+    names, index = kinds
+    order = np.argsort(index, kind="stable")
+    starts = np.searchsorted(index[order], np.arange(len(names) + 1))
+    rows = [order[starts[i] : starts[i + 1]] for i in range(len(names))]
+    pooled: dict[Kind, list[int]] = {}
+    for i, kind in enumerate(names):
+        pooled.setdefault(kind[: len(GROUP)], []).append(i)
+    for lead, of in pooled.items():
+        yield lead, np.sort(np.concatenate([rows[i] for i in of]))
+        yield from ((names[i], rows[i]) for i in of)
+
+
+def mixed_units(columns: Columns, seconds: FloatArray) -> str:
+    """Return why times look like those of two units, or "".
+
+    After what sizes and devices explain (a power law in each), times of one unit lie together;
+    milliseconds among seconds leave an empty gap of a factor `UNIT_GAP` and more.
+    """
+    logs = np.log(seconds)
+    if len(logs) < 3 or logs.max() - logs.min() < np.log(UNIT_GAP):
+        return ""
+    varied = [np.log(v) for v in columns.values() if v.min() > 0 and v.min() < v.max()]
+    x = np.stack([np.ones_like(logs), *varied], axis=1)
+    left = logs - x @ np.linalg.lstsq(x, logs, rcond=None)[0] if len(logs) > x.shape[1] else logs
+    ordered = np.sort(left)
+    place = int(np.argmax(np.diff(ordered)))
+    if ordered[place + 1] - ordered[place] < np.log(UNIT_GAP):
+        return ""
+    above = left > ordered[place]
+    both = np.column_stack([x, above])
+    apart = np.exp(np.linalg.lstsq(both, logs, rcond=None)[0][-1])
+    return (
+        f"{min(above.sum(), (~above).sum())} of {len(logs)} times are about {apart:.0f} times away "
+        "from the others at like sizes and devices, as if units were mixed"
+    )
+
+
+def reach_of(logs: FloatArray, terms: int, least_sigma: float) -> tuple[float, float]:
+    """Return how far below and above a fit the 5 % and 95 % of new runs lie, as logs.
+
+    Args:
+        logs: log of measured over fitted of the runs that made the fit, (n,).
+        terms: free parameters that they were spent on.
+        least_sigma: log standard deviation that repeats have anyway.
+    """
+    free = max(len(logs) - terms, 1)
+    # Runs lie nearer to a law that they made than new ones will; few of them say so less surely
+    # (Student's quantile over the normal one, Abramowitz and Stegun 26.7.5).
+    z = Z95
+    student = (
+        z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    ) / z  # fmt: skip
+    wider = student * float(np.sqrt(len(logs) / free))
+    low, high = np.quantile(logs, (0.05, 0.95))
+    least = Z95 * max(least_sigma, 0.5 * float(np.sqrt(np.mean(logs**2))))
+    return wider * max(-float(low), least), wider * max(float(high), least)
+
+
+def doublings(bounds: FloatArray, index: IntArray, values: FloatArray) -> FloatArray:
+    """Return by how many doublings n values lie outside what was measured, (n,).
+
+    Args:
+        bounds: least and most of each law, (laws, 2), positive.
+        index: which law each value belongs to, (n,).
+        values: positive, (n,).
+    """
+    logs = np.log2(bounds)
+    value = np.log2(values)
+    outside: FloatArray = np.maximum(value - logs[:, 1][index], logs[:, 0][index] - value)
+    return np.maximum(outside, 0.0)
+
+
+def banded(middle: FloatArray, reach: FloatArray, variance: FloatArray) -> FloatArray:
+    """Return quantiles (n, 3) about n medians.
+
+    Args:
+        middle: the medians, (n,).
+        reach: how far below and above the medians runs lie anyway, as logs, (n, 2).
+        variance: of the log of the median itself, (n,).
+    """
+    unsure = Z95**2 * variance
+    seconds = np.empty((len(middle), 3))
+    seconds[:, 0] = middle * np.exp(-np.sqrt(reach[:, 0] ** 2 + unsure))
+    seconds[:, 1] = middle
+    seconds[:, 2] = middle * np.exp(np.sqrt(reach[:, 1] ** 2 + unsure))
+    return seconds

@@ -1,0 +1,78 @@
+"""Laws by kind: who answers whom, and what is said of runs that cannot teach."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from forerun.errors import RequestError
+from forerun.predictors.laws.ernest import Ernest
+from tests.predictors.laws.rows import jobs_of, runs_of
+
+MACHINES = np.tile([1.0, 2.0, 4.0, 8.0], 3)
+SECONDS = 3.0 + 80.0 / MACHINES
+
+
+def test_a_workload_of_one_setting_has_one_law_told_once() -> None:
+    law = Ernest().fit(runs_of(devices=MACHINES, framework="torch", time_to_train_s=SECONDS))
+    assert len(law.laws) == 2
+    assert list(law.formulas) == ["sgd-job on core (torch, allreduce)"]
+
+
+def test_two_settings_have_a_law_each_and_one_together() -> None:
+    framework = ["torch"] * 6 + ["tf"] * 6
+    law = Ernest().fit(runs_of(devices=MACHINES, framework=framework, time_to_train_s=SECONDS))
+    assert sorted(law.formulas) == [
+        "sgd-job on core (tf, allreduce)", "sgd-job on core (torch, allreduce)",
+        "sgd-job on core, all settings",
+    ]  # fmt: skip
+
+
+def test_milliseconds_among_seconds_are_noticed_and_teach_no_law() -> None:
+    mixed = np.where(np.isin(np.arange(12), (1, 6, 11)), 1000 * SECONDS, SECONDS)
+    with pytest.raises(RequestError, match=r"3 of 12 times.*1000 times away.*units were mixed"):
+        Ernest().fit(runs_of(devices=MACHINES, time_to_train_s=mixed))
+
+
+def test_times_that_span_thousands_with_their_sizes_are_of_one_unit() -> None:
+    size = np.repeat([1.0, 100.0, 10000.0], 4)
+    runs = runs_of(devices=MACHINES, dataset_size=size, time_to_train_s=0.1 + size / MACHINES)
+    assert Ernest().fit(runs).laws
+
+
+def test_one_kind_that_cannot_teach_leaves_the_others_their_laws_and_is_told() -> None:
+    names = ["good"] * 12 + ["bad"] * 4
+    seconds = np.concatenate([SECONDS, [1.0, 1000.0, 1.0, 1000.0]])
+    machines = np.concatenate([MACHINES, [1, 1, 2, 2]])
+    law = Ernest().fit(runs_of(workload=names, devices=machines, time_to_train_s=seconds))
+    answer = law.predict(jobs_of(workload=["good", "bad"], devices=[4, 4]))
+    assert answer.declined[0] is None
+    assert "no law of bad on core: 2 of 4 times" in str(answer.declined[1])
+    assert any("bad on core" in warning for warning in answer.warnings)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status", "found"),
+    [([0.0, -1.0, 2.0], ["ok", "ok", "timeout"], r"1 did not end.*2 have a time of 0 or below"),
+     ([9.0, 9.0, 9.0], ["timeout"] * 3, r"3 did not end \(their times are lower bounds\)")],
+)  # fmt: skip
+def test_runs_of_which_none_can_teach_are_counted_by_reason(
+    seconds: list[float], status: list[str], found: str
+) -> None:
+    with pytest.raises(RequestError, match=found):
+        Ernest().fit(runs_of(devices=[1, 2, 4], time_to_train_s=seconds, status=status))
+
+
+def test_runs_that_say_no_devices_are_named_as_such() -> None:
+    with pytest.raises(RequestError, match="of 3 runs none says a number of devices"):
+        Ernest().fit(runs_of(devices=[np.nan] * 3, time_to_train_s=[1.0, 2.0, 3.0]))
+
+
+def test_linear_features_are_those_of_the_law() -> None:
+    law = Ernest().fit(runs_of(devices=MACHINES, dataset_size=MACHINES, time_to_train_s=SECONDS))
+    jobs = jobs_of(devices=[4, 8], dataset_size=[8, 8])
+    x = law.linear_features(jobs)
+    np.testing.assert_allclose(x, [[1, 2, np.log(4), 4], [1, 1, np.log(8), 8]])
+    np.testing.assert_allclose(
+        x @ law.laws["sgd-job", "core"].theta, law.predict(jobs).seconds[:, 1]
+    )
