@@ -47,6 +47,11 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "forerun.predictors.laws.ernest:Ernest",
             "four terms of size and machines, from runs of the same workload and device",
         ),
+        Entry(
+            "goodput",
+            "forerun.predictors.laws.goodput:Goodput",
+            "Pollux's law: passes, and reductions within and between nodes that overlap with them",
+        ),
     ),
     "searchers": (),
     "readers": (

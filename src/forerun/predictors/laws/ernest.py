@@ -23,7 +23,7 @@ from forerun.predictors.laws.ernest_law import (
     fitted_law,
 )
 from forerun.predictors.laws.grouped import GroupedLaws
-from forerun.predictors.laws.grouping import Answers, Columns, Group, TooFewError
+from forerun.predictors.laws.grouping import Answers, Columns, Group, too_few
 from forerun.predictors.laws.law_rows import SIZES, LawRows
 from forerun.tables import Jobs
 
@@ -55,7 +55,7 @@ class Ernest(GroupedLaws[ErnestLaw]):
         """Return the law of the runs of one kind. Raises TooFewError where too few of them differ."""
         points = group.points("size", "devices")
         if points < LEAST_POINTS:
-            raise TooFewError(f"only {points} different run{'s' if points != 1 else ''}")
+            raise too_few(points)
         return fitted_law(
             group.columns["size"], group.columns["devices"], group.seconds, group.size
         )
@@ -78,7 +78,7 @@ class Ernest(GroupedLaws[ErnestLaw]):
         The size of a job is that of its law; where it has none, the usual size of what is
         predicted, or 1 where the job states none.
         """
-        rows = LawRows(jobs)
+        rows = LawRows(jobs, self.quantity)
         size = self._sizes(rows, list(self.laws.values()), self._chosen(rows))
         for name in (*SIZES[self.quantity], ""):
             size = np.where(np.isnan(size), rows.size(name), size)

@@ -26,9 +26,6 @@ RESAMPLES = 200
 SEED = 0
 # Repeats on one machine differ by 1-2 %, so that a law through its runs is no surer than that.
 LEAST_SIGMA = 0.02
-# A law of four terms may be this far off, as a log standard deviation, for each doubling of
-# machines or of a machine's work beyond what was measured.
-DOUBLING_SIGMA = 0.08
 # A ratio of measured to fitted beyond this is a row that the law does not describe at all.
 _MOST_LOG_RATIO = 2.3
 
@@ -139,6 +136,6 @@ def answers(laws: list[ErnestLaw], index: IntArray, x: FloatArray) -> Answers:
     spread = np.stack([law.covariance for law in laws])[index]
     variance = np.einsum("ni,nij,nj->n", x, spread, x)
     with np.errstate(divide="ignore", invalid="ignore"):
-        unsure = variance / middle**2 + (DOUBLING_SIGMA * beyond) ** 2
+        unsure = variance / middle**2
     reach = np.array([law.reach for law in laws])[index]
     return Answers(banded(middle, reach, unsure), parts, beyond)

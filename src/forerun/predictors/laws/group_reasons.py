@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.predictors.laws.grouping import Law
+from forerun.predictors.laws.grouping import Law, TooFewError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -54,3 +54,10 @@ def say_unsaid(
             reasons[lacks] = np.array(sizes, dtype=object)[chosen[lacks]]
         else:
             reasons[lacks] = unsaid(name)
+
+
+def unsaid_by_all(columns: Mapping[str, FloatArray], unsaid: Callable[[str], str]) -> TooFewError:
+    """Return what is said of n runs of which none says every column."""
+    most = max(columns, key=lambda name: int((~np.isfinite(columns[name])).sum()))
+    says = unsaid(most).replace("the row says no", "none says a")
+    return TooFewError(f"of {len(columns[most])} runs {says}")

@@ -48,3 +48,13 @@ def why_no_times(runs: Runs) -> tuple[str, str]:
     return (
         found, "give runs with step_time_s, samples_per_s, epoch_time_s or time_to_train_s above 0"
     )  # fmt: skip
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """Return a parameter with its 5 to 95 % interval: `0.012 [0.011, 0.013]`."""
+    return f"{value:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def percent(share: float) -> str:
+    """Return a share as whole per cents: `62 %`."""
+    return f"{100 * share:.0f} %"

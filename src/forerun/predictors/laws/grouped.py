@@ -9,7 +9,7 @@ and how n jobs are answered at once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.errors import RequestError
-from forerun.predictors.laws.group_reasons import say_alone, say_unsaid
+from forerun.predictors.laws.group_reasons import say_alone, say_unsaid, unsaid_by_all
 from forerun.predictors.laws.group_saving import saved_laws, text_of_laws
 from forerun.predictors.laws.group_words import kind_words, listed, why_no_times
 from forerun.predictors.laws.grouping import (
@@ -31,6 +31,7 @@ from forerun.predictors.laws.grouping import (
     mixed_units,
     part_of,
 )
+from forerun.predictors.laws.growth import PRIOR_SIGMA, learned_sigma, widened
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows, chosen_size, measured
 from forerun.tables import Jobs, Runs
 
@@ -58,20 +59,20 @@ class GroupedLaws(ABC, Generic[LawT]):
         laws: by kind of job, `law_rows.GROUP` and then `SETTINGS`; by `GROUP` alone over all settings.
         lacking: of kinds that have runs and no law, why: what was found, in words.
         notes: what was noticed while fitting; every forecast carries them as warnings.
+        doubling_sigma: log standard deviation of a law for each doubling beyond its runs.
     """
 
     quantity: str = "step"
     laws: Mapping[Kind, LawT] = field(default_factory=dict)
     lacking: Mapping[Kind, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    doubling_sigma: float = PRIOR_SIGMA
 
     name: ClassVar[str] = ""
     # The parts of the median, which add up to it; what is needed to fit one law, in words.
     terms: ClassVar[tuple[str, ...]] = ()
     needed: ClassVar[str] = ""
     version: ClassVar[int] = 2
-    # Whether the law reads a size (see `law_rows.chosen_size`), as the column "size".
-    sized: ClassVar[bool] = True
     # Whether runs on one number of devices speak of another.
     one_number_speaks: ClassVar[bool] = False
     # Times beside the main one that teach it.
@@ -84,13 +85,26 @@ class GroupedLaws(ABC, Generic[LawT]):
         "devices" is one of them. NaN where the row does not say it and the law needs it.
         """
 
-    @abstractmethod
     def group_law(self, group: Group) -> LawT:
         """Return the law of the runs of one kind; all columns and seconds are finite.
 
         Raises:
             TooFewError: the runs cannot teach it; the words say what was found.
         """
+        raise NotImplementedError
+
+    def group_laws(self, groups: Sequence[Group]) -> list[LawT | TooFewError]:
+        """Return the law of each of several kinds, or why it has none.
+
+        One after another by `group_law`, unless a subclass fits them together.
+        """
+        made: list[LawT | TooFewError] = []
+        for group in groups:
+            try:
+                made.append(self.group_law(group))
+            except TooFewError as why:
+                made.append(why)
+        return made
 
     @abstractmethod
     def answers(self, laws: list[LawT], index: IntArray, columns: Columns) -> Answers:
@@ -105,6 +119,10 @@ class GroupedLaws(ABC, Generic[LawT]):
     @abstractmethod
     def law_of(self, entry: Mapping[str, Any]) -> LawT:
         """Return a law from its saved fields; may raise ValueError, KeyError or TypeError."""
+
+    def size_of(self, rows: LawRows) -> str:
+        """Return which column is the size of runs of one kind, "" where none is."""
+        return chosen_size(rows, self.quantity)
 
     def unsaid(self, column: str) -> str:
         """Return why a job is declined that does not say a column."""
@@ -126,50 +144,54 @@ class GroupedLaws(ABC, Generic[LawT]):
         if not len(rows):
             raise RequestError(asked, *why_no_times(runs))
         also = {name: runs.measured(name)[rows] for name in self.also_measured}
-        laws, lacking = self._fitted(runs.jobs.take(rows), seconds[quantity][rows], quantity, also)
+        timing = replace(self, quantity=quantity)
+        laws, lacking, sigma = timing._fitted(runs.jobs.take(rows), seconds[quantity][rows], also)
         if not laws:
             raise RequestError(asked, listed(lacking), f"give {self.needed} for each")
         notes = [f"{kind_words(k)}: {note}" for k, law in laws.items() for note in law.notes]
         notes += [f"{kind_words(kind)} has no law: {why}" for kind, why in lacking.items()]
         return replace(
-            self, quantity=quantity, laws=laws, lacking=lacking,
+            self, quantity=quantity, laws=laws, lacking=lacking, doubling_sigma=sigma,
             notes=tuple(dict.fromkeys(notes))[:MOST_NOTES],
         )  # fmt: skip
 
     def _fitted(
-        self, jobs: Jobs, seconds: FloatArray, quantity: str, also: Columns
-    ) -> tuple[dict[Kind, LawT], dict[Kind, str]]:
-        """Return the laws of runs of which each has a time, and why a kind has none."""
+        self, jobs: Jobs, seconds: FloatArray, also: Columns
+    ) -> tuple[dict[Kind, LawT], dict[Kind, str], float]:
+        """Return the laws of runs of which each has a time, why a kind has none, and the sigma."""
+        groups: dict[bytes, Group | TooFewError] = {}
+        members = [
+            (kind, of, of.tobytes()) for kind, of in by_kind(LawRows(jobs, self.quantity).kinds)
+        ]
+        for kind, of, key in members:  # pooled runs of a workload with one setting are those of it
+            if key not in groups:
+                groups[key] = self._group(kind, jobs.take(of), seconds[of], part_of(also, of))
+        ready = {key: group for key, group in groups.items() if isinstance(group, Group)}
+        made = dict(zip(ready, self.group_laws(list(ready.values())), strict=True))
         laws: dict[Kind, LawT] = {}
         lacking: dict[Kind, str] = {}
-        fitted: dict[bytes, LawT] = {}
-        for kind, of in by_kind(LawRows(jobs).kinds):
-            key = of.tobytes()  # the pooled runs of a workload with one setting are those of it
-            try:
-                if key not in fitted:
-                    group = self._group(jobs.take(of), seconds[of], quantity, part_of(also, of))
-                    fitted[key] = self.group_law(group)
-                laws[kind] = fitted[key]
-            except TooFewError as why:
-                lacking[kind] = str(why)
-        return laws, lacking
+        for kind, _, key in members:
+            found = made.get(key, groups[key])
+            if isinstance(found, TooFewError):
+                lacking[kind] = str(found)
+            elif not isinstance(found, Group):
+                laws[kind] = found
+        sigma = learned_sigma(self, list(ready.values())) if laws else PRIOR_SIGMA
+        return laws, lacking, sigma
 
-    def _group(self, jobs: Jobs, seconds: FloatArray, quantity: str, also: Columns) -> Group:
-        rows = LawRows(jobs)
-        size = chosen_size(rows, quantity) if self.sized else ""
+    def _group(
+        self, kind: Kind, jobs: Jobs, seconds: FloatArray, also: Columns
+    ) -> Group | TooFewError:
+        rows = LawRows(jobs, self.quantity)
+        size = self.size_of(rows)
         columns: Columns = {**self.columns(rows), "size": rows.size(size)}
-        unsaid = {name: ~np.isfinite(values) for name, values in columns.items()}
-        usable = ~np.logical_or.reduce([*unsaid.values()])
+        usable = np.logical_and.reduce([np.isfinite(values) for values in columns.values()])
         if not usable.any():
-            most = max(unsaid, key=lambda name: int(unsaid[name].sum()))
-            raise TooFewError(
-                f"of {len(seconds)} runs {self.unsaid(most).replace('the row says no', 'none says a')}"
-            )
+            return unsaid_by_all(columns, self.unsaid)
         columns = part_of(columns, usable)
-        problem = mixed_units(columns, seconds[usable])
-        if problem:
-            raise TooFewError(problem)
-        return Group(columns, seconds[usable], size, quantity, part_of(also, usable))
+        group = Group(columns, seconds[usable], size, self.quantity, part_of(also, usable), kind)
+        problem = mixed_units(group.columns, group.seconds)
+        return TooFewError(problem) if problem else group
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer: no runs, too few runs, no size, no number of devices."""
@@ -177,7 +199,7 @@ class GroupedLaws(ABC, Generic[LawT]):
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs and the terms as parts; memory is not answered (NaN)."""
-        rows, laws = LawRows(jobs), list(self.laws.values())
+        rows, laws = LawRows(jobs, self.quantity), list(self.laws.values())
         blank = Forecasts.blank(len(jobs), self.name, self.quantity)
         chosen = self._chosen(rows)
         parts = np.full((len(self.terms), len(jobs)), np.nan)
@@ -190,7 +212,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         for start in range(0, len(ready), CHUNK):
             now = ready[start : start + CHUNK]
             answer = self.answers(laws, chosen[now], part_of(columns, now))
-            blank.seconds[now] = answer.seconds
+            blank.seconds[now] = widened(answer.seconds, self.doubling_sigma * answer.beyond)
             parts[:, now] = answer.parts.T
             away = np.where(pooled[chosen[now]], OTHER_SETTINGS, NEAR)
             blank.distance[now] = away + A_DOUBLING * answer.beyond

@@ -56,6 +56,11 @@ class Law(Protocol):
         ...
 
 
+def too_few(points: int) -> TooFewError:
+    """Return what is said of a kind with so few different runs."""
+    return TooFewError(f"only {points} different run{'s' if points != 1 else ''}")
+
+
 LawT = TypeVar("LawT", bound=Law)
 
 
@@ -69,6 +74,7 @@ class Group:
         size: the column that "size" comes from; "" where the runs state none, and it is 1.
         quantity: what `seconds` times: step, epoch or run.
         measured: further measured columns, NaN where blank, each (n,).
+        kind: whose runs they are; of several settings that share them, the first.
     """
 
     columns: Columns
@@ -76,6 +82,7 @@ class Group:
     size: str
     quantity: str
     measured: Columns
+    kind: Kind = ()
 
     def points(self, *names: str) -> int:
         """Return how many runs differ in these columns."""

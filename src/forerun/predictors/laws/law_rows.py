@@ -21,6 +21,8 @@ IntArray = NDArray[np.int64]
 Kind = tuple[str, ...]
 GROUP = ("workload", "device")
 SETTINGS = ("framework", "precision", "seq_len", "image_size", "instance_type", "sync")
+# How long a whole run takes hangs on how it trains, too.
+RUN_SETTINGS = ("optimizer", "learning_rate", "target")
 # What a run can time, and the columns that can be the size of it, the usual first.
 SIZES: Mapping[str, tuple[str, ...]] = {
     "step": ("global_batch", "dataset_size"),
@@ -33,9 +35,15 @@ _CLUSTER_TEXTS = ("device", "instance_type")
 
 @dataclass(frozen=True)
 class LawRows:
-    """n jobs as sizes, machines and kinds. A workload or device nobody knows goes by its label."""
+    """n jobs as sizes, machines and kinds. A workload or device nobody knows goes by its label.
+
+    Attributes:
+        jobs: n of them.
+        quantity: that is to be told; runs are of more kinds than steps (`RUN_SETTINGS`).
+    """
 
     jobs: Jobs
+    quantity: str = "step"
 
     @cached_property
     def _labels(self) -> Table:
@@ -53,6 +61,8 @@ class LawRows:
         """Return the size of each job (n,), NaN where it is not stated; 1 for the column ""."""
         if not column:
             return np.ones(len(self.jobs))
+        if column == "micro_batch":
+            return np.where(self.micro_batch > 0, self.micro_batch, np.nan)
         stated = self._labels.numbers(column)
         if column == "dataset_size":
             known = np.array([w.dataset_size for w in self.jobs.workloads] + [0.0])
@@ -128,19 +138,26 @@ class LawRows:
 
     @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:
-        """Distinct kinds of job, `GROUP` then `SETTINGS`, and which each job is, (n,)."""
+        """Distinct kinds of job, `GROUP` then `SETTINGS`, and which each job is, (n,).
+
+        Of whole runs `RUN_SETTINGS` follow, where a row says any of them.
+        """
         workloads, w = self._workloads
         clusters, c = self._clusters
-        sync = self.jobs.plans.sync.astype(np.int64)
-        code = (w * max(len(clusters), 1) + c) * len(SYNC) + sync
+        trainings, t = self._trainings
+        counts = (max(len(clusters), 1), len(SYNC), max(len(trainings), 1))
+        code = w
+        for count, part in zip(counts, (c, self.sync, t), strict=True):
+            code = code * count + part
         distinct, index = np.unique(code, return_inverse=True)
         kinds: list[Kind] = []
         for value in distinct.tolist():
-            pair, how = divmod(value, len(SYNC))
-            one, other = divmod(pair, max(len(clusters), 1))
+            rest, training = divmod(value, counts[2])
+            pair, how = divmod(rest, counts[1])
+            one, other = divmod(pair, counts[0])
             name, *settings = workloads[one]
             device, instance = clusters[other]
-            kinds.append((name, device, *settings, instance, SYNC[how]))
+            kinds.append((name, device, *settings, instance, SYNC[how], *trainings[training]))
         return kinds, index.reshape(-1).astype(np.int64)
 
     @cached_property
@@ -150,6 +167,13 @@ class LawRows:
             for w in self.jobs.workloads
         ]
         return completed(known, self.jobs.workload_index, self._labels, _WORKLOAD_TEXTS)
+
+    @cached_property
+    def _trainings(self) -> tuple[list[Kind], IntArray]:
+        if self.quantity != "run" or not any(name in self._labels for name in RUN_SETTINGS):
+            return [()], np.zeros(len(self.jobs), dtype=np.int64)
+        none = np.full(len(self.jobs), -1, dtype=np.int32)
+        return completed([], none, self._labels, RUN_SETTINGS)
 
     @cached_property
     def _clusters(self) -> tuple[list[Kind], IntArray]:

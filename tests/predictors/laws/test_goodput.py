@@ -1,0 +1,270 @@
+"""Goodput: Pollux's step with its seven parameters, found again, and wide where no run speaks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from forerun.errors import RequestError
+from forerun.evaluate import evaluate
+from forerun.predictors.laws.goodput import Goodput
+from forerun.predictors.laws.goodput_cost import GoodputCosts, Timings
+from forerun.predictors.laws.goodput_fit import fitted
+from forerun.predictors.laws.goodput_step import Steps, log_slopes, timed
+from forerun.tables import Runs
+from forerun.tables.files import read_table
+from forerun.testing import PredictorContract
+from forerun.testing.samples import tiny_jobs, tiny_runs
+from forerun.workloads.rows import runs_from_table
+from tests.predictors.laws.rows import CATALOG, jobs_of, runs_of
+
+FloatArray = NDArray[np.float64]
+# a_c, b_c, a_n, b_n, a_r, b_r, gamma: seconds, as a ResNet-50 on four-GPU nodes has them.
+TRUTH = np.array([0.06, 0.004, 0.3, 0.01, 0.08, 0.004, 2.0])
+
+
+def grid() -> Steps:
+    """Return steps on 1 to 16 devices, on one node up to 4, of three micro-batches."""
+    devices, micro, passes = (
+        a.ravel().astype(float)
+        for a in np.meshgrid([1, 2, 3, 4, 2, 4, 6, 8, 12, 16], [8, 32, 64], [1, 3])
+    )
+    between = np.tile(np.repeat([0.0, 0, 0, 0, 1, 1, 1, 1, 1, 1], 2), 3)
+    return Steps(micro, passes, devices, between)
+
+
+def rows(steps: Steps, **more: Any) -> dict[str, Any]:
+    """Return steps as columns of a table."""
+    nodes = np.where(steps.between > 0, np.maximum(np.ceil(steps.devices / 4), 2), 1)
+    return {
+        "devices": steps.devices, "nodes": nodes, "micro_batch": steps.micro_batch,
+        "global_batch": steps.micro_batch * steps.passes * steps.devices, **more,
+    }  # fmt: skip
+
+
+def taught(noise: float = 0.0, keep: Any = slice(None), *, sync: bool = False) -> Runs:
+    """Return runs of the grid under TRUTH."""
+    steps = grid()
+    parts = timed(TRUTH, steps)
+    seconds = parts.step * np.exp(np.random.default_rng(1).normal(0, noise, len(steps)))
+    columns = rows(steps, step_time_s=seconds)
+    if sync:
+        columns["sync_time_s"] = parts.last - parts.accumulation
+    return runs_of(**{name: values[keep] for name, values in columns.items()})
+
+
+class TestGoodput(PredictorContract):
+    """Fitted to small transformers."""
+
+    def make_predictor(self) -> Goodput:
+        return Goodput().fit(tiny_runs())
+
+
+class TestUnfittedGoodput(PredictorContract):
+    """Without runs it answers nothing, and keeps the rest of the contract."""
+
+    def make_predictor(self) -> Goodput:
+        return Goodput()
+
+    def test_it_answers_at_least_one_job(self) -> None:
+        answer = self.make_predictor().predict(tiny_jobs())
+        assert all("from runs alone" in reason for reason in answer.declined)
+
+
+def test_the_parameters_that_made_the_times_are_found() -> None:
+    law = Goodput().fit(taught(sync=True)).laws["sgd-job", "core"]
+    # The pulls of the paper's cost move the law by what they weigh against no noise at all.
+    np.testing.assert_allclose(law.theta[:6], TRUTH[:6], rtol=0.06)
+    assert law.theta[6] == pytest.approx(2.0, abs=0.1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000))
+def test_slopes_are_those_of_the_step(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    theta = np.append(np.exp(rng.normal(-3, 2, 6)), rng.uniform(1.0, 8.0))
+    steps = grid()
+    found = log_slopes(theta, steps, timed(theta, steps))
+    for i in range(7):
+        moved = []
+        for side in (-1e-6, 1e-6):
+            other = theta.copy()
+            other[i] = theta[i] + side if i == 6 else theta[i] * np.exp(side)
+            moved.append(np.log(timed(other, steps).step))
+        np.testing.assert_allclose(found[:, i], (moved[1] - moved[0]) / 2e-6, atol=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(1.0, 10.0), st.floats(1e-4, 10.0), st.floats(1e-4, 10.0))
+def test_a_step_lies_between_its_longer_part_and_their_sum(
+    gamma: float, a_c: float, a_r: float
+) -> None:
+    theta = np.array([a_c, 1e-8, 1.0, 1e-8, a_r, 1e-8, gamma])
+    step = timed(theta, Steps(*(np.array([v]) for v in (1.0, 1.0, 4.0, 0.0)))).step[0]
+    assert max(a_c, a_r) * (1 - 1e-9) <= step <= (a_c + a_r) * (1 + 1e-6) + 1e-7
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_cost_is_no_higher_than_that_of_bounded_quasi_newton(seed: int) -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    steps, rng = grid(), np.random.default_rng(seed)
+    seconds = timed(TRUTH, steps).step * np.exp(rng.normal(0, 0.1, len(steps)))
+    passes = np.where(steps.devices == 1, seconds / steps.passes, np.nan)
+    kind = Timings(steps, seconds, passes)
+    costs = GoodputCosts.of([kind])
+
+    def cost(theta: FloatArray) -> tuple[float, FloatArray]:
+        value, slope, _ = costs(theta[None])
+        return float(value[0]), slope[0]
+
+    # Pollux's own start and bounds.
+    start = np.log([0.1, 0.01, 0.1, 0.01, 0.1, 0.01, 1.001])
+    bounds = [(np.log(1e-8), None)] * 6 + [(0.0, np.log(10.0))]
+    theirs = optimize.minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    ours = costs(np.log(fitted([kind])[0].theta)[None])[0][0]
+    assert ours <= theirs.fun * (1 + 1e-4)
+
+
+def test_the_kinds_fitted_together_are_those_fitted_alone() -> None:
+    both = rows(grid())
+    n = len(both["devices"])
+    seconds = timed(TRUTH, grid()).step
+    names = ["slow"] * n + ["fast"] * n
+    twice = {name: np.tile(values, 2) for name, values in both.items()}
+    times = np.concatenate([seconds, seconds / 7])
+    together = Goodput().fit(runs_of(**twice, workload=names, step_time_s=times))
+    alone = Goodput().fit(runs_of(**both, workload="fast", step_time_s=seconds / 7))
+    found = together.laws["fast", "core"].theta
+    np.testing.assert_allclose(found, alone.laws["fast", "core"].theta, rtol=1e-3)
+
+
+def test_measured_reductions_tell_a_pass_from_its_reduction_on_many_devices_alone() -> None:
+    many = grid().devices > 2
+    with_sync = Goodput().fit(taught(keep=many, sync=True)).laws["sgd-job", "core"]
+    assert with_sync.theta[1] == pytest.approx(TRUTH[1], rel=0.1)
+    assert with_sync.theta[0] == pytest.approx(TRUTH[0], rel=0.2)
+
+
+def test_an_uneven_placement_counts_as_leaving_its_node() -> None:
+    law = Goodput().fit(taught())
+    uneven = law.predict(jobs_of(devices=[8] * 3, placement=["17", "44", "8"], micro_batch=[8] * 3))
+    assert uneven.seconds[0, 1] == pytest.approx(uneven.seconds[1, 1])
+    assert uneven.seconds[2, 1] < 0.7 * uneven.seconds[0, 1]
+
+
+def test_passes_of_a_step_are_paid_and_its_reduction_once() -> None:
+    law = Goodput().fit(taught())
+    jobs = jobs_of(devices=[8, 8], nodes=[2, 2], micro_batch=[32, 32], global_batch=[256, 1280])
+    one, five = law.predict(jobs).seconds[:, 1]
+    assert five - one == pytest.approx(4 * (TRUTH[0] + 32 * TRUTH[1]), rel=0.05)
+
+
+def test_parts_name_what_a_step_is_spent_on() -> None:
+    answer = Goodput().fit(taught()).predict(
+        jobs_of(devices=[1, 16], nodes=[1, 4], micro_batch=[32, 32])
+    )  # fmt: skip
+    exposed = answer.parts["exposed reduction"]
+    assert exposed[0] == pytest.approx(0.0, abs=1e-9)
+    assert exposed[1] > 0.3 * answer.seconds[1, 1]
+
+
+def test_a_network_that_no_run_used_is_foretold_wide_and_far() -> None:
+    within = grid().between == 0
+    law = Goodput().fit(taught(0.02, within))
+    answer = law.predict(jobs_of(devices=[4, 4], nodes=[1, 2], micro_batch=[32, 32]))
+    width = np.log(answer.seconds[:, 2] / answer.seconds[:, 0])
+    assert answer.seconds[1, 1] >= answer.seconds[0, 1]
+    assert width[1] > 3 * width[0]
+    assert answer.distance[1] > answer.distance[0] + 0.3
+    assert "no run: an optimistic prior" in next(iter(law.formulas.values()))
+
+
+def test_farther_than_the_runs_the_band_grows() -> None:
+    law = Goodput().fit(taught(0.03))
+    devices = np.array([16, 32, 64, 128])
+    answer = law.predict(jobs_of(devices=devices, nodes=devices / 4, micro_batch=[32] * 4))
+    assert (np.diff(np.log(answer.seconds[:, 2] / answer.seconds[:, 0])) > 0).all()
+    assert (np.diff(answer.seconds[:, 1]) > 0).all()
+
+
+def test_nine_of_ten_intervals_hold_their_parameter() -> None:
+    held = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        steps = grid()
+        parts = timed(TRUTH, steps)
+        noisy = parts.step * np.exp(rng.normal(0, 0.03, len(steps)))
+        found = Goodput().fit(runs_of(**rows(steps, step_time_s=noisy)))
+        low, high = found.laws["sgd-job", "core"].intervals[[1, 2]].T
+        held += list((low <= TRUTH[[1, 2]]) & (TRUTH[[1, 2]] <= high))
+    assert np.mean(held) >= 0.75
+
+
+def test_an_epoch_is_its_steps() -> None:
+    steps = grid()
+    columns = rows(steps)
+    epoch = 50_000 / columns["global_batch"] * timed(TRUTH, steps).step
+    law = Goodput().fit(runs_of(**columns, dataset_size=[50_000] * len(steps), epoch_time_s=epoch))
+    assert law.quantity == "epoch"
+    asked = {name: values[[5, 33]] for name, values in columns.items()}
+    answer = law.predict(jobs_of(**asked, dataset_size=[100_000] * 2))
+    np.testing.assert_allclose(answer.seconds[:, 1], 2 * epoch[[5, 33]], rtol=0.05)
+
+
+def test_workers_that_wait_for_nobody_are_declined() -> None:
+    devices = np.array([1.0, 2, 3, 4])
+    runs = runs_of(devices=devices, sync="ps-async", micro_batch=[32] * 4, step_time_s=1 / devices)
+    with pytest.raises(RequestError, match="its servers are asynchronous"):
+        Goodput().fit(runs)
+
+
+def test_runs_that_state_no_batch_are_all_of_one() -> None:
+    devices = np.array([1.0, 2, 4, 8, 16])
+    law = Goodput().fit(runs_of(devices=devices, step_time_s=0.1 + 0.01 * (devices - 1)))
+    (asked,) = law.predict(jobs_of(devices=[12])).seconds
+    assert asked[1] == pytest.approx(0.21, rel=0.05)
+    assert "one micro-batch" in law.laws["sgd-job", "core"].notes[0]
+
+
+def test_too_few_runs_say_how_many_and_of_what_kind() -> None:
+    with pytest.raises(RequestError, match=r"only 2 different runs; give at least 3.*micro_batch"):
+        Goodput().fit(runs_of(devices=[1, 2], micro_batch=[8, 8], step_time_s=[1.0, 1.2]))
+
+
+def test_the_law_is_told_with_units_intervals_and_what_limits_it() -> None:
+    (text,) = Goodput().fit(taught(0.02)).formulas.values()
+    assert text.startswith("seconds of a step = (passes - 1) C + (C^g + N^g)^(1/g), C = 0.0")
+    assert "s a sample x micro_batch" in text
+    assert "between nodes, g = " in text
+    assert "scaling efficiency is" in text
+    assert "at 64" in text
+
+
+def test_a_saved_law_answers_as_it_did() -> None:
+    law, jobs = Goodput().fit(taught(0.02)), jobs_of(devices=[4, 64], micro_batch=[8, 8])
+    again = Goodput.from_json(law.to_json())
+    assert again.to_json() == law.to_json()
+    np.testing.assert_array_equal(again.predict(jobs).seconds, law.predict(jobs).seconds)
+    with pytest.raises(RequestError, match="not its JSON"):
+        Goodput.from_json(law.to_json().replace('"theta": [', '"theta": [1.0, '))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("split", "most"), [("above:devices=8", 7.0), ("random", 6.5)])
+def test_pollux_is_foretold_as_its_own_paper_s_law_does(split: str, most: float) -> None:
+    """6.1 and 5.9 % were measured, with 96 and 90 % inside the band; its authors: 4.5 to 13 %."""
+    folder = os.environ.get("FORERUN_DATA")
+    if not folder:
+        pytest.skip("FORERUN_DATA names no folder of measured runs")
+    runs = runs_from_table(read_table(Path(folder) / "runs" / "pollux.csv"), CATALOG)
+    score = evaluate({"pollux": runs}, [Goodput()], split).of("goodput", "pollux")
+    assert score.share_answered == 1.0
+    assert score.median_ape < most
+    assert score.coverage >= 0.85
