@@ -1,0 +1,1 @@
+"""Regression: times learned from runs alone, by Gaussian processes and by the Ray study's pipeline."""

@@ -1,0 +1,126 @@
+"""The Gaussian process: it passes through what it saw, knows what it did not, and is told by evidence."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forerun.errors import RequestError
+from forerun.predictors.regression.matern import GaussianProcess, _Evidence, fitted_gp
+
+
+def wave(n: int, noise: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return points (n, 2) of which the first feature alone matters, and values (n,)."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0, 1, (n, 2))
+    return x, np.sin(6 * x[:, 0]) + noise * rng.normal(size=n)
+
+
+@settings(max_examples=20)
+@given(st.integers(3, 20), st.integers(1, 4), st.integers(0, 1000))
+def test_the_gradient_is_that_of_the_evidence(n: int, d: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, y, theta = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(0, 0.4, d + 2)
+    problem = _Evidence(x, y, rng.uniform(0.5, 2, n), linear=seed % 2 == 0)
+    _, gradient = problem.negative(theta)
+    for i in range(d + 2):
+        step = np.eye(d + 2)[i] * 1e-5
+        slope = (problem.negative(theta + step)[0] - problem.negative(theta - step)[0]) / 2e-5
+        assert gradient[i] == pytest.approx(slope, rel=1e-4, abs=1e-5)
+
+
+def test_a_smooth_function_is_foretold_between_its_points() -> None:
+    x, y = wave(40)
+    gp = fitted_gp(x, y)
+    new, truth = wave(200, seed=1)
+    mean, sd = gp.predict(new)
+    assert np.median(np.abs(mean - truth)) < 0.01
+    assert gp.lengths[1] > 3 * gp.lengths[0]  # the second feature does not matter
+    assert gp.means(new) == pytest.approx(mean)
+    assert (sd > 0).all()
+
+
+def test_the_band_holds_nine_of_ten_new_readings_and_the_noise_is_found() -> None:
+    x, y = wave(80, noise=0.1)
+    gp = fitted_gp(x, y)
+    new, readings = wave(500, noise=0.1, seed=2)
+    mean, sd = gp.predict(new)
+    reach = 1.645 * np.sqrt(sd**2 + gp.noise_sd**2)
+    assert 0.84 <= np.mean(np.abs(readings - mean) <= reach) <= 0.96
+    assert gp.noise_sd == pytest.approx(0.1, rel=0.3)
+
+
+def test_far_away_it_is_unsure_and_a_linear_mean_goes_on() -> None:
+    x = np.linspace(0, 1, 20)[:, None]
+    y = 3 + 5 * x[:, 0]
+    (flat,), (unsure,) = fitted_gp(x, y).predict([[1e4]])
+    (line,), _ = fitted_gp(x, y, mean="linear").predict([[30.0]])
+    _, (near,) = fitted_gp(x, y).predict([[0.5]])
+    assert line == pytest.approx(153, rel=0.05)
+    assert abs(flat - 5.5) < 50
+    assert unsure > 20 * near
+
+
+def test_left_out_values_are_foretold_as_a_process_without_them_would() -> None:
+    x, y = wave(15, noise=0.05)
+    gp = fitted_gp(x, y)
+    errors, sd = gp.left_out()
+    covariance = gp.root @ gp.root.T
+    keep = np.arange(1, 15)
+    solved = np.linalg.solve(covariance[np.ix_(keep, keep)], covariance[keep, 0])
+    standard = (y - gp.middle) / gp.unit
+    assert errors[0] == pytest.approx(gp.unit * (standard[0] - solved @ standard[1:]), rel=1e-6)
+    variance = covariance[0, 0] - solved @ covariance[keep, 0]
+    assert sd[0] == pytest.approx(gp.unit * np.sqrt(variance), rel=1e-6)
+
+
+def test_draws_have_the_mean_and_the_covariance_that_they_are_drawn_from() -> None:
+    x, y = wave(12)
+    gp = fitted_gp(x, y)
+    new = np.random.default_rng(3).uniform(0, 2, (4, 2))
+    mean, covariance = gp.joint(new)
+    draws = gp.draws(new, 20_000)
+    assert mean == pytest.approx(gp.predict(new)[0])
+    assert np.sqrt(np.diag(covariance)) == pytest.approx(gp.predict(new)[1], rel=1e-3, abs=1e-4)
+    assert draws.mean(axis=0) == pytest.approx(mean, abs=0.05 * gp.unit)
+    assert np.cov(draws.T) == pytest.approx(covariance, abs=0.05 * float(covariance.max()))
+
+
+def test_a_reading_not_to_be_believed_moves_nothing() -> None:
+    x, y = wave(30)
+    wrong = y.copy()
+    wrong[4] += 50
+    ratio = np.ones(30)
+    ratio[4] = 1e4
+    mean, _ = fitted_gp(x, wrong, noise_ratio=ratio).predict(x)
+    assert np.abs(mean - y)[np.arange(30) != 4].max() < 0.2
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_points_constant_features_and_equal_values_are_no_failure(n: int) -> None:
+    x = np.stack([np.arange(n), np.full(n, 7.0), np.arange(n)], axis=1)
+    mean, sd = fitted_gp(x, np.full(n, 2.0), mean="linear").predict(x)
+    assert mean == pytest.approx(np.full(n, 2.0), abs=0.3)
+    assert np.isfinite(sd).all()
+
+
+def test_a_saved_process_foretells_as_it_did() -> None:
+    x, y = wave(20, noise=0.02)
+    gp = fitted_gp(x, y, mean="linear")
+    again = GaussianProcess.from_dict(json.loads(json.dumps(gp.to_dict())))
+    for mine, theirs in zip(gp.predict(x + 0.3), again.predict(x + 0.3), strict=True):
+        assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "mean", "found"),
+    [([[1.0], [np.nan]], [1, 2], "constant", "not finite"), (np.zeros((0, 2)), [], "linear", "shape"),
+     ([[1.0]], [1, 2], "constant", "shape"), ([[1.0]], [1], "cubic", "no mean 'cubic'")],
+)  # fmt: skip
+def test_what_cannot_be_fitted_is_refused(x: object, y: object, mean: str, found: str) -> None:
+    with pytest.raises(RequestError, match=found):
+        fitted_gp(x, y, mean=mean)  # type: ignore[arg-type]
