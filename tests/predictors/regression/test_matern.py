@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.errors import RequestError
-from forerun.predictors.regression.matern import GaussianProcess, _Evidence, fitted_gp
+from forerun.predictors.regression.evidence import Evidence
+from forerun.predictors.regression.matern import GaussianProcess, fitted_gp
 
 
 def wave(n: int, noise: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -24,11 +25,13 @@ def wave(n: int, noise: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndar
 @given(st.integers(3, 20), st.integers(1, 4), st.integers(0, 1000))
 def test_the_gradient_is_that_of_the_evidence(n: int, d: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    x, y, theta = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(0, 0.4, d + 2)
-    problem = _Evidence(x, y, rng.uniform(0.5, 2, n), linear=seed % 2 == 0)
+    c = seed % 3
+    x, y, theta = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(0, 0.4, d + 2 + 2 * c)
+    labels = rng.integers(0, 3, (n, c))
+    problem = Evidence(x, labels, y, rng.uniform(0.5, 2, n), linear=seed % 2 == 0)
     _, gradient = problem.negative(theta)
-    for i in range(d + 2):
-        step = np.eye(d + 2)[i] * 1e-5
+    for i in range(len(theta)):
+        step = np.eye(len(theta))[i] * 1e-5
         slope = (problem.negative(theta + step)[0] - problem.negative(theta - step)[0]) / 2e-5
         assert gradient[i] == pytest.approx(slope, rel=1e-4, abs=1e-5)
 
@@ -124,3 +127,45 @@ def test_a_saved_process_foretells_as_it_did() -> None:
 def test_what_cannot_be_fitted_is_refused(x: object, y: object, mean: str, found: str) -> None:
     with pytest.raises(RequestError, match=found):
         fitted_gp(x, y, mean=mean)  # type: ignore[arg-type]
+
+
+def in_sessions(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return 12 sessions of 6 points of a wave, each session off by a factor of its own."""
+    x, y = wave(72, noise=0.02, seed=seed)
+    session = np.repeat(np.arange(12), 6)
+    return x, y + np.random.default_rng(7).normal(0, 0.3, 12)[session], session[:, None]
+
+
+def test_a_class_has_an_offset_and_another_class_is_as_unsure_as_classes_differ() -> None:
+    x, y, session = in_sessions()
+    gp = fitted_gp(x, y, labels=session)
+    same, sure = gp.predict(x[:6], session[:6])
+    _, unsure = gp.predict(x[:6], np.full((6, 1), -1))
+    assert np.abs(same - y[:6]).max() < 0.1
+    assert 0.15 < np.median(unsure) < 0.6
+    assert np.median(sure) < 0.06
+
+
+def test_a_class_is_left_out_as_a_process_without_it_would_foretell() -> None:
+    x, y, session = in_sessions()
+    gp = fitted_gp(x, y, labels=session)
+    errors, sd = gp.classes_left_out(0)
+    rest = np.arange(72) >= 6
+    without = gp.given(gp.x[rest], gp.labels[rest], gp.values[rest], gp.ratio[rest])
+    mean, spread = without.predict(x[:6], np.full((6, 1), -1))
+    assert errors[:6] == pytest.approx(y[:6] - mean, rel=1e-6)
+    noise = gp.unit**2 * gp.scales.noise_variance(np.ones(6))
+    assert sd[:6] == pytest.approx(np.sqrt(spread**2 + noise), rel=1e-6)
+
+
+def test_a_reading_far_off_is_doubted() -> None:
+    x, y = wave(60, noise=0.1)
+    wrong = y.copy()
+    wrong[4] += 3
+    gp = fitted_gp(x, wrong)
+    doubted = gp.doubted()
+    rest = np.arange(60) != 4
+    truth = np.sin(6 * x[:, 0])
+    assert np.abs(doubted.means(x) - truth).max() < np.abs(gp.means(x) - truth).max()
+    assert doubted.ratio[4] > 3 * np.median(doubted.ratio[rest])
+    assert doubted.values == pytest.approx(gp.values)

@@ -1,40 +1,44 @@
 """Gaussian processes with a Matern 5/2 kernel, as arrays: hyper-parameters by marginal likelihood.
 
-    y(x) = level + slopes . x + f(x) + noise,   f ~ GP(0, amplitude^2 M(r)),
+    y(x) = level + slopes . x + f(x) + noise,   cov f = (a^2 + sum_c s_c^2 same_c) M(r) + sum_c o_c^2 same_c
     M(r) = (1 + sqrt5 r + 5 r^2 / 3) exp(-sqrt5 r),   r^2 = sum_j ((x_j - x'_j) / length_j)^2
 
-The level and the slopes have normal priors and are integrated out (Rasmussen and Williams,
-Gaussian Processes for Machine Learning, 2006, sections 2.7, 4.2 and 5.4.1). Far from the data f
-falls back to 0, and what is left is the level and the slopes. Inputs are standardised inside, so
-that one set of priors serves all.
+where same_c is 1 for two points of one class of a category c (a workload, a device, a session in
+which they were measured): each class has an offset and a shape of its own, as far as the evidence
+wants it. The level and the slopes have normal priors and are integrated out (Rasmussen and
+Williams, Gaussian Processes for Machine Learning, 2006, sections 2.7, 4.2 and 5.4.1). Far from the
+data f falls back to 0, and what is left is the level and the slopes. Inputs are standardised
+inside, so that one set of priors serves all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from forerun.errors import RequestError
+from forerun.predictors.regression.evidence import (
+    Evidence,
+    Scales,
+    cholesky,
+    prior,
+    prior_variance,
+    solve_lower,
+    solve_upper,
+)
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 MEANS = ("constant", "linear")
-# Priors in standardised units (features and values of standard deviation 1): normal in the logs of
-# amplitude and noise, and in the log of each length, which grows with the root of the number of
-# features as distances do.
-AMPLITUDE, AMPLITUDE_LOG_SD = 1.0, 1.0
-NOISE, NOISE_LOG_SD = 0.1, 1.5
-LENGTH, LENGTH_LOG_SD = 1.5, 1.2
-# Standard deviations of the level and of each slope before anything is measured.
-LEVEL_SD, SLOPE_SD = 3.0, 1.0
-LEAST_NOISE = 1e-4
-# Rows asked at a time: an (m, n) block of kernel values stays within some tens of megabytes.
-CELLS = 4_000_000
-ROOT5 = float(np.sqrt(5.0))
+# Cells of a block of kernel values that are held at a time: some tens of megabytes.
+CELLS = 2_000_000
+# Degrees of freedom of the readings' errors where some may be far off (Student's t).
+FREEDOM = 4.0
 
 
 @dataclass(frozen=True)
@@ -43,64 +47,72 @@ class GaussianProcess:
 
     Attributes:
         x: the measured points in standardised units, (n, d).
+        labels: their class in each category, (n, c).
         weights: of the measured points in the mean, (n,): (K + noise)^-1 (y - middle).
         root: lower Cholesky factor of K + noise, (n, n).
         centre, scale: of each feature, (d,): standardised = (given - centre) / scale.
         middle, unit: of the values: standardised = (given - middle) / unit.
-        lengths: of each feature, standardised, (d,).
-        amplitude, noise: standard deviations, standardised.
-        linear: whether the mean has slopes.
+        scales: the hyper-parameters, standardised.
+        ratio: of each reading's noise to the common one, (n,).
         evidence: log marginal likelihood and log priors at the hyper-parameters.
     """
 
     x: FloatArray
+    labels: IntArray
     weights: FloatArray
     root: FloatArray
     centre: FloatArray
     scale: FloatArray
     middle: float
     unit: float
-    lengths: FloatArray
-    amplitude: float
-    noise: float
-    linear: bool
+    scales: Scales
+    ratio: FloatArray
     evidence: float
 
-    def predict(self, x: ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """Return mean and standard deviation of y without noise at points (m, d), each (m,)."""
-        z = self._standard(x)
+    def predict(
+        self, x: ArrayLike, labels: ArrayLike | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mean and standard deviation of y without noise at points (m, d), each (m,).
+
+        labels: their classes (m, c); a class that was not measured is -1.
+        """
+        z, classes = self._asked(x, labels)
         mean, sd = np.empty(len(z)), np.empty(len(z))
-        step = max(CELLS // max(len(self.x), 1), 1)
-        for start in range(0, len(z), step):
-            some = slice(start, start + step)
-            cross = self._prior(z[some], self.x)
+        for some in self._blocks(len(z)):
+            cross = prior(self.scales, z[some], classes[some], self.x, self.labels)
             mean[some] = cross @ self.weights
-            left = _solve_lower(self.root, cross.T)
-            sd[some] = np.sqrt(np.maximum(self._own(z[some]) - np.sum(left**2, axis=0), 0.0))
+            left = solve_lower(self.root, cross.T)
+            own = prior_variance(self.scales, z[some])
+            sd[some] = np.sqrt(np.maximum(own - np.sum(left**2, axis=0), 0.0))
         return self.middle + self.unit * mean, self.unit * sd
 
-    def means(self, x: ArrayLike) -> FloatArray:
+    def means(self, x: ArrayLike, labels: ArrayLike | None = None) -> FloatArray:
         """Return the mean alone at points (m, d), (m,): far cheaper than with its deviation."""
-        z = self._standard(x)
-        step = max(CELLS // max(len(self.x), 1), 1)
-        parts = [
-            self._prior(z[s : s + step], self.x) @ self.weights for s in range(0, len(z), step)
-        ]
-        return self.middle + self.unit * np.concatenate([np.zeros(0), *parts])
+        z, classes = self._asked(x, labels)
+        mean = np.empty(len(z))
+        for some in self._blocks(len(z)):
+            cross = prior(self.scales, z[some], classes[some], self.x, self.labels)
+            mean[some] = cross @ self.weights
+        return self.middle + self.unit * mean
 
-    def joint(self, x: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    def joint(self, x: ArrayLike, labels: ArrayLike | None = None) -> tuple[FloatArray, FloatArray]:
         """Return mean (m,) and covariance (m, m) of y without noise at points (m, d)."""
-        z = self._standard(x)
-        cross = self._prior(z, self.x)
-        left = _solve_lower(self.root, cross.T)
-        covariance = self._prior(z, z) - left.T @ left
+        z, classes = self._asked(x, labels)
+        cross = prior(self.scales, z, classes, self.x, self.labels)
+        left = solve_lower(self.root, cross.T)
+        covariance = prior(self.scales, z, classes, z, classes)
+        # A class that was not measured is a class of its own: each row shares it with itself.
+        covariance[np.diag_indices_from(covariance)] = prior_variance(self.scales, z)
+        covariance -= left.T @ left
         return self.middle + self.unit * (cross @ self.weights), self.unit**2 * covariance
 
-    def draws(self, x: ArrayLike, count: int, seed: int = 0) -> FloatArray:
+    def draws(
+        self, x: ArrayLike, count: int, seed: int = 0, labels: ArrayLike | None = None
+    ) -> FloatArray:
         """Return joint samples of y without noise at points (m, d), (count, m)."""
-        mean, covariance = self.joint(x)
+        mean, covariance = self.joint(x, labels)
         jitter = 1e-9 * max(float(np.trace(covariance)) / max(len(mean), 1), self.unit**2 * 1e-6)
-        root = _cholesky(covariance + jitter * np.eye(len(mean)))
+        root = cholesky(covariance + jitter * np.eye(len(mean)))
         normal = np.random.default_rng(seed).standard_normal((count, len(mean)))
         result: FloatArray = mean + normal @ root.T
         return result
@@ -108,50 +120,91 @@ class GaussianProcess:
     @property
     def noise_sd(self) -> float:
         """Standard deviation of the noise, in units of y."""
-        return self.unit * self.noise
+        return self.unit * self.scales.noise
+
+    @property
+    def lengths(self) -> FloatArray:
+        """Length scale of each feature, in units of its standard deviation, (d,)."""
+        return self.scales.lengths
 
     def left_out(self) -> tuple[FloatArray, FloatArray]:
         """Return each measured value less what the others foretell, and its deviation, (n,) each.
 
         Hyper-parameters are those of all points (Rasmussen and Williams, equation 5.12).
         """
-        inverse = _solve_lower(self.root, np.eye(len(self.x)))
+        inverse = solve_lower(self.root, np.eye(len(self.x)))
         precision = np.sum(inverse**2, axis=0)
         return self.unit * self.weights / precision, self.unit / np.sqrt(precision)
 
+    def classes_left_out(self, category: int) -> tuple[FloatArray, FloatArray]:
+        """Return the same with all points of a point's class left out together, (n,) each."""
+        lower = solve_lower(self.root, np.eye(len(self.x)))
+        errors, sd = np.empty(len(self.x)), np.empty(len(self.x))
+        for label in np.unique(self.labels[:, category]):
+            rows = np.flatnonzero(self.labels[:, category] == label)
+            covariance = np.linalg.inv(lower[:, rows].T @ lower[:, rows])
+            errors[rows] = covariance @ self.weights[rows]
+            sd[rows] = np.sqrt(np.diag(covariance))
+        return self.unit * errors, self.unit * sd
+
+    def doubted(self, rounds: int = 2) -> GaussianProcess:
+        """Return the process with readings less believed the farther the others say they are off.
+
+        Weights of Student's t by expectation-maximisation, with the errors of left-out readings.
+        """
+        now = self
+        for _ in range(rounds):
+            errors, _ = now.left_out()
+            usual = 1.4826 * float(np.median(np.abs(errors))) or 1.0
+            ratio = np.sqrt((FREEDOM + (errors / usual) ** 2) / (FREEDOM + 1.0))
+            now = now.given(self.x, self.labels, now.values, ratio)
+        return now
+
+    @property
+    def values(self) -> FloatArray:
+        """The measured values in standardised units, (n,)."""
+        result: FloatArray = self.root @ (self.root.T @ self.weights)
+        return result
+
+    def given(
+        self, x: FloatArray, labels: IntArray, y: FloatArray, ratio: FloatArray
+    ) -> GaussianProcess:
+        """Return the process of other readings with the same hyper-parameters, all standardised."""
+        covariance = prior(self.scales, x, labels, x, labels)
+        covariance[np.diag_indices_from(covariance)] += self.scales.noise_variance(ratio)
+        root = cholesky(covariance)
+        weights = solve_upper(root, solve_lower(root, y))
+        return replace(self, x=x, labels=labels, weights=weights, root=root, ratio=ratio)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the Cholesky factor is made again on reading."""
-        names = [name for name in self.__dataclass_fields__ if name != "root"]
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "root"}
         plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
-        return {**plain, "noise_of": (self.root**2).sum(axis=1).tolist()}
+        return {**plain, "scales": self.scales.to_dict(), "values": self.values.tolist()}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> GaussianProcess:
         """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
         given = dict(values)
-        diagonal = np.array(given.pop("noise_of"), dtype=float)
-        for name in ("weights", "centre", "scale", "lengths"):
+        y = np.array(given.pop("values"), dtype=float)
+        scales = Scales.from_dict(given.pop("scales"))
+        for name in ("weights", "centre", "scale", "ratio"):
             given[name] = np.array(given[name], dtype=float)
-        given["x"] = np.array(given["x"], dtype=float).reshape(-1, len(given["lengths"]))
-        blank = GaussianProcess(**given, root=np.zeros((0, 0)))
-        covariance = blank._prior(blank.x, blank.x)
-        np.fill_diagonal(covariance, diagonal)
-        return GaussianProcess(**given, root=_cholesky(covariance))
+        x = np.array(given.pop("x"), dtype=float).reshape(len(y), len(scales.lengths))
+        labels = np.array(given.pop("labels"), dtype=np.int64).reshape(len(y), -1)
+        if labels.shape[1] != len(scales.offsets):
+            raise ValueError("one amplitude a category")
+        blank = GaussianProcess(**given, x=x, labels=labels, scales=scales, root=np.zeros((0, 0)))
+        return blank.given(x, labels, y, blank.ratio)
 
-    def _standard(self, x: ArrayLike) -> FloatArray:
-        z: FloatArray = (np.asarray(x, dtype=np.float64) - self.centre) / self.scale
-        return z
+    def _asked(self, x: ArrayLike, labels: ArrayLike | None) -> tuple[FloatArray, IntArray]:
+        z = (np.asarray(x, dtype=np.float64) - self.centre) / self.scale
+        none = np.full((len(z), self.labels.shape[1]), -1, dtype=np.int64)
+        return z, none if labels is None else np.asarray(labels, dtype=np.int64)
 
-    def _prior(self, a: FloatArray, b: FloatArray) -> FloatArray:
-        """Return the covariances of y without noise before anything is measured, (m, n)."""
-        given = self.amplitude**2 * _matern(_distances(a / self.lengths, b / self.lengths))
-        return given + _mean_kernel(a, b, self.linear)
-
-    def _own(self, a: FloatArray) -> FloatArray:
-        slopes = SLOPE_SD**2 * np.sum(a**2, axis=1) if self.linear else 0.0
-        own: FloatArray = np.full(len(a), self.amplitude**2 + LEVEL_SD**2) + slopes
-        return own
+    def _blocks(self, m: int) -> list[slice]:
+        step = max(CELLS // max(len(self.x), 1), 1)
+        return [slice(start, start + step) for start in range(0, m, step)]
 
 
 def fitted_gp(
@@ -159,101 +212,44 @@ def fitted_gp(
     y: ArrayLike,
     *,
     mean: str = "constant",
+    labels: ArrayLike | None = None,
     noise_ratio: ArrayLike | None = None,
     starts: int = 3,
     seed: int = 0,
+    tuned_on: ArrayLike | None = None,
 ) -> GaussianProcess:
     """Return the process of n values y (n,) at points x (n, d).
 
     Args:
         x, y: finite. A feature that never changes has no effect where it keeps its value.
         mean: `constant`, or `linear` in all features.
+        labels: class of each point in each category, (n, c), from 0.
         noise_ratio: of each value's noise standard deviation to the common one, (n,): below 1 for
             means of several readings, far above for readings that are not to be believed.
         starts: of the search of the hyper-parameters, the prior's mode first.
         seed: of the other starts.
+        tuned_on: positions of the points that the hyper-parameters are tuned on; all by default.
 
     Raises:
         RequestError: no points, not finite, of unequal lengths, or no such mean.
     """
     points, values = np.atleast_2d(np.asarray(x, dtype=np.float64)), np.ravel(y).astype(np.float64)
     _check(points, values, mean)
-    ratio = np.ones(len(values)) if noise_ratio is None else np.ravel(noise_ratio).astype(float)
+    n = len(values)
+    classes = np.zeros((n, 0), dtype=np.int64) if labels is None else np.asarray(labels, np.int64)
+    ratio = np.ones(n) if noise_ratio is None else np.ravel(noise_ratio).astype(float)
     centre, scale = points.mean(axis=0), _scale(points)
     middle = float(values.mean())
     unit = float(values.std()) or 1.0
-    problem = _Evidence(
-        (points - centre) / scale, (values - middle) / unit, ratio, mean == "linear"
-    )
-    best, evidence = problem.best(starts, seed)
-    covariance, _, _ = problem.covariance(best)
-    root = _cholesky(covariance)
-    half = _solve_lower(root, problem.y)
-    return GaussianProcess(
-        x=problem.x, weights=_solve_upper(root, half), root=root, centre=centre, scale=scale,
-        middle=middle, unit=unit, lengths=np.exp(best[2:]), amplitude=float(np.exp(best[0])),
-        noise=float(np.exp(best[1])), linear=mean == "linear", evidence=evidence,
+    z, standard = (points - centre) / scale, (values - middle) / unit
+    some = np.arange(n) if tuned_on is None else np.asarray(tuned_on, dtype=np.int64)
+    problem = Evidence(z[some], classes[some], standard[some], ratio[some], mean == "linear")
+    scales, evidence = problem.best(starts, seed)
+    blank = GaussianProcess(
+        x=z[:0], labels=classes[:0], weights=standard[:0], root=np.zeros((0, 0)), centre=centre,
+        scale=scale, middle=middle, unit=unit, scales=scales, ratio=ratio[:0], evidence=evidence,
     )  # fmt: skip
-
-
-class _Evidence:
-    """Log marginal likelihood and priors of log amplitude, log noise and log lengths."""
-
-    def __init__(self, x: FloatArray, y: FloatArray, ratio: FloatArray, linear: bool) -> None:
-        self.x, self.y, self.ratio = x, y, ratio
-        self.fixed = _mean_kernel(x, x, linear)
-        lengths = np.full(x.shape[1], np.log(LENGTH * np.sqrt(max(x.shape[1], 1))))
-        self.centre = np.concatenate([[np.log(AMPLITUDE), np.log(NOISE)], lengths])
-        self.sd = np.full(len(self.centre), LENGTH_LOG_SD)
-        self.sd[:2] = AMPLITUDE_LOG_SD, NOISE_LOG_SD
-
-    def covariance(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return covariance of y, distances r, and exp(-sqrt5 r), each (n, n)."""
-        scaled = self.x / np.exp(theta[2:])
-        r = _distances(scaled, scaled)
-        fall = np.exp(-ROOT5 * r)
-        total = np.exp(2 * theta[0]) * (1 + ROOT5 * r + 5 * r**2 / 3) * fall + self.fixed
-        total[np.diag_indices_from(total)] += (np.exp(theta[1]) * self.ratio) ** 2 + LEAST_NOISE**2
-        return total, r, fall
-
-    def negative(self, theta: FloatArray) -> tuple[float, FloatArray]:
-        """Return minus the log evidence and its gradient (equation 5.9)."""
-        total, r, fall = self.covariance(theta)
-        root = _cholesky(total)
-        inverse_root = _solve_lower(root, np.eye(len(self.y)))
-        inverse = inverse_root.T @ inverse_root
-        alpha = inverse @ self.y
-        value = 0.5 * float(self.y @ alpha) + float(np.log(np.diag(root)).sum())
-        value += 0.5 * len(self.y) * float(np.log(2 * np.pi))
-        w = inverse - np.outer(alpha, alpha)
-        power = np.exp(2 * theta[0])
-        gradient = np.empty(len(theta))
-        gradient[0] = power * np.sum(w * (1 + ROOT5 * r + 5 * r**2 / 3) * fall)
-        gradient[1] = np.exp(2 * theta[1]) * float(np.diag(w) @ self.ratio**2)
-        # d k / d log length_j = amplitude^2 5/3 (1 + sqrt5 r) exp(-sqrt5 r) (difference_j / length_j)^2,
-        # and sums of w (a - b)^2 need no array of differences.
-        w *= power * (5 / 3) * (1 + ROOT5 * r) * fall
-        scaled = self.x / np.exp(theta[2:])
-        gradient[2:] = w.sum(axis=1) @ scaled**2 - np.einsum("ij,ij->j", scaled, w @ scaled)
-        away = (theta - self.centre) / self.sd
-        return value + 0.5 * float(away @ away), gradient + away / self.sd
-
-    def best(self, starts: int, seed: int) -> tuple[FloatArray, float]:
-        """Return the best hyper-parameters of several starts, and their log evidence."""
-        from scipy.optimize import minimize
-
-        rng = np.random.default_rng(seed)
-        bounds = np.stack([self.centre - 5 * self.sd, self.centre + 5 * self.sd], axis=1)
-        found, least = self.centre, np.inf
-        for i in range(max(starts, 1)):
-            start = self.centre + (rng.normal(0, 0.7, len(self.sd)) * self.sd if i else 0.0)
-            done = minimize(
-                self.negative, start, jac=True, method="L-BFGS-B", bounds=bounds,
-                options={"maxiter": 100},
-            )  # fmt: skip
-            if done.fun < least:
-                found, least = np.asarray(done.x), float(done.fun)
-        return found, -least
+    return blank.given(z, classes, standard, ratio)
 
 
 def _check(x: FloatArray, y: FloatArray, mean: str) -> None:
@@ -269,50 +265,3 @@ def _check(x: FloatArray, y: FloatArray, mean: str) -> None:
 def _scale(x: FloatArray) -> FloatArray:
     sd = x.std(axis=0)
     return np.where(sd > 1e-12 * np.maximum(np.abs(x).max(axis=0), 1e-300), sd, 1.0)
-
-
-def _distances(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Return Euclidean distances, (m, n)."""
-    square = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1)[None, :] - 2 * (a @ b.T)
-    np.maximum(square, 0.0, out=square)
-    root: FloatArray = np.sqrt(square)
-    return root
-
-
-def _matern(r: FloatArray) -> FloatArray:
-    s = ROOT5 * r
-    result: FloatArray = (1 + s + s**2 / 3) * np.exp(-s)
-    return result
-
-
-def _mean_kernel(a: FloatArray, b: FloatArray, linear: bool) -> FloatArray:
-    """Return what level and slopes add to the covariances, (m, n)."""
-    slopes = SLOPE_SD**2 * (a @ b.T) if linear else np.zeros((len(a), len(b)))
-    result: FloatArray = LEVEL_SD**2 + slopes
-    return result
-
-
-def _cholesky(matrix: FloatArray) -> FloatArray:
-    """Return the lower factor; the diagonal is raised where rounding left it not positive."""
-    unit = float(np.mean(np.diag(matrix))) if len(matrix) else 1.0
-    for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
-        try:
-            raised = matrix + jitter * unit * np.eye(len(matrix))
-            return np.asarray(np.linalg.cholesky(raised), dtype=np.float64)
-        except np.linalg.LinAlgError:
-            continue
-    raise RequestError(
-        "factoring a covariance", "it is not positive definite", "leave out rows that repeat others"
-    )
-
-
-def _solve_lower(root: FloatArray, values: FloatArray) -> FloatArray:
-    from scipy.linalg import solve_triangular
-
-    return np.asarray(solve_triangular(root, values, lower=True, check_finite=False))
-
-
-def _solve_upper(root: FloatArray, values: FloatArray) -> FloatArray:
-    from scipy.linalg import solve_triangular
-
-    return np.asarray(solve_triangular(root, values, lower=True, trans="T", check_finite=False))
