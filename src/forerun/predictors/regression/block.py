@@ -1,0 +1,216 @@
+"""Block: one Gaussian process of log seconds for runs that teach one another, with honest bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.quantiles import Z95
+from forerun.predictors.regression.design import Design, designed
+from forerun.predictors.regression.matern import GaussianProcess, fitted_gp
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+# Categories by name: the distinct classes, and which of them each job is of, (n,).
+Categories = Mapping[str, tuple[Sequence[str], IntArray]]
+
+MOST_POINTS = 1500  # of a process; more runs are thinned by whole sessions
+TUNED_POINTS = 300  # that its hyper-parameters are tuned on
+# Log standard deviation that a doubling beyond the measured range adds: as the nearer half of the
+# runs errs about the farther half, within these bounds.
+LEAST_GROWTH, USUAL_GROWTH, MOST_GROWTH = 0.03, 0.12, 0.7
+# Readings on one machine differ by 1-2 %: no band is surer than that.
+LEAST_SIGMA = 0.015
+LEAST_TAIL, MOST_TAIL = 0.6, 3.0
+_ENOUGH = 8  # points, for anything to be judged by leaving some out
+
+
+@dataclass(frozen=True)
+class Block:
+    """A process of log seconds.
+
+    Attributes:
+        design: its features.
+        classes: of each category by name, their numbers.
+        gp: the process.
+        tails: how far the 5 % and the 95 % of left-out readings lie, over what a normal
+            distribution says.
+        growth: log standard deviation that a doubling beyond the measured ranges adds.
+        runs: how many taught it.
+    """
+
+    design: Design
+    classes: Mapping[str, Mapping[str, int]]
+    gp: GaussianProcess
+    tails: tuple[float, float]
+    growth: float
+    runs: int
+
+    def answers(
+        self, numbers: Mapping[str, FloatArray], categories: Categories
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return log median, log standard deviation of a reading, and doublings beyond, (n,) each.
+
+        Args:
+            numbers: of n jobs, by name.
+            categories: that the jobs are told apart by.
+        """
+        middle, sd = self.gp.predict(self.design.matrix(numbers), self.labels(categories))
+        beyond = self.design.beyond(numbers)
+        variance = sd**2 + self.gp.noise_sd**2 + (self.growth * beyond) ** 2
+        return middle, np.sqrt(variance + LEAST_SIGMA**2), beyond
+
+    def covariance(
+        self, numbers: Mapping[str, FloatArray], categories: Categories
+    ) -> FloatArray:
+        """Return the covariance of the errors of log seconds of n jobs, (n, n)."""
+        _, shared = self.gp.joint(self.design.matrix(numbers), self.labels(categories))
+        beyond = self.growth * self.design.beyond(numbers)
+        # What is beyond the measured is wrong alike: errors out there share their cause.
+        shared = shared + np.outer(beyond, beyond)
+        own = self.gp.noise_sd**2 + LEAST_SIGMA**2
+        result: FloatArray = shared + own * np.eye(len(beyond))
+        return result
+
+    def labels(self, categories: Categories) -> IntArray:
+        """Return the number of each job's class in each category, (n, c), -1 where it is new."""
+        columns = []
+        for name, known in self.classes.items():
+            texts, index = categories[name]
+            columns.append(np.array([known.get(text, -1) for text in texts])[index])
+        n = len(next(iter(categories.values()))[1])
+        return np.stack(columns, axis=1) if columns else np.zeros((n, 0), dtype=np.int64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "design": self.design.to_dict(), "classes": {name: dict(known) for name, known in self.classes.items()},
+            "gp": self.gp.to_dict(), "tails": list(self.tails), "growth": self.growth,
+            "runs": self.runs,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Block:
+        """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
+        low, high = map(float, values["tails"])
+        classes = {
+            str(name): {str(k): int(v) for k, v in known.items()}
+            for name, known in values["classes"].items()
+        }
+        return Block(
+            Design.from_dict(values["design"]), classes, GaussianProcess.from_dict(values["gp"]),
+            (low, high), float(values["growth"]), int(values["runs"]),
+        )  # fmt: skip
+
+
+def fitted_block(
+    numbers: Mapping[str, FloatArray],
+    categories: Categories,
+    seconds: FloatArray,
+    *,
+    starts: int = 1,
+    most: int = MOST_POINTS,
+    tuned: int = TUNED_POINTS,
+) -> Block:
+    """Return the block of n runs.
+
+    Args:
+        numbers: of the runs, by name, each (n,).
+        categories: that the runs are told apart by; the last is the session.
+        seconds: positive and finite, (n,).
+        starts: of the search of the hyper-parameters.
+        most, tuned: points that are kept, and that the hyper-parameters are tuned on.
+    """
+    labels = np.stack([index for _, index in categories.values()], axis=1)
+    rows = _thinned(labels[:, -1], most)
+    design = designed({name: values[rows] for name, values in numbers.items()})
+    x = design.matrix({name: values[rows] for name, values in numbers.items()})
+    x, labels, y, counts = _merged(x, labels[rows], np.log(seconds[rows]))
+    # A category of one class, or of as many as there are points, has nothing to tell apart.
+    told = [c for c in range(labels.shape[1]) if 1 < len(np.unique(labels[:, c])) < len(y)]
+    gp = fitted_gp(
+        x, y, mean="linear", labels=labels[:, told], noise_ratio=1 / np.sqrt(counts),
+        starts=starts, tuned_on=_thinned(labels[:, -1], tuned),
+    )  # fmt: skip
+    if len(y) >= _ENOUGH:
+        gp = gp.doubted()
+    names = list(categories)
+    kept = {names[c]: _numbered(categories[names[c]][0]) for c in told}
+    growth = _growth(gp, design, x)
+    return Block(design, kept, gp, _tails(gp, counts), growth, len(seconds))
+
+
+def _numbered(texts: Sequence[str]) -> dict[str, int]:
+    return {text: i for i, text in enumerate(texts)}
+
+
+def _thinned(session: IntArray, most: int) -> IntArray:
+    """Return positions of at most so many rows, whole sessions drawn at random, in order."""
+    if len(session) <= most:
+        return np.arange(len(session))
+    count = int(session.max()) + 1
+    turn = np.random.default_rng(0).permutation(count)[session]
+    order = np.lexsort((np.random.default_rng(1).permutation(len(session)), turn))
+    return np.sort(order[:most])
+
+
+def _merged(
+    x: FloatArray, labels: IntArray, y: FloatArray
+) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+    """Return points, classes, mean values and counts of readings, repeats merged."""
+    both = np.concatenate([x, labels.astype(np.float64)], axis=1)
+    _, first, group = np.unique(both, axis=0, return_index=True, return_inverse=True)
+    group = group.reshape(-1)
+    counts = np.bincount(group).astype(np.float64)
+    order = np.argsort(first)  # as they came
+    means = np.bincount(group, weights=y) / counts
+    return x[first[order]], labels[first[order]], means[order], counts[order]
+
+
+def _tails(gp: GaussianProcess, counts: FloatArray) -> tuple[float, float]:
+    """Return how far left-out readings reach below and above, over what a normal one does.
+
+    Sessions are left out whole where there are several: a question may be about a new one. Of few
+    readings the quantile is that which holds for the next one (split conformal prediction: Vovk,
+    Gammerman and Shafer 2005).
+    """
+    n = len(gp.x)
+    if n < _ENOUGH:
+        return 1.5, 1.5
+    errors, sd = gp.left_out()
+    if gp.labels.shape[1]:
+        errors, sd = gp.classes_left_out(gp.labels.shape[1] - 1)
+    # The process says how sure it is of the mean of the readings; a question is about one.
+    one = np.sqrt(sd**2 + gp.noise_sd**2 * (1.0 - 1.0 / counts) + LEAST_SIGMA**2)
+    z = errors / one
+    level = min(0.95 * (n + 1) / n, 1.0)
+    low, high = -np.quantile(z, 1 - level), np.quantile(z, level)
+    pair = np.clip([low / Z95, high / Z95], LEAST_TAIL, MOST_TAIL)
+    return float(pair[0]), float(pair[1])
+
+
+def _growth(gp: GaussianProcess, design: Design, x: FloatArray) -> float:
+    """Return what a doubling adds: runs on more than the middle number of devices, from the rest."""
+    if "devices" not in design.names or len(x) < 2 * _ENOUGH:
+        return USUAL_GROWTH
+    place = design.names.index("devices")
+    distinct = np.unique(x[:, place])
+    if len(distinct) < 3:
+        return USUAL_GROWTH
+    bound = distinct[(len(distinct) - 1) // 2]
+    near, far = np.flatnonzero(x[:, place] <= bound), np.flatnonzero(x[:, place] > bound)
+    if len(near) < _ENOUGH:
+        return USUAL_GROWTH
+    y = gp.values
+    part = gp.given(gp.x[near], gp.labels[near], y[near], gp.ratio[near])
+    given = gp.x[far] * gp.scale + gp.centre
+    middle, sd = part.predict(given, gp.labels[far])
+    errors = gp.middle + gp.unit * y[far] - middle
+    doublings = (x[far, place] - bound) / np.log(2.0)
+    left = (errors / Z95) ** 2 - sd**2 - gp.noise_sd**2
+    needed = np.sqrt(np.maximum(left, 0.0)) / doublings
+    return float(np.clip(np.quantile(needed, 0.9), LEAST_GROWTH, MOST_GROWTH))

@@ -1,0 +1,294 @@
+"""Gaussian: log times as Gaussian processes of what runs state, one for each kind with many runs.
+
+A line in the logarithms of devices, batch and data, and what a Matern 5/2 kernel learns of its
+errors (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006). Runs of one session,
+the same devices laid in the same way, share an error of their own. It knows no physics: beyond the
+measured range it follows the line, and its band grows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.quantiles import spread
+from forerun.errors import RequestError
+from forerun.predictors.laws.law_rows import GROUP, Kind, measured
+from forerun.predictors.regression.block import (
+    MOST_POINTS,
+    TUNED_POINTS,
+    Block,
+    Categories,
+    fitted_block,
+)
+from forerun.predictors.regression.questions import Questions
+from forerun.predictors.residual.kernel import distinct
+from forerun.predictors.saved import read_saved
+from forerun.tables import Jobs, Runs
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+VERSION = 1
+LEAST_RUNS = 4
+# A kind with so many runs has a process of its own; the others teach one another in one process.
+OWN_RUNS = 60
+# Beside its own runs a job is this near; in settings without runs this much farther, and as much
+# again for each doubling beyond the runs.
+NEAR, OTHER_SETTINGS, A_DOUBLING = 0.1, 0.3, 0.2
+_POOL: Kind = ()
+_NEEDED = f"at least {LEAST_RUNS} runs with a time"
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """log seconds ~ level + slopes . features + Matern 5/2 process + session + noise.
+
+    Attributes:
+        quantity: what it predicts: the time that most of its runs have.
+        blocks: processes by kind of job; that of the kinds with few runs under the empty kind.
+        kinds: which kinds of job had runs, and how many.
+        starts: of the search of hyper-parameters, for each process.
+        most, tuned: points of a process, and points that its hyper-parameters are tuned on.
+    """
+
+    quantity: str = "step"
+    blocks: Mapping[Kind, Block] = field(default_factory=dict)
+    kinds: Mapping[Kind, int] = field(default_factory=dict)
+    starts: int = 1
+    most: int = MOST_POINTS
+    tuned: int = TUNED_POINTS
+
+    name = "gaussian"
+
+    def light(self) -> Gaussian:
+        """Return one that learns from fewer points, for choosing among predictors."""
+        return Gaussian(starts=1, most=min(self.most, 400), tuned=min(self.tuned, 150))
+
+    def fit(self, runs: Runs) -> Gaussian:
+        """Return a predictor with the processes of these runs alone.
+
+        Raises:
+            RequestError: fewer than four runs have a time of one quantity and state their devices.
+        """
+        times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
+        quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
+        usable = np.isfinite(times[quantity])
+        timed = int(usable.sum())
+        usable &= np.isfinite(Questions(runs.jobs).numbers["devices"])
+        rows = np.flatnonzero(usable)
+        if len(rows) < LEAST_RUNS:
+            raise RequestError(
+                f"fitting {self.name} on {len(runs)} runs",
+                f"{timed} that ended have a time, and {len(rows)} of these state their devices",
+                f"give {_NEEDED} (step_time_s, samples_per_s, epoch_time_s or time_to_train_s) "
+                "and devices",
+            )  # fmt: skip
+        return self._fitted(Questions(runs.jobs.take(rows)), times[quantity][rows], quantity)
+
+    def _fitted(self, asked: Questions, seconds: FloatArray, quantity: str) -> Gaussian:
+        names, index = asked.kinds
+        counts = np.bincount(index, minlength=len(names))
+        own = {name: np.flatnonzero(index == i) for i, name in enumerate(names)
+               if counts[i] >= OWN_RUNS}  # fmt: skip
+        rest = np.flatnonzero(counts[index] < OWN_RUNS)
+        if len(rest):
+            own[_POOL] = rest
+        asked_of = _Asked(asked)
+        blocks = {}
+        for kind, rows in own.items():
+            part = asked_of.take(rows)
+            blocks[kind] = fitted_block(
+                part.numbers, part.categories, seconds[rows],
+                starts=self.starts, most=self.most, tuned=self.tuned,
+            )  # fmt: skip
+        kinds = {name: int(count) for name, count in zip(names, counts, strict=True)}
+        return replace(self, quantity=quantity, blocks=blocks, kinds=kinds)
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        """Return why a job has no answer: no runs of its workload and device, a number unstated."""
+        return list(self.predict(jobs).declined)
+
+    def predict(self, jobs: Jobs) -> Forecasts:
+        """Return seconds of n jobs; memory is not answered (NaN)."""
+        blank = Forecasts.blank(len(jobs), self.name, self.quantity)
+        asked = _Asked(Questions(jobs))
+        chosen, same = self._chosen(asked)
+        declined = self._declined(asked, chosen)
+        ready = is_none(declined)
+        for place, (kind, block) in enumerate(self.blocks.items()):
+            rows = np.flatnonzero(ready & (chosen == place))
+            if not len(rows):
+                continue
+            part, again = asked.take(rows).distinct()
+            middle, sigma, beyond = block.answers(part.numbers, part.categories)
+            away = np.where(same[rows], NEAR, OTHER_SETTINGS)
+            # Other settings of the same workload and device: no run says how much they change.
+            wide = np.where(same[rows] | (kind == _POOL), 0.0, OTHER_SETTINGS)
+            total = np.sqrt(sigma[again] ** 2 + wide**2)
+            blank.seconds[rows] = spread(np.exp(middle[again]), total, tails=block.tails)
+            blank.distance[rows] = away + A_DOUBLING * beyond[again]
+        return replace(blank, declined=declined)
+
+    def log_covariance(self, jobs: Jobs) -> FloatArray:
+        """Return the covariance of the errors of log seconds of n jobs, (n, n); NaN if declined.
+
+        The diagonal is the variance of one reading; beside it is what the errors of two jobs share.
+        """
+        asked = _Asked(Questions(jobs))
+        chosen, _ = self._chosen(asked)
+        ready = is_none(self._declined(asked, chosen))
+        total = np.where(ready[:, None] & ready[None, :], 0.0, np.nan)
+        for place, block in enumerate(self.blocks.values()):
+            rows = np.flatnonzero(ready & (chosen == place))
+            if len(rows):
+                part = asked.take(rows)
+                total[np.ix_(rows, rows)] = block.covariance(part.numbers, part.categories)
+        return total
+
+    @property
+    def formulas(self) -> dict[str, str]:
+        """What each process goes by, the features that matter most first."""
+        return {
+            " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
+            if kind
+            else "kinds with few runs": _words(block, self.quantity)
+            for kind, block in self.blocks.items()
+        }
+
+    def _chosen(self, asked: _Asked) -> tuple[IntArray, NDArray[np.bool_]]:
+        """Return which block answers each job, -1 where none does, and whether its kind had runs."""
+        names, index = asked.kinds
+        place = {kind: i for i, kind in enumerate(self.blocks)}
+        usual: dict[Kind, Kind] = {}
+        for kind, count in sorted(self.kinds.items(), key=lambda item: item[1]):
+            usual[kind[: len(GROUP)]] = kind  # the one with most runs comes last
+        of, known = [], []
+        for name in names:
+            kind = name if name in self.kinds else usual.get(name[: len(GROUP)])
+            answers = -1 if kind is None else place.get(kind, place.get(_POOL, -1))
+            of.append(answers)
+            known.append(name in self.kinds)
+        return np.array([*of, -1], dtype=np.int64)[index], np.array([*known, False])[index]
+
+    def _declined(self, asked: _Asked, chosen: IntArray) -> NDArray[np.object_]:
+        """Return why each job has no answer, or None, (n,)."""
+        reasons = np.full(len(chosen), None, dtype=object)
+        names, index = asked.kinds
+        none = np.array([self._why_none(kind) for kind in names] + [""], dtype=object)
+        reasons[chosen < 0] = none[index[chosen < 0]]
+        for place, block in enumerate(self.blocks.values()):
+            mine = chosen == place
+            for name, lacks in block.design.lacking(asked.numbers).items():
+                reasons[mine & lacks] = f"the row says no {name}"
+        reasons[np.isnan(asked.numbers["devices"])] = "the row says no number of devices"
+        problems = asked.questions.jobs.plan_problem
+        if problems is not None:
+            # A plan that nobody stated is no illegal one.
+            illegal = asked.questions.rows.states_plan & ~is_none(problems)
+            reasons[illegal] = problems[illegal]
+        return reasons
+
+    def _why_none(self, kind: Kind) -> str:
+        workload, device = (text or "(blank)" for text in kind[: len(GROUP)])
+        if not self.blocks:
+            return f"{self.name} answers from runs alone and was given none; give {_NEEDED}"
+        return f"{self.name} has no runs of {workload} on {device}; give runs of it"
+
+    def to_json(self) -> str:
+        """Return the processes as JSON text."""
+        blocks = [{"kind": kind, **block.to_dict()} for kind, block in self.blocks.items()]
+        kinds = [[*kind, count] for kind, count in self.kinds.items()]
+        return json.dumps({
+            "predictor": self.name, "version": VERSION, "quantity": self.quantity,
+            "blocks": blocks, "kinds": kinds, "starts": self.starts, "most": self.most,
+            "tuned": self.tuned,
+        })  # fmt: skip
+
+    @staticmethod
+    def from_json(text: str) -> Gaussian:
+        """Return a saved predictor.
+
+        Raises:
+            RequestError: not this predictor's JSON, or of another version.
+        """
+
+        def made(saved: Mapping[str, Any]) -> Gaussian:
+            blocks = {tuple(entry.pop("kind")): Block.from_dict(entry) for entry in saved["blocks"]}
+            kinds = {tuple(kind): int(count) for *kind, count in saved["kinds"]}
+            settings = {name: int(saved[name]) for name in ("starts", "most", "tuned")}
+            return Gaussian(str(saved["quantity"]), blocks, kinds, **settings)
+
+        return read_saved(text, "a gaussian model", VERSION, made)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Numbers and classes of n jobs, or of some of them."""
+
+    questions: Questions
+    some: IntArray | None = None
+
+    def take(self, rows: IntArray) -> _Asked:
+        return _Asked(self.questions, rows if self.some is None else self.some[rows])
+
+    @cached_property
+    def numbers(self) -> Mapping[str, FloatArray]:
+        every = self.questions.numbers
+        return every if self.some is None else {k: v[self.some] for k, v in every.items()}
+
+    @property
+    def kinds(self) -> tuple[list[Kind], IntArray]:
+        names, index = self.questions.kinds
+        return names, index if self.some is None else index[self.some]
+
+    @cached_property
+    def categories(self) -> Categories:
+        """Workload, device, kind, and session within a kind."""
+        names, kind = self.kinds
+        texts, index = self.questions.sessions
+        session = index if self.some is None else index[self.some]
+        both, place = np.unique(kind * max(len(texts), 1) + session, return_inverse=True)
+        pairs = [divmod(value, max(len(texts), 1)) for value in both.tolist()]
+        found: dict[str, tuple[list[str], IntArray]] = {}
+        for column, name in enumerate(GROUP):
+            found[name] = _renumbered([k[column] for k in names], kind)
+        found["kind"] = _renumbered(["|".join(k) for k in names], kind)
+        words = ["|".join((*names[one], texts[other])) for one, other in pairs]
+        found["session"] = _renumbered(words, place.reshape(-1).astype(np.int64))
+        return found
+
+    def distinct(self) -> tuple[_Asked, IntArray]:
+        """Return one of each kind of row, and which of them each row is, (n,)."""
+        columns = [np.nan_to_num(v, nan=-1.0) for v in self.numbers.values()]
+        labels = [index.astype(np.float64) for _, index in self.categories.values()]
+        first, place = distinct(np.stack([*columns, *labels], axis=1))
+        return self.take(first), place
+
+
+def _renumbered(texts: list[str], index: IntArray) -> tuple[list[str], IntArray]:
+    """Return the distinct texts that occur, and which each row has, (n,)."""
+    used = np.unique(index)
+    merged = list(dict.fromkeys(texts[i] for i in used.tolist()))
+    order = {text: i for i, text in enumerate(merged)}
+    place = np.full(len(texts), -1, dtype=np.int64)
+    place[used] = [order[texts[i]] for i in used.tolist()]
+    return merged, place[index]
+
+
+def _words(block: Block, quantity: str) -> str:
+    """Return what a process goes by in words."""
+    order = np.argsort(block.gp.lengths)
+    names = ", ".join(f"{block.design.names[i]} ({block.gp.lengths[i]:.2g})" for i in order)
+    line = f"log seconds of {'an' if quantity == 'epoch' else 'a'} {quantity}: a line in"
+    text = f"{line} and a process of {names or 'nothing that changes'}, length scales in deviations"
+    left = block.design.left_out
+    told = f"; {', '.join(left)} told nothing that others do not" if left else ""
+    return f"{text}; a reading is off by {100 * block.gp.noise_sd:.1f} % ({block.runs} runs{told})"

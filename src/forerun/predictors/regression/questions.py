@@ -1,0 +1,103 @@
+"""Questions: what regressions read of jobs: numbers, and the classes that a job belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.predictors.laws.label_codes import completed
+from forerun.predictors.laws.law_rows import Kind, LawRows
+from forerun.tables import Jobs, Table
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Of a plan, in logarithms: a stage counts from 1.
+_PLAN = ("tp", "pp", "cp", "ep", "vpp")
+_STATED = ("learning_rate", "experts", "layers", "hidden", "vocab")
+# Texts beside `law_rows.SETTINGS` that tell kinds apart.
+_TEXTS = ("cluster", "dataset", "optimizer", "task", "memory_format", "recompute",
+          "sequence_parallel", "zero_stage", "target")  # fmt: skip
+# Features whose range says how far a question lies from what was measured.
+RANGES = ("devices", "micro_batch", "accumulation", "dataset_size")
+# What two runs of one session have in common: the same devices, laid the same way.
+_SESSION = ("placement", "devices", "nodes", "devices_per_node", "parameter_servers")
+
+
+@dataclass(frozen=True)
+class Questions:
+    """n jobs as numbers and classes; whatever nothing says is NaN, or "" in a class."""
+
+    jobs: Jobs
+
+    @cached_property
+    def rows(self) -> LawRows:
+        """The same jobs as laws read them."""
+        return LawRows(self.jobs)
+
+    @cached_property
+    def _labels(self) -> Table:
+        labels = self.jobs.labels
+        return Table({}, len(self.jobs)) if labels is None else labels
+
+    @cached_property
+    def numbers(self) -> Mapping[str, FloatArray]:
+        """Positive numbers of each job by name, each (n,), NaN where nothing says one."""
+        rows, plans = self.rows, self.jobs.plans
+        place = rows.placements
+        found = {
+            "devices": rows.machines, "nodes": place.nodes, "most": place.most,
+            "fewest": place.fewest, "micro_batch": rows.micro_batch,
+            "accumulation": rows.accumulation, "dataset_size": rows.size("dataset_size"),
+            "servers": rows.servers,
+        }  # fmt: skip
+        for name in _PLAN:
+            found[name] = getattr(plans, name).astype(np.float64)
+        for name in _STATED:
+            found[name] = self._labels.numbers(name)
+        for name in ("seq_len", "image_size", "params"):
+            found[name] = self._known(name, {w.name: _value(w, name) for w in self.jobs.workloads})
+        macs = {w.name: w.graph.forward_flops / 2e9 for w in self.jobs.workloads}
+        found["gmacs"] = self._known("gmacs", macs)
+        return {name: np.where(values > 0, values, np.nan) for name, values in found.items()}
+
+    def _known(self, name: str, of: Mapping[str, float]) -> FloatArray:
+        """Return a number of the workload (n,): as the row says, else as its workload does."""
+        known = np.array([of[w.name] for w in self.jobs.workloads] + [np.nan])
+        stated = self._labels.numbers(name)
+        return np.where(np.isnan(stated), known[self.jobs.workload_index], stated)
+
+    @cached_property
+    def kinds(self) -> tuple[list[Kind], IntArray]:
+        """Distinct kinds, those of `LawRows` and further texts, and which each job is, (n,)."""
+        law_kinds, law = self.rows.kinds
+        blank = np.full(len(self.jobs), -1, dtype=np.int32)
+        texts, more = completed([], blank, self._labels, _TEXTS)
+        code = law * max(len(texts), 1) + more
+        distinct, index = np.unique(code, return_inverse=True)
+        kinds = [
+            (*law_kinds[one], *texts[other])
+            for one, other in (divmod(value, max(len(texts), 1)) for value in distinct.tolist())
+        ]
+        return kinds, index.reshape(-1).astype(np.int64)
+
+    @cached_property
+    def sessions(self) -> tuple[list[str], IntArray]:
+        """Distinct sessions as text, and which each job belongs to, (n,); kinds not counted in."""
+        blank = np.full(len(self.jobs), -1, dtype=np.int32)
+        table = self._labels
+        if self.jobs.labels is None:
+            numbers = self.numbers
+            columns = {"devices": numbers["devices"], "nodes": numbers["nodes"]}
+            table = Table(columns, len(self.jobs))
+        texts, index = completed([], blank, table, _SESSION)
+        return ["|".join(text) for text in texts], index
+
+
+def _value(workload: object, name: str) -> float:
+    value = getattr(workload, name, None)
+    return float(value) if isinstance(value, int | float) and value else float("nan")
