@@ -170,7 +170,7 @@ def test_nothing_answered_is_exit_3_with_the_reasons_shown(tmp_path: Path) -> No
         ("--where", "tp=two"), ("--faster-half", "nothing"), ("--start", "shipped"),
         ("--start", "sideways"), ("--folds", "1"), ("--folds", "3"),
         ("--split", "from:workload=nothing"), ("--split", "above:workload=4"),
-        ("--split", "interpolation:global_batch"), ("--split", "leave-out:workload"),
+        ("--split", "between:global_batch"), ("--split", "leave-out:workload"),
         ("--split", "few-shot:device=99"), ("--split", "extrapolation:devices=8,tp=8"),
     ],
 )  # fmt: skip

@@ -18,6 +18,10 @@ SPLITS = [
     "whole", "random", "leave-out:device", "above:devices=4", "few-shot:device=2",
     "above:devices=4..6", "from:device=t4", "from:device=t4,a100", "larger-clusters",
     "larger-batches", "interpolation:devices", "extrapolation:devices=4,global_batch=64",
+    "interpolation:devices=2,6", "interpolation:devices=every3", "interpolation:device=t4",
+    "between:devices", "leave-one-out:device", "above:devices=half",
+    "extrapolation:workers=half,batch=64", "few-shot:device/workload=2",
+    "few-shot:device=2:cheapest:devices<=4:global_batch>16",
 ]  # fmt: skip
 
 
@@ -154,9 +158,9 @@ def test_larger_batches_compares_batches_on_as_many_devices() -> None:
     assert fold.test.tolist() == [1, 3]
 
 
-def test_interpolation_judges_every_second_value_and_never_the_ends() -> None:
+def test_between_judges_every_second_value_and_never_the_ends() -> None:
     rows = table()
-    (fold,) = folds_of(parse_split("interpolation:devices"), rows)
+    (fold,) = folds_of(parse_split("between:devices"), rows)
     assert set(rows.numbers("devices")[fold.test]) == {2, 4, 6}
     assert set(rows.numbers("devices")[fold.train]) == {1, 3, 5, 7, 8}
 
@@ -243,7 +247,8 @@ def test_sides_never_overlap_and_both_hold_rows_whatever_the_table(
     "text",
     ["", "sideways", "random:x", "leave-out", "leave-out:", "leave-out:a=1", "above:devices",
      "above:devices=many", "above:=3", "few-shot:device=0", "few-shot:device=1.5",
-     "interpolation:", "interpolation:devices=4", "extrapolation:devices", "above:devices=nan",
+     "interpolation:", "interpolation:devices=every1", "interpolation:devices=,", "between:devices=4",
+     "few-shot:device/=2", "few-shot:device=2:dearest", "leave-one-out:", "extrapolation:devices", "above:devices=nan",
      "extrapolation:devices=1,devices=2", "from:device", "from:device=,", "above:devices=8..4",
      "above:devices=4..", "larger-clusters:devices"],
 )  # fmt: skip
@@ -256,6 +261,9 @@ def test_a_split_that_cannot_be_read_is_told_with_all_forms(text: str) -> None:
 @pytest.mark.parametrize("text", SPLITS)
 def test_a_split_is_written_as_it_was_asked(text: str) -> None:
     assert str(parse_split(text)) == text
+    assert (
+        parse_split(str(parse_split(text))) == parse_split(text) or "half" in text
+    )  # NaN is not NaN
 
 
 @pytest.mark.parametrize(
@@ -270,12 +278,20 @@ def test_a_split_is_written_as_it_was_asked(text: str) -> None:
         ("from:device=t4,v100,a100", "no row would be judged"),
         ("extrapolation:devices=100,global_batch=1000", "no row has devices above 100 and"),
         ("above:device=4", "device is no number"),
-        ("interpolation:sized", "2 distinct values"),
+        ("between:sized", "2 distinct values"),
+        ("interpolation:framework", "all rows have the same framework"),
+        ("interpolation:devices=99", "no row has devices 99"),
+        ("interpolation:sizes", "no column 'sizes'"),
+        ("leave-one-out:framework", "all rows have the same framework"),
+        ("extrapolation:resources=half", "no such column of numbers"),
+        ("extrapolation:one=half", "1 distinct numbers"),
+        ("few-shot:device=2:devices>100", "none meets devices>100"),
+        ("few-shot:device/nodes=2", "no column 'nodes'"),
         ("larger-batches", "no column 'global_batch'"),
     ],
 )
 def test_a_split_that_the_table_cannot_bear_is_told(text: str, words: str) -> None:
-    rows = table(framework=["torch"] * 60, sized=[1.0, 2.0] * 30)
+    rows = table(framework=["torch"] * 60, sized=[1.0, 2.0] * 30, one=[1.0] * 60)
     if text == "larger-batches":
         rows = rows_without("global_batch")
     with pytest.raises(RequestError, match=words):

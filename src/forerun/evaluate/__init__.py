@@ -7,11 +7,11 @@ from forerun.evaluate.folds import Fold, folds_of
 from forerun.evaluate.join import join_runs
 from forerun.evaluate.judge import evaluate
 from forerun.evaluate.leaderboard import Standing, leaderboard
-from forerun.evaluate.splits import FORMS, Split, parse_split
+from forerun.evaluate.splits import FORMS, SHOTS, Split, parse_split, with_shots
 from forerun.evaluate.start import starting
 
 __all__ = [
-    "ALL_TABLES", "FORMS", "Condition", "Evaluation", "Fold", "Score", "Split", "Standing",
+    "ALL_TABLES", "FORMS", "SHOTS", "Condition", "Evaluation", "Fold", "Score", "Split", "Standing",
     "accuracy_page", "evaluate", "folds_of", "join_runs", "leaderboard", "parse_condition",
-    "parse_split", "rows_where", "starting",
+    "parse_split", "rows_where", "starting", "with_shots",
 ]  # fmt: skip

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from forerun.tables import Table
@@ -26,6 +27,12 @@ class Score:
         answered: of the comparable, with a forecast.
         censored: judged rows that were stopped early; their times are lower bounds.
         censored_below: of these, answered with a 95 % quantile below that bound: wrong for sure.
+        censored_answered: of the censored, answered in the quantity that they bound. None of them
+            is among `comparable`, and none moves any other figure.
+        censored_short: of these, answered with a median below the bound: an error; a median
+            above the bound is right.
+        censored_mape: percent that the median lacks of the bound, 0 where it is above, mean over
+            `censored_answered`; censored_short_ape: the median of the same over `censored_short`.
         mape, median_ape, p90_ape: percent.
         bias_log_ratio: median of log(forecast / measured).
         tau, tau_plans, tau_overall: Kendall's tau-b of seconds per sample, within workloads,
@@ -47,6 +54,8 @@ class Score:
             see `choice.Regret`; shares.
         declined: reason to count, over all judged rows.
         not_comparable: reason to count.
+        timed_rows: judged rows with a time in any quantity, whatever the predictor answers.
+        quantities: which time the errors are of (step, epoch, run), by rows that were compared.
     """
 
     predictor: str
@@ -90,6 +99,12 @@ class Score:
     floor_clamped: int = 0
     declined: Mapping[str, int] = field(default_factory=dict)
     not_comparable: Mapping[str, int] = field(default_factory=dict)
+    timed_rows: int = 0
+    quantities: Mapping[str, int] = field(default_factory=dict)
+    censored_answered: int = 0
+    censored_short: int = 0
+    censored_mape: float = float("nan")
+    censored_short_ape: float = float("nan")
 
     @property
     def share_answered(self) -> float:
@@ -101,6 +116,11 @@ class Score:
         """Whether at least 90 % of the comparable rows were answered: else no figure counts."""
         return self.share_answered >= ENOUGH_ANSWERED
 
+    @property
+    def share_short(self) -> float:
+        """Censored rows answered below their bound, of those answered; NaN where there are none."""
+        return self.censored_short / self.censored_answered if self.censored_answered else math.nan
+
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Score:
         """Return the score that `as_dict` wrote; a figure that is None or left out is NaN."""
@@ -109,7 +129,7 @@ class Score:
             value = values.get(f.name)
             if f.type == _COUNTS:
                 given[f.name] = dict(value or {})
-            else:
+            elif value is not None or f.default is MISSING:
                 given[f.name] = float("nan") if value is None else value
         return Score(**given)
 
@@ -117,7 +137,7 @@ class Score:
         """Return all figures by name, NaN as None."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain["share_answered"], plain["counts"] = self.share_answered, self.counts
-        for name in ("declined", "not_comparable"):
+        for name in ("declined", "not_comparable", "quantities"):
             plain[name] = dict(plain[name])
         return {k: None if isinstance(v, float) and v != v else v for k, v in plain.items()}
 
@@ -137,6 +157,7 @@ class Evaluation:
             they tell of a measurement that is judged.
         faster_half: columns, see `filters.slower_half`.
         start: what the predictors knew before they were fitted.
+        notes: by table, what must be known of how it was divided (see `notes`).
     """
 
     scores: tuple[Score, ...]
@@ -152,6 +173,7 @@ class Evaluation:
     faster_half: tuple[str, ...] = ()
     identical: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     start: str = ""
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Score]:
         return iter(self.scores)
@@ -166,6 +188,7 @@ class Evaluation:
             given[name] = tuple(values[name])
         for name in ("split", "seed", "group_by", "folds", "identical", "start"):
             given[name] = values[name]
+        given["notes"] = values.get("notes", {})
         return Evaluation(**given)
 
     def of(self, predictor: str, table: str = ALL_TABLES, group: str = "") -> Score:
@@ -192,6 +215,7 @@ class Evaluation:
             "predictors": list(self.predictors), "tables": list(self.tables),
             "folds": dict(self.folds), "fitted_on": list(self.fitted_on),
             "identical": {k: dict(v) for k, v in self.identical.items()},
+            "notes": {k: list(v) for k, v in self.notes.items()},
             "scores": [s.as_dict() for s in self.scores],
             "by_distance": [s.as_dict() for s in self.by_distance],
             "by_workload": [s.as_dict() for s in self.by_workload],
@@ -203,6 +227,7 @@ class Evaluation:
         for score in self.scores:
             row = score.as_dict()
             row["counts"] = "yes" if row["counts"] else "no"
+            row["quantities"] = ", ".join(row["quantities"])
             del row["declined"], row["not_comparable"]
             rows.append({k: "" if v is None else v for k, v in row.items()})
         return Table.from_rows(rows, "an evaluation")

@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import RequestError, nearest_names
+from forerun.evaluate.aliases import grounded, with_aliases
 from forerun.evaluate.derived import absent
-from forerun.evaluate.splits import USUAL_FOLDS, Split
-from forerun.tables import COLUMNS, Table
+from forerun.evaluate.filters import parse_condition
+from forerun.evaluate.shots import configurations, shots_of
+from forerun.evaluate.splits import SHOTS, USUAL_FOLDS, Split
+from forerun.tables import Table
 
 Index = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -23,14 +26,16 @@ LARGER = {
     "larger-clusters": ("devices", ("workload", "device")),
     "larger-batches": ("global_batch", ("workload", "device", "devices")),
 }
-_TIMES = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", "epoch_time_s",
-          "time_to_train_s")  # fmt: skip
 
 
 def columns_of(split: Split) -> tuple[str, ...]:
     """Return the columns by which a split divides a table."""
-    column, within = LARGER.get(split.kind, (split.column, ()))
-    return (*filter(None, [column]), *within, *(name for name, _ in split.bounds))
+    column, within = LARGER.get(split.kind, (split.column, split.within))
+    names = [name for name, _ in split.bounds]
+    names += [parse_condition(text).column for text in split.conditions]
+    if split.shots != SHOTS[0]:
+        names.append("devices")  # what a run cost where no price is stated
+    return with_aliases((*filter(None, [column]), *within, *names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,16 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
     * above teaches up to the bound and judges beyond it, up to the limit.
     * larger-clusters, larger-batches: see `LARGER`; in each group of these columns the lower half
       of the distinct values teaches and the upper half is judged. A group of one value teaches.
-    * few-shot is leave-out, but K measured configurations of each judged value teach too, drawn
-      by the seed; repeats of these are not judged.
-    * interpolation judges every second distinct value of a column, never the least or largest.
-    * extrapolation teaches where no column is above its bound, and judges where one is.
+    * leave-one-out is leave-out with a fold for every value.
+    * few-shot is leave-out, but K measured configurations of each judged value (of each group of
+      its rows, where columns make groups) teach too; exact repeats of these are not judged. See
+      `shots.shots_of`.
+    * interpolation judges the listed values of a column, or every h-th of its sorted distinct
+      values from the first, as Filippini and Ardagna did. The smallest value is always judged in
+      the second case, and nothing smaller teaches: that part of it is extrapolation downward.
+    * between judges every second distinct value of a column, never the least or largest.
+    * extrapolation judges a row where any of the columns is strictly above its bound, and teaches
+      all others, as they did.
 
     Rows whose column is blank stand on neither side where the column is compared by number.
 
@@ -74,6 +85,7 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
             f"--folds {parts} with --split {split}", f"{split.kind} has no folds to count",
             f"leave --folds out, or split by one of {', '.join(USUAL_FOLDS)}",
         )  # fmt: skip
+    split, _ = grounded(split, table)
     rng = np.random.default_rng(seed)
     parts = parts or USUAL_FOLDS.get(split.kind, 1)
     folds = [fold for fold in _folds(split, table, rng, parts) if len(fold.test)]
@@ -90,57 +102,33 @@ def _folds(split: Split, table: Table, rng: np.random.Generator, parts: int) -> 
         rows = np.arange(len(table))
         return [Fold(rows[:0], rows)]
     if kind == "random":
-        count, config = _configurations(table)
+        count, config = configurations(table)
         return list(_dealt(rng.permutation(count)[config] % parts, parts))
-    if kind in ("leave-out", "few-shot"):
-        _require(split, split.column, table)
-        first, groups = table.groups((split.column,))
-        count = len(first)
-        if kind == "leave-out" and count < 2:
-            raise _empty(split, f"all rows have the same {split.column}")
-        part = groups if count <= parts else rng.permutation(count)[groups] % parts
-        folds = _dealt(part, min(count, parts))
-        if kind == "leave-out":
-            return list(folds)
-        shown = _shots(table, groups, split.count, rng)
-        return [_given(fold, *shown) for fold in folds]
+    if kind in ("leave-out", "leave-one-out", "few-shot"):
+        return _left_out(split, table, rng, parts)
     teach, judge = _sides(split, table)
     return [Fold(np.flatnonzero(teach), np.flatnonzero(judge))]
+
+
+def _left_out(split: Split, table: Table, rng: np.random.Generator, parts: int) -> list[Fold]:
+    for column in (split.column, *split.within):
+        _require(split, column, table)
+    first, groups = table.groups((split.column,))
+    count = len(first)
+    if split.kind != "few-shot" and count < 2:
+        raise _empty(split, f"all rows have the same {split.column}")
+    parts = count if split.kind == "leave-one-out" else parts
+    part = groups if count <= parts else rng.permutation(count)[groups] % parts
+    folds = _dealt(part, min(count, parts))
+    if split.kind != "few-shot":
+        return list(folds)
+    shown = shots_of(split, table, table.groups((split.column, *split.within))[1], rng)
+    return [_given(fold, *shown) for fold in folds]
 
 
 def _dealt(part: Index, parts: int) -> Iterator[Fold]:
     for i in range(parts):
         yield Fold(np.flatnonzero(part != i), np.flatnonzero(part == i))
-
-
-def _configurations(table: Table) -> tuple[int, Index]:
-    """Return the number of distinct questions and each row's; repeats of a measurement share it."""
-    asked = [
-        name for name in table.columns
-        if name not in COLUMNS or COLUMNS[name].group not in ("origin", "measured")
-    ]  # fmt: skip
-    first, groups = table.groups(asked)
-    return len(first), groups
-
-
-def _shots(
-    table: Table, groups: Index, count: int, rng: np.random.Generator
-) -> tuple[BoolArray, BoolArray]:
-    """Return the rows that are given, `count` of each group, and their repeats, (n,) each."""
-    timed = np.any([np.isfinite(table.numbers(name)) for name in _TIMES], axis=0)
-    status = np.array([str(s).strip().lower() for s in table.texts("status")], dtype=object)
-    useful = np.flatnonzero(timed & ((status == "ok") | (status == "")))
-    config = _configurations(table)[1]
-    drawn = rng.permutation(useful)
-    # One row of each configuration, the first drawn; of these, the first `count` of each group.
-    one = np.sort(np.unique(config[drawn], return_index=True)[1])
-    drawn = drawn[one]
-    order = drawn[np.argsort(groups[drawn], kind="stable")]
-    starts = np.flatnonzero(np.r_[True, groups[order][1:] != groups[order][:-1]])
-    turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
-    given = np.zeros(len(table), dtype=bool)
-    given[order[turn < count]] = True
-    return given, np.isin(config, config[given]) & ~given
 
 
 def _given(fold: Fold, shots: BoolArray, repeats: BoolArray) -> Fold:
@@ -159,6 +147,8 @@ def _sides(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
     if split.kind in LARGER:
         return _larger(split, table)
     if split.kind == "interpolation":
+        return _interpolated(split, table)
+    if split.kind == "between":
         return _between(split, table)
     known, beyond = np.ones(len(table), dtype=bool), np.zeros(len(table), dtype=bool)
     for column, bound in split.bounds:
@@ -235,6 +225,22 @@ def _between(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
         )  # fmt: skip
     judge = np.isin(values, distinct[1:-1:2])
     return ~np.isnan(values) & ~judge, judge
+
+
+def _interpolated(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
+    """Return the sides of the Ray study's rule: listed values, or every h-th from the first."""
+    if split.values:
+        judge, teach = _named(split, table)
+        return teach, judge
+    _require(split, split.column, table)
+    cells = table.columns[split.column]
+    known = cells != "" if cells.dtype == object else np.isfinite(table.numbers(split.column))
+    distinct = np.unique(cells[known].astype(str) if cells.dtype == object else cells[known])
+    if len(distinct) < 2:
+        raise _empty(split, f"all rows have the same {split.column}")
+    chosen = distinct[:: split.every]
+    judge = known & np.isin(cells.astype(str) if cells.dtype == object else cells, chosen)
+    return known & ~judge, judge
 
 
 def _values(split: Split, column: str, table: Table) -> FloatArray:

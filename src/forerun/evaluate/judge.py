@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.contracts import Predictor
-from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.evaluate.derived import with_derived
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
-from forerun.evaluate.filters import slower_half, unknown_column
-from forerun.evaluate.folds import Fold, columns_of, folds_of
-from forerun.evaluate.lessons import Lessons, Pupil
-from forerun.evaluate.scoring import Answers, Sheet, distance_bins, score, sheet, stack
+from forerun.evaluate.exam import Exam
+from forerun.evaluate.filters import unknown_column
+from forerun.evaluate.folds import columns_of
+from forerun.evaluate.lessons import Pupil
+from forerun.evaluate.scoring import Sheet, distance_bins, score, stack
 from forerun.evaluate.splits import Split, parse_split
-from forerun.tables import COLUMNS, MEASURED, Jobs, Runs
-
-_FIELDS = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
+from forerun.tables import COLUMNS, MEASURED, Runs
 
 
 def evaluate(
@@ -67,7 +65,9 @@ def evaluate(
     runs_tables = {name: with_derived(runs, named) for name, runs in runs_tables.items()}
     _check(runs_tables, predictors, group_by)
     exams = [
-        _exam(name, runs, split, fit_tables or {}, seed, parts, faster_half)
+        Exam.of(
+            name, runs, split, fit_tables or {}, seed=seed, parts=parts, faster_half=faster_half
+        )
         for name, runs in runs_tables.items()
     ]
     if sound is not None:
@@ -79,17 +79,16 @@ def evaluate(
         pupil, sheets, mine = Pupil(predictor), list[Sheet](), list[Score]()
         for exam in exams:
             name, runs = exam.lessons.name, exam.lessons.runs
-            answers = _answers(pupil, exam)
-            one = sheet(runs, answers, exam.lessons.slower)
+            one, rows = exam.sheet(pupil)
             sheets.append(one)
             mine.append(score(one, predictor.name, name, "", seed))
             scores.append(mine[-1])
             if group_by:
-                labels = runs.table.texts(group_by)[answers.judged]
+                labels = runs.table.texts(group_by)[rows]
                 scores += _grouped(one, labels, predictor.name, name, seed)
             watched = one.take(one.watched)
             if len(watched):
-                labels = runs.table.texts("workload")[answers.judged][one.watched]
+                labels = runs.table.texts("workload")[rows][one.watched]
                 by_workload += _grouped(watched, labels, predictor.name, name, seed)
         total = stack(sheets)
         if len(sheets) == 1:
@@ -114,29 +113,8 @@ def evaluate(
         faster_half=tuple(faster_half),
         identical={e.lessons.name: e.lessons.identical for e in exams if e.lessons.identical},
         start=start,
+        notes={exam.lessons.name: exam.notes for exam in exams if exam.notes},
     )
-
-
-@dataclass(frozen=True)
-class _Exam:
-    """A judged table, its folds, and what may be taught before each."""
-
-    lessons: Lessons
-    folds: Sequence[Fold]
-
-
-def _exam(
-    name: str, runs: Runs, split: Split, fit_tables: Mapping[str, Runs], seed: int, parts: int,
-    faster_half: Sequence[str],
-) -> _Exam:  # fmt: skip
-    try:
-        folds = folds_of(split, runs.table, seed, parts)
-        slower = np.zeros(len(runs), dtype=bool)
-        if faster_half:
-            slower = slower_half(runs, faster_half)
-    except RequestError as error:
-        raise RequestError(f"{error.asked} of {name}", error.found, error.next_step) from None
-    return _Exam(Lessons.of(name, runs, slower, fit_tables), folds)
 
 
 def _grouped(
@@ -144,60 +122,6 @@ def _grouped(
 ) -> Iterator[Score]:
     for label in sorted(dict.fromkeys(labels.tolist())):
         yield score(rows.take(labels == label), predictor, table, label or "(blank)", seed)
-
-
-def _answers(pupil: Pupil, exam: _Exam) -> Answers:
-    """Return a predictor's answers to every row that some fold judges."""
-    runs = exam.lessons.runs
-    n, name = len(runs), pupil.predictor.name
-    merged = Forecasts.blank(n, name)
-    quantity = ""
-    judged, clamped = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
-    for fold in exam.folds:
-        answer = _ask(pupil, exam.lessons, fold)
-        if answer.answered.any() and quantity not in ("", answer.quantity):
-            raise RequestError(
-                f"evaluating {name}",
-                f"one fold is answered by the {quantity}, another by the {answer.quantity}",
-                "evaluate tables with one measured quantity at a time",
-            )
-        quantity = answer.quantity if answer.answered.any() else quantity
-        judged[fold.test] = True
-        clamped[fold.test] = _clamped(answer)
-        for field in _FIELDS:
-            getattr(merged, field)[fold.test] = getattr(answer, field)
-    return Answers(
-        quantity or "step", merged.seconds, merged.peak_bytes, merged.floor_seconds,
-        merged.fit_probability, merged.distance, merged.declined, judged, clamped,
-    )  # fmt: skip
-
-
-def _clamped(answer: Forecasts) -> NDArray[np.bool_]:
-    """Return which forecasts were raised to their floor (n,): by their own word, else by number."""
-    if "floor" in answer.parts:
-        return np.asarray(answer.parts["floor"] > 0)
-    return np.asarray(answer.seconds[:, 1] <= answer.floor_seconds * (1 + 1e-9))
-
-
-def _ask(pupil: Pupil, lessons: Lessons, fold: Fold) -> Forecasts:
-    jobs = lessons.runs.jobs.take(fold.test)
-    try:
-        predictor = pupil.taught(lessons, fold)
-    except RequestError as error:
-        return _declined(jobs, pupil.predictor.name, f"cannot be fitted: {error}")
-    answer = predictor.predict(jobs)
-    if len(answer) != len(jobs):
-        raise RequestError(
-            f"evaluating {predictor.name}", f"{len(answer)} forecasts for {len(jobs)} jobs",
-            "mend the predictor: forerun.testing.PredictorContract examines it",
-        )  # fmt: skip
-    return answer
-
-
-def _declined(jobs: Jobs, predictor: str, reason: str) -> Forecasts:
-    blank = Forecasts.blank(len(jobs), predictor)
-    blank.declined[:] = reason
-    return blank
 
 
 def _check(runs_tables: Mapping[str, Runs], predictors: Sequence[Predictor], group_by: str) -> None:

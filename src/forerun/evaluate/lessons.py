@@ -33,6 +33,7 @@ class Lessons:
         others: further tables to learn from, less every row that tells of a measurement which is
             judged.
         identical: by table, how many such rows were left out.
+        memory: lessons that were given, by `key`, for the next predictor; None keeps none.
     """
 
     name: str
@@ -40,16 +41,20 @@ class Lessons:
     slower: BoolArray
     others: Mapping[str, Runs] = field(default_factory=dict)
     identical: Mapping[str, int] = field(default_factory=dict)
+    memory: dict[tuple[object, ...], Runs] | None = None
 
     @staticmethod
-    def of(name: str, runs: Runs, slower: BoolArray, others: Mapping[str, Runs]) -> Lessons:
+    def of(
+        name: str, runs: Runs, slower: BoolArray, others: Mapping[str, Runs],
+        memory: dict[tuple[object, ...], Runs] | None = None,
+    ) -> Lessons:  # fmt: skip
         """Return the lessons of a judged table.
 
         Raises:
             RequestError: there are other tables, and no row of them is left.
         """
         if not others:
-            return Lessons(name, runs, slower)
+            return Lessons(name, runs, slower, memory=memory)
         mine, *codes = content_codes([runs, *others.values()])
         judged = np.unique(mine[mine >= 0])
         kept: dict[str, Runs] = {}
@@ -66,7 +71,7 @@ class Lessons:
                 f"--fit {', '.join(others)}", f"all of its rows stand in {name} too, where they are judged",
                 "name other runs, or let --split divide the table",
             )  # fmt: skip
-        return Lessons(name, runs, slower, kept, identical)
+        return Lessons(name, runs, slower, kept, identical, memory)
 
     def teaching(self, fold: Fold) -> NDArray[np.int64]:
         """Return the positions of the judged table's rows that teach in a fold."""
@@ -86,7 +91,15 @@ class Lessons:
         Figures that look wrong beyond doubt are blank, as in every other fit. What is wrong is
         told from the teachers alone, and from physics, which has seen no run.
         """
-        rows = self.teaching(fold)
+        key = self.key(fold)
+        if self.memory is not None and key in self.memory:
+            return self.memory[key]
+        teachers = self._teachers(self.teaching(fold))
+        if self.memory is not None and teachers is not None:
+            self.memory[key] = teachers
+        return teachers
+
+    def _teachers(self, rows: NDArray[np.int64]) -> Runs | None:
         runs = [self.runs.take(rows)] if len(rows) else []
         runs += self.others.values()
         if not runs:

@@ -45,6 +45,13 @@ def answered(score: Score) -> str:
     return f"{floor(100 * share + 1e-9)} %" if isfinite(share) else ""
 
 
+def quantities(score: Score) -> str:
+    """Return the time that the errors are of, as `run`, or `step 12, run 30` where they are of two."""
+    if len(score.quantities) < 2:
+        return "".join(score.quantities)
+    return ", ".join(f"{name} {rows:,}" for name, rows in score.quantities.items())
+
+
 def _name(score: Score) -> str:
     return score.table if score.counts or not score.comparable else f"({score.table})"
 

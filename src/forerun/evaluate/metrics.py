@@ -20,6 +20,11 @@ def absolute_percentage_errors(forecast: FloatArray, measured: FloatArray) -> Fl
     return 100.0 * np.abs(forecast - measured) / measured
 
 
+def shortfalls(forecast: FloatArray, bound: FloatArray) -> FloatArray:
+    """Return 100 (bound - forecast) / bound where a forecast is below its lower bound, else 0, (n,)."""
+    return 100.0 * np.maximum(bound - forecast, 0.0) / bound
+
+
 def mean(values: FloatArray) -> float:
     """Return the mean, NaN of nothing."""
     return float(values.mean()) if len(values) else NAN

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.forecast import is_none
+from forerun.domain.forecast import QUANTITIES, is_none
 from forerun.evaluate import metrics
 from forerun.evaluate.choice import comparable_groups, regret
 from forerun.evaluate.evaluation import Score
@@ -22,6 +22,7 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 SILENT = "no answer and no reason: a defect of the predictor"
+STEP, RUN = QUANTITIES.index("step"), QUANTITIES.index("run")
 UNFINISHED = ("oom", "failed")
 MEMORY_UNIT = 1e9  # bytes in the table's GB
 # Edges of the bins of distance: 0 is beside a measured run, 1 is physics with nothing measured.
@@ -42,6 +43,8 @@ class Sheet:
         timed: rows with a measured time by which the forecast is judged; a slower row that is
             left out of that (`filters.slower_half`) is still a plan that could have been picked.
         status, memory_bytes: as measured.
+        anytime: rows with a time in any quantity. quantity: position in `QUANTITIES` of the one that
+            the row is answered in.
         watched: rows of a table in which some ran out of memory; elsewhere such runs were not
             published, so that there is nothing to detect.
         batch: samples of a step (1 where the quantity is not a step), for ranking.
@@ -57,6 +60,8 @@ class Sheet:
     declined: NDArray[np.object_]
     measured: FloatArray
     timed: BoolArray
+    anytime: BoolArray
+    quantity: NDArray[np.int64]
     reason: NDArray[np.object_]
     bound: FloatArray
     status: NDArray[np.object_]
@@ -78,9 +83,12 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Answers:
-    """One predictor's answers to all rows of a table; `judged` are those that a fold asked."""
+    """One predictor's answers to all rows of a table; `judged` are those that a fold asked.
 
-    quantity: str
+    `quantity` is the position in `QUANTITIES` of what each row was answered in: folds may differ.
+    """
+
+    quantity: NDArray[np.int64]
     seconds: FloatArray
     peak_bytes: FloatArray
     floor: FloatArray
@@ -96,11 +104,13 @@ def sheet(runs: Runs, answers: Answers, slower: BoolArray | None = None) -> Shee
 
     slower: (n,) rows whose times are not judged; None is none.
     """
-    facts: Measured = measured_seconds(runs, answers.quantity)
+    each = [measured_seconds(runs, quantity) for quantity in QUANTITIES]
+    facts = _picked(each, answers.quantity)
     timed = facts.comparable if slower is None else facts.comparable & ~slower
+    anytime = np.any([one.comparable for one in each], axis=0)
     job, plan = comparable_groups(runs)
-    per_step = answers.quantity == "step"
-    batch = runs.table.numbers("global_batch") if per_step else np.ones(len(runs))
+    batch = np.where(answers.quantity == STEP, runs.table.numbers("global_batch"), 1.0)
+    apart = answers.quantity  # ranks and choices are among times of one quantity
     everything = Sheet(
         seconds=answers.seconds,
         peak_bytes=answers.peak_bytes,
@@ -111,15 +121,17 @@ def sheet(runs: Runs, answers: Answers, slower: BoolArray | None = None) -> Shee
         declined=answers.declined,
         measured=facts.seconds,
         timed=timed,
+        anytime=anytime if slower is None else anytime & ~slower,
+        quantity=answers.quantity,
         reason=np.where(facts.comparable & ~timed, SLOWER, facts.reason),
         bound=_bounds(runs, facts, answers.quantity),
         status=runs.status,
         memory_bytes=runs.table.numbers("memory_gb") * MEMORY_UNIT,
         watched=np.full(len(runs), bool((runs.status == "oom").any())),
         batch=np.where(np.isnan(batch), 1.0, batch),
-        table=np.zeros(len(runs), dtype=np.int64),
-        workload=runs.table.groups(("workload",))[1],
-        job=job,
+        table=apart,
+        workload=runs.table.groups(("workload",))[1] * len(QUANTITIES) + apart,
+        job=job * len(QUANTITIES) + apart,
         plan=plan,
     )
     return everything.take(answers.judged)
@@ -133,9 +145,17 @@ def distance_bins(rows: Sheet) -> NDArray[np.object_]:
     return np.array(names, dtype=object)[np.searchsorted(DISTANCES, rows.distance)]
 
 
-def _bounds(runs: Runs, facts: Measured, quantity: str) -> FloatArray:
+def _picked(each: Sequence[Measured], quantity: NDArray[np.int64]) -> Measured:
+    """Return what was measured of each row in the quantity that it is answered in."""
+    rows = np.arange(len(quantity))
+    return Measured(*(
+        np.stack([getattr(one, f.name) for one in each])[quantity, rows] for f in fields(Measured)
+    ))  # fmt: skip
+
+
+def _bounds(runs: Runs, facts: Measured, quantity: NDArray[np.int64]) -> FloatArray:
     """Return the time at which a stopped run was stopped, where the quantity is a whole run."""
-    stopped = facts.censored & (quantity == "run")
+    stopped = facts.censored & (quantity == RUN)
     return np.where(stopped, runs.table.numbers("time_to_train_s"), np.nan)
 
 
@@ -176,7 +196,9 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         rows.job, rows.plan, np.where(answered, seconds[:, 1], np.nan), rows.fit, rows.measured,
         np.isin(rows.status, UNFINISHED), np.random.default_rng(seed),
     )  # fmt: skip
-    bounded = ~np.isnan(rows.bound)
+    stopped = ~np.isnan(rows.bound) & answered
+    # One-sided: above the bound nothing is known to be wrong.
+    lacking = metrics.shortfalls(seconds[stopped, 1], rows.bound[stopped])
     return Score(
         predictor=predictor,
         table=table,
@@ -185,7 +207,7 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         comparable=int(rows.timed.sum()),
         answered=int(both.sum()),
         censored=int((rows.status == "timeout").sum()),
-        censored_below=int((bounded & answered & (seconds[:, 2] < rows.bound)).sum()),
+        censored_below=int((seconds[stopped, 2] < rows.bound[stopped]).sum()),
         mape=metrics.mean(errors),
         median_ape=metrics.quantile(errors, 0.5),
         p90_ape=metrics.quantile(errors, 0.9),
@@ -218,7 +240,19 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         regret_mean=choice.mean,
         regret_worst=choice.worst,
         declined=dict(declined.most_common()),
-        not_comparable=dict(Counter(r for r in rows.reason if r is not None).most_common()),
+        not_comparable=dict(Counter(rows.reason[~is_none(rows.reason)].tolist()).most_common()),
+        timed_rows=int(rows.anytime.sum()),
+        quantities={
+            name: int(count)
+            for name, count in zip(
+                QUANTITIES, np.bincount(rows.quantity[both], minlength=3), strict=True
+            )
+            if count
+        },
+        censored_answered=len(lacking),
+        censored_short=int((lacking > 0).sum()),
+        censored_mape=metrics.mean(lacking),
+        censored_short_ape=metrics.quantile(lacking[lacking > 0], 0.5),
     )
 
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from forerun.errors import RequestError
+from forerun.evaluate.filters import parse_condition
 
 FORMS = (
-    "whole", "random", "leave-out:COLUMN", "from:COLUMN=VALUE,...", "above:COLUMN=VALUE[..END]",
-    "larger-clusters", "larger-batches", "few-shot:COLUMN=K", "interpolation:COLUMN",
-    "extrapolation:COLUMN=VALUE,...",
+    "whole", "random", "leave-out:COLUMN", "leave-one-out:COLUMN", "from:COLUMN=VALUE,...",
+    "above:COLUMN=VALUE[..END]", "larger-clusters", "larger-batches",
+    "few-shot:COLUMN[/COLUMN...]=K[:cheapest][:CONDITION...]",
+    "interpolation:COLUMN[=VALUE,...|=everyN]", "between:COLUMN", "extrapolation:COLUMN=VALUE,...",
 )  # fmt: skip
 # Splits of several folds, and how many they have where nothing else is said. A column of many
-# values is left out in this many parts: one by one would be as many fits as it has values.
+# values is left out in this many parts: one by one would be as many fits as it has values, which
+# leave-one-out asks for.
 USUAL_FOLDS: Mapping[str, int] = {"random": 5, "leave-out": 10, "few-shot": 10}
+USUAL_EVERY = 2
+HALF = "half"  # a bound that each table sets for itself: the middle of its distinct values
+SHOTS = ("random", "cheapest")
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})")
+_EVERY = re.compile(r"every[- ]?(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +36,16 @@ class Split:
     Attributes:
         kind: the word before the colon.
         column: that the split speaks of, "" where it speaks of none or of several.
-        values: of `from`, those that teach.
-        count: of `few-shot`, the given runs of each judged value.
-        bounds: of `above` and `extrapolation`, the largest value that teaches, by column.
+        values: of `from`, those that teach; of `interpolation`, those that are judged.
+        count: of `few-shot`, the given runs of each judged group.
+        bounds: of `above` and `extrapolation`, the largest value that teaches, by column; NaN for
+            the middle of a table's distinct values.
         limit: of `above`, the largest value that is judged.
+        every: of `interpolation` without values, the step through the sorted distinct values.
+        within: of `few-shot`, the columns that make groups of the rows of a value; each group gets
+            its own shots.
+        shots: of `few-shot`, which runs are given, one of `SHOTS`.
+        conditions: of `few-shot`, what a row must meet to be given, as `filters.parse_condition` reads.
     """
 
     kind: str
@@ -41,15 +54,25 @@ class Split:
     count: int = 0
     bounds: tuple[tuple[str, float], ...] = ()
     limit: float = float("inf")
+    every: int = 0
+    within: tuple[str, ...] = ()
+    shots: str = SHOTS[0]
+    conditions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.bounds:
             end = f"..{self.limit:g}" if np.isfinite(self.limit) else ""
-            return f"{self.kind}:{','.join(f'{c}={v:g}' for c, v in self.bounds)}{end}"
+            return f"{self.kind}:{','.join(f'{c}={_bound(v)}' for c, v in self.bounds)}{end}"
         text = f"{self.kind}:{self.column}" if self.column else self.kind
         if self.values:
             return f"{text}={','.join(self.values)}"
-        return f"{text}={self.count}" if self.count else text
+        if self.every:
+            return text if self.every == USUAL_EVERY else f"{text}=every{self.every}"
+        if not self.count:
+            return text
+        manner = () if self.shots == SHOTS[0] else (self.shots,)
+        given = ":".join((str(self.count), *manner, *self.conditions))
+        return f"{'/'.join((text, *self.within))}={given}"
 
 
 def parse_split(text: str) -> Split:
@@ -68,6 +91,28 @@ def parse_split(text: str) -> Split:
     if read is None:
         raise asked.wrong(f"there is no split {kind!r}")
     return read(kind, rest.strip(), asked)
+
+
+def with_shots(split: Split, shots: str = "", conditions: tuple[str, ...] = ()) -> Split:
+    """Return a few-shot split whose shots are chosen so, "" and () leaving it as it is.
+
+    Raises:
+        RequestError: the split gives no shots, or a condition is none.
+    """
+    if not shots and not conditions:
+        return split
+    if split.kind != "few-shot":
+        raise RequestError(
+            f"--split {split} with --shots or --shots-where", "it gives no shots",
+            "split by few-shot:COLUMN=K",
+        )  # fmt: skip
+    for condition in conditions:
+        parse_condition(condition)
+    return replace(split, shots=shots or split.shots, conditions=split.conditions + conditions)
+
+
+def _bound(value: float) -> str:
+    return HALF if np.isnan(value) else f"{value:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +144,17 @@ class _Asked:
             raise self.wrong(f"{text!r} is not a number")
         return value
 
+    def bound(self, text: str) -> float:
+        """Return a number, or NaN for `HALF`. Raises RequestError where it is neither."""
+        return float("nan") if text == HALF else self.number(text)
+
+    def count(self, text: str, least: int, what: str) -> int:
+        """Return a whole number. Raises RequestError where it is none or too small."""
+        value = self.number(text)
+        if not (value.is_integer() and value >= least):
+            raise self.wrong(f"{text} is not {what}")
+        return int(value)
+
 
 def _column(kind: str, rest: str, asked: _Asked) -> Split:
     if not rest:
@@ -110,17 +166,31 @@ def _column(kind: str, rest: str, asked: _Asked) -> Split:
 
 def _from(kind: str, rest: str, asked: _Asked) -> Split:
     column, value = asked.pair(rest)
-    values = tuple(v.strip() for v in value.split(",") if v.strip())
+    return Split(kind, column, _listed(value, asked))
+
+
+def _listed(text: str, asked: _Asked) -> tuple[str, ...]:
+    values = tuple(v.strip() for v in text.split(",") if v.strip())
     if not values:
         raise asked.wrong("it names no value")
-    return Split(kind, column, values)
+    return values
+
+
+def _interpolation(kind: str, rest: str, asked: _Asked) -> Split:
+    if "=" not in rest:
+        return replace(_column(kind, rest, asked), every=USUAL_EVERY)
+    column, value = asked.pair(rest)
+    step = _EVERY.fullmatch(value)
+    if step is None:
+        return Split(kind, column, _listed(value, asked))
+    return Split(kind, column, every=asked.count(step[1], 2, "a step of 2 or more"))
 
 
 def _above(kind: str, rest: str, asked: _Asked) -> Split:
     column, value = asked.pair(rest)
     span = _RANGE.fullmatch(value)
     low, limit = span.groups() if span else (value, "")
-    bound = asked.number(low)
+    bound = asked.bound(low)
     if not limit:
         return Split(kind, column, bounds=((column, bound),))
     end = asked.number(limit)
@@ -131,21 +201,32 @@ def _above(kind: str, rest: str, asked: _Asked) -> Split:
 
 def _extrapolation(kind: str, rest: str, asked: _Asked) -> Split:
     pairs = [asked.pair(piece) for piece in rest.split(",")]
-    bounds = tuple((column, asked.number(value)) for column, value in pairs)
+    bounds = tuple((column, asked.bound(value)) for column, value in pairs)
     if len({column for column, _ in bounds}) < len(bounds):
         raise asked.wrong("a column has two bounds")
     return Split(kind, bounds=bounds)
 
 
 def _few_shot(kind: str, rest: str, asked: _Asked) -> Split:
-    column, value = asked.pair(rest)
-    count = asked.number(value)
-    if not (count.is_integer() and count >= 1):
-        raise asked.wrong(f"{value} is not a count of runs above zero")
-    return Split(kind, column, count=int(count))
+    columns, value = asked.pair(rest)
+    column, *within = (name.strip() for name in columns.split("/"))
+    if not column or not all(within):
+        raise asked.wrong("it names no column")
+    count, *words = (word.strip() for word in value.split(":"))
+    given = asked.count(count, 1, "a count of runs above zero")
+    manner = words.pop(0) if words and words[0] in SHOTS else SHOTS[0]
+    for word in words:
+        try:
+            parse_condition(word)
+        except RequestError as error:
+            raise asked.wrong(f"{word!r}: {error.found}") from None
+    return Split(
+        kind, column, count=given, within=tuple(within), shots=manner, conditions=tuple(words)
+    )
 
 
 _READERS: Mapping[str, Callable[[str, str, _Asked], Split]] = {
-    "leave-out": _column, "interpolation": _column, "from": _from, "above": _above,
-    "few-shot": _few_shot, "extrapolation": _extrapolation,
+    "leave-out": _column, "leave-one-out": _column, "interpolation": _interpolation,
+    "between": _column, "from": _from, "above": _above, "few-shot": _few_shot,
+    "extrapolation": _extrapolation,
 }  # fmt: skip

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from forerun.evaluate import Condition, Evaluation
     from forerun.tables import Runs
 
+SHOTS = ("random", "cheapest")  # those of forerun.evaluate, which is not loaded for help
+
 
 @click.command(cls=SeveralFiles)
 @click.option(
@@ -36,12 +38,27 @@ if TYPE_CHECKING:
     "--split", default="whole", show_default=True,
     help="whole (all judged, none teach), random, leave-out:COLUMN, from:COLUMN=VALUE,... (these"
     " teach, all others are judged), above:COLUMN=VALUE[..END], larger-clusters, larger-batches"
-    " (the upper half of each workload's), few-shot:COLUMN=K, interpolation:COLUMN or"
-    " extrapolation:COLUMN=VALUE,...",
+    " (the upper half of each workload's), few-shot:COLUMN=K (a value is left out, less K runs that"
+    " teach; few-shot:cluster/workload=3 leaves a cluster out, less 3 runs of each workload),"
+    " leave-one-out:COLUMN, interpolation:COLUMN (every 2nd sorted value is judged, from the first, so"
+    " that the smallest is always judged, which is extrapolation; =every3, or =VALUE,... to name"
+    " them), between:COLUMN (every 2nd value, never the smallest or largest) or"
+    " extrapolation:COLUMN=VALUE,... (judged where any column is above its value; half for the middle"
+    " of its distinct values). COLUMN may be workers, batch or resources too.",
+)  # fmt: skip
+@click.option(
+    "--shots", type=click.Choice(SHOTS),
+    help="Which runs few-shot gives: drawn by the seed, or those that cost least (price x time where"
+    " all rows state a price, else device-seconds). Exact repeats of a shot are never judged.",
+)  # fmt: skip
+@click.option(
+    "--shots-where", "shot_conditions", multiple=True, metavar="CONDITION",
+    help="Only such rows may be shots, e.g. nodes=1 (may be repeated).",
 )  # fmt: skip
 @click.option(
     "--folds", type=click.IntRange(2), metavar="N",
-    help="Of random (5), leave-out and few-shot (10): more values than folds share them.",
+    help="Of random (5), leave-out and few-shot (10): more values than folds share them;"
+    " leave-one-out has a fold for each.",
 )  # fmt: skip
 @click.option(
     "--where", "conditions", multiple=True, metavar="CONDITION",
@@ -82,13 +99,15 @@ def evaluate(
     """
     from forerun.cli.commands.evaluate_screen import show
     from forerun.evaluate import evaluate as judge
-    from forerun.evaluate import parse_condition, parse_split, starting
+    from forerun.evaluate import parse_condition, parse_split, starting, with_shots
 
     judged = files_in(runs, "--runs")
     teachers = _teachers(judged, fit_files)
     writable(page, "writing", (".md",), (*judged, *teachers, *options["catalog_files"]))
     settings = load_settings()
-    split = parse_split(options["split"])
+    split = with_shots(
+        parse_split(options["split"]), options["shots"] or "", options["shot_conditions"]
+    )
     conditions = [parse_condition(text) for text in options["conditions"]]
     catalog = _catalog((*settings.catalog_files, *options["catalog_files"]))
     runs_judged, runs_taught = _runs(judged, catalog, conditions), _runs(teachers, catalog)
@@ -107,7 +126,7 @@ def evaluate(
         click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "evaluation", **found.as_dict()}))
     else:
         show(Screen(settings), found)
-    if not found.answered:
+    if not found.answered and not any(s.censored_answered for s in found.totals()):
         raise UnsatisfiedError(
             f"evaluating {', '.join(found.predictors)}", "no row was answered",
             "see the reasons above; mend the rows, or name another predictor",

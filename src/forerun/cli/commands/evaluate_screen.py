@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from forerun.cli.screen import Screen
 from forerun.evaluate import ALL_TABLES, Evaluation, Score, leaderboard
-from forerun.evaluate.markdown import Column, answered, bias_percent, inside, number, percent
+from forerun.evaluate.markdown import (
+    Column,
+    answered,
+    bias_percent,
+    inside,
+    number,
+    percent,
+    quantities,
+)
 from forerun.units import counted
 
 _MOST_REASONS = 12
@@ -29,7 +37,12 @@ def show(screen: Screen, found: Evaluation) -> None:
     for table, dropped in found.identical.items():
         named = ", ".join(f"{rows:,} of {other}" for other, rows in dropped.items())
         screen.line(f"not taught, since {table} holds the same measurement: {named} rows")
+    for table, notes in found.notes.items():
+        for note in notes:
+            screen.line(f"{table}: {note}" if not alone else note)
     _standings(screen, found)
+    stopped = [s for s in scores if s.censored]
+    _columns(screen, stopped, _STOPPED, _STOPPED_TITLE)
     chosen = [s for s in scores if s.memory_rows or s.oom_rows or s.regret_groups]
     _columns(screen, chosen, _PLAN, "memory, and the plan that would have been chosen")
     _columns(
@@ -115,6 +128,7 @@ _NAMED: tuple[Column, ...] = (
 )
 _TIME: tuple[Column, ...] = (
     *_NAMED,
+    ("judged by", lambda s: "" if set(s.quantities) <= {"step"} else quantities(s)),
     ("rows", lambda s: f"{s.comparable:,}"),
     ("answered", answered),
     ("error %", lambda s: number(s.mape)),
@@ -127,6 +141,19 @@ _TIME: tuple[Column, ...] = (
     ("width", lambda s: number(s.width, "{:.2f}x")),
     ("mean width", lambda s: number(s.width_mean, "{:.2f}x")),
     ("counts", lambda s: "" if s.counts else "no"),
+)
+_STOPPED_TITLE = (
+    "runs that were stopped: their time is a lower bound, an answer below it is wrong; none is in a"
+    " figure above"
+)
+_STOPPED: tuple[Column, ...] = (
+    *_NAMED,
+    ("stopped", lambda s: f"{s.censored:,}"),
+    ("answered", lambda s: f"{s.censored_answered:,}"),
+    ("below", lambda s: percent(s.share_short)),
+    ("short by, median %", lambda s: number(s.censored_short_ape)),
+    ("mean % of all", lambda s: number(s.censored_mape)),
+    ("95 % below too", lambda s: f"{s.censored_below:,}"),
 )
 _DETECTION: tuple[Column, ...] = (
     ("out of memory", lambda s: f"{s.oom_happened:,} of {s.oom_rows:,}" if s.oom_rows else ""),
