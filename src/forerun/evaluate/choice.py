@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,54 +77,75 @@ def regret(
         crashed: (n,) ran out of memory or failed.
         rng: breaks ties.
     """
-    useful = crashed | ~np.isnan(measured)
-    order = np.flatnonzero(useful)[np.argsort(job[useful], kind="stable")]
-    cuts = np.flatnonzero(np.diff(job[order])) + 1
-    groups = picked = failures = 0
-    costs: list[FloatArray] = []
-    for rows in np.split(order, cuts) if len(order) else ():
-        plans = _plans(rows, plan, measured)
-        times = np.array([time for _, time in plans])
-        if len(plans) < 2 or np.isnan(times).all():
-            continue
-        groups += 1
-        firsts = np.array([first for first, _ in plans])
-        choices = _picks(forecast[firsts], fit_probability[firsts], rng)
-        if not len(choices):
-            continue
-        picked += 1
-        ran = times[choices][~np.isnan(times[choices])]
-        failures += len(ran) < len(choices)
-        costs.append(ran / np.nanmin(times) - 1.0)
-    values = np.concatenate(costs) if costs else np.empty(0)
+    plans = _plans(job, plan, np.flatnonzero(crashed | ~np.isnan(measured)), measured)
+    if not len(plans.first):
+        return Regret(0, 0, 0, *(float("nan"),) * 3)
+    allowed = ~np.isnan(forecast[plans.first]) & ~(fit_probability[plans.first] < FIT_CONFIDENCE)
+    forecasts = np.where(allowed, forecast[plans.first], np.inf)
+    least = np.minimum.reduceat(forecasts, plans.starts)
+    best = np.fmin.reduceat(plans.seconds, plans.starts)  # NaN where none ran
+    size = np.diff(np.r_[plans.starts, len(plans.first)])
+    asked = (size >= 2) & ~np.isnan(best)
+    picked = asked & np.isfinite(least)
+    tied = allowed & (forecasts <= np.repeat(least, size) * (1 + 1e-12))
+    costs = plans.seconds / np.repeat(best, size) - 1.0
+    draws = _drawn(
+        costs, tied & np.repeat(picked, size), np.repeat(np.arange(len(size)), size), rng
+    )
+    failures = int(np.isnan(draws).any(axis=1).sum())
+    values = draws[~np.isnan(draws)]
+    groups = int(asked.sum())
     if not len(values):
-        return Regret(groups, picked, failures, *(float("nan"),) * 3)
+        return Regret(groups, int(picked.sum()), failures, *(float("nan"),) * 3)
     return Regret(
-        groups, picked, failures, float(np.median(values)), float(values.mean()),
+        groups, int(picked.sum()), failures, float(np.median(values)), float(values.mean()),
         float(values.max()),
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Plans:
+    """Distinct plans of all jobs, sorted by job: a row of each, its median time, and where jobs start.
+
+    The time is NaN where it never ran.
+    """
+
+    first: NDArray[np.int64]
+    seconds: FloatArray
+    starts: NDArray[np.int64]
+
+
 def _plans(
-    rows: NDArray[np.int64], plan: NDArray[np.int64], measured: FloatArray
-) -> Sequence[tuple[int, float]]:
-    """Return one row of each distinct plan and the plan's median time, NaN where it never ran."""
-    result = []
-    for code in np.unique(plan[rows]):
-        same = rows[plan[rows] == code]
-        times = measured[same]
-        times = times[~np.isnan(times)]
-        result.append((int(same[0]), float(np.median(times)) if len(times) else float("nan")))
-    return result
+    job: NDArray[np.int64], plan: NDArray[np.int64], rows: NDArray[np.int64], measured: FloatArray
+) -> _Plans:
+    by_time = rows[np.lexsort((measured[rows], plan[rows], job[rows]))]  # NaN comes last
+    cut = _starts(job[by_time], plan[by_time])
+    ran = np.add.reduceat(~np.isnan(measured[by_time]), cut) if len(cut) else cut
+    middle = cut + np.stack([np.maximum(ran - 1, 0) // 2, ran // 2])
+    # With repeats of an even number the median is the mean of the two in the middle.
+    pair = measured[by_time[np.minimum(middle, len(by_time) - 1)]] if len(cut) else middle
+    seconds = np.where(ran > 0, np.mean(pair, axis=0), np.nan)
+    by_row = rows[np.lexsort((rows, plan[rows], job[rows]))]
+    first = by_row[cut]
+    return _Plans(first, seconds, _starts(job[first]))
 
 
-def _picks(
-    forecast: FloatArray, fit_probability: FloatArray, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return the position picked in each draw (DRAWS,), empty where none is to be picked."""
-    allowed = ~np.isnan(forecast) & ~(fit_probability < FIT_CONFIDENCE)
-    if not allowed.any():
-        return np.empty(0, dtype=np.int64)
-    least = np.where(allowed, forecast, np.inf).min()
-    tied = np.flatnonzero(allowed & (forecast <= least * (1 + 1e-12)))
-    return rng.choice(tied, DRAWS) if len(tied) > 1 else np.repeat(tied, DRAWS)
+def _starts(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first row of each run of equal rows in sorted columns."""
+    if not len(columns[0]):
+        return np.zeros(0, dtype=np.int64)
+    changed = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return np.flatnonzero(np.r_[True, changed])
+
+
+def _drawn(
+    costs: FloatArray, tied: BoolArray, job: NDArray[np.int64], rng: np.random.Generator
+) -> FloatArray:
+    """Return the costs picked in each draw of each job, (jobs, DRAWS), ties broken by chance."""
+    positions = np.flatnonzero(tied)
+    starts = _starts(job[positions])
+    counts = np.diff(np.r_[starts, len(positions)])
+    chosen = np.repeat(positions[starts][:, None], DRAWS, axis=1)
+    for i in np.flatnonzero(counts > 1):
+        chosen[i] = rng.choice(positions[starts[i] : starts[i] + counts[i]], DRAWS)
+    return costs[chosen]

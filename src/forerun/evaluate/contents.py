@@ -36,12 +36,12 @@ def content_codes(parts: Sequence[Runs]) -> list[IntArray]:
     ended = np.isin(status, ENDED)
     code = np.zeros(len(figure), dtype=np.int64)
     for column in columns[:-1]:
-        code = _joined(code, column)
+        code = joined(code, column)
     plans = [
         np.concatenate([np.asarray(getattr(p.jobs.plans, name)) for p in parts]) for name in NAMES
     ]
     for column in plans:
-        code = _joined(code, np.where(ended, column, -1))
+        code = joined(code, np.where(ended, column, -1))
     code = _agreeing(code, figure, np.concatenate([rounded_off(p) for p in parts]))
     code = np.where(ended | (figure >= 0), code, -1)
     return np.split(code, np.cumsum([len(p) for p in parts])[:-1])
@@ -54,7 +54,7 @@ def _agreeing(code: IntArray, figure: FloatArray, share: FloatArray) -> IntArray
     one number rounds to both.
     """
     measured = figure > 0
-    code = _joined(code, np.sign(figure))  # what ended without a figure agrees with its like alone
+    code = joined(code, np.sign(figure))  # what ended without a figure agrees with its like alone
     log = np.log(np.where(measured, figure, 1.0))
     reach = np.where(measured, share * (1.0 - 1e-6), 0.0)
     order = np.lexsort((log, code))
@@ -95,7 +95,8 @@ def stated_digits(runs: Runs) -> tuple[FloatArray, IntArray]:
     return stated, digits
 
 
-def _joined(code: IntArray, column: NDArray[Any]) -> IntArray:
+def joined(code: IntArray, column: NDArray[Any]) -> IntArray:
+    """Return codes (n,) that are equal where these are and where the column is."""
     values = column.astype(str) if column.dtype == object else column
     _, inverse = np.unique(values, return_inverse=True)
     pairs = code * (int(inverse.max(initial=0)) + 1) + inverse

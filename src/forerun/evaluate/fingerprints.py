@@ -20,6 +20,7 @@ from forerun.evaluate.contents import (
     ENDED,
     FEWEST,
     identity_columns,
+    joined,
     rounded_off,
     stated_digits,
 )
@@ -58,13 +59,23 @@ def _asked(runs: Runs) -> Codes:
     workload, device, devices, batch, status, figure = identity_columns(runs)
     plans = np.stack([np.asarray(getattr(runs.jobs.plans, name)) for name in NAMES], axis=1)
     ended = np.isin(status.astype(str), ENDED)
-    codes = np.zeros(len(runs), dtype=np.uint64)
-    for i in np.flatnonzero(ended | (figure >= 0)).tolist():
+    told = np.flatnonzero(ended | (figure >= 0))
+    # A sentence is made once for all rows that it is true of.
+    asked = [workload, device, devices, batch, status, figure > 0]
+    asked += [np.where(ended, column, -1) for column in plans.T]
+    kind = np.zeros(len(runs), dtype=np.int64)
+    for column in asked:
+        kind = joined(kind, column)
+    _, first, index = np.unique(kind[told], return_index=True, return_inverse=True)
+    found = np.zeros(len(first), dtype=np.uint64)
+    for j, i in enumerate(told[first].tolist()):
         words = [str(workload[i]), str(device[i]), f"{devices[i]:.0f}", f"{batch[i]:.0f}",
                  str(status[i]), "timed" if figure[i] > 0 else "ended"]  # fmt: skip
         plan = list(map(str, plans[i].tolist())) if ended[i] else []
         text = "|".join([*words, *plan]).encode()
-        codes[i] = int.from_bytes(blake2b(text, digest_size=8).digest(), "little") or 1
+        found[j] = int.from_bytes(blake2b(text, digest_size=8).digest(), "little") or 1
+    codes = np.zeros(len(runs), dtype=np.uint64)
+    codes[told] = found[index]
     return codes
 
 

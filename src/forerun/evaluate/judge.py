@@ -120,8 +120,12 @@ def evaluate(
 def _grouped(
     rows: Sheet, labels: NDArray[np.object_], predictor: str, table: str, seed: int
 ) -> Iterator[Score]:
-    for label in sorted(dict.fromkeys(labels.tolist())):
-        yield score(rows.take(labels == label), predictor, table, label or "(blank)", seed)
+    distinct, index = np.unique(labels.astype(str), return_inverse=True)
+    order = np.argsort(index, kind="stable")
+    starts = np.searchsorted(index[order], np.arange(len(distinct) + 1))
+    for i, label in enumerate(distinct.tolist()):
+        part = order[starts[i] : starts[i + 1]]
+        yield score(rows.take(part), predictor, table, label or "(blank)", seed)
 
 
 def _check(runs_tables: Mapping[str, Runs], predictors: Sequence[Predictor], group_by: str) -> None:

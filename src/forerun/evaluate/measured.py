@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.forecast import is_none
 from forerun.tables import Runs
 from forerun.tables.rates import flop_rate_seconds, throughput_seconds
 
@@ -97,7 +98,7 @@ def _reasons(runs: Runs, seconds: FloatArray, quantity: str) -> NDArray[np.objec
     missing = np.isnan(seconds)
 
     def blame(rows: NDArray[np.bool_], reason: str) -> None:
-        open_rows = missing & rows & np.array([r is None for r in reasons], dtype=bool)
+        open_rows = missing & rows & is_none(reasons)
         reasons[open_rows] = reason
 
     for name in ("oom", "failed"):

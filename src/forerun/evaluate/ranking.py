@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,42 +24,34 @@ def kendall_tau(
         forecast, measured: (n,).
         groups: (n,) labels; None is one group.
     """
-    labels = np.zeros(len(forecast), dtype=np.int64) if groups is None else groups
-    order = np.argsort(labels, kind="stable")
-    cuts = np.flatnonzero(np.diff(labels[order])) + 1
-    sums = np.zeros(4)
-    for rows in np.split(order, cuts) if len(order) else ():
-        sums += _pair_counts(forecast[rows], measured[rows])
-    difference, pairs, tied_x, tied_y = sums
+    n = len(forecast)
+    labels = np.zeros(n, dtype=np.int64) if groups is None else groups
+    order = np.lexsort((measured, forecast, labels))
+    group, x, y = labels[order], forecast[order], measured[order]
+    pairs = _equal_pairs(group)
+    tied_x, both = _equal_pairs(group, x), _equal_pairs(group, x, y)
+    by_y = np.lexsort((measured, labels))
+    tied_y = _equal_pairs(labels[by_y], measured[by_y])
+    # Ranks by group and then y: no pair of two groups is ever in the wrong order, and as ties in x
+    # are sorted by y, an inversion is a discordant pair and nothing else.
+    rank = np.empty(n, dtype=np.int64)
+    rank[by_y] = np.cumsum(_new(labels[by_y], measured[by_y]))
+    difference = pairs - tied_x - tied_y + both - 2 * _inversions(rank[order])[0]
     scale = np.sqrt(max(pairs - tied_x, 0.0) * max(pairs - tied_y, 0.0))
     return float(difference / scale) if scale > 0 else float("nan")
 
 
-def _pair_counts(x: FloatArray, y: FloatArray) -> Sequence[float]:
-    """Return concordant minus discordant pairs, all pairs, and pairs tied in x and in y."""
-    n = len(x)
-    order = np.lexsort((y, x))
-    x, y = x[order], y[order]
-    pairs = n * (n - 1) / 2
-    tied_x, tied_y = _tied(x), _tied(np.sort(y))
-    both = _tied_both(x, y)
-    swaps = _inversions(np.unique(y, return_inverse=True)[1].astype(np.int64))[0]
-    # Ties in x are sorted by y, so that an inversion is a discordant pair and nothing else.
-    return (pairs - tied_x - tied_y + both - 2 * swaps, pairs, tied_x, tied_y)
+def _new(*columns: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where any of the sorted columns differs from the row before, (n,)."""
+    if not len(columns[0]):
+        return np.zeros(0, dtype=bool)
+    changed = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return np.concatenate([np.array([True]), changed])
 
 
-def _tied(ordered: FloatArray) -> float:
-    if not len(ordered):
-        return 0.0
-    counts = np.diff(np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1], True]))
-    return float((counts * (counts - 1) / 2).sum())
-
-
-def _tied_both(x: FloatArray, y: FloatArray) -> float:
-    if not len(x):
-        return 0.0
-    new = (x[1:] != x[:-1]) | (y[1:] != y[:-1])
-    counts = np.diff(np.flatnonzero(np.r_[True, new, True]))
+def _equal_pairs(*columns: NDArray[Any]) -> float:
+    """Return how many pairs of rows are equal in all of the sorted columns."""
+    counts = np.diff(np.r_[np.flatnonzero(_new(*columns)), len(columns[0])])
     return float((counts * (counts - 1) / 2).sum())
 
 
