@@ -24,6 +24,10 @@ _COMMANDS = {
     "support": ("forerun.cli.commands.support:support", "what is covered for a workload"),
     "fit": ("forerun.cli.commands.fit:fit", "teach a predictor measured runs, and save it"),
     "evaluate": ("forerun.cli.commands.evaluate:evaluate", "how well predictors foresee runs"),
+    "leaderboard": (
+        "forerun.cli.commands.leaderboard:leaderboard",
+        "every predictor on every table, side by side",
+    ),
     "workloads": ("forerun.cli.commands.listings:workloads", "the named workloads"),
     "devices": ("forerun.cli.commands.listings:devices", "the known accelerators and CPUs"),
     "instances": ("forerun.cli.commands.listings:instances", "the known machines and prices"),

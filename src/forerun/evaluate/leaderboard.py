@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.evaluate.evaluation import Evaluation
+from forerun.evaluate.evaluation import ENOUGH_ANSWERED, Evaluation, Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,8 @@ class Standing:
     Attributes:
         median_ape: geometric mean over the common tables of its median error, percent.
         tables: common tables: those in which every predictor's figures count.
-        counted: tables in which its own figures count.
+        counted: tables in which its own figures count: answered 90 % of the rows that the
+            predictors are judged on (`judged_rows`).
         coverage: mean over the common tables of the share inside its 5-95 % band.
     """
 
@@ -36,8 +38,11 @@ def leaderboard(evaluation: Evaluation) -> tuple[Standing, ...]:
     A predictor without a figure comes last.
     """
     totals = evaluation.totals()
-    counted = {p: {s.table for s in totals if s.predictor == p and s.counts}
-               for p in evaluation.predictors}  # fmt: skip
+    rows_of = {t: judged_rows([s for s in totals if s.table == t]) for t in evaluation.tables}
+    counted = {
+        p: {s.table for s in totals if s.predictor == p and _counts(s, rows_of[s.table])}
+        for p in evaluation.predictors
+    }
     common = set.intersection(*counted.values()) if counted else set()
     rows = []
     for predictor in evaluation.predictors:
@@ -52,3 +57,20 @@ def leaderboard(evaluation: Evaluation) -> tuple[Standing, ...]:
         Standing(place, predictor, error, coverage, tables, len(counted[predictor]))
         for place, (error, predictor, coverage, tables) in enumerate(rows, start=1)
     )
+
+
+def judged_rows(scores: Sequence[Score]) -> int:
+    """Return on how many rows of one table predictors are compared.
+
+    Where all answer in one quantity, those with a measured time in it. Where one answers the step
+    and another the run, those with any time: an error is a share of the time either way, but who
+    answers in a quantity that a row does not tell has not answered that row.
+    """
+    spoken = {quantity for s in scores for quantity in s.quantities}
+    if len(spoken) > 1:
+        return max(s.timed_rows for s in scores)
+    return max((s.comparable for s in scores if s.quantities or not spoken), default=0)
+
+
+def _counts(score: Score, rows: int) -> bool:
+    return rows > 0 and score.answered / rows >= ENOUGH_ANSWERED

@@ -109,8 +109,11 @@ def evaluate(
         parse_split(options["split"]), options["shots"] or "", options["shot_conditions"]
     )
     conditions = [parse_condition(text) for text in options["conditions"]]
-    catalog = _catalog((*settings.catalog_files, *options["catalog_files"]))
-    runs_judged, runs_taught = _runs(judged, catalog, conditions), _runs(teachers, catalog)
+    catalog = catalog_of((*settings.catalog_files, *options["catalog_files"]))
+    runs_judged, runs_taught = (
+        runs_by_table(judged, catalog, conditions),
+        runs_by_table(teachers, catalog),
+    )
     predictors, start = starting(
         options["predictors"] or (settings.text("predictor"),), options["start"] or "", runs_judged
     )
@@ -133,13 +136,14 @@ def evaluate(
         )  # fmt: skip
 
 
-def _catalog(files: Sequence[str | Path]) -> Any:
+def catalog_of(files: Sequence[str | Path]) -> Any:
+    """Return the catalogue with these files. Raises RequestError where one cannot be read."""
     from forerun.catalog import load_catalog
 
     return load_catalog(files)
 
 
-def _runs(
+def runs_by_table(
     files: Sequence[Path], catalog: Any, conditions: Sequence[Condition] = ()
 ) -> dict[str, Runs]:
     """Return runs by the stem of their file. Raises RequestError where two have one."""

@@ -1,0 +1,176 @@
+"""The leaderboard page: a Board as Markdown, a table for each split, with how it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from forerun.evaluate.board import Board, Section
+from forerun.evaluate.entries import Entry
+from forerun.evaluate.evaluation import ENOUGH_ANSWERED, Score
+from forerun.evaluate.leaderboard import judged_rows
+from forerun.evaluate.markdown import cell, number, percent, quantities
+
+NONE, NOT_RUN = "none", "not run"
+
+HOW_TO_READ = """\
+Every table holds runs that others measured and published. A table is divided by itself: a predictor
+learns from one side and is judged on the other, whose times it has never seen. A figure is the
+**median absolute error in percent** of the measured time, and behind it, small, the share of
+measured times inside the stated 5-95 % band, which ought to be 90. **Bold** is the best of a table.
+A figure in [brackets] answered less than 90 % of the judged rows; the share stands beside it, and it
+does not count. "none" is a predictor that could not answer, for a reason that is listed below.
+
+*Judged* says how many rows of which time: a step, an epoch or a whole run. Where one predictor
+answers the step and another the run, errors are shares of the same measurement either way; all are
+held to the rows that have any time, and whoever answers in a quantity that a row does not tell has
+not answered that row.
+
+`interpolation:COLUMN` and `extrapolation:COLUMN=VALUE` are the Ray study's (Filippini and
+Ardagna): the first judges every second of the sorted distinct values, **from the smallest on**, so
+that the smallest is always judged, and nothing below it teaches: a part of this interpolation is
+extrapolation, and its rows are counted below each table. `between:COLUMN` judges every second value
+and never the ends. The second judges rows with a column strictly above its bound.
+
+A run that was stopped has no time but a lower bound of one. It is judged apart and from one side: an
+answer below the bound is wrong, by what it lacks of it; an answer above is right. No stopped run is
+among the judged rows of the figures above."""
+
+
+def board_page(board: Board, made: Sequence[str] = ()) -> str:
+    """Return the page; made: paragraphs on how it came about, after the explanation."""
+    blocks = ["# Leaderboard", HOW_TO_READ, *made]
+    for section in board.sections:
+        blocks += section_blocks(board, section)
+    return "\n\n".join(blocks) + "\n"
+
+
+def section_blocks(board: Board, section: Section) -> list[str]:
+    """Return the heading, table, stopped runs, notes and reasons of one split."""
+    tables = list(section.splits)
+    head = ["predictor", *tables, "seconds"]
+    rows = [["*judged*", *(judged(board, t, section.splits[t]) for t in tables), ""]]
+    own = [section.splits[t] for t in tables]
+    if len(set(own)) > 1:
+        rows.append(["*split*", *(f"`{text.partition(':')[2] or text}`" for text in own), ""])
+    for name in board.predictors:
+        cells = [figure(board, name, t, section.splits[t]) for t in tables]
+        rows.append([name, *cells, number(_seconds(board, name, section))])
+    blocks = [f"## {section.title}", markdown(head, rows)]
+    return [*blocks, *_stopped(board, section), *_notes(board, section), *_reasons(board, section)]
+
+
+def judged(board: Board, table: str, split: str) -> str:
+    """Return how many rows of which time a table's predictors are judged on: `538 runs`."""
+    scores = _scores(board, table, split)
+    rows = judged_rows(list(scores.values()))
+    spoken = sorted({q for s in scores.values() for q in s.quantities})
+    return f"{rows:,} {' or '.join(f'{q}s' for q in spoken)}".strip() if rows else ""
+
+
+def figure(board: Board, predictor: str, table: str, split: str) -> str:
+    """Return one predictor's figure: error, coverage, share; bold where it is the best."""
+    entry = board.of(predictor, table, split)
+    if entry is None:
+        return NOT_RUN
+    if entry.score is None or entry.reason or not entry.score.answered:
+        return NONE
+    score, share = entry.score, board.shares(table, split)[predictor]
+    error, inside = (
+        number(score.median_ape),
+        f" <sub>{number(100 * score.coverage, '{:.0f}')}</sub>",
+    )
+    if share < ENOUGH_ANSWERED:
+        return f"[{error}{inside} at {percent(share)}]"
+    if board.best(table, split) == predictor:
+        error = f"**{error}**"
+    other = f" ({quantities(score)})" if len(_spoken(board, table, split)) > 1 else ""
+    return f"{error}{inside}{f' at {percent(share)}' if share < 0.995 else ''}{other}"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table, numbers to the right."""
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _scores(board: Board, table: str, split: str) -> Mapping[str, Score]:
+    found = {name: board.score_of(name, table, split) for name in board.predictors}
+    return {name: score for name, score in found.items() if score is not None}
+
+
+def _spoken(board: Board, table: str, split: str) -> set[str]:
+    return {q for s in _scores(board, table, split).values() for q in s.quantities}
+
+
+def _entries(board: Board, section: Section) -> list[Entry]:
+    found = [
+        board.of(name, table, split)
+        for name in board.predictors
+        for table, split in section.splits.items()
+    ]
+    return [entry for entry in found if entry is not None]
+
+
+def _seconds(board: Board, predictor: str, section: Section) -> float:
+    return sum(e.seconds for e in _entries(board, section) if e.key.predictor == predictor)
+
+
+def _stopped(board: Board, section: Section) -> list[str]:
+    """Return the table of runs that were stopped: share answered below, and by how much."""
+    tables = [
+        table for table, split in section.splits.items()
+        if any(s.censored for s in _scores(board, table, split).values())
+    ]  # fmt: skip
+    if not tables:
+        return []
+    rows = []
+    for name in board.predictors:
+        found = [board.score_of(name, table, section.splits[table]) for table in tables]
+        rows.append([name, *map(stopped_figure, found)])
+    said = (
+        "Stopped runs: share of the answered that lie below their bound, and by how much (median)."
+    )
+    counts = ", ".join(
+        f"{table} {max(s.censored for s in _scores(board, table, section.splits[table]).values()):,}"
+        for table in tables
+    )
+    return [f"{said} Judged: {counts}.", markdown(["predictor", *tables], rows)]
+
+
+def stopped_figure(score: Score | None) -> str:
+    """Return how many stopped runs were answered below their bound: `34 % of 112, by 20 %`."""
+    if score is None or not score.censored_answered:
+        return NONE
+    text = f"{percent(score.share_short)} of {score.censored_answered:,}"
+    return f"{text}, by {number(score.censored_short_ape)} %" if score.censored_short else text
+
+
+def _notes(board: Board, section: Section) -> list[str]:
+    said: dict[str, None] = {}
+    for entry in _entries(board, section):
+        for note in entry.notes:
+            said[f"* {entry.key.table}: {note}"] = None
+    return ["\n".join(said)] if said else []
+
+
+def _reasons(board: Board, section: Section) -> list[str]:
+    """Return why predictors have no figure, one line for each reason of a predictor."""
+    return ["\n".join(f"* {cell(line)}" for line in lines)] if (
+        lines := reason_lines(board, section)
+    ) else []  # fmt: skip
+
+
+def reason_lines(board: Board, section: Section) -> list[str]:
+    """Return why predictors have no figure: `ernest on cmdare: ...`."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for entry in _entries(board, section):
+        reason = entry.reason
+        if entry.defect:
+            reason = f"**a defect of the predictor**: {reason}"
+        share = board.shares(entry.key.table, entry.key.split).get(entry.key.predictor, 0.0)
+        if not reason and entry.score is not None and share < ENOUGH_ANSWERED:
+            reasons = entry.score.declined or entry.score.not_comparable
+            reason = max(reasons, key=lambda text: reasons[text]) if reasons else ""
+        if reason:
+            found.setdefault((entry.key.predictor, reason), []).append(entry.key.table)
+    return [f"{who} on {', '.join(where)}: {why}" for (who, why), where in found.items()]
