@@ -1,0 +1,211 @@
+"""Beliefs: what a predictor thinks of many jobs at once, and how far it would err with them together.
+
+A run teaches of other jobs as much as their errors go with its own. So what a suggestion needs of a
+predictor is the covariance of the errors of its log seconds:
+
+1. `log_covariance(jobs)`, where the predictor states it;
+2. its causes of error, where its forecasts name them: what two jobs have in common of a cause
+   (`domain.comparison`);
+3. refits on runs drawn anew with replacement, where it was given the runs it learned from;
+4. else its bands alone, jobs alike in devices and batch being taken to err alike. That is an
+   assumption, and `source` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.contracts import Predictor
+from forerun.domain.comparison import SCOPES, correlation, log_sigma, scope_labels
+from forerun.domain.forecast import Forecasts, is_none
+from forerun.errors import RequestError
+from forerun.predictors.laws.law_rows import LawRows
+from forerun.tables import Jobs, Runs
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+# Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
+REPEAT_SIGMA = 0.02
+REFITS, _LEAST_REFITS, _SEED = 24, 8, 0
+# Two dozen refits alone make errors look correlated by a fifth.
+_SHRINK = 0.2
+# How alike errors are where nothing says it: log2 of devices and of a device's batch, and what a
+# different workload, device, or the step from one node to several leaves.
+_LENGTH, _OTHER = 2.0, 0.5
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What is believed of n jobs.
+
+    Attributes:
+        middle: log of the median seconds, (n,); NaN where the predictor declines.
+        covariance: of the errors of log seconds, (n, n).
+        noise: log variance of one measurement about what a job takes.
+        source: where the covariance comes from, in words.
+        causes: log variance by cause, (n,) each; empty where the predictor names none.
+        common: scope of causes to which jobs have it in common, (n, n).
+    """
+
+    middle: FloatArray
+    covariance: FloatArray
+    noise: float
+    source: str
+    causes: Mapping[str, FloatArray] = field(default_factory=dict)
+    common: Mapping[str, BoolArray] = field(default_factory=dict)
+
+    def after(self, i: int) -> Beliefs:
+        """Return what is believed once job i was run, whatever it took: errors that are left."""
+        column = self.covariance[:, i]
+        left = self.covariance - np.outer(column, column) / (column[i] + self.noise)
+        return replace(self, covariance=left)
+
+    def shift(self, rows: IntArray, of: IntArray) -> FloatArray:
+        """Return how far the log of each of `of` would move, as standard deviations, (rows, of).
+
+        A run of a job moves the median of another by this times a standard normal number.
+        """
+        own = np.maximum(np.diag(self.covariance)[rows] + self.noise, 1e-300)
+        return np.asarray(self.covariance[np.ix_(rows, of)] / np.sqrt(own)[:, None])
+
+
+def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Beliefs:
+    """Return what a predictor believes of n jobs together.
+
+    Args:
+        predictor: fitted, or one that answers without runs.
+        jobs: candidates and asked jobs alike.
+        runs: what it was fitted on, for the predictors that state no joint errors.
+
+    Raises:
+        RequestError: it answers some job without a band.
+    """
+    forecasts = predictor.predict(jobs)
+    answered = is_none(forecasts.declined)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle = np.where(answered, np.log(forecasts.seconds[:, 1]), np.nan)
+    variance = _band_variance(predictor.name, forecasts, answered)
+    noise = REPEAT_SIGMA**2
+    causes: dict[str, FloatArray] = {}
+    common: dict[str, BoolArray] = {}
+    if hasattr(predictor, "log_covariance"):
+        covariance = np.asarray(predictor.log_covariance(jobs), dtype=np.float64)
+        source = f"the joint errors that {predictor.name} states"
+    elif forecasts.causes:
+        causes, common = dict(forecasts.causes), common_scopes(jobs)
+        covariance = _of_causes(causes, common, variance)
+        source = f"the causes of error that {predictor.name} names"
+    else:
+        drawn = None if runs is None else _refitted(predictor, jobs, runs)
+        if drawn is not None:
+            covariance = _of_draws(drawn, variance)
+            source = f"{len(drawn)} refits of {predictor.name} on runs drawn anew"
+        else:
+            covariance = _of_likeness(jobs, variance)
+            source = (
+                f"the bands of {predictor.name}; that jobs alike in devices and batch err alike is"
+                " assumed, for it states no joint errors"
+            )
+    return Beliefs(middle, covariance, noise, source, causes, common)
+
+
+def _band_variance(name: str, forecasts: Forecasts, answered: BoolArray) -> FloatArray:
+    """Return the log variance of each answer, (n,), NaN where it is declined."""
+    with np.errstate(invalid="ignore"):
+        variance = log_sigma(forecasts.seconds) ** 2
+    bare = answered & ~np.isfinite(variance)
+    if bare.any() or (answered.any() and not (variance[answered] > 0).any()):
+        raise RequestError(
+            f"the next runs for {name}", "it answers without a band, so that nothing says what a"
+            " run would teach it",
+            "name a predictor with bands (see `forerun predictors`)",
+        )  # fmt: skip
+    return np.where(answered, variance, np.nan)
+
+
+def common_scopes(jobs: Jobs) -> dict[str, BoolArray]:
+    """Return for each scope of a cause which pairs of n jobs have it in common, (n, n) each.
+
+    Jobs that are not resolved have in common what their labels do.
+    """
+    rows = LawRows(jobs)
+    kinds, index = rows.kinds
+    resolved = jobs.resolved
+    labels = [
+        scope_labels(jobs[i])
+        if resolved[i]
+        else {scope: (kinds[index[i]][:2], i if scope == "plan" else 0) for scope in SCOPES}
+        for i in range(len(jobs))
+    ]
+    common: dict[str, BoolArray] = {}
+    for scope in SCOPES:
+        place: dict[object, int] = {}
+        code = np.array([place.setdefault(label[scope], len(place)) for label in labels], dtype=int)
+        common[scope] = code[:, None] == code[None, :]
+    return common
+
+
+def _of_causes(
+    causes: Mapping[str, FloatArray], common: Mapping[str, BoolArray], variance: FloatArray
+) -> FloatArray:
+    down = {name: column[:, None] for name, column in causes.items()}
+    across = {name: column[None, :] for name, column in causes.items()}
+    rho = np.array(np.broadcast_to(correlation(down, across, common), (len(variance),) * 2))
+    np.fill_diagonal(rho, 1.0)
+    sigma = np.sqrt(variance)
+    return np.asarray(rho * np.outer(sigma, sigma))
+
+
+def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> FloatArray | None:
+    """Return log seconds by refits on runs drawn anew, (refits, n); None where too few succeed."""
+    rng = np.random.default_rng(_SEED)
+    drawn = []
+    for _ in range(REFITS):
+        part = runs.take(np.sort(rng.integers(0, len(runs), len(runs))))
+        try:
+            seconds = predictor.fit(part).predict(jobs).seconds[:, 1]
+        except RequestError:  # these runs alone do not teach it
+            continue
+        with np.errstate(divide="ignore", invalid="ignore"):
+            drawn.append(np.log(seconds))
+    return np.stack(drawn) if len(drawn) >= _LEAST_REFITS else None
+
+
+def _of_draws(drawn: FloatArray, variance: FloatArray) -> FloatArray:
+    """Return the covariance of draws (m, n), no wider than the bands; the bands' rest is each job's own."""
+    known = np.isfinite(drawn)
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, drawn, 0.0).sum(axis=0) / count
+    moved = np.where(known, drawn - mean, 0.0)
+    spread = moved.T @ moved / len(drawn)
+    own = np.maximum(np.diag(spread), 1e-300)
+    fit = np.sqrt(np.minimum(1.0, variance / own))
+    shared = (1.0 - _SHRINK) * spread * np.outer(fit, fit)
+    np.fill_diagonal(shared, variance)
+    return np.asarray(shared)
+
+
+def _of_likeness(jobs: Jobs, variance: FloatArray) -> FloatArray:
+    """Return the covariance of errors that are as alike as their jobs are, (n, n)."""
+    rows = LawRows(jobs)
+    kinds, index = rows.kinds
+    machines = np.where(rows.machines > 0, rows.machines, 1.0)
+    batch = rows.size("global_batch")
+    share = np.where(np.isfinite(batch), batch, 1.0) / machines
+    nodes = np.array([c.nodes for c in jobs.clusters] + [1])[jobs.cluster_index]
+    rho = np.ones((len(jobs), len(jobs)))
+    for values in (np.log2(machines), np.log2(share)):
+        rho *= np.exp(-0.5 * ((values[:, None] - values[None, :]) / _LENGTH) ** 2)
+    for place in (0, 1):
+        names: dict[str, int] = {}
+        code = np.array([names.setdefault(kind[place], len(names)) for kind in kinds])[index]
+        rho *= np.where(code[:, None] == code[None, :], 1.0, _OTHER)
+    rho *= np.where((nodes > 1)[:, None] == (nodes > 1)[None, :], 1.0, _OTHER)
+    sigma = np.sqrt(variance)
+    return np.asarray(rho * np.outer(sigma, sigma))
