@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ BoolArray = NDArray[np.bool_]
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
 REPEAT_SIGMA = 0.02
 REFITS, _LEAST_REFITS, _SEED = 24, 8, 0
+_MOST_SECONDS = 30.0  # a predictor that takes longer is asked for its bands alone
 # Two dozen refits alone make errors look correlated by a fifth.
 _SHRINK = 0.2
 # How alike errors are where nothing says it: log2 of devices and of a device's batch, and what a
@@ -165,8 +167,11 @@ def _of_causes(
 def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> FloatArray | None:
     """Return log seconds by refits on runs drawn anew, (refits, n); None where too few succeed."""
     rng = np.random.default_rng(_SEED)
-    drawn = []
+    drawn: list[FloatArray] = []
+    began = perf_counter()
     for _ in range(REFITS):
+        if perf_counter() - began > _MOST_SECONDS:
+            break
         part = runs.take(np.sort(rng.integers(0, len(runs), len(runs))))
         try:
             seconds = predictor.fit(part).predict(jobs).seconds[:, 1]

@@ -111,7 +111,7 @@ def decision_worth(
         now = slice(start, start + step)
         shift = beliefs.shift(candidates[now], rows)[:, None, None, :]
         left = np.maximum(variance - shift**2, 0.0)
-        # (candidates, scenarios, outcomes, options)
+        # Axes: candidates, scenarios, outcomes of the run, options.
         later = options.expected(middle[:, None, :] + z[:, None] * shift, left)
         # Keeping what is held costs on average what it costs now, so that the difference to it is
         # what learning gains: of the right sign, whatever the rule of integration.

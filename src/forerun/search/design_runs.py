@@ -84,7 +84,7 @@ def _gains(problem: Problem, information: FloatArray) -> FloatArray:
     inverse = np.linalg.inv(information)
     seen = np.einsum("ij,jk,ik->i", problem.x, inverse, problem.x)
     if problem.criterion == "D":
-        return np.log1p(seen)
+        return np.asarray(np.log1p(seen))
     moved = inverse @ problem.wanted @ inverse
     return np.asarray(np.einsum("ij,jk,ik->i", problem.x, moved, problem.x) / (1.0 + seen))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,10 +75,10 @@ def _conditioned(problem: Problem) -> tuple[Problem, float]:
 
     The criterion A is unchanged by it; log det M falls by the second number.
     """
-    x = problem.x
-    scale = np.sqrt(np.diag(problem.known + x.T @ x))
-    x = x / scale
-    known = problem.known / np.outer(scale, scale)
+    x: FloatArray = problem.x
+    scale: FloatArray = np.sqrt(np.diag(problem.known + x.T @ x))
+    x = np.asarray(x / scale)
+    known: FloatArray = problem.known / np.outer(scale, scale)
     lower = np.linalg.cholesky(known + x.T @ x)
     wanted = _congruent(lower, problem.wanted / np.outer(scale, scale))
     log_det = 2.0 * float(np.log(scale).sum() + np.log(np.diag(lower)).sum())
@@ -88,7 +89,7 @@ def _conditioned(problem: Problem) -> tuple[Problem, float]:
     return moved, log_det
 
 
-def _congruent(lower: FloatArray, matrix: FloatArray) -> FloatArray:
+def _congruent(lower: NDArray[Any], matrix: FloatArray) -> FloatArray:
     """Return L^-1 A L^-T."""
     half = np.linalg.solve(lower, matrix)
     return np.asarray(np.linalg.solve(lower, half.T))
@@ -110,7 +111,7 @@ def _point(problem: Problem, share: FloatArray) -> _Point:
         value = -2.0 * float(np.log(np.diag(lower)).sum())
         fixed = float(np.trace(_congruent(lower, problem.known)))
         return _Point(value, (y**2).sum(axis=1), factor, fixed)
-    v, turned = np.linalg.eigh(_congruent(lower, problem.wanted))
+    v, turned = np.linalg.eigh(np.asarray(_congruent(lower, problem.wanted)))
     v = np.maximum(v, 0.0)
     y = np.linalg.solve(lower, x.T).T @ turned
     factor = y[:, a] * y[:, b] * np.sqrt(np.where(a == b, 2.0 * v[a], 2.0 * (v[a] + v[b])))
@@ -128,8 +129,8 @@ def _bound(problem: Problem, point: _Point) -> float:
     most = point.fixed + _knapsack(point.worth, problem.c, problem.budget)
     if problem.criterion == "D":
         k = problem.x.shape[1]
-        return point.value - k * float(np.log(max(most / k, 1.0)))
-    return point.value**2 / max(most, point.value)
+        return float(point.value - k * np.log(max(most / k, 1.0)))
+    return float(point.value**2 / max(most, point.value))
 
 
 def _knapsack(worth: FloatArray, cost: FloatArray, budget: float) -> float:
@@ -172,8 +173,8 @@ def _interior(problem: Problem, tolerance: float) -> tuple[FloatArray, int]:
 def _gap(problem: Problem, point: _Point) -> float:
     bound = _bound(problem, point)
     if problem.criterion == "D":
-        return (point.value - bound) / problem.x.shape[1]
-    return point.value / bound - 1.0
+        return float((point.value - bound) / problem.x.shape[1])
+    return float(point.value / bound - 1.0)
 
 
 def _steps(

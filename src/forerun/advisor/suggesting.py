@@ -1,0 +1,203 @@
+"""Suggesting: the next runs from a table of candidates, with their prices and reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.advisor.suggesting_tables import joined, made_already
+from forerun.advisor.suggesting_words import label, reason
+from forerun.advisor.table_lengths import row_lengths
+from forerun.advisor.tabulate import answer_columns
+from forerun.catalog import Catalog
+from forerun.contracts import Predictor
+from forerun.domain.forecast import Forecasts
+from forerun.domain.workload import Length
+from forerun.errors import RequestError, UnsatisfiedError, one_of
+from forerun.predictors.laws.law_rows import LawRows
+from forerun.search.run_prices import DOLLARS, dollars_per_hour, run_prices
+from forerun.search.suggest_design import suggest_by_design
+from forerun.search.suggestion import (
+    Request,
+    Suggestion,
+    suggest_for_accuracy,
+    suggest_for_decision,
+)
+from forerun.tables import Runs, Table
+from forerun.units import (
+    SECONDS_PER_HOUR,
+    counted,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+GOALS = ("accuracy", "decision")
+RUN_STEPS = 100
+_ADDED = ("suggested_order", "suggested_price", "suggested_price_unit", "suggested_run_s",
+          "suggested_reason")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How next runs are asked for.
+
+    Attributes:
+        budget: in dollars where candidates have prices; infinite for none.
+        count: the most runs; None for one without a budget, else what it pays for.
+        goal: accuracy or decision. criterion: A or D, of designs.
+        run_steps: optimizer steps in a run, where a step is predicted.
+        minimize: of the choice: time or cost. deadline_seconds: of the job; infinite for none.
+        length: of the jobs that are chosen among.
+    """
+
+    budget: float = np.inf
+    count: int | None = None
+    goal: str = "accuracy"
+    criterion: str = "A"
+    run_steps: int = RUN_STEPS
+    minimize: str = "cost"
+    deadline_seconds: float = np.inf
+    length: Length | None = None
+    market: str = "on-demand"
+
+
+@dataclass(frozen=True)
+class Suggested:
+    """Next runs as a door shows them.
+
+    Attributes:
+        suggestion: what was found.
+        labels, reasons: of each run, as text.
+        chosen: what would be chosen now, as text; "" where no choice was asked for.
+        table: the runs as rows of a runs table, with order, price and reason added.
+        predictor: its name. considered: candidates that were looked at.
+        notes: what was assumed, and what was left out.
+    """
+
+    suggestion: Suggestion
+    labels: tuple[str, ...]
+    reasons: tuple[str, ...]
+    chosen: str
+    table: Table
+    predictor: str
+    considered: int
+    notes: tuple[str, ...]
+
+
+def suggest_from_table(
+    predictor: Predictor,
+    catalog: Catalog,
+    candidates: Table,
+    runs: Runs | None,
+    asked: Table | None,
+    asking: Asking,
+) -> Suggested:
+    """Return the next runs among the rows of a table.
+
+    Args:
+        predictor: fitted on `runs`, or one that answers without any.
+        catalog: where devices are looked up.
+        candidates: jobs that could be run; measured columns are not read.
+        runs: what was run already.
+        asked: the jobs whose answers matter; the candidates by default.
+        asking: how.
+
+    Raises:
+        RequestError: no candidates, or none that the predictor can speak of.
+        UnsatisfiedError: all were run already, or none can be paid for.
+    """
+    from forerun.workloads.rows import jobs_from_table
+
+    if not len(candidates):
+        raise RequestError("the next runs", "the table of candidates has no rows", "give some")
+    made = made_already(candidates, None if runs is None else runs.table)
+    if made.all():
+        raise UnsatisfiedError(
+            f"the next runs among {counted(len(candidates), 'candidate')}",
+            "every one of them was run already", "give other candidates",
+        )  # fmt: skip
+    notes = (
+        (f"{counted(int(made.sum()), 'candidate')} left out: run already",) if made.any() else ()
+    )
+    open_rows = np.flatnonzero(~made)
+    both = joined(candidates.take(open_rows), asked)
+    jobs = jobs_from_table(both, catalog)
+    n = len(open_rows)
+    first = np.arange(n)
+    forecasts = predictor.predict(jobs)
+    prices = run_prices(jobs.take(first), forecasts.take(first), asking.run_steps)
+    wanted = first if asked is None else np.arange(n, len(both))
+    request = Request(predictor, jobs, first, wanted, prices, asking.budget, asking.count, runs)
+    found = _found(request, forecasts, asking)
+    return shown(found, request, both, notes)
+
+
+def _found(request: Request, forecasts: Forecasts, asking: Asking) -> Suggestion:
+    """Return what is found for the goal; a linear law's accuracy is a matter of design."""
+    if asking.goal not in GOALS:
+        raise RequestError(f"a goal of {asking.goal!r}", "no such goal", one_of(asking.goal, GOALS))
+    if asking.goal == "decision":
+        scale, latest = _choice(request, forecasts, asking)
+        unit = "seconds" if asking.minimize == "time" else DOLLARS
+        return suggest_for_decision(request, scale, latest, unit)
+    if hasattr(request.predictor, "linear_features"):
+        return suggest_by_design(request, asking.criterion)
+    return suggest_for_accuracy(request)
+
+
+def _choice(
+    request: Request, forecasts: Forecasts, asking: Asking
+) -> tuple[FloatArray, FloatArray]:
+    """Return for each asked job the objective for a second of its forecast, and its latest second."""
+    jobs = request.jobs.take(request.asked)
+    kinds, index = LawRows(jobs).kinds
+    names = sorted({kinds[i][0] for i in index.tolist()})
+    if len(names) > 1:
+        raise RequestError(
+            "which run would change the choice", f"{len(names)} workloads: {', '.join(names[:4])}",
+            "give jobs of one workload with --asked, or use --goal accuracy",
+        )  # fmt: skip
+    part = forecasts.take(request.asked)
+    datasets = LawRows(jobs).size("dataset_size")
+    columns = answer_columns(jobs, part, row_lengths(jobs, asking.length, datasets), asking.market)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = columns["predicted_time_to_train_s"] / part.seconds[:, 1]
+    if not np.isfinite(times).any():
+        raise RequestError(
+            "which run would change the choice", "it is not known how long the jobs are",
+            "say it with --steps, --samples or --epochs, or in columns of the table",
+        )  # fmt: skip
+    latest = asking.deadline_seconds / times
+    if asking.minimize == "time":
+        return times, latest
+    return times * dollars_per_hour(jobs) / SECONDS_PER_HOUR, latest
+
+
+def shown(
+    found: Suggestion, request: Request, table: Table, notes: tuple[str, ...] = ()
+) -> Suggested:
+    """Return a suggestion with its words; `table` has the request's jobs as rows."""
+    rows = np.array([run.row for run in found.runs], dtype=np.int64)
+    reasons = tuple(reason(request.jobs, found, run) for run in found.runs)
+    added: Mapping[str, NDArray[Any]] = dict(zip(_ADDED, (
+        np.arange(1, len(rows) + 1, dtype=np.float64),
+        np.array([run.price for run in found.runs], dtype=np.float64),
+        np.array([found.unit] * len(rows), dtype=object),
+        np.array([run.seconds for run in found.runs], dtype=np.float64),
+        np.array(reasons, dtype=object),
+    ), strict=True))  # fmt: skip
+    return Suggested(
+        found,
+        tuple(label(request.jobs, int(i)) for i in rows),
+        reasons,
+        label(request.jobs, found.chosen) if found.chosen >= 0 else "",
+        table.take(rows).with_columns(**added),
+        request.predictor.name,
+        len(request.candidates),
+        (*notes, *found.notes),
+    )

@@ -1,0 +1,166 @@
+"""SuggestingRuns: the runs that would settle a recommendation: small ones of what it is among."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.advisor.candidates import node_counts
+from forerun.advisor.suggesting import Asking, Suggested, shown
+from forerun.catalog import Catalog
+from forerun.contracts import Predictor
+from forerun.domain.job import Job, job_problem
+from forerun.domain.recommendation import Option, Recommendation
+from forerun.errors import RequestError, UnsatisfiedError
+from forerun.search.run_prices import DOLLARS, run_prices
+from forerun.search.suggestion import (
+    Request,
+    Suggestion,
+    suggest_for_accuracy,
+    suggest_for_decision,
+)
+from forerun.tables import Jobs, Runs, Table
+
+FloatArray = NDArray[np.float64]
+
+_MOST_OPTIONS = 24
+_FIRST_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
+
+
+def suggest_for_workload(
+    predictor: Predictor,
+    catalog: Catalog,
+    found: Recommendation,
+    runs: Runs | None,
+    asking: Asking,
+) -> Suggested:
+    """Return the runs that would change which of the options of a recommendation is chosen.
+
+    The options are the best job of each cluster and the Pareto front. The candidates are short
+    runs of each option's plan on its own machines, on 1, 2, 4 ... nodes up to its own, the batch of
+    each replica as it is.
+
+    Args:
+        predictor: who recommended.
+        catalog: where smaller clusters are looked up.
+        found: the recommendation.
+        runs: what the predictor was fitted on.
+        asking: how; the objective and deadline are the recommendation's.
+
+    Raises:
+        UnsatisfiedError: nothing was recommended; or no run can be paid for.
+    """
+    options = _options(found)
+    if not options:
+        raise UnsatisfiedError(
+            "the runs that would settle a recommendation", "nothing satisfies the limits",
+            "see `forerun recommend` for the nearest misses",
+        )  # fmt: skip
+    asked = [option.job for option in options]
+    smaller = list(_smaller(catalog, asked))
+    jobs = Jobs.of([*smaller, *asked])
+    first, last = np.arange(len(smaller)), np.arange(len(smaller), len(jobs))
+    prices = run_prices(jobs.take(first), predictor.predict(jobs.take(first)), asking.run_steps)
+    request = Request(predictor, jobs, first, last, prices, asking.budget, asking.count, runs)
+    if asking.goal == "accuracy":
+        answer = suggest_for_accuracy(request)
+    else:
+        answer = _by_choice(request, found, options)
+    return shown(answer, request, Table.from_rows([_row(job) for job in jobs]))
+
+
+def _by_choice(request: Request, found: Recommendation, options: Sequence[Option]) -> Suggestion:
+    """Return what would change the choice by the recommendation's own aim and limits."""
+    step = np.array([_step_seconds(option) for option in options])
+    run = np.array([option.estimate.run_seconds[1] for option in options])
+    dollars = np.array([option.estimate.dollars[1] for option in options])
+    deadline = found.objective.deadline_seconds
+    latest = (np.inf if deadline is None else deadline) * step / run
+    aim = found.compared_by
+    if aim not in ("cost", "time"):
+        raise RequestError(
+            f"the runs that would change a choice by {aim}", "it is no sum over the jobs",
+            "use --minimize time or cost",
+        )  # fmt: skip
+    scale, unit = (run, "seconds") if aim == "time" else (dollars, DOLLARS)
+    answer = suggest_for_decision(request, scale / step, latest, unit)
+    best = found.best
+    chosen = options[answer.chosen - len(request.candidates)] if answer.chosen >= 0 else None
+    if best is not None and chosen is not None and chosen.job != best.job:
+        note = (
+            f"by expected {aim}, a late run counted twice, {chosen.job.cluster.name} comes first,"
+            f" before the recommended {best.job.cluster.name}"
+        )
+        answer = replace(answer, notes=(*answer.notes, note))
+    return answer
+
+
+def _step_seconds(option: Option) -> float:
+    forecast = option.estimate.forecast
+    return np.nan if forecast is None else forecast.seconds[1]
+
+
+def _options(found: Recommendation) -> list[Option]:
+    """Return the distinct options of a recommendation, its best first."""
+    if found.best is None:
+        return []
+    every = (found.best, *found.alternatives, *found.front)
+    distinct = {id(option.job): option for option in every}
+    jobs: list[Option] = []
+    for option in distinct.values():
+        if all(option.job != other.job for other in jobs):
+            jobs.append(option)
+    return jobs[:_MOST_OPTIONS]
+
+
+def _smaller(catalog: Catalog, jobs: Sequence[Job]) -> Iterator[Job]:
+    """Yield each job on 1, 2, 4 ... nodes up to its own, its replicas fewer and their batch kept."""
+    seen: set[tuple[Any, ...]] = set()
+    for job in jobs:
+        cluster, plan = job.cluster, job.plan
+        text = _FIRST_COUNT.sub("", cluster.name)
+        whole = cluster.devices // plan.dp
+        for nodes in [*node_counts(1, cluster.nodes - 1), cluster.nodes]:
+            devices = nodes * cluster.devices_per_node
+            if devices % whole or (plan.global_batch * devices) % cluster.devices:
+                continue
+            less = replace(
+                plan,
+                dp=devices // whole,
+                global_batch=plan.global_batch * devices // cluster.devices,
+            )
+            key = (text, nodes, cluster.region, less)
+            if key in seen:
+                continue
+            seen.add(key)
+            place = cluster
+            if nodes != cluster.nodes:
+                place = catalog.cluster(f"{nodes}x{text}", region=cluster.region or None)
+            if job_problem(job.workload, place, less) is None:
+                yield Job(job.workload, place, less)
+
+
+def _row(job: Job) -> Mapping[str, Any]:
+    """Return a job as a row of the runs table."""
+    workload, cluster = job.workload, job.cluster
+    return {
+        "workload": workload.name,
+        "framework": workload.framework,
+        "precision": workload.precision,
+        "seq_len": workload.seq_len or "",
+        "image_size": workload.image_size or "",
+        "dataset_size": workload.dataset_size or "",
+        "device": cluster.device.id,
+        "instance_type": cluster.instance_type,
+        "nodes": cluster.nodes,
+        "devices": cluster.devices,
+        "devices_per_node": cluster.devices_per_node,
+        "price_usd_per_hour": "" if cluster.dollars_per_hour is None else cluster.dollars_per_hour,
+        **{name: str(value).lower() if isinstance(value, bool) else value
+           for name, value in job.plan.as_dict().items()},
+    }  # fmt: skip

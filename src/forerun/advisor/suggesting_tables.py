@@ -1,0 +1,56 @@
+"""SuggestingTables: candidates beside runs: which were made already, and two tables as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.tables import COLUMNS, Table
+
+# What a job is known by; a price, a rate of learning and where it was published tell no two apart.
+_IDENTITY = tuple(
+    c.name
+    for c in COLUMNS.values()
+    if c.group in ("workload", "cluster", "plan")
+    and c.name not in ("price_usd_per_hour", "learning_rate", "interconnect", "family", "cluster")
+)
+
+
+def made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
+    """Return which candidates equal a run in every column that says what a job is, (n,)."""
+    if runs is None or not len(runs):
+        return np.zeros(len(candidates), dtype=bool)
+    names = [name for name in _IDENTITY if name in candidates and name in runs]
+    if "workload" not in names:
+        return np.zeros(len(candidates), dtype=bool)
+    had = set(_keys(runs, names))
+    return np.array([key in had for key in _keys(candidates, names)], dtype=bool)
+
+
+def _keys(table: Table, names: list[str]) -> list[tuple[Any, ...]]:
+    columns = [
+        np.nan_to_num(table.numbers(name), nan=-1.0).tolist()
+        if COLUMNS[name].kind == "number"
+        else [text.strip().lower() for text in table.texts(name)]
+        for name in names
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def joined(first: Table, second: Table | None) -> Table:
+    """Return the rows of two tables, one below the other; a column that one lacks is blank there."""
+    if second is None:
+        return first
+    columns: dict[str, NDArray[Any]] = {}
+    for name in dict.fromkeys((*first.columns, *second.columns)):
+        number = name in COLUMNS and COLUMNS[name].kind == "number"
+        columns[name] = np.concatenate([
+            table.numbers(name) if number else table.texts(name) for table in (first, second)
+        ])  # fmt: skip
+    problems = [
+        np.full(len(table), None, dtype=object) if table.problems is None else table.problems
+        for table in (first, second)
+    ]
+    return Table(columns, len(first) + len(second), np.concatenate(problems))

@@ -1,0 +1,233 @@
+"""forerun suggest: the next runs that teach most, with price and reason; or that none would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forerun import wire
+from forerun.cli.completion import complete_clusters, complete_workload
+from forerun.cli.flagging import fitted, flags_option
+from forerun.cli.kinds import BUDGET, DURATION, FILE, NAMES, TABLES, WHOLE, WHOLES, writable
+from forerun.cli.options import (
+    advisor_of,
+    changes_of,
+    json_option,
+    length_of,
+    length_options,
+    market_options,
+    preemption_of,
+    settings_of,
+    start_option,
+    workload_options,
+)
+from forerun.cli.screen import Screen
+from forerun.cli.several import SeveralTables, files_in
+from forerun.cli.suggested import show_suggestion, suggestion_json
+from forerun.errors import RequestError
+from forerun.units import counted
+
+if TYPE_CHECKING:
+    from forerun.advisor import Advisor
+    from forerun.advisor.suggesting import Asking, Suggested
+    from forerun.settings import Settings
+    from forerun.tables import Runs
+
+
+@click.command(cls=SeveralTables)
+@click.argument("workload", required=False, shell_complete=complete_workload)
+@click.option(
+    "--clusters", type=NAMES, shell_complete=complete_clusters,
+    help="With WORKLOAD: clusters, devices or instances to choose among, as for recommend.",
+)  # fmt: skip
+@click.option("--providers", type=NAMES, help="With WORKLOAD: clouds to choose from.")
+@click.option("--max-devices", type=WHOLE, help="With WORKLOAD: the largest cluster (512).")
+@click.option("--global-batch", type=WHOLES, help="With WORKLOAD: samples in a step.")
+@click.option("--plan", help="With WORKLOAD: plan fields to hold fixed, e.g. tp=8.")
+@click.option("--candidates", type=FILE, metavar="JOBS.csv", help="Jobs that could be run next.")
+@click.option(
+    "--asked", type=FILE, metavar="JOBS.csv",
+    help="Jobs whose answers matter; by default the candidates.",
+)  # fmt: skip
+@click.option(
+    "--runs", type=FILE, multiple=True, metavar="RUNS.csv [...]",
+    help="What was run already; the predictor learns from it first.",
+)  # fmt: skip
+@click.option(
+    "--goal", type=click.Choice(["accuracy", "decision"]),
+    help="accuracy: surer answers (the usual with --candidates); decision: a better choice (the"
+    " usual with WORKLOAD).",
+)  # fmt: skip
+@click.option("--budget", type=BUDGET, help="What all runs may cost, in dollars (or as printed).")
+@click.option("--count", type=WHOLE, help="The most runs (1, or what the budget pays for).")
+@click.option("--run-steps", type=WHOLE, help="Optimizer steps in one run (100).")
+@click.option(
+    "--criterion", type=click.Choice(["A", "D"]), default="A", show_default=True,
+    help="Of designs for laws that are linear in their parameters: least variance, or volume.",
+)  # fmt: skip
+@click.option(
+    "--minimize", type=click.Choice(["time", "cost"]), default="cost", show_default=True,
+    help="What the choice is by.",
+)  # fmt: skip
+@click.option("--deadline", type=DURATION, help="The chosen job must end within, e.g. 24h.")
+@click.option("--predictor", help="A name from `forerun predictors`.")
+@click.option("--model", type=FILE, help="A model file that `forerun fit` wrote.")
+@start_option
+@length_options
+@market_options
+@workload_options
+@flags_option
+@click.option(
+    "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
+    help="Your own devices, machines and prices (may be repeated).",
+)  # fmt: skip
+@click.option("--out", type=FILE, metavar="NEXT.csv", help="Write the runs as rows of a table.")
+@json_option
+def suggest(
+    workload: str | None, candidates: Path | None, out: Path | None, as_json: bool, **options: Any
+) -> None:
+    """The next runs that teach most for their price, with the reason of each.
+
+    Of the jobs in --candidates; or, for a WORKLOAD, short runs on a few nodes of the clusters that
+    are chosen among. Where no run would change what is chosen, or none is worth its price, that is
+    said, and none is suggested.
+
+    A law that is linear in its parameters (ernest) gets an optimal design, with no run made yet too;
+    of others, what a run would tell follows from how their errors go together. Prices are seconds x
+    the row's price_usd_per_hour or the catalogue's; devices x hours where neither is known.
+    """
+    settings = settings_of(options)
+    if (workload is None) == (candidates is None):
+        found = "both" if workload else "neither"
+        raise RequestError(
+            "forerun suggest", f"{found} of WORKLOAD and --candidates given",
+            "give a workload (forerun suggest resnet50 --clusters ...), or --candidates JOBS.csv",
+        )  # fmt: skip
+    _check_options(workload, options)
+    runs = files_in(options["runs"], "--runs") if options["runs"] else []
+    read = (*runs, *options["catalog_files"], *filter(None, (candidates, options["asked"])))
+    writable(out, "writing", TABLES, read)
+    if workload is None:
+        assert candidates is not None
+        found_runs = _of_table(settings, candidates, runs, options)
+    else:
+        found_runs = _of_workload(settings, workload, runs, options)
+    if out is not None:
+        from forerun.tables import write_table
+
+        write_table(found_runs.table, out)
+    if as_json:
+        click.echo(wire.dumps(suggestion_json(found_runs, out)))
+    else:
+        show_suggestion(Screen(settings), found_runs)
+        if out is not None:
+            click.echo(f"{counted(len(found_runs.table), 'run')} written to {out}")
+
+
+_OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", "seq_len", "image_size", "precision",
+                "framework", "optimizer", "dataset", "dataset_size", "task")  # fmt: skip
+
+
+def _check_options(workload: str | None, options: dict[str, Any]) -> None:
+    """Refuse options of the other way to ask."""
+    names = _OF_WORKLOAD if workload is None else ("asked",)
+    given = [f"--{name.replace('_', '-')}" for name in names if options.get(name)]
+    if given:
+        way = "--candidates" if workload is None else "WORKLOAD"
+        raise RequestError(
+            f"{way} with {', '.join(given)}",
+            "the rows of the tables say that themselves" if workload is None
+            else "what is asked of a workload is its recommendation",
+            "leave it out",
+        )  # fmt: skip
+
+
+def _asking(options: dict[str, Any], goal: str) -> Asking:
+    from forerun.advisor.suggesting import RUN_STEPS, Asking
+
+    budget, deadline = options.pop("budget"), options.pop("deadline")
+    return Asking(
+        budget=float("inf") if budget is None else budget,
+        count=options.pop("count"),
+        goal=options.pop("goal") or goal,
+        criterion=options.pop("criterion"),
+        run_steps=options.pop("run_steps") or RUN_STEPS,
+        minimize=options.pop("minimize"),
+        deadline_seconds=float("inf") if deadline is None else deadline,
+        length=length_of(options),
+    )
+
+
+def _taught(
+    advisor: Advisor, files: list[Path], flags_file: Path | None
+) -> tuple[Advisor, Runs | None, str]:
+    """Return the advisor that learned from runs, the runs, and what is said where they are too few.
+
+    A law that is linear in its parameters needs no answer to be designed for.
+
+    Raises:
+        RequestError: the runs cannot teach the predictor, and it cannot do without.
+    """
+    if not files:
+        return advisor, None, ""
+    from forerun.advisor.models import runs_of
+
+    try:
+        learned, said = fitted(advisor, files, flags_file), ""
+    except RequestError as error:
+        if not hasattr(advisor.predictor, "linear_features"):
+            raise
+        learned, said = advisor, f"not fitted yet: {error.found}; {error.next_step}"
+    return learned, runs_of(files, advisor.catalog), said
+
+
+def _of_table(
+    settings: Settings, candidates: Path, files: list[Path], options: dict[str, Any]
+) -> Suggested:
+    from dataclasses import replace
+
+    from forerun.advisor.suggesting import suggest_from_table
+    from forerun.tables import read_table
+
+    asking = _asking(options, "accuracy")
+    table = read_table(candidates)
+    asked = None if options["asked"] is None else read_table(options["asked"])
+    flags = options.pop("flags_file")
+    advisor, runs, said = _taught(advisor_of(settings, options), files, flags)
+    found = suggest_from_table(
+        advisor.predictor, advisor.catalog, table, runs, asked,
+        replace(asking, market=settings.text("market")),
+    )  # fmt: skip
+    return replace(found, notes=(said, *found.notes)) if said else found
+
+
+def _of_workload(
+    settings: Settings, workload: str, files: list[Path], options: dict[str, Any]
+) -> Suggested:
+    from forerun.advisor.suggesting_runs import suggest_for_workload
+    from forerun.domain.objective import Objective
+
+    asking = _asking(options, "decision")
+    flags = options.pop("flags_file")
+    advisor, runs, _ = _taught(advisor_of(settings, options), files, flags)
+    deadline = asking.deadline_seconds
+    found = advisor.recommend(
+        workload,
+        clusters=options.pop("clusters"),
+        providers=options.pop("providers"),
+        max_devices=int(settings["max_devices"]),
+        objective=Objective(
+            aim=asking.minimize,
+            deadline_seconds=None if deadline == float("inf") else deadline,
+            market=settings.text("market"),
+            preemption=preemption_of(options),
+        ),
+        length=asking.length,
+        plan=options.pop("plan"),
+        global_batches=options.pop("global_batch"),
+        region=settings.text("region"),
+        **changes_of(options),
+    )
+    return suggest_for_workload(advisor.predictor, advisor.catalog, found, runs, asking)

@@ -1,0 +1,90 @@
+"""Suggested: the next runs as a table for a person, and as JSON."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forerun import wire
+from forerun.cli.screen import Screen
+from forerun.units import counted, format_dollars, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from forerun.advisor.suggesting import Suggested
+
+
+def _amount(value: float, unit: str) -> str:
+    return format_dollars(value) if unit == "dollars" else f"{value:.3g} {unit}"
+
+
+def show_suggestion(screen: Screen, found: Suggested) -> None:
+    """Write next runs for a person."""
+    suggestion = found.suggestion
+    unit = suggestion.unit
+    if found.chosen:
+        screen.line(f"now     {found.chosen}")
+    if not suggestion.runs:
+        screen.title(f"no run: {suggestion.stop}")
+    else:
+        screen.title(
+            f"{counted(len(suggestion.runs), 'run')} of {counted(found.considered, 'candidate')},"
+            f" {_amount(suggestion.price, unit)} in all"
+        )
+        headers = ("", "run", "price", "time", "why")
+        rows = [
+            (str(i + 1), found.labels[i], _amount(run.price, unit),
+             "" if run.seconds != run.seconds else format_seconds(run.seconds), found.reasons[i])
+            for i, run in enumerate(suggestion.runs)
+        ]  # fmt: skip
+        screen.table(headers, rows)
+    if suggestion.error == suggestion.error:
+        screen.line(
+            f"error   {format_percent(math.expm1(suggestion.error), 1)} now on what is asked"
+        )
+    if suggestion.efficiency == suggestion.efficiency:
+        screen.line(
+            f"design  {format_percent(suggestion.efficiency)} as good as a bound that no runs for"
+            " this budget can pass"
+        )
+    screen.line(f"by      {suggestion.source}")
+    screen.items("assumptions", found.notes)
+
+
+def suggestion_json(found: Suggested, out: Path | None) -> dict[str, Any]:
+    """Return next runs in the wire's shape."""
+    from forerun.tables.table import iter_rows
+
+    suggestion = found.suggestion
+    runs = [
+        {
+            "order": i + 1,
+            "job": found.labels[i],
+            "price": run.price,
+            "seconds": run.seconds,
+            "reason": found.reasons[i],
+            "gain": run.gain,
+            "changes_choice": run.changes,
+            "log_error_after": run.error,
+            "tells": dict(run.tells),
+            "row": row,
+        }
+        for i, (run, row) in enumerate(zip(suggestion.runs, iter_rows(found.table), strict=True))
+    ]
+    return {
+        "schema": wire.SCHEMA,
+        "kind": "suggestion",
+        "predictor": found.predictor,
+        "goal": suggestion.goal,
+        "runs": runs,
+        "price": suggestion.price,
+        "price_unit": suggestion.unit,
+        "considered": found.considered,
+        "chosen_now": found.chosen or None,
+        "stop": suggestion.stop or None,
+        "log_error_now": suggestion.error,
+        "design_efficiency": suggestion.efficiency,
+        "source": suggestion.source,
+        "assumptions": list(found.notes),
+        **({} if out is None else {"out": str(out)}),
+    }

@@ -1,0 +1,202 @@
+"""SuggestDesign: the next runs of a predictor that is linear in its parameters, by optimal design.
+
+Such a predictor has `linear_features(jobs) -> (n, k)`; what it may learn of its parameters follows
+from them alone, so that a design needs no run at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.errors import RequestError
+from forerun.predictors.laws.law_rows import GROUP, LawRows
+from forerun.search.design import ERNEST_BUDGET, column_scaled, optimal_design
+from forerun.search.design_runs import whole_runs
+from forerun.search.design_solver import Problem
+from forerun.search.run_prices import SMALLEST_RUNS
+from forerun.search.suggestion import NextRun, Request, Suggestion, affordable
+from forerun.tables import Jobs
+from forerun.units import counted
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_RANK = 1e-8
+
+
+def suggest_by_design(request: Request, criterion: str = "A") -> Suggestion:
+    """Return the runs that teach the parameters of a linear law most, for the budget.
+
+    Features are divided by their means over the candidates, as in Ernest. Where the asked jobs are
+    others than the candidates, the A criterion is the variance of their predictions. Runs that were
+    made count. Kinds of jobs that have laws of their own share the budget evenly.
+
+    Raises:
+        RequestError, UnsatisfiedError: as `affordable`; no candidate has its features.
+    """
+    if request.prices.unit == SMALLEST_RUNS and np.isinf(request.budget):
+        request = replace(request, budget=ERNEST_BUDGET)
+    request = affordable(request)
+    features = np.asarray(request.predictor.linear_features(request.jobs))  # type: ignore[attr-defined]
+    kinds, of = _kinds(request.jobs)
+    ready = np.isfinite(features[request.candidates]).all(axis=1)
+    groups = np.unique(of[request.candidates[ready]])
+    if not len(groups):
+        raise RequestError(
+            f"a design for {request.predictor.name}", "no candidate states what its law is made of",
+            "fill the columns of size and devices",
+        )  # fmt: skip
+    notes, efficiency = list(request.prices.notes), []
+    if np.isinf(request.budget):
+        count = features.shape[1] * len(groups) if request.count is None else request.count
+        budget = count * float(np.median(request.prices.amount))
+        notes.append(
+            f"no budget was given: {counted(count, 'run')} for {count} times the median candidate's price"
+        )
+        request = replace(request, budget=budget, count=count)
+    budget, most = request.budget / len(groups), _shared(request, len(groups))
+    done: list[NextRun] = []
+    for group in groups:
+        places = np.flatnonzero(ready & (of[request.candidates] == group))
+        runs, said, how_good = _of_kind(
+            request, features, places, of == group, budget, most, criterion
+        )
+        done += runs
+        lead = f"{' on '.join(kinds[group])}: " if len(groups) > 1 else ""
+        notes += [f"{lead}{text}" for text in said]
+        efficiency.append(how_good)
+    if len(groups) > 1:
+        notes.append(f"{len(groups)} kinds of jobs share the budget evenly")
+    source = f"the {criterion}-optimal design of the law of {request.predictor.name}"
+    return Suggestion(
+        tuple(done), "design", request.prices.unit, source, tuple(notes),
+        efficiency=float(np.mean(efficiency)),
+    )  # fmt: skip
+
+
+def _kinds(jobs: Jobs) -> tuple[list[tuple[str, ...]], IntArray]:
+    kinds, index = LawRows(jobs).kinds
+    pairs = list(dict.fromkeys(kind[: len(GROUP)] for kind in kinds))
+    place = {pair: i for i, pair in enumerate(pairs)}
+    return pairs, np.array([place[kind[: len(GROUP)]] for kind in kinds], dtype=np.int64)[index]
+
+
+def _shared(request: Request, groups: int) -> int | None:
+    return None if request.count is None else max(1, request.count // groups)
+
+
+def _of_kind(
+    request: Request, features: FloatArray, places: IntArray, members: NDArray[np.bool_],
+    budget: float, count: int | None, criterion: str,
+) -> tuple[list[NextRun], list[str], float]:  # fmt: skip
+    """Return the runs of one kind of jobs, what is said of them, and how good they are, 0 to 1."""
+    rows = request.candidates[places]
+    x, cost = features[rows], request.prices.amount[places]
+    had = _made(request, members)
+    scaled = column_scaled(x)
+    means = np.where(x.mean(axis=0) == 0.0, 1.0, x.mean(axis=0))
+    names = _terms(request, x.shape[1])
+    kept, said = _independent(np.vstack([scaled, had / means]), names, request.jobs.take(rows))
+    scaled, before = scaled[:, kept], (had / means)[:, kept]
+    others = request.asked[members[request.asked]]
+    target = None
+    if len(others) and set(others.tolist()) != set(rows.tolist()):
+        wish = features[others]
+        wish = (wish / means)[np.isfinite(wish).all(axis=1)][:, kept]
+        target = wish.T @ wish / max(len(wish), 1) if len(wish) else None
+    known = before.T @ before
+    design = optimal_design(
+        scaled, cost, budget, criterion, known=known, wanted=target, terms=[names[i] for i in kept]
+    )
+    problem = Problem(
+        scaled, cost, budget, known, np.eye(len(kept)) if target is None else target, criterion
+    )
+    whole = whole_runs(problem, design.share, count)
+    information = known + scaled[whole.index].T @ scaled[whole.index]
+    if not np.isfinite(whole.value):
+        said.append(
+            f"{counted(len(whole.index), 'run')} within the budget leave the law open;"
+            f" {counted(len(kept), 'term')} need as many runs that differ"
+        )
+        efficiency = 0.0
+    elif criterion == "D":
+        efficiency = float(np.exp((whole.value - design.bound) / len(kept)))
+    else:
+        efficiency = design.bound / whole.value
+    runs = []
+    for i in whole.index:
+        seconds = float(request.prices.seconds[places[i]])
+        worst = _worst_without(information, scaled[i], [names[k] for k in kept])
+        runs.append(NextRun(int(rows[i]), float(cost[i]), seconds, term=worst))
+    return runs, said, min(efficiency, 1.0)
+
+
+def _made(request: Request, members: NDArray[np.bool_]) -> FloatArray:
+    """Return the features of the runs that were made of a kind of jobs, (r, k)."""
+    width = request.predictor.linear_features(request.jobs.take(np.zeros(0, dtype=int))).shape[1]  # type: ignore[attr-defined]
+    if request.runs is None or not len(request.runs):
+        return np.zeros((0, width))
+    kinds, of = _kinds(request.runs.jobs)
+    mine, where = _kinds(request.jobs)
+    kind = mine[int(where[np.flatnonzero(members)[0]])]
+    rows = np.flatnonzero(np.array([k == kind for k in kinds] + [False])[of])
+    made = np.asarray(request.predictor.linear_features(request.runs.jobs.take(rows)))  # type: ignore[attr-defined]
+    return np.asarray(made[np.isfinite(made).all(axis=1)].reshape(-1, width))
+
+
+def _terms(request: Request, count: int) -> list[str]:
+    names = getattr(request.predictor, "terms", ())
+    return list(names) if len(names) == count else [f"term {i + 1}" for i in range(count)]
+
+
+def _independent(x: FloatArray, names: Sequence[str], jobs: Jobs) -> tuple[list[int], list[str]]:
+    """Return the terms that the rows tell apart, the first of each mixture, and what is said."""
+    kept: list[int] = []
+    basis = np.zeros((len(x), 0))
+    for i in range(x.shape[1]):
+        column = x[:, i] - basis @ (basis.T @ x[:, i])
+        column = column - basis @ (basis.T @ column)
+        length = float(np.linalg.norm(column))
+        if length > _RANK * max(float(np.linalg.norm(x[:, i])), 1e-300):
+            kept.append(i)
+            basis = np.column_stack([basis, column / length])
+    lost = [names[i] for i in range(x.shape[1]) if i not in kept]
+    if not lost:
+        return kept, []
+    return kept, [
+        f"the candidates do not tell {', '.join(lost)} from the other terms; {_hint(jobs)}"
+    ]
+
+
+def _hint(jobs: Jobs) -> str:
+    """Return which kind of candidate would tell a law's terms apart."""
+    rows = LawRows(jobs)
+    machines = np.unique(rows.machines[np.isfinite(rows.machines)])
+    if len(machines) < 2:
+        have = (
+            f"{machines[0]:g} device{'s' if machines[0] != 1 else ''}"
+            if len(machines)
+            else "no stated devices"
+        )
+        return f"all have {have}: runs on another number of devices would"
+    if len(machines) < 3:
+        return "they have two numbers of devices only: runs on a third would, or of another size"
+    return "runs of another size (global batch or dataset) would"
+
+
+def _worst_without(
+    information: FloatArray, x: FloatArray, names: Sequence[str]
+) -> tuple[str, float]:
+    """Return the term whose variance rises most without a run, and how many times; inf where open."""
+    rest = information - np.outer(x, x)
+    size = np.sqrt(np.maximum(np.diag(information), 1e-300))
+    scaled = np.outer(size, size)
+    values, vectors = np.linalg.eigh(rest / scaled)
+    if values[0] <= 1e-9:
+        return names[int(np.argmax(np.abs(vectors[:, 0])))], np.inf
+    ratio = np.diag(np.linalg.inv(rest / scaled)) / np.diag(np.linalg.inv(information / scaled))
+    return names[int(np.argmax(ratio))], float(ratio.max())

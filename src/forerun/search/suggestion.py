@@ -1,0 +1,268 @@
+"""Suggestion: the next runs of a predictor: which, at what price, and what each would tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.contracts import Predictor
+from forerun.domain.comparison import scope_of
+from forerun.errors import RequestError, UnsatisfiedError
+from forerun.search.beliefs import Beliefs, joint_beliefs
+from forerun.search.decision import Options, chosen_now, decision_worth
+from forerun.search.next_runs import LEAST_CHANGE, Pick, most_accurate, most_decisive
+from forerun.search.run_prices import DOLLARS, RunPrices
+from forerun.tables import Jobs, Runs
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class NextRun:
+    """One run to make.
+
+    Attributes:
+        row: its position among the jobs that were given.
+        price: in the suggestion's unit. seconds: that it takes, NaN where nobody says.
+        gain: by how much it lowers the mean log variance of the asked jobs, or the expected objective.
+        changes: probability that it changes the choice; NaN where accuracy was asked for.
+        error: log standard deviation left on the asked jobs, root mean square, once it was made.
+        about: row of the asked job whose log variance falls most by it, and by what part of it.
+        tells: scopes of error (`domain.comparison`) that it has in common with that job, or for
+            accuracy with all asked, as shares of the log variance there; empty where the predictor
+            names no causes.
+        term: of a design, the law's term that is known worst without it, and how many times the
+            variance of it would be.
+    """
+
+    row: int
+    price: float
+    seconds: float
+    gain: float = np.nan
+    changes: float = np.nan
+    error: float = np.nan
+    about: tuple[int, float] = (-1, np.nan)
+    tells: Mapping[str, float] = field(default_factory=dict)
+    term: tuple[str, float] = ("", np.nan)
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The next runs.
+
+    Attributes:
+        runs: in the order in which to make them; none where none would help.
+        goal: accuracy, decision, or design.
+        unit: of prices. notes: what was assumed.
+        source: what the errors, or the design, come from.
+        error: log standard deviation of the asked jobs now, root mean square; NaN for a design.
+        chosen: row of the option that would be chosen now, -1 where no choice was asked for.
+        stop: why no run, or no further one, is suggested; "" where the budget or count ended it.
+        efficiency: of a design, how its criterion compares to a bound that none can pass, 0 to 1.
+        objective: dollars or seconds of the choice; "" where none was asked for.
+    """
+
+    runs: tuple[NextRun, ...]
+    goal: str
+    unit: str
+    source: str
+    notes: tuple[str, ...] = ()
+    error: float = np.nan
+    chosen: int = -1
+    stop: str = ""
+    efficiency: float = np.nan
+    objective: str = ""
+
+    @property
+    def price(self) -> float:
+        """What all of the runs cost, in the unit."""
+        return float(sum(run.price for run in self.runs))
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a suggestion.
+
+    Attributes:
+        predictor: fitted on `runs`, or one that answers without any.
+        jobs: candidates and asked jobs together.
+        candidates, asked: positions in the jobs.
+        prices: of the candidates, in their order.
+        budget: in the unit of the prices; infinite for none.
+        count: the most runs; by default 1 without a budget, else what it pays for.
+        runs: what the predictor was fitted on.
+    """
+
+    predictor: Predictor
+    jobs: Jobs
+    candidates: IntArray
+    asked: IntArray
+    prices: RunPrices
+    budget: float = np.inf
+    count: int | None = None
+    runs: Runs | None = None
+
+
+def affordable(request: Request) -> Request:
+    """Return the request with the candidates that have a price, some of which can be paid.
+
+    Raises:
+        RequestError: there is no candidate, or none has a price.
+        UnsatisfiedError: the cheapest costs more than the budget; it is named.
+    """
+    asked = f"the next runs of {request.predictor.name}"
+    if not len(request.candidates):
+        raise RequestError(asked, "no candidates", "give jobs that could be run")
+    priced = np.isfinite(request.prices.amount)
+    if not priced.any():
+        reasons = [
+            r for r in request.predictor.declines(request.jobs.take(request.candidates)) if r
+        ]
+        found = f"none of {len(priced)} candidates has a time or price"
+        raise RequestError(
+            asked, f"{found}: {reasons[0]}" if reasons else found,
+            "give runs (--runs) that teach the predictor, or one that answers without any",
+        )  # fmt: skip
+    amount = request.prices.amount[priced]
+    unit = request.prices.unit
+    if float(amount.min()) > request.budget:
+        raise UnsatisfiedError(
+            f"{asked} for at most {request.budget:g} {unit}",
+            f"the cheapest candidate (number {int(np.flatnonzero(priced)[amount.argmin()]) + 1})"
+            f" costs {amount.min():.3g} {unit}",
+            f"raise the budget to {amount.min():.3g}, make runs shorter, or add smaller candidates",
+        )  # fmt: skip
+    seconds = request.prices.seconds[priced]
+    prices = RunPrices(np.maximum(amount, 1e-9), seconds, unit, request.prices.notes)
+    return replace(request, candidates=request.candidates[priced], prices=prices)
+
+
+def suggest_for_accuracy(request: Request) -> Suggestion:
+    """Return the runs after which the asked jobs are known best.
+
+    Raises:
+        RequestError, UnsatisfiedError: as `affordable`; no asked job is answered; no bands.
+    """
+    request = affordable(request)
+    beliefs = joint_beliefs(request.predictor, request.jobs, request.runs)
+    asked = _answered(request, beliefs)
+    known = np.isfinite(beliefs.middle[request.candidates])
+    candidates, cost = request.candidates[known], request.prices.amount[known]
+    picks = most_accurate(beliefs, candidates, asked, cost, request.budget, request.count)
+    now = float(np.diag(beliefs.covariance)[asked].mean())
+    stop = "" if picks else "no candidate would make the asked jobs surer to speak of"
+    runs = tuple(_next_runs(request, beliefs, picks, asked, every=True))
+    return Suggestion(
+        runs, "accuracy", request.prices.unit, beliefs.source, request.prices.notes,
+        float(np.sqrt(now)), stop=stop,
+    )  # fmt: skip
+
+
+def suggest_for_decision(
+    request: Request, scale: FloatArray, latest: FloatArray, objective: str = DOLLARS
+) -> Suggestion:
+    """Return the runs after which the best of the asked jobs costs least on average.
+
+    Args:
+        request: the asked jobs are what is chosen among.
+        scale: objective of each asked job for a second of its forecast, (t,).
+        latest: seconds of its forecast at which each is too late, (t,); infinite for none.
+        objective: dollars, in which a run that is priced in dollars must be worth its price; or
+            seconds.
+
+    Raises:
+        RequestError, UnsatisfiedError: as `suggest_for_accuracy`.
+    """
+    request = affordable(request)
+    beliefs = joint_beliefs(request.predictor, request.jobs, request.runs)
+    fine = np.isfinite(beliefs.middle[request.asked]) & np.isfinite(scale)
+    if not fine.any():
+        _answered(request, beliefs)
+        raise RequestError(
+            "a choice by cost", "no asked job has a price", "give prices, or --minimize time"
+        )
+    options = Options(request.asked[fine], scale[fine], latest[fine])
+    known = np.isfinite(beliefs.middle[request.candidates])
+    candidates, cost = request.candidates[known], request.prices.amount[known]
+    net = request.prices.unit == objective == DOLLARS
+    picks = most_decisive(beliefs, candidates, options, cost, request.budget, request.count, net)
+    chosen = int(options.rows[chosen_now(beliefs, options)])
+    now = float(np.diag(beliefs.covariance)[options.rows].mean())
+    runs = tuple(_next_runs(request, beliefs, picks, options.rows, every=False))
+    stop = "" if picks else _why_stop(beliefs, candidates, options, cost, net)
+    return Suggestion(
+        runs, "decision", request.prices.unit, beliefs.source, request.prices.notes,
+        float(np.sqrt(now)), chosen, stop, objective=objective,
+    )  # fmt: skip
+
+
+def _why_stop(
+    beliefs: Beliefs, candidates: IntArray, options: Options, cost: FloatArray, net: bool
+) -> str:
+    """Return why no run is worth making."""
+    if len(options.rows) < 2:
+        return "there is one option only, and no run changes that"
+    worth = decision_worth(beliefs, candidates, options)
+    best = int(np.argmax(worth.changes))
+    if worth.changes[best] < LEAST_CHANGE or not (worth.value > 0).any():
+        return (
+            "no run would change the choice: the likeliest to do so does in"
+            f" {100 * worth.changes[best]:.2g} % of what it may show"
+        )
+    top = int(np.argmax(worth.value - cost)) if net else int(np.argmax(worth.value))
+    if net:
+        return (
+            f"no run is worth its price: the best saves ${worth.value[top]:.3g} on average by"
+            f" changing the choice ({100 * worth.changes[top]:.0f} %), and costs ${cost[top]:.3g}"
+        )
+    return "no run within the budget would change the choice"
+
+
+def _answered(request: Request, beliefs: Beliefs) -> IntArray:
+    """Return the asked jobs that the predictor answers. Raises RequestError where there is none."""
+    fine = request.asked[np.isfinite(beliefs.middle[request.asked])]
+    if not len(fine):
+        reasons: Sequence[str | None] = request.predictor.declines(request.jobs.take(request.asked))
+        raise RequestError(
+            f"the next runs of {request.predictor.name}",
+            f"it answers none of the {len(request.asked)} jobs asked: {next(filter(None, reasons), '')}",
+            "give runs (--runs) that teach it, or name another predictor",
+        )  # fmt: skip
+    return fine
+
+
+def _next_runs(
+    request: Request, beliefs: Beliefs, picks: Sequence[Pick], asked: IntArray, every: bool
+) -> Iterator[NextRun]:
+    """Yield runs with what each tells: of all asked jobs, or of the one it tells most of."""
+    left = beliefs
+    for pick in picks:
+        place = int(np.flatnonzero(request.candidates == pick.row)[0])
+        variance = np.diag(left.covariance)[asked]
+        settled = left.shift(np.array([pick.row]), asked)[0] ** 2 / np.maximum(variance, 1e-300)
+        best = int(np.argmax(settled))
+        about = (int(asked[best]), float(settled[best]))
+        yield NextRun(
+            pick.row, pick.price, float(request.prices.seconds[place]), pick.gain, pick.changes,
+            float(np.sqrt(max(pick.left, 0.0))), about,
+            _tells(beliefs, pick.row, asked if every else asked[[best]]),
+        )  # fmt: skip
+        left = left.after(pick.row)
+
+
+def _tells(beliefs: Beliefs, row: int, asked: IntArray) -> dict[str, float]:
+    """Return by scope what share of the asked jobs' log variance a run has in common with them."""
+    if not beliefs.causes:
+        return {}
+    whole = float(sum(column[asked].sum() for column in beliefs.causes.values()))
+    shared: dict[str, float] = {}
+    for cause, column in beliefs.causes.items():
+        scope = scope_of(cause)
+        same = beliefs.common[scope][row, asked] if scope in beliefs.common else True
+        both = np.where(same, np.minimum(column[row], column[asked]), 0.0).sum()
+        shared[scope] = shared.get(scope, 0.0) + float(both) / max(whole, 1e-300)
+    return dict(sorted(shared.items(), key=lambda item: -item[1]))
