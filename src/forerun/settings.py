@@ -43,6 +43,7 @@ SETTINGS: tuple[Setting, ...] = (
         " published runs taught, where it has any; or priors, its data sheets and papers alone",
         ("shipped", "priors"),
     ),
+    Setting("candidates", "", "further predictors, from which `auto` may choose too, separated by ','"),
     Setting("confidence", 0.5, "probability of fitting and keeping deadline and budget, together"),
     Setting("fit_confidence", 0.9, "probability with which a job must fit in device memory"),
     Setting(

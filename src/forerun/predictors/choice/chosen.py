@@ -1,0 +1,197 @@
+"""Chosen: fitted candidates for one quantity, and who of them answers which question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import Forecasts
+from forerun.predictors.choice.candidates import Members, members
+from forerun.predictors.choice.columns import JobColumns, configurations
+from forerun.predictors.choice.questions import Questions, Seen
+from forerun.predictors.choice.trials import Trials, trials_of
+from forerun.predictors.choice.weighing import Standing, likeness, mixed, standing, stretch, weights_of
+from forerun.predictors.laws.law_rows import measured
+from forerun.tables import Jobs, Runs
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+PHYSICS = "analytic"
+_ALONE = 0.85  # of the weight: whoever has so much is named alone
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Candidates that runs have taught, with the trials by which they are weighed.
+
+    Attributes:
+        quantity: step, epoch or run: what is answered.
+        members: the fitted candidates, and why others are none.
+        seen: what the runs span.
+        trials: how each candidate did on runs that it was not shown.
+    """
+
+    quantity: str
+    members: Members
+    seen: Seen
+    trials: Trials
+
+    @staticmethod
+    def of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> Chosen:
+        """Return the candidates as runs teach them one quantity."""
+        told = members(names, start, runs, quantity)
+        timed = np.flatnonzero(np.isfinite(measured(runs, quantity)))
+        part = runs.take(timed)
+        seen = Seen.of(JobColumns(part.jobs), configurations(part.table))
+        alive = tuple(name for name in names if name in told.fitted)
+        return Chosen(quantity, told, seen, trials_of(alive, start, runs, quantity))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The candidates that are weighed."""
+        return self.trials.names
+
+    def predict(self, jobs: Jobs) -> tuple[Forecasts, NDArray[np.object_]]:
+        """Return n forecasts, and who answered each row in words, (n,)."""
+        answers = self.members.forecasts(jobs, self.quantity)
+        made = Forecasts.blank(len(jobs), "auto", self.quantity)
+        if not len(jobs):
+            return made, np.empty(0, dtype=object)
+        answered = np.stack([answers[name].answered for name in self.names], axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            seconds = np.stack([answers[name].seconds for name in self.names], axis=1)
+            logs = np.log(np.where(answered[..., None], seconds, np.nan))
+        reach = np.stack([logs[..., 1] - logs[..., 0], logs[..., 2] - logs[..., 1]], axis=-1)
+        questions = self.seen.questions(JobColumns(jobs))
+        first, index = questions.distinct()
+        found = [self._verdict(questions, int(i)) for i in first]
+        loss = np.array([one.standing.loss for one in found])[index]
+        weight = weights_of(loss, answered)
+        middle, width = mixed(logs[..., 1], reach, weight)
+        width *= np.array([one.stretch for one in found])[index][:, None]
+        told = answered.any(axis=1)
+        made.seconds[told] = np.exp(
+            np.stack([middle - width[:, 0], middle, middle + width[:, 1]], axis=1)
+        )[told]
+        made = self._with_physics(made, answers.get(PHYSICS), told)
+        made.distance[:] = _mean([answers[name].distance for name in self.names], weight)
+        made.declined[~told] = self._why_none(answers, np.flatnonzero(~told))
+        parts = _parts(made.seconds[:, 1], [answers[name] for name in self.names], weight)
+        return replace(made, parts=parts), _who(self.names, weight)
+
+    @cached_property
+    def _verdicts(self) -> dict[tuple[float, ...], Verdict]:
+        return {}
+
+    def _verdict(self, questions: Questions, i: int) -> Verdict:
+        """Return what trials say of question i; it is found once."""
+        key = (
+            float(questions.kind[i]), float(questions.doublings[i]), float(questions.known[i]),
+            questions.kins[int(questions.kin[i])],
+        )  # fmt: skip
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judged(questions, i)
+        return self._verdicts[key]
+
+    def _judged(self, questions: Questions, i: int) -> Verdict:
+        found = standing(self.trials, questions, i)
+        if not len(self.trials):
+            return Verdict(found, 1.0)
+        like = likeness(self.trials, questions, i)
+        error = self.trials.error
+        weight = weights_of(found.loss[None, :], np.isfinite(error))
+        middle, width = mixed(error, self.trials.reach, weight)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # An error above 0 is a measured time above the forecast: the upper side of the band.
+            ratio = np.abs(middle) / np.where(middle > 0, width[:, 1], width[:, 0])
+        ratio[~np.isfinite(error).any(axis=1)] = np.nan
+        return Verdict(found, stretch(ratio, like))
+
+    def _with_physics(
+        self, made: Forecasts, physics: Forecasts | None, told: NDArray[np.bool_]
+    ) -> Forecasts:
+        """Return the forecasts with memory, floors and refusals of physics, where it knows the job."""
+        if physics is None:
+            return made
+        floor = np.where(told, physics.floor_seconds, np.nan)
+        seconds = np.fmax(made.seconds, np.where(told, floor, np.nan)[:, None])
+        return replace(
+            made, seconds=np.where(told[:, None], seconds, np.nan), floor_seconds=floor,
+            peak_bytes=physics.peak_bytes, fit_probability=physics.fit_probability,
+            usable_bytes=physics.usable_bytes, memory_parts=physics.memory_parts,
+        )  # fmt: skip
+
+    def _why_none(self, answers: Mapping[str, Forecasts], rows: IntArray) -> NDArray[np.object_]:
+        """Return why nobody answers some rows, (m,): what physics says, and what the laws lack."""
+        reasons = np.full(len(rows), "nobody can answer", dtype=object)
+        order = [PHYSICS, *(name for name in self.names if name != PHYSICS)]
+        first = next((name for name in order if name in answers), None)
+        if first is not None:
+            reasons[:] = [str(reason) for reason in answers[first].declined[rows]]
+        others = [name for name in self.names if name not in (PHYSICS, "residual")]
+        if others:
+            more = answers[others[0]].declined[rows]
+            reasons[:] = [f"{a}; and {b}" for a, b in zip(reasons, more, strict=True)]
+        return reasons
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """For one question: the candidates' standing, and by how much bands are stretched."""
+
+    standing: Standing
+    stretch: float
+
+
+def _mean(columns: list[FloatArray], weight: FloatArray) -> FloatArray:
+    """Return the weighted mean of columns (n,) each, over those that are known."""
+    values = np.stack(columns, axis=1)
+    held = np.where(np.isfinite(values), weight, 0.0)
+    total = held.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(np.isfinite(values), values * held, 0.0).sum(axis=1) / np.where(
+            total > 0, total, np.nan))  # fmt: skip
+
+
+def _who(names: tuple[str, ...], weight: FloatArray) -> NDArray[np.object_]:
+    """Return who answered each row, the heaviest first, (n,); "" where nobody did."""
+    order = np.argsort(-weight, axis=1, kind="stable")
+    sorted_weight = np.take_along_axis(weight, order, axis=1)
+    words = np.full(len(weight), "", dtype=object)
+    count = np.where(sorted_weight[:, 0] >= _ALONE, 1, (sorted_weight > 0).sum(axis=1))
+    code = np.zeros(len(weight), dtype=np.int64)
+    for k in range(weight.shape[1]):
+        code = code * (len(names) + 1) + np.where(k < count, order[:, k] + 1, 0)
+    distinct, first, index = np.unique(code, return_index=True, return_inverse=True)
+    said = [
+        "auto: " + " + ".join(names[order[i, k]] for k in range(count[i])) if count[i] else ""
+        for i in first
+    ]
+    words[:] = np.array(said, dtype=object)[index.reshape(-1)] if len(distinct) else ""
+    return words
+
+
+def _parts(
+    middle: FloatArray, answers: list[Forecasts], weight: FloatArray
+) -> dict[str, FloatArray]:
+    """Return the parts of the heaviest member's answer, scaled to the median, by name, (n,) each."""
+    leading = np.argmax(weight, axis=1)
+    parts: dict[str, FloatArray] = {}
+    for c, answer in enumerate(answers):
+        rows = np.flatnonzero((leading == c) & np.isfinite(middle))
+        if not len(rows):
+            continue
+        own = {name: np.asarray(values)[rows] for name, values in answer.parts.items()}
+        total = sum(own.values(), np.zeros(len(rows)))
+        fits = bool(own) and bool(np.isclose(total, answer.seconds[rows, 1], rtol=1e-5).all())
+        if not fits:
+            own, total = {answer.predictor: np.ones(len(rows))}, np.ones(len(rows))
+        for name, values in own.items():
+            column = parts.setdefault(name, np.where(np.isfinite(middle), 0.0, np.nan))
+            column[rows] = values / total * middle[rows]
+    return parts

@@ -1,0 +1,82 @@
+"""Auto: the predictor that the runs themselves choose, question by question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import Forecasts
+from forerun.errors import RequestError
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.choice.candidates import candidate_names
+from forerun.predictors.choice.chosen import Chosen
+from forerun.predictors.choice.quantities import told
+from forerun.predictors.starts import PRIORS, SHIPPED, started
+from forerun.tables import Jobs, Runs
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Whoever of the candidates does best on runs held out as the question holds its job out.
+
+    Without runs it is the analytic predictor. With runs every candidate is fitted to them and
+    judged on parts of them that it was not shown (see `folds`); each row is answered by those that
+    did best on questions of its kind (see `questions`, `weighing`), weighed by how well they did.
+
+    Attributes:
+        start: which constants physics starts from, see `starts`.
+        names: of the candidates; empty for all that are registered.
+        chosen: what runs have taught, for each quantity that they time; the first is answered.
+    """
+
+    start: str = PRIORS
+    names: tuple[str, ...] = ()
+    chosen: tuple[Chosen, ...] = ()
+
+    name = "auto"
+
+    @staticmethod
+    def shipped() -> Auto:
+        """Return it with the shipped constants. Raises as `AnalyticPredictor.shipped`."""
+        return Auto(SHIPPED)
+
+    @staticmethod
+    def shipped_made() -> Mapping[str, Any] | None:
+        """Return how the shipped constants were made. Raises as `AnalyticPredictor.shipped_made`."""
+        return AnalyticPredictor.shipped_made()
+
+    @staticmethod
+    def shipped_rows() -> Mapping[str, str]:
+        """Return what taught the shipped constants. Raises as `AnalyticPredictor.shipped_rows`."""
+        return AnalyticPredictor.shipped_rows()
+
+    def fit(self, runs: Runs) -> Auto:
+        """Return one whose candidates have learned from these runs alone.
+
+        Raises:
+            RequestError: no run has a time.
+        """
+        quantities = told(runs)
+        if not quantities:
+            raise RequestError(
+                f"fitting {self.name} on {len(runs)} runs",
+                "none that ended has a time of a step, an epoch or a whole run",
+                "give runs with step_time_s, samples_per_s, epoch_time_s or time_to_train_s",
+            )  # fmt: skip
+        names = self.names or candidate_names()
+        chosen = tuple(Chosen.of(names, self.start, runs, quantity) for quantity in quantities)
+        return Auto(self.start, self.names, chosen)
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        """Return why a job has no answer: of nobody."""
+        return list(self.predict(jobs).declined)
+
+    def predict(self, jobs: Jobs) -> Forecasts:
+        """Return the forecasts of n jobs, in the quantity that most runs time."""
+        if not self.chosen:
+            return replace(started("analytic", self.start).predict(jobs), predictor=self.name)
+        return self.chosen[0].predict(jobs)[0]

@@ -1,0 +1,98 @@
+"""Quantities: seconds of a step, an epoch or a whole run, and what turns one into another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.predictors.choice.columns import JobColumns
+from forerun.predictors.laws.law_rows import measured
+from forerun.tables import Jobs, Runs, Table
+
+FloatArray = NDArray[np.float64]
+
+_STEP_COLUMNS = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device")
+_COLUMNS = {
+    "step": _STEP_COLUMNS, "epoch": ("epoch_time_s",), "run": ("time_to_train_s",),
+}  # fmt: skip
+
+
+def told(runs: Runs) -> list[str]:
+    """Return the quantities that runs time, the one to answer by first.
+
+    It is the step, unless more than half of the timed runs time none: then the one that most time.
+    """
+    counts = {name: int(np.isfinite(measured(runs, name)).sum()) for name in QUANTITIES}
+    timed = np.any([np.isfinite(measured(runs, name)) for name in QUANTITIES], axis=0).sum()
+    order = sorted((name for name in QUANTITIES if counts[name]), key=lambda name: -counts[name])
+    if 2 * counts["step"] >= timed and "step" in order:
+        order.sort(key=lambda name: name != "step")
+    return order
+
+
+def only(runs: Runs, quantity: str) -> Runs:
+    """Return the runs with no other time than that of a quantity."""
+    blank = np.full(len(runs), np.nan)
+    others = [c for name in QUANTITIES if name != quantity for c in _COLUMNS[name]]
+    gone = {name: blank for name in others if name in runs.table}
+    return Runs(runs.jobs, runs.table.with_columns(**gone)) if gone else runs
+
+
+def with_steps(runs: Runs) -> Runs:
+    """Return the runs with step_time_s, from times of epochs and whole runs where it is missing."""
+    step = runs.step_seconds()
+    for quantity in ("epoch", "run"):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            implied = measured(runs, quantity) / steps_in(runs.jobs, quantity)
+        step = np.where(np.isnan(step), implied, step)
+    stated = runs.table.numbers("step_time_s")
+    gained = np.isfinite(step) & ~np.isfinite(runs.step_seconds())
+    if not gained.any():
+        return runs
+    return Runs(runs.jobs, runs.table.with_columns(step_time_s=np.where(gained, step, stated)))
+
+
+def steps_in(jobs: Jobs, quantity: str) -> FloatArray:
+    """Return optimizer steps in a quantity of each job (n,), NaN where the row does not say."""
+    if quantity == "step":
+        return np.ones(len(jobs))
+    columns = JobColumns(jobs)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        epoch = columns.dataset / columns.batch
+        if quantity == "epoch":
+            return np.asarray(epoch)
+        labels = Table({}, len(jobs)) if jobs.labels is None else jobs.labels
+        steps = labels.numbers("steps")
+        for samples in (
+            labels.numbers("samples"), labels.numbers("epochs") * columns.dataset,
+            labels.numbers("samples_to_target"),
+            labels.numbers("epochs_to_target") * columns.dataset,
+        ):  # fmt: skip
+            steps = np.where(np.isnan(steps), samples / columns.batch, steps)
+    return np.where(steps > 0, steps, np.nan)
+
+
+def in_quantity(forecasts: Forecasts, jobs: Jobs, quantity: str) -> Forecasts:
+    """Return forecasts of a quantity from those of another; rows that cannot be turned decline."""
+    if forecasts.quantity == quantity:
+        return forecasts
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = steps_in(jobs, quantity) / steps_in(jobs, forecasts.quantity)
+    lost = np.isnan(factor) & forecasts.answered
+    declined = forecasts.declined.copy()
+    declined[lost] = f"the row does not say how many steps {_words(quantity)} has"
+    factor = np.where(is_none(declined), factor, np.nan)
+    return replace(
+        forecasts, quantity=quantity, declined=declined,
+        seconds=forecasts.seconds * factor[:, None],
+        floor_seconds=forecasts.floor_seconds * factor,
+        parts={name: values * factor for name, values in forecasts.parts.items()},
+        stalls={},
+    )  # fmt: skip
+
+
+def _words(quantity: str) -> str:
+    return "an epoch" if quantity == "epoch" else f"a {quantity}"

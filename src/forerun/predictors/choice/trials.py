@@ -1,0 +1,151 @@
+"""Trials: every candidate judged on runs that it was not shown, question by question."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import Forecasts
+from forerun.predictors.choice.candidates import members
+from forerun.predictors.choice.columns import JobColumns, configurations
+from forerun.predictors.choice.folds import Fold, folds_of, thinned
+from forerun.predictors.choice.questions import Questions, Seen
+from forerun.predictors.laws.law_rows import measured
+from forerun.tables import Runs
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Runs that trials use at most; judged runs of one fold at most.
+MOST_RUNS, MOST_JUDGED = 1500, 600
+# Seconds of all trials of one candidate, beyond which the folds that are left do without it.
+MOST_SECONDS = 40.0
+
+
+@dataclass(frozen=True)
+class Trials:
+    """r judged answers of c candidates.
+
+    Attributes:
+        names: of the candidates, c.
+        questions: what each judged run was to the runs that taught, r.
+        error: log of measured over forecast, (r, c), NaN where a candidate declined.
+        reach: logs by which the 5 % and 95 % quantile lie off the median, (r, c, 2).
+        cell: fold, workload and device of each, (r,); runs of one cell are alike.
+        group: the workload and device of each, (r,) of text.
+        folds: what was left out in each fold, and how many runs were judged in it.
+        dropped: candidates that were too slow, and what was found.
+        runs: how many were used of how many.
+    """
+
+    names: tuple[str, ...]
+    questions: Questions
+    error: FloatArray
+    reach: FloatArray
+    cell: IntArray
+    group: NDArray[np.object_]
+    folds: tuple[tuple[str, int], ...]
+    dropped: dict[str, str]
+    runs: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.error)
+
+
+def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> Trials:
+    """Return the trials of candidates on runs.
+
+    Args:
+        names: of the candidates; those that cannot be fitted on a fold decline its runs.
+        start: see `starts.started`.
+        runs: facts; rows without a time of the quantity only teach.
+        quantity: step, epoch or run.
+    """
+    every = len(runs)
+    timed = np.isfinite(measured(runs, quantity))
+    used = thinned(configurations(runs.table), JobColumns(runs.jobs).groups[1], MOST_RUNS)
+    runs, timed = runs.take(used), timed[used]
+    columns, config = JobColumns(runs.jobs), configurations(runs.table)
+    folds = folds_of(columns, config, timed)
+    log = np.log(measured(runs, quantity))
+    spent: dict[str, float] = dict.fromkeys(names, 0.0)
+    judged, asked, error, reach = [], [], [], []
+    kept: list[Fold] = []
+    for fold in folds:
+        judge = _some(fold.judge)
+        told, question = runs.take(fold.teach), runs.take(judge).jobs
+        seen = Seen.of(JobColumns(told.jobs), config[fold.teach])
+        answers: dict[str, Forecasts] = {}
+        for part in _parts(names):
+            if max(spent[name] for name in part) > MOST_SECONDS:
+                continue
+            began = time.perf_counter()
+            answers |= members(part, start, told, quantity).forecasts(question, quantity)
+            for name in part:
+                spent[name] += time.perf_counter() - began
+        one = [_errors(answers.get(name), log[judge]) for name in names]
+        error.append(np.stack([e for e, _ in one], axis=1))
+        reach.append(np.stack([w for _, w in one], axis=1))
+        asked.append(seen.questions(JobColumns(question)))
+        judged.append(judge)
+        kept.append(fold)
+    groups, group = columns.groups
+    words = np.array([" on ".join(one) for one in groups], dtype=object)
+    at = _joined(judged).astype(np.int64)
+    number = np.repeat(np.arange(len(kept)), [len(one) for one in judged])
+    return Trials(
+        names=names, questions=_stacked(asked),
+        error=np.concatenate(error) if error else np.empty((0, len(names))),
+        reach=np.concatenate(reach) if reach else np.empty((0, len(names), 2)),
+        cell=number * max(len(groups), 1) + group[at], group=words[group[at]],
+        folds=tuple((fold.words, len(one)) for fold, one in zip(kept, judged, strict=True)),
+        dropped={
+            name: f"its trials took more than {MOST_SECONDS:.0f} s"
+            for name in names if spent[name] > MOST_SECONDS
+        },
+        runs=(len(runs), every),
+    )  # fmt: skip
+
+
+def _parts(names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the candidates one by one, those of physics together: they share a calibration."""
+    together = tuple(name for name in names if name in ("analytic", "residual"))
+    return [*filter(None, [together]), *((name,) for name in names if name not in together)]
+
+
+def _some(rows: IntArray) -> IntArray:
+    """Return at most `MOST_JUDGED` of the rows, by chance."""
+    if len(rows) <= MOST_JUDGED:
+        return rows
+    return np.sort(np.random.default_rng(0).permutation(rows)[:MOST_JUDGED])
+
+
+def _errors(answer: Forecasts | None, log: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return log measured over forecast (m,), and the reach of the bands (m, 2)."""
+    if answer is None:
+        return np.full(len(log), np.nan), np.full((len(log), 2), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quantiles = np.log(np.where(answer.answered[:, None], answer.seconds, np.nan))
+    middle = quantiles[:, 1]
+    return log - middle, np.stack([middle - quantiles[:, 0], quantiles[:, 2] - middle], axis=1)
+
+
+def _joined(pieces: Sequence[IntArray]) -> IntArray:
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+
+
+def _stacked(pieces: Sequence[Questions]) -> Questions:
+    """Return the questions of all pieces, with one list of kin."""
+    kins = tuple(dict.fromkeys(kin for piece in pieces for kin in piece.kins))
+    place = {kin: i for i, kin in enumerate(kins)}
+    kin = [np.array([place[k] for k in piece.kins], dtype=np.int64)[piece.kin] for piece in pieces]
+    kind = [np.empty(0, dtype=np.int8), *(piece.kind for piece in pieces)]
+    away = [np.empty(0), *(piece.doublings for piece in pieces)]
+    known = [np.empty(0), *(piece.known for piece in pieces)]
+    return Questions(
+        np.concatenate(kind), np.concatenate(away), np.concatenate(known), _joined(kin), kins
+    )

@@ -1,0 +1,185 @@
+"""Weighing: from trials of like questions to who answers, and how wide the band must be.
+
+The loss of an answer is the log of its absolute log error, softened. Candidates are compared run by
+run (an additive model of run and candidate), so that one that declines the hard runs gains nothing
+by it; what was known of like questions before counts as a few trials more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.predictors.choice.priors import known_losses
+from forerun.predictors.choice.questions import (
+    BOTH,
+    CLUSTER,
+    DEVICE,
+    DEVICES,
+    INSIDE,
+    NODES,
+    PLAN,
+    SETTINGS,
+    SIZE,
+    WORKLOAD,
+    Questions,
+)
+from forerun.predictors.choice.trials import Trials
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+SOFT = 0.02  # log error, about a percentage: less of it is no merit, repeats differ by as much
+WORST = 2.3  # a log error beyond this is no worse: the answer is useless either way
+MOST_A_CELL = 8.0  # runs of one workload and device in one fold count as this many at most
+OTHER_KIN = 0.15  # what a trial of another workload or device counts for
+PRIOR_COUNT = 6.0
+SHARPNESS = 5.0
+LEAST_WEIGHT = 0.15  # of the heaviest: less joins no mixture
+_ROUNDS = 8
+# How much trials of one kind of question say of another.
+_RELATED = {
+    (INSIDE, SETTINGS): 0.2, (INSIDE, PLAN): 0.2, (INSIDE, SIZE): 0.2, (SIZE, DEVICES): 0.15,
+    (DEVICES, NODES): 0.4, (WORKLOAD, DEVICE): 0.1, (WORKLOAD, BOTH): 0.3, (DEVICE, BOTH): 0.3,
+    (DEVICE, CLUSTER): 0.3, (INSIDE, CLUSTER): 0.1, (INSIDE, DEVICES): 0.05, (SETTINGS, PLAN): 0.2,
+}  # fmt: skip
+_UNRELATED = 0.003
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What trials say of c candidates for one question.
+
+    Attributes:
+        loss: mean log of the softened absolute log error, (c,), less is better.
+        error: the same as a share, exp(loss) (c,).
+        runs: judged runs of the same kind of question that each answered, (c,).
+        trust: how many trials the losses are worth.
+    """
+
+    loss: FloatArray
+    error: FloatArray
+    runs: IntArray
+    trust: float
+
+    def weights(self, answered: NDArray[np.bool_]) -> FloatArray:
+        """Return the weights (n, c) of candidates for n rows, by who answers each (n, c)."""
+        return weights_of(self.loss, answered)
+
+
+def weights_of(loss: FloatArray, answered: NDArray[np.bool_]) -> FloatArray:
+    """Return weights (n, c) from losses (c,) or (n, c): 0 where a candidate does not answer."""
+    loss = np.where(answered, loss, np.inf)
+    with np.errstate(invalid="ignore"):
+        raw = np.where(answered, np.exp(-SHARPNESS * (loss - loss.min(axis=1, keepdims=True))), 0.0)
+    raw[raw < LEAST_WEIGHT * raw.max(axis=1, keepdims=True, initial=0.0)] = 0.0
+    total = raw.sum(axis=1, keepdims=True)
+    return np.asarray(raw / np.where(total > 0, total, 1.0))
+
+
+def losses(error: FloatArray) -> FloatArray:
+    """Return the loss of log errors, NaN where there is none."""
+    return np.asarray(np.log(np.minimum(np.abs(error), WORST) + SOFT))
+
+
+def likeness(trials: Trials, questions: Questions, i: int) -> FloatArray:
+    """Return how much each trial says of question i, (r,), runs of one cell together bounded."""
+    own = trials.questions
+    kind = np.full(10, _UNRELATED)
+    for (a, b), value in _RELATED.items():
+        if int(questions.kind[i]) in (a, b):
+            kind[a if b == int(questions.kind[i]) else b] = value
+    kind[int(questions.kind[i])] = 1.0
+    near = np.exp(-np.abs(own.doublings - questions.doublings[i]))
+    near *= np.exp(-np.abs(own.known - questions.known[i]) / 2.0)
+    mine = questions.kins[int(questions.kin[i])]
+    place = own.kins.index(mine) if mine in own.kins else -1
+    kin = np.where(own.kin == place, 1.0, OTHER_KIN)
+    count = np.bincount(trials.cell)[trials.cell]
+    return np.asarray(kind[own.kind] * near * kin * np.minimum(count, MOST_A_CELL) / count)
+
+
+def standing(trials: Trials, questions: Questions, i: int) -> Standing:
+    """Return what trials say of the candidates for question i."""
+    weight = likeness(trials, questions, i)
+    prior = known_losses(trials.names, int(questions.kind[i]), float(questions.known[i]))
+    loss, told = losses(trials.error), np.isfinite(trials.error)
+    effect = _effects(loss, told, weight, prior)
+    same = trials.questions.kind == questions.kind[i]
+    level = _level(loss, told, weight, effect)
+    return Standing(
+        effect, np.exp(level + effect), (told & same[:, None]).sum(axis=0), float(weight.sum())
+    )
+
+
+def _effects(
+    loss: FloatArray, told: NDArray[np.bool_], weight: FloatArray, prior: FloatArray
+) -> FloatArray:
+    """Return the candidates' losses against one another, (c,), by an additive model."""
+    effect = prior - prior.mean()
+    use = (weight > 0) & (told.sum(axis=1) > 1)
+    loss, told, weight = loss[use], told[use], weight[use]
+    if not len(weight):
+        return effect
+    filled, count = np.where(told, loss, 0.0), told.sum(axis=1)
+    mass = weight @ told
+    for _ in range(_ROUNDS):
+        row = (filled.sum(axis=1) - told @ effect) / count
+        seen = weight @ np.where(told, loss - row[:, None], 0.0)
+        effect = (seen + PRIOR_COUNT * (prior - prior.mean())) / (mass + PRIOR_COUNT)
+        effect -= effect.mean()
+    return effect
+
+
+def _level(
+    loss: FloatArray, told: NDArray[np.bool_], weight: FloatArray, effect: FloatArray
+) -> float:
+    """Return the mean loss to which effects are added; NaN without trials."""
+    mass = (weight[:, None] * told).sum()
+    if not mass > 0:
+        return float("nan")
+    return float((weight[:, None] * np.where(told, loss - effect, 0.0)).sum() / mass)
+
+
+def mixed(
+    log: FloatArray, reach: FloatArray, weight: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the log median (n,) and reach (n, 2) of mixtures.
+
+    Args:
+        log: log medians of the candidates, (n, c). reach: of their bands, (n, c, 2).
+        weight: (n, c), 0 where a candidate does not answer.
+    """
+    held = np.where(weight > 0, log, 0.0)
+    middle = (weight * held).sum(axis=1)
+    apart = (weight * np.where(weight > 0, (log - middle[:, None]) ** 2, 0.0)).sum(axis=1)
+    own = (weight[..., None] * np.where(weight[..., None] > 0, reach, 0.0)).sum(axis=1)
+    return middle, np.sqrt(own**2 + (1.64 * np.sqrt(apart) / 2)[:, None] ** 2)
+
+
+def stretch(ratio: FloatArray, weight: FloatArray, level: float = 0.9) -> float:
+    """Return by how much bands must be stretched so that `level` of what was measured lies inside.
+
+    Args:
+        ratio: of the distance to the forecast over the reach of its band on that side, (r,).
+        weight: of each trial.
+        level: of the band.
+
+    Beside the trials stand a few of a band that is right as it is.
+    """
+    from forerun.domain.quantiles import normal_quantile
+
+    told = np.isfinite(ratio) & (weight > 0)
+    ranks = (np.arange(_CALM) + 0.5) / _CALM
+    calm = np.array([normal_quantile(0.5 + p / 2) for p in ranks]) / normal_quantile(0.5 + level / 2)
+    values = np.concatenate([ratio[told], calm])
+    mass = np.concatenate([weight[told], np.full(_CALM, PRIOR_COUNT / _CALM)])
+    order = np.argsort(values)
+    share = np.cumsum(mass[order]) / mass.sum()
+    return float(np.clip(values[order][np.searchsorted(share, level)], *_STRETCH))
+
+
+_CALM = 20
+_STRETCH = (0.5, 8.0)
