@@ -85,9 +85,8 @@ class Advisor:
         learned, flags = taught(self.predictor, given)
         advisor = Advisor(self._catalog_files, learned)
         advisor.flags, advisor.repeated = flags, known_already(self.predictor, given)
-        advisor.lessons = lessons(
-            learned, given, flags, findings(learned, self.predictor), self.predictor
-        )
+        told = lessons(learned, given, flags, findings(learned, self.predictor), self.predictor)
+        advisor.lessons = (*getattr(learned, "reasons", ()), *told)
         return advisor
 
     @cached_property
@@ -193,10 +192,10 @@ class Advisor:
         batch, notes = batch_for(workload, cluster.devices, fields)
         if set(fields) >= set(FIELDS):
             return Job(workload, cluster, Plan(**fields)), (), ()
-        from forerun.advisor.planning import chosen_plan
+        from forerun.advisor.planning import chosen_plan, planner_of
 
         fixed = {name: value for name, value in fields.items() if name != "global_batch"}
-        plan, said = chosen_plan(self.predictor, workload, cluster, fixed, batch)
+        plan, said = chosen_plan(planner_of(self.predictor), workload, cluster, fixed, batch)
         chosen = tuple(name for name in FIELDS if name not in fields and name != "global_batch")
         return Job(workload, cluster, plan), chosen, (*notes, *said)
 

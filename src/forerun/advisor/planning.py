@@ -44,6 +44,12 @@ def chosen_plan(
         return _nearest(predictor, workload, cluster, fixed, global_batch, error)
 
 
+def planner_of(predictor: Predictor) -> Predictor:
+    """Return who tells the plans of one job apart for a predictor: itself, or one that it names."""
+    planner: Predictor = getattr(predictor, "planner", predictor)
+    return planner
+
+
 def _nearest(
     predictor: Predictor, workload: Workload, cluster: Cluster, fixed: Mapping[str, Any],
     global_batch: int, error: UnsatisfiedError,

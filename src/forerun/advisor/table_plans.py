@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.advisor.asking import batch_for
-from forerun.advisor.planning import chosen_plan
+from forerun.advisor.planning import chosen_plan, planner_of
 from forerun.contracts import Predictor
 from forerun.domain.forecast import is_none
 from forerun.domain.plan import Plan
@@ -43,13 +43,16 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> Planned:
     """Return the jobs with a plan for each row that states none and that was not measured.
 
     Rows that state a part of a plan, and measured runs, keep what their blanks mean (see
-    `workloads.row_plans`). A row of which no plan fits gets that as its `plan_problem`.
+    `workloads.row_plans`), and so do all rows where the predictor learned from runs that state no
+    plan: its answers are for jobs as they were run. A row of which no plan fits gets that as its
+    `plan_problem`.
     """
     n = len(jobs)
     chosen, notes = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
     rows = _open_rows(jobs, table)
-    if not len(rows):
+    if not len(rows) or getattr(predictor, "as_they_were_run", False):
         return Planned(jobs, chosen, notes)
+    predictor = planner_of(predictor)
     columns = {name: getattr(jobs.plans, name).copy() for name in NAMES}
     problems = np.full(n, None, dtype=object) if jobs.plan_problem is None else (
         jobs.plan_problem.copy()

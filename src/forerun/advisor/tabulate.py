@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from forerun.advisor.table_lengths import RowLengths, row_lengths, without
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.estimate import preemption_factor
-from forerun.domain.forecast import Forecasts, is_none
+from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.objective import MARKETS, Preemption
 from forerun.domain.plan_columns import plan_problems
 from forerun.domain.workload import Length
@@ -88,16 +88,20 @@ def _answered(
     lengths = row_lengths(jobs, length, _datasets(jobs))
     plans = planned(predictor, without(jobs, lengths.reasons), table)
     jobs = plans.jobs
-    if len(jobs):
-        forecasts = predictor.predict(jobs)
-    else:
-        forecasts = Forecasts.blank(0, predictor.name)
-    answers = answer_columns(jobs, forecasts, lengths, market)
+    answers = answer_columns(jobs, _forecasts(predictor, jobs), lengths, market)
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
     notes = np.where((plans.notes != "") & (doomed != ""), plans.notes + "; ", plans.notes)
     said = {"predicted_plan": plans.chosen, "predicted_note": notes + doomed}
     added = {**answers, **said}
     return table.with_columns(**{name: added[name] for name in OUTPUT_COLUMNS})
+
+
+def _forecasts(predictor: Predictor, jobs: Jobs) -> list[Forecasts]:
+    """Return a predictor's forecasts of every quantity that it speaks of, its usual one first."""
+    if not len(jobs):
+        return [Forecasts.blank(0, predictor.name)]
+    several = getattr(predictor, "answers", None)
+    return [predictor.predict(jobs)] if several is None else list(several(jobs))
 
 
 def not_fitting(table: Any) -> int:
@@ -117,32 +121,32 @@ def _doomed(fits: FloatArray, declined: NDArray[Any]) -> NDArray[np.object_]:
 
 
 def answer_columns(
-    jobs: Jobs, forecasts: Forecasts, lengths: RowLengths, market: str
+    jobs: Jobs, forecasts: Sequence[Forecasts], lengths: RowLengths, market: str
 ) -> Mapping[str, NDArray[Any]]:
-    """Return the added figures, n rows each: NaN or "" where there is no answer."""
-    batch, dataset = _batches(jobs), _datasets(jobs)
+    """Return the added figures, n rows each: NaN or "" where there is no answer.
+
+    Args:
+        jobs: n rows.
+        forecasts: of one or several quantities, the usual one first. A quantity that none of them
+            answers comes from another, where the row says how many of these it holds.
+        lengths: how long the rows are. market: whose prices count.
+    """
+    first, batch, dataset = forecasts[0], _batches(jobs), _datasets(jobs)
     steps = lengths.steps(batch)
     with np.errstate(divide="ignore", invalid="ignore"):
-        to_target = _to_target(forecasts)
+        to_target = _to_target(first)
         steps = np.where(np.isnan(to_target), steps, to_target / batch)
-        divisor = {"step": np.ones(len(jobs)), "epoch": dataset / batch, "run": steps}
-        step = forecasts.seconds / divisor[forecasts.quantity][:, None]
-        epoch = step[:, 1] * dataset / batch
-        run = step * steps[:, None]
-        if forecasts.quantity == "epoch":
-            epoch = forecasts.seconds[:, 1]
-        if forecasts.quantity == "run":
-            run = forecasts.seconds
+        step, epoch, run = _times(forecasts, dataset / batch, steps, lengths.samples / dataset)
         wall, dollars_per_hour = _market(jobs, market)
         run = run * wall[:, None]
         columns = {
             "predicted_step_time_s": step[:, 1],
             "predicted_step_time_p05_s": step[:, 0],
             "predicted_step_time_p95_s": step[:, 2],
-            "predicted_epoch_time_s": epoch,
+            "predicted_epoch_time_s": epoch[:, 1],
             "predicted_samples_per_s": batch / step[:, 1],
-            "predicted_memory_gb": forecasts.peak_bytes[:, 1] / GIGA,
-            "predicted_fit_probability": _fits(jobs, forecasts),
+            "predicted_memory_gb": first.peak_bytes[:, 1] / GIGA,
+            "predicted_fit_probability": _fits(jobs, first),
             "predicted_samples_to_target": to_target,
             "predicted_time_to_train_s": run[:, 1],
             "predicted_time_to_train_p05_s": run[:, 0],
@@ -152,10 +156,40 @@ def answer_columns(
     out: dict[str, NDArray[Any]] = {
         name: np.where(np.isfinite(values), values, np.nan) for name, values in columns.items()
     }
-    declined = _with_clusters(jobs, forecasts.declined)
-    out["predictor"] = np.where(declined == "", forecasts.predictor, "").astype(object)
-    out["declined"] = declined
+    # Whoever has none of the usual quantity for a row may have another one.
+    declined = first.declined.copy()
+    who = np.full(len(jobs), first.predictor, dtype=object) if first.by is None else first.by.copy()
+    for other in forecasts[1:]:
+        gained = other.answered & ~is_none(declined)
+        declined[gained] = None
+        who[gained] = other.predictor if other.by is None else other.by[gained]
+    out["declined"] = _with_clusters(jobs, declined)
+    out["predictor"] = np.where(out["declined"] == "", who, "").astype(object)
     return out
+
+
+def _times(
+    forecasts: Sequence[Forecasts], steps_in_epoch: FloatArray, steps: FloatArray,
+    epochs: FloatArray,
+) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
+    """Return quantiles of a step, an epoch and a run, (n, 3) each: as answered, else derived."""
+    n = len(steps)
+    none = np.full((n, 3), np.nan)
+    said = {one.quantity: one.seconds for one in forecasts}
+    step, epoch, run = (said.get(name, none) for name in QUANTITIES)
+
+    def first_of(*options: FloatArray) -> FloatArray:
+        found = none
+        for option in options:
+            found = np.where(np.isnan(found), option, found)
+        return found
+
+    a_step, a_run, per_run = steps_in_epoch[:, None], steps[:, None], epochs[:, None]
+    return (
+        first_of(step, epoch / a_step, run / a_run),
+        first_of(epoch, step * a_step, run / per_run),
+        first_of(run, step * a_run, epoch * per_run),
+    )
 
 
 def _with_clusters(jobs: Jobs, declined: NDArray[np.object_]) -> NDArray[np.object_]:
@@ -202,7 +236,10 @@ def _to_target(forecasts: Forecasts) -> FloatArray:
 
 
 def _market(jobs: Jobs, market: str) -> tuple[FloatArray, FloatArray]:
-    """Return (wall time over undisturbed time, dollars an hour) of each row's cluster."""
+    """Return (wall time over undisturbed time, dollars an hour) of each row's cluster.
+
+    Rows whose cluster is not known run undisturbed, at the price that they state.
+    """
     plain = [np.nan if c.dollars_per_hour is None else c.dollars_per_hour for c in jobs.clusters]
     spot = [
         np.nan if c.spot_dollars_per_hour is None else c.spot_dollars_per_hour
@@ -215,7 +252,14 @@ def _market(jobs: Jobs, market: str) -> tuple[FloatArray, FloatArray]:
     ]
     walls = [f if u else 1.0 for f, u in zip(factor, use_spot, strict=True)]
     dollars = [s if u else p for p, s, u in zip(plain, spot, use_spot, strict=True)]
-    return _gathered(walls, jobs.cluster_index), _gathered(dollars, jobs.cluster_index)
+    stated = np.full(len(jobs), np.nan)
+    if jobs.labels is not None and market != "spot":
+        stated = jobs.labels.numbers("price_usd_per_hour")
+    unknown = jobs.cluster_index < 0
+    return (
+        np.where(unknown, 1.0, _gathered(walls, jobs.cluster_index)),
+        np.where(unknown, stated, _gathered(dollars, jobs.cluster_index)),
+    )
 
 
 def _fits(jobs: Jobs, forecasts: Forecasts) -> FloatArray:

@@ -127,10 +127,11 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def advisor_of(settings: Settings, options: dict[str, Any]) -> Advisor:
+def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False) -> Advisor:
     """Take the catalogue and runs files out of the options, and return an advisor.
 
-    A --predictor that is named wins over a model file from the settings.
+    A --predictor that is named wins over a model file from the settings. choose: with runs to
+    learn from and no predictor named anywhere, the runs choose who answers.
     """
     from forerun.advisor import Advisor
 
@@ -150,8 +151,11 @@ def advisor_of(settings: Settings, options: dict[str, Any]) -> Advisor:
                 "a model file has constants of its own", "give one of them",
             )  # fmt: skip
         model = ""
-    advisor = Advisor(files, settings.text("predictor"), model or None, start_of(settings))
     fit_files, flags_file = options.pop("fit_files", ()), options.pop("flags_file", None)
+    name = settings.text("predictor")
+    if choose and fit_files and settings.origins["predictor"] == "default":
+        name = "auto"
+    advisor = Advisor(files, name, model or None, start_of(settings))
     if not fit_files:
         if flags_file is not None:
             raise RequestError(

@@ -83,6 +83,7 @@ class Forecasts:
             not asked for, or the predictor states none.
         declined: (n,) of str or None.
         samples_to_target: (n, 3) or None. usable_bytes: (n,) or None.
+        by: (n,) who answered each row, where a predictor has several to ask; else None.
     """
 
     quantity: str
@@ -101,6 +102,7 @@ class Forecasts:
     distance_parts: Mapping[str, FloatArray] = field(default_factory=dict)
     stalls: Mapping[str, FloatArray] = field(default_factory=dict)
     usable_bytes: FloatArray | None = None
+    by: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -113,7 +115,7 @@ class Forecasts:
             fit_probability=float(self.fit_probability[i]),
             floor_seconds=float(self.floor_seconds[i]),
             distance=float(self.distance[i]),
-            predictor=self.predictor,
+            predictor=self.predictor if self.by is None else str(self.by[i]) or self.predictor,
             declined=self.declined[i],
             samples_to_target=(
                 None if self.samples_to_target is None else _row(self.samples_to_target[i])
@@ -147,6 +149,7 @@ class Forecasts:
                 None if self.samples_to_target is None else self.samples_to_target[index]
             ),
             usable_bytes=None if self.usable_bytes is None else self.usable_bytes[index],
+            by=None if self.by is None else self.by[index],
             **self.details(lambda column: column[index]),
         )
 

@@ -93,7 +93,7 @@ def predict(
         lacking = {"workload": workload, "cluster": cluster}
         needed = [p for p in predict.params if p.name in lacking and lacking[p.name] is None]
         raise missing("forerun predict", needed, "--table JOBS.csv")
-    advisor = advisor_of(settings, options)
+    advisor = advisor_of(settings, options, choose=True)
     answer = advisor.predict(
         workload,
         cluster,
@@ -138,7 +138,7 @@ def _predict_table(
     unread = unread_line(misspelt_columns(table.columns))
     if unread:
         click.echo(f"warning: {unread}", err=True)
-    advisor = advisor_of(settings, options)
+    advisor = advisor_of(settings, options, choose=True)
     length = length_of(options)
     answered = advisor.predict_table(table, length=length, market=settings.text("market"))
     if out is not None:

@@ -56,12 +56,12 @@ class Chosen:
         """The candidates that are weighed."""
         return self.trials.names
 
-    def predict(self, jobs: Jobs) -> tuple[Forecasts, NDArray[np.object_]]:
-        """Return n forecasts, and who answered each row in words, (n,)."""
+    def predict(self, jobs: Jobs) -> Forecasts:
+        """Return n forecasts, with who answered each row."""
         answers = self.members.forecasts(jobs, self.quantity)
         made = Forecasts.blank(len(jobs), "auto", self.quantity)
         if not len(jobs):
-            return made, np.empty(0, dtype=object)
+            return made
         answered = np.stack([answers[name].answered for name in self.names], axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             seconds = np.stack([answers[name].seconds for name in self.names], axis=1)
@@ -82,7 +82,7 @@ class Chosen:
         made.distance[:] = _mean([answers[name].distance for name in self.names], weight)
         made.declined[~told] = self._why_none(answers, np.flatnonzero(~told))
         parts = _parts(made.seconds[:, 1], [answers[name] for name in self.names], weight)
-        return replace(made, parts=parts), _who(self.names, weight)
+        return replace(made, parts=parts, by=_who(self.names, weight))
 
     @cached_property
     def _verdicts(self) -> dict[tuple[float, ...], Verdict]:

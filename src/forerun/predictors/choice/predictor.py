@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.choice.candidates import candidate_names
-from forerun.predictors.choice.chosen import Chosen
-from forerun.predictors.choice.quantities import told
+from forerun.predictors.choice.chosen import PHYSICS, Chosen
+from forerun.predictors.choice.quantities import states_plan, told
 from forerun.predictors.starts import PRIORS, SHIPPED, started
 from forerun.tables import Jobs, Runs
 
@@ -31,11 +31,14 @@ class Auto:
         start: which constants physics starts from, see `starts`.
         names: of the candidates; empty for all that are registered.
         chosen: what runs have taught, for each quantity that they time; the first is answered.
+        as_they_were_run: whether most runs state no plan, so that a job that states none is taken
+            to be run as they were.
     """
 
     start: str = PRIORS
     names: tuple[str, ...] = ()
     chosen: tuple[Chosen, ...] = ()
+    as_they_were_run: bool = False
 
     name = "auto"
 
@@ -69,7 +72,7 @@ class Auto:
             )  # fmt: skip
         names = self.names or candidate_names()
         chosen = tuple(Chosen.of(names, self.start, runs, quantity) for quantity in quantities)
-        return Auto(self.start, self.names, chosen)
+        return Auto(self.start, self.names, chosen, 2 * states_plan(runs.table).sum() < len(runs))
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer: of nobody."""
@@ -78,5 +81,37 @@ class Auto:
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return the forecasts of n jobs, in the quantity that most runs time."""
         if not self.chosen:
-            return replace(started("analytic", self.start).predict(jobs), predictor=self.name)
-        return self.chosen[0].predict(jobs)[0]
+            return replace(self.planner.predict(jobs), predictor=self.name)
+        return self.chosen[0].predict(jobs)
+
+    def answers(self, jobs: Jobs) -> list[Forecasts]:
+        """Return the forecasts of n jobs in each quantity that runs time, that of `predict` first."""
+        return [chosen.predict(jobs) for chosen in self.chosen] or [self.predict(jobs)]
+
+    @cached_property
+    def planner(self) -> Predictor:
+        """Physics, as these runs have calibrated it: who tells plans of one job apart."""
+        for chosen in self.chosen:
+            if PHYSICS in chosen.members.fitted:
+                return chosen.members.fitted[PHYSICS]
+        return started(PHYSICS, PRIORS if self.start == PRIORS else "")
+
+    @property
+    def learned(self) -> tuple[Learned, ...]:
+        """What runs said of each constant of physics."""
+        return tuple(getattr(self.planner, "learned", ()))
+
+    @property
+    def fitted_runs(self) -> int:
+        """How many runs have calibrated physics."""
+        return int(getattr(self.planner, "fitted_runs", 0))
+
+    @property
+    def formulas(self) -> dict[str, str]:
+        """The laws of the candidates that have any, by candidate and kind of job."""
+        return {
+            f"{name}: {kind}": text
+            for chosen in self.chosen
+            for name, one in chosen.members.fitted.items()
+            for kind, text in getattr(one, "formulas", {}).items()
+        }

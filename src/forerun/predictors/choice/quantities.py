@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.laws.law_rows import measured
-from forerun.tables import Jobs, Runs, Table
+from forerun.tables import COLUMNS, Jobs, Runs, Table
 
 FloatArray = NDArray[np.float64]
 
 _STEP_COLUMNS = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device")
+_NO_LAYOUT = ("global_batch", "task")
 _COLUMNS = {
     "step": _STEP_COLUMNS, "epoch": ("epoch_time_s",), "run": ("time_to_train_s",),
 }  # fmt: skip
@@ -31,6 +32,15 @@ def told(runs: Runs) -> list[str]:
     if 2 * counts["step"] >= timed and "step" in order:
         order.sort(key=lambda name: name != "step")
     return order
+
+
+def states_plan(table: Table) -> NDArray[np.bool_]:
+    """Return which rows say anything of how they are laid on devices, (n,)."""
+    said = np.zeros(len(table), dtype=bool)
+    for name in table.columns:
+        if name in COLUMNS and COLUMNS[name].group == "plan" and name not in _NO_LAYOUT:
+            said |= table.texts(name) != ""
+    return said
 
 
 def only(runs: Runs, quantity: str) -> Runs:
