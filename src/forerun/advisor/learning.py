@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from forerun.advisor.models import predictor_of
 from forerun.contracts import Predictor
+from forerun.domain.forecast import QUANTITIES
 from forerun.errors import RequestError
+from forerun.predictors.laws.law_rows import measured
 from forerun.predictors.starts import SHIPPED, known_by
 from forerun.tables import Runs
 from forerun.tables.suspects import KINDS, POLICY, Flags, Kind, cleaned, suspects
 from forerun.units import counted
+
+# Who learns from runs of workloads and devices that are known alone; the others go by labels.
+_BY_PHYSICS = ("analytic", "residual", "constant-mfu")
 
 
 class LearningError(RequestError):
@@ -43,10 +50,15 @@ def taught(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
         LearningError: the runs cannot teach it; where none teaches a time, the flags say why.
     """
     flags = flags_of(runs, predictor)
+    clean = cleaned(runs, flags)
+    by_label = predictor.name not in _BY_PHYSICS
+    if by_label:
+        told = [np.isfinite(measured(clean, quantity)) for quantity in QUANTITIES]
+        flags = replace(flags, by_label=np.any(told, axis=0))
     try:
-        return predictor.fit(cleaned(runs, flags)), flags
+        return predictor.fit(clean), flags
     except RequestError as error:
-        if flags.teaches_step.any():
+        if by_label or flags.teaches_step.any():
             raise LearningError(error.asked, error.found, error.next_step, flags) from None
         found = f"none of them teaches a step time: {_why_none(flags)}"
         raise LearningError(

@@ -98,15 +98,15 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
     flagged = int(flags.rows_with(flags.of(*shown)).sum())
     if not flagged:
         return
-    teach = int(flags.teaches_step.sum())
+    teach = int(flags.teaches_time.sum())
     yield (
         f"{flagged:,} of {counted(flags.rows, 'run')} {'is' if flagged == 1 else 'are'} flagged;"
-        f" {teach:,} {'teaches' if teach == 1 else 'teach'} a step time"
+        f" {teach:,} {'teaches' if teach == 1 else 'teach'} {'a step time' if flags.by_label is None else 'a time'}"
     )
     yield from flags.wholes
     counts = flags.counts()
     rows = [
-        (k, f"{counts[k]:,}", POLICY[k][1] + _how_many(flags, k), POLICY[k][0])
+        (k, f"{counts[k]:,}", _policy(flags, k), POLICY[k][0])
         for k in shown
         if k in counts
     ]
@@ -121,6 +121,18 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
             yield f"  {kind}: {flags.text(int(i))}{_fate(flags, int(i))}"
         if len(where) > _FIRST:
             yield f"  {kind}: and {len(where) - _FIRST:,} more (all: --flags FILE.csv)"
+
+
+def _policy(flags: Flags, kind: Kind) -> str:
+    """Return what becomes of a kind's rows in a fit, those that teach by their labels counted."""
+    from forerun.tables.suspects import POLICY
+
+    learned, every = flags.learned_by_label(kind), flags.counts()[str(kind)]
+    if not learned:
+        return POLICY[kind][1] + _how_many(flags, kind)
+    if learned == every:
+        return "learned by label, not by physics"
+    return f"{learned:,} of {every:,} learned by label; else {POLICY[kind][1]}"
 
 
 def _how_many(flags: Flags, kind: Kind) -> str:

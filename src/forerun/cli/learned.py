@@ -14,8 +14,9 @@ from forerun.errors import RequestError, UnknownNameError
 
 if TYPE_CHECKING:
     from forerun.advisor.findings import Finding
+    from forerun.contracts import Predictor
 
-_FIRST, _SCALES, _KINDS, _SOURCES = 15, 3, 8, 3
+_FIRST, _SCALES, _KINDS, _SOURCES, _LAWS = 15, 3, 8, 3, 6
 # Of single workloads and layers: see `predictors.analytic.saving.SCALES`.
 _SINGLE = ("workload_scale", "shape_scale")
 
@@ -85,6 +86,24 @@ def _show_open(screen: Screen, found: Sequence[Finding], everything: bool, prior
     rest = f"; and {more} more kind{'s' * (more > 1)} (--constants)" if more else ""
     where = "their priors" if prior == "prior" else "what is shipped"
     screen.line(f"not identified, so they stay near {where}: {'; '.join(shown)}{rest}")
+
+
+def show_formulas(screen: Screen, predictor: Predictor, everything: bool) -> None:
+    """Write the laws that a predictor has fitted, each kind of job on lines of its own.
+
+    Args:
+        screen: where to.
+        predictor: one whose `formulas` says what its laws are; nothing is written of others.
+        everything: all laws; else the first of them.
+    """
+    formulas = dict(getattr(predictor, "formulas", {}))
+    shown = list(formulas.items()) if everything else list(formulas.items())[:_LAWS]
+    for kind, text in shown:
+        screen.line(f"law of {kind}:")
+        for line in str(text).splitlines():
+            screen.line(f"  {line}")
+    if len(formulas) > len(shown):
+        screen.line(f"and {len(formulas) - len(shown):,} more laws (--constants shows all)")
 
 
 def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 from forerun import wire
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.kinds import FILE, TABLES, writable
-from forerun.cli.learned import show_learned
+from forerun.cli.learned import show_formulas, show_learned
 from forerun.cli.options import json_option, settings_of, start_of, start_option
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
@@ -44,6 +44,9 @@ def fit(
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Teach a predictor measured runs, and save it for `--model`.
+
+    --predictor auto fits every predictor that can learn from runs, and says who answers which kind
+    of question by which error. Laws are printed as formulas with units, and what limits scaling.
 
     Prints what was learned of each constant that the runs tell most of: its value, its 5 to 95 %
     interval, what was believed before, and how many runs spoke of it, from where. Constants that
@@ -85,8 +88,12 @@ def fit(
     blank = known_by(before.predictor).get("start") == PRIORS
     screen = Screen(settings)
     show_learned(screen, found, constants, "prior" if blank else "shipped")
+    show_formulas(screen, advisor.predictor, constants)
     for said in advisor.lessons:
         screen.line(said)
+    gone = getattr(advisor.predictor, "unsaved", ())
+    if gone:
+        screen.line(f"left out of {out}, as they have no JSON form: {', '.join(gone)}")
 
 
 def _json(
@@ -106,6 +113,9 @@ def _json(
         "runs": {} if flags is None else flags.as_dict(),
         "learned": [finding.as_dict() for finding in found],
         "lessons": list(advisor.lessons),
+        "formulas": dict(getattr(advisor.predictor, "formulas", {})),
+        "choice": list(getattr(advisor.predictor, "verdicts", ())),
+        "not_saved": list(getattr(advisor.predictor, "unsaved", ())),
         "not_identified": [finding.entry.name for finding in found if not finding.identified],
     }
 

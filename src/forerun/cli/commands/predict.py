@@ -33,7 +33,9 @@ from forerun.errors import RequestError, UnsatisfiedError
 from forerun.units import counted
 
 if TYPE_CHECKING:
+    from forerun.advisor import Advisor
     from forerun.settings import Settings
+    from forerun.tables import Table
 
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "deadline", "budget",
             "preemption_rate", "checkpoint_interval", "seq_len", "image_size", "precision", "framework", "optimizer",
@@ -74,6 +76,9 @@ def predict(
     With --table every row is answered, or declined with its reason; --out keeps the rows' order
     and columns and adds the answers (without it they go to stdout as CSV). A row that states no
     plan gets one by search; docs/tables.md tells every column.
+
+    With --fit and no --predictor, the runs choose: every predictor is fitted to them and judged on
+    parts of them held out, and each row is answered by those that did best on its kind of question.
     """
     settings = settings_of(options)
     if table is not None:
@@ -143,6 +148,7 @@ def _predict_table(
     answered = advisor.predict_table(table, length=length, market=settings.text("market"))
     if out is not None:
         write_table(answered, out)
+    said = _choice(advisor, answered)
     reasons = Counter(reason for reason in answered.texts("declined") if reason)
     count = len(answered) - sum(reasons.values())
     unfit = not_fitting(answered)
@@ -152,13 +158,15 @@ def _predict_table(
 
         runs = {} if advisor.flags is None else {"runs": advisor.flags.as_dict()}
         found["not_fitting"] = unfit
-        click.echo(wire.dumps({**found, **known_by(advisor.predictor), **runs}))
+        click.echo(wire.dumps({**found, **known_by(advisor.predictor), **runs, **said}))
     elif out is None:
         _echo_csv(answered)
     else:
         click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
         for reason, rows in reasons.most_common(5):
             click.echo(f"  declined {rows}: {reason}")
+    if said and not as_json:
+        _echo_choice(said, aside=out is None)
     if unfit and not as_json:
         word = "does" if unfit == 1 else "do"
         click.echo(
@@ -171,6 +179,26 @@ def _predict_table(
             f"answers for {path}", f"no row was answered; {_why(reasons, out)}",
             "mend the rows, or teach a predictor these labels with --fit",
         )  # fmt: skip
+
+
+def _choice(advisor: Advisor, answered: Table) -> dict[str, Any]:
+    """Return who answered how many rows, and why; empty where a predictor was named."""
+    if not hasattr(advisor.predictor, "verdicts"):
+        return {}
+    who = Counter(name for name in answered.texts("predictor") if name)
+    return {
+        "answered_by": dict(who.most_common()),
+        "choice": advisor.predictor.verdicts,
+        "reasons_of_choice": list(getattr(advisor.predictor, "reasons", ())),
+    }
+
+
+def _echo_choice(said: dict[str, Any], aside: bool) -> None:
+    """Say who answered and why, a few lines of each."""
+    for name, rows in list(said["answered_by"].items())[:5]:
+        click.echo(f"  {name} answered {counted(rows, 'row')}", err=aside)
+    for words in said["reasons_of_choice"]:
+        click.echo(f"  {words}", err=aside)
 
 
 def _why(reasons: Counter[str], out: Path | None) -> str:

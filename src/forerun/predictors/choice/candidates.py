@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from forerun.predictors.choice.quantities import in_quantity, only, with_steps
 from forerun.predictors.starts import PRIORS, started
 from forerun.tables import Jobs, Runs
 
+ANALYTIC = "analytic"
 # Physics first: the others are taken where they are registered.
-PHYSICS = ("analytic", "residual")
+PHYSICS = (ANALYTIC, "residual")
 NAMES = (
     *PHYSICS, "hierarchical", "goodput", "ernest", "generic", "ps-saturation", "linear-scaling",
     "gaussian", "ray-ml", "constant-mfu",
@@ -58,16 +59,20 @@ def members(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> Me
     failed: dict[str, str] = {}
     told = only(runs, quantity)
     for name in sorted(names, key=lambda one: one != "residual"):
-        if name == "analytic" and "residual" in fitted:
+        if name == ANALYTIC and "residual" in fitted:
             continue  # it is the physics of the residual, calibrated by the same runs
         one = _taught(name, start, with_steps(told) if name in PHYSICS else told)
         if isinstance(one, str):
             failed[name] = one
         else:
             fitted[name] = one
-    physics = getattr(fitted.get("residual"), "physics", None)
-    if physics is not None and "analytic" in names:
-        fitted = {"analytic": physics, **fitted}
+    if ANALYTIC in names:
+        if "residual" in fitted:
+            fitted[ANALYTIC] = fitted["residual"].physics  # type: ignore[attr-defined]
+        elif ANALYTIC not in fitted:
+            # The last resort: what it knows without these runs.
+            fitted[ANALYTIC] = started(ANALYTIC, PRIORS if start == PRIORS else "")
+            failed[ANALYTIC] += "; it answers uncalibrated"
     return Members(fitted, failed)
 
 
@@ -87,11 +92,15 @@ def _taught(name: str, start: str, runs: Runs) -> Predictor | str:
 def asked(member: Predictor, jobs: Jobs, quantity: str) -> Forecasts:
     """Return a member's forecasts in a quantity; where it breaks, every row is declined."""
     try:
-        answer = in_quantity(member.predict(jobs), jobs, quantity)
+        with np.errstate(all="ignore"):  # a quantile without bounds is checked below
+            answer = in_quantity(member.predict(jobs), jobs, quantity)
     except Exception as error:  # noqa: BLE001  (as above)
         answer = Forecasts.blank(len(jobs), member.name, quantity)
         answer.declined[:] = f"a defect of {member.name}: {type(error).__name__}: {error}"
         return answer
     broken = answer.answered & ~(np.isfinite(answer.seconds) & (answer.seconds > 0)).all(axis=1)
-    answer.declined[broken] = f"{member.name} gave no time above 0"
-    return answer
+    if not broken.any():
+        return answer
+    declined = answer.declined.copy()
+    declined[broken] = f"{member.name} gave no time above 0"
+    return replace(answer, declined=declined)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.forecast import Forecasts
-from forerun.predictors.choice.candidates import Members, members
+from forerun.predictors.choice.candidates import ANALYTIC, Members, members
 from forerun.predictors.choice.columns import JobColumns, configurations
 from forerun.predictors.choice.questions import Questions, Seen
 from forerun.predictors.choice.trials import Trials, trials_of
@@ -21,7 +21,6 @@ from forerun.tables import Jobs, Runs
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-PHYSICS = "analytic"
 _ALONE = 0.85  # of the weight: whoever has so much is named alone
 
 
@@ -56,6 +55,13 @@ class Chosen:
         """The candidates that are weighed."""
         return self.trials.names
 
+    def trial_weights(self) -> FloatArray:
+        """Return the weight that each candidate had in each trial's own question, (r, c)."""
+        trials = self.trials
+        first, index = trials.questions.distinct()
+        loss = np.array([self._verdict(trials.questions, int(i)).standing.loss for i in first])[index]
+        return weights_of(loss, np.isfinite(trials.error))
+
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return n forecasts, with who answered each row."""
         answers = self.members.forecasts(jobs, self.quantity)
@@ -78,7 +84,7 @@ class Chosen:
         made.seconds[told] = np.exp(
             np.stack([middle - width[:, 0], middle, middle + width[:, 1]], axis=1)
         )[told]
-        made = self._with_physics(made, answers.get(PHYSICS), told)
+        made = self._with_physics(made, answers.get(ANALYTIC), told)
         made.distance[:] = _mean([answers[name].distance for name in self.names], weight)
         made.declined[~told] = self._why_none(answers, np.flatnonzero(~told))
         parts = _parts(made.seconds[:, 1], [answers[name] for name in self.names], weight)
@@ -129,11 +135,11 @@ class Chosen:
     def _why_none(self, answers: Mapping[str, Forecasts], rows: IntArray) -> NDArray[np.object_]:
         """Return why nobody answers some rows, (m,): what physics says, and what the laws lack."""
         reasons = np.full(len(rows), "nobody can answer", dtype=object)
-        order = [PHYSICS, *(name for name in self.names if name != PHYSICS)]
+        order = [ANALYTIC, *(name for name in self.names if name != ANALYTIC)]
         first = next((name for name in order if name in answers), None)
         if first is not None:
             reasons[:] = [str(reason) for reason in answers[first].declined[rows]]
-        others = [name for name in self.names if name not in (PHYSICS, "residual")]
+        others = [name for name in self.names if name not in (ANALYTIC, "residual")]
         if others:
             more = answers[others[0]].declined[rows]
             reasons[:] = [f"{a}; and {b}" for a, b in zip(reasons, more, strict=True)]

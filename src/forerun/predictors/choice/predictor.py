@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,11 +13,16 @@ from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import Learned
-from forerun.predictors.choice.candidates import candidate_names
-from forerun.predictors.choice.chosen import PHYSICS, Chosen
+from forerun.predictors.choice.candidates import ANALYTIC, candidate_names
+from forerun.predictors.choice.chosen import Chosen
 from forerun.predictors.choice.quantities import states_plan, told
+from forerun.predictors.choice.saving import chosen_dict, chosen_of, unsaved
+from forerun.predictors.choice.telling import reasons, verdicts
+from forerun.predictors.saved import read_saved
 from forerun.predictors.starts import PRIORS, SHIPPED, started
 from forerun.tables import Jobs, Runs
+
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,8 @@ class Auto:
             )  # fmt: skip
         names = self.names or candidate_names()
         chosen = tuple(Chosen.of(names, self.start, runs, quantity) for quantity in quantities)
-        return Auto(self.start, self.names, chosen, 2 * states_plan(runs.table).sum() < len(runs))
+        open_plans = 2 * int(states_plan(runs.table).sum()) < len(runs)
+        return Auto(self.start, self.names, chosen, open_plans)
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer: of nobody."""
@@ -92,9 +99,9 @@ class Auto:
     def planner(self) -> Predictor:
         """Physics, as these runs have calibrated it: who tells plans of one job apart."""
         for chosen in self.chosen:
-            if PHYSICS in chosen.members.fitted:
-                return chosen.members.fitted[PHYSICS]
-        return started(PHYSICS, PRIORS if self.start == PRIORS else "")
+            if ANALYTIC in chosen.members.fitted and ANALYTIC not in chosen.members.failed:
+                return chosen.members.fitted[ANALYTIC]
+        return started(ANALYTIC, PRIORS if self.start == PRIORS else "")
 
     @property
     def learned(self) -> tuple[Learned, ...]:
@@ -107,6 +114,21 @@ class Auto:
         return int(getattr(self.planner, "fitted_runs", 0))
 
     @property
+    def reasons(self) -> tuple[str, ...]:
+        """The choice in sentences: who, by what error, against whom, and who could not be fitted."""
+        return tuple(words for chosen in self.chosen for words in reasons(chosen))
+
+    @property
+    def verdicts(self) -> list[dict[str, Any]]:
+        """The choice as plain values; see `telling.verdicts`."""
+        return [one for chosen in self.chosen for one in verdicts(chosen)]
+
+    @property
+    def unsaved(self) -> tuple[str, ...]:
+        """Members that `to_json` leaves out, as they have no JSON form."""
+        return tuple(dict.fromkeys(name for chosen in self.chosen for name in unsaved(chosen)))
+
+    @property
     def formulas(self) -> dict[str, str]:
         """The laws of the candidates that have any, by candidate and kind of job."""
         return {
@@ -115,3 +137,26 @@ class Auto:
             for name, one in chosen.members.fitted.items()
             for kind, text in getattr(one, "formulas", {}).items()
         }
+
+    def to_json(self) -> str:
+        """Return the members, each in its own JSON, and their trials, as JSON text; see `unsaved`."""
+        return json.dumps({
+            "predictor": self.name, "version": VERSION, "start": self.start, "names": self.names,
+            "as_they_were_run": self.as_they_were_run,
+            "chosen": [chosen_dict(chosen) for chosen in self.chosen],
+        })  # fmt: skip
+
+    @staticmethod
+    def from_json(text: str) -> Auto:
+        """Return a saved predictor.
+
+        Raises:
+            RequestError: not this predictor's JSON, or it or a member is of another version.
+        """
+
+        def made(saved: Mapping[str, Any]) -> Auto:
+            chosen = tuple(chosen_of(one) for one in saved["chosen"])
+            names = tuple(map(str, saved["names"]))
+            return Auto(str(saved["start"]), names, chosen, bool(saved["as_they_were_run"]))
+
+        return read_saved(text, "a chosen model", VERSION, made)

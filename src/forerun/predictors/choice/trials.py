@@ -24,6 +24,8 @@ IntArray = NDArray[np.int64]
 MOST_RUNS, MOST_JUDGED = 1500, 600
 # Seconds of all trials of one candidate, beyond which the folds that are left do without it.
 MOST_SECONDS = 40.0
+# Decimals of logs that are kept: a saved choice has to be the one that was fitted.
+_DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,6 @@ class Trials:
         error: log of measured over forecast, (r, c), NaN where a candidate declined.
         reach: logs by which the 5 % and 95 % quantile lie off the median, (r, c, 2).
         cell: fold, workload and device of each, (r,); runs of one cell are alike.
-        group: the workload and device of each, (r,) of text.
         folds: what was left out in each fold, and how many runs were judged in it.
         dropped: candidates that were too slow, and what was found.
         runs: how many were used of how many.
@@ -47,7 +48,6 @@ class Trials:
     error: FloatArray
     reach: FloatArray
     cell: IntArray
-    group: NDArray[np.object_]
     folds: tuple[tuple[str, int], ...]
     dropped: dict[str, str]
     runs: tuple[int, int]
@@ -94,14 +94,13 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
         judged.append(judge)
         kept.append(fold)
     groups, group = columns.groups
-    words = np.array([" on ".join(one) for one in groups], dtype=object)
     at = _joined(judged).astype(np.int64)
     number = np.repeat(np.arange(len(kept)), [len(one) for one in judged])
     return Trials(
         names=names, questions=_stacked(asked),
-        error=np.concatenate(error) if error else np.empty((0, len(names))),
-        reach=np.concatenate(reach) if reach else np.empty((0, len(names), 2)),
-        cell=number * max(len(groups), 1) + group[at], group=words[group[at]],
+        error=np.round(np.concatenate(error), _DIGITS) if error else np.empty((0, len(names))),
+        reach=np.round(np.concatenate(reach), _DIGITS) if reach else np.empty((0, len(names), 2)),
+        cell=number * max(len(groups), 1) + group[at],
         folds=tuple((fold.words, len(one)) for fold, one in zip(kept, judged, strict=True)),
         dropped={
             name: f"its trials took more than {MOST_SECONDS:.0f} s"

@@ -83,6 +83,8 @@ class Flags:
         places: where the n rows were written.
         wholes: what was said of whole columns.
         unread: columns that nobody reads, each with the name that was likely meant or "".
+        by_label: rows that teach a time to who learns by label and needs no physics, (n,); None
+            where nobody does who was taught.
     """
 
     rows: int
@@ -98,6 +100,7 @@ class Flags:
     places: Lines
     wholes: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
+    by_label: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -121,6 +124,17 @@ class Flags:
     def teaches_step(self) -> NDArray[np.bool_]:
         """Which rows may teach time, (n,)."""
         return ~self.rows_with(self.out_step)
+
+    @property
+    def teaches_time(self) -> NDArray[np.bool_]:
+        """Which rows taught a time, to physics or by their labels, (n,)."""
+        return self.teaches_step if self.by_label is None else self.teaches_step | self.by_label
+
+    def learned_by_label(self, kind: Kind) -> int:
+        """Return how many rows of a kind taught a time although physics could not use them."""
+        if self.by_label is None or kind not in EXPLAINED:
+            return 0
+        return int((self.rows_with(self.of(kind) & self.out_step) & self.by_label).sum())
 
     @property
     def teaches_memory(self) -> NDArray[np.bool_]:
@@ -164,7 +178,7 @@ class Flags:
             "rows": self.rows,
             "flagged_rows": int(self.rows_with(np.ones(len(self), dtype=bool)).sum()),
             "suspect_rows": int(self.rows_with(self.suspect).sum()),
-            "rows_that_teach_time": int(self.teaches_step.sum()),
+            "rows_that_teach_time": int(self.teaches_time.sum()),
             "counts": self.counts(),
             "whole_columns": list(self.wholes),
             "unread_columns": dict(self.unread),

@@ -82,7 +82,7 @@ def cleaned(runs: Runs, flags: Flags) -> Runs:
     table, named = runs.table, flags.column.astype(str)
     changed: dict[str, NDArray[np.float64]] = {}
     whole = flags.rows_with(flags.void & flags.out_step)
-    for column in ("step_time_s", "samples_per_s", "tokens_per_s", "epoch_time_s", "memory_gb"):
+    for column in (*_TIMES, "epoch_time_s", "time_to_train_s", "memory_gb"):
         rows = flags.rows_with(flags.void & (named == column))
         if column in _TIMES:
             rows |= whole
