@@ -132,16 +132,26 @@ def _same(a: NDArray[np.object_], b: NDArray[np.object_]) -> bool:
 
 
 def thinned(config: IntArray, group: IntArray, most: int) -> IntArray:
-    """Return positions of at most about `most` runs (m,), whole questions, evenly from groups."""
+    """Return positions of at most `most` runs (m,): repeats go first, then evenly of all groups.
+
+    config, group: number of each run's question, and of its workload and device, (n,).
+    """
     if len(config) <= most:
         return np.arange(len(config))
     rng = np.random.default_rng(0)
-    order = rng.permutation(int(config.max()) + 1)[config]
-    turn = np.zeros(len(config), dtype=np.int64)
-    for g in np.unique(group):
-        mine = np.flatnonzero(group == g)
-        turn[mine] = np.unique(order[mine], return_inverse=True)[1].reshape(-1)
-    bound = np.sort(turn)[most - 1]
-    return np.flatnonzero(turn <= bound) if (turn <= bound).sum() <= 1.2 * most else (
-        np.flatnonzero(turn < bound) if bound else np.sort(rng.permutation(len(config))[:most])
-    )  # fmt: skip
+    shuffled = rng.permutation(len(config))
+    repeat, turn = np.empty((2, len(config)), dtype=np.int64)
+    repeat[shuffled] = _rank_within(config[shuffled])
+    turn[shuffled] = _rank_within(group[shuffled])
+    return np.sort(np.lexsort((turn, repeat))[:most])
+
+
+def _rank_within(labels: IntArray) -> IntArray:
+    """Return how many rows before each have the same label, (n,)."""
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    sizes = np.diff(np.r_[starts, len(labels)])
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[order] = np.arange(len(labels)) - np.repeat(starts, sizes)
+    return rank

@@ -29,8 +29,10 @@ def verdicts(chosen: Chosen) -> list[dict[str, Any]]:
     told = []
     for kind in np.unique(trials.questions.kind):
         rows = np.flatnonzero(trials.questions.kind == kind)
+        held = weight[rows][weight[rows].sum(axis=1) > 0]
+        share = held.mean(axis=0) if len(held) else np.zeros(len(trials.names))
         entries = [
-            {"name": name, **_figures(trials.error[rows, c]), "weight": float(weight[rows, c].mean())}
+            {"name": name, **_figures(trials.error[rows, c]), "weight": float(share[c])}
             for c, name in enumerate(trials.names)
         ]
         entries.sort(key=lambda one: (-one["weight"], one["median_ape"] or np.inf))
