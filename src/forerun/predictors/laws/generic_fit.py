@@ -180,6 +180,13 @@ def _fold_errors(cost: Cost, fold: IntArray, first: Fitted) -> FloatArray:
     return errors
 
 
+def refitted(cost: Cost, fitted: Fitted) -> Fitted:
+    """Return the minimum of a changed cost beside that of the one before, at the same lambda."""
+    cost = replace(cost, strength=fitted.strength)
+    again = _taken(descend(cost, fitted.exponents[None]), cost, fitted.evaluations)
+    return replace(again, converged=again.converged and fitted.converged)
+
+
 def resampled(cost: Cost, fitted: Fitted, logs: FloatArray, resamples: int) -> Solved:
     """Return fits of the fitted times with what they missed drawn anew, from the fit of all.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from forerun.predictors.laws.generic_columns import BLANK, TEXTS
 from forerun.predictors.laws.generic_fit import (
     REPEAT_SIGMA,
     Fitted,
+    refitted,
     resampled,
     validated,
 )
@@ -27,6 +29,7 @@ LEAST_POINTS = 3
 RESAMPLES = 60
 # A ratio of measured to fitted beyond this is a row that the law does not describe at all.
 _MOST_LOG_RATIO = 2.3
+_LEAST_MIDDLE = 0.1  # of the measured time, where weights go by the fitted one
 
 
 def fitted_law(
@@ -52,7 +55,17 @@ def fitted_law(
     }
     cost = Cost(choice.form.rows(columns, places), seconds, weights / weights.sum(), penalty)
     fitted = validated(cost, points.reshape(-1).astype(np.int64), mode)
+    if errors == "relative" and mode == "fast":
+        # Shares of the measured time lean to the runs that were lucky, shares of the fitted do not.
+        middle = np.maximum(_middle(cost, fitted), _LEAST_MIDDLE * seconds)
+        cost = replace(cost, weights=middle**-2 / np.sum(middle**-2))
+        fitted = refitted(cost, fitted)
     return _law(group, columns, texts, choice, cost, fitted, scale)
+
+
+def _middle(cost: Cost, fitted: Fitted) -> FloatArray:
+    times: FloatArray = cost.rows.columns(fitted.exponents[None])[0] @ fitted.coefficients
+    return times
 
 
 def _law(
@@ -60,7 +73,7 @@ def _law(
     cost: Cost, fitted: Fitted, scale: float,
 ) -> GenericLaw:  # fmt: skip
     k = len(fitted.coefficients)
-    middle = cost.rows.columns(fitted.exponents[None])[0] @ fitted.coefficients
+    middle = _middle(cost, fitted)
     with np.errstate(divide="ignore"):
         logs = np.log(cost.seconds) - np.log(middle)
     logs = np.clip(logs, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
