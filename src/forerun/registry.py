@@ -51,12 +51,16 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "goodput",
             "forerun.predictors.laws.goodput:Goodput",
             "Pollux's law: passes, and reductions within and between nodes that overlap with them",
+        ),
+        Entry(
             "auto",
             "forerun.predictors.choice:Auto",
             "whoever of the others does best on held-out runs, for each kind of question",
+        ),
+        Entry(
             "generic",
             "forerun.predictors.laws.generic:Generic",
-            "power laws of whatever changes among the runs, by evolution; one expression for any framework",
+            "power laws of whatever changes among the runs: one expression for any framework",
         ),
     ),
     "searchers": (),

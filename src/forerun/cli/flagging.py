@@ -105,11 +105,7 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
     )
     yield from flags.wholes
     counts = flags.counts()
-    rows = [
-        (k, f"{counts[k]:,}", _policy(flags, k), POLICY[k][0])
-        for k in shown
-        if k in counts
-    ]
+    rows = [(k, f"{counts[k]:,}", _policy(flags, k), POLICY[k][0]) for k in shown if k in counts]
     yield from plain_lines(
         ("kind", "runs", "in a fit", "meaning"),
         [[str(cell) for cell in row] for row in rows],

@@ -14,7 +14,14 @@ from forerun.predictors.choice.candidates import ANALYTIC, Members, members
 from forerun.predictors.choice.columns import JobColumns, configurations
 from forerun.predictors.choice.questions import Questions, Seen
 from forerun.predictors.choice.trials import Trials, trials_of
-from forerun.predictors.choice.weighing import Standing, likeness, mixed, standing, stretch, weights_of
+from forerun.predictors.choice.weighing import (
+    Standing,
+    likeness,
+    mixed,
+    standing,
+    stretch,
+    weights_of,
+)
 from forerun.predictors.laws.law_rows import measured
 from forerun.tables import Jobs, Runs
 
@@ -59,7 +66,9 @@ class Chosen:
         """Return the weight that each candidate had in each trial's own question, (r, c)."""
         trials = self.trials
         first, index = trials.questions.distinct()
-        loss = np.array([self._verdict(trials.questions, int(i)).standing.loss for i in first])[index]
+        loss = np.array([self._verdict(trials.questions, int(i)).standing.loss for i in first])[
+            index
+        ]
         return weights_of(loss, np.isfinite(trials.error))
 
     def predict(self, jobs: Jobs) -> Forecasts:

@@ -16,9 +16,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 # What a law of sizes and machines does not see of a plan.
-_LAYOUT = tuple(
-    name for name in NAMES if name not in ("dp", "micro_batch", "global_batch", "sync")
-)
+_LAYOUT = tuple(name for name in NAMES if name not in ("dp", "micro_batch", "global_batch", "sync"))
 
 
 @dataclass(frozen=True)

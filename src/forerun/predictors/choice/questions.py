@@ -142,7 +142,8 @@ class Seen:
         layouts, layout = columns.layout
         machines = _beyond(columns.machines[rows], extent.machines)
         size = np.maximum(
-            _beyond(columns.share[rows], extent.share), _beyond(columns.dataset[rows], extent.dataset)
+            _beyond(columns.share[rows], extent.share),
+            _beyond(columns.dataset[rows], extent.dataset),
         )
         several = (extent.nodes[1] <= 1) & (columns.nodes[rows] > 1)
         new_layout = np.array([text not in extent.layouts for text in layouts], dtype=bool)

@@ -143,9 +143,7 @@ def _level(
     return float((weight[:, None] * np.where(told, loss - effect, 0.0)).sum() / mass)
 
 
-def mixed(
-    log: FloatArray, reach: FloatArray, weight: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def mixed(log: FloatArray, reach: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the log median (n,) and reach (n, 2) of mixtures.
 
     Args:
@@ -173,7 +171,9 @@ def stretch(ratio: FloatArray, weight: FloatArray, level: float = 0.9) -> float:
 
     told = np.isfinite(ratio) & (weight > 0)
     ranks = (np.arange(_CALM) + 0.5) / _CALM
-    calm = np.array([normal_quantile(0.5 + p / 2) for p in ranks]) / normal_quantile(0.5 + level / 2)
+    calm = np.array([normal_quantile(0.5 + p / 2) for p in ranks]) / normal_quantile(
+        0.5 + level / 2
+    )
     values = np.concatenate([ratio[told], calm])
     mass = np.concatenate([weight[told], np.full(_CALM, PRIOR_COUNT / _CALM)])
     order = np.argsort(values)

@@ -64,9 +64,7 @@ class Block:
         variance = sd**2 + self.gp.noise_sd**2 + (self.growth * beyond) ** 2
         return middle, np.sqrt(variance + LEAST_SIGMA**2), beyond
 
-    def covariance(
-        self, numbers: Mapping[str, FloatArray], categories: Categories
-    ) -> FloatArray:
+    def covariance(self, numbers: Mapping[str, FloatArray], categories: Categories) -> FloatArray:
         """Return the covariance of the errors of log seconds of n jobs, (n, n)."""
         _, shared = self.gp.joint(self.design.matrix(numbers), self.labels(categories))
         beyond = self.growth * self.design.beyond(numbers)

@@ -16,7 +16,14 @@ from forerun.tables.schema import COLUMNS
 from forerun.tables.suspects.flags import Kind, Raised, Texts, numbers_text
 
 BoolArray = NDArray[np.bool_]
-_POSITIVE = ("step_time_s", "samples_per_s", "tokens_per_s", "epoch_time_s", "time_to_train_s", "memory_gb")
+_POSITIVE = (
+    "step_time_s",
+    "samples_per_s",
+    "tokens_per_s",
+    "epoch_time_s",
+    "time_to_train_s",
+    "memory_gb",
+)
 _TIMES = ("step_time_s", "samples_per_s", "tokens_per_s")
 # The same fault seen with dp stated, and with dp to be derived from the devices.
 _NOT_MULTIPLIED = (PROBLEMS[WORLD].partition("{")[0], "not divisible by tp x pp x cp")
