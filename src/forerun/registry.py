@@ -48,6 +48,16 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "four terms of size and machines, from runs of the same workload and device",
         ),
         Entry(
+            "linear-scaling",
+            "forerun.predictors.laws.linear_scaling:LinearScaling",
+            "perfect scaling from the nearest measured number of devices; the floor",
+        ),
+        Entry(
+            "ps-saturation",
+            "forerun.predictors.laws.ps_saturation:PsSaturation",
+            "parameter servers, asynchronous or not: rates of workers and servers, joined",
+        ),
+        Entry(
             "goodput",
             "forerun.predictors.laws.goodput:Goodput",
             "Pollux's law: passes, and reductions within and between nodes that overlap with them",

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-MOST_ROUNDS = 100
-TOLERANCE = 1e-7  # of the cost, in one round
+MOST_ROUNDS = 150
+TOLERANCE = 1e-6  # of the cost, in one round
 _FIRST_DAMPING, _MOST_DAMPING = 1e-3, 1e8
 _EASIER, _HARDER = 0.2, 5.0
 # Parameters are logarithms: no round multiplies one by more than e^2.
