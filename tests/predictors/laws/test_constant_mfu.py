@@ -109,3 +109,27 @@ def test_an_illegal_plan_is_declined_with_its_reason() -> None:
     declined = ConstantMFU().declines(bad)
     assert declined[0] == "4 devices are too few; use more"
     assert declined[1] is None
+
+
+def test_a_fitted_law_is_told_as_a_formula_with_its_spread() -> None:
+    """Per framework and device, per device, and for any other."""
+    told = ConstantMFU().fit(tiny_runs()).formulas
+    assert all(
+        text.startswith("seconds of a step = model FLOPs x global_batch") for text in told.values()
+    )
+    assert "any other" in told
+    assert len(told) >= 3
+
+
+def test_a_saved_law_answers_as_it_did_and_a_spoilt_one_is_refused() -> None:
+    """Its JSON is its own, and no other law's."""
+    law, jobs = ConstantMFU().fit(tiny_runs()), tiny_jobs()
+    again = ConstantMFU.from_json(law.to_json())
+    assert np.array_equal(again.predict(jobs).seconds, law.predict(jobs).seconds, equal_nan=True)
+    for old, new in (
+        ('"version": 1', '"version": 7'),
+        ("constant-mfu", "ernest"),
+        ('"mfu"', '"m"'),
+    ):
+        with pytest.raises(RequestError):
+            ConstantMFU.from_json(law.to_json().replace(old, new))

@@ -6,9 +6,11 @@ no plan beyond the number of devices.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +18,16 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import Forecasts
 from forerun.domain.graph import Graph, OpKind
 from forerun.domain.hardware import Device
-from forerun.domain.quantiles import spread
+from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
+from forerun.predictors.laws.group_words import interval
+from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
 Group = tuple[str, str]
 
+VERSION = 1
 # Large language models on data-centre GPUs reach 0.3-0.5 (Chowdhery et al. 2022, table 3);
 # anything smaller reaches less, so the band is a factor of 3.5 either way.
 PRIOR_MFU = 0.35
@@ -96,6 +101,49 @@ class ConstantMFU:
             distance=np.where(known, distance, np.nan),
             declined=rows.declined,
         )
+
+    @property
+    def formulas(self) -> dict[str, str]:
+        """The law of each group as a formula with units and the spread of its runs."""
+        said = {
+            " on ".join(filter(None, key)) + ("" if key[0] else ", all frameworks"): value
+            for key, value in self.groups.items()
+        }
+        return {
+            kind: (
+                "seconds of a step = model FLOPs x global_batch / (devices x peak FLOP/s x "
+                f"{interval(mfu, *np.exp(np.log(mfu) + sigma * np.array([-Z95, Z95])))}) "
+                "(perfect scaling: nothing but the devices' rate limits it)"
+            )
+            for kind, (mfu, sigma) in {**said, "any other": (self.mfu, self.sigma)}.items()
+        }
+
+    def to_json(self) -> str:
+        """Return the law as JSON text."""
+        groups = [[*key, *value] for key, value in self.groups.items()]
+        return json.dumps({
+            "predictor": self.name, "version": VERSION, "mfu": self.mfu, "sigma": self.sigma,
+            "groups": groups,
+        })  # fmt: skip
+
+    @staticmethod
+    def from_json(text: str) -> ConstantMFU:
+        """Return a saved predictor.
+
+        Raises:
+            RequestError: not this predictor's JSON, or of another version.
+        """
+
+        def made(saved: Mapping[str, Any]) -> ConstantMFU:
+            if saved["predictor"] != ConstantMFU.name:
+                raise ValueError(f"it is of {saved['predictor']!r}")
+            groups = {
+                (str(framework), str(device)): (float(mfu), float(sigma))
+                for framework, device, mfu, sigma in saved["groups"]
+            }
+            return ConstantMFU(float(saved["mfu"]), float(saved["sigma"]), groups)
+
+        return read_saved(text, f"a saved {ConstantMFU.name} model", VERSION, made)
 
     def _settings(
         self, rows: _Rows, known: NDArray[np.bool_]
