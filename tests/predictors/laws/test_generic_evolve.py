@@ -20,7 +20,9 @@ def rastrigin(x: Array) -> Array:
 
 
 def test_the_deepest_of_many_valleys_is_found() -> None:
-    found = evolve(rastrigin, LOW, HIGH, members=45, generations=500, tolerance=1e-5, seed=0)
+    found = evolve(
+        rastrigin, LOW, HIGH, members=45, generations=500, tolerance=1e-5, nothing=1e-10, seed=0
+    )
     assert found.converged
     assert found.population[0] == pytest.approx(np.ones(3), abs=1e-3)
     assert (np.diff(found.costs) >= 0).all()
@@ -34,7 +36,9 @@ def test_no_member_leaves_the_bounds_even_where_the_minimum_lies_beyond() -> Non
         result: Array = np.sum((x - 9.0) ** 2, axis=1)
         return result
 
-    found = evolve(cost, LOW, HIGH, members=30, generations=200, tolerance=1e-4, seed=1)
+    found = evolve(
+        cost, LOW, HIGH, members=30, generations=200, tolerance=1e-4, nothing=1e-10, seed=1
+    )
     every = np.concatenate(seen)
     assert (every >= LOW).all()
     assert (every <= HIGH).all()
@@ -42,7 +46,9 @@ def test_no_member_leaves_the_bounds_even_where_the_minimum_lies_beyond() -> Non
 
 
 def test_a_search_that_runs_out_of_generations_says_so_and_keeps_its_best() -> None:
-    found = evolve(rastrigin, LOW, HIGH, members=45, generations=3, tolerance=1e-9, seed=0)
+    found = evolve(
+        rastrigin, LOW, HIGH, members=45, generations=3, tolerance=1e-9, nothing=1e-10, seed=0
+    )
     assert not found.converged
     assert found.generations == 3
     assert found.evaluations == 45 * 4

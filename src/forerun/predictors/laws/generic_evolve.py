@@ -44,7 +44,7 @@ class Evolved:
 
 def evolve(
     cost: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray, *,
-    members: int, generations: int, tolerance: float, seed: int,
+    members: int, generations: int, tolerance: float, nothing: float, seed: int,
 ) -> Evolved:  # fmt: skip
     """Return the population that evolution ends with.
 
@@ -53,8 +53,8 @@ def evolve(
         low, high: bounds of each coordinate, (d,).
         members: of a generation, at least 4.
         generations: at most.
-        tolerance: it has converged when the costs lie within this share of their mean, or are all
-            below the square of it.
+        tolerance: it has converged when the costs lie within this share of their mean.
+        nothing: or when all of them are below this.
         seed: of the random numbers.
     """
     rng = np.random.default_rng(seed)
@@ -71,7 +71,7 @@ def evolve(
         population = np.where(won[:, None], trial, population)
         costs = np.where(won, judged, costs)
         apart = float(costs.max() - costs.min())
-        converged = apart <= tolerance * float(costs.mean()) or float(costs.max()) <= tolerance**2
+        converged = apart <= tolerance * float(costs.mean()) or float(costs.max()) <= nothing
     order = np.argsort(costs, kind="stable")
     return Evolved(population[order], costs[order], made, converged)
 

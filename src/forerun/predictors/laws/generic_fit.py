@@ -30,12 +30,14 @@ FOLDS = 5
 # Repeats on one machine differ by 1-2 %, so that no fit is surer than that.
 REPEAT_SIGMA = 0.02
 
-# The fast way: rows that the exponents evolve on, members for each exponent, generations.
+# The fast way: rows that the exponents evolve on; members and generations for each exponent; when
+# the costs are near enough to lie in one valley.
 EVOLVED_ROWS = 192
-FAST_MEMBERS, FAST_GENERATIONS, FAST_TOLERANCE = 8, 30, 1e-3
-STARTS = 3  # of the descent: the best members
+FAST_MEMBERS, FAST_GENERATIONS, FAST_TOLERANCE, FAST_NOTHING = 8, 5, 0.1, 1e-6
+# Of the descent: the best members on few rows, and the best of these on all.
+STARTS, FINALISTS = 5, 2
 # The published way: members for each constant, generations, when the costs have come together.
-PLAIN_MEMBERS, PLAIN_GENERATIONS, PLAIN_TOLERANCE = 15, 2000, 1e-6
+PLAIN_MEMBERS, PLAIN_GENERATIONS, PLAIN_TOLERANCE, PLAIN_NOTHING = 15, 2000, 1e-6, 1e-12
 # The most that a coefficient can be over the longest time.
 _MOST_COEFFICIENT = 3.0
 
@@ -70,9 +72,12 @@ def fast(cost: Cost) -> Fitted:
     bound = np.full(d, MOST_EXPONENT)
     evolved = evolve(
         lambda members: judged(some, members), -bound, bound, members=FAST_MEMBERS * d,
-        generations=FAST_GENERATIONS if d else 0, tolerance=FAST_TOLERANCE, seed=SEED,
+        generations=FAST_GENERATIONS * d, tolerance=FAST_TOLERANCE, nothing=FAST_NOTHING, seed=SEED,
     )  # fmt: skip
-    return _taken(descend(cost, evolved.population[:STARTS]), cost, evolved.evaluations)
+    ended = descend(some, evolved.population[:STARTS])
+    if some is not cost:
+        ended = descend(cost, ended.exponents[np.argsort(ended.costs)[:FINALISTS]])
+    return _taken(ended, cost, evolved.evaluations)
 
 
 def _taken(solved: Solved, cost: Cost, evaluations: int) -> Fitted:
@@ -104,7 +109,7 @@ def plain(cost: Cost) -> Fitted:
     high = np.concatenate([np.full(k, most), np.full(d, MOST_EXPONENT)])
     evolved = evolve(
         cost.of, low, high, members=PLAIN_MEMBERS * (k + d), generations=PLAIN_GENERATIONS,
-        tolerance=PLAIN_TOLERANCE, seed=SEED,
+        tolerance=PLAIN_TOLERANCE, nothing=PLAIN_NOTHING, seed=SEED,
     )  # fmt: skip
     best = evolved.population[0]
     return Fitted(

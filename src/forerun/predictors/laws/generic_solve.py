@@ -17,11 +17,13 @@ from forerun.predictors.laws.nnls_gram import nnls_gram
 
 FloatArray = NDArray[np.float64]
 
-MOST_STEPS = 40
+MOST_STEPS = 100
 # Numbers in the largest array of one pass: enough that calls cost little, few enough for memory.
 MOST_NUMBERS = 4_000_000
 # A step that gains less than this share of the cost is the last one.
 _GAIN = 1e-9
+# Of times near 1: what is missed is a billionth of them, and less than the rounding of their squares.
+_NOTHING = 1e-18
 _FIRST_DAMPING, _EASIER, _HARDER, _MOST_DAMPING = 1e-3, 0.2, 8.0, 1e6
 
 
@@ -109,7 +111,7 @@ def _descended(cost: Cost, exponents: FloatArray) -> Solved:
     coefficients, left = inner(cost, columns)
     costs = _total(cost, left, np.concatenate([coefficients, exponents], axis=1))
     damping = np.full(count, _FIRST_DAMPING)
-    settled = np.zeros(count, dtype=bool) | (exponents.shape[1] == 0)
+    settled = (costs <= _NOTHING) | (exponents.shape[1] == 0)
     for _ in range(MOST_STEPS):
         if settled.all():
             break
@@ -130,7 +132,7 @@ def _descended(cost: Cost, exponents: FloatArray) -> Solved:
         exponents = exponents.copy()
         exponents[won], left[won], costs[won] = trial[better], missed[better], reached[better]
         damping[open_] *= np.where(better, _EASIER, _HARDER)
-        settled[open_] = small | (damping[open_] > _MOST_DAMPING)
+        settled[open_] = small | (damping[open_] > _MOST_DAMPING) | (costs[open_] <= _NOTHING)
     return Solved(coefficients, exponents, costs, settled)
 
 
@@ -154,21 +156,30 @@ def _step(
     matrix, pull = normal_equations(cost, every, left)
     strength = np.broadcast_to(np.asarray(cost.strength, dtype=float), len(columns))[:, None]
     if cost.penalty == "l1":
-        pull[:, k:] -= strength / 2 * np.sign(exponents)
+        pull[:, k:] = _kinked(pull[:, k:], exponents, strength / 2)
     else:
         matrix += strength[:, :, None] * np.eye(k + d)
         pull[:, k:] -= strength * exponents
     pull[:, :k] = 0.0  # the coefficients are at their best already
     outward = (np.abs(exponents) >= MOST_EXPONENT) & (pull[:, k:] * exponents > 0)
-    free = np.concatenate([coefficients > 0, ~outward], axis=1)
+    at_kink = (exponents == 0) & (pull[:, k:] == 0)
+    free = np.concatenate([coefficients > 0, ~outward & ~at_kink], axis=1)
     diagonal = np.einsum("pii->pi", matrix)
     eye = np.eye(k + d)
     matrix = np.where(free[:, :, None] & free[:, None, :], matrix, eye)
     held = np.where(free, damping[:, None] * diagonal + 1e-14, 1.0)
     matrix = matrix + held[:, :, None] * eye
     solved = np.linalg.solve(matrix, np.where(free, pull, 0.0)[:, :, None])[:, k:, 0]
-    result: FloatArray = np.clip(solved, -1.0, 1.0)
-    return result
+    step: FloatArray = np.clip(solved, -1.0, 1.0)
+    if cost.penalty == "l1":
+        step = np.where((exponents != 0) & ((exponents + step) * exponents < 0), -exponents, step)
+    return step
+
+
+def _kinked(pull: FloatArray, exponents: FloatArray, half: FloatArray) -> FloatArray:
+    """Return the pull on exponents (p, d) with that of l1, which holds those at 0 up to `half`."""
+    held = np.sign(pull) * np.maximum(np.abs(pull) - half, 0.0)
+    return np.where(exponents == 0, held, pull - half * np.sign(exponents))
 
 
 def normal_equations(

@@ -38,8 +38,10 @@ def nnls_gram(gram: FloatArray, moment: FloatArray) -> FloatArray:
     wanted = moment / size
     reach = np.maximum(np.abs(wanted).max(axis=1, initial=0.0), 1e-300)[:, None]
     wanted = wanted / reach
-    free = np.zeros((count, k), dtype=bool)
-    solution, gain = np.zeros((count, k)), wanted.copy()
+    # Most problems have no coefficient at 0, so all of them start free.
+    free = np.ones((count, k), dtype=bool)
+    solution = np.linalg.solve(scaled, wanted[:, :, None])[:, :, 0]
+    gain = np.zeros((count, k))
     fewest = np.full(count, k + 1)
     swaps = np.full(count, _FULL_SWAPS)
     for _ in range(_MOST_ROUNDS):
@@ -50,7 +52,8 @@ def nnls_gram(gram: FloatArray, moment: FloatArray) -> FloatArray:
         better = many < fewest
         swaps = np.where(better, _FULL_SWAPS, swaps - 1)
         fewest = np.minimum(fewest, many)
-        free ^= np.where((swaps >= 0)[:, None], wrong, _last(wrong))
+        stuck = swaps < 0
+        free ^= np.where(stuck[:, None], _last(wrong), wrong) if stuck.any() else wrong
         both = free[:, :, None] & free[:, None, :]
         solution = np.linalg.solve(
             np.where(both, scaled, eye), np.where(free, wanted, 0.0)[:, :, None]

@@ -1,0 +1,189 @@
+"""The generic model: constants recovered from synthetic runs, and the fast way against plain evolution.
+
+Each world has known constants; runs are made from them, without noise and with 3 % of it. Plain
+differential evolution over every constant, SciPy's (its defaults, vectorised) and the fast way
+minimise the same cost, in one process and on one thread, so that their ratio means something.
+Prints a page of Markdown; the last lines are `worst_error: N %` and `least_ratio: N`.
+
+    OMP_NUM_THREADS=1 python benchmarks/generic_recovery.py > benchmarks/results/generic-recovery-DATE.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.predictors.laws.generic import Generic
+from forerun.predictors.laws.generic_fit import PLAIN_TOLERANCE, fast, plain
+from forerun.predictors.laws.generic_form import MOST_EXPONENT, Cost, GenericForm
+from forerun.testing.samples import tiny_jobs, tiny_runs
+
+FloatArray = NDArray[np.float64]
+RUNS = 1000
+NOISE = 0.03
+LAMBDA = 1e-4  # of the noisy fits; those without noise have none
+ROUNDS = 5  # of the fast way, of which the median counts
+
+
+@dataclass(frozen=True)
+class World:
+    """What makes synthetic runs: a form, its constants, and how its columns are drawn."""
+
+    name: str
+    form: GenericForm
+    coefficients: tuple[float, ...]
+    exponents: tuple[float, ...]
+    columns: dict[str, Callable[[np.random.Generator], FloatArray]]
+
+    def cost(self, noise: float, seed: int) -> tuple[Cost, float]:
+        """Return the cost of its runs, and what their times were divided by."""
+        rng = np.random.default_rng(seed)
+        drawn = {name: draw(rng) for name, draw in self.columns.items()}
+        rows = self.form.rows(drawn, {name: drawn[name] for name in self.form.categories})
+        seconds = rows.columns(np.array([self.exponents]))[0] @ np.array(self.coefficients)
+        seconds = seconds * np.exp(rng.normal(0.0, noise, RUNS))
+        scale = float(seconds.mean())
+        weights = np.full(RUNS, 1.0 / RUNS)
+        strength = LAMBDA if noise else 0.0
+        return Cost(rows, seconds / scale, weights, "l2", strength), scale
+
+    def error(self, coefficients: FloatArray, exponents: FloatArray) -> float:
+        """Return the largest relative error of a constant."""
+        found = np.concatenate([coefficients, exponents])
+        truth = np.array([*self.coefficients, *self.exponents])
+        return float(np.max(np.abs(found / truth - 1.0)))
+
+
+def _of(*values: float) -> Callable[[np.random.Generator], FloatArray]:
+    return lambda rng: rng.choice(np.array(values, dtype=float), RUNS)
+
+
+def _between(low: float, high: float) -> Callable[[np.random.Generator], FloatArray]:
+    return lambda rng: np.exp(rng.uniform(np.log(low), np.log(high), RUNS))
+
+
+DEVICES, BATCH = _of(1, 2, 4, 8, 16), _of(32, 64, 128, 256, 512)
+WORLDS = (
+    World(
+        "devices and batch", GenericForm({}, {}, {"devices": 4.0, "global_batch": 128.0}),
+        (0.2, 0.03), (-0.87, 0.74), {"devices": DEVICES, "global_batch": BATCH},
+    ),
+    World(
+        "layers, optimizer, devices, batch",
+        GenericForm(
+            {"layers": 50.0}, {"optimizer": ("sgd", "adam", "lamb")},
+            {"devices": 4.0, "global_batch": 128.0},
+        ),
+        (0.4, 0.1, 0.25, 0.05, 0.08), (1.3, -0.83, 0.7),
+        {"layers": _between(10, 150), "optimizer": _of(0, 1, 2), "devices": DEVICES,
+         "global_batch": BATCH},
+    ),
+    World(
+        "two numbers, devices, servers",
+        GenericForm(
+            {"gmacs": 4.0, "seq_len": 512.0}, {}, {"devices": 8.0, "parameter_servers": 2.0}
+        ),
+        (0.3, 0.15, 0.06), (0.9, 1.7, -0.6, -0.35),
+        {"gmacs": _between(0.3, 30), "seq_len": _between(64, 4096), "devices": DEVICES,
+         "parameter_servers": _of(1, 2, 4, 8)},
+    ),
+)  # fmt: skip
+
+
+def timed(work: Callable[[], object], rounds: int = 1) -> tuple[object, float]:
+    """Return what the work returns and the median of its seconds."""
+    seconds, result = [], None
+    for _ in range(rounds):
+        started = time.perf_counter()
+        result = work()
+        seconds.append(time.perf_counter() - started)
+    return result, statistics.median(seconds)
+
+
+def by_scipy(world: World, cost: Cost) -> tuple[FloatArray, float]:
+    """Return the constants and the cost that SciPy's evolution ends with, as it comes."""
+    from scipy.optimize import differential_evolution
+
+    k, d = world.form.coefficients, world.form.exponents
+    most = 3.0 * float(cost.seconds.max())
+    bounds = [(0.0, most)] * k + [(-MOST_EXPONENT, MOST_EXPONENT)] * d
+    found = differential_evolution(
+        lambda x: cost.of(np.ascontiguousarray(x.T)) if x.ndim == 2 else cost.of(x[None])[0],
+        bounds, vectorized=True, updating="deferred", seed=0, maxiter=2000, polish=True,
+    )  # fmt: skip
+    return np.asarray(found.x), float(found.fun)
+
+
+def compared(world: World, noise: float) -> tuple[list[str], float, float]:
+    """Return rows of the table, the error of the fast way, and plain seconds over fast ones."""
+    cost, scale = world.cost(noise, 1)
+    fitted, seconds = timed(lambda: fast(cost), ROUNDS)
+    evolved, slow = timed(lambda: plain(cost))
+    (constants, scipy_cost), scipy_seconds = timed(lambda: by_scipy(world, cost))
+    k = world.form.coefficients
+    error = world.error(fitted.coefficients * scale, fitted.exponents)
+    plain_error = world.error(evolved.coefficients * scale, evolved.exponents)
+    scipy_error = world.error(constants[:k] * scale, constants[k:])
+    if fitted.cost > evolved.cost * (1 + 1e-9) + 1e-18:
+        raise AssertionError(f"{world.name}: the fast way ended at a higher cost")
+    lead = f"| {world.name} | {100 * noise:g} % |"
+    rows = [
+        f"{lead} fast | {seconds:.4f} | {fitted.cost:.9g} | {100 * error:.2g} % | |",
+        f"{lead} plain | {slow:.2f} | {evolved.cost:.9g} | {100 * plain_error:.2g} % "
+        f"| {slow / seconds:.0f} |",
+        f"{lead} SciPy | {scipy_seconds:.2f} | {scipy_cost:.9g} | {100 * scipy_error:.2g} % "
+        f"| {scipy_seconds / seconds:.0f} |",
+    ]
+    return rows, error if not noise else 0.0, slow / seconds
+
+
+def speed() -> list[str]:
+    """Return how long the whole predictor takes: lambda, bootstrap and reading of rows included."""
+    jobs = tiny_jobs()
+    runs = tiny_runs(jobs.take(np.arange(RUNS) % len(jobs)))
+    law, fitted = timed(lambda: Generic().fit(runs), ROUNDS)
+    many = replace(jobs.take(np.arange(1_000_000) % len(jobs)), labels=None)
+    _, asked = timed(lambda: law.predict(many))
+    return [
+        f"* `Generic().fit` of {RUNS} runs of two workloads, lambda by validation and bootstrap "
+        f"included: {fitted:.2f} s",
+        f"* `Generic.predict` of 1,000,000 jobs: {asked:.2f} s",
+    ]
+
+
+def main() -> None:
+    """Print the page."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    print("# The generic model: constants recovered, and the fast way against plain evolution\n")
+    print(
+        f"{RUNS} runs a world; {platform.machine()}, {os.cpu_count()} cores, one thread, Python "
+        f"{platform.python_version()}, NumPy {np.__version__}; `python benchmarks/"
+        f"generic_recovery.py`. Cost (5.4) with l2, lambda 0 without noise and {LAMBDA:g} with it. "
+        "Error is the largest relative one of a constant. Plain evolution is rand/1/bin over all "
+        f"constants until its costs lie within {PLAIN_TOLERANCE:g} of one another; SciPy's has "
+        "its defaults (best/1/bin, tolerance 0.01, then L-BFGS-B).\n"
+    )
+    print("| world | noise | by | seconds | cost | error | times the fast way |")
+    print("|---|---|---|---|---|---|---|")
+    errors, ratios = [], []
+    for world in WORLDS:
+        for noise in (0.0, NOISE):
+            rows, error, ratio = compared(world, noise)
+            print("\n".join(rows), flush=True)
+            errors.append(error)
+            ratios.append(ratio)
+    print()
+    print("\n".join(speed()))
+    print(f"\nworst_error: {100 * max(errors):.2g} %\nleast_ratio: {min(ratios):.0f}")
+
+
+if __name__ == "__main__":
+    main()
