@@ -36,10 +36,6 @@ from forerun.tables import Runs
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# A power law may be this far off, as a log standard deviation, for each doubling of a column
-# beyond what was measured.
-DOUBLING_SIGMA = 0.1
-
 
 @dataclass(frozen=True)
 class Generic(GroupedLaws[GenericLaw]):
@@ -70,7 +66,10 @@ class Generic(GroupedLaws[GenericLaw]):
         "asked of another number"
     )
     version = 1
-    sized = False
+
+    def size_of(self, rows: LawRows) -> str:
+        """Return "": sizes are columns like any other."""
+        return ""
 
     def __post_init__(self) -> None:
         """Refuse settings that do not exist. Raises RequestError."""
@@ -116,9 +115,8 @@ class Generic(GroupedLaws[GenericLaw]):
                 continue
             parts[of], variance = law.said_of(law.rows(mine, self.texts))
             beyond[of] = _beyond(law, mine)
-            unsure = variance + (DOUBLING_SIGMA * beyond[of]) ** 2
             reach = np.broadcast_to(np.array(law.reach), (len(of), 2))
-            seconds[of] = banded(parts[of].sum(axis=1), reach, unsure)
+            seconds[of] = banded(parts[of].sum(axis=1), reach, variance)
         return Answers(seconds, parts, beyond)
 
     def _declined(
