@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from forerun.predictors.laws.generic_evolve import evolve
 from forerun.predictors.laws.generic_form import MOST_EXPONENT, Cost, FormRows
-from forerun.predictors.laws.generic_solve import Solved, descend, judged
+from forerun.predictors.laws.generic_solve import LEAST_GAIN, MOST_STEPS, Solved, descend, judged
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -35,11 +35,14 @@ REPEAT_SIGMA = 0.02
 EVOLVED_ROWS = 192
 FAST_MEMBERS, FAST_GENERATIONS, FAST_TOLERANCE, FAST_NOTHING = 8, 5, 0.1, 1e-6
 # Of the descent: the best members on few rows, and the best of these on all.
-STARTS, FINALISTS = 5, 2
+STARTS, FINALISTS = 8, 2
 # The published way: members for each constant, generations, when the costs have come together.
 PLAIN_MEMBERS, PLAIN_GENERATIONS, PLAIN_TOLERANCE, PLAIN_NOTHING = 15, 2000, 1e-6, 1e-12
 # The most that a coefficient can be over the longest time.
 _MOST_COEFFICIENT = 3.0
+# Steps and least gain of descents of which many together say something, and none alone.
+ROUGHLY = (8, 1e-3)
+NEARLY = (20, 1e-4)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Fitted:
         return int(np.count_nonzero(self.coefficients)) + len(self.exponents)
 
 
-def fast(cost: Cost) -> Fitted:
+def fast(cost: Cost, exactly: tuple[int, float] = (MOST_STEPS, LEAST_GAIN)) -> Fitted:
     """Return the minimum of a cost whose lambda is given, by evolving the exponents alone."""
     d = cost.rows.intrinsic.shape[1] + cost.rows.extrinsic.shape[1]
     some = _thinned(cost)
@@ -74,9 +77,8 @@ def fast(cost: Cost) -> Fitted:
         lambda members: judged(some, members), -bound, bound, members=FAST_MEMBERS * d,
         generations=FAST_GENERATIONS * d, tolerance=FAST_TOLERANCE, nothing=FAST_NOTHING, seed=SEED,
     )  # fmt: skip
-    ended = descend(some, evolved.population[:STARTS])
-    if some is not cost:
-        ended = descend(cost, ended.exponents[np.argsort(ended.costs)[:FINALISTS]])
+    near = descend(some, evolved.population[:STARTS], *NEARLY)
+    ended = descend(cost, near.exponents[np.argsort(near.costs)[:FINALISTS]], *exactly)
     return _taken(ended, cost, evolved.evaluations)
 
 
@@ -135,14 +137,14 @@ def validated(cost: Cost, points: IntArray, mode: str) -> Fitted:
     order = np.random.default_rng(SEED).permutation(count)
     fold = order[points] % min(FOLDS, count)
     if mode == "fast":
-        first = fast(replace(cost, strength=STRENGTHS[1]))
+        first = fast(replace(cost, strength=STRENGTHS[1]), NEARLY)
         errors = _fold_errors(cost, fold, first)
         strength = STRENGTHS[int(np.argmin(errors))]
         ended = _taken(
             descend(replace(cost, strength=strength), first.exponents[None]),
             replace(cost, strength=strength), first.evaluations,
         )  # fmt: skip
-        return replace(ended, converged=ended.converged and first.converged)
+        return ended
     held = fold == 0
     fits = [plain(replace(_without(cost, held), strength=s)) for s in STRENGTHS]
     missed = [_held_error(cost, held, fit.coefficients, fit.exponents) for fit in fits]
@@ -176,6 +178,7 @@ def _fold_errors(cost: Cost, fold: IntArray, first: Fitted) -> FloatArray:
     fits = descend(
         replace(cost, weights=kept / kept.sum(axis=1, keepdims=True), strength=strengths),
         np.tile(first.exponents, (len(which), 1)),
+        *ROUGHLY,
     )
     errors = np.zeros(len(STRENGTHS))
     for i in range(len(which)):
@@ -209,4 +212,4 @@ def resampled(cost: Cost, fitted: Fitted, logs: FloatArray, resamples: int) -> S
     drawn = drawn + rng.normal(0.0, REPEAT_SIGMA, (resamples, n))
     middle = cost.rows.columns(fitted.exponents[None])[0] @ fitted.coefficients
     again = replace(cost, seconds=middle * np.exp(drawn), strength=fitted.strength)
-    return descend(again, np.tile(fitted.exponents, (resamples, 1)))
+    return descend(again, np.tile(fitted.exponents, (resamples, 1)), *ROUGHLY)

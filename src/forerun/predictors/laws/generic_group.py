@@ -96,7 +96,7 @@ def _law(
         covariance=moved.T @ moved / len(moved), intervals=intervals,
         reach=reach_of(logs, fitted.free, REPEAT_SIGMA),
         bounds=bounds, machines=group.bounds("devices"), runs=len(group.seconds),
-        strength=fitted.strength, left_out=choice.left_out,
+        strength=fitted.strength, quantity=group.quantity, left_out=choice.left_out,
         held={name: _word(code, texts[name]) for name, code in held.items()},
         notes=_notes(choice, fitted),
     )  # fmt: skip

@@ -38,6 +38,7 @@ class GenericLaw:
         machines: fewest and most devices that a run had.
         runs: how many taught it.
         strength: lambda.
+        quantity: what its seconds time: a step, an epoch or a run.
         notes: what was noticed while fitting.
     """
 
@@ -53,6 +54,7 @@ class GenericLaw:
     machines: tuple[float, float]
     runs: int
     strength: float
+    quantity: str = "step"
     held: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -17,11 +17,9 @@ from forerun.predictors.laws.nnls_gram import nnls_gram
 
 FloatArray = NDArray[np.float64]
 
-MOST_STEPS = 100
+MOST_STEPS, LEAST_GAIN = 100, 1e-9
 # Numbers in the largest array of one pass: enough that calls cost little, few enough for memory.
 MOST_NUMBERS = 4_000_000
-# A step that gains less than this share of the cost is the last one.
-_GAIN = 1e-9
 # Of times near 1: what is missed is a billionth of them, and less than the rounding of their squares.
 _NOTHING = 1e-18
 _FIRST_DAMPING, _EASIER, _HARDER, _MOST_DAMPING = 1e-3, 0.2, 8.0, 1e6
@@ -91,13 +89,22 @@ def _total(cost: Cost, left: FloatArray, constants: FloatArray) -> FloatArray:
     return missed + cost.penalised(constants)
 
 
-def descend(cost: Cost, exponents: FloatArray) -> Solved:
-    """Return the minimum beside each start (p, d), by Levenberg's and Marquardt's damped steps."""
+def descend(
+    cost: Cost, exponents: FloatArray, steps: int = MOST_STEPS, gain: float = LEAST_GAIN
+) -> Solved:
+    """Return the minimum beside each start, by Levenberg's and Marquardt's damped steps.
+
+    Args:
+        cost: of one problem, or of p.
+        exponents: where each descent starts, (p, d).
+        steps: at most.
+        gain: the last step is one that gains less than this share of the cost.
+    """
     size = max(MOST_NUMBERS // max(len(cost.rows) * 8, 1), 1)
     parts = []
     for start in range(0, len(exponents), size):
         some = slice(start, start + size)
-        parts.append(_descended(_problems(cost, some), exponents[some]))
+        parts.append(_descended(_problems(cost, some), exponents[some], steps, gain))
     joined = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("coefficients", "exponents", "costs", "settled")
@@ -105,14 +112,14 @@ def descend(cost: Cost, exponents: FloatArray) -> Solved:
     return Solved(**joined)
 
 
-def _descended(cost: Cost, exponents: FloatArray) -> Solved:
+def _descended(cost: Cost, exponents: FloatArray, steps: int, least: float) -> Solved:
     count = len(exponents)
     columns = cost.rows.columns(exponents)
     coefficients, left = inner(cost, columns)
     costs = _total(cost, left, np.concatenate([coefficients, exponents], axis=1))
     damping = np.full(count, _FIRST_DAMPING)
     settled = (costs <= _NOTHING) | (exponents.shape[1] == 0)
-    for _ in range(MOST_STEPS):
+    for _ in range(steps):
         if settled.all():
             break
         open_ = np.flatnonzero(~settled)
@@ -126,7 +133,7 @@ def _descended(cost: Cost, exponents: FloatArray) -> Solved:
         reached = _total(now, missed, np.concatenate([found, trial], axis=1))
         better = reached < costs[open_]
         gain = costs[open_] - reached
-        small = better & (gain <= _GAIN * costs[open_])
+        small = better & (gain <= least * costs[open_])
         won = open_[better]
         columns[won], coefficients[won] = trial_columns[better], found[better]
         exponents = exponents.copy()

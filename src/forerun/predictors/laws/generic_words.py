@@ -80,6 +80,6 @@ def _scaling(law: GenericLaw) -> str:
 
 def keeps_batch_per_device(law: GenericLaw) -> bool:
     """Return whether the exponent of the devices is one at an unchanged batch of a device."""
-    if "global_batch" in law.scaling:
+    if law.quantity != "step" or "global_batch" in law.scaling:
         return False
     return "micro_batch" in law.scaling or "devices" in law.left_out.get("global_batch", "")
