@@ -20,3 +20,6 @@ python docs/ablation_page.py > docs/ablation.md
 echo "wrote docs/ablation.md"
 python docs/jobs_page.py > docs/jobs.md
 echo "wrote docs/jobs.md"
+
+# Published methods, each from its recipe.
+python docs/systems_page.py

@@ -81,7 +81,16 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
         Entry("hf-config", "forerun.workloads.resolve:HfConfigReader", "a HuggingFace config.json"),
         Entry("spec", "forerun.workloads.resolve:SpecReader", "a YAML spec"),
     ),
-    "systems": (),
+    "systems": (
+        Entry(
+            "ernest", "forerun.systems.ernest:SYSTEM", "four terms of size and machines (NSDI 2016)"
+        ),
+        Entry(
+            "generic_model",
+            "forerun.systems.generic_model:SYSTEM",
+            "power laws by differential evolution, for any framework (2023)",
+        ),
+    ),
     "runners": (),
     "stores": (),
 }

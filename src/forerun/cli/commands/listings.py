@@ -146,13 +146,30 @@ def predictors(search: str | None, constants: bool, as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("name", required=False)
 @json_option
-def systems(as_json: bool) -> None:
-    """Published methods, as recipes of this package's mechanisms."""
+def systems(name: str | None, as_json: bool) -> None:
+    """Published methods, as recipes of this package's mechanisms; with NAME the page of one.
+
+    A page has the citation, the mechanisms with the settings that are faithful to the paper, its
+    equations with the code that computes each, its claims with what was found of them, and what could not
+    be reproduced.
+    """
     from forerun import registry
 
-    rows = [(entry.name, entry.help, entry.origin) for entry in registry.entries("systems")]
-    _show("system", ("name", "what it is", "from"), list(rows), None, as_json)
+    if name is None:
+        rows = [(entry.name, entry.help, entry.origin) for entry in registry.entries("systems")]
+        _show("system", ("name", "what it is", "from"), list(rows), None, as_json)
+        return
+    from dataclasses import asdict
+
+    from forerun.systems.page import page
+
+    system = registry.load("systems", name)
+    if as_json:
+        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "system", "system": asdict(system)}))
+    else:
+        click.echo(page(system), nl=False)
 
 
 @click.command()

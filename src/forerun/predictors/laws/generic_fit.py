@@ -140,11 +140,10 @@ def validated(cost: Cost, points: IntArray, mode: str) -> Fitted:
         first = fast(replace(cost, strength=STRENGTHS[1]), NEARLY)
         errors = _fold_errors(cost, fold, first)
         strength = STRENGTHS[int(np.argmin(errors))]
-        ended = _taken(
+        return _taken(
             descend(replace(cost, strength=strength), first.exponents[None]),
             replace(cost, strength=strength), first.evaluations,
         )  # fmt: skip
-        return ended
     held = fold == 0
     fits = [plain(replace(_without(cost, held), strength=s)) for s in STRENGTHS]
     missed = [_held_error(cost, held, fit.coefficients, fit.exponents) for fit in fits]

@@ -1,0 +1,1 @@
+"""Systems: published methods as recipes of this package's mechanisms."""

@@ -1,0 +1,79 @@
+"""Recipes: every mechanism can be made, every equation has its code, every claim its test, every page is fresh."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.systems_page import pages
+from forerun import registry
+from forerun.errors import RequestError
+from forerun.systems.page import page
+from forerun.systems.recipe import STATUSES, VERDICTS, System, symbol
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [entry.name for entry in registry.entries("systems") if entry.origin == "forerun"]
+
+
+def system(name: str) -> System:
+    made = registry.load("systems", name)
+    assert isinstance(made, System)
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_made_of_mechanisms_that_exist(name: str) -> None:
+    recipe = system(name)
+    assert recipe.name == name
+    assert recipe.parts
+    for part in recipe.parts:
+        made = part.made()
+        assert made is not None
+        for setting, value in part.settings.items():
+            assert getattr(made, setting) == value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_equation_names_the_code_that_computes_it(name: str) -> None:
+    for equation in system(name).equations:
+        assert equation.status in STATUSES
+        # Fields of frozen dataclasses are no attributes of their class; all symbols here are code.
+        symbol(equation.symbol)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_claim_has_a_verdict_and_what_is_reproduced_has_a_test(name: str) -> None:
+    for claim in system(name).claims:
+        assert claim.verdict in VERDICTS
+        assert claim.found
+        if claim.verdict == "reproduced":
+            assert claim.shown, claim.text
+        if claim.shown:
+            assert (ROOT / claim.shown).is_file(), claim.shown
+
+
+def test_the_pages_are_what_their_script_writes() -> None:
+    folder = ROOT / "docs" / "systems"
+    written = pages()
+    assert {path.name for path in folder.iterdir()} == set(written)
+    for name, text in written.items():
+        assert (folder / name).read_text() == text, f"docs/systems/{name} is stale: run `make docs`"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_the_citation_the_settings_and_whole_tables(name: str) -> None:
+    recipe, text = system(name), page(system(name))
+    assert recipe.citation in text
+    for part in recipe.parts:
+        assert all(f"{key}={value!r}" in text for key, value in part.settings.items())
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
+    for table in tables:
+        counts = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
+        assert len(counts) == 1, table
+
+
+def test_a_recipe_without_a_role_says_which_it_has() -> None:
+    with pytest.raises(RequestError, match="it has predictor, design"):
+        system("ernest").searcher()
