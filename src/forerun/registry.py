@@ -72,6 +72,11 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "forerun.predictors.laws.generic:Generic",
             "power laws of whatever changes among the runs: one expression for any framework",
         ),
+        Entry(
+            "hierarchical",
+            "forerun.predictors.laws.hierarchical:Hierarchical",
+            "all-reduce physics pooled over workloads and clusters: for few runs, and far from them",
+        ),
     ),
     "searchers": (),
     "readers": (

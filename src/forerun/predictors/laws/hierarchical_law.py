@@ -1,0 +1,199 @@
+"""The law of all-reduce training for n jobs: its seconds, what they are made of, and their slopes.
+
+    compute  T = (a busy^x [single] + b busy^y micro_batch) shape(micro_batch)
+    in node  U = V / I  2(n-1)/n  (n/2)^q                      n = devices on the busiest node
+    between  W = V (1/J + 1/I)  2(K-1)/K  L^l (N/3)^m [two]    K devices on N nodes, L = K/N
+    step       = (accum - 1) T + (T^p + (U^r + W^r)^(p/r))^(1/p)
+
+A ring moves 2(K-1)/K of the gradients V over every link (Patarasuk and Yuan, Bandwidth optimal
+all-reduce algorithms, 2009); between nodes a byte passes the host's path and the wire one after the
+other. The exponents and the p-norm of overlap are free (Qiao et al., Pollux, OSDI 2021, has p-norms
+and lines). Powers of L and n flatten: L^l stands for exp(l (1 - 1/L)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+KNOTS = 6  # of the shape of compute over the micro-batch
+PARAMETERS = (
+    "fixed", "sample", "host_fixed", "host_sample", "single", "volume", "intra", "intra_growth",
+    "inter", "node_size", "node_count", "two_nodes", "overlap",
+    *(f"shape_{i}" for i in range(KNOTS)),
+)  # fmt: skip
+COUNT = len(PARAMETERS)
+AT = {name: i for i, name in enumerate(PARAMETERS)}
+_FIRST_KNOT = AT["shape_0"]
+# How the in-node ring and the one between nodes join: nearly the slower of the two.
+LINK_NORM = 3.0
+# Of the host's path inside a node, what a byte between nodes pays beside the wire.
+HOST_SHARE = 1.0
+REFERENCE_NODES = 3.0
+_NOTHING = -60.0  # log seconds of a network that is not used
+LARGEST_LOG_OVERLAP = 2.3
+
+
+@dataclass(frozen=True)
+class LawInputs:
+    """n jobs as the law sees them, each column (n,).
+
+    Attributes:
+        devices, nodes, busy: K, N, and devices on the busiest node.
+        micro_batch: samples a device goes through at a time (or the share of the data it has).
+        accumulation: micro-batches a step.
+        place: of the micro-batch among those measured, 0 the smallest, 1 the largest.
+        intra_rate, inter_rate: nominal gigabytes a second of a node's inside and of its wire.
+        log_steps: log of the steps that the timed quantity has; 0 for a step.
+    """
+
+    devices: FloatArray
+    nodes: FloatArray
+    busy: FloatArray
+    micro_batch: FloatArray
+    accumulation: FloatArray
+    place: FloatArray
+    intra_rate: FloatArray
+    inter_rate: FloatArray
+    log_steps: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def take(self, index: Any) -> LawInputs:
+        """Return the rows at the given positions."""
+        return LawInputs(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """log seconds of the whole and of its compute (n,), its exposed parts, and slopes (n, p).
+
+    compute: seconds of compute alone. network: what communication adds. slopes, compute_slopes:
+    of the log whole and the log compute to each parameter; None where not asked for.
+    """
+
+    log_seconds: FloatArray
+    log_compute: FloatArray
+    slopes: FloatArray | None = None
+    compute_slopes: FloatArray | None = None
+
+
+def evaluate_law(theta: FloatArray, x: LawInputs, slopes: bool = False) -> Outcome:
+    """Return the law of n jobs.
+
+    Args:
+        theta: (n, p) parameters of each job, in the order of `PARAMETERS`: logs of seconds,
+            gigabytes and efficiencies, and exponents.
+        x: the jobs.
+        slopes: whether to work out the derivatives.
+    """
+    compute = _Compute(theta, x)
+    network = _Network(theta, x)
+    power = 1.0 + np.exp(np.minimum(theta[:, AT["overlap"]], LARGEST_LOG_OVERLAP))
+    c, w = compute.log_seconds, np.maximum(network.log_seconds, compute.log_seconds + _NOTHING)
+    joined = np.logaddexp(power * c, power * w) / power
+    share = np.exp(power * (c - joined))  # of compute in the joined step
+    extra = x.accumulation - 1.0
+    whole = joined
+    last = np.ones(len(c))
+    if np.any(extra > 0):
+        whole = np.logaddexp(joined, c + np.log(np.maximum(extra, 1e-300)))
+        last = np.exp(joined - whole)
+    seconds, alone = whole + x.log_steps, c + np.log(x.accumulation) + x.log_steps
+    if not slopes:
+        return Outcome(seconds, alone)
+    own = compute.slopes()
+    total = (last * share + (1.0 - last))[:, None] * own
+    total += (last * (1.0 - share))[:, None] * network.slopes()
+    mixed = share * c + (1.0 - share) * w - joined
+    inside = theta[:, AT["overlap"]] < LARGEST_LOG_OVERLAP
+    total[:, AT["overlap"]] += last * inside * mixed * (power - 1.0) / power
+    return Outcome(seconds, alone, total, own)
+
+
+class _Compute:
+    """log seconds of one micro-batch and their slopes."""
+
+    def __init__(self, theta: FloatArray, x: LawInputs) -> None:
+        self.crowd = np.log(x.busy)
+        self.alone = (x.devices == 1).astype(np.float64)
+        fixed = (
+            theta[:, AT["fixed"]]
+            + theta[:, AT["host_fixed"]] * self.crowd
+            + theta[:, AT["single"]] * self.alone
+        )
+        sample = (
+            theta[:, AT["sample"]]
+            + theta[:, AT["host_sample"]] * self.crowd
+            + np.log(x.micro_batch)
+        )
+        both = np.logaddexp(fixed, sample)
+        self.fixed_share = np.exp(fixed - both)
+        at = np.clip(x.place, 0.0, 1.0) * (KNOTS - 1)
+        self.low = np.minimum(at.astype(np.int64), KNOTS - 2)
+        self.up = at - self.low
+        rows = np.arange(len(at))
+        shape = theta[rows, _FIRST_KNOT + self.low] * (1.0 - self.up)
+        shape += theta[rows, _FIRST_KNOT + self.low + 1] * self.up
+        self.log_seconds = both + shape
+
+    def slopes(self) -> FloatArray:
+        n = len(self.log_seconds)
+        result = np.zeros((n, COUNT))
+        result[:, AT["fixed"]] = self.fixed_share
+        result[:, AT["host_fixed"]] = self.fixed_share * self.crowd
+        result[:, AT["single"]] = self.fixed_share * self.alone
+        result[:, AT["sample"]] = 1.0 - self.fixed_share
+        result[:, AT["host_sample"]] = (1.0 - self.fixed_share) * self.crowd
+        rows = np.arange(n)
+        result[rows, _FIRST_KNOT + self.low] = 1.0 - self.up
+        result[rows, _FIRST_KNOT + self.low + 1] = self.up
+        return result
+
+
+class _Network:
+    """log seconds of an all-reduce and their slopes; `_NOTHING` on one device."""
+
+    def __init__(self, theta: FloatArray, x: LawInputs) -> None:
+        crowd = np.maximum(x.busy, 2.0)
+        self.growth = 1.0 - 2.0 / crowd
+        volume = theta[:, AT["volume"]]
+        host = volume + theta[:, AT["intra"]] - np.log(x.intra_rate)
+        wire = volume + theta[:, AT["inter"]] - np.log(x.inter_rate)
+        inside = host + theta[:, AT["intra_growth"]] * self.growth + _ring(crowd)
+        path = np.logaddexp(wire, host + np.log(HOST_SHARE))
+        self.wire_share = np.exp(wire - path)
+        self.size = 1.0 - x.nodes / x.devices
+        self.count = np.log(x.nodes / REFERENCE_NODES)
+        self.two = (x.nodes == 2).astype(np.float64)
+        between = path + _ring(np.maximum(x.devices, 2.0)) + theta[:, AT["node_size"]] * self.size
+        between += theta[:, AT["node_count"]] * self.count + theta[:, AT["two_nodes"]] * self.two
+        self.many = x.nodes > 1
+        inside = np.where(x.busy > 1, inside, _NOTHING)
+        between = np.where(self.many, between, _NOTHING)
+        self.log_seconds = np.logaddexp(LINK_NORM * inside, LINK_NORM * between) / LINK_NORM
+        self.inside_share = np.exp(LINK_NORM * (inside - self.log_seconds))
+
+    def slopes(self) -> FloatArray:
+        result = np.zeros((len(self.log_seconds), COUNT))
+        out = 1.0 - self.inside_share
+        result[:, AT["volume"]] = 1.0
+        result[:, AT["intra"]] = self.inside_share + out * (1.0 - self.wire_share)
+        result[:, AT["intra_growth"]] = self.inside_share * self.growth
+        result[:, AT["inter"]] = out * self.wire_share
+        out = out * self.many
+        result[:, AT["node_size"]] = out * self.size
+        result[:, AT["node_count"]] = out * self.count
+        result[:, AT["two_nodes"]] = out * self.two
+        return result
+
+
+def _ring(members: FloatArray) -> FloatArray:
+    """Return the log of 2 (k - 1) / k, what a ring of k moves over each of its links."""
+    return np.log(2.0 * (members - 1.0) / members)

@@ -1,0 +1,127 @@
+"""Prior of the hierarchical law: where each parameter starts, and how far each level may move it.
+
+The parameters of one app on one cluster are a sum: all + workload + app + cluster + their own. The
+widths are wide where machines differ (rates, compute) and narrow where networks of all kinds agree
+(exponents); decision 0015 says on which splits they were chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.predictors.laws.hierarchical_law import AT, COUNT, KNOTS
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+LEVELS = ("all", "workload", "app", "cluster", "own")
+# Log standard deviations (or of an exponent) at each level, in the order of LEVELS.
+WIDTHS: dict[str, tuple[float, float, float, float, float]] = {
+    "fixed": (0.0, 1.0, 1.1, 0.7, 0.3),
+    "sample": (0.0, 1.0, 1.1, 0.7, 0.25),
+    "host_fixed": (0.1, 0.07, 0.07, 0.1, 0.15),
+    "host_sample": (0.02, 0.02, 0.02, 0.03, 0.03),
+    "single": (0.05, 0.03, 0.03, 0.05, 0.15),
+    "volume": (0.0, 0.7, 0.5, 0.0, 0.2),
+    "intra": (0.0, 0.0, 0.0, 0.6, 0.25),
+    "intra_growth": (0.2, 0.07, 0.07, 0.15, 0.1),
+    "inter": (0.2, 0.0, 0.0, 0.5, 0.25),
+    "node_size": (0.1, 0.04, 0.03, 0.1, 0.05),
+    "node_count": (0.1, 0.04, 0.03, 0.1, 0.05),
+    "two_nodes": (0.2, 0.04, 0.03, 0.3, 0.1),
+    "overlap": (0.2, 0.25, 0.15, 0.1, 0.1),
+    **{f"shape_{i}": (0.0, 0.05, 0.03, 0.0, 0.06) for i in range(KNOTS)},
+}
+# Where nothing is known of a workload's size its gradients may be anything.
+UNKNOWN_VOLUME = 1.5
+MEANS = {
+    "intra": -np.log(0.25), "intra_growth": 0.5, "inter": -np.log(0.7), "node_size": 0.25,
+    "node_count": 0.1, "two_nodes": 0.3, "overlap": 0.7,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Which effects the parameters of each group (an app on a cluster) are the sum of.
+
+    Attributes:
+        shared: (g, s) rows of `widths` that each group has in common with others, -1 for none.
+        widths: (b, p) standard deviations of the shared effects.
+        own: (g, p) of what is a group's alone.
+        cluster_effect: (c,) the row of each cluster's effect, -1 where there is one cluster.
+    """
+
+    shared: IntArray
+    widths: FloatArray
+    own: FloatArray
+    cluster_effect: IntArray
+
+
+def grown(workload: IntArray, app: IntArray, cluster: IntArray, known: NDArray[np.bool_]) -> Tree:
+    """Return the tree of groups: an effect that only one group has is that group's own.
+
+    Args:
+        workload, app, cluster: of each group, (g,).
+        known: which apps have gradients of known size, (apps,).
+    """
+    width = _widths()
+    shared = np.full((len(app), len(LEVELS) - 1), -1, dtype=np.int64)
+    shared[:, 0] = 0
+    rows = [width[0].copy()]
+    own = np.repeat(width[4][None] ** 2, len(app), axis=0)
+    alike = np.where(known[app], 0.0, UNKNOWN_VOLUME)
+    for value in np.unique(workload):
+        members = workload == value
+        apps = np.unique(app[members])
+        common = width[1].copy() if len(apps) > 1 else np.hypot(width[1], width[2])
+        common[AT["volume"]] = np.hypot(common[AT["volume"]], alike[members].max())
+        _share(members, 1, common, shared, rows, own)
+        for one in apps if len(apps) > 1 else ():
+            _share(app == one, 2, width[2], shared, rows, own)
+    count = int(cluster.max()) + 1
+    effects = np.full(count, -1, dtype=np.int64)
+    if count == 1:
+        rows[0] = np.hypot(rows[0], width[3])
+    else:
+        effects = len(rows) + np.arange(count)
+        shared[:, 3] = effects[cluster]
+        rows += [width[3]] * count
+    return Tree(shared, np.array(rows), np.sqrt(own), effects)
+
+
+def _share(
+    members: NDArray[np.bool_], level: int, width: FloatArray, shared: IntArray,
+    rows: list[FloatArray], own: FloatArray,
+) -> None:  # fmt: skip
+    """Give the members an effect in common, or one alone the width as its own; in place."""
+    if members.sum() == 1:
+        own[members] += width**2
+        return
+    shared[members, level] = len(rows)
+    rows.append(width)
+
+
+def _widths() -> FloatArray:
+    """Return the standard deviations by level and parameter, (5, p)."""
+    table = np.zeros((len(LEVELS), COUNT))
+    for name, values in WIDTHS.items():
+        table[:, AT[name]] = values
+    return table
+
+
+def means(start: FloatArray, volume: FloatArray) -> FloatArray:
+    """Return where the parameters of each app start, (a, p).
+
+    Args:
+        start: (a, 2) log seconds of the fixed and of the per-sample compute.
+        volume: (a,) log gigabytes of gradients.
+    """
+    table = np.zeros((len(start), COUNT))
+    for name, value in MEANS.items():
+        table[:, AT[name]] = value
+    table[:, AT["fixed"]], table[:, AT["sample"]] = start.T
+    table[:, AT["volume"]] = volume
+    return table

@@ -1,0 +1,232 @@
+"""What the hierarchical law reads of n jobs: who they are (app, cluster) and how they are laid out.
+
+An app is a workload in one framework, precision, sequence length, image size, kind of
+synchronisation and dataset; a cluster is a device in one instance type, label and interconnect.
+Neither must be known to the zoo or the catalogue: labels serve.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import is_none
+from forerun.domain.hardware import Cluster
+from forerun.predictors.laws.hierarchical_law import LawInputs
+from forerun.predictors.laws.law_rows import GROUP, SETTINGS, LawRows
+from forerun.tables import Jobs, Table
+from forerun.units import GIGA
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Name = tuple[str, ...]
+
+APP = ("workload", "framework", "precision", "seq_len", "image_size", "sync", "dataset")
+CLUSTER = ("device", "instance_type", "cluster", "interconnect")
+# Of an Amazon machine one TCP flow goes at 10 Gb/s at most, inside a placement group (its own
+# documentation of instance network bandwidth); a ring has one flow to its neighbour.
+FLOW_GB_PER_S = 1.25
+_AMAZON = re.compile(r"\b(aws|amazon|ec2)\b", re.IGNORECASE)
+_NETWORK = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*g(?:b|bit|bps)", re.IGNORECASE)
+# Nominal rates where nothing is known of the machine: PCIe 3.0, and 10 Gb/s Ethernet.
+USUAL_INTRA_GB, USUAL_INTER_GB = 16.0, 1.25
+# Texts of the row itself: a precision that nobody stated is not the usual one of its workload.
+_EXTRA = ("dataset", "cluster", "interconnect", "precision")
+_SERVERS = ("ps-sync", "ps-async")
+
+
+@dataclass(frozen=True)
+class HierarchicalRows:
+    """n jobs by app and cluster, and as numbers."""
+
+    jobs: Jobs
+    quantity: str = "step"
+
+    @cached_property
+    def law_rows(self) -> LawRows:
+        """The same jobs as every law sees them."""
+        return LawRows(self.jobs)
+
+    @cached_property
+    def _labels(self) -> Table:
+        labels = self.jobs.labels
+        return Table({}, len(self.jobs)) if labels is None else labels
+
+    @cached_property
+    def names(self) -> tuple[list[tuple[Name, Name]], IntArray]:
+        """Distinct pairs of app and cluster, and which each job is, (n,)."""
+        kinds, kind = self.law_rows.kinds
+        extra, code = self._extra
+        both, index = np.unique(kind * max(len(extra), 1) + code, return_inverse=True)
+        pairs = []
+        for value in both.tolist():
+            k, e = divmod(value, max(len(extra), 1))
+            settings = dict(zip((*GROUP, *SETTINGS), kinds[k], strict=True))
+            settings.update(
+                (key, text) for key, text in zip(_EXTRA, extra[e], strict=True) if text is not None
+            )
+            pairs.append((_name(APP, settings), _name(CLUSTER, settings)))
+        merged = list(dict.fromkeys(pairs))
+        place = {pair: i for i, pair in enumerate(merged)}
+        order = np.array([place[pair] for pair in pairs], dtype=np.int64)
+        return merged, order[index.reshape(-1)]
+
+    @cached_property
+    def _extra(self) -> tuple[list[tuple[str | None, ...]], IntArray]:
+        """Distinct texts of `_EXTRA`, None where the rows have no such column, and whose each is."""
+        n = len(self.jobs)
+        given = [name for name in _EXTRA if name in self._labels]
+        blank: tuple[str | None, ...] = tuple(None if e == "precision" else "" for e in _EXTRA)
+        if not given:
+            return [blank], np.zeros(n, dtype=np.int64)
+        columns = [self._labels.texts(name).tolist() for name in given]
+        known = dict.fromkeys(zip(*columns, strict=True))
+        place = {key: i for i, key in enumerate(known)}
+        index = np.fromiter(map(place.__getitem__, zip(*columns, strict=True)), np.int64, n)
+        extra = []
+        for key in known:
+            texts = dict(zip(given, key, strict=True))
+            usual = zip(_EXTRA, blank, strict=True)
+            extra.append(tuple(texts[e].strip() if e in texts else other for e, other in usual))
+        return extra, index
+
+    @cached_property
+    def nodes_and_busy(self) -> tuple[FloatArray, FloatArray]:
+        """Nodes, and devices on the busiest of them, (n,) each; one node where nothing says."""
+        known = [_layout(cluster) for cluster in self.jobs.clusters] + [(1.0, np.nan)]
+        index = self.jobs.cluster_index
+        nodes, busy = np.array(known)[index].T
+        devices = self.law_rows.machines
+        stated, per_node = self._labels.numbers("nodes"), self._labels.numbers("devices_per_node")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            spread = np.where(np.isnan(stated), np.ceil(devices / per_node), stated)
+        loose = index < 0
+        nodes = np.where(loose, np.where(spread >= 1, spread, 1.0), nodes)
+        with np.errstate(invalid="ignore"):
+            busy = np.where(np.isnan(busy), np.ceil(devices / nodes), busy)
+        return np.minimum(nodes, np.maximum(devices, 1.0)), np.minimum(busy, devices)
+
+    @cached_property
+    def rates(self) -> tuple[FloatArray, FloatArray]:
+        """Nominal GB/s inside a node and of a node's wire, (n,) each."""
+        known = [_rates(cluster) for cluster in self.jobs.clusters]
+        table = np.array([*known, (USUAL_INTRA_GB, USUAL_INTER_GB)])
+        intra, inter = table[self.jobs.cluster_index].T
+        loose = np.flatnonzero(self.jobs.cluster_index < 0)
+        if len(loose) and "interconnect" in self._labels:
+            texts = self._labels.texts("interconnect")[loose].tolist()
+            found = {text: _network_rate(text) for text in set(texts)}
+            inter = inter.copy()
+            inter[loose] = [found[text] for text in texts]
+        return intra, inter
+
+    @cached_property
+    def accumulation(self) -> FloatArray:
+        """Micro-batches a step, (n,), 1 where the row does not say more."""
+        stated = self._labels.numbers("grad_accum")
+        plans = self.jobs.plans
+        with np.errstate(divide="ignore", invalid="ignore"):
+            planned = plans.global_batch / (plans.micro_batch.astype(np.float64) * plans.dp)
+        if self.jobs.labels is not None:
+            planned = np.where(np.isnan(self._labels.numbers("micro_batch")), 1.0, planned)
+        count = np.where(np.isnan(stated), planned, stated)
+        return np.where(np.isfinite(count) & (count > 1.0), np.round(count), 1.0)
+
+    @cached_property
+    def micro_batch(self) -> FloatArray:
+        """Samples of a device's forward-backward, else its share of the data, (n,), or NaN."""
+        stated = self._labels.numbers("micro_batch")
+        size = self.law_rows.size("global_batch") / self.law_rows.machines / self.accumulation
+        batch = np.where(np.isnan(stated), size, stated)
+        if self.quantity != "step":
+            share = self.law_rows.size("dataset_size") / self.law_rows.machines
+            batch = np.where(np.isnan(self.log_steps_known), share, batch)
+        return np.where(batch > 0, batch, np.nan)
+
+    @cached_property
+    def log_steps_known(self) -> FloatArray:
+        """Log of the steps of one pass through the data, (n,), NaN where not known."""
+        if self.quantity == "step":
+            return np.zeros(len(self.jobs))
+        data, batch = self.law_rows.size("dataset_size"), self.law_rows.size("global_batch")
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.log(data / batch))
+
+    @cached_property
+    def sided(self) -> NDArray[np.object_]:
+        """Why a job is no data-parallel all-reduce, (n,) of text or None."""
+        plans = self.jobs.plans
+        reasons = np.full(len(self.jobs), None, dtype=object)
+        split = self._column("tp") * self._column("pp") * self._column("cp")
+        reasons[split > 1] = (
+            "it splits the model (tp, pp or cp above 1); this law is of data-parallel training"
+        )
+        from forerun.domain.plan import SYNC
+
+        servers = np.isin(plans.sync, [SYNC.index(name) for name in _SERVERS])
+        reasons[servers] = "parameter servers follow another law than all-reduce; ask ps-saturation"
+        reasons[~(self.law_rows.machines > 0)] = "the row says no number of devices"
+        problems = self.jobs.plan_problem
+        if problems is not None:
+            illegal = self.law_rows.states_plan & ~is_none(problems) & is_none(reasons)
+            reasons[illegal] = problems[illegal]
+        return reasons
+
+    def _column(self, name: str) -> FloatArray:
+        stated = self._labels.numbers(name)
+        planned = getattr(self.jobs.plans, name).astype(np.float64)
+        return np.where(np.isnan(stated), planned, stated)
+
+    def inputs(self, place: FloatArray, batch: FloatArray) -> LawInputs:
+        """Return what the law reads.
+
+        Args:
+            place: of each micro-batch among those measured, (n,), see `LawInputs`.
+            batch: micro-batches, (n,), 1 where the law of the job has none.
+        """
+        nodes, busy = self.nodes_and_busy
+        intra, inter = self.rates
+        steps = self.log_steps_known
+        return LawInputs(
+            np.maximum(self.law_rows.machines, 1.0), np.maximum(nodes, 1.0),
+            np.maximum(np.where(np.isnan(busy), 1.0, busy), 1.0), batch, self.accumulation, place,
+            intra, inter, np.where(np.isnan(steps), 0.0, steps),
+        )  # fmt: skip
+
+    @cached_property
+    def gradients_gb(self) -> FloatArray:
+        """Gigabytes of gradients of each job (n,), NaN where its workload is not resolved."""
+        width = [2.0 if w.precision in ("fp16", "bf16") else 4.0 for w in self.jobs.workloads]
+        known = [
+            w.params * each / GIGA if w.params > 0 else np.nan
+            for w, each in zip(self.jobs.workloads, width, strict=True)
+        ]
+        return np.array([*known, np.nan])[self.jobs.workload_index]
+
+
+def _name(fields: tuple[str, ...], settings: dict[str, str]) -> Name:
+    return tuple(settings[field] for field in fields)
+
+
+def _layout(cluster: Cluster) -> tuple[float, float]:
+    if cluster.placement:
+        return float(sum(1 for p in cluster.placement if p)), float(max(cluster.placement))
+    return float(cluster.nodes), float(cluster.devices_per_node)
+
+
+def _rates(cluster: Cluster) -> tuple[float, float]:
+    """Return GB/s inside a node and of a node's wire, capped by what one flow can carry."""
+    inter = cluster.inter.bytes_per_second * cluster.devices_per_node / GIGA
+    amazon = _AMAZON.search(f"{cluster.provider} {cluster.instance_type}")
+    if cluster.inter.kind == "ethernet" and amazon:
+        inter = min(inter, FLOW_GB_PER_S)
+    return cluster.intra.bytes_per_second / GIGA, inter
+
+
+def _network_rate(text: str) -> float:
+    found = _NETWORK.search(text)
+    return float(found.group(1)) / 8.0 if found else USUAL_INTER_GB

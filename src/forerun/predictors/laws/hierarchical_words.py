@@ -1,0 +1,102 @@
+"""The hierarchical law of each app on each cluster in words: terms with units, intervals, the limit."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.quantiles import Z95
+from forerun.predictors.laws.hierarchical_law import (
+    AT,
+    HOST_SHARE,
+    LARGEST_LOG_OVERLAP,
+    LawInputs,
+    evaluate_law,
+)
+from forerun.predictors.laws.hierarchical_model import Known, Model, Served
+
+FloatArray = NDArray[np.float64]
+
+
+def formulas(model: Model, quantity: str) -> dict[str, str]:
+    """Return for each app on each cluster its law and what limits its scaling."""
+    result: dict[str, str] = {}
+    for i, group in enumerate(model.groups):
+        lead = f"{_words(group.app)} on {_words(group.cluster)}"
+        served = Served(i, -1, 0.0, 0.0)
+        law = _law(model, served, quantity)
+        result[lead] = f"{law} ({group.runs} runs; {_limit(model, served)})"
+    return result
+
+
+def _words(name: tuple[str, ...]) -> str:
+    first, *rest = (text or "(blank)" if i == 0 else text for i, text in enumerate(name))
+    more = ", ".join(text for text in rest if text)
+    return f"{first} ({more})" if more else first
+
+
+def _law(model: Model, served: Served, quantity: str) -> str:
+    group = model.groups[served.group]
+    theta = model.parameters(served)
+    spread = np.sqrt(np.maximum(np.diag(model.uncertainty(served)), 0.0))
+    covariance = model.uncertainty(served)
+
+    def term(*names: str, offset: float = 0.0) -> str:
+        """Return exp(sum of parameters) with its 90 % interval."""
+        at = [AT[name] for name in names]
+        middle = float(np.exp(theta[at].sum() + offset))
+        sd = float(np.sqrt(max(covariance[np.ix_(at, at)].sum(), 0.0)))
+        low, high = middle * np.exp(-Z95 * sd), middle * np.exp(Z95 * sd)
+        return f"{middle:.3g} s ({low:.3g} to {high:.3g})"
+
+    compute = term("fixed")
+    if group.batch is not None:
+        compute = f"{compute} + {term('sample')} a sample x micro_batch"
+    lines = [f"seconds of {'an' if quantity == 'epoch' else 'a'} {quantity}: compute = {compute}"]
+    if group.devices > 1:
+        power = 1.0 + np.exp(min(theta[AT["overlap"]], LARGEST_LOG_OVERLAP))
+        inside = term("volume", "intra", offset=-float(np.log(group.rates[0])))
+        grow = theta[AT["intra_growth"]]
+        lines.append(f"in a node of n = {inside} x 2(n-1)/n x exp({grow:.2g} (1 - 2/n))")
+        wire = term("volume", "inter", offset=-float(np.log(group.rates[1])))
+        size, count = theta[AT["node_size"]], theta[AT["node_count"]]
+        sd = spread[AT["node_size"]], spread[AT["node_count"]]
+        lines.append(
+            f"between N nodes of L = ({wire} + the in-node figure) x 2(K-1)/K x "
+            f"exp({size:.2g} +- {sd[0]:.1g} (1 - 1/L)) x (N/3)^({count:.2g} +- {sd[1]:.1g})"
+            f" x {np.exp(theta[AT['two_nodes']]):.2g} on two nodes"
+        )
+        lines.append(f"joined as (compute^p + network^p)^(1/p), p = {power:.2g}")
+    return "; ".join(lines)
+
+
+def _limit(model: Model, served: Served) -> str:
+    """Return what keeps more devices from being faster, at the most that were measured."""
+    group = model.groups[served.group]
+    if group.devices <= 1:
+        return "its runs are on one device and say nothing of scaling"
+    x = _largest(group)
+    theta = model.parameters(served)[None]
+    out = evaluate_law(theta, x)
+    share = 100.0 * float(1.0 - np.exp(out.log_compute - out.log_seconds)[0])
+    where = f"at {group.devices:g} devices on {group.nodes:g} nodes"
+    if share < 10.0:
+        return f"{where} {share:.0f} % of the time is exposed communication: it scales"
+    if group.nodes <= 1:
+        return f"{where} {share:.0f} % of the time is exposed communication inside the node"
+    host = HOST_SHARE * np.exp(theta[0, AT["intra"]]) / group.rates[0]
+    wire = np.exp(theta[0, AT["inter"]]) / group.rates[1]
+    most = "the wire between nodes" if wire > host else "the path through the host"
+    return f"{where} {share:.0f} % of the time is exposed communication, mostly {most}"
+
+
+def _largest(group: Known) -> LawInputs:
+    """Return the job of the most devices and nodes that a run had, at the smallest batch."""
+    low, high = group.batch or (0.0, 1.0)
+    batch = np.exp(group.own_batch[0]) if group.batch else 1.0
+    place = (np.log(batch) - low) / max(high - low, 0.3)
+    columns = (
+        group.devices, group.nodes, np.ceil(group.devices / group.nodes), batch, 1.0, place,
+        group.rates[0], group.rates[1], 0.0,
+    )  # fmt: skip
+    return LawInputs(*(np.array([float(value)]) for value in columns))
