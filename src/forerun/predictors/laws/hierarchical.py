@@ -79,7 +79,7 @@ class Hierarchical:
             blank.seconds[part.rows] = spread(middle, sigma)
             alone = np.minimum(np.exp(out.log_compute), middle)
             parts[part.rows] = np.stack([alone, middle - alone], axis=1)
-        blank.distance[asked.answered] = asked.distance()[asked.answered]
+            blank.distance[part.rows] = asked.distance(part)
         named = {name: parts[:, i] for i, name in enumerate(PARTS)}
         return replace(blank, declined=asked.declined, parts=named)
 

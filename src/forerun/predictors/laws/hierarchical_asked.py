@@ -86,7 +86,9 @@ class Asked:
             return
         found, index = self.served
         rows = np.flatnonzero(self.answered)
-        rows = rows[np.argsort(index[rows], kind="stable")]
+        # Of 16 bits they are sorted by radix, many times faster.
+        small = index[rows].astype(np.uint16 if len(found) < 65536 else np.int64)
+        rows = rows[np.argsort(small, kind="stable")]
         inputs = self.inputs
         if not len(rows):
             return
@@ -133,9 +135,6 @@ class Asked:
         away += np.maximum(batch - high, 0.0) + np.maximum(low - batch, 0.0)
         return np.asarray(away / np.log(2.0))
 
-    def distance(self) -> FloatArray:
-        """Return how far each answered job lies from the runs, (n,), NaN where not answered."""
-        result = np.full(len(self.answered), np.nan)
-        for part in self.chunks():
-            result[part.rows] = part.served.distance + GROWTH_DISTANCE * self.beyond(part)
-        return result
+    def distance(self, part: Part) -> FloatArray:
+        """Return how far the jobs of a part lie from the runs, (n,)."""
+        return part.served.distance + GROWTH_DISTANCE * self.beyond(part)

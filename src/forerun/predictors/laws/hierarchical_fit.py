@@ -84,7 +84,7 @@ class _Search:
         self.known = np.isfinite(rows.log_compute)
         loud = np.bincount(rows.group, self.weight * self.known, self.groups)
         factor = SYNC_WEIGHT * np.minimum(1.0, SYNC_ROWS / np.maximum(loud, 1.0))
-        self.second: FloatArray = self.weight * self.known * factor[rows.group]
+        self.second = self.weight * self.known * factor[rows.group]
         self.compute = np.where(self.known, rows.log_compute, 0.0)
         self.shared = np.zeros_like(tree.widths)
         self.own = np.zeros((self.groups, COUNT))
@@ -177,7 +177,7 @@ class _System:
         group = search.rows.group
         first, second = search.errors(out)
         w = _weights(first, search.scale[group], search.weight)
-        v = _weights(second, search.second_scale[group], search.second)
+        v = _weights(second, search.second_scale[group], np.asarray(search.second))
         n = search.groups
         self.hessian, self.pull = np.zeros((n, COUNT, COUNT)), np.zeros((n, COUNT))
         for i, part in enumerate(search.slices):

@@ -61,7 +61,11 @@ class HierarchicalRows:
         """Distinct pairs of app and cluster, and which each job is, (n,)."""
         kinds, kind = self.law_rows.kinds
         extra, code = self._extra
-        both, index = np.unique(kind * max(len(extra), 1) + code, return_inverse=True)
+        codes = kind * max(len(extra), 1) + code
+        # There are few codes, and counting them is faster than sorting a million.
+        both = np.flatnonzero(np.bincount(codes))
+        index = np.empty(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+        index[both] = np.arange(len(both))
         pairs = []
         for value in both.tolist():
             k, e = divmod(value, max(len(extra), 1))
@@ -73,7 +77,7 @@ class HierarchicalRows:
         merged = list(dict.fromkeys(pairs))
         place = {pair: i for i, pair in enumerate(merged)}
         order = np.array([place[pair] for pair in pairs], dtype=np.int64)
-        return merged, order[index.reshape(-1)]
+        return merged, order[index[codes]]
 
     @cached_property
     def _extra(self) -> tuple[list[tuple[str | None, ...]], IntArray]:
