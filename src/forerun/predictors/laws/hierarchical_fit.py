@@ -27,7 +27,7 @@ FIRST_SCALE, PRIOR_SCALE, PRIOR_COUNT, SMALLEST_SCALE = 0.1, 0.06, 6.0, 0.02
 SESSION_SHARE = 0.5
 # Compute alone (the step less the exposed synchronisation) as a second observation: it is biased where
 # communication slows compute, so it speaks softly, and no louder than so many rows of a group.
-SYNC_WEIGHT, SYNC_ROWS = 0.2, 15.0
+SYNC_WEIGHT, SYNC_ROWS = 0.1, 15.0
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ WIDTHS: dict[str, tuple[float, float, float, float, float]] = {
     "volume": (0.0, 0.7, 0.5, 0.0, 0.2),
     "intra": (0.0, 0.0, 0.0, 0.6, 0.25),
     "intra_growth": (0.2, 0.07, 0.07, 0.15, 0.1),
-    "inter": (0.2, 0.0, 0.0, 0.5, 0.25),
+    "inter": (0.3, 0.0, 0.0, 0.4, 0.25),
     "node_size": (0.1, 0.04, 0.03, 0.1, 0.05),
     "node_count": (0.1, 0.04, 0.03, 0.1, 0.05),
-    "two_nodes": (0.2, 0.04, 0.03, 0.3, 0.1),
+    "two_nodes": (0.05, 0.04, 0.03, 0.4, 0.1),
     "overlap": (0.2, 0.25, 0.15, 0.1, 0.1),
     **{f"shape_{i}": (0.0, 0.05, 0.03, 0.0, 0.06) for i in range(KNOTS)},
 }
@@ -39,7 +39,7 @@ WIDTHS: dict[str, tuple[float, float, float, float, float]] = {
 UNKNOWN_VOLUME = 1.5
 MEANS = {
     "intra": -np.log(0.25), "intra_growth": 0.5, "inter": -np.log(0.7), "node_size": 0.25,
-    "node_count": 0.1, "two_nodes": 0.3, "overlap": 0.7,
+    "node_count": 0.1, "two_nodes": 0.1, "overlap": 0.7,
 }  # fmt: skip
 
 
