@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.predictors.laws.hierarchical_law import LawInputs
-from forerun.predictors.laws.law_rows import GROUP, SETTINGS, LawRows
+from forerun.predictors.laws.law_rows import GROUP, RUN_SETTINGS, SETTINGS, LawRows
 from forerun.tables import Jobs, Table
 from forerun.units import GIGA
 
@@ -25,7 +25,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Name = tuple[str, ...]
 
-APP = ("workload", "framework", "precision", "seq_len", "image_size", "sync", "dataset")
+APP = ("workload", "framework", "precision", "seq_len", "image_size", "sync", "dataset",
+       *RUN_SETTINGS)  # fmt: skip
 CLUSTER = ("device", "instance_type", "cluster", "interconnect")
 # Of an Amazon machine one TCP flow goes at 10 Gb/s at most, inside a placement group (its own
 # documentation of instance network bandwidth); a ring has one flow to its neighbour.
@@ -49,7 +50,7 @@ class HierarchicalRows:
     @cached_property
     def law_rows(self) -> LawRows:
         """The same jobs as every law sees them."""
-        return LawRows(self.jobs)
+        return LawRows(self.jobs, self.quantity)
 
     @cached_property
     def _labels(self) -> Table:
@@ -69,7 +70,8 @@ class HierarchicalRows:
         pairs = []
         for value in both.tolist():
             k, e = divmod(value, max(len(extra), 1))
-            settings = dict(zip((*GROUP, *SETTINGS), kinds[k], strict=True))
+            settings = dict.fromkeys(RUN_SETTINGS, "")  # kinds of steps end before them
+            settings.update(zip((*GROUP, *SETTINGS, *RUN_SETTINGS), kinds[k], strict=False))
             settings.update(
                 (key, text) for key, text in zip(_EXTRA, extra[e], strict=True) if text is not None
             )
@@ -101,18 +103,16 @@ class HierarchicalRows:
     @cached_property
     def nodes_and_busy(self) -> tuple[FloatArray, FloatArray]:
         """Nodes, and devices on the busiest of them, (n,) each; one node where nothing says."""
-        known = [_layout(cluster) for cluster in self.jobs.clusters] + [(1.0, np.nan)]
-        index = self.jobs.cluster_index
-        nodes, busy = np.array(known)[index].T
-        devices = self.law_rows.machines
-        stated, per_node = self._labels.numbers("nodes"), self._labels.numbers("devices_per_node")
-        with np.errstate(invalid="ignore", divide="ignore"):
-            spread = np.where(np.isnan(stated), np.ceil(devices / per_node), stated)
-        loose = index < 0
-        nodes = np.where(loose, np.where(spread >= 1, spread, 1.0), nodes)
-        with np.errstate(invalid="ignore"):
-            busy = np.where(np.isnan(busy), np.ceil(devices / nodes), busy)
-        return np.minimum(nodes, np.maximum(devices, 1.0)), np.minimum(busy, devices)
+        known = [_layout(cluster) for cluster in self.jobs.clusters] + [(np.nan, np.nan)]
+        nodes, busy = np.array(known)[self.jobs.cluster_index].T
+        loose = np.flatnonzero(self.jobs.cluster_index < 0)
+        if len(loose):
+            stated = LawRows(self.jobs.take(loose)).placements
+            nodes[loose], busy[loose] = stated.nodes, stated.most
+        devices = np.where(self.law_rows.machines >= 1, self.law_rows.machines, 1.0)
+        nodes = np.where(nodes >= 1, np.minimum(nodes, devices), 1.0)
+        busy = np.where(busy >= 1, np.minimum(busy, devices), np.ceil(devices / nodes))
+        return nodes, busy
 
     @cached_property
     def rates(self) -> tuple[FloatArray, FloatArray]:
@@ -129,23 +129,9 @@ class HierarchicalRows:
         return intra, inter
 
     @cached_property
-    def accumulation(self) -> FloatArray:
-        """Micro-batches a step, (n,), 1 where the row does not say more."""
-        stated = self._labels.numbers("grad_accum")
-        plans = self.jobs.plans
-        with np.errstate(divide="ignore", invalid="ignore"):
-            planned = plans.global_batch / (plans.micro_batch.astype(np.float64) * plans.dp)
-        if self.jobs.labels is not None:
-            planned = np.where(np.isnan(self._labels.numbers("micro_batch")), 1.0, planned)
-        count = np.where(np.isnan(stated), planned, stated)
-        return np.where(np.isfinite(count) & (count > 1.0), np.round(count), 1.0)
-
-    @cached_property
     def micro_batch(self) -> FloatArray:
         """Samples of a device's forward-backward, else its share of the data, (n,), or NaN."""
-        stated = self._labels.numbers("micro_batch")
-        size = self.law_rows.size("global_batch") / self.law_rows.machines / self.accumulation
-        batch = np.where(np.isnan(stated), size, stated)
+        batch = self.law_rows.micro_batch
         if self.quantity != "step":
             share = self.law_rows.size("dataset_size") / self.law_rows.machines
             batch = np.where(np.isnan(self.log_steps_known), share, batch)
@@ -196,9 +182,8 @@ class HierarchicalRows:
         intra, inter = self.rates
         steps = self.log_steps_known
         return LawInputs(
-            np.maximum(self.law_rows.machines, 1.0), np.maximum(nodes, 1.0),
-            np.maximum(np.where(np.isnan(busy), 1.0, busy), 1.0), batch, self.accumulation, place,
-            intra, inter, np.where(np.isnan(steps), 0.0, steps),
+            np.fmax(self.law_rows.machines, 1.0), nodes, busy, batch,
+            self.law_rows.accumulation, place, intra, inter, np.where(np.isnan(steps), 0.0, steps),
         )  # fmt: skip
 
     @cached_property
