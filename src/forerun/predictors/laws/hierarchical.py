@@ -19,6 +19,7 @@ from forerun.domain.quantiles import spread
 from forerun.predictors.laws.hierarchical_asked import Asked
 from forerun.predictors.laws.hierarchical_law import COUNT
 from forerun.predictors.laws.hierarchical_model import Known, Model
+from forerun.predictors.laws.hierarchical_near import as_saved, of_saved
 from forerun.predictors.laws.hierarchical_rows import HierarchicalRows
 from forerun.predictors.laws.hierarchical_teach import taught
 from forerun.predictors.laws.law_rows import measured
@@ -132,7 +133,9 @@ class Hierarchical:
         if self.model is not None:
             arrays = {name: getattr(self.model, name).tolist() for name in _ARRAYS}
             groups = [asdict(group) for group in self.model.groups]
-            saved["model"] = {"groups": groups, **arrays}
+            near = [as_saved(one) for one in self.model.near]
+            places = list(self.model.placements)
+            saved["model"] = {"groups": groups, "near": near, "placements": places, **arrays}
         return json.dumps(saved)
 
     @staticmethod
@@ -158,7 +161,8 @@ def _model(saved: Mapping[str, Any]) -> Model:
     }
     if arrays["theta"].shape != (len(groups), COUNT):
         raise ValueError(f"a group has {COUNT} parameters")
-    return Model(groups, **arrays)
+    near = tuple(of_saved(one) for one in saved["near"])
+    return Model(groups, placements=tuple(saved["placements"]), near=near, **arrays)
 
 
 def _known(entry: Mapping[str, Any]) -> Known:

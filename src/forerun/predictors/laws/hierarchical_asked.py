@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -113,16 +113,35 @@ class Asked:
         return self.rows.inputs(place, batch)
 
     def outcome(self, part: Part) -> tuple[Outcome, FloatArray]:
-        """Return the law's answer to a part, with slopes, and its log standard deviations (n,)."""
+        """Return the law's answer to a part, with slopes, and its log standard deviations (n,).
+
+        Near the runs the answer is corrected by what they left, see `hierarchical_near`.
+        """
         assert self.model is not None
         theta = np.broadcast_to(self.model.parameters(part.served), (len(part.rows), COUNT))
         out = evaluate_law(theta, part.x, slopes=True)
         assert out.slopes is not None
         known = np.einsum("ni,ni->n", out.slopes @ self.model.uncertainty(part.served), out.slopes)
-        group = self.model.groups[part.served.group]
-        beyond = GROWTH_SIGMA * self.beyond(part)
-        variance = known + group.sigma**2 + part.served.sigma**2 + beyond**2
+        spread = np.full(len(part.rows), self.model.groups[part.served.group].sigma ** 2)
+        near = self.model.near[part.served.group]
+        if part.served.cluster < 0 and part.served.sigma == 0.0 and near.serves:
+            x = part.x
+            layout = np.stack([x.devices, x.nodes, x.busy], axis=1)
+            shift, support = near.corrections(
+                np.log(x.micro_batch), layout, self._placement[part.rows]
+            )
+            out = replace(out, log_seconds=out.log_seconds + shift)
+            spread = spread + support**2 * (near.sigma**2 - spread)
+        variance = known + spread + part.served.sigma**2 + (GROWTH_SIGMA * self.beyond(part)) ** 2
         return out, np.sqrt(np.maximum(variance, 0.0))
+
+    @cached_property
+    def _placement(self) -> IntArray:
+        """Return which of the model's placements each job has, (n,), -1 for none of them."""
+        assert self.model is not None
+        texts, index = self.rows.placements
+        place = {text: i for i, text in enumerate(self.model.placements)}
+        return np.array([place.get(text, -1) for text in texts], dtype=np.int64)[index]
 
     def beyond(self, part: Part) -> FloatArray:
         """Return how many doublings of devices, nodes and batch the jobs lie beyond the runs, (n,)."""

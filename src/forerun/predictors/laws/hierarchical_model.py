@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.predictors.laws.hierarchical_law import COUNT
+from forerun.predictors.laws.hierarchical_near import Near
 from forerun.predictors.laws.hierarchical_prior import WIDTHS
 from forerun.predictors.laws.hierarchical_rows import Name
 
@@ -65,7 +66,10 @@ class Served:
 
 @dataclass(frozen=True)
 class Model:
-    """Parameters and covariance of g groups; see `hierarchical_fit.Posterior` and `Tree`."""
+    """Parameters and covariance of g groups; see `hierarchical_fit.Posterior` and `Tree`.
+
+    placements: the texts of the placements that runs had. near: the runs of each group.
+    """
 
     groups: tuple[Known, ...]
     theta: FloatArray
@@ -75,6 +79,8 @@ class Model:
     gain: FloatArray
     tree: IntArray
     effects: IntArray
+    placements: tuple[str, ...]
+    near: tuple[Near, ...]
 
     @cached_property
     def clusters(self) -> tuple[Name, ...]:

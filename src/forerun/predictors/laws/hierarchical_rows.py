@@ -115,6 +115,16 @@ class HierarchicalRows:
         return nodes, busy
 
     @cached_property
+    def placements(self) -> tuple[list[str], IntArray]:
+        """Distinct placements as text, and which each job has, (n,); blank where none is stated."""
+        if "placement" not in self._labels:
+            known = ["-".join(map(str, cluster.placement)) for cluster in self.jobs.clusters]
+            return [*known, ""], self.jobs.cluster_index.astype(np.int64) % (len(known) + 1)
+        texts = self._labels.texts("placement").tolist()
+        place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        return list(place), np.fromiter(map(place.__getitem__, texts), np.int64, len(texts))
+
+    @cached_property
     def rates(self) -> tuple[FloatArray, FloatArray]:
         """Nominal GB/s inside a node and of a node's wire, (n,) each."""
         known = [_rates(cluster) for cluster in self.jobs.clusters]

@@ -11,6 +11,7 @@ from forerun.errors import RequestError
 from forerun.predictors.laws.hierarchical_fit import Posterior, Teaching, fitted
 from forerun.predictors.laws.hierarchical_law import LawInputs
 from forerun.predictors.laws.hierarchical_model import Known, Model
+from forerun.predictors.laws.hierarchical_near import Near
 from forerun.predictors.laws.hierarchical_prior import grown, means
 from forerun.predictors.laws.hierarchical_rows import HierarchicalRows, Name
 from forerun.tables import Runs
@@ -82,9 +83,14 @@ def taught(runs: Runs, seconds: FloatArray, quantity: str) -> tuple[Model, Poste
         _known(names[i], spans[app[i]], log_batch[group == i], x.take(group == i), sigma[i])
         for i in range(len(names))
     )
+    texts, placement = rows.placements
+    near = tuple(
+        _near(x.take(group == i), placement[group == i], posterior.residual[group == i])
+        for i in range(len(names))
+    )
     model = Model(
         groups, posterior.theta, posterior.shared, posterior.covariance, posterior.alone,
-        posterior.gain, tree.shared, tree.cluster_effect,
+        posterior.gain, tree.shared, tree.cluster_effect, tuple(texts), near,
     )  # fmt: skip
     return model, posterior, teaching
 
@@ -166,13 +172,11 @@ def _starts(
 
 def _sessions(rows: HierarchicalRows, group: IntArray) -> IntArray:
     """Return which rows share a group and a placement, (n,): they were measured together."""
-    labels = rows.jobs.labels
     nodes, busy = rows.nodes_and_busy
-    devices = rows.law_rows.machines
-    columns = [group, np.nan_to_num(devices), nodes, np.nan_to_num(busy)]
-    if labels is not None and "placement" in labels:
-        texts = labels.texts("placement").tolist()
-        place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        columns.append(np.array([place[text] for text in texts]))
+    columns = (group, np.nan_to_num(rows.law_rows.machines), nodes, busy, rows.placements[1])
     keys = np.stack([np.asarray(c, dtype=np.float64) for c in columns], axis=1)
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _near(x: LawInputs, placement: IntArray, residual: FloatArray) -> Near:
+    return Near(np.log(x.micro_batch), x.devices, x.nodes, x.busy, placement, residual)

@@ -1,0 +1,172 @@
+"""Near the runs: what the law leaves of the measured times, smoothed over layout and micro-batch.
+
+A Gaussian process on the law's log residuals of one app on one cluster. Runs of one placement share
+its luck, those of one micro-batch an algorithm, those of near layouts a network; far from all of them the
+correction dies away and the law alone speaks. It serves where leaving each run out shows a gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.quantiles import Z95
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Layout = tuple[float, float, float, int]
+
+# Standard deviations in units of the noise of one run: of a micro-batch, of one placement, of near layouts;
+# and their lengths in logs of the micro-batch and in doublings of devices, nodes and devices a node.
+NOISE, BATCH, PLACEMENT, NEAR = 1.0, 0.75, 1.25, 2.0
+BATCH_LENGTH, PLACEMENT_LENGTH, NEAR_LENGTH, LAYOUT_LENGTH = 1.0, 2.0, 1.5, 2.0
+LEAST_RUNS, MOST_RUNS = 8, 2000
+LEAST_GAIN = 0.03  # of the middle residual, by leaving runs out
+_OUTLIER = 4.0  # robust standard deviations, beyond which a residual is cut
+_MOST_BATCHES = 48
+_BEYOND = np.log(2.0) * np.array(
+    [1.0, 2.0, 4.0]
+)  # micro-batches beyond the runs that are tabulated
+
+
+@dataclass(frozen=True)
+class Near:
+    """The runs of one group and their residuals.
+
+    Attributes:
+        log_batch, devices, nodes, busy, placement: of each run, (n,); placements are positions in a list of
+            texts.
+        residual: log measured over the law's seconds, (n,).
+        tables: corrections and supports over `batches` of the layouts asked so far.
+    """
+
+    log_batch: FloatArray
+    devices: FloatArray
+    nodes: FloatArray
+    busy: FloatArray
+    placement: IntArray
+    residual: FloatArray
+    tables: dict[Layout, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
+
+    @property
+    def serves(self) -> bool:
+        """Whether leaving each run out shows that the correction helps."""
+        return self._solved is not None
+
+    @property
+    def sigma(self) -> float:
+        """Log standard deviation of a run beside the others, by leaving each out."""
+        assert self._solved is not None
+        return self._solved[1]
+
+    def corrections(
+        self, log_batch: FloatArray, layout: FloatArray, placement: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the log correction of n jobs and how near they are, 0 to 1, (n,) each.
+
+        Args:
+            log_batch: (n,). layout: (n, 3) devices, nodes and devices on the busiest of them.
+            placement: (n,) -1 where no run has it.
+        """
+        rows = np.column_stack([layout, placement])
+        code = rows @ np.array([1.0, 2.0**13, 2.0**26, 2.0**39])
+        _, first, index = np.unique(code, return_index=True, return_inverse=True)
+        index = index.reshape(-1)
+        correction, support = np.empty(len(code)), np.empty(len(code))
+        order = np.argsort(index, kind="stable")
+        ends = np.r_[0, np.cumsum(np.bincount(index, minlength=len(first)))]
+        for i, (start, end) in enumerate(pairwise(ends.tolist())):
+            mine = order[start:end]
+            k, n, b, place = rows[first[i]].tolist()
+            shift, near = self._table((k, n, b, int(place)))
+            correction[mine] = np.interp(log_batch[mine], self.batches, shift)
+            support[mine] = np.interp(log_batch[mine], self.batches, near)
+        return correction, support
+
+    @cached_property
+    def batches(self) -> FloatArray:
+        """Logs of the micro-batches at which corrections are tabulated, ascending."""
+        known = np.unique(self.log_batch)
+        if len(known) > _MOST_BATCHES:
+            known = np.quantile(known, np.linspace(0.0, 1.0, _MOST_BATCHES))
+        middle = (known[1:] + known[:-1]) / 2.0
+        every = [known[0] - _BEYOND, known, middle, known[-1] + _BEYOND]
+        return np.unique(np.concatenate(every))
+
+    def _table(self, layout: Layout) -> tuple[FloatArray, FloatArray]:
+        found = self.tables.get(layout)
+        if found is None:
+            assert self._solved is not None
+            n = len(self.batches)
+            columns = [np.full(n, value) for value in layout[:3]]
+            like = _kernel(
+                (self.batches, *columns, np.full(n, layout[3])),
+                self._columns,
+                self._columns[4] >= 0,
+            )
+            whole = BATCH**2 + PLACEMENT**2 + NEAR**2
+            found = like @ self._solved[0], like.max(axis=1) / whole
+            self.tables[layout] = found
+        return found
+
+    @property
+    def _columns(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, IntArray]:
+        return self.log_batch, self.devices, self.nodes, self.busy, self.placement
+
+    @cached_property
+    def _solved(self) -> tuple[FloatArray, float] | None:
+        """Return the weights of the residuals and the spread that is left; None for no gain."""
+        n = len(self.residual)
+        if n < LEAST_RUNS:
+            return None
+        wide = 1.4826 * float(np.median(np.abs(self.residual)))
+        cut = np.clip(self.residual, -_OUTLIER * wide, _OUTLIER * wide)
+        matrix = _kernel(self._columns, self._columns, self.placement >= 0)
+        matrix[np.diag_indices(n)] += NOISE**2
+        inverse = np.linalg.inv(matrix)
+        weights = inverse @ cut
+        left_out = weights / np.diag(inverse) + (self.residual - cut)
+        gain = 1.0 - np.median(np.abs(left_out)) / max(
+            float(np.median(np.abs(self.residual))), 1e-12
+        )
+        if gain < LEAST_GAIN:
+            return None
+        return weights, float(np.quantile(np.abs(left_out), 0.9)) / Z95
+
+
+Columns = tuple[FloatArray, FloatArray, FloatArray, FloatArray, IntArray]
+
+
+def _kernel(a: Columns, b: Columns, placed: NDArray[np.bool_]) -> FloatArray:
+    """Return how alike the residuals of a (n) and b (m) are, (n, m).
+
+    placed: which of b have a placement that others can have, too.
+    """
+    batch = np.abs(a[0][:, None] - b[0][None])
+    far = np.zeros_like(batch)
+    same = (a[4][:, None] == b[4][None]) & placed
+    for x, y in zip(a[1:4], b[1:4], strict=True):
+        far += (np.log2(x)[:, None] - np.log2(y)[None]) ** 2
+        same &= x[:, None] == y[None]
+    result = BATCH**2 * np.exp(-batch / BATCH_LENGTH)
+    result += PLACEMENT**2 * same * np.exp(-batch / PLACEMENT_LENGTH)
+    result += NEAR**2 * np.exp(-batch / NEAR_LENGTH - np.sqrt(far) / LAYOUT_LENGTH)
+    return np.asarray(result)
+
+
+def as_saved(near: Near) -> Mapping[str, list[float]]:
+    """Return the runs of a group as plain lists."""
+    names = ("log_batch", "devices", "nodes", "busy", "placement", "residual")
+    return {name: getattr(near, name).tolist() for name in names}
+
+
+def of_saved(saved: Mapping[str, list[float]]) -> Near:
+    """Return the runs that `as_saved` wrote."""
+    arrays = {name: np.array(values, dtype=np.float64) for name, values in saved.items()}
+    arrays["placement"] = arrays["placement"].astype(np.int64)
+    return Near(**arrays)
