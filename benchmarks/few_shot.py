@@ -46,8 +46,7 @@ HEAD = ("cluster", "way", "runs a workload", "draws", "median", "worst draw", "o
 
 @dataclass(frozen=True)
 class Draw:
-    """Shares: median absolute error of all, of one-node and of several-node runs, answered, in band;
-    and the middle log width of the band."""
+    """Median absolute error of all, one-node and several-node runs, answered, in band, log width."""
 
     figures: tuple[float, ...]
 

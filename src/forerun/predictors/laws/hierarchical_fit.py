@@ -80,7 +80,8 @@ class _Search:
         edges = np.searchsorted(rows.group, np.arange(self.groups + 1))
         self.slices = [slice(a, b) for a, b in pairwise(edges.tolist())]
         _, index, count = np.unique(rows.session, return_inverse=True, return_counts=True)
-        self.weight = 1.0 / (1.0 + SESSION_SHARE * (count[index.reshape(-1)] - 1.0))
+        crowd = count[index.reshape(-1)] - 1.0
+        self.weight = np.asarray(1.0 / (1.0 + SESSION_SHARE * crowd), dtype=np.float64)
         self.known = np.isfinite(rows.log_compute)
         loud = np.bincount(rows.group, self.weight * self.known, self.groups)
         factor = SYNC_WEIGHT * np.minimum(1.0, SYNC_ROWS / np.maximum(loud, 1.0))

@@ -103,12 +103,12 @@ class Near:
         if found is None:
             assert self._solved is not None
             n = len(self.batches)
-            columns = [np.full(n, value) for value in layout[:3]]
-            like = _kernel(
-                (self.batches, *columns, np.full(n, layout[3])),
-                self._columns,
-                self._columns[4] >= 0,
-            )
+            k, nodes, busy, place = layout
+            asked = (
+                self.batches, np.full(n, k), np.full(n, nodes), np.full(n, busy),
+                np.full(n, place, dtype=np.int64),
+            )  # fmt: skip
+            like = _kernel(asked, self._columns, self._columns[4] >= 0)
             whole = BATCH**2 + PLACEMENT**2 + NEAR**2
             found = like @ self._solved[0], like.max(axis=1) / whole
             self.tables[layout] = found
@@ -167,6 +167,9 @@ def as_saved(near: Near) -> Mapping[str, list[float]]:
 
 def of_saved(saved: Mapping[str, list[float]]) -> Near:
     """Return the runs that `as_saved` wrote."""
-    arrays = {name: np.array(values, dtype=np.float64) for name, values in saved.items()}
-    arrays["placement"] = arrays["placement"].astype(np.int64)
-    return Near(**arrays)
+    numbers = {
+        name: np.array(values, dtype=np.float64)
+        for name, values in saved.items()
+        if name != "placement"
+    }
+    return Near(placement=np.array(saved["placement"], dtype=np.int64), tables={}, **numbers)

@@ -41,17 +41,17 @@ def _law(model: Model, served: Served, quantity: str) -> str:
     spread = np.sqrt(np.maximum(np.diag(model.uncertainty(served)), 0.0))
     covariance = model.uncertainty(served)
 
-    def term(*names: str, offset: float = 0.0) -> str:
+    def term(*names: str, offset: float = 0.0, unit: str = "s") -> str:
         """Return exp(sum of parameters) with its 90 % interval."""
         at = [AT[name] for name in names]
         middle = float(np.exp(theta[at].sum() + offset))
         sd = float(np.sqrt(max(covariance[np.ix_(at, at)].sum(), 0.0)))
         low, high = middle * np.exp(-Z95 * sd), middle * np.exp(Z95 * sd)
-        return f"{middle:.3g} s ({low:.3g} to {high:.3g})"
+        return f"{middle:.3g} {unit} ({low:.3g} to {high:.3g})"
 
     compute = term("fixed")
     if group.batch is not None:
-        compute = f"{compute} + {term('sample')} a sample x micro_batch"
+        compute = f"{compute} + {term('sample', unit='s a sample')} x micro_batch"
     lines = [f"seconds of {'an' if quantity == 'epoch' else 'a'} {quantity}: compute = {compute}"]
     if group.devices > 1:
         power = 1.0 + np.exp(min(theta[AT["overlap"]], LARGEST_LOG_OVERLAP))
