@@ -77,6 +77,11 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "forerun.predictors.laws.hierarchical:Hierarchical",
             "all-reduce physics pooled over workloads and clusters: for few runs, and far from them",
         ),
+        Entry(
+            "gaussian",
+            "forerun.predictors.regression.gaussian:Gaussian",
+            "a line in the logs and a Gaussian process of its errors, from runs of the same kind",
+        ),
     ),
     "searchers": (),
     "readers": (

@@ -28,7 +28,8 @@ def test_the_gradient_is_that_of_the_evidence(n: int, d: int, seed: int) -> None
     c = seed % 3
     x, y, theta = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(0, 0.4, d + 2 + 2 * c)
     labels = rng.integers(0, 3, (n, c))
-    problem = Evidence(x, labels, y, rng.uniform(0.5, 2, n), linear=seed % 2 == 0)
+    ratio, within = rng.uniform(0.5, 2, n), (float(seed % 4), 0.3)
+    problem = Evidence(x, labels, y, ratio, linear=seed % 2 == 0, within=within)
     _, gradient = problem.negative(theta)
     for i in range(len(theta)):
         step = np.eye(len(theta))[i] * 1e-5

@@ -42,7 +42,7 @@ def _groups(labels: Table, names: tuple[str, ...], rows: IntArray) -> tuple[IntA
     for name in names:
         if name not in labels:
             continue
-        values, most = _codes(labels.columns[name][rows])
+        values, most = codes(labels.columns[name][rows])
         if most > 1:
             # Made small again at once, so that no product of many columns can overflow.
             code = np.unique(code * most + values, return_inverse=True)[1].reshape(-1)
@@ -50,7 +50,7 @@ def _groups(labels: Table, names: tuple[str, ...], rows: IntArray) -> tuple[IntA
     return first.astype(np.int64), group.reshape(-1).astype(np.int64)
 
 
-def _codes(column: NDArray[Any]) -> tuple[IntArray, int]:
+def codes(column: NDArray[Any]) -> tuple[IntArray, int]:
     """Return a small number for each distinct cell, (n,), and how many there are."""
     if column.dtype == object:
         # A dictionary meets a million texts faster than sorting them does.

@@ -26,6 +26,8 @@ LEAST_GROWTH, USUAL_GROWTH, MOST_GROWTH = 0.03, 0.12, 0.7
 # Readings on one machine differ by 1-2 %: no band is surer than that.
 LEAST_SIGMA = 0.015
 LEAST_TAIL, MOST_TAIL = 0.6, 3.0
+# Readings a point from which on the readings themselves say how large the noise is.
+REPEATED = 1.2
 _ENOUGH = 8  # points, for anything to be judged by leaving some out
 
 
@@ -40,6 +42,7 @@ class Block:
         tails: how far the 5 % and the 95 % of left-out readings lie, over what a normal
             distribution says.
         growth: log standard deviation that a doubling beyond the measured ranges adds.
+        least: log standard deviation of a reading that no band is surer than.
         runs: how many taught it.
     """
 
@@ -48,6 +51,7 @@ class Block:
     gp: GaussianProcess
     tails: tuple[float, float]
     growth: float
+    least: float
     runs: int
 
     def answers(
@@ -61,17 +65,16 @@ class Block:
         """
         middle, sd = self.gp.predict(self.design.matrix(numbers), self.labels(categories))
         beyond = self.design.beyond(numbers)
-        variance = sd**2 + self.gp.noise_sd**2 + (self.growth * beyond) ** 2
-        return middle, np.sqrt(variance + LEAST_SIGMA**2), beyond
+        one = np.maximum(sd**2 + self.gp.noise_sd**2, self.least**2)
+        return middle, np.sqrt(one + (self.growth * beyond) ** 2), beyond
 
     def covariance(self, numbers: Mapping[str, FloatArray], categories: Categories) -> FloatArray:
         """Return the covariance of the errors of log seconds of n jobs, (n, n)."""
         _, shared = self.gp.joint(self.design.matrix(numbers), self.labels(categories))
         beyond = self.growth * self.design.beyond(numbers)
         # What is beyond the measured is wrong alike: errors out there share their cause.
-        shared = shared + np.outer(beyond, beyond)
-        own = self.gp.noise_sd**2 + LEAST_SIGMA**2
-        result: FloatArray = shared + own * np.eye(len(beyond))
+        own = np.maximum(self.gp.noise_sd**2, self.least**2 - np.diag(shared))
+        result: FloatArray = shared + np.outer(beyond, beyond) + np.diag(own)
         return result
 
     def labels(self, categories: Categories) -> IntArray:
@@ -88,7 +91,7 @@ class Block:
         return {
             "design": self.design.to_dict(), "classes": {name: dict(known) for name, known in self.classes.items()},
             "gp": self.gp.to_dict(), "tails": list(self.tails), "growth": self.growth,
-            "runs": self.runs,
+            "least": self.least, "runs": self.runs,
         }  # fmt: skip
 
     @staticmethod
@@ -101,7 +104,7 @@ class Block:
         }
         return Block(
             Design.from_dict(values["design"]), classes, GaussianProcess.from_dict(values["gp"]),
-            (low, high), float(values["growth"]), int(values["runs"]),
+            (low, high), float(values["growth"]), float(values["least"]), int(values["runs"]),
         )  # fmt: skip
 
 
@@ -127,19 +130,23 @@ def fitted_block(
     rows = _thinned(labels[:, -1], most)
     design = designed({name: values[rows] for name, values in numbers.items()})
     x = design.matrix({name: values[rows] for name, values in numbers.items()})
-    x, labels, y, counts = _merged(x, labels[rows], np.log(seconds[rows]))
+    logs = np.log(seconds[rows])
+    x, labels, y, point = _merged(x, labels[rows], logs)
+    counts, off = np.bincount(point).astype(np.float64), logs - y[point]
     # A category of one class, or of as many as there are points, has nothing to tell apart.
     told = [c for c in range(labels.shape[1]) if 1 < len(np.unique(labels[:, c])) < len(y)]
     gp = fitted_gp(
         x, y, mean="linear", labels=labels[:, told], noise_ratio=1 / np.sqrt(counts),
         starts=starts, tuned_on=_thinned(labels[:, -1], tuned),
+        within=_within(off, len(y)),
     )  # fmt: skip
     if len(y) >= _ENOUGH:
         gp = gp.doubted()
     names = list(categories)
     kept = {names[c]: _numbered(categories[names[c]][0]) for c in told}
     growth = _growth(gp, design, x)
-    return Block(design, kept, gp, _tails(gp, counts), growth, len(seconds))
+    least = _least(gp, point)
+    return Block(design, kept, gp, _tails(gp, point, off, least), growth, least, len(seconds))
 
 
 def _numbered(texts: Sequence[str]) -> dict[str, int]:
@@ -158,37 +165,79 @@ def _thinned(session: IntArray, most: int) -> IntArray:
 
 def _merged(
     x: FloatArray, labels: IntArray, y: FloatArray
-) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
-    """Return points, classes, mean values and counts of readings, repeats merged."""
+) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
+    """Return points, classes and medians of their readings, and the point of each reading."""
     both = np.concatenate([x, labels.astype(np.float64)], axis=1)
     _, first, group = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    group = group.reshape(-1)
-    counts = np.bincount(group).astype(np.float64)
     order = np.argsort(first)  # as they came
-    means = np.bincount(group, weights=y) / counts
-    return x[first[order]], labels[first[order]], means[order], counts[order]
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    point = place[group.reshape(-1)]
+    by_point = np.lexsort((y, point))
+    counts = np.bincount(point)
+    ends = np.cumsum(counts)
+    low, high = ends - counts + (counts - 1) // 2, ends - counts + counts // 2
+    middle = (y[by_point][low] + y[by_point][high]) / 2
+    return x[first[order]], labels[first[order]], middle, point
 
 
-def _tails(gp: GaussianProcess, counts: FloatArray) -> tuple[float, float]:
+def _within(off: FloatArray, points: int) -> tuple[float, float]:
+    """Return degrees of freedom and sum of squares of readings about their points' medians.
+
+    A reading far off the others counts as one at three deviations: it is of another kind.
+    """
+    moved = np.abs(off[off != 0])
+    most = 3 * 1.4826 * float(np.median(moved)) if len(moved) else 0.0
+    return float(len(off) - points), float(np.sum(np.minimum(moved, most) ** 2))
+
+
+def _least(gp: GaussianProcess, point: IntArray) -> float:
+    """Return the log standard deviation that the band of one reading has at least.
+
+    Without repeats a process cannot tell noise from what a single session did: what was measured
+    once is no surer than a left-out reading usually is.
+    """
+    n = len(gp.x)
+    if len(point) > REPEATED * n or n < _ENOUGH:
+        return LEAST_SIGMA
+    return max(float(np.median(gp.left_out()[1])), LEAST_SIGMA)
+
+
+def _tails(
+    gp: GaussianProcess, point: IntArray, off: FloatArray, least: float
+) -> tuple[float, float]:
     """Return how far left-out readings reach below and above, over what a normal one does.
 
-    Sessions are left out whole where there are several: a question may be about a new one. Of few
+    Readings are left out, and whole sessions where there are several: a question may be about a
+    new one. The wider counts. Of few
     readings the quantile is that which holds for the next one (split conformal prediction: Vovk,
     Gammerman and Shafer 2005).
+
+    Args:
+        gp: of n points.
+        point: of each of m readings, (m,).
+        off: each reading less the median of its point, (m,).
+        least: standard deviation that the band has at least.
     """
     n = len(gp.x)
     if n < _ENOUGH:
         return 1.5, 1.5
-    errors, sd = gp.left_out()
-    if gp.labels.shape[1]:
-        errors, sd = gp.classes_left_out(gp.labels.shape[1] - 1)
-    # The process says how sure it is of the mean of the readings; a question is about one.
-    one = np.sqrt(sd**2 + gp.noise_sd**2 * (1.0 - 1.0 / counts) + LEAST_SIGMA**2)
-    z = errors / one
     level = min(0.95 * (n + 1) / n, 1.0)
-    low, high = -np.quantile(z, 1 - level), np.quantile(z, level)
-    pair = np.clip([low / Z95, high / Z95], LEAST_TAIL, MOST_TAIL)
-    return float(pair[0]), float(pair[1])
+    # The process says how sure it is of the middle of the readings; a question is about one.
+    own = gp.unit**2 * gp.scales.noise_variance(gp.ratio)
+    category = gp.labels.shape[1] - 1
+    ways = [gp.left_out()] + ([gp.classes_left_out(category)] if category >= 0 else [])
+    pairs = []
+    for errors, sd in ways:
+        one = np.sqrt(np.maximum(sd**2 - own, 0.0) + gp.noise_sd**2)
+        one = np.maximum(one, least)
+        z = (errors[point] + off) / one[point]
+        pairs.append((-np.quantile(z, 1 - level), np.quantile(z, level)))
+    # All readings had their say in the hyper-parameters: those left out look nearer than new ones.
+    free = max(n - len(gp.lengths) - 3 - 2 * gp.labels.shape[1], 1)
+    wider = float(np.sqrt(n / free)) * (1.0 + 1.0 / free)
+    low, high = np.clip(wider * np.max(pairs, axis=0) / Z95, LEAST_TAIL, MOST_TAIL)
+    return float(low), float(high)
 
 
 def _growth(gp: GaussianProcess, design: Design, x: FloatArray) -> float:

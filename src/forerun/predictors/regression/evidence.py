@@ -100,9 +100,20 @@ class Evidence:
     """
 
     def __init__(
-        self, x: FloatArray, labels: IntArray, y: FloatArray, ratio: FloatArray, linear: bool
+        self,
+        x: FloatArray,
+        labels: IntArray,
+        y: FloatArray,
+        ratio: FloatArray,
+        linear: bool,
+        within: tuple[float, float] = (0.0, 0.0),
     ) -> None:
+        """Take points (n, d), classes (n, c), values (n,), noise ratios (n,), whether slopes.
+
+        within: of readings merged into these values, degrees of freedom and sum of squares.
+        """
         self.x, self.y, self.ratio, self.linear = x, y, ratio, linear
+        self.within = within
         self.fixed = LEVEL_SD**2 + (SLOPE_SD**2 * (x @ x.T) if linear else np.zeros((len(y),) * 2))
         self.same = [
             (labels[:, c][:, None] == labels[:, c][None, :]).astype(np.float64)
@@ -131,10 +142,14 @@ class Evidence:
         total += height * shape
         total[np.diag_indices_from(total)] += (np.exp(theta[1]) * self.ratio) ** 2 + LEAST_NOISE**2
         value, w = self._likelihood(total)
+        noise = float(np.exp(2 * theta[1])) + LEAST_NOISE**2
+        free, squares = self.within
+        value += 0.5 * (free * float(np.log(noise)) + squares / noise)
         bent = w * shape
         gradient = np.empty(len(theta))
         gradient[0] = power * bent.sum()
-        gradient[1] = np.exp(2 * theta[1]) * float(np.diag(w) @ self.ratio**2)
+        pure = (free - squares / noise) / noise
+        gradient[1] = np.exp(2 * theta[1]) * (float(np.diag(w) @ self.ratio**2) + pure)
         for i, same in enumerate(self.same):
             gradient[2 + d + i] = classes[i] * np.vdot(bent, same)
             gradient[2 + d + c + i] = classes[c + i] * np.vdot(w, same)

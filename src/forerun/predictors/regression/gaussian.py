@@ -28,8 +28,7 @@ from forerun.predictors.regression.block import (
     Categories,
     fitted_block,
 )
-from forerun.predictors.regression.questions import Questions
-from forerun.predictors.residual.kernel import distinct
+from forerun.predictors.regression.questions import Questions, distinct_jobs
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs
 
@@ -118,6 +117,13 @@ class Gaussian:
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs; memory is not answered (NaN)."""
+        first, place = distinct_jobs(jobs)
+        if len(first) == len(jobs):
+            return self._answers(jobs)
+        return self._answers(jobs.take(first)).take(place)
+
+    def _answers(self, jobs: Jobs) -> Forecasts:
+        """Return the forecasts of jobs that differ."""
         blank = Forecasts.blank(len(jobs), self.name, self.quantity)
         asked = _Asked(Questions(jobs))
         chosen, same = self._chosen(asked)
@@ -127,14 +133,14 @@ class Gaussian:
             rows = np.flatnonzero(ready & (chosen == place))
             if not len(rows):
                 continue
-            part, again = asked.take(rows).distinct()
+            part = asked.take(rows)
             middle, sigma, beyond = block.answers(part.numbers, part.categories)
             away = np.where(same[rows], NEAR, OTHER_SETTINGS)
             # Other settings of the same workload and device: no run says how much they change.
             wide = np.where(same[rows] | (kind == _POOL), 0.0, OTHER_SETTINGS)
-            total = np.sqrt(sigma[again] ** 2 + wide**2)
-            blank.seconds[rows] = spread(np.exp(middle[again]), total, tails=block.tails)
-            blank.distance[rows] = away + A_DOUBLING * beyond[again]
+            total = np.sqrt(sigma**2 + wide**2)
+            blank.seconds[rows] = spread(np.exp(middle), total, tails=block.tails)
+            blank.distance[rows] = away + A_DOUBLING * beyond
         return replace(blank, declined=declined)
 
     def log_covariance(self, jobs: Jobs) -> FloatArray:
@@ -168,13 +174,12 @@ class Gaussian:
         names, index = asked.kinds
         place = {kind: i for i, kind in enumerate(self.blocks)}
         usual: dict[Kind, Kind] = {}
-        for kind, count in sorted(self.kinds.items(), key=lambda item: item[1]):
+        for kind in sorted(self.kinds, key=lambda kind: self.kinds[kind]):
             usual[kind[: len(GROUP)]] = kind  # the one with most runs comes last
         of, known = [], []
         for name in names:
-            kind = name if name in self.kinds else usual.get(name[: len(GROUP)])
-            answers = -1 if kind is None else place.get(kind, place.get(_POOL, -1))
-            of.append(answers)
+            near = name if name in self.kinds else usual.get(name[: len(GROUP)])
+            of.append(-1 if near is None else place.get(near, place.get(_POOL, -1)))
             known.append(name in self.kinds)
         return np.array([*of, -1], dtype=np.int64)[index], np.array([*known, False])[index]
 
@@ -264,13 +269,6 @@ class _Asked:
         words = ["|".join((*names[one], texts[other])) for one, other in pairs]
         found["session"] = _renumbered(words, place.reshape(-1).astype(np.int64))
         return found
-
-    def distinct(self) -> tuple[_Asked, IntArray]:
-        """Return one of each kind of row, and which of them each row is, (n,)."""
-        columns = [np.nan_to_num(v, nan=-1.0) for v in self.numbers.values()]
-        labels = [index.astype(np.float64) for _, index in self.categories.values()]
-        first, place = distinct(np.stack([*columns, *labels], axis=1))
-        return self.take(first), place
 
 
 def _renumbered(texts: list[str], index: IntArray) -> tuple[list[str], IntArray]:

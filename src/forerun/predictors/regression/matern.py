@@ -156,8 +156,8 @@ class GaussianProcess:
         for _ in range(rounds):
             errors, _ = now.left_out()
             usual = 1.4826 * float(np.median(np.abs(errors))) or 1.0
-            ratio = np.sqrt((FREEDOM + (errors / usual) ** 2) / (FREEDOM + 1.0))
-            now = now.given(self.x, self.labels, now.values, ratio)
+            less = np.sqrt((FREEDOM + (errors / usual) ** 2) / (FREEDOM + 1.0))
+            now = now.given(self.x, self.labels, now.values, self.ratio * less)
         return now
 
     @property
@@ -217,6 +217,7 @@ def fitted_gp(
     starts: int = 3,
     seed: int = 0,
     tuned_on: ArrayLike | None = None,
+    within: tuple[float, float] = (0.0, 0.0),
 ) -> GaussianProcess:
     """Return the process of n values y (n,) at points x (n, d).
 
@@ -229,6 +230,8 @@ def fitted_gp(
         starts: of the search of the hyper-parameters, the prior's mode first.
         seed: of the other starts.
         tuned_on: positions of the points that the hyper-parameters are tuned on; all by default.
+        within: where values are means of repeated readings, degrees of freedom and sum of squares
+            of the readings about them, which say how large the noise is.
 
     Raises:
         RequestError: no points, not finite, of unequal lengths, or no such mean.
@@ -243,7 +246,8 @@ def fitted_gp(
     unit = float(values.std()) or 1.0
     z, standard = (points - centre) / scale, (values - middle) / unit
     some = np.arange(n) if tuned_on is None else np.asarray(tuned_on, dtype=np.int64)
-    problem = Evidence(z[some], classes[some], standard[some], ratio[some], mean == "linear")
+    pure = (within[0], within[1] / unit**2)
+    problem = Evidence(z[some], classes[some], standard[some], ratio[some], mean == "linear", pure)
     scales, evidence = problem.best(starts, seed)
     blank = GaussianProcess(
         x=z[:0], labels=classes[:0], weights=standard[:0], root=np.zeros((0, 0)), centre=centre,

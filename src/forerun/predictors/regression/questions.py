@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.predictors.laws.label_codes import completed
+from forerun.domain.plan_columns import NAMES
+from forerun.predictors.laws.label_codes import codes, completed
 from forerun.predictors.laws.law_rows import Kind, LawRows
 from forerun.tables import Jobs, Table
+from forerun.tables.schema import COLUMNS
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -26,6 +29,43 @@ _TEXTS = ("cluster", "dataset", "optimizer", "task", "memory_format", "recompute
 RANGES = ("devices", "micro_batch", "accumulation", "dataset_size")
 # What two runs of one session have in common: the same devices, laid the same way.
 _SESSION = ("placement", "devices", "nodes", "devices_per_node", "parameter_servers")
+
+
+# Fewer jobs than this are answered one by one.
+_MANY = 5000
+_READ = ("workload", "cluster", "plan")  # groups of columns
+
+
+def distinct_jobs(jobs: Jobs) -> tuple[IntArray, IntArray]:
+    """Return the first of each kind of equal jobs, and which of them each of n jobs is, (n,).
+
+    A million questions are usually a few thousand, asked again and again. Texts of origin, prices
+    and measurements make no difference.
+    """
+    n = len(jobs)
+    if n < _MANY:
+        return np.arange(n), np.arange(n)
+    columns: list[NDArray[Any]] = [jobs.workload_index, jobs.cluster_index]
+    columns += [getattr(jobs.plans, name) for name in NAMES]
+    if jobs.plan_problem is not None:
+        columns.append(codes(jobs.plan_problem)[0])
+    if jobs.labels is not None:
+        read = [name for name in jobs.labels.columns if _is_read(name)]
+        columns += [codes(jobs.labels.columns[name])[0] for name in read]
+    # Sums of products by odd 64-bit numbers: two kinds meet in one with a chance of 1e-8.
+    factors = np.random.default_rng(0).integers(0, 2**63, len(columns), dtype=np.uint64)
+    total = np.zeros(n, dtype=np.uint64)
+    for column, factor in zip(columns, factors, strict=True):
+        if (column != column[0]).any():
+            mixed = (column.astype(np.uint64) + np.uint64(1)) * (factor | np.uint64(1))
+            total += mixed ^ (mixed >> np.uint64(29))
+    _, first, place = np.unique(total, return_index=True, return_inverse=True)
+    return first.astype(np.int64), place.reshape(-1).astype(np.int64)
+
+
+def _is_read(name: str) -> bool:
+    column = COLUMNS.get(name)
+    return name in _TEXTS or (column is not None and column.group in _READ)
 
 
 @dataclass(frozen=True)
