@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes the generated pages: docs/cli.md from the commands, docs/tables.md from the schema, README.md's
 # example from what it prints,
-# docs/accuracy.md, docs/ablation.md and docs/jobs.md from the results that benchmarks/ keeps.
+# docs/accuracy.md, docs/ablation.md, docs/jobs.md and docs/leaderboard.md from the results that benchmarks/ keeps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,3 +23,7 @@ echo "wrote docs/jobs.md"
 
 # Published methods, each from its recipe.
 python docs/systems_page.py
+
+# The same of benchmarks/leaderboard.py.
+python docs/leaderboard_page.py > docs/leaderboard.md
+echo "wrote docs/leaderboard.md"

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 
+from forerun import registry
 from forerun.contracts import Predictor
-from forerun.errors import RequestError
+from forerun.errors import RequestError, UnknownNameError
 from forerun.evaluate.derived import with_derived
 from forerun.evaluate.entries import Entry, Key, program_code, table_code
 from forerun.evaluate.evaluation import ENOUGH_ANSWERED, Score
@@ -110,6 +111,10 @@ def filled(
         RequestError: a split cannot be read, or an entry cannot be written.
         UnknownNameError: no such predictor.
     """
+    known = registry.names("predictors")
+    for name in predictors:
+        if name not in known:
+            raise UnknownNameError("predictor", name, known)
     parsed = {text: parse_split(text) for s in sections for text in s.splits.values()}
     for name, runs in tables.items():
         code = table_code(runs.table)

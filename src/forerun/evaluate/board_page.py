@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from forerun.evaluate.board import Board, Section
 from forerun.evaluate.entries import Entry
@@ -11,6 +12,8 @@ from forerun.evaluate.leaderboard import judged_rows
 from forerun.evaluate.markdown import cell, number, percent, quantities
 
 NONE, NOT_RUN = "none", "not run"
+_FITTING = re.compile(r"^cannot be fitted: (fitting .*?: )?")
+_COUNT = re.compile(r"\d[\d,.]*")
 
 HOW_TO_READ = """\
 Every table holds runs that others measured and published. A table is divided by itself: a predictor
@@ -18,7 +21,7 @@ learns from one side and is judged on the other, whose times it has never seen. 
 **median absolute error in percent** of the measured time, and behind it, small, the share of
 measured times inside the stated 5-95 % band, which ought to be 90. **Bold** is the best of a table.
 A figure in [brackets] answered less than 90 % of the judged rows; the share stands beside it, and it
-does not count. "none" is a predictor that could not answer, for a reason that is listed below.
+does not count. "none" is a predictor that could not answer, for a reason that is listed at the end.
 
 *Judged* says how many rows of which time: a step, an epoch or a whole run. Where one predictor
 answers the step and another the run, errors are shares of the same measurement either way; all are
@@ -41,11 +44,11 @@ def board_page(board: Board, made: Sequence[str] = ()) -> str:
     blocks = ["# Leaderboard", HOW_TO_READ, *made]
     for section in board.sections:
         blocks += section_blocks(board, section)
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join((*blocks, *_reasons(board))) + "\n"
 
 
 def section_blocks(board: Board, section: Section) -> list[str]:
-    """Return the heading, table, stopped runs, notes and reasons of one split."""
+    """Return the heading, table, stopped runs and notes of one split."""
     tables = list(section.splits)
     head = ["predictor", *tables, "seconds"]
     rows = [["*judged*", *(judged(board, t, section.splits[t]) for t in tables), ""]]
@@ -56,7 +59,7 @@ def section_blocks(board: Board, section: Section) -> list[str]:
         cells = [figure(board, name, t, section.splits[t]) for t in tables]
         rows.append([name, *cells, number(_seconds(board, name, section))])
     blocks = [f"## {section.title}", markdown(head, rows)]
-    return [*blocks, *_stopped(board, section), *_notes(board, section), *_reasons(board, section)]
+    return [*blocks, *_stopped(board, section), *_notes(board, section)]
 
 
 def judged(board: Board, table: str, split: str) -> str:
@@ -87,9 +90,9 @@ def figure(board: Board, predictor: str, table: str, split: str) -> str:
     return f"{error}{inside}{f' at {percent(share)}' if share < 0.995 else ''}{other}"
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table, numbers to the right."""
-    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], side: str = "---:") -> str:
+    """Return a Markdown table; side: how cells behind the first are set, numbers to the right."""
+    lines = ["| " + " | ".join(head) + " |", "|---" + f"|{side}" * (len(head) - 1) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
@@ -153,24 +156,44 @@ def _notes(board: Board, section: Section) -> list[str]:
     return ["\n".join(said)] if said else []
 
 
-def _reasons(board: Board, section: Section) -> list[str]:
-    """Return why predictors have no figure, one line for each reason of a predictor."""
-    return ["\n".join(f"* {cell(line)}" for line in lines)] if (
-        lines := reason_lines(board, section)
-    ) else []  # fmt: skip
+def _reasons(board: Board) -> list[str]:
+    """Return why predictors have no figure that counts, by predictor, the same reason once."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for section in board.sections:
+        for entry, reason in _unfit(board, section):
+            why = _FITTING.sub("", reason)
+            where = f"{entry.key.table} ({entry.key.split})"
+            found.setdefault((entry.key.predictor, _COUNT.sub("#", why)), {})[f"{where}\n{why}"] = (
+                None
+            )
+    if not found:
+        return []
+    rows = []
+    for (who, _), places in found.items():
+        first = next(iter(places)).partition("\n")[2]
+        rows.append([who, "; ".join(p.partition("\n")[0] for p in places), cell(first)])
+    return ["## Why a figure is missing or does not count",
+            "Numbers in a reason are those of its first place.",
+            markdown(["predictor", "where", "reason"], rows, "---")]  # fmt: skip
 
 
-def reason_lines(board: Board, section: Section) -> list[str]:
-    """Return why predictors have no figure: `ernest on cmdare: ...`."""
-    found: dict[tuple[str, str], list[str]] = {}
+def _unfit(board: Board, section: Section) -> Iterator[tuple[Entry, str]]:
+    """Yield the entries without a figure that counts, and why."""
     for entry in _entries(board, section):
         reason = entry.reason
         if entry.defect:
-            reason = f"**a defect of the predictor**: {reason}"
+            reason = f"a defect of the predictor: {reason}"
         share = board.shares(entry.key.table, entry.key.split).get(entry.key.predictor, 0.0)
         if not reason and entry.score is not None and share < ENOUGH_ANSWERED:
             reasons = entry.score.declined or entry.score.not_comparable
             reason = max(reasons, key=lambda text: reasons[text]) if reasons else ""
         if reason:
-            found.setdefault((entry.key.predictor, reason), []).append(entry.key.table)
+            yield entry, reason
+
+
+def reason_lines(board: Board, section: Section) -> list[str]:
+    """Return why predictors have no figure that counts: `ernest on cmdare: ...`."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for entry, reason in _unfit(board, section):
+        found.setdefault((entry.key.predictor, reason), []).append(entry.key.table)
     return [f"{who} on {', '.join(where)}: {why}" for (who, why), where in found.items()]

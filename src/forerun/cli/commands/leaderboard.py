@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forerun import wire
+from forerun import registry, wire
 from forerun.cli.commands.evaluate import catalog_of, runs_by_table
 from forerun.cli.kinds import FILE, NAMES, writable
 from forerun.cli.options import STARTS, json_option
@@ -87,7 +87,8 @@ def leaderboard(
     writable(page, "writing", (".md",), (*files, *options["catalog_files"], cache))
     writable(cache, "--cache", (".jsonl",), files)
     settings = load_settings()
-    predictors = _predictors(options["predictors"])
+    named = options["predictors"]
+    predictors = registry.names("predictors") if named == (ALL,) else tuple(dict.fromkeys(named))
     texts = options["splits"] or USUAL_SPLITS
     conditions = [parse_condition(text) for text in options["conditions"]]
     splits = list(dict.fromkeys(str(parse_split(text)) for text in texts))
@@ -112,20 +113,6 @@ def leaderboard(
     else:
         _show(Screen(settings), board)
     _leave(board)
-
-
-def _predictors(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, each once. Raises UnknownNameError where there is no such predictor."""
-    from forerun import registry
-    from forerun.errors import UnknownNameError
-
-    known = registry.names("predictors")
-    if tuple(names) == (ALL,):
-        return known
-    for name in names:
-        if name not in known:
-            raise UnknownNameError("predictor", name, known)
-    return tuple(dict.fromkeys(names))
 
 
 def _usual_cache() -> Path:
