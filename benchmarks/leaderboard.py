@@ -127,13 +127,21 @@ def renewed(
     limit: float,
     workers: int,
 ) -> list[str]:
-    """Run a command for every table and predictor, several at a time; return what went wrong."""
+    """Run a command for every table and predictor, several at a time; return what went wrong.
+
+    The longest are begun first, as far as it is known how long they take.
+    """
     wrong = []
+    took: dict[tuple[str, str], float] = {}
+    for e in kept()["entries"]:
+        pair = (e["table"], e["predictor"])
+        took[pair] = took.get(pair, 0.0) + e["seconds"]
+    pairs = [(table, name) for name in predictors for table in tables]
+    pairs.sort(key=lambda pair: -took.get(pair, math.inf))
     with ThreadPoolExecutor(workers) as pool:
         jobs = {
             pool.submit(ran, table, name, folder, cache, limit): f"{name} on {table}"
-            for name in reversed(predictors)
-            for table in tables
+            for table, name in pairs
         }
         for job in as_completed(jobs):
             said = job.result()

@@ -23,6 +23,7 @@ measured times inside the stated 5-95 % band, which ought to be 90. **Bold** is 
 A figure in [brackets] answered less than 90 % of the judged rows; the share stands beside it, and it
 does not count. "none" is a predictor that could not answer, for a reason that is listed at the end.
 
+*CPU s* is what a predictor took for all fits and answers of a table of figures, on one core.
 *Judged* says how many rows of which time: a step, an epoch or a whole run. Where one predictor
 answers the step and another the run, errors are shares of the same measurement either way; all are
 held to the rows that have any time, and whoever answers in a quantity that a row does not tell has
@@ -50,7 +51,7 @@ def board_page(board: Board, made: Sequence[str] = ()) -> str:
 def section_blocks(board: Board, section: Section) -> list[str]:
     """Return the heading, table, stopped runs and notes of one split."""
     tables = list(section.splits)
-    head = ["predictor", *tables, "seconds"]
+    head = ["predictor", *tables, "CPU s"]
     rows = [["*judged*", *(judged(board, t, section.splits[t]) for t in tables), ""]]
     own = [section.splits[t] for t in tables]
     if len(set(own)) > 1:

@@ -51,7 +51,7 @@ class Entry:
         defect: whether the reason is a mistake of the predictor's code; such an entry is not kept.
         notes: what must be known of how the table was divided.
         start: what the predictor knew before it was fitted.
-        seconds: that fitting and answering took, over all folds.
+        seconds: of a core, that fitting and answering took, over all folds.
         version, date: of the program that judged, and when.
     """
 
