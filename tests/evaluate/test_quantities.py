@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
 from forerun.domain.forecast import Forecasts
-from forerun.evaluate import Evaluation, evaluate, leaderboard
+from forerun.evaluate import Evaluation, accuracy_page, evaluate, leaderboard
 from forerun.evaluate.leaderboard import judged_rows
 from forerun.evaluate.metrics import shortfalls
 from forerun.tables import Jobs, Runs, Table
@@ -174,3 +175,40 @@ def test_the_trap_is_told_with_the_evaluation(tmp_path: Path) -> None:
     (note,) = found.notes["t"]
     assert "1 row of 3 (devices 1) below all that teach" in note
     assert found.as_dict()["notes"] == {"t": [note]}
+
+
+def test_the_page_tells_stopped_runs_apart_and_the_trap() -> None:
+    columns = {**STOPPED, "devices": [1.0, 2.0, 3.0, 4.0, 1.0, 2.0]}
+    found = evaluate({"t": runs(**columns)}, [Says(10.0)], "interpolation:devices")
+    page = accuracy_page(found, command="forerun evaluate", version="0")
+    assert "### Stopped runs" in page
+    assert "| t | 1 | 1 | 0 % |" in page
+    assert "* t: interpolation:devices judges 2 rows of 3 (devices 1) below all that teach" in page
+
+
+def test_no_python_runs_once_a_row() -> None:
+    """Eight times the rows may take a few more calls (halvings of a sort), and not eight times as many."""
+
+    def calls(n: int) -> int:
+        rng = np.random.default_rng(0)
+        facts = runs(
+            workload=[f"net-{i % 7}" for i in range(n)], devices=rng.integers(1, 9, n).astype(float),
+            global_batch=rng.integers(1, 99, n).astype(float), step_time_s=rng.random(n) + 0.5,
+            status=["ok"] * (n - 1) + ["oom"],
+        )  # fmt: skip
+        count = 0
+
+        def called(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(called)
+        try:
+            evaluate({"t": facts}, [Says(1.0, "step")], "few-shot:devices/workload=2:cheapest")
+        finally:
+            sys.setprofile(None)
+        return count
+
+    calls(100)
+    few, many = calls(1000), calls(8000)
+    assert many < 3 * few

@@ -6,7 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from forerun.evaluate.evaluation import Evaluation, Score
-from forerun.evaluate.markdown import DISTANCE, PLAN, TIME, cell, markdown_table, percent
+from forerun.evaluate.markdown import (
+    DISTANCE,
+    PLAN,
+    STOPPED,
+    STOPPED_HELP,
+    TIME,
+    cell,
+    markdown_table,
+    percent,
+)
 
 MOST_REASONS = 40
 
@@ -59,6 +68,9 @@ def accuracy_page(
     if note:
         blocks.append(note)
     blocks.append(_provenance(evaluation, command, version, commit))
+    notes = [f"* {table}: {note}" for table, said in evaluation.notes.items() for note in said]
+    if notes:
+        blocks.append("\n".join(notes))
     for predictor in evaluation.predictors:
         blocks += predictor_sections(evaluation, predictor)
     return "\n\n".join(blocks) + "\n"
@@ -117,6 +129,9 @@ def predictor_sections(evaluation: Evaluation, predictor: str) -> list[str]:
         _sentence(total),
         markdown_table(judged, TIME),
     ]
+    stopped = [s for s in (*scores, total) if s.censored_answered]
+    if stopped:
+        blocks += ["### Stopped runs", STOPPED_HELP, markdown_table(stopped, STOPPED)]
     memory = [s for s in (*scores, total) if s.memory_rows or s.oom_rows or s.regret_groups]
     if memory:
         blocks += ["### Memory and choice of plan", MEMORY_HELP, markdown_table(memory, PLAN)]

@@ -102,6 +102,18 @@ TIME: tuple[Column, ...] = (
     ("inside %", inside),
     ("width", lambda s: number(s.width, "{:.1f}x")),
 )
+STOPPED_HELP = """\
+A run that was stopped tells a lower bound of its time and no time; it is in no figure above. An
+answer *below* the bound is wrong, by what it lacks of it; one above is right."""
+STOPPED: tuple[Column, ...] = (
+    ("table", lambda s: s.table),
+    ("stopped", lambda s: f"{s.censored:,}"),
+    ("answered", lambda s: f"{s.censored_answered:,}"),
+    ("below", lambda s: percent(s.share_short)),
+    ("short by, median %", lambda s: number(s.censored_short_ape)),
+    ("mean % of all", lambda s: number(s.censored_mape)),
+    ("95 % below too", lambda s: f"{s.censored_below:,}"),
+)
 PLAN: tuple[Column, ...] = (
     ("table", lambda s: s.table),
     ("peak rows", lambda s: f"{s.memory_rows:,}" if s.memory_rows else ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -192,7 +193,7 @@ def _command(
         for option, group in zip(("--runs", "--fit"), files, strict=True)
         if group
     ]
-    words += [f"--predictors {','.join(found.predictors)}", f"--split {found.split}"]
+    words += [f"--predictors {','.join(found.predictors)}", f"--split {quote(found.split)}"]
     words += [f"--where '{text}'" for text in options["conditions"]]
     for name in ("folds", "start", "group_by"):
         if options[name]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from forerun.cli.screen import Screen
 from forerun.evaluate import ALL_TABLES, Evaluation, Score, leaderboard
 from forerun.evaluate.markdown import (
+    STOPPED,
     Column,
     answered,
     bias_percent,
@@ -42,7 +43,7 @@ def show(screen: Screen, found: Evaluation) -> None:
             screen.line(f"{table}: {note}" if not alone else note)
     _standings(screen, found)
     stopped = [s for s in scores if s.censored]
-    _columns(screen, stopped, _STOPPED, _STOPPED_TITLE)
+    _columns(screen, stopped, (*_NAMED, *STOPPED[1:]), _STOPPED_TITLE)
     chosen = [s for s in scores if s.memory_rows or s.oom_rows or s.regret_groups]
     _columns(screen, chosen, _PLAN, "memory, and the plan that would have been chosen")
     _columns(
@@ -145,15 +146,6 @@ _TIME: tuple[Column, ...] = (
 _STOPPED_TITLE = (
     "runs that were stopped: their time is a lower bound, an answer below it is wrong; none is in a"
     " figure above"
-)
-_STOPPED: tuple[Column, ...] = (
-    *_NAMED,
-    ("stopped", lambda s: f"{s.censored:,}"),
-    ("answered", lambda s: f"{s.censored_answered:,}"),
-    ("below", lambda s: percent(s.share_short)),
-    ("short by, median %", lambda s: number(s.censored_short_ape)),
-    ("mean % of all", lambda s: number(s.censored_mape)),
-    ("95 % below too", lambda s: f"{s.censored_below:,}"),
 )
 _DETECTION: tuple[Column, ...] = (
     ("out of memory", lambda s: f"{s.oom_happened:,} of {s.oom_rows:,}" if s.oom_rows else ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -206,7 +207,7 @@ def _write_page(path: Path, board: Board, runs: Sequence[Path], options: dict[st
 
     words = [f"--runs {' '.join(p.name for p in runs)}"]
     words.append(f"--predictors {','.join(board.predictors)}")
-    words.append(f"--splits {' '.join(s.title.strip('`') for s in board.sections)}")
+    words.append(f"--splits {' '.join(quote(s.title.strip('`')) for s in board.sections)}")
     words += [f"--where '{text}'" for text in options["conditions"]]
     words += [f"--{n} {options[n]}" for n in ("folds", "start") if options[n]]
     made = (
