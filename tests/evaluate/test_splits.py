@@ -19,7 +19,7 @@ SPLITS = [
     "above:devices=4..6", "from:device=t4", "from:device=t4,a100", "larger-clusters",
     "larger-batches", "interpolation:devices", "extrapolation:devices=4,global_batch=64",
     "interpolation:devices=2,6", "interpolation:devices=every3", "interpolation:device=t4",
-    "between:devices", "leave-one-out:device", "above:devices=half",
+    "holdout", "between:devices", "leave-one-out:device", "above:devices=half",
     "extrapolation:workers=half,batch=64", "few-shot:device/workload=2",
     "few-shot:device=2:cheapest:devices<=4:global_batch>16",
 ]  # fmt: skip
@@ -65,6 +65,12 @@ def test_another_seed_gives_another_random_split() -> None:
     split = parse_split("random")
     first, second = (next(iter(folds_of(split, table(), seed=s))).test for s in (0, 1))
     assert not np.array_equal(first, second)
+
+
+def test_a_holdout_is_the_first_fold_of_random() -> None:
+    (one,), all_folds = (folds_of(parse_split(text), table(), 3) for text in ("holdout", "random"))
+    assert np.array_equal(one.test, all_folds[0].test)
+    assert len(one.train) + len(one.test) == 60
 
 
 def test_whole_teaches_nothing() -> None:

@@ -51,6 +51,7 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
 
     * whole judges all rows and teaches none.
     * random has `parts` folds; repeats of one configuration stay in one of them.
+    * holdout is the first of the five folds of random alone, for what takes long to fit.
     * leave-out judges the rows of one value and teaches all others; of more than `parts` values
       several are left out together, dealt by the seed.
     * from teaches the rows of the named values and judges those of all others.
@@ -101,9 +102,10 @@ def _folds(split: Split, table: Table, rng: np.random.Generator, parts: int) -> 
     if kind == "whole":
         rows = np.arange(len(table))
         return [Fold(rows[:0], rows)]
-    if kind == "random":
+    if kind in ("random", "holdout"):
         count, config = configurations(table)
-        return list(_dealt(rng.permutation(count)[config] % parts, parts))
+        whole = USUAL_FOLDS["random"] if kind == "holdout" else parts
+        return list(_dealt(rng.permutation(count)[config] % whole, whole))[:parts]
     if kind in ("leave-out", "leave-one-out", "few-shot"):
         return _left_out(split, table, rng, parts)
     teach, judge = _sides(split, table)

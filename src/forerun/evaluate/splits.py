@@ -12,7 +12,7 @@ from forerun.errors import RequestError
 from forerun.evaluate.filters import parse_condition
 
 FORMS = (
-    "whole", "random", "leave-out:COLUMN", "leave-one-out:COLUMN", "from:COLUMN=VALUE,...",
+    "whole", "random", "holdout", "leave-out:COLUMN", "leave-one-out:COLUMN", "from:COLUMN=VALUE,...",
     "above:COLUMN=VALUE[..END]", "larger-clusters", "larger-batches",
     "few-shot:COLUMN[/COLUMN...]=K[:cheapest][:CONDITION...]",
     "interpolation:COLUMN[=VALUE,...|=everyN]", "between:COLUMN", "extrapolation:COLUMN=VALUE,...",
@@ -83,7 +83,7 @@ def parse_split(text: str) -> Split:
     """
     kind, colon, rest = str(text).strip().partition(":")
     asked = _Asked(f"--split {text}")
-    if kind in ("whole", "random", "larger-clusters", "larger-batches"):
+    if kind in ("whole", "random", "holdout", "larger-clusters", "larger-batches"):
         if colon:
             raise asked.wrong(f"{kind} takes nothing after it")
         return Split(kind)

@@ -37,7 +37,7 @@ SHOTS = ("random", "cheapest")  # those of forerun.evaluate, which is not loaded
 @click.option("--predictors", type=NAMES, help="Names with commas; see `forerun predictors`.")
 @click.option(
     "--split", default="whole", show_default=True,
-    help="whole (all judged, none teach), random, leave-out:COLUMN, from:COLUMN=VALUE,... (these"
+    help="whole (all judged, none teach), random, holdout (a random fifth), leave-out:COLUMN, from:COLUMN=VALUE,... (these"
     " teach, all others are judged), above:COLUMN=VALUE[..END], larger-clusters, larger-batches"
     " (the upper half of each workload's), few-shot:COLUMN=K (a value is left out, less K runs that"
     " teach; few-shot:cluster/workload=3 leaves a cluster out, less 3 runs of each workload),"
