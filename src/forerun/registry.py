@@ -83,7 +83,20 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "a line in the logs and a Gaussian process of its errors, from runs of the same kind",
         ),
     ),
-    "searchers": (),
+    "searchers": (
+        Entry("random", "forerun.search.unguided:RandomSearch", "every configuration, drawn"),
+        Entry("grid", "forerun.search.unguided:GridSearch", "a coarse grid, then all between"),
+        Entry(
+            "cherrypick",
+            "forerun.search.cherrypick:CherryPick",
+            "expected improvement of a Gaussian process of the cost (NSDI 2017)",
+        ),
+        Entry(
+            "bayesian",
+            "forerun.search.bayesian:Bayesian",
+            "gain for money under a process of scaling laws; stopped runs are lower bounds",
+        ),
+    ),
     "readers": (
         Entry("zoo", "forerun.workloads.resolve:ZooReader", "a name of the zoo"),
         Entry("module", "forerun.workloads.resolve:ModuleReader", "package.module:callable"),

@@ -1,0 +1,121 @@
+"""CherryPick: Bayesian optimisation of the cost of a run, as its paper describes it.
+
+Alipourfard, Liu, Chen, Venkataraman, Yu, Zhang: CherryPick: Adaptively unearthing the best cloud
+configurations for big data analytics, NSDI 2017. A Gaussian process with a Matern 5/2 kernel on
+normalised features of the configuration models the logarithm of the cost, C = price x time; the
+next run is that of the largest expected improvement times the probability that the time, C / price,
+stays within the limit; three quasi-random runs come first; it stops when the expected improvement
+is below 10 % of the best cost so far and at least six runs were made.
+
+Reconstructed from the paper, not from its code: one length for all axes and the noise are taken by
+marginal likelihood from a grid, after every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forerun.search.choosing import Choice, Choosing, exhausted, unseen
+from forerun.search.landscape import FloatArray, IntArray, Landscape
+from forerun.search.observed import Seen
+from forerun.search.surrogate import Belief, Kernels, believe, expected_gain
+from forerun.units import format_percent
+
+STARTS, LEAST_RUNS, LEAST_GAIN = 3, 6, 0.10
+_LENGTHS = tuple(np.geomspace(0.1, 3.0, 8))
+_NOISES = (0.03, 0.1, 0.3)
+
+
+@dataclass(frozen=True)
+class CherryPick(Choosing):
+    """The searcher of the paper. Where the time is minimised, the same with a price of 1."""
+
+    name = "cherrypick"
+
+    def choose(self, land: Landscape, seen: Seen) -> Choice:
+        """Return the next run, or that the expected improvement is too small for one."""
+        weights = self.goal.weights(land)
+        done = exhausted(land, seen)
+        if done is not None:
+            return done
+        if len(seen) < STARTS:
+            return Choice(_start(land, seen, self.seed), f"start {len(seen) + 1} of {STARTS}")
+        known = np.flatnonzero(~seen.unknown)
+        left = unseen(land, seen)
+        if not len(known):
+            return Choice(_start(land, seen, self.seed), "no run has told a time yet")
+        belief, cost = _fitted(land, seen, known, weights)
+        sd = np.sqrt(belief.variance[0])
+        # P(T <= limit), T = C / price: the same process speaks of both.
+        limit = np.log(self.goal.deadline_seconds) + np.log(weights)
+        meets = _below(belief.mean[0], sd, limit)
+        if not seen.feasible.any():
+            at = int(np.argmax(np.where(left, meets, -1.0)))
+            return Choice(at, "nothing within the deadline yet: the most likely to meet it")
+        best = float(np.min(cost[seen.feasible[known]]))
+        gain = expected_gain(best, belief.mean[0], sd)
+        chosen = int(np.argmax(np.where(left, gain * meets, -1.0)))
+        return self._judged(chosen, float(gain[chosen] * meets[chosen]), len(seen))
+
+    def _judged(self, at: int, gain: float, runs: int) -> Choice:
+        said = f"expected improvement {format_percent(gain, 1)} of the best"
+        if self.stops and runs >= LEAST_RUNS and gain < LEAST_GAIN:
+            return Choice(-1, f"{said}, below {format_percent(LEAST_GAIN)} after {runs} runs")
+        return Choice(at, said)
+
+
+def _fitted(
+    land: Landscape, seen: Seen, known: IntArray, weights: FloatArray
+) -> tuple[Belief, FloatArray]:
+    """Return the process of largest evidence for log cost, and the logarithms of the costs.
+
+    The paper takes a run's cost as it is, also where the run was stopped.
+    """
+    at = seen.at[known]
+    cost = np.log(seen.seconds[known]) + np.log(weights[at])
+    unit = max(float(np.std(cost)), 1e-3)
+    grid = land.kept("cherrypick", lambda: _grid(land.features))
+    belief = believe(
+        grid, at, cost / unit, np.zeros(len(at), dtype=bool), float(cost.mean()) / unit
+    )
+    top = [int(np.argmax(belief.weights))]
+    return (
+        Belief(
+            np.ones(1), belief.mean[top] * unit, belief.variance[top] * unit**2,
+            belief.noise[top] * unit**2,
+        ),
+        cost,
+    )  # fmt: skip
+
+
+def _grid(features: FloatArray) -> Kernels:
+    """Return every length with every noise as draws: one length for all axes, no factors apart."""
+    k = features.shape[1]
+    lengths, noises = (a.ravel() for a in np.meshgrid(_LENGTHS, _NOISES, indexing="ij"))
+    count = len(lengths)
+    return Kernels(
+        features, np.repeat(lengths[:, None], k, axis=1), np.ones(count), noises,
+        np.zeros((count, k)), level_sd=0.0,
+    )  # fmt: skip
+
+
+def _below(mean: FloatArray, sd: FloatArray, limit: FloatArray) -> FloatArray:
+    from forerun.domain.quantiles import normal_cdf
+
+    return np.where(np.isinf(limit), 1.0, normal_cdf((limit - mean) / sd))
+
+
+def _start(land: Landscape, seen: Seen, seed: int) -> int:
+    """Return a quasi-random configuration: the unseen one nearest to the next point of a sequence.
+
+    Kronecker's sequence, shifted by the seed.
+    """
+    k = land.features.shape[1]
+    rng = np.random.default_rng(seed)
+    steps = np.sqrt([2, 3, 5, 7, 11, 13, 17, 19, 23, 29])
+    point = (rng.random(max(k, 1)) + (len(seen) + 1) * np.resize(steps, max(k, 1))) % 1.0
+    far = np.sum((land.features - point[:k]) ** 2, axis=1)
+    far = far + 1e-9 * rng.random(len(land))  # ties at random
+    return int(np.argmin(np.where(unseen(land, seen), far, np.inf)))

@@ -1,0 +1,164 @@
+"""Replay: a table of measured runs as the black box of a search: asking a job gives its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from forerun.errors import RequestError, UnsatisfiedError
+from forerun.search.landscape import FloatArray, IntArray, Landscape, landscape_of
+from forerun.search.observed import QUANTITIES, Goal, Seen, seconds_of, timed_as
+from forerun.tables import Jobs, Runs
+from forerun.units import counted, format_seconds
+
+_NEAREST = 3
+
+
+@dataclass(frozen=True)
+class Replay:
+    """n distinct configurations, each with the run that the table has of it.
+
+    A run that lasts beyond the deadline is stopped there: it costs the deadline times its price,
+    and nobody learns what it would have taken. The same goes for every searcher.
+
+    Attributes:
+        space: the jobs, each configuration once.
+        runs: their runs, in the same order.
+        land: the configurations as numbers.
+        goal: what is minimised.
+        quantity: what the runs time: run, epoch or step.
+        seconds: as measured (n,), a lower bound where a run timed out, NaN where none is stated.
+        to_the_end: let every run end as it did in the table, whatever the deadline.
+    """
+
+    space: Jobs
+    runs: Runs
+    land: Landscape
+    goal: Goal
+    quantity: str
+    seconds: FloatArray
+    to_the_end: bool = False
+
+    @staticmethod
+    def of(runs: Runs, goal: Goal, to_the_end: bool = False) -> Replay:
+        """Return a table as a black box; of a configuration's repeats the median run counts.
+
+        Raises:
+            RequestError: no run states a time, the cost is minimised and prices are missing, or
+                there is nothing to choose between.
+            UnsatisfiedError: no run meets the deadline; the nearest misses are named.
+        """
+        quantity = timed_as(runs)
+        seconds = seconds_of(runs, quantity)
+        rows = _median_rows(landscape_of(runs.jobs).keys, seconds, runs.status)
+        kept = runs.take(rows)
+        land = landscape_of(kept.jobs)
+        box = Replay(kept.jobs, kept, land, goal, quantity, seconds[rows], to_the_end)
+        if len(land) < 2:
+            raise RequestError(
+                f"searching among {counted(len(runs), 'run')}",
+                "all of them are of one configuration: no column of workload, cluster or plan varies",
+                "give a table of runs of several configurations",
+            )
+        if not box.feasible.any():
+            raise _nothing_meets(box)
+        return box
+
+    def __len__(self) -> int:
+        return len(self.land)
+
+    @cached_property
+    def feasible(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which configurations meet the goal's deadline, (n,)."""
+        self.goal.weights(self.land)  # a missing price is told before a missing time
+        return self.seen(np.arange(len(self))).feasible
+
+    @cached_property
+    def values(self) -> FloatArray:
+        """What is minimised of each, dollars or seconds, (n,): infinite where it is not feasible."""
+        values = self.seconds * self.goal.weights(self.land)
+        return np.where(self.feasible, values, np.inf)
+
+    @property
+    def oracle(self) -> float:
+        """The best of all, known in hindsight."""
+        return float(self.values.min())
+
+    @cached_property
+    def dollars(self) -> FloatArray:
+        """What each run costs, stopped at the deadline, (n,); NaN where there is no price."""
+        lasted = self.seconds
+        if not self.to_the_end:
+            lasted = np.minimum(lasted, self.goal.deadline_seconds)
+        # A run that failed before any time was stated is counted as nothing.
+        return np.nan_to_num(lasted) * self.land.dollars_per_second
+
+    def seen(self, at: IntArray) -> Seen:
+        """Return what a search has seen once it has asked for these, in this order."""
+        seen = Seen.of(at, self.seconds[at], self.runs.status[at], self.goal.deadline_seconds)
+        return replace(seen, seconds=self.seconds[at]) if self.to_the_end else seen
+
+    def ask(self, jobs: Jobs) -> Runs:
+        """Return the runs of jobs of the space: stopped at the deadline, unless they may go on.
+
+        Raises:
+            RequestError: a job that the table has no run of.
+        """
+        at = self.places(jobs)
+        found = self.runs.take(at)
+        if self.to_the_end:
+            return found
+        late = self.seen(at).late
+        seconds = np.where(late, self.goal.deadline_seconds, self.seconds[at])
+        status = found.status.copy()
+        status[late] = "timeout"
+        table = found.table.with_columns(**{QUANTITIES[self.quantity]: seconds, "status": status})
+        return Runs(found.jobs, table)
+
+    def places(self, jobs: Jobs) -> IntArray:
+        """Return where jobs stand in the space. Raises RequestError where one is not of it."""
+        place = {key: i for i, key in enumerate(self.land.keys)}
+        found = [place.get(key, -1) for key in landscape_of(jobs).keys]
+        if -1 in found:
+            raise RequestError(
+                f"replaying job {found.index(-1)}", "the table has no run of it",
+                "suggest jobs of the space alone",
+            )  # fmt: skip
+        return np.array(found, dtype=np.int64)
+
+
+def _median_rows(
+    keys: list[tuple[str, ...]], seconds: FloatArray, status: np.ndarray[tuple[int], np.dtype[np.object_]]
+) -> IntArray:  # fmt: skip
+    """Return one row of each configuration: the median one of its repeats, failures the slowest."""
+    rank = np.where((status == "ok") & ~np.isnan(seconds), seconds, np.inf)
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for row, key in enumerate(keys):
+        groups.setdefault(key, []).append(row)
+    return np.array(
+        [sorted(rows, key=lambda r: rank[r])[(len(rows) - 1) // 2] for rows in groups.values()],
+        dtype=np.int64,
+    )
+
+
+def _nothing_meets(box: Replay) -> UnsatisfiedError:
+    """Return the error of a table without a feasible run, with the nearest misses."""
+    limit = box.goal.deadline_seconds
+    ended = np.flatnonzero((box.runs.status == "ok") & ~np.isnan(box.seconds))
+    within = "" if np.isinf(limit) else f" within {format_seconds(limit)}"
+    asked = f"searching {counted(len(box), 'configuration')} for one that ends{within}"
+    if not len(ended):
+        ways = {str(s): int((box.runs.status == s).sum()) for s in sorted(set(box.runs.status))}
+        said = ", ".join(f"{n:,} {way}" for way, n in ways.items())
+        return UnsatisfiedError(
+            asked, f"no run of the table reached its end ({said})", "give runs that ended ok"
+        )
+    near = ended[np.argsort(box.seconds[ended], kind="stable")][:_NEAREST]
+    said = "; ".join(
+        f"{format_seconds(box.seconds[i])} with {box.land.words(int(i))}" for i in near
+    )
+    return UnsatisfiedError(
+        asked, f"none does; the nearest: {said}", "give a later --deadline, or more runs"
+    )
