@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 
 _MOST_ROUNDS, _MOST_HALVINGS = 150, 30
 # How near to the edge of what is allowed a step may go, and by how much the barrier falls.
-_TO_EDGE, _LEAST_FALL = 0.99, 1e-3
+_TO_EDGE, _LEAST_FALL, _EDGE = 0.99, 1e-3, 1e-14
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,12 @@ def _interior(problem: Problem, tolerance: float) -> tuple[FloatArray, int]:
             best, best_gap = w, gap
         if gap <= tolerance:
             return w, rounds
-        step, barrier = _steps(point, cost, w, z, u)
+        try:
+            step, barrier = _steps(point, cost, w, z, u)
+        except np.linalg.LinAlgError:  # rounding leaves nothing to gain
+            break
         w, z, u, point = _moved(problem, (w, z, u), step, barrier)
-    return best, _MOST_ROUNDS
+    return best, rounds
 
 
 def _gap(problem: Problem, point: _Point) -> float:
@@ -243,12 +246,17 @@ def _moved(
     dual = min(_longest(z, dz), _longest(u, du))
     before = _merit(problem, w, barrier)
     for _ in range(_MOST_HALVINGS):
-        after = _merit(problem, w + reach * dw, barrier)
+        after = _merit(problem, _inside(w + reach * dw), barrier)
         if after <= before + 1e-12 * abs(before):
             break
         reach /= 2
-    moved = w + reach * dw
+    moved = _inside(w + reach * dw)
     return moved, z + dual * dz, u + dual * du, _point(problem, moved)
+
+
+def _inside(w: FloatArray) -> FloatArray:
+    """Return shares that rounding has not put on the edge."""
+    return np.clip(w, _EDGE, 1.0 - _EDGE)
 
 
 def _merit(problem: Problem, w: FloatArray, barrier: float) -> float:
