@@ -164,7 +164,9 @@ def _choice(
         )  # fmt: skip
     part = forecasts.take(request.asked)
     datasets = LawRows(jobs).size("dataset_size")
-    columns = answer_columns(jobs, part, row_lengths(jobs, asking.length, datasets), asking.market)
+    columns = answer_columns(
+        jobs, [part], row_lengths(jobs, asking.length, datasets), asking.market
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         times = columns["predicted_time_to_train_s"] / part.seconds[:, 1]
     if not np.isfinite(times).any():
