@@ -6,6 +6,7 @@ the same are not both picked.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +98,38 @@ def _accurate(
         remaining = float(np.diag(beliefs.covariance)[asked].mean())
         row, price = int(candidates[best]), float(cost[best])
         picks.append(Pick(row, price, float(gains[best]), np.nan, remaining))
+    return picks
+
+
+def within_quotas(
+    beliefs: Beliefs,
+    candidates: IntArray,
+    asked: IntArray,
+    labels: Sequence[Hashable],
+    quota: Mapping[Hashable, int],
+) -> list[Pick]:
+    """Return the runs that make the answers of the asked jobs surest, so many of each kind.
+
+    What a campaign may ask: of each app two runs on one node and one on several.
+
+    Args:
+        beliefs, candidates, asked: as `most_accurate`.
+        labels: the kind of each candidate, (c,).
+        quota: how many of each kind; a kind that is left out is not run.
+    """
+    left = dict(quota)
+    open_to = np.array([left.get(label, 0) > 0 for label in labels], dtype=bool)
+    picks: list[Pick] = []
+    while open_to.any():
+        gains = accuracy_gains(beliefs, candidates, asked)
+        best = int(np.argmax(np.where(open_to, gains, -np.inf)))
+        beliefs = beliefs.after(int(candidates[best]))
+        remaining = float(np.diag(beliefs.covariance)[asked].mean())
+        picks.append(Pick(int(candidates[best]), 1.0, float(gains[best]), np.nan, remaining))
+        open_to[best] = False
+        left[labels[best]] -= 1
+        if not left[labels[best]]:
+            open_to &= np.array([label != labels[best] for label in labels], dtype=bool)
     return picks
 
 
