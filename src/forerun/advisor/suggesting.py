@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from forerun.units import (
     SECONDS_PER_HOUR,
     counted,
 )
+
+if TYPE_CHECKING:
+    pass
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -115,6 +118,8 @@ def suggest_from_table(
 
     if not len(candidates):
         raise RequestError("the next runs", "the table of candidates has no rows", "give some")
+    if asked is not None and not len(asked):
+        raise RequestError("the next runs", "the table of asked jobs has no rows", "give some")
     made = made_already(candidates, None if runs is None else runs.table)
     if made.all():
         raise UnsatisfiedError(

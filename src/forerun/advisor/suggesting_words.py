@@ -31,6 +31,10 @@ def reason(jobs: Jobs, found: Suggestion, run: NextRun) -> str:
         about = run.about[0]
         what = "it" if run.row == about or jobs_equal(jobs, run.row, about) else label(jobs, about)
         said.append(f"settles {format_percent(run.about[1])} of the doubt about {what}")
+    if found.goal == "accuracy" and not run.tells:
+        said.append(
+            f"settles {format_percent(run.about[1])} of the doubt about {label(jobs, run.about[0])}"
+        )
     telling = [(UNKNOWN.get(s, s), v) for s, v in run.tells.items() if v >= _TELLING][:2]
     if telling:
         tells = " and ".join(f"{words} ({format_percent(share)})" for words, share in telling)

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from forerun.advisor.suggesting import Suggested
 
 
+_CENTS = 0.1  # below it a price has more digits than cents
+
+
 def _amount(value: float, unit: str) -> str:
-    return format_dollars(value) if unit == "dollars" else f"{value:.3g} {unit}"
+    if unit != "dollars":
+        return f"{value:.3g} {unit}"
+    return format_dollars(value) if value >= _CENTS or value == 0 else f"${value:.1g}"
 
 
 def show_suggestion(screen: Screen, found: Suggested) -> None:

@@ -106,10 +106,13 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) ->
     else:
         drawn = None if runs is None else _refitted(predictor, jobs, runs)
         if drawn is not None:
-            covariance = _of_draws(drawn, variance)
-            source = f"{len(drawn)} refits of {predictor.name} on runs drawn anew"
+            covariance = _of_draws(drawn, variance, likeness(jobs))
+            source = (
+                f"{len(drawn)} refits of {predictor.name} on runs drawn anew; what its bands hold"
+                " beyond them, jobs alike in devices and batch are assumed to share"
+            )
         else:
-            covariance = _of_likeness(jobs, variance)
+            covariance = np.asarray(likeness(jobs) * np.sqrt(np.outer(variance, variance)))
             source = (
                 f"the bands of {predictor.name}; that jobs alike in devices and batch err alike is"
                 " assumed, for it states no joint errors"
@@ -184,8 +187,12 @@ def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> FloatArray | None
     return np.stack(drawn) if len(drawn) >= _LEAST_REFITS else None
 
 
-def _of_draws(drawn: FloatArray, variance: FloatArray) -> FloatArray:
-    """Return the covariance of draws (m, n), no wider than the bands; the bands' rest is each job's own."""
+def _of_draws(drawn: FloatArray, variance: FloatArray, alike: FloatArray) -> FloatArray:
+    """Return the covariance of draws (m, n), no wider than the bands (n,).
+
+    What a law cannot say however it is fitted is the bands' rest; jobs share it by their likeness
+    (n, n), but for what a repeat of one job would differ by.
+    """
     known = np.isfinite(drawn)
     count = np.maximum(known.sum(axis=0), 1)
     mean = np.where(known, drawn, 0.0).sum(axis=0) / count
@@ -194,12 +201,18 @@ def _of_draws(drawn: FloatArray, variance: FloatArray) -> FloatArray:
     own = np.maximum(np.diag(spread), 1e-300)
     fit = np.sqrt(np.minimum(1.0, variance / own))
     shared = (1.0 - _SHRINK) * spread * np.outer(fit, fit)
+    rest = np.sqrt(np.maximum(variance - own * fit**2 - REPEAT_SIGMA**2, 0.0))
+    shared += alike * np.outer(rest, rest)
     np.fill_diagonal(shared, variance)
     return np.asarray(shared)
 
 
-def _of_likeness(jobs: Jobs, variance: FloatArray) -> FloatArray:
-    """Return the covariance of errors that are as alike as their jobs are, (n, n)."""
+def likeness(jobs: Jobs) -> FloatArray:
+    """Return how alike n jobs are, as correlations of their errors, (n, n).
+
+    An assumption for predictors that say nothing better: by devices, a device's batch, one node or
+    several, workload and device.
+    """
     rows = LawRows(jobs)
     kinds, index = rows.kinds
     machines = np.where(rows.machines > 0, rows.machines, 1.0)
@@ -214,5 +227,4 @@ def _of_likeness(jobs: Jobs, variance: FloatArray) -> FloatArray:
         code = np.array([names.setdefault(kind[place], len(names)) for kind in kinds])[index]
         rho *= np.where(code[:, None] == code[None, :], 1.0, _OTHER)
     rho *= np.where((nodes > 1)[:, None] == (nodes > 1)[None, :], 1.0, _OTHER)
-    sigma = np.sqrt(variance)
-    return np.asarray(rho * np.outer(sigma, sigma))
+    return rho

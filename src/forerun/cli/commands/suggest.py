@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.advisor.suggesting import Asking, Suggested
     from forerun.settings import Settings
-    from forerun.tables import Runs
+    from forerun.tables import Runs, Table
 
 
 @click.command(cls=SeveralTables)
@@ -161,26 +161,46 @@ def _asking(options: dict[str, Any], goal: str) -> Asking:
 
 
 def _taught(
-    advisor: Advisor, files: list[Path], flags_file: Path | None
-) -> tuple[Advisor, Runs | None, str]:
-    """Return the advisor that learned from runs, the runs, and what is said where they are too few.
+    settings: Settings, files: list[Path], options: dict[str, Any], asked: Table | None
+) -> tuple[Advisor, Runs | None, list[str]]:
+    """Return the advisor that learned from runs, the runs, and what is said of it.
 
-    A law that is linear in its parameters needs no answer to be designed for.
+    A law that is linear in its parameters needs no answer to be designed for, and so not enough
+    runs either. Where no predictor was named, those that learn by label may stand in for physics.
+
+    Args:
+        settings, options: of the command. files: of runs.
+        asked: jobs whose answers matter; None where physics alone can speak of them.
 
     Raises:
         RequestError: the runs cannot teach the predictor, and it cannot do without.
     """
+    flags, own = options.pop("flags_file"), map(str, options["catalog_files"])
+    catalog_files = (*settings.catalog_files, *own)
+    before = advisor_of(settings, options)
     if not files:
-        return advisor, None, ""
+        return before, None, []
     from forerun.advisor.models import runs_of
+    from forerun.advisor.suggesting_who import who_answers
 
+    runs = runs_of(files, before.catalog)
+    named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
+    learned: Advisor | None = None
     try:
-        learned, said = fitted(advisor, files, flags_file), ""
+        learned = fitted(before, files, flags)
     except RequestError as error:
-        if not hasattr(advisor.predictor, "linear_features"):
+        if hasattr(before.predictor, "linear_features"):
+            return before, runs, [f"not fitted yet: {error.found}; {error.next_step}"]
+        if named or asked is None:
             raise
-        learned, said = advisor, f"not fitted yet: {error.found}; {error.next_step}"
-    return learned, runs_of(files, advisor.catalog), said
+        problem = error
+    if named or asked is None:
+        assert learned is not None
+        return learned, runs, []
+    found, said = who_answers(learned, files, catalog_files, asked)
+    if found is None:
+        raise problem
+    return found, runs, [said] if said else []
 
 
 def _of_table(
@@ -191,16 +211,12 @@ def _of_table(
     from forerun.advisor.suggesting import suggest_from_table
     from forerun.tables import read_table
 
-    asking = _asking(options, "accuracy")
+    asking = replace(_asking(options, "accuracy"), market=settings.text("market"))
     table = read_table(candidates)
     asked = None if options["asked"] is None else read_table(options["asked"])
-    flags = options.pop("flags_file")
-    advisor, runs, said = _taught(advisor_of(settings, options), files, flags)
-    found = suggest_from_table(
-        advisor.predictor, advisor.catalog, table, runs, asked,
-        replace(asking, market=settings.text("market")),
-    )  # fmt: skip
-    return replace(found, notes=(said, *found.notes)) if said else found
+    advisor, runs, notes = _taught(settings, files, options, table if asked is None else asked)
+    found = suggest_from_table(advisor.predictor, advisor.catalog, table, runs, asked, asking)
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def _of_workload(
@@ -210,8 +226,7 @@ def _of_workload(
     from forerun.domain.objective import Objective
 
     asking = _asking(options, "decision")
-    flags = options.pop("flags_file")
-    advisor, runs, _ = _taught(advisor_of(settings, options), files, flags)
+    advisor, runs, _ = _taught(settings, files, options, None)
     deadline = asking.deadline_seconds
     found = advisor.recommend(
         workload,
