@@ -52,7 +52,7 @@ class Asking:
     Attributes:
         budget: in dollars where candidates have prices; infinite for none.
         count: the most runs; None for one without a budget, else what it pays for.
-        goal: accuracy or decision. criterion: A or D, of designs.
+        goal: accuracy or decision. criterion: V, A or D, of designs.
         run_steps: optimizer steps in a run, where a step is predicted.
         minimize: of the choice: time or cost. deadline_seconds: of the job; infinite for none.
         length: of the jobs that are chosen among.
@@ -61,7 +61,7 @@ class Asking:
     budget: float = np.inf
     count: int | None = None
     goal: str = "accuracy"
-    criterion: str = "A"
+    criterion: str = "V"
     run_steps: int = RUN_STEPS
     minimize: str = "cost"
     deadline_seconds: float = np.inf
@@ -174,7 +174,7 @@ def _choice(
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         times = columns["predicted_time_to_train_s"] / part.seconds[:, 1]
-    if not np.isfinite(times).any():
+    if np.isfinite(part.seconds[:, 1]).any() and not np.isfinite(times).any():
         raise RequestError(
             "which run would change the choice", "it is not known how long the jobs are",
             "say it with --steps, --samples or --epochs, or in columns of the table",

@@ -28,12 +28,16 @@ IntArray = NDArray[np.int64]
 _RANK = 1e-8
 
 
-def suggest_by_design(request: Request, criterion: str = "A") -> Suggestion:
-    """Return the runs that teach the parameters of a linear law most, for the budget.
+def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
+    """Return the runs that teach a linear law most, for the budget.
 
-    Features are divided by their means over the candidates, as in Ernest. Where the asked jobs are
-    others than the candidates, the A criterion is the variance of their predictions. Runs that were
-    made count. Kinds of jobs that have laws of their own share the budget evenly.
+    Features are divided by their means over the candidates, as in Ernest. Runs that were made count.
+    Kinds of jobs that have laws of their own share the budget evenly.
+
+    Args:
+        request: what is asked.
+        criterion: V, the mean variance of the answers to the asked jobs; A, the sum of the
+            variances of the parameters (Ernest's own); D, the volume of what they may be.
 
     Raises:
         RequestError, UnsatisfiedError: as `affordable`; no candidate has its features.
@@ -102,19 +106,17 @@ def _of_kind(
     names = _terms(request, x.shape[1])
     kept, said = _independent(np.vstack([scaled, had / means]), names, request.jobs.take(rows))
     scaled, before = scaled[:, kept], (had / means)[:, kept]
-    others = request.asked[members[request.asked]]
-    target = None
-    if len(others) and set(others.tolist()) != set(rows.tolist()):
-        wish = features[others]
-        wish = (wish / means)[np.isfinite(wish).all(axis=1)][:, kept]
-        target = wish.T @ wish / max(len(wish), 1) if len(wish) else None
+    target = np.eye(len(kept))
+    wish = features[request.asked[members[request.asked]]]
+    wish = (wish / means)[np.isfinite(wish).all(axis=1)][:, kept]
+    if criterion == "V" and len(wish):
+        target = wish.T @ wish / len(wish)
+    criterion = "D" if criterion == "D" else "A"
     known = before.T @ before
     design = optimal_design(
         scaled, cost, budget, criterion, known=known, wanted=target, terms=[names[i] for i in kept]
     )
-    problem = Problem(
-        scaled, cost, budget, known, np.eye(len(kept)) if target is None else target, criterion
-    )
+    problem = Problem(scaled, cost, budget, known, target, criterion)
     whole = whole_runs(problem, design.share, count)
     information = known + scaled[whole.index].T @ scaled[whole.index]
     if not np.isfinite(whole.value):

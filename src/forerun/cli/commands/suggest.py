@@ -64,8 +64,9 @@ if TYPE_CHECKING:
 @click.option("--count", type=WHOLE, help="The most runs (1, or what the budget pays for).")
 @click.option("--run-steps", type=WHOLE, help="Optimizer steps in one run (100).")
 @click.option(
-    "--criterion", type=click.Choice(["A", "D"]), default="A", show_default=True,
-    help="Of designs for laws that are linear in their parameters: least variance, or volume.",
+    "--criterion", type=click.Choice(["V", "A", "D"]), default="V", show_default=True,
+    help="Of designs for laws linear in their parameters: least variance of the answers asked, of"
+    " the parameters (as Ernest has it), or least volume.",
 )  # fmt: skip
 @click.option(
     "--minimize", type=click.Choice(["time", "cost"]), default="cost", show_default=True,
