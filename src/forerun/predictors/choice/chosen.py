@@ -53,7 +53,7 @@ class Chosen:
         told = members(names, start, runs, quantity)
         timed = np.flatnonzero(np.isfinite(measured(runs, quantity)))
         part = runs.take(timed)
-        seen = Seen.of(JobColumns(part.jobs), configurations(part.table))
+        seen = Seen.of(JobColumns(part.jobs, quantity), configurations(part.table))
         alive = tuple(name for name in names if name in told.fitted)
         return Chosen(quantity, told, seen, trials_of(alive, start, runs, quantity))
 
@@ -82,14 +82,14 @@ class Chosen:
             seconds = np.stack([answers[name].seconds for name in self.names], axis=1)
             logs = np.log(np.where(answered[..., None], seconds, np.nan))
         reach = np.stack([logs[..., 1] - logs[..., 0], logs[..., 2] - logs[..., 1]], axis=-1)
-        questions = self.seen.questions(JobColumns(jobs))
+        questions = self.seen.questions(JobColumns(jobs, self.quantity))
         first, index = questions.distinct()
         found = [self._verdict(questions, int(i)) for i in first]
         loss = np.array([one.standing.loss for one in found])[index]
         weight = weights_of(loss, answered)
         middle, width = mixed(logs[..., 1], reach, weight)
         width *= np.array([one.stretch for one in found])[index][:, None]
-        told = answered.any(axis=1)
+        told = np.asarray(answered.any(axis=1))
         made.seconds[told] = np.exp(
             np.stack([middle - width[:, 0], middle, middle + width[:, 1]], axis=1)
         )[told]
@@ -100,7 +100,7 @@ class Chosen:
         return replace(made, parts=parts, by=_who(self.names, weight))
 
     @cached_property
-    def _verdicts(self) -> dict[tuple[float, ...], Verdict]:
+    def _verdicts(self) -> dict[tuple[float, float, float, str], Verdict]:
         return {}
 
     def _verdict(self, questions: Questions, i: int) -> Verdict:

@@ -21,14 +21,20 @@ _LAYOUT = tuple(name for name in NAMES if name not in ("dp", "micro_batch", "glo
 
 @dataclass(frozen=True)
 class JobColumns:
-    """n jobs by what tells them apart; names that nobody knows go by their labels."""
+    """n jobs by what tells them apart; names that nobody knows go by their labels.
+
+    Attributes:
+        jobs: n of them.
+        quantity: that is asked of them; see `law_rows.LawRows`.
+    """
 
     jobs: Jobs
+    quantity: str = "step"
 
     @cached_property
     def rows(self) -> LawRows:
         """The jobs as laws read them."""
-        return LawRows(self.jobs)
+        return LawRows(self.jobs, self.quantity)
 
     @cached_property
     def _labels(self) -> Table:

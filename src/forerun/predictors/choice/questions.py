@@ -71,9 +71,10 @@ class Questions:
 
     def distinct(self) -> tuple[IntArray, IntArray]:
         """Return the first of each distinct question, and which each row is, (n,)."""
-        code = (self.kind.astype(np.int64) * 100 + np.minimum(4 * self.doublings, 99)) * 100
-        code = (code + self.known) * max(len(self.kins), 1) + self.kin
-        _, first, index = np.unique(code.astype(np.int64), return_index=True, return_inverse=True)
+        away = np.minimum(4 * self.doublings, 99).astype(np.int64)
+        code = (self.kind.astype(np.int64) * 100 + away) * 100 + self.known.astype(np.int64)
+        code = code * max(len(self.kins), 1) + self.kin
+        _, first, index = np.unique(code, return_index=True, return_inverse=True)
         return first.astype(np.int64), index.reshape(-1).astype(np.int64)
 
 
@@ -120,9 +121,9 @@ class Seen:
             rows = order[bounds[g] : bounds[g + 1]]
             if not len(rows):
                 continue
-            extent = self.extents.get(group)
-            if extent is not None:
-                self._within(made, columns, rows, extent, " on ".join(group))
+            known = self.extents.get(group)
+            if known is not None:
+                self._within(made, columns, rows, known, " on ".join(group))
                 continue
             workload, device = group
             if workload in workloads:

@@ -104,7 +104,9 @@ def _trials(saved: Mapping[str, Any]) -> Trials:
 
 
 def _listed(values: NDArray[np.float64]) -> Any:
-    return np.where(np.isnan(values), None, values.astype(object)).tolist()
+    cells = values.astype(object)
+    cells[np.isnan(values)] = None
+    return cells.tolist()
 
 
 def _plain(value: float) -> float | None:

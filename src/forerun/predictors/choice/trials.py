@@ -67,9 +67,9 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
     """
     every = len(runs)
     timed = np.isfinite(measured(runs, quantity))
-    used = thinned(configurations(runs.table), JobColumns(runs.jobs).groups[1], MOST_RUNS)
+    used = thinned(configurations(runs.table), JobColumns(runs.jobs, quantity).groups[1], MOST_RUNS)
     runs, timed = runs.take(used), timed[used]
-    columns, config = JobColumns(runs.jobs), configurations(runs.table)
+    columns, config = JobColumns(runs.jobs, quantity), configurations(runs.table)
     folds = folds_of(columns, config, timed)
     log = np.log(measured(runs, quantity))
     spent: dict[str, float] = dict.fromkeys(names, 0.0)
@@ -78,7 +78,7 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
     for fold in folds:
         judge = _some(fold.judge)
         told, question = runs.take(fold.teach), runs.take(judge).jobs
-        seen = Seen.of(JobColumns(told.jobs), config[fold.teach])
+        seen = Seen.of(JobColumns(told.jobs, quantity), config[fold.teach])
         answers: dict[str, Forecasts] = {}
         for part in _parts(names):
             if max(spent[name] for name in part) > MOST_SECONDS:
@@ -90,7 +90,7 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
         one = [_errors(answers.get(name), log[judge]) for name in names]
         error.append(np.stack([e for e, _ in one], axis=1))
         reach.append(np.stack([w for _, w in one], axis=1))
-        asked.append(seen.questions(JobColumns(question)))
+        asked.append(seen.questions(JobColumns(question, quantity)))
         judged.append(judge)
         kept.append(fold)
     groups, group = columns.groups
@@ -98,8 +98,8 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
     number = np.repeat(np.arange(len(kept)), [len(one) for one in judged])
     return Trials(
         names=names, questions=_stacked(asked),
-        error=np.round(np.concatenate(error), _DIGITS) if error else np.empty((0, len(names))),
-        reach=np.round(np.concatenate(reach), _DIGITS) if reach else np.empty((0, len(names), 2)),
+        error=_rounded(error, (0, len(names))),
+        reach=_rounded(reach, (0, len(names), 2)),
         cell=number * max(len(groups), 1) + group[at],
         folds=tuple((fold.words, len(one)) for fold, one in zip(kept, judged, strict=True)),
         dropped={
@@ -131,6 +131,11 @@ def _errors(answer: Forecasts | None, log: FloatArray) -> tuple[FloatArray, Floa
         quantiles = np.log(np.where(answer.answered[:, None], answer.seconds, np.nan))
     middle = quantiles[:, 1]
     return log - middle, np.stack([middle - quantiles[:, 0], quantiles[:, 2] - middle], axis=1)
+
+
+def _rounded(pieces: Sequence[FloatArray], empty: tuple[int, ...]) -> FloatArray:
+    joined = np.concatenate([np.empty(empty), *pieces])
+    return np.asarray(np.round(joined, _DIGITS), dtype=np.float64)
 
 
 def _joined(pieces: Sequence[IntArray]) -> IntArray:

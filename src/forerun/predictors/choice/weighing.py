@@ -118,7 +118,7 @@ def _effects(
     loss: FloatArray, told: NDArray[np.bool_], weight: FloatArray, prior: FloatArray
 ) -> FloatArray:
     """Return the candidates' losses against one another, (c,), by an additive model."""
-    effect = prior - prior.mean()
+    effect: FloatArray = np.asarray(prior - prior.mean())
     use = (weight > 0) & (told.sum(axis=1) > 1)
     loss, told, weight = loss[use], told[use], weight[use]
     if not len(weight):
@@ -129,7 +129,7 @@ def _effects(
         row = (filled.sum(axis=1) - told @ effect) / count
         seen = weight @ np.where(told, loss - row[:, None], 0.0)
         effect = (seen + PRIOR_COUNT * (prior - prior.mean())) / (mass + PRIOR_COUNT)
-        effect -= effect.mean()
+        effect = np.asarray(effect - effect.mean())
     return effect
 
 
