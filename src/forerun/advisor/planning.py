@@ -67,6 +67,7 @@ def _nearest(
         plan = Job(workload, cluster, _with_defaults(cluster, fixed, global_batch)).plan
         return plan, ("the search looks at no such plan: the other fields are at their defaults",)
     if not found.near_misses:
+        _raise_refusal(predictor, workload, cluster, _with_defaults(cluster, fixed, global_batch))
         if not found.legal or not _knows_no_memory(predictor, workload, cluster):
             raise error
         plan = _with_defaults(cluster, fixed, global_batch)
@@ -98,6 +99,18 @@ def _knows_no_memory(predictor: Predictor, workload: Workload, cluster: Cluster)
     plan = PlanColumns.build(1, dp=cluster.devices, global_batch=cluster.devices)
     answer = predictor.predict(Jobs.grid(workload, cluster, plan))[0]
     return answer.declined is None and math.isnan(answer.fit_probability)
+
+
+def _raise_refusal(predictor: Predictor, workload: Workload, cluster: Cluster, plan: Plan) -> None:
+    """Raise UnsatisfiedError with the predictor's own words where it declines even a usual plan."""
+    from forerun.tables import Jobs
+
+    reason = predictor.predict(Jobs.of([Job(workload, cluster, plan)]))[0].declined
+    if reason is not None:
+        raise UnsatisfiedError(
+            f"{workload.name} on {cluster.name}", f"{predictor.name} declines: {reason}",
+            "give it runs to learn from (--fit RUNS.csv), or name another predictor",
+        )  # fmt: skip
 
 
 def _text(fields: Mapping[str, Any]) -> str:

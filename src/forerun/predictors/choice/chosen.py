@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.forecast import Forecasts
-from forerun.predictors.choice.candidates import ANALYTIC, Members, members
+from forerun.predictors.choice.candidates import ANALYTIC, PHYSICS, Members, members
 from forerun.predictors.choice.columns import JobColumns, configurations
 from forerun.predictors.choice.questions import Questions, Seen
 from forerun.predictors.choice.trials import Trials, trials_of
@@ -143,15 +143,19 @@ class Chosen:
 
     def _why_none(self, answers: Mapping[str, Forecasts], rows: IntArray) -> NDArray[np.object_]:
         """Return why nobody answers some rows, (m,): what physics says, and what the laws lack."""
-        reasons = np.full(len(rows), "nobody can answer", dtype=object)
-        order = [ANALYTIC, *(name for name in self.names if name != ANALYTIC)]
-        first = next((name for name in order if name in answers), None)
-        if first is not None:
-            reasons[:] = [str(reason) for reason in answers[first].declined[rows]]
-        others = [name for name in self.names if name not in (ANALYTIC, "residual")]
-        if others:
-            more = answers[others[0]].declined[rows]
-            reasons[:] = [f"{a}; and {b}" for a, b in zip(reasons, more, strict=True)]
+        physics = answers.get(ANALYTIC)
+        first = (
+            [str(r) for r in physics.declined[rows]] if physics is not None else [""] * len(rows)
+        )
+        laws = [name for name in self.names if name not in PHYSICS]
+        if laws:
+            second = [str(reason) for reason in answers[laws[0]].declined[rows]]
+        else:
+            failed = [why for name, why in self.members.failed.items() if name not in PHYSICS]
+            second = [failed[0] if failed else ""] * len(rows)
+        pairs = zip(first, second, strict=True)
+        reasons = np.empty(len(rows), dtype=object)
+        reasons[:] = ["; and ".join(dict.fromkeys(filter(None, pair))) for pair in pairs]
         return reasons
 
 

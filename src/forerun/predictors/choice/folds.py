@@ -42,12 +42,14 @@ def folds_of(columns: JobColumns, config: IntArray, timed: BoolArray) -> list[Fo
         timed: which runs can be judged, (n,). The others only teach.
     """
     rng = np.random.default_rng(0)
-    made = []
+    families: dict[str, list[Fold]] = {}
     for words, out in _outs(columns, config, timed, rng):
         judge, teach = np.flatnonzero(out & timed), np.flatnonzero(~out)
         if len(judge) and timed[teach].any():
-            made.append(Fold(words, teach, judge))
-    return made
+            families.setdefault(words, []).append(Fold(words, teach, judge))
+    # In turn, so that who is stopped early has been seen at every kind of question.
+    turns = range(max(map(len, families.values()), default=0))
+    return [family[turn] for turn in turns for family in families.values() if turn < len(family)]
 
 
 def _outs(
@@ -122,7 +124,7 @@ def _few(
             mine = np.flatnonzero((group == g) & thin)
             keep = np.unique(drawn[mine[timed[mine]]])[:count]
             out[mine] = ~np.isin(drawn[mine], keep)
-        yield f"all but {count} runs of a workload and device left out", out
+        yield "all but a few runs of a workload and device left out", out
 
 
 def _same(a: NDArray[np.object_], b: NDArray[np.object_]) -> bool:

@@ -21,6 +21,7 @@ from forerun.predictors.choice.telling import reasons, verdicts
 from forerun.predictors.saved import read_saved
 from forerun.predictors.starts import PRIORS, SHIPPED, started
 from forerun.tables import Jobs, Runs
+from forerun.units import counted
 
 VERSION = 1
 
@@ -71,11 +72,14 @@ class Auto:
         """
         quantities = told(runs)
         if not quantities:
+            stopped = int((runs.status == "timeout").sum())
             raise RequestError(
-                f"fitting {self.name} on {len(runs)} runs",
-                "none that ended has a time of a step, an epoch or a whole run",
-                "give runs with step_time_s, samples_per_s, epoch_time_s or time_to_train_s",
-            )  # fmt: skip
+                f"fitting {self.name} on {counted(len(runs), 'run')}",
+                "none that ended has a time of a step, an epoch or a whole run"
+                + (f"; {stopped:,} were stopped, and tell lower bounds alone" if stopped else ""),
+                "give runs that ended ok, with step_time_s, samples_per_s, epoch_time_s or"
+                " time_to_train_s",
+            )
         names = self.names or candidate_names()
         chosen = tuple(Chosen.of(names, self.start, runs, quantity) for quantity in quantities)
         open_plans = 2 * int(states_plan(runs.table).sum()) < len(runs)

@@ -64,7 +64,7 @@ def reasons(chosen: Chosen) -> Iterator[str]:
     lead = f"choice of the {chosen.quantity}'s time"
     if not len(trials):
         yield (
-            f"{lead}: {counted(every, 'run')} leave none to judge the candidates by, so what is known"
+            f"{lead}: {counted(every, 'run')} {'leaves' if every == 1 else 'leave'} none to judge the candidates by, so what is known"
             f" of them from elsewhere chooses among {', '.join(trials.names) or 'none'}"
         )
     else:

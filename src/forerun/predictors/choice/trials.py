@@ -21,9 +21,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 # Runs that trials use at most; judged runs of one fold at most.
-MOST_RUNS, MOST_JUDGED = 1500, 600
-# Seconds of all trials of one candidate, beyond which the folds that are left do without it.
-MOST_SECONDS = 40.0
+MOST_RUNS, MOST_JUDGED = 1000, 400
+# Processor seconds of all trials of one candidate, and of all, beyond which folds do without.
+MOST_SECONDS, MOST_SECONDS_IN_ALL = 40.0, 150.0
 # Decimals of logs that are kept: a saved choice has to be the one that was fitted.
 _DIGITS = 5
 
@@ -75,18 +75,25 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
     spent: dict[str, float] = dict.fromkeys(names, 0.0)
     judged, asked, error, reach = [], [], [], []
     kept: list[Fold] = []
+    silent: set[tuple[str, str]] = set()
     for fold in folds:
         judge = _some(fold.judge)
         told, question = runs.take(fold.teach), runs.take(judge).jobs
         seen = Seen.of(JobColumns(told.jobs, quantity), config[fold.teach])
         answers: dict[str, Forecasts] = {}
+        if sum(spent.values()) > MOST_SECONDS_IN_ALL:
+            break
         for part in _parts(names):
             if max(spent[name] for name in part) > MOST_SECONDS:
                 continue
-            began = time.perf_counter()
+            if all((fold.words, name) in silent for name in part):
+                continue  # it has nothing to say of such questions
+            began = time.process_time()
             answers |= members(part, start, told, quantity).forecasts(question, quantity)
             for name in part:
-                spent[name] += time.perf_counter() - began
+                spent[name] += (time.process_time() - began) / len(part)
+                if name in answers and not answers[name].answered.any():
+                    silent.add((fold.words, name))
         one = [_errors(answers.get(name), log[judge]) for name in names]
         error.append(np.stack([e for e, _ in one], axis=1))
         reach.append(np.stack([w for _, w in one], axis=1))
