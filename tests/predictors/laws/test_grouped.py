@@ -76,3 +76,41 @@ def test_linear_features_are_those_of_the_law() -> None:
     np.testing.assert_allclose(
         x @ law.laws["sgd-job", "core"].theta, law.predict(jobs).seconds[:, 1]
     )
+
+
+def test_terms_that_move_together_in_all_runs_are_named() -> None:
+    weak = Ernest().fit(
+        runs_of(devices=MACHINES, global_batch=32 * MACHINES, step_time_s=0.2 + 0.01 * MACHINES)
+    )
+    (note,) = weak.laws["sgd-job", "core"].notes
+    assert "cannot tell fixed from shared work" in note
+    assert any("cannot tell" in warning for warning in weak.predict(jobs_of(devices=[4])).warnings)
+    size = np.repeat([1.0, 2.0, 3.0], 4)
+    strong = Ernest().fit(runs_of(devices=MACHINES, dataset_size=size, time_to_train_s=SECONDS))
+    assert strong.laws["sgd-job", "core"].notes == ()
+
+
+def test_bands_beyond_the_runs_are_as_wide_as_the_runs_themselves_show() -> None:
+    machines = np.tile([1.0, 2, 4, 8, 16], 3)
+    rng = np.random.default_rng(0)
+    lawful = (3 + 80 / machines) * np.exp(rng.normal(0, 0.01, 15))
+    cliff = np.where(machines > 8, 2.0, 1.0) * lawful
+    widths = []
+    for seconds in (lawful, cliff):
+        law = Ernest().fit(runs_of(devices=machines, time_to_train_s=seconds))
+        near, far = law.predict(jobs_of(devices=[8, 64])).seconds
+        widths.append(np.log(far[2] / far[0]))
+        assert widths[-1] > np.log(near[2] / near[0])
+    assert widths[1] > 1.5 * widths[0]
+
+
+def test_the_learning_rate_tells_whole_runs_apart_and_steps_not() -> None:
+    rates = np.repeat([0.1, 0.001], 6)
+    for column, kinds in (("time_to_train_s", 3), ("step_time_s", 2)):
+        law = Ernest().fit(
+            runs_of(devices=MACHINES, learning_rate=rates, **{column: SECONDS / rates})
+            if column == "time_to_train_s"
+            else runs_of(devices=MACHINES, learning_rate=rates, step_time_s=SECONDS)
+        )
+        assert len(law.laws) == kinds
+    assert law.quantity == "step"

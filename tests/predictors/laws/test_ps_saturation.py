@@ -193,9 +193,9 @@ def test_a_saved_law_answers_as_it_did_and_a_spoilt_one_is_refused() -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("split", "most"), [("interpolation:devices", 4.0), ("random", 7.0)])
+@pytest.mark.parametrize(("split", "most"), [("between:devices", 3.0), ("random", 5.0)])
 def test_transient_servers_are_foretold(split: str, most: float) -> None:
-    """2.8 and 5.2 % were measured; models that were run once are declined in the random split."""
+    """1.6 and 3.6 % were measured; models that were run once are declined in the random split."""
     folder = os.environ.get("FORERUN_DATA")
     if not folder:
         pytest.skip("FORERUN_DATA names no folder of measured runs")

@@ -28,6 +28,9 @@ SEED = 0
 LEAST_SIGMA = 0.02
 # A ratio of measured to fitted beyond this is a row that the law does not describe at all.
 _MOST_LOG_RATIO = 2.3
+# Columns, relative to their largest, that differ by less than this are one; a term is part of
+# what cannot be told apart from this weight on.
+_COLLINEAR, _PRESENT = 1e-6, 0.05
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,23 @@ def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name
         share=(float((size / machines).min()), float((size / machines).max())),
         size=name,
         runs=len(seconds),
+        notes=_notes(x),
     )
+
+
+def _notes(x: FloatArray) -> tuple[str, ...]:
+    """Return which terms n runs cannot tell apart, in words; x is (n, 4)."""
+    largest = np.abs(x).max(axis=0)
+    _, sizes, rows = np.linalg.svd(x / np.where(largest > 0, largest, 1.0), full_matrices=True)
+    sizes = np.append(sizes, np.zeros(len(TERMS) - len(sizes)))
+    blind = np.abs(rows[sizes < _COLLINEAR * sizes[0]]).max(axis=0, initial=0.0) > _PRESENT
+    # A column of zeros (one machine has no reduction) is told apart from nothing.
+    names = [
+        name for name, term, top in zip(TERMS, blind, largest, strict=True) if term and top > 0
+    ]
+    if len(names) < 2:
+        return ()
+    return (f"these runs cannot tell {' from '.join(names)}: in all of them they move together",)
 
 
 def _covariance(

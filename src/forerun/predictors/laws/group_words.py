@@ -33,6 +33,13 @@ def listed(lacking: Mapping[Kind, str]) -> str:
     return "; ".join(texts) + (f"; and {more} more" if more else "")
 
 
+def why_no_law(kind: Kind, lacking: Mapping[Kind, str]) -> str:
+    """Return what is had of a kind that no law answers: no runs, or runs that cannot teach."""
+    what = " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
+    why = lacking.get(kind, lacking.get(kind[: len(GROUP)], ""))
+    return f"no law of {what}: {why}" if why else f"no runs of {what}"
+
+
 def why_no_times(runs: Runs) -> tuple[str, str]:
     """Return what was found of runs of which none that ended has a time, and what to do."""
     times = [runs.measured(name) for name in _TIMES]

@@ -20,7 +20,7 @@ from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.errors import RequestError
 from forerun.predictors.laws.group_reasons import say_alone, say_unsaid, unsaid_by_all
 from forerun.predictors.laws.group_saving import saved_laws, text_of_laws
-from forerun.predictors.laws.group_words import kind_words, listed, why_no_times
+from forerun.predictors.laws.group_words import kind_words, listed, why_no_law, why_no_times
 from forerun.predictors.laws.grouping import (
     Answers,
     Columns,
@@ -31,8 +31,8 @@ from forerun.predictors.laws.grouping import (
     mixed_units,
     part_of,
 )
-from forerun.predictors.laws.growth import PRIOR_SIGMA, learned_sigma, widened
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows, chosen_size, measured
+from forerun.predictors.laws.widths import PRIOR_SIGMA, Widths, learned_widths
 from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
@@ -59,13 +59,14 @@ class GroupedLaws(ABC, Generic[LawT]):
         laws: by kind of job, `law_rows.GROUP` and then `SETTINGS`; by `GROUP` alone over all settings.
         lacking: of kinds that have runs and no law, why: what was found, in words.
         notes: what was noticed while fitting; every forecast carries them as warnings.
-        doubling_sigma: log standard deviation of a law for each doubling beyond its runs.
+        band_scale, doubling_sigma: how wide bands are, as `widths.Widths` has it.
     """
 
     quantity: str = "step"
     laws: Mapping[Kind, LawT] = field(default_factory=dict)
     lacking: Mapping[Kind, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    band_scale: float = 1.0
     doubling_sigma: float = PRIOR_SIGMA
 
     name: ClassVar[str] = ""
@@ -145,20 +146,21 @@ class GroupedLaws(ABC, Generic[LawT]):
             raise RequestError(asked, *why_no_times(runs))
         also = {name: runs.measured(name)[rows] for name in self.also_measured}
         timing = replace(self, quantity=quantity)
-        laws, lacking, sigma = timing._fitted(runs.jobs.take(rows), seconds[quantity][rows], also)
+        laws, lacking, widths = timing._fitted(runs.jobs.take(rows), seconds[quantity][rows], also)
         if not laws:
             raise RequestError(asked, listed(lacking), f"give {self.needed} for each")
         notes = [f"{kind_words(k)}: {note}" for k, law in laws.items() for note in law.notes]
         notes += [f"{kind_words(kind)} has no law: {why}" for kind, why in lacking.items()]
         return replace(
-            self, quantity=quantity, laws=laws, lacking=lacking, doubling_sigma=sigma,
+            self, quantity=quantity, laws=laws, lacking=lacking,
+            band_scale=widths.scale, doubling_sigma=widths.doubling_sigma,
             notes=tuple(dict.fromkeys(notes))[:MOST_NOTES],
         )  # fmt: skip
 
     def _fitted(
         self, jobs: Jobs, seconds: FloatArray, also: Columns
-    ) -> tuple[dict[Kind, LawT], dict[Kind, str], float]:
-        """Return the laws of runs of which each has a time, why a kind has none, and the sigma."""
+    ) -> tuple[dict[Kind, LawT], dict[Kind, str], Widths]:
+        """Return the laws of runs of which each has a time, why a kind has none, and widths of bands."""
         groups: dict[bytes, Group | TooFewError] = {}
         members = [
             (kind, of, of.tobytes()) for kind, of in by_kind(LawRows(jobs, self.quantity).kinds)
@@ -176,8 +178,8 @@ class GroupedLaws(ABC, Generic[LawT]):
                 lacking[kind] = str(found)
             elif not isinstance(found, Group):
                 laws[kind] = found
-        sigma = learned_sigma(self, list(ready.values())) if laws else PRIOR_SIGMA
-        return laws, lacking, sigma
+        widths = learned_widths(self, list(ready.values())) if laws else Widths()
+        return laws, lacking, widths
 
     def _group(
         self, kind: Kind, jobs: Jobs, seconds: FloatArray, also: Columns
@@ -208,11 +210,12 @@ class GroupedLaws(ABC, Generic[LawT]):
         for values in columns.values():
             usable &= np.isfinite(values)
         ready = np.flatnonzero(usable)
+        widths = Widths(self.band_scale, self.doubling_sigma)
         pooled = np.array([len(kind) == len(GROUP) for kind in self.laws], dtype=bool)
         for start in range(0, len(ready), CHUNK):
             now = ready[start : start + CHUNK]
             answer = self.answers(laws, chosen[now], part_of(columns, now))
-            blank.seconds[now] = widened(answer.seconds, self.doubling_sigma * answer.beyond)
+            blank.seconds[now] = widths.applied(answer)
             parts[:, now] = answer.parts.T
             away = np.where(pooled[chosen[now]], OTHER_SETTINGS, NEAR)
             blank.distance[now] = away + A_DOUBLING * answer.beyond
@@ -276,14 +279,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     def _why_none(self, kind: Kind) -> str:
         if not self.laws:
             return f"{self.name} answers from runs alone and was given none; give {self.needed}"
-        workload, device = (text or "(blank)" for text in kind[: len(GROUP)])
-        why = self.lacking.get(kind, self.lacking.get(kind[: len(GROUP)], ""))
-        had = (
-            f"no law of {workload} on {device}: {why}"
-            if why
-            else f"no runs of {workload} on {device}"
-        )
-        return f"{self.name} has {had}; give {self.needed}"
+        return f"{self.name} has {why_no_law(kind, self.lacking)}; give {self.needed}"
 
     def to_json(self) -> str:
         """Return the laws as JSON text."""

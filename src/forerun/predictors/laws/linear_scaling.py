@@ -24,6 +24,8 @@ IntArray = NDArray[np.int64]
 
 # Repeats of one point differ by this, where runs do not show it.
 LEAST_SIGMA = 0.03
+# One run, or one of each point, does not show what repeats differ by.
+ONE_SIGMA = 0.05
 # Between the keys of two numbers of devices: more than logarithms of work can differ by.
 _STRIDE = 1000.0
 
@@ -105,7 +107,8 @@ class LinearScaling(GroupedLaws[LinearLaw]):
         index = index.reshape(-1)
         seconds = np.array([np.median(group.seconds[index == i]) for i in range(len(distinct))])
         logs = np.log(group.seconds) - np.log(seconds)[index]
-        reach = reach_of(logs, min(len(distinct), len(logs) - 1), LEAST_SIGMA)
+        spent = min(len(distinct), len(logs) - 1)
+        reach = reach_of(logs, spent, LEAST_SIGMA if spent < len(logs) - 1 else ONE_SIGMA)
         points = np.column_stack([distinct, seconds])
         return LinearLaw(points, reach, group.size, len(group.seconds))
 
