@@ -233,6 +233,17 @@ def test_runs_that_state_no_batch_are_all_of_one() -> None:
     assert "one micro-batch" in law.laws["sgd-job", "core"].notes[0]
 
 
+def test_a_search_that_is_cut_short_keeps_the_best_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("forerun.predictors.laws.many_minima.MOST_ROUNDS", 4)
+    law = Goodput().fit(taught(0.05))
+    assert "did not come to rest; the best parameters found are kept" in law.notes[0]
+    answer = law.predict(jobs_of(devices=[4], micro_batch=[32]))
+    assert answer.answered.all()
+    assert answer.warnings == law.notes
+
+
 def test_too_few_runs_say_how_many_and_of_what_kind() -> None:
     with pytest.raises(RequestError, match=r"only 2 different runs; give at least 3.*micro_batch"):
         Goodput().fit(runs_of(devices=[1, 2], micro_batch=[8, 8], step_time_s=[1.0, 1.2]))

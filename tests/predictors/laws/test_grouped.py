@@ -63,6 +63,18 @@ def test_runs_of_which_none_can_teach_are_counted_by_reason(
         Ernest().fit(runs_of(devices=[1, 2, 4], time_to_train_s=seconds, status=status))
 
 
+def test_runs_that_teach_nothing_among_others_are_counted_in_every_forecast() -> None:
+    seconds = np.append(SECONDS, [0.0, -4.0, 600.0])
+    status = ["ok"] * 14 + ["timeout"]
+    machines = np.append(MACHINES, [1.0, 2.0, 4.0])
+    law = Ernest().fit(runs_of(devices=machines, time_to_train_s=seconds, status=status))
+    assert law.laws["sgd-job", "core"].runs == 12
+    assert law.predict(jobs_of(devices=[4])).warnings[:2] == (
+        "of 15 runs 1 did not end (their times are lower bounds) and teach nothing",
+        "of 15 runs 2 have a time of 0 or below and teach nothing",
+    )
+
+
 def test_runs_that_say_no_devices_are_named_as_such() -> None:
     with pytest.raises(RequestError, match="of 3 runs none says a number of devices"):
         Ernest().fit(runs_of(devices=[np.nan] * 3, time_to_train_s=[1.0, 2.0, 3.0]))

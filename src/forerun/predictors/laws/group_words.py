@@ -40,8 +40,8 @@ def why_no_law(kind: Kind, lacking: Mapping[Kind, str]) -> str:
     return f"no law of {what}: {why}" if why else f"no runs of {what}"
 
 
-def why_no_times(runs: Runs) -> tuple[str, str]:
-    """Return what was found of runs of which none that ended has a time, and what to do."""
+def left_out(runs: Runs) -> list[str]:
+    """Return how many runs have a time that teaches nothing, and why, in words."""
     times = [runs.measured(name) for name in _TIMES]
     stated = np.any([np.isfinite(column) for column in times], axis=0)
     wrong = np.any([column <= 0 for column in times], axis=0)
@@ -49,9 +49,14 @@ def why_no_times(runs: Runs) -> tuple[str, str]:
         "did not end (their times are lower bounds)": int((stated & (runs.status != "ok")).sum()),
         "have a time of 0 or below": int((wrong & (runs.status == "ok")).sum()),
     }
+    return [f"{count} {words}" for words, count in counts.items() if count]
+
+
+def why_no_times(runs: Runs) -> tuple[str, str]:
+    """Return what was found of runs of which none that ended has a time, and what to do."""
     found = "none that ended has a time of a step, an epoch or a whole run"
-    for words, count in counts.items():
-        found += f"; {count} {words}" if count else ""
+    for note in left_out(runs):
+        found += f"; {note}"
     return (
         found, "give runs with step_time_s, samples_per_s, epoch_time_s or time_to_train_s above 0"
     )  # fmt: skip

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.errors import RequestError
+from forerun.predictors.laws import group_words as words
 from forerun.predictors.laws.group_reasons import say_alone, say_unsaid, unsaid_by_all
 from forerun.predictors.laws.group_saving import saved_laws, text_of_laws
-from forerun.predictors.laws.group_words import kind_words, listed, why_no_law, why_no_times
 from forerun.predictors.laws.grouping import (
     Answers,
     Columns,
@@ -143,14 +143,15 @@ class GroupedLaws(ABC, Generic[LawT]):
         rows = np.flatnonzero(np.isfinite(seconds[quantity]))
         asked = f"fitting {self.name} on {len(runs)} runs"
         if not len(rows):
-            raise RequestError(asked, *why_no_times(runs))
+            raise RequestError(asked, *words.why_no_times(runs))
         also = {name: runs.measured(name)[rows] for name in self.also_measured}
         timing = replace(self, quantity=quantity)
         laws, lacking, widths = timing._fitted(runs.jobs.take(rows), seconds[quantity][rows], also)
         if not laws:
-            raise RequestError(asked, listed(lacking), f"give {self.needed} for each")
-        notes = [f"{kind_words(k)}: {note}" for k, law in laws.items() for note in law.notes]
-        notes += [f"{kind_words(kind)} has no law: {why}" for kind, why in lacking.items()]
+            raise RequestError(asked, words.listed(lacking), f"give {self.needed} for each")
+        notes = [f"of {len(runs)} runs {note} and teach nothing" for note in words.left_out(runs)]
+        notes += [f"{words.kind_words(k)}: {note}" for k, law in laws.items() for note in law.notes]
+        notes += [f"{words.kind_words(kind)} has no law: {why}" for kind, why in lacking.items()]
         return replace(
             self, quantity=quantity, laws=laws, lacking=lacking,
             band_scale=widths.scale, doubling_sigma=widths.doubling_sigma,
@@ -230,7 +231,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         """Each law as a formula with units, and what limits it, by the name of its kind."""
         told = {id(law) for kind, law in self.laws.items() if len(kind) > len(GROUP)}
         return {
-            kind_words(kind): f"{law.formula(self.quantity)} ({law.runs} runs; {law.limit()})"
+            words.kind_words(kind): f"{law.formula(self.quantity)} ({law.runs} runs; {law.limit()})"
             for kind, law in self.laws.items()
             if len(kind) > len(GROUP) or id(law) not in told
         }
@@ -279,7 +280,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     def _why_none(self, kind: Kind) -> str:
         if not self.laws:
             return f"{self.name} answers from runs alone and was given none; give {self.needed}"
-        return f"{self.name} has {why_no_law(kind, self.lacking)}; give {self.needed}"
+        return f"{self.name} has {words.why_no_law(kind, self.lacking)}; give {self.needed}"
 
     def to_json(self) -> str:
         """Return the laws as JSON text."""
