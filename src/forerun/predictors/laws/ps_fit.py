@@ -7,7 +7,7 @@ they know of it. Errors have heavy tails, for times to a target have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -38,7 +38,7 @@ IntArray = NDArray[np.int64]
 SERVED_WORKERS = 16.0
 _CENTRE = {SHARD: 1.0, NORM: float(np.log(4.0)), STRAGGLE: float(np.log(0.05)), STALE: 0.3}
 SIGMA = np.array([2.0, 2.0, 1.5, 0.3, 0.3, 1.0, 0.5])
-# By how much servers of one workload differ beside workers of another device.
+# By how much what kinds share differs among them nevertheless, as a log standard deviation.
 POOL_SIGMA = 0.3
 TAIL = 4.0  # degrees of freedom of Student's errors
 # What repeats of a step and of a whole run differ by before any have shown it, as logs; as four runs.
@@ -112,14 +112,14 @@ class PsCosts:
 
 
 def fitted(
-    kinds: Sequence[Updates], logs: Sequence[FloatArray], pools: Sequence[str]
+    kinds: Sequence[Updates], logs: Sequence[FloatArray], pools: Mapping[int, Sequence[str]]
 ) -> list[PsFit]:
     """Return the parameters of each kind.
 
     Args:
         kinds: the runs of each.
         logs: log seconds of each kind's runs.
-        pools: kinds of one name share what they know of their servers.
+        pools: by parameter, a name for each kind: those of one name share what they know of it.
     """
     lengths = [len(kind) for kind in kinds]
     centre, sigma = _beliefs(kinds, logs)
@@ -180,18 +180,20 @@ def _noise(costs: PsCosts, theta: FloatArray, beliefs: FloatArray) -> FloatArray
 
 
 def _pooled(
-    costs: PsCosts, theta: FloatArray, pools: Sequence[str]
+    costs: PsCosts, theta: FloatArray, pools: Mapping[int, Sequence[str]]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return beliefs in which each kind's server is centred on those of its pool."""
-    bend = costs(theta)[2]
-    variance = np.linalg.inv(bend)[:, SERVER, SERVER]
+    """Return beliefs in which a parameter of each kind is centred on those of its pool."""
+    variances = np.einsum("pkk->pk", np.linalg.inv(costs(theta)[2]))
     centre, sigma = costs.centre.copy(), costs.sigma.copy()
-    names = np.array(pools)
-    for i in range(len(theta)):
-        others = np.flatnonzero((names == names[i]) & (np.arange(len(names)) != i))
-        weight = 1.0 / (variance[others] + POOL_SIGMA**2)
-        own = 1.0 / SIGMA[SERVER] ** 2
-        total = own + weight.sum()
-        centre[i, SERVER] = (own * centre[i, SERVER] + weight @ theta[others, SERVER]) / total
-        sigma[i, SERVER] = total**-0.5
-    return centre, sigma
+    for column, of in pools.items():
+        names, found = np.array(of), theta[:, column]
+        weight = 1.0 / (variances[:, column] + POOL_SIGMA**2)
+        weight = np.where(costs.sigma[:, column] > _HELD, weight, 0.0)
+        for i in np.flatnonzero(weight):
+            others = (names == names[i]) & (np.arange(len(names)) != i)
+            own = costs.sigma[i, column] ** -2
+            total = own + weight[others].sum()
+            known = weight[others] @ found[others]
+            centre[i, column] = (own * centre[i, column] + known) / total
+            sigma[i, column] = np.sqrt(1.0 / total + (POOL_SIGMA**2 if others.any() else 0.0))
+    return centre, np.minimum(sigma, costs.sigma)

@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from forerun.domain.plan import PS_ASYNC, PS_SYNC
 from forerun.predictors.laws.grouped import GroupedLaws
 from forerun.predictors.laws.grouping import Answers, Columns, Group, TooFewError, too_few
-from forerun.predictors.laws.law_rows import LawRows, chosen_size
+from forerun.predictors.laws.law_rows import GROUP, SETTINGS, LawRows, chosen_size
 from forerun.predictors.laws.ps_fit import fitted
 from forerun.predictors.laws.ps_law import TERMS, PsLaw, answers, law_of_fit
-from forerun.predictors.laws.ps_step import Updates
+from forerun.predictors.laws.ps_step import SERVER, STALE, Updates
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 LEAST_POINTS = 3
+INSTANCE = len(GROUP) + SETTINGS.index("instance_type")
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,15 @@ class PsSaturation(GroupedLaws[PsLaw]):
         if not enough:
             return [too_few(n) for n in points]
         jobs = [self._updates(group.columns) for group in enough]
-        # Servers are the same whatever device the workers have.
-        pools = [" ".join((group.kind[0], *group.kind[2:])) for group in enough]
+        kinds = [group.kind for group in enough]
+        pools = {
+            # Servers are the same whatever device the workers have.
+            SERVER: [" ".join((kind[0], *kind[2:])) for kind in kinds],
+            # How many more updates many workers need hangs on the training, not on the machines.
+            STALE: [
+                " ".join((kind[0], *kind[2:INSTANCE], *kind[INSTANCE + 1 :])) for kind in kinds
+            ],
+        }
         found = fitted(jobs, [np.log(group.seconds) for group in enough], pools)
         made = iter([law_of_fit(f, j, g.size) for f, j, g in zip(found, jobs, enough, strict=True)])
         return [next(made) if n >= LEAST_POINTS else too_few(n) for n in points]
