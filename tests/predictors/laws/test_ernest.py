@@ -221,11 +221,23 @@ def test_a_fit_forgets_the_fit_before_it() -> None:
 
 def test_the_law_is_told_with_its_units_and_its_limit() -> None:
     (text,) = Ernest().fit(golden_runs()).formulas.values()
-    assert text.startswith(
-        "seconds of a run = 1.9 s + 162.2 s a sample x dataset_size / machines "
-        "+ 1.588 s x log(machines)"
-    )
+    assert text.startswith("seconds of a run = 1.9 [")
+    assert "162 [" in text
+    assert "] s a sample x dataset_size / machines + 1.59 [" in text
     assert "7 runs; at 32 machines" in text
+    assert "the same work on 64 is" in text
+
+
+def test_intervals_hold_the_terms_that_made_the_runs() -> None:
+    machines = np.tile([1.0, 2, 4, 8, 16], 4)
+    held = []
+    for seed in range(30):
+        noise = np.exp(np.random.default_rng(seed).normal(0, 0.05, 20))
+        seconds = (5 + 90 / machines) * noise
+        law = Ernest().fit(runs_of(machines, np.ones(20), time_to_train_s=seconds))
+        low, high = law.laws["sgd-job", "core"].intervals[1]
+        held.append(low <= 90 <= high)
+    assert 0.7 <= np.mean(held) <= 1.0
 
 
 def test_a_saved_predictor_answers_as_it_did() -> None:

@@ -67,8 +67,9 @@ class Ernest(GroupedLaws[ErnestLaw]):
     def law_of(self, entry: Mapping[str, Any]) -> ErnestLaw:
         """Return a law from its saved fields."""
         pairs = {name: tuple(map(float, entry[name])) for name in ("reach", "machines", "share")}
-        arrays = {name: np.array(entry[name], dtype=float) for name in ("theta", "covariance")}
-        if arrays["theta"].shape != (4,) or arrays["covariance"].shape != (4, 4):
+        shapes = {"theta": (4,), "covariance": (4, 4), "intervals": (4, 2)}
+        arrays = {name: np.array(entry[name], dtype=float) for name in shapes}
+        if any(arrays[name].shape != shape for name, shape in shapes.items()):
             raise ValueError("a law has four terms")
         return ErnestLaw(**{**entry, **pairs, **arrays, "notes": tuple(entry["notes"])})
 

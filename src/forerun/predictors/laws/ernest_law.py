@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from forerun.predictors.laws.group_words import article
+from forerun.predictors.laws.group_words import article, interval, percent
 from forerun.predictors.laws.grouping import Answers, banded, doublings, reach_of
 from forerun.predictors.laws.nnls import nnls, nnls_many
 
@@ -40,7 +40,8 @@ class ErnestLaw:
     Attributes:
         theta: seconds; seconds that one machine takes for a unit of size; seconds; seconds a
             machine, (4,).
-        covariance: of theta, by a bootstrap of the residuals, (4, 4).
+        covariance, intervals: of theta, (4, 4), and 5 % and 95 % of each, (4, 2), by a bootstrap
+            of the residuals.
         reach: how far below and above the 5 % and 95 % residual lies, as logs.
         machines: fewest and most that a run had.
         share: least and most size / machines that a run had.
@@ -51,6 +52,7 @@ class ErnestLaw:
 
     theta: FloatArray
     covariance: FloatArray
+    intervals: FloatArray
     reach: tuple[float, float]
     machines: tuple[float, float]
     share: tuple[float, float]
@@ -59,23 +61,30 @@ class ErnestLaw:
     notes: tuple[str, ...] = ()
 
     def formula(self, quantity: str) -> str:
-        """Return the law in words and units, without the terms that are 0."""
-        fixed, shared, tree, line = (f"{value:.4g} s" for value in self.theta)
+        """Return the law in words, units and intervals, without the terms that are 0."""
+        said = [interval(v, *pair) for v, pair in zip(self.theta, self.intervals, strict=True)]
+        fixed, shared, tree, line = (f"{text} s" for text in said)
         work = f"{shared} a sample x {self.size}" if self.size else shared
         texts = (fixed, f"{work} / machines", f"{tree} x log(machines)", f"{line} x machines")
         terms = [text for text, value in zip(texts, self.theta, strict=True) if value > 0]
         return f"seconds of {article(quantity)} = {' + '.join(terms) or '0 s'}"
 
     def limit(self) -> str:
-        """Return what keeps more machines from being faster, at the most that were measured."""
-        share = self.share[0] if self.share[0] > 0 else 1.0
-        parts = self.theta * features(share * self.machines[1], self.machines[1])
-        if parts.sum() <= 0:
+        """Return what limits scaling at the most machines measured, and what doublings bring."""
+        most = self.machines[1]
+        size = (self.share[0] if self.share[0] > 0 else 1.0) * most
+        counts = np.array([most, 2 * most, 4 * most])
+        parts = self.theta * features(size, counts)
+        total = parts.sum(axis=1)
+        if not (total > 0).all():
             return "it says nothing of scaling"
-        top = int(np.argmax(parts))
-        percent = 100 * parts[top] / parts.sum()
-        lead = f"at {self.machines[1]:g} machines {percent:.0f} % is {TERMS[top]}"
-        return f"{lead}{', which more machines shorten' if top == 1 else ''}"
+        top = int(np.argmax(parts[0]))
+        lead = f"at {most:g} machines {percent(float(parts[0, top] / total[0]))} is {TERMS[top]}"
+        gain = total[0] / total
+        return (
+            f"{lead}{', which more machines shorten' if top == 1 else ''}; the same work on "
+            f"{counts[1]:g} is {gain[1]:.2f} and on {counts[2]:g} {gain[2]:.2f} times as fast"
+        )
 
 
 def features(size: ArrayLike, machines: ArrayLike) -> FloatArray:
@@ -98,9 +107,12 @@ def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name
     with np.errstate(divide="ignore"):
         logs = np.log(seconds) - np.log(fitted)
     logs = np.clip(logs, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
+    again = _again(x, fitted, logs)
+    moved = again - theta[:, None]
     return ErnestLaw(
         theta=theta,
-        covariance=_covariance(x, theta, fitted, logs),
+        covariance=moved @ moved.T / RESAMPLES,
+        intervals=np.quantile(again, (0.05, 0.95), axis=1).T,
         reach=reach_of(logs, int(np.count_nonzero(theta)), LEAST_SIGMA),
         machines=(float(machines.min()), float(machines.max())),
         share=(float((size / machines).min()), float((size / machines).max())),
@@ -125,16 +137,11 @@ def _notes(x: FloatArray) -> tuple[str, ...]:
     return (f"these runs cannot tell {' from '.join(names)}: in all of them they move together",)
 
 
-def _covariance(
-    x: FloatArray, theta: FloatArray, fitted: FloatArray, logs: FloatArray
-) -> FloatArray:
-    """Return the covariance of theta about its value, residuals drawn anew with replacement."""
+def _again(x: FloatArray, fitted: FloatArray, logs: FloatArray) -> FloatArray:
+    """Return theta of runs whose residuals are drawn anew with replacement, (4, RESAMPLES)."""
     drawn = np.random.default_rng(SEED).integers(0, len(logs), (len(logs), RESAMPLES))
     # Residuals are ratios, as errors of timers and of shared machines are.
-    again = nnls_many(x, fitted[:, None] * np.exp(logs - logs.mean())[drawn])
-    moved = again - theta[:, None]
-    result: FloatArray = moved @ moved.T / RESAMPLES
-    return result
+    return nnls_many(x, fitted[:, None] * np.exp(logs - logs.mean())[drawn])
 
 
 def answers(laws: list[ErnestLaw], index: IntArray, x: FloatArray) -> Answers:

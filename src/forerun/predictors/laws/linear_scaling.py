@@ -68,15 +68,19 @@ class LinearLaw:
         few, most = self.machines
         if few == most:
             return f"all runs are on {few:g} devices; nothing of scaling was measured"
-        rate = [
-            float(np.median((self.points[:, 2] / self.points[:, 1])[self.points[:, 0] == count]))
-            for count in (few, most)
-        ]
-        kept = percent(rate[0] / rate[1])
+        kept = percent(self._kept())
         return (
             f"nothing limits this law; the runs kept {kept} of perfect scaling from {few:g} to "
             f"{most:g} devices, and it expects all of it of the next doublings"
         )
+
+    def _kept(self) -> float:
+        """Return how much slower work went on the fewest devices than like work on the most."""
+        logs = np.log(self.points)
+        few, most = (logs[logs[:, 0] == end] for end in (logs[0, 0], logs[-1, 0]))
+        like = most[np.abs(few[:, 1][:, None] - most[:, 1]).argmin(axis=1)]
+        rates = (few[:, 2] - few[:, 1]) - (like[:, 2] - like[:, 1])
+        return float(np.exp(np.median(rates)))
 
 
 @dataclass(frozen=True)
