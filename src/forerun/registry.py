@@ -109,6 +109,11 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "ernest", "forerun.systems.ernest:SYSTEM", "four terms of size and machines (NSDI 2016)"
         ),
         Entry(
+            "cherrypick",
+            "forerun.systems.cherrypick:SYSTEM",
+            "the cheapest configuration under a time limit, by Bayesian optimisation (NSDI 2017)",
+        ),
+        Entry(
             "generic_model",
             "forerun.systems.generic_model:SYSTEM",
             "power laws by differential evolution, for any framework (2023)",
