@@ -45,7 +45,7 @@ SYSTEM = System(
         Equation("-", "exponents descend from the best of the population (variable projection)",
                  f"{_LAWS}generic_solve:descend", "derived"),
         Equation("-", "intervals of the exponents: residuals drawn anew",
-                 f"{_LAWS}generic_fit:resampled", "own"),
+                 f"{_LAWS}generic_many:resampled", "own"),
     ),
     claims=(
         Claim(

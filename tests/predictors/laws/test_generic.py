@@ -20,6 +20,7 @@ from forerun.predictors.laws import generic_fit
 from forerun.predictors.laws.generic import Generic
 from forerun.predictors.laws.generic_form import Cost, GenericForm
 from forerun.predictors.laws.generic_law import GenericLaw
+from forerun.predictors.laws.generic_many import fitted_many
 from forerun.predictors.laws.generic_solve import descend
 from forerun.tables import Runs
 from forerun.tables.files import read_table
@@ -156,12 +157,20 @@ def test_a_strong_penalty_draws_the_constants_in() -> None:
 
 def test_lambda_is_small_for_many_clean_runs_and_larger_for_few_noisy_ones() -> None:
     clean = made(80, 1, 0.0)
-    assert generic_fit.validated(clean, np.arange(80), "fast").strength == 0.0
-    chosen = [
-        generic_fit.validated(made(9, seed, 0.6), np.arange(9), "fast").strength
-        for seed in range(12)
-    ]
-    assert np.median(chosen) >= 1e-3
+    (fitted,) = fitted_many([clean], [np.arange(80)], relative=True)
+    assert fitted.strength == 0.0
+    noisy = fitted_many([made(9, seed, 0.6) for seed in range(12)], [np.arange(9)] * 12, True)
+    assert np.median([fitted.strength for fitted in noisy]) >= 1e-3
+
+
+def test_kinds_that_are_fitted_at_once_have_the_laws_that_they_have_alone() -> None:
+    costs = [made(n, n, 0.1) for n in (9, 12, 16)]
+    points = [np.arange(len(cost.rows)) for cost in costs]
+    together = fitted_many(costs, points, relative=True)
+    for cost, of, fitted in zip(costs, points, together, strict=True):
+        (alone,) = fitted_many([cost], [of], relative=True)
+        assert fitted.cost == pytest.approx(alone.cost, rel=1e-3)
+        assert fitted.strength == alone.strength
 
 
 def test_columns_that_go_together_are_left_out_by_name() -> None:
@@ -206,6 +215,7 @@ def test_what_no_run_changes_is_not_answered_for_another_value() -> None:
     fixed = Generic().fit(runs_of(
         devices=[1.0, 2, 4, 8], global_batch=[64] * 4, step_time_s=[0.4, 0.2, 0.1, 0.05]
     ))  # fmt: skip
+    assert "the same in all runs: global_batch 64" in only(fixed).limit()
     _, reason = fixed.declines(jobs_of(devices=[2.0, 2.0], global_batch=[64, 128]))
     assert "runs all have global_batch 64" in str(reason)
 

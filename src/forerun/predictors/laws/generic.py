@@ -6,7 +6,7 @@ learning in a distributed environment (2023). The form is reconstructed: see `ge
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -26,10 +26,18 @@ from forerun.predictors.laws.generic_columns import (
 )
 from forerun.predictors.laws.generic_fit import MODES
 from forerun.predictors.laws.generic_form import PENALTIES
-from forerun.predictors.laws.generic_group import ERRORS, LEAST_POINTS, fitted_law
+from forerun.predictors.laws.generic_group import ERRORS, LEAST_POINTS, Settings, fitted_laws
 from forerun.predictors.laws.generic_law import GenericLaw
 from forerun.predictors.laws.grouped import GroupedLaws
-from forerun.predictors.laws.grouping import Answers, Columns, Group, banded, doublings, part_of
+from forerun.predictors.laws.grouping import (
+    Answers,
+    Columns,
+    Group,
+    TooFewError,
+    banded,
+    doublings,
+    part_of,
+)
 from forerun.predictors.laws.law_rows import LawRows
 from forerun.tables import Runs
 
@@ -97,9 +105,9 @@ class Generic(GroupedLaws[GenericLaw]):
         found["devices"] = np.where(rows.machines > 0, rows.machines, np.nan)
         return found
 
-    def group_law(self, group: Group) -> GenericLaw:
-        """Return the law of the runs of one kind. Raises TooFewError where too few of them differ."""
-        return fitted_law(group, self.texts, self.mode, self.penalty, self.errors)
+    def group_laws(self, groups: Sequence[Group]) -> list[GenericLaw | TooFewError]:
+        """Return the law of each of several kinds, those of one form fitted at once."""
+        return fitted_laws(groups, self.texts, Settings(self.mode, self.penalty, self.errors))
 
     def answers(self, laws: list[GenericLaw], index: IntArray, columns: Columns) -> Answers:
         """Return seconds, the two parts and doublings of n jobs; NaN where a law cannot speak."""

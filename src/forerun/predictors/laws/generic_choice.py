@@ -34,17 +34,19 @@ class Choice:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def chosen(columns: Mapping[str, FloatArray], texts: Mapping[str, tuple[str, ...]]) -> Choice:
+def chosen(
+    columns: Mapping[str, FloatArray], texts: Mapping[str, tuple[str, ...]], room: int
+) -> Choice:
     """Return the expression of n runs: every column that varies, and that others do not explain.
 
     Args:
         columns: numbers and coded texts, (n,) each; BLANK where a run does not say.
         texts: the words of each text column.
+        room: how many runs differ, which the constants may not outnumber.
     """
     choice = Choice(GenericForm())
     basis = [np.ones(len(columns["devices"]))]
     names: list[tuple[str, ...]] = [()]
-    room = len(np.unique(np.stack(list(columns.values())), axis=1).T)
     numbers: dict[str, float] = {}
     scaling: dict[str, float] = {}
     categories: dict[str, tuple[str, ...]] = {}

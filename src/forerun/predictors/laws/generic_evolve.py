@@ -22,58 +22,69 @@ _CROSSOVER = 0.9
 
 @dataclass(frozen=True)
 class Evolved:
-    """What evolution ended with.
+    """What evolution ended with, of g problems.
 
     Attributes:
-        population: (p, d), the best member first.
-        costs: (p,), ascending.
+        population: (g, p, d), the best member of a problem first.
+        costs: (g, p), ascending.
         generations: how many were made.
-        converged: whether the costs came together before the generations ran out.
+        converged: whether the costs came together before the generations ran out, (g,).
     """
 
     population: FloatArray
     costs: FloatArray
     generations: int
-    converged: bool
+    converged: NDArray[np.bool_]
 
     @property
     def evaluations(self) -> int:
-        """How many members were judged."""
-        return len(self.costs) * (self.generations + 1)
+        """How many members of a problem were judged."""
+        return int(self.costs.shape[1]) * (self.generations + 1)
 
 
 def evolve(
     cost: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray, *,
     members: int, generations: int, tolerance: float, nothing: float, seed: int,
+    problems: int = 1,
 ) -> Evolved:  # fmt: skip
-    """Return the population that evolution ends with.
+    """Return the populations that evolution ends with.
 
     Args:
-        cost: of members (p, d), their costs (p,); lower is better, none is negative.
+        cost: of the members of g problems one after another, (g p, d), their costs (g p,); lower
+            is better, none is negative.
         low, high: bounds of each coordinate, (d,).
         members: of a generation, at least 4.
         generations: at most.
         tolerance: it has converged when the costs lie within this share of their mean.
         nothing: or when all of them are below this.
         seed: of the random numbers.
+        problems: g.
     """
     rng = np.random.default_rng(seed)
-    dimensions = len(low)
-    members = max(members, 4)
-    population = low + (high - low) * _spread(members, dimensions, rng)
-    costs = cost(population)
-    made, converged = 0, False
-    while made < generations and not converged:
+    shape = (problems, max(members, 4), len(low))
+    spread = _spread(shape[1], shape[2], rng)
+    population = np.broadcast_to(low + (high - low) * spread, shape)
+
+    def judged(members: FloatArray) -> FloatArray:
+        return cost(members.reshape(shape[0] * shape[1], shape[2])).reshape(shape[:2])
+
+    costs = judged(population)
+    made, converged = 0, np.zeros(problems, dtype=bool)
+    while made < generations and not converged.all():
         made += 1
         trial = _challengers(population, low, high, rng)
-        judged = cost(trial)
-        won = judged <= costs
-        population = np.where(won[:, None], trial, population)
-        costs = np.where(won, judged, costs)
-        apart = float(costs.max() - costs.min())
-        converged = apart <= tolerance * float(costs.mean()) or float(costs.max()) <= nothing
-    order = np.argsort(costs, kind="stable")
-    return Evolved(population[order], costs[order], made, converged)
+        tried = judged(trial)
+        won = tried <= costs
+        population = np.where(won[:, :, None], trial, population)
+        costs = np.where(won, tried, costs)
+        most = costs.max(axis=1)
+        apart = most - costs.min(axis=1)
+        converged = (apart <= tolerance * costs.mean(axis=1)) | (most <= nothing)
+    order = np.argsort(costs, axis=1, kind="stable")
+    return Evolved(
+        np.take_along_axis(population, order[:, :, None], axis=1),
+        np.take_along_axis(costs, order, axis=1), made, converged,
+    )  # fmt: skip
 
 
 def _spread(members: int, dimensions: int, rng: np.random.Generator) -> FloatArray:
@@ -85,17 +96,21 @@ def _spread(members: int, dimensions: int, rng: np.random.Generator) -> FloatArr
 def _challengers(
     population: FloatArray, low: FloatArray, high: FloatArray, rng: np.random.Generator
 ) -> FloatArray:
-    """Return one challenger for each member, (p, d), within the bounds."""
-    members, dimensions = population.shape
-    lots = rng.random((members, members))
-    np.fill_diagonal(lots, np.inf)  # the three are not the member itself
-    three = np.argpartition(lots, 2, axis=1)[:, :3]
-    first, second, third = (population[three[:, i]] for i in range(3))
+    """Return one challenger for each member, (g, p, d), within the bounds."""
+    problems, members, dimensions = population.shape
+    lots = rng.random((problems, members, members))
+    self_ = np.arange(members)
+    lots[:, self_, self_] = np.inf  # the three are not the member itself
+    three = np.argpartition(lots, 2, axis=2)[:, :, :3]
+    first, second, third = (
+        np.take_along_axis(population, three[:, :, i, None], axis=1) for i in range(3)
+    )
     mutant = first + rng.uniform(*_SCALE) * (second - third)
     # Beyond a bound: anywhere between the bound and the member that was to be changed.
-    part = rng.random((members, dimensions))
+    part = rng.random(population.shape)
     mutant = np.where(mutant < low, low + part * (first - low), mutant)
     mutant = np.where(mutant > high, high + part * (first - high), mutant)
-    crossed = rng.random((members, dimensions)) < _CROSSOVER
-    crossed[np.arange(members), rng.integers(0, dimensions, members)] = True
+    crossed = rng.random(population.shape) < _CROSSOVER
+    sure = rng.integers(0, dimensions, (problems, members)) if dimensions else 0
+    crossed |= np.arange(dimensions) == np.asarray(sure)[..., None]
     return np.where(crossed, mutant, population)

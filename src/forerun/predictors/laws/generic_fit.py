@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from forerun.predictors.laws.generic_evolve import evolve
 from forerun.predictors.laws.generic_form import MOST_EXPONENT, Cost, FormRows
-from forerun.predictors.laws.generic_solve import LEAST_GAIN, MOST_STEPS, Solved, descend, judged
+from forerun.predictors.laws.generic_solve import Solved, descend, judged, problems
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -26,9 +26,6 @@ STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 # With fewer different points than this nothing can be held out, and lambda is this.
 LEAST_HELD_OUT, USUAL_STRENGTH = 5, 1e-5
 FOLDS = 5
-
-# Repeats on one machine differ by 1-2 %, so that no fit is surer than that.
-REPEAT_SIGMA = 0.02
 
 # The fast way: rows that the exponents evolve on; members and generations for each exponent; when
 # the costs are near enough to lie in one valley.
@@ -67,26 +64,67 @@ class Fitted:
         """How many constants the runs were spent on: those that are not 0, and the exponents."""
         return int(np.count_nonzero(self.coefficients)) + len(self.exponents)
 
+    @property
+    def constants(self) -> FloatArray:
+        """Coefficients, then exponents, (k + d,)."""
+        return np.concatenate([self.coefficients, self.exponents])
 
-def fast(cost: Cost, exactly: tuple[int, float] = (MOST_STEPS, LEAST_GAIN)) -> Fitted:
+
+def fast(cost: Cost) -> Fitted:
     """Return the minimum of a cost whose lambda is given, by evolving the exponents alone."""
-    d = cost.rows.intrinsic.shape[1] + cost.rows.extrinsic.shape[1]
-    some = _thinned(cost)
+    near, tried = nearest([cost])
+    ended = descend(cost, near[0][:FINALISTS])
+    return _taken(ended, int(np.argmin(ended.costs)), cost.strength, tried)
+
+
+def nearest(costs: list[Cost]) -> tuple[FloatArray, int]:
+    """Return exponents near the minimum of each of g costs, (g, s, d), the best of s first.
+
+    And how often a cost was worked out. The costs are of one form.
+    """
+    g, d = len(costs), costs[0].rows.exponents
+    some = stacked([_thinned(cost) for cost in costs])
     bound = np.full(d, MOST_EXPONENT)
+    members = max(FAST_MEMBERS * d, 4)
+    every = problems(some, np.repeat(np.arange(g), members))
     evolved = evolve(
-        lambda members: judged(some, members), -bound, bound, members=FAST_MEMBERS * d,
+        lambda population: judged(every, population), -bound, bound, members=members,
         generations=FAST_GENERATIONS * d, tolerance=FAST_TOLERANCE, nothing=FAST_NOTHING, seed=SEED,
+        problems=g,
     )  # fmt: skip
-    near = descend(some, evolved.population[:STARTS], *NEARLY)
-    ended = descend(cost, near.exponents[np.argsort(near.costs)[:FINALISTS]], *exactly)
-    return _taken(ended, cost, evolved.evaluations)
+    starts = evolved.population[:, :STARTS]
+    size = starts.shape[1]
+    ended = descend(
+        problems(some, np.repeat(np.arange(g), size)), starts.reshape(g * size, d), *NEARLY
+    )
+    order = np.argsort(ended.costs.reshape(g, size), axis=1)
+    found = ended.exponents.reshape(g, size, d)
+    return np.take_along_axis(found, order[:, :, None], axis=1), evolved.evaluations
 
 
-def _taken(solved: Solved, cost: Cost, evaluations: int) -> Fitted:
-    best = solved.best()
+def stacked(costs: list[Cost]) -> Cost:
+    """Return the costs of g sets of runs as g problems; shorter ones get rows that do not count."""
+    n = max(len(cost.rows) for cost in costs)
+
+    def padded(values: FloatArray, fill: float) -> FloatArray:
+        more = [(0, n - len(values))] + [(0, 0)] * (values.ndim - 1)
+        return np.pad(values, more, constant_values=fill)
+
+    rows = FormRows(*(
+        np.stack([padded(getattr(cost.rows, name), 0.0) for cost in costs])
+        for name in ("intrinsic", "extrinsic", "flags")
+    ))  # fmt: skip
+    return Cost(
+        rows, np.stack([padded(cost.seconds, 1.0) for cost in costs]),
+        np.stack([padded(cost.weights, 0.0) for cost in costs]), costs[0].penalty,
+        np.array([float(cost.strength) for cost in costs]),
+    )  # fmt: skip
+
+
+def _taken(solved: Solved, at: int, strength: FloatArray | float, evaluations: int) -> Fitted:
     return Fitted(
-        best.coefficients[0], best.exponents[0], float(best.costs[0]), float(cost.strength),
-        evaluations, bool(best.settled[0]),
+        solved.coefficients[at], solved.exponents[at], float(solved.costs[at]), float(strength),
+        evaluations, bool(solved.settled[at]),
     )  # fmt: skip
 
 
@@ -95,7 +133,10 @@ def _thinned(cost: Cost) -> Cost:
     n = len(cost.rows)
     if n <= EVOLVED_ROWS:
         return cost
-    kept = np.sort(np.random.default_rng(SEED).permutation(n)[:EVOLVED_ROWS])
+    return _of_rows(cost, np.sort(np.random.default_rng(SEED).permutation(n)[:EVOLVED_ROWS]))
+
+
+def _of_rows(cost: Cost, kept: IntArray) -> Cost:
     weights = cost.weights[kept]
     return replace(
         cost, rows=cost.rows.take(kept), seconds=cost.seconds[kept], weights=weights / weights.sum()
@@ -104,7 +145,7 @@ def _thinned(cost: Cost) -> Cost:
 
 def plain(cost: Cost) -> Fitted:
     """Return the minimum of a cost whose lambda is given, by evolving every constant (5.5)."""
-    d = cost.rows.intrinsic.shape[1] + cost.rows.extrinsic.shape[1]
+    d = cost.rows.exponents
     k = max(cost.rows.intrinsic.shape[1] + cost.rows.flags.shape[1], 1) + 1
     most = _MOST_COEFFICIENT * float(cost.seconds.max())
     low = np.concatenate([np.zeros(k), np.full(d, -MOST_EXPONENT)])
@@ -113,102 +154,34 @@ def plain(cost: Cost) -> Fitted:
         cost.of, low, high, members=PLAIN_MEMBERS * (k + d), generations=PLAIN_GENERATIONS,
         tolerance=PLAIN_TOLERANCE, nothing=PLAIN_NOTHING, seed=SEED,
     )  # fmt: skip
-    best = evolved.population[0]
+    best = evolved.population[0, 0]
     return Fitted(
-        best[:k], best[k:], float(evolved.costs[0]), float(cost.strength), evolved.evaluations,
-        evolved.converged,
+        best[:k], best[k:], float(evolved.costs[0, 0]), float(cost.strength), evolved.evaluations,
+        bool(evolved.converged[0]),
     )  # fmt: skip
 
 
-def validated(cost: Cost, points: IntArray, mode: str) -> Fitted:
-    """Return the minimum of a cost with the lambda that does best on runs held out.
-
-    The fast way holds out each of `FOLDS` parts of the points in turn, the published way one part.
+def validated(cost: Cost, points: IntArray) -> Fitted:
+    """Return the minimum by plain evolution with the lambda that does best on a part held out.
 
     Args:
         cost: its lambda is not read.
         points: which distinct point each run was made at, (n,): repeats are held out together.
-        mode: `fast` or `faithful`.
     """
-    count = int(points.max()) + 1
-    solve = fast if mode == "fast" else plain
-    if count < LEAST_HELD_OUT:
-        return solve(replace(cost, strength=USUAL_STRENGTH))
-    order = np.random.default_rng(SEED).permutation(count)
-    fold = order[points] % min(FOLDS, count)
-    if mode == "fast":
-        first = fast(replace(cost, strength=STRENGTHS[1]), NEARLY)
-        errors = _fold_errors(cost, fold, first)
-        strength = STRENGTHS[int(np.argmin(errors))]
-        return _taken(
-            descend(replace(cost, strength=strength), first.exponents[None]),
-            replace(cost, strength=strength), first.evaluations,
-        )  # fmt: skip
-    held = fold == 0
-    fits = [plain(replace(_without(cost, held), strength=s)) for s in STRENGTHS]
-    missed = [_held_error(cost, held, fit.coefficients, fit.exponents) for fit in fits]
+    fold = folds_of(points)
+    if fold is None:
+        return plain(replace(cost, strength=USUAL_STRENGTH))
+    held, kept = np.flatnonzero(fold == 0), np.flatnonzero(fold != 0)
+    part, judging = _of_rows(cost, kept), _of_rows(cost, held)
+    fits = [plain(replace(part, strength=strength)) for strength in STRENGTHS]
+    missed = [float(judging.of(fit.constants[None])[0]) for fit in fits]
     chosen = plain(replace(cost, strength=STRENGTHS[int(np.argmin(missed))]))
     return replace(chosen, evaluations=chosen.evaluations + sum(f.evaluations for f in fits))
 
 
-def _without(cost: Cost, held: NDArray[np.bool_]) -> Cost:
-    kept = np.flatnonzero(~held)
-    weights = cost.weights[kept]
-    return replace(
-        cost, rows=cost.rows.take(kept), seconds=cost.seconds[kept], weights=weights / weights.sum()
-    )
-
-
-def _held_error(
-    cost: Cost, held: NDArray[np.bool_], coefficients: FloatArray, exponents: FloatArray
-) -> float:
-    rows: FormRows = cost.rows.take(np.flatnonzero(held))
-    fitted = rows.columns(exponents[None])[0] @ coefficients
-    weights = cost.weights[held]
-    return float(np.sum(weights * (fitted - cost.seconds[held]) ** 2) / weights.sum())
-
-
-def _fold_errors(cost: Cost, fold: IntArray, first: Fitted) -> FloatArray:
-    """Return the weighted mean square missed of runs held out, for each lambda; all fits at once."""
-    folds = int(fold.max()) + 1
-    strengths = np.repeat(STRENGTHS, folds)
-    which = np.tile(np.arange(folds), len(STRENGTHS))
-    kept = cost.weights[None] * (fold[None] != which[:, None])
-    fits = descend(
-        replace(cost, weights=kept / kept.sum(axis=1, keepdims=True), strength=strengths),
-        np.tile(first.exponents, (len(which), 1)),
-        *ROUGHLY,
-    )
-    errors = np.zeros(len(STRENGTHS))
-    for i in range(len(which)):
-        held = fold == which[i]
-        missed = _held_error(cost, held, fits.coefficients[i], fits.exponents[i])
-        errors[i // folds] += missed * float(cost.weights[held].sum())
-    return errors
-
-
-def refitted(cost: Cost, fitted: Fitted) -> Fitted:
-    """Return the minimum of a changed cost beside that of the one before, at the same lambda."""
-    cost = replace(cost, strength=fitted.strength)
-    again = _taken(descend(cost, fitted.exponents[None]), cost, fitted.evaluations)
-    return replace(again, converged=again.converged and fitted.converged)
-
-
-def resampled(cost: Cost, fitted: Fitted, logs: FloatArray, resamples: int) -> Solved:
-    """Return fits of the fitted times with what they missed drawn anew, from the fit of all.
-
-    Args:
-        cost: of the runs.
-        fitted: its minimum.
-        logs: of measured over fitted, (n,): errors of timers and shared machines are ratios.
-        resamples: how many.
-    """
-    n = len(logs)
-    rng = np.random.default_rng(SEED)
-    # Runs lie nearer to the law that they made than to the one that made them.
-    wider = np.sqrt(n / max(n - fitted.free, 1))
-    drawn = wider * (logs - logs.mean())[rng.integers(0, n, (resamples, n))]
-    drawn = drawn + rng.normal(0.0, REPEAT_SIGMA, (resamples, n))
-    middle = cost.rows.columns(fitted.exponents[None])[0] @ fitted.coefficients
-    again = replace(cost, seconds=middle * np.exp(drawn), strength=fitted.strength)
-    return descend(again, np.tile(fitted.exponents, (resamples, 1)), *ROUGHLY)
+def folds_of(points: IntArray) -> IntArray | None:
+    """Return in which of `FOLDS` parts each run is, (n,), None where too few points differ."""
+    count = int(points.max()) + 1
+    if count < LEAST_HELD_OUT:
+        return None
+    return np.random.default_rng(SEED).permutation(count)[points] % FOLDS

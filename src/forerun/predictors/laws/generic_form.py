@@ -81,9 +81,9 @@ class FormRows:
     """n jobs as the expression reads them.
 
     Attributes:
-        intrinsic: logs of the numbers over their references, (n, i).
-        extrinsic: the same of the scaling, (n, j).
-        flags: 1 where a job has a category, (n, c).
+        intrinsic: logs of the numbers over their references, (n, i), or (p, n, i) of p problems.
+        extrinsic: the same of the scaling, (n, j) or (p, n, j).
+        flags: 1 where a job has a category, (n, c) or (p, n, c).
     """
 
     intrinsic: FloatArray
@@ -91,28 +91,34 @@ class FormRows:
     flags: FloatArray
 
     def __len__(self) -> int:
-        return len(self.flags)
+        return int(self.flags.shape[-2])
 
-    def take(self, index: NDArray[np.int64]) -> FormRows:
-        """Return the rows at the given positions."""
+    @property
+    def exponents(self) -> int:
+        """How many exponents the expression has."""
+        return int(self.intrinsic.shape[-1] + self.extrinsic.shape[-1])
+
+    def take(self, index: NDArray[np.int64] | slice) -> FormRows:
+        """Return the rows at the given positions, or the problems."""
         return FormRows(self.intrinsic[index], self.extrinsic[index], self.flags[index])
 
     def columns(self, exponents: FloatArray) -> FloatArray:
         """Return what the coefficients multiply, (p, n, k), for p members of exponents (p, d)."""
-        i = self.intrinsic.shape[1]
-        factor = np.exp(exponents[:, i:] @ self.extrinsic.T)[:, :, None]  # (5.3)
-        terms = np.exp(exponents[:, None, :i] * self.intrinsic[None])  # (5.2)
+        i = self.intrinsic.shape[-1]
+        if self.extrinsic.ndim == 2:
+            factor = np.exp(exponents[:, i:] @ self.extrinsic.T)[:, :, None]  # (5.3)
+        else:
+            factor = np.exp(self.extrinsic @ exponents[:, i:, None])
+        terms = np.exp(exponents[:, None, :i] * self.intrinsic)  # (5.2)
         ones = np.ones((len(exponents), len(self), 1))
-        return np.concatenate([terms * factor, self.flags[None] * factor, ones], axis=2)
+        return np.concatenate([terms * factor, self.flags * factor, ones], axis=2)
 
     def slopes(self, columns: FloatArray, coefficients: FloatArray) -> FloatArray:
         """Return the derivative of the time by each exponent, (p, n, d)."""
-        i = self.intrinsic.shape[1]
+        i = self.intrinsic.shape[-1]
         parts = columns * coefficients[:, None, :]
         scaled = parts[:, :, :-1].sum(axis=2, keepdims=True)
-        return np.concatenate(
-            [parts[:, :, :i] * self.intrinsic[None], scaled * self.extrinsic[None]], axis=2
-        )
+        return np.concatenate([parts[:, :, :i] * self.intrinsic, scaled * self.extrinsic], axis=2)
 
 
 @dataclass(frozen=True)
@@ -142,8 +148,7 @@ class Cost:
 
     def of(self, constants: FloatArray) -> FloatArray:
         """Return the cost of all constants (p, m): coefficients first, then exponents, (p,)."""
-        d = self.rows.intrinsic.shape[1] + self.rows.extrinsic.shape[1]
-        k = constants.shape[1] - d
+        k = constants.shape[1] - self.rows.exponents
         fitted = np.einsum("pnk,pk->pn", self.rows.columns(constants[:, k:]), constants[:, :k])
         missed: FloatArray = np.sum(self.weights * (fitted - self.seconds) ** 2, axis=1)
         return missed + self.penalised(constants)

@@ -78,9 +78,10 @@ def judged(cost: Cost, exponents: FloatArray) -> FloatArray:
     step = max(MOST_NUMBERS // max(len(cost.rows) * 8, 1), 1)
     for start in range(0, len(exponents), step):
         some = exponents[start : start + step]
-        coefficients, left = inner(cost, cost.rows.columns(some))
+        now = problems(cost, slice(start, start + step))
+        coefficients, left = inner(now, now.rows.columns(some))
         constants = np.concatenate([coefficients, some], axis=1)
-        costs[start : start + step] = _total(cost, left, constants)
+        costs[start : start + step] = _total(now, left, constants)
     return costs
 
 
@@ -104,7 +105,7 @@ def descend(
     parts = []
     for start in range(0, len(exponents), size):
         some = slice(start, start + size)
-        parts.append(_descended(_problems(cost, some), exponents[some], steps, gain))
+        parts.append(_descended(problems(cost, some), exponents[some], steps, gain))
     joined = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("coefficients", "exponents", "costs", "settled")
@@ -123,7 +124,7 @@ def _descended(cost: Cost, exponents: FloatArray, steps: int, least: float) -> S
         if settled.all():
             break
         open_ = np.flatnonzero(~settled)
-        now = _problems(cost, open_)
+        now = problems(cost, open_)
         step = _step(
             now, columns[open_], coefficients[open_], exponents[open_], left[open_], damping[open_]
         )
@@ -143,13 +144,14 @@ def _descended(cost: Cost, exponents: FloatArray, steps: int, least: float) -> S
     return Solved(coefficients, exponents, costs, settled)
 
 
-def _problems(cost: Cost, index: slice | NDArray[np.int64]) -> Cost:
+def problems(cost: Cost, index: slice | NDArray[np.int64]) -> Cost:
     """Return the cost of some problems alone, where they differ in anything."""
     weights = cost.weights[index] if cost.weights.ndim == 2 else cost.weights
     seconds = cost.seconds[index] if cost.seconds.ndim == 2 else cost.seconds
     strength = cost.strength
     strength = strength if np.ndim(strength) == 0 else np.asarray(strength)[index]
-    return replace(cost, weights=weights, seconds=seconds, strength=strength)
+    rows = cost.rows.take(index) if cost.rows.flags.ndim == 3 else cost.rows
+    return replace(cost, rows=rows, weights=weights, seconds=seconds, strength=strength)
 
 
 def _step(

@@ -53,6 +53,9 @@ def limit_of(law: GenericLaw) -> str:
         words.append(
             "left out: " + ", ".join(f"{name} ({why})" for name, why in law.left_out.items())
         )
+    same = [f"{name} {low:g}" for name, (low, high) in law.bounds.items() if low == high]
+    if same:
+        words.append(f"the same in all runs: {', '.join(same)}")
     words.append(f"lambda {law.strength:g}; columns are over a middle run's, intervals 90 %")
     return "; ".join(words)
 
