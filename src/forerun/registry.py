@@ -82,6 +82,11 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "forerun.predictors.regression.gaussian:Gaussian",
             "a line in the logs and a Gaussian process of its errors, from runs of the same kind",
         ),
+        Entry(
+            "ray-ml",
+            "forerun.predictors.regression.ray_ml:RayML",
+            "the Ray study's AutoML: nine regressions on augmented features, the best one chosen",
+        ),
     ),
     "searchers": (
         Entry("random", "forerun.search.unguided:RandomSearch", "every configuration, drawn"),

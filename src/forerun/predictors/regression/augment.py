@@ -1,0 +1,200 @@
+"""Augment: the Ray study's features: one-hot, inverses, logarithms, products, Ernest's terms, checks.
+
+METHODS: Filippini and Ardagna, performance models for distributed training on Ray, which use the
+recipe of their group's open library. The order is fixed: classes become one-hot columns, then
+inverses and logarithms of numbers are added, then products up to a degree, then Ernest's terms.
+No product holds a number and its own inverse, or two columns of one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.errors import RequestError
+
+FloatArray = NDArray[np.float64]
+# A factor of a product: how it is made (`x`, `1/x`, `ln` or `is`), of which column, of which class.
+Factor = tuple[str, str, str]
+Term = tuple[Factor, ...]
+
+MOST_TERMS = 2000
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How features are made.
+
+    Attributes:
+        inverse, logarithm: whether these of each number are added.
+        degree: most factors of a product; 1 is none.
+        interactions_only: no factor twice in a product.
+        ernest: whether size / machines and ln machines are added where both are there.
+    """
+
+    inverse: bool = True
+    logarithm: bool = True
+    degree: int = 2
+    interactions_only: bool = False
+    ernest: bool = True
+
+
+@dataclass(frozen=True)
+class Columns:
+    """n rows before augmentation: positive numbers and texts by name, each (n,)."""
+
+    numbers: Mapping[str, FloatArray]
+    texts: Mapping[str, NDArray[np.object_]]
+
+    def __len__(self) -> int:
+        return len(next(iter({**self.numbers, **self.texts}.values())))
+
+    def take(self, rows: NDArray[Any]) -> Columns:
+        """Return the rows at the given positions (or where a mask is true)."""
+        return Columns(
+            {name: v[rows] for name, v in self.numbers.items()},
+            {name: v[rows] for name, v in self.texts.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Features:
+    """The augmented features, as products of factors."""
+
+    terms: tuple[Term, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each feature in words, as `1/devices x ln micro_batch`."""
+        return tuple(" x ".join(_word(factor) for factor in term) for term in self.terms)
+
+    def matrix(self, columns: Columns) -> FloatArray:
+        """Return the features of n rows, (n, k)."""
+        made: dict[Factor, FloatArray] = {}
+        for factor in {factor for term in self.terms for factor in term}:
+            made[factor] = _made(factor, columns)
+        x = np.empty((len(columns), len(self.terms)))
+        for i, term in enumerate(self.terms):
+            x[:, i] = made[term[0]]
+            for factor in term[1:]:
+                x[:, i] *= made[factor]
+        return x
+
+    def take(self, places: Sequence[int]) -> Features:
+        """Return some of the features."""
+        return Features(tuple(self.terms[i] for i in places))
+
+
+def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Features:
+    """Return the features of rows, checked: none is constant, and none says what another says.
+
+    Args:
+        columns: n rows, numbers positive and finite.
+        recipe: how features are made.
+        sizes: columns that may be Ernest's size, the first that is there is; machines are `devices`.
+
+    Raises:
+        RequestError: a number is not positive and finite, no column changes, or the recipe makes
+            more features than can be fitted.
+    """
+    _check(columns)
+    singles = _singles(columns, recipe)
+    terms: list[Term] = [(factor,) for factor in singles]
+    for degree in range(2, recipe.degree + 1):
+        products = combinations_with_replacement(singles, degree)
+        terms += [term for term in products if _allowed(term, recipe)]
+        if len(terms) > MOST_TERMS:
+            raise RequestError(
+                f"features of {len(columns)} runs with products of {recipe.degree} factors",
+                f"more than {MOST_TERMS} of them", "ask for a lower degree, or fewer columns",
+            )  # fmt: skip
+    terms += _ernest(columns, sizes) if recipe.ernest else []
+    every = Features(tuple(dict.fromkeys(terms)))
+    kept = _telling(every.matrix(columns))
+    if not kept:
+        raise RequestError(
+            f"features of {len(columns)} runs", "no column changes from run to run",
+            "give runs that differ in devices, batch or size",
+        )  # fmt: skip
+    return every.take(kept)
+
+
+def _check(columns: Columns) -> None:
+    for name, values in columns.numbers.items():
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise RequestError(
+                f"features of {len(columns)} runs", f"{name} is not above 0 in some",
+                "leave the column out, or correct it",
+            )  # fmt: skip
+
+
+def _singles(columns: Columns, recipe: Recipe) -> list[Factor]:
+    """Return one-hot columns, numbers, their inverses and their logarithms, in this order."""
+    hot: list[Factor] = [
+        ("is", name, text)
+        for name, values in columns.texts.items()
+        for text in sorted(set(values.tolist()))
+    ]
+    names = [name for name, v in columns.numbers.items() if v.min() < v.max()]
+    singles = hot + [("x", name, "") for name in names]
+    if recipe.inverse:
+        singles += [("1/x", name, "") for name in names]
+    if recipe.logarithm:
+        singles += [("ln", name, "") for name in names]
+    return singles
+
+
+def _allowed(term: Term, recipe: Recipe) -> bool:
+    if recipe.interactions_only and len(set(term)) < len(term):
+        return False
+    numbers = {(how, name) for how, name, _ in term if how != "is"}
+    if any(how == "x" and ("1/x", name) in numbers for how, name in numbers):
+        return False  # x times 1/x
+    classes = [name for how, name, _ in term if how == "is"]
+    return len(set(classes)) == len(classes)  # a class squared is itself, and two are never both
+
+
+def _ernest(columns: Columns, sizes: Sequence[str]) -> list[Term]:
+    """Return size / machines and ln machines (Venkataraman et al., NSDI 2016, equation 1)."""
+    if "devices" not in columns.numbers:
+        return []
+    size = next((name for name in sizes if name in columns.numbers), None)
+    share: Term = (("1/x", "devices", ""),)
+    if size is not None:
+        share = (("x", size, ""), *share)
+    return [share, (("ln", "devices", ""),), (("x", "devices", ""),)]
+
+
+def _telling(x: FloatArray) -> list[int]:
+    """Return which features change and repeat no earlier one, up to a factor and a constant."""
+    low, high = x.min(axis=0), x.max(axis=0)
+    size = np.maximum(np.abs(low), np.abs(high))
+    changes = high - low > 1e-9 * np.maximum(size, 1e-300)
+    seen: set[bytes] = set()
+    kept = []
+    for i in np.flatnonzero(changes & np.isfinite(size)):
+        unit = (x[:, i] - low[i]) / (high[i] - low[i])
+        # A feature and its mirror say the same.
+        keys = [np.round(v, 9).tobytes() for v in (unit + 0.0, 1.0 - unit + 0.0)]
+        if not seen.intersection(keys):
+            kept.append(int(i))
+            seen.update(keys)
+    return kept
+
+
+def _made(factor: Factor, columns: Columns) -> FloatArray:
+    how, name, text = factor
+    if how == "is":
+        return np.asarray(columns.texts[name] == text, dtype=np.float64)
+    values = columns.numbers[name]
+    return {"x": values, "1/x": 1.0 / values, "ln": np.log(values)}[how]
+
+
+def _word(factor: Factor) -> str:
+    how, name, text = factor
+    return {"is": f"[{name} is {text}]", "x": name, "1/x": f"1/{name}", "ln": f"ln {name}"}[how]

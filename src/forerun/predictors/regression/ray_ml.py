@@ -1,0 +1,281 @@
+"""RayML: the Ray study's AutoML as a predictor: a model for each kind of job with enough runs.
+
+Filippini and Ardagna, performance models for distributed deep-learning training jobs on Ray: they
+learn from profiling runs of an application how its time follows workers, data and resources. Kinds
+with few runs share one model, in which workload, device and settings are one-hot columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.errors import RequestError
+from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind, measured
+from forerun.predictors.regression.augment import Columns, Recipe
+from forerun.predictors.regression.automl_settings import Settings
+from forerun.predictors.regression.journal import Journal
+from forerun.predictors.regression.questions import Questions, distinct_jobs
+from forerun.predictors.regression.ray_group import RayGroup, fitted_group
+from forerun.predictors.saved import read_saved
+from forerun.tables import Jobs, Runs
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+VERSION = 1
+# Fewer runs leave nothing to choose by, once rows are set aside twice.
+LEAST_RUNS = 8
+OWN_RUNS = 24  # that give a kind a model of its own
+MOST_OWN = 16  # kinds that have one, those with the most runs
+MOST_CLASSES = 30  # of a text column that becomes one-hot columns
+NEAR, A_DOUBLING = 0.1, 0.2
+_POOL: Kind = ()
+_NEEDED = f"at least {LEAST_RUNS} runs with a time and devices"
+# What a light one tries: a model that goes on beyond the runs, and one that bends.
+_LIGHT = ("Ridge", "NNLS", "DecisionTree")
+
+
+@dataclass(frozen=True)
+class RayML:
+    """Augmented features, several techniques, the least error on rows set aside, fitted again.
+
+    Attributes:
+        settings: what is tried, and how it is judged.
+        journal: the file that keeps finished experiments, so that starting again repeats none.
+        quantity: what it predicts: the time that most of its runs have.
+        groups: by kind of job; that of the kinds with few runs under the empty kind.
+        counts: which kinds had runs, and how many.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    journal: Path | None = None
+    quantity: str = "step"
+    groups: Mapping[Kind, RayGroup] = field(default_factory=dict)
+    counts: Mapping[Kind, int] = field(default_factory=dict)
+
+    name = "ray-ml"
+
+    def light(self) -> RayML:
+        """Return one that tries three fast techniques on simple features, to be fitted often."""
+        recipe = replace(self.settings.recipe, degree=1)
+        return RayML(replace(self.settings, recipe=recipe, techniques=_LIGHT, search="defaults",
+                             selection=""))  # fmt: skip
+
+    def fit(self, runs: Runs) -> RayML:
+        """Return a predictor with the winners of these runs alone.
+
+        Raises:
+            RequestError: too few runs have a time and state their devices, or nothing changes.
+            MissingExtraError: scikit-learn, XGBoost or Optuna is not installed.
+        """
+        times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
+        quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
+        usable = np.isfinite(times[quantity])
+        timed = int(usable.sum())
+        usable &= np.isfinite(Questions(runs.jobs).numbers["devices"])
+        rows = np.flatnonzero(usable)
+        if len(rows) < LEAST_RUNS:
+            raise RequestError(
+                f"fitting {self.name} on {len(runs)} runs",
+                f"{timed} that ended have a time, and {len(rows)} of these state their devices",
+                f"give {_NEEDED}",
+            )  # fmt: skip
+        asked = Questions(runs.jobs.take(rows))
+        names, index = asked.kinds
+        seconds = times[quantity][rows]
+        journal = Journal(self.journal)
+        groups = {}
+        for kind, some in _grouped(names, index).items():
+            group = self._group(asked, some, seconds[some], quantity, journal)
+            if group is not None:
+                groups[kind] = group
+        if not groups:
+            raise RequestError(
+                f"fitting {self.name} on {len(runs)} runs",
+                f"no kind of job has {LEAST_RUNS} runs of which a number changes", f"give {_NEEDED}",
+            )  # fmt: skip
+        tally = np.bincount(index, minlength=len(names))
+        counts = {name: int(count) for name, count in zip(names, tally, strict=True)}
+        return RayML(self.settings, self.journal, quantity, groups, counts)
+
+    def _group(
+        self, asked: Questions, rows: IntArray, seconds: FloatArray, quantity: str, journal: Journal
+    ) -> RayGroup | None:
+        """Return the winner of some of the runs, None where they are too few or all alike."""
+        if len(rows) < LEAST_RUNS:
+            return None
+        columns = _told(_columns(asked).take(rows))
+        changes = any(v.min() < v.max() for v in columns.numbers.values())
+        if not changes and not columns.texts:
+            return None
+        settings = self.settings
+        if len(columns.texts):
+            # Products of many classes are more features than runs.
+            settings = replace(settings, recipe=_smaller(settings.recipe, columns))
+        return fitted_group(columns, seconds, settings, SIZES[quantity], journal)
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        """Return why a job has no answer: no runs like it, a number unstated, or no time above 0."""
+        return list(self.predict(jobs).declined)
+
+    def predict(self, jobs: Jobs) -> Forecasts:
+        """Return seconds of n jobs; memory is not answered (NaN)."""
+        first, place = distinct_jobs(jobs)
+        if len(first) == len(jobs):
+            return self._answers(jobs)
+        return self._answers(jobs.take(first)).take(place)
+
+    def _answers(self, jobs: Jobs) -> Forecasts:
+        """Return the forecasts of jobs that differ."""
+        blank = Forecasts.blank(len(jobs), self.name, self.quantity)
+        asked = Questions(jobs)
+        chosen = self._chosen(asked)
+        declined = self._declined(asked, chosen)
+        columns = _columns(asked)
+        for number, group in enumerate(self.groups.values()):
+            rows = np.flatnonzero(is_none(declined) & (chosen == number))
+            if not len(rows):
+                continue
+            blank.seconds[rows], beyond = group.answers(columns.take(rows))
+            blank.distance[rows] = NEAR + A_DOUBLING * beyond
+        nothing = is_none(declined) & ~(blank.seconds[:, 0] > 0)
+        declined[nothing] = "the regression of its runs gives no time above 0 here"
+        blank.seconds[nothing], blank.distance[nothing] = np.nan, np.nan
+        return replace(blank, declined=declined)
+
+    @property
+    def report(self) -> list[dict[str, Any]]:
+        """Every experiment: kind, technique, parameters, whether it won, and MAPE (percent), RMSE
+        (seconds) and R2 on training, hp_selection and validation rows."""  # noqa: D205, D209
+        return [
+            {"kind": _words(kind), "technique": e.technique, "parameters": dict(e.parameters),
+             "won": i == 0, **{f"{part}_{name}": value for part, figures in e.scores.items()
+                               for name, value in figures.items()}}
+            for kind, group in self.groups.items()
+            for i, e in enumerate(group.experiments)
+        ]  # fmt: skip
+
+    @property
+    def formulas(self) -> dict[str, str]:
+        """What won for each kind, and how it did."""
+        return {_words(kind): _summary(group) for kind, group in self.groups.items()}
+
+    def _chosen(self, asked: Questions) -> IntArray:
+        """Return which group answers each job, (n,), -1 where none does."""
+        names, index = asked.kinds
+        place = {kind: i for i, kind in enumerate(self.groups)}
+        usual: dict[Kind, Kind] = {}
+        for kind in sorted(self.counts, key=lambda kind: self.counts[kind]):
+            usual[kind[: len(GROUP)]] = kind
+        of = []
+        for name in names:
+            near = name if name in self.counts else usual.get(name[: len(GROUP)])
+            of.append(-1 if near is None else place.get(near, place.get(_POOL, -1)))
+        return np.array([*of, -1], dtype=np.int64)[index]
+
+    def _declined(self, asked: Questions, chosen: IntArray) -> NDArray[np.object_]:
+        """Return why each job has no answer, or None, (n,)."""
+        reasons = np.full(len(chosen), None, dtype=object)
+        names, index = asked.kinds
+        none = np.array([self._why_none(kind) for kind in names] + [""], dtype=object)
+        reasons[chosen < 0] = none[index[chosen < 0]]
+        texts = _columns(asked).texts
+        for number, group in enumerate(self.groups.values()):
+            mine = chosen == number
+            for name, levels in group.levels.items():
+                new = mine & ~np.isin(texts[name].astype(str), list(levels))
+                reasons[new] = f"no run had this {name}; give runs that did"
+            for name, lacks in group.lacking(asked.numbers).items():
+                reasons[mine & lacks] = f"the row says no {name}"
+        reasons[np.isnan(asked.numbers["devices"])] = "the row says no number of devices"
+        problems = asked.jobs.plan_problem
+        if problems is not None:
+            # A plan that nobody stated is no illegal one.
+            illegal = asked.rows.states_plan & ~is_none(problems)
+            reasons[illegal] = problems[illegal]
+        return reasons
+
+    def _why_none(self, kind: Kind) -> str:
+        workload, device = (text or "(blank)" for text in kind[: len(GROUP)])
+        if not self.groups:
+            return f"{self.name} answers from runs alone and was given none; give {_NEEDED}"
+        return f"{self.name} has too few runs of {workload} on {device}; give {_NEEDED}"
+
+    def to_json(self) -> str:
+        """Return the winners as JSON text: numbers and names, nothing that is executed."""
+        groups = [{"kind": kind, **group.to_dict()} for kind, group in self.groups.items()]
+        counts = [[*kind, count] for kind, count in self.counts.items()]
+        return json.dumps({
+            "predictor": self.name, "version": VERSION, "quantity": self.quantity,
+            "groups": groups, "counts": counts,
+        })  # fmt: skip
+
+    @staticmethod
+    def from_json(text: str) -> RayML:
+        """Return a saved predictor; it answers without scikit-learn and XGBoost.
+
+        Raises:
+            RequestError: not this predictor's JSON, or of another version.
+        """
+
+        def made(saved: Mapping[str, Any]) -> RayML:
+            groups = {tuple(entry["kind"]): RayGroup.from_dict(entry) for entry in saved["groups"]}
+            counts = {tuple(kind): int(count) for *kind, count in saved["counts"]}
+            return RayML(quantity=str(saved["quantity"]), groups=groups, counts=counts)
+
+        return read_saved(text, "a ray-ml model", VERSION, made)
+
+
+def _columns(asked: Questions) -> Columns:
+    """Return all numbers and classes of jobs."""
+    names, index = asked.kinds
+    texts = {name: np.array([k[i] for k in names] + [""], dtype=object)[index]
+             for i, name in enumerate(GROUP)}  # fmt: skip
+    rest = ["|".join(text for text in k[len(GROUP) :] if text) for k in names]
+    texts["settings"] = np.array([*rest, ""], dtype=object)[index]
+    return Columns(asked.numbers, texts)
+
+
+def _told(columns: Columns) -> Columns:
+    """Return the columns that all rows state, and the classes that differ."""
+    numbers = {name: v for name, v in columns.numbers.items() if np.isfinite(v).all()}
+    texts = {name: v for name, v in columns.texts.items() if len(set(v.tolist())) > 1}
+    return Columns(numbers, texts)
+
+
+def _smaller(recipe: Recipe, columns: Columns) -> Recipe:
+    """Return the recipe without products where its classes are many."""
+    classes = sum(len(set(v.tolist())) for v in columns.texts.values())
+    return replace(recipe, degree=1) if classes > MOST_CLASSES else recipe
+
+
+def _grouped(names: list[Kind], index: IntArray) -> dict[Kind, IntArray]:
+    """Return the rows of the kinds that have many, and of all others together."""
+    counts = np.bincount(index, minlength=len(names))
+    large = [i for i in np.argsort(-counts, kind="stable") if counts[i] >= OWN_RUNS][:MOST_OWN]
+    found = {names[i]: np.flatnonzero(index == i) for i in sorted(large)}
+    rest = np.flatnonzero(~np.isin(index, large))
+    return {**found, _POOL: rest} if len(rest) else found
+
+
+def _words(kind: Kind) -> str:
+    return " on ".join(text or "(blank)" for text in kind[: len(GROUP)]) or "kinds with few runs"
+
+
+def _summary(group: RayGroup) -> str:
+    best = group.best
+    given = ", ".join(f"{k} {v}" for k, v in best.parameters.items())
+    errors = ", ".join(f"{part.replace('_', '-')} {figures['mape']:.1f} %"
+                       for part, figures in best.scores.items())  # fmt: skip
+    return (
+        f"{best.technique}{f' ({given})' if given else ''} of {len(group.winner.places)} features, "
+        f"{group.runs} runs; MAPE {errors}"
+    )
