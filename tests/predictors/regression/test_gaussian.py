@@ -134,8 +134,23 @@ def test_kinds_with_few_runs_teach_one_another() -> None:
     keep = ~((name == "net-3") & (devices > 2))
     runs = runs_of(devices[keep], np.full(keep.sum(), 8), workload=list(name[keep]),
                    step_time_s=seconds[keep])  # fmt: skip
-    answer = Gaussian().fit(runs).predict(jobs_of([8], [8], workload="net-3"))
+    model = Gaussian(physics=False).fit(runs)
+    answer = model.predict(jobs_of([8], [8], workload="net-3"))
     assert answer.seconds[0, 1] == pytest.approx(5 * (0.2 + 1 / 8), rel=0.1)
+
+
+def test_steps_by_all_reduce_go_by_the_law_of_physics_where_it_speaks() -> None:
+    runs = scaling_runs(noise=0.02, most=8)
+    plain, based = Gaussian(physics=False).fit(runs), Gaussian().fit(runs)
+    assert plain.base is None
+    assert based.base is not None
+    far = jobs_of([64], [16])
+    errors = [
+        abs(np.log(m.predict(far).seconds[0, 1] / law([64], [16])[0])) for m in (plain, based)
+    ]
+    assert errors[1] < max(errors[0], 0.15)
+    ended = runs_of([1, 2, 4, 8] * 2, [8] * 8, time_to_train_s=[80, 40, 20, 10] * 2)
+    assert Gaussian().fit(ended).base is None
 
 
 def test_settings_without_runs_are_farther_and_less_sure() -> None:

@@ -1,9 +1,9 @@
 """Gaussian: log times as Gaussian processes of what runs state, one for each kind with many runs.
 
-A line in the logarithms of devices, batch and data, and what a Matern 5/2 kernel learns of its
-errors (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006). Runs of one session,
-the same devices laid in the same way, share an error of their own. It knows no physics: beyond the
-measured range it follows the line, and its band grows.
+A mean, and what a Matern 5/2 kernel learns of its errors (Rasmussen and Williams, Gaussian Processes
+for Machine Learning, 2006). The mean of a step by all-reduce is the hierarchical law, which keeps its
+shape beyond the runs; of other times it is a line in the logarithms of devices, batch and data. Runs
+of one session, the same devices laid in the same way, share an error of their own.
 """
 
 from __future__ import annotations
@@ -11,26 +11,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
-from forerun.domain.quantiles import spread
+from forerun.domain.plan import SYNC
+from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
+from forerun.predictors.laws.hierarchical import Hierarchical
 from forerun.predictors.laws.law_rows import GROUP, Kind, measured
-from forerun.predictors.regression.block import (
-    MOST_POINTS,
-    TUNED_POINTS,
-    Block,
-    Categories,
-    fitted_block,
-)
+from forerun.predictors.regression.asked import Asked
+from forerun.predictors.regression.block import MOST_POINTS, TUNED_POINTS, Block, fitted_block
 from forerun.predictors.regression.questions import Questions, distinct_jobs
 from forerun.predictors.saved import read_saved
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, Table
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -54,6 +50,10 @@ class Gaussian:
         quantity: what it predicts: the time that most of its runs have.
         blocks: processes by kind of job; that of the kinds with few runs under the empty kind.
         kinds: which kinds of job had runs, and how many.
+        base: the law of physics whose errors the processes learn, where it speaks; None where no
+            block goes by it.
+        based: kinds whose block learns the errors of the base.
+        physics: whether such a law is looked for.
         starts: of the search of hyper-parameters, for each process.
         most, tuned: points of a process, and points that its hyper-parameters are tuned on.
     """
@@ -61,6 +61,9 @@ class Gaussian:
     quantity: str = "step"
     blocks: Mapping[Kind, Block] = field(default_factory=dict)
     kinds: Mapping[Kind, int] = field(default_factory=dict)
+    base: Hierarchical | None = None
+    based: frozenset[Kind] = frozenset()
+    physics: bool = True
     starts: int = 1
     most: int = MOST_POINTS
     tuned: int = TUNED_POINTS
@@ -69,7 +72,9 @@ class Gaussian:
 
     def light(self) -> Gaussian:
         """Return one that learns from fewer points, for choosing among predictors."""
-        return Gaussian(starts=1, most=min(self.most, 400), tuned=min(self.tuned, 150))
+        return Gaussian(
+            physics=self.physics, starts=1, most=min(self.most, 400), tuned=min(self.tuned, 150)
+        )
 
     def fit(self, runs: Runs) -> Gaussian:
         """Return a predictor with the processes of these runs alone.
@@ -100,16 +105,39 @@ class Gaussian:
         rest = np.flatnonzero(counts[index] < OWN_RUNS)
         if len(rest):
             own[_POOL] = rest
-        asked_of = _Asked(asked)
+        asked_of = Asked(asked)
+        base, said = self._law(asked, seconds, quantity)
+        based = frozenset(kind for kind, rows in own.items() if np.isfinite(said[rows]).all())
         blocks = {}
         for kind, rows in own.items():
             part = asked_of.take(rows)
+            over = said[rows] if kind in based else 1.0
             blocks[kind] = fitted_block(
-                part.numbers, part.categories, seconds[rows],
+                part.numbers, part.categories, seconds[rows] / over,
                 starts=self.starts, most=self.most, tuned=self.tuned,
             )  # fmt: skip
         kinds = {name: int(count) for name, count in zip(names, counts, strict=True)}
-        return replace(self, quantity=quantity, blocks=blocks, kinds=kinds)
+        return replace(
+            self, quantity=quantity, blocks=blocks, kinds=kinds, base=base if based else None,
+            based=based,
+        )  # fmt: skip
+
+    def _law(
+        self, asked: Questions, seconds: FloatArray, quantity: str
+    ) -> tuple[Hierarchical | None, FloatArray]:
+        """Return the law of runs by all-reduce, and seconds that it says of each run, NaN where none."""
+        said = np.full(len(seconds), np.nan)
+        if not self.physics or quantity != "step":
+            return None, said
+        rows = np.flatnonzero(asked.rows.sync == SYNC.index("allreduce"))
+        timed = Table({"step_time_s": seconds[rows]}, len(rows))
+        jobs = asked.jobs.take(rows)
+        try:
+            law = Hierarchical().fit(Runs(jobs, timed))
+        except RequestError:
+            return None, said  # too few of them: a line in the logs serves instead
+        said[rows] = law.predict(jobs).seconds[:, 1]
+        return law, said
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer: no runs of its workload and device, a number unstated."""
@@ -125,7 +153,7 @@ class Gaussian:
     def _answers(self, jobs: Jobs) -> Forecasts:
         """Return the forecasts of jobs that differ."""
         blank = Forecasts.blank(len(jobs), self.name, self.quantity)
-        asked = _Asked(Questions(jobs))
+        asked = Asked(Questions(jobs))
         chosen, same = self._chosen(asked)
         declined = self._declined(asked, chosen)
         ready = is_none(declined)
@@ -134,7 +162,7 @@ class Gaussian:
             if not len(rows):
                 continue
             part = asked.take(rows)
-            middle, sigma, beyond = block.answers(part.numbers, part.categories)
+            middle, sigma, beyond = self._block_answers(kind, part, jobs.take(rows))
             away = np.where(same[rows], NEAR, OTHER_SETTINGS)
             # Other settings of the same workload and device: no run says how much they change.
             wide = np.where(same[rows] | (kind == _POOL), 0.0, OTHER_SETTINGS)
@@ -143,20 +171,38 @@ class Gaussian:
             blank.distance[rows] = away + A_DOUBLING * beyond
         return replace(blank, declined=declined)
 
+    def _block_answers(
+        self, kind: Kind, part: Asked, jobs: Jobs
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return log median, log standard deviation of a reading, and doublings beyond, (n,) each."""
+        block = self.blocks[kind]
+        middle, sigma, beyond = block.answers(part.numbers, part.categories)
+        if self.base is None or kind not in self.based:
+            return middle, sigma, beyond
+        law = self.base.predict(jobs).seconds
+        # The law was fitted to the same runs, so that its errors at others are larger than theirs:
+        # no band is surer than its own.
+        reach = np.log(law[:, 2] / law[:, 0]) / (2 * Z95 * float(np.mean(block.tails)))
+        return middle + np.log(law[:, 1]), np.maximum(sigma, reach), beyond
+
     def log_covariance(self, jobs: Jobs) -> FloatArray:
         """Return the covariance of the errors of log seconds of n jobs, (n, n); NaN if declined.
 
         The diagonal is the variance of one reading; beside it is what the errors of two jobs share.
         """
-        asked = _Asked(Questions(jobs))
+        asked = Asked(Questions(jobs))
         chosen, _ = self._chosen(asked)
         ready = is_none(self._declined(asked, chosen))
         total = np.where(ready[:, None] & ready[None, :], 0.0, np.nan)
-        for place, block in enumerate(self.blocks.values()):
+        for place, (kind, block) in enumerate(self.blocks.items()):
             rows = np.flatnonzero(ready & (chosen == place))
-            if len(rows):
-                part = asked.take(rows)
-                total[np.ix_(rows, rows)] = block.covariance(part.numbers, part.categories)
+            if not len(rows):
+                continue
+            part = asked.take(rows)
+            shared = block.covariance(part.numbers, part.categories)
+            _, sigma, _ = self._block_answers(kind, part, jobs.take(rows))
+            wider = np.maximum(sigma / np.sqrt(np.diag(shared)), 1.0)
+            total[np.ix_(rows, rows)] = shared * np.outer(wider, wider)
         return total
 
     @property
@@ -165,11 +211,11 @@ class Gaussian:
         return {
             " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
             if kind
-            else "kinds with few runs": _words(block, self.quantity)
+            else "kinds with few runs": _words(block, self.quantity, kind in self.based)
             for kind, block in self.blocks.items()
         }
 
-    def _chosen(self, asked: _Asked) -> tuple[IntArray, NDArray[np.bool_]]:
+    def _chosen(self, asked: Asked) -> tuple[IntArray, NDArray[np.bool_]]:
         """Return which block answers each job, -1 where none does, and whether its kind had runs."""
         names, index = asked.kinds
         place = {kind: i for i, kind in enumerate(self.blocks)}
@@ -183,7 +229,7 @@ class Gaussian:
             known.append(name in self.kinds)
         return np.array([*of, -1], dtype=np.int64)[index], np.array([*known, False])[index]
 
-    def _declined(self, asked: _Asked, chosen: IntArray) -> NDArray[np.object_]:
+    def _declined(self, asked: Asked, chosen: IntArray) -> NDArray[np.object_]:
         """Return why each job has no answer, or None, (n,)."""
         reasons = np.full(len(chosen), None, dtype=object)
         names, index = asked.kinds
@@ -213,7 +259,8 @@ class Gaussian:
         kinds = [[*kind, count] for kind, count in self.kinds.items()]
         return json.dumps({
             "predictor": self.name, "version": VERSION, "quantity": self.quantity,
-            "blocks": blocks, "kinds": kinds, "starts": self.starts, "most": self.most,
+            "blocks": blocks, "kinds": kinds, "based": sorted(self.based),
+            "base": None if self.base is None else self.base.to_json(), "physics": self.physics, "starts": self.starts, "most": self.most,
             "tuned": self.tuned,
         })  # fmt: skip
 
@@ -229,63 +276,24 @@ class Gaussian:
             blocks = {tuple(entry.pop("kind")): Block.from_dict(entry) for entry in saved["blocks"]}
             kinds = {tuple(kind): int(count) for *kind, count in saved["kinds"]}
             settings = {name: int(saved[name]) for name in ("starts", "most", "tuned")}
-            return Gaussian(str(saved["quantity"]), blocks, kinds, **settings)
+            base = None if saved["base"] is None else Hierarchical.from_json(saved["base"])
+            based = frozenset(tuple(kind) for kind in saved["based"])
+            return replace(
+                Gaussian(
+                    str(saved["quantity"]), blocks, kinds, base, based, bool(saved["physics"])
+                ),
+                **settings,
+            )
 
         return read_saved(text, "a gaussian model", VERSION, made)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Numbers and classes of n jobs, or of some of them."""
-
-    questions: Questions
-    some: IntArray | None = None
-
-    def take(self, rows: IntArray) -> _Asked:
-        return _Asked(self.questions, rows if self.some is None else self.some[rows])
-
-    @cached_property
-    def numbers(self) -> Mapping[str, FloatArray]:
-        every = self.questions.numbers
-        return every if self.some is None else {k: v[self.some] for k, v in every.items()}
-
-    @property
-    def kinds(self) -> tuple[list[Kind], IntArray]:
-        names, index = self.questions.kinds
-        return names, index if self.some is None else index[self.some]
-
-    @cached_property
-    def categories(self) -> Categories:
-        """Workload, device, kind, and session within a kind."""
-        names, kind = self.kinds
-        texts, index = self.questions.sessions
-        session = index if self.some is None else index[self.some]
-        both, place = np.unique(kind * max(len(texts), 1) + session, return_inverse=True)
-        pairs = [divmod(value, max(len(texts), 1)) for value in both.tolist()]
-        found: dict[str, tuple[list[str], IntArray]] = {}
-        for column, name in enumerate(GROUP):
-            found[name] = _renumbered([k[column] for k in names], kind)
-        found["kind"] = _renumbered(["|".join(k) for k in names], kind)
-        words = ["|".join((*names[one], texts[other])) for one, other in pairs]
-        found["session"] = _renumbered(words, place.reshape(-1).astype(np.int64))
-        return found
-
-
-def _renumbered(texts: list[str], index: IntArray) -> tuple[list[str], IntArray]:
-    """Return the distinct texts that occur, and which each row has, (n,)."""
-    used = np.unique(index)
-    merged = list(dict.fromkeys(texts[i] for i in used.tolist()))
-    order = {text: i for i, text in enumerate(merged)}
-    place = np.full(len(texts), -1, dtype=np.int64)
-    place[used] = [order[texts[i]] for i in used.tolist()]
-    return merged, place[index]
-
-
-def _words(block: Block, quantity: str) -> str:
+def _words(block: Block, quantity: str, based: bool) -> str:
     """Return what a process goes by in words."""
     order = np.argsort(block.gp.lengths)
     names = ", ".join(f"{block.design.names[i]} ({block.gp.lengths[i]:.2g})" for i in order)
     line = f"log seconds of {'an' if quantity == 'epoch' else 'a'} {quantity}: a line in"
+    line += ", over the hierarchical law's" if based else ""
     text = f"{line} and a process of {names or 'nothing that changes'}, length scales in deviations"
     left = block.design.left_out
     told = f"; {', '.join(left)} told nothing that others do not" if left else ""
