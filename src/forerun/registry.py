@@ -123,6 +123,11 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "forerun.systems.generic_model:SYSTEM",
             "power laws by differential evolution, for any framework (2023)",
         ),
+        Entry(
+            "ray_ml",
+            "forerun.systems.ray_ml:SYSTEM",
+            "regressions on augmented features, the best on rows set aside (the Ray study)",
+        ),
     ),
     "runners": (),
     "stores": (),

@@ -20,7 +20,7 @@ def test_every_system_is_listed_with_what_it_is(forerun: Run) -> None:
     assert all(row["what it is"] in text for row in rows)
 
 
-@pytest.mark.parametrize("name", ["ernest", "cherrypick", "generic_model"])
+@pytest.mark.parametrize("name", ["ernest", "cherrypick", "generic_model", "ray_ml"])
 def test_a_system_is_described_as_its_page_does(forerun: Run, name: str) -> None:
     assert forerun("systems", name).out == (ROOT / "docs" / "systems" / f"{name}.md").read_text()
     told = json.loads(forerun("systems", name, "--json").out)["system"]

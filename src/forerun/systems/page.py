@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from forerun.systems.recipe import STATUSES, Part, System
 
@@ -14,7 +16,20 @@ def page(system: System) -> str:
 
 def settings_text(part: Part) -> str:
     """Return the settings of a part as they are written in a call."""
-    return ", ".join(f"{name}={value!r}" for name, value in part.settings.items())
+    return ", ".join(f"{name}={_brief(value)}" for name, value in part.settings.items())
+
+
+def _brief(value: Any) -> str:
+    """Return a value as it is written in a call; of a dataclass only what is not the default."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    usual = type(value)()
+    told = [
+        f"{f.name}={_brief(getattr(value, f.name))}"
+        for f in fields(value)
+        if getattr(value, f.name) != getattr(usual, f.name)
+    ]
+    return f"{type(value).__name__}({', '.join(told)})"
 
 
 def _lines(system: System) -> Iterator[str]:
