@@ -4,9 +4,9 @@ The runs of all other clusters teach whole. Of the left-out cluster's runs k of 
 anew for each seed, and all its others are judged. The ways to choose the k:
 
 * one-node: drawn among the runs on one node;
-* suggested: one fewer of these, and one on several nodes, which the predictor's own covariance chooses
-  without any time of the cluster's: the largest fall of the mean log variance over the cluster's jobs
-  for a dollar (for any run, with --by run);
+* suggested: one fewer of these, and one on several nodes, which `forerun suggest`'s rule chooses from the
+  predictor's joint errors, without any time of it: what lowers the mean log variance of the
+  cluster's jobs most; `a dollar`: most for its price;
 * any: drawn among all runs.
 
 A line gives the median over draws of the median absolute percentage error, the worst draw, the shares
@@ -32,13 +32,16 @@ from numpy.typing import NDArray
 from forerun.advisor.models import runs_of
 from forerun.catalog import load_catalog
 from forerun.registry import load
+from forerun.search.beliefs import joint_beliefs
+from forerun.search.next_runs import most_accurate
 from forerun.tables import Runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 TABLES = ("pollux", "sia")
 CLUSTERS = ("rtx", "aws-t4", "quad")
-WAYS = (("one-node", 3), ("suggested", 3), ("any", 3), ("any", 5), ("any", 8), ("any", 20))
+WAYS = (("one-node", 3), ("suggested", 3), ("suggested a dollar", 3), ("any", 3), ("any", 5),
+        ("any", 8), ("any", 20))  # fmt: skip
 MOST_JOBS = 600  # of a cluster, whose mean variance a suggestion looks at
 HEAD = ("cluster", "way", "runs a workload", "draws", "median", "worst draw", "one node",
         "several nodes", "answered", "in band", "width")  # fmt: skip
@@ -52,48 +55,47 @@ class Draw:
 
 
 def chosen(way: str, count: int, here: Runs, others: Runs, predictor: Any,
-           rng: np.random.Generator, by: str) -> IntArray:  # fmt: skip
+           rng: np.random.Generator) -> IntArray:  # fmt: skip
     """Return positions of the runs of the cluster that teach, `count` of each workload."""
     nodes = here.table.numbers("nodes")
     kinds = here.table.texts("workload")
-    one = way in ("one-node", "suggested")
+    asks = way.startswith("suggested")
     first = []
     for kind in sorted(set(kinds)):
-        mine = np.flatnonzero((kinds == kind) & ((nodes == 1) | (not one)))
-        drawn = count - (way == "suggested")
-        first.append(rng.choice(mine, min(drawn, len(mine)), replace=False))
+        mine = np.flatnonzero((kinds == kind) & ((nodes == 1) | (way == "any")))
+        first.append(rng.choice(mine, min(count - asks, len(mine)), replace=False))
     taken = np.concatenate(first)
-    if way != "suggested":
+    if not asks:
         return taken
-    return np.r_[taken, suggested(here, others, taken, predictor, rng, by)]
+    return np.r_[taken, suggested(here, others, taken, predictor, rng, way.endswith("dollar"))]
 
 
 def suggested(here: Runs, others: Runs, taken: IntArray, predictor: Any,
-              rng: np.random.Generator, by: str) -> IntArray:  # fmt: skip
+              rng: np.random.Generator, priced: bool) -> IntArray:  # fmt: skip
     """Return one run on several nodes of each workload, chosen without its time.
 
-    Each choice conditions the covariance of the log forecasts on it before the next is made.
+    Each choice is made knowing that those before it will be run.
     """
     fitted = predictor.fit(joined(others, here.take(taken)))
     rest = np.setdiff1d(np.arange(len(here)), taken)
     rest = rng.choice(rest, min(MOST_JOBS, len(rest)), replace=False)
-    jobs = here.jobs.take(rest)
-    shared = np.array(fitted.log_covariance(jobs))
-    forecast = fitted.predict(jobs).seconds[:, 1]
-    devices = here.table.numbers("devices")[rest]
-    cost = forecast * devices if by == "dollar" else np.ones(len(rest))
+    beliefs = joint_beliefs(fitted, here.jobs.take(rest))
+    prices = np.exp(beliefs.middle) * here.table.numbers("devices")[rest]
     kinds, several = here.table.texts("workload")[rest], here.table.numbers("nodes")[rest] > 1
     picks, left = [], set(kinds[several])
     while left:
         can = np.flatnonzero(several & np.isin(kinds, list(left)))
-        whole = np.diag(shared)[can]
-        # Its own noise is of the run alone: what it teaches of another job stands off the diagonal.
-        fall = ((shared[:, can] ** 2).sum(axis=0) - whole**2) / whole
-        best = int(can[np.argmax(fall / cost[can])])
-        picks.append(int(rest[best]))
-        pull = shared[:, best].copy()
-        shared = shared - np.outer(pull, pull) / shared[best, best]
-        left.discard(kinds[best])
+        best = most_accurate(
+            beliefs, can, np.arange(len(rest)), prices[can] if priced else None, count=1
+        )
+        if not best:
+            # Nothing is worth a look by now: any run of a workload that has none yet.
+            best_row = int(can[0])
+        else:
+            best_row = best[0].row
+        picks.append(int(rest[best_row]))
+        beliefs = beliefs.after(best_row)
+        left.discard(kinds[best_row])
     return np.array(picks, dtype=np.int64)
 
 
@@ -130,19 +132,18 @@ def judged(fitted: Any, rest: Runs) -> Draw:
 
 
 def lines(
-    runs: Runs, clusters: Sequence[str], predictor: Any, draws: int, by: str
-) -> Iterator[str]:
+    runs: Runs, clusters: Sequence[str], predictor: Any, draws: int) -> Iterator[str]:
     """Yield the report's lines."""
     labels = runs.table.texts("cluster")
     for cluster in clusters:
         here, others = runs.take(labels == cluster), runs.take(labels != cluster)
         for way, count in WAYS:
-            if way == "suggested" and not (here.table.numbers("nodes") > 1).any():
+            if way.startswith("suggested") and not (here.table.numbers("nodes") > 1).any():
                 continue
             found = []
             for seed in range(draws):
                 rng = np.random.default_rng(seed)
-                teach = chosen(way, count, here, others, predictor, rng, by)
+                teach = chosen(way, count, here, others, predictor, rng)
                 rest = np.setdiff1d(np.arange(len(here)), teach)
                 fitted = predictor.fit(joined(others, here.take(teach)))
                 found.append(judged(fitted, here.take(rest)).figures)
@@ -164,7 +165,6 @@ def main() -> int:
     parser.add_argument("--predictor", default="hierarchical")
     parser.add_argument("--cluster", nargs="*", default=CLUSTERS)
     parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--by", choices=("dollar", "run"), default="dollar")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     folder = Path(os.environ["FORERUN_DATA"]) / "runs"
@@ -177,7 +177,7 @@ def main() -> int:
             f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]  # fmt: skip
     print("\n".join(text))
     made = load("predictors", options.predictor)()
-    for line in lines(_TABLE, options.cluster, made, options.draws, options.by):
+    for line in lines(_TABLE, options.cluster, made, options.draws):
         print(line, flush=True)
         text.append(line)
     if options.out:
