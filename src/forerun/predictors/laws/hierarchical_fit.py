@@ -54,7 +54,8 @@ class Posterior:
 
     theta: (g, p). shared: (b, p) effects, covariance of them (b p, b p). alone: (g, p, p) covariance of a
     group's own given the shared; gain: (g, p, p) how far a shared effect is made up for by it. scale:
-    (g,) of the errors. residual: (n,). rounds, converged: how the search ended.
+    (g,) of the errors. residual: (n,) logs of measured over fitted. slopes: (n, p) and weight: (n,) of the
+    rows at the optimum. rounds, converged: how the search ended.
     """
 
     theta: FloatArray
@@ -64,8 +65,17 @@ class Posterior:
     gain: FloatArray
     scale: FloatArray
     residual: FloatArray
+    slopes: FloatArray
+    weight: FloatArray
     rounds: int
     converged: bool
+
+    def uncertainty(self, tree: Tree, i: int) -> FloatArray:
+        """Return the covariance of the parameters of group i, (p, p)."""
+        rows = tree.shared[i][tree.shared[i] >= 0]
+        at = (rows[:, None] * COUNT + np.arange(COUNT)).ravel()
+        felt = np.tile(np.eye(COUNT) - self.gain[i], (1, len(rows)))
+        return np.asarray(self.alone[i] + felt @ self.covariance[np.ix_(at, at)] @ felt.T)
 
 
 def fitted(rows: Teaching, tree: Tree) -> Posterior:
@@ -132,7 +142,7 @@ class _Search:
         covariance, alone, gain = system.posterior()
         return Posterior(
             self.theta(self.shared, self.own), self.shared, covariance, alone, gain, self.scale,
-            self.errors(out)[0], rounds, converged,
+            self.errors(out)[0], system.slopes, system.weight, rounds, converged,
         )  # fmt: skip
 
     def outcome(self, shared: FloatArray, own: FloatArray, slopes: bool = False) -> Outcome:
@@ -179,6 +189,7 @@ class _System:
         first, second = search.errors(out)
         w = _weights(first, search.scale[group], search.weight)
         v = _weights(second, search.second_scale[group], np.asarray(search.second))
+        self.slopes, self.weight = out.slopes, w
         n = search.groups
         self.hessian, self.pull = np.zeros((n, COUNT, COUNT)), np.zeros((n, COUNT))
         for i, part in enumerate(search.slices):

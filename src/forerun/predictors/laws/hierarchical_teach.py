@@ -12,7 +12,7 @@ from forerun.predictors.laws.hierarchical_fit import Posterior, Teaching, fitted
 from forerun.predictors.laws.hierarchical_law import LawInputs
 from forerun.predictors.laws.hierarchical_model import Known, Model
 from forerun.predictors.laws.hierarchical_near import Near
-from forerun.predictors.laws.hierarchical_prior import grown, means
+from forerun.predictors.laws.hierarchical_prior import Tree, grown, means
 from forerun.predictors.laws.hierarchical_rows import HierarchicalRows, Name
 from forerun.tables import Runs
 
@@ -24,6 +24,8 @@ LEAST_RUNS = 3
 _LEAST_COMPUTE = 0.02
 # Spread of residuals where few teach: as wide as other laws of this kind are off.
 PRIOR_SIGMA, PRIOR_RUNS, SMALLEST_SIGMA = 0.07, 8.0, 0.02
+# A run that its law hangs on alone says nothing of how far runs lie from it.
+MOST_LEVERAGE = 0.75
 _HALF = 0.7  # of a step at the middle batch is fixed, as a log: exp(-0.7)
 
 
@@ -78,7 +80,7 @@ def taught(runs: Runs, seconds: FloatArray, quantity: str) -> tuple[Model, Poste
     cluster = np.array([order_of.index(c) for c in cluster.tolist()])
     tree = grown(workload, app, cluster, known)
     posterior = fitted(teaching, tree)
-    sigma = residual_sigma(posterior.residual, group, len(names))
+    sigma = residual_sigma(left_out(posterior, tree, group), group, len(names))
     groups = tuple(
         _known(names[i], spans[app[i]], log_batch[group == i], x.take(group == i), sigma[i])
         for i in range(len(names))
@@ -102,6 +104,18 @@ def places(
     low = np.array([s[0] if s else 0.0 for s in spans])
     width = np.array([max(s[1] - s[0], 0.3) if s else 1.0 for s in spans])
     return np.asarray((log_batch - low[group]) / width[group])
+
+
+def left_out(posterior: Posterior, tree: Tree, group: IntArray) -> FloatArray:
+    """Return how far each run would lie from a law fitted without it, (n,), by its leverage."""
+    result = posterior.residual.copy()
+    for i in range(len(posterior.theta)):
+        mine = group == i
+        slopes = posterior.slopes[mine]
+        known = posterior.uncertainty(tree, i)
+        pull = posterior.weight[mine] * np.einsum("ni,ni->n", slopes @ known, slopes)
+        result[mine] /= 1.0 - np.clip(pull, 0.0, MOST_LEVERAGE)
+    return result
 
 
 def residual_sigma(residual: FloatArray, group: IntArray, groups: int) -> FloatArray:
