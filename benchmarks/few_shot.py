@@ -131,8 +131,7 @@ def judged(fitted: Any, rest: Runs) -> Draw:
     return Draw((*medians, answered, float(inside.mean()), width))
 
 
-def lines(
-    runs: Runs, clusters: Sequence[str], predictor: Any, draws: int) -> Iterator[str]:
+def lines(runs: Runs, clusters: Sequence[str], predictor: Any, draws: int) -> Iterator[str]:
     """Yield the report's lines."""
     labels = runs.table.texts("cluster")
     for cluster in clusters:

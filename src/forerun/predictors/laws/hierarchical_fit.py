@@ -21,7 +21,9 @@ IntArray = NDArray[np.int64]
 
 DEGREES, PRIOR_DEGREES = 4.0, 6.0
 MAX_ROUNDS, MOST_TRIALS, LARGEST_STEP = 25, 8, 0.7
+LARGE, ROUNDS_OF_LARGE = 1000, 10  # shared parameters, beyond which a round takes long
 SETTLED, SETTLED_SHARE = 1e-3, 2e-5  # of the cost, a round
+SETTLED_STEP = 3e-3  # of any log or exponent
 FIRST_SCALE, PRIOR_SCALE, PRIOR_COUNT, SMALLEST_SCALE = 0.1, 0.06, 6.0, 0.02
 # Micro-batches measured in one session on one placement share its luck: this much of their errors.
 SESSION_SHARE = 0.5
@@ -112,7 +114,7 @@ class _Search:
     def run(self) -> Posterior:
         out = self.outcome(self.shared, self.own)
         damping, converged, rounds = 1e-3, False, 0
-        for _ in range(MAX_ROUNDS):
+        for _ in range(MAX_ROUNDS if self.tree.widths.size < LARGE else ROUNDS_OF_LARGE):
             rounds += 1
             first, second = self.errors(out)
             self.scale = self.scales(first, np.ones(len(first), dtype=bool))
@@ -131,7 +133,8 @@ class _Search:
                 converged = True  # no direction is better: rounding ends the search
                 break
             self.shared, self.own, out, damping = shared, own, trial, max(damping / 5.0, 1e-7)
-            if here - there < SETTLED + SETTLED_SHARE * abs(here):
+            moved = max(np.abs(step_shared).max(), np.abs(step_own).max())
+            if here - there < SETTLED + SETTLED_SHARE * abs(here) or moved < SETTLED_STEP:
                 converged = True
                 break
         return self.posterior(rounds, converged)
@@ -154,15 +157,11 @@ class _Search:
 
     def scales(self, error: FloatArray, of: NDArray[np.bool_]) -> FloatArray:
         """Return a robust scale of each group's errors, (g,), drawn to the usual where few."""
-        result = np.full(self.groups, PRIOR_SCALE)
-        for i, part in enumerate(self.slices):
-            mine = error[part][of[part]]
-            if len(mine):
-                spread = 1.4826 * float(np.median(np.abs(mine)))
-                count = float(self.weight[part][of[part]].sum())
-                pooled = (count * spread**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
-                result[i] = max(float(np.sqrt(pooled)), SMALLEST_SCALE)
-        return result
+        group, size = self.rows.group[of], np.abs(error[of])
+        middle = grouped_medians(size, group, self.groups)
+        count = np.bincount(group, self.weight[of], self.groups)
+        spread = count * (1.4826 * middle) ** 2 + PRIOR_COUNT * PRIOR_SCALE**2
+        return np.maximum(np.sqrt(spread / (count + PRIOR_COUNT)), SMALLEST_SCALE)
 
     def cost(self, out: Outcome, shared: FloatArray, own: FloatArray) -> float:
         """Negative log posterior but for a constant."""
@@ -240,21 +239,49 @@ class _System:
         self, inverse: FloatArray, reduced: FloatArray, damping: float
     ) -> tuple[FloatArray, FloatArray]:
         """Return the matrix and the right-hand side of the active shared effects."""
-        count = len(self.tree.widths)
+        count, shared = len(self.tree.widths), self.tree.shared
         left = self.hessian - self.hessian @ inverse @ self.hessian
-        matrix = np.zeros((count, count, COUNT, COUNT))
-        pull = np.zeros((count, COUNT))
-        for mine, block, force in zip(self.tree.shared, left, reduced, strict=True):
-            rows = mine[mine >= 0]
-            pull[rows] += force
-            matrix[np.ix_(rows, rows)] += block
-        flat = matrix.transpose(0, 2, 1, 3).reshape(count * COUNT, count * COUNT)
-        pull -= self.shared_prior * self.search.shared
-        flat = flat[np.ix_(self.active, self.active)]
+        matrix = np.zeros((count, COUNT, count, COUNT))
+        pull = -self.shared_prior * self.search.shared
+        for one in range(shared.shape[1]):
+            mine = shared[:, one] >= 0
+            np.add.at(pull, shared[mine, one], reduced[mine])
+            for other in range(one, shared.shape[1]):
+                both = mine & (shared[:, other] >= 0)
+                code = shared[both, one] * count + shared[both, other]
+                pairs, blocks = summed(left[both], code)
+                row, column = np.divmod(pairs, count)
+                matrix[row, :, column, :] += blocks
+                if other > one:
+                    matrix[column, :, row, :] += blocks  # each is symmetric
+        active = np.flatnonzero(self.active)
+        flat = matrix.reshape(count * COUNT, count * COUNT)[np.ix_(active, active)]
         diagonal = np.einsum("ii->i", flat)
-        diagonal += self.shared_prior.ravel()[self.active]
+        diagonal += self.shared_prior.ravel()[active]
         diagonal *= 1.0 + damping
-        return flat, pull.ravel()[self.active]
+        return flat, pull.ravel()[active]
+
+
+def summed(blocks: FloatArray, code: IntArray) -> tuple[IntArray, FloatArray]:
+    """Return the distinct codes and the sum of the blocks of each."""
+    if not len(code):
+        return code, blocks
+    order = np.argsort(code, kind="stable")
+    ordered = code[order]
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    return ordered[first], np.add.reduceat(blocks[order], first, axis=0)
+
+
+def grouped_medians(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
+    """Return the median of each group's values, (g,), 0 of a group without any."""
+    ordered = values[np.lexsort((values, group))]
+    count = np.bincount(group, minlength=groups)
+    start = np.cumsum(count) - count
+    low, high = start + (count - 1) // 2, start + count // 2
+    known = count > 0
+    result = np.zeros(groups)
+    result[known] = (ordered[low[known]] + ordered[high[known]]) / 2.0
+    return result
 
 
 def _precision(width: FloatArray) -> FloatArray:

@@ -37,6 +37,7 @@ WIDTHS: dict[str, tuple[float, float, float, float, float]] = {
 }
 # Where nothing is known of a workload's size its gradients may be anything.
 UNKNOWN_VOLUME = 1.5
+MOST_WORKLOADS, MOST_EFFECTS = 30, 60
 MEANS = {
     "intra": -np.log(0.25), "intra_growth": 0.5, "inter": -np.log(0.7), "node_size": 0.25,
     "node_count": 0.1, "two_nodes": 0.1, "overlap": 0.7,
@@ -73,14 +74,23 @@ def grown(workload: IntArray, app: IntArray, cluster: IntArray, known: NDArray[n
     rows = [width[0].copy()]
     own = np.repeat(width[4][None] ** 2, len(app), axis=0)
     alike = np.where(known[app], 0.0, UNKNOWN_VOLUME)
+    common_to = _most_common(workload)
     for value in np.unique(workload):
         members = workload == value
         apps = np.unique(app[members])
+        if value not in common_to:
+            wide = np.hypot(width[1], width[2])
+            wide[AT["volume"]] = np.hypot(wide[AT["volume"]], alike[members].max())
+            own[members] += wide**2
+            continue
         common = width[1].copy() if len(apps) > 1 else np.hypot(width[1], width[2])
         common[AT["volume"]] = np.hypot(common[AT["volume"]], alike[members].max())
         _share(members, 1, common, shared, rows, own)
         for one in apps if len(apps) > 1 else ():
-            _share(app == one, 2, width[2], shared, rows, own)
+            if len(rows) < MOST_EFFECTS:
+                _share(app == one, 2, width[2], shared, rows, own)
+            else:
+                own[app == one] += width[2] ** 2
     count = int(cluster.max()) + 1
     effects = np.full(count, -1, dtype=np.int64)
     if count == 1:
@@ -90,6 +100,16 @@ def grown(workload: IntArray, app: IntArray, cluster: IntArray, known: NDArray[n
         shared[:, 3] = effects[cluster]
         rows += [width[3]] * count
     return Tree(shared, np.array(rows), np.sqrt(own), effects)
+
+
+def _most_common(workload: IntArray) -> set[int]:
+    """Return the workloads whose groups share effects: those with most groups, where there are many.
+
+    Shared effects meet in one matrix, and a table of hundreds of workloads would fill it.
+    """
+    values, counts = np.unique(workload, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return set(values[order][:MOST_WORKLOADS].tolist())
 
 
 def _share(
