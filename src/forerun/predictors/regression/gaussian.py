@@ -275,15 +275,12 @@ class Gaussian:
         def made(saved: Mapping[str, Any]) -> Gaussian:
             blocks = {tuple(entry.pop("kind")): Block.from_dict(entry) for entry in saved["blocks"]}
             kinds = {tuple(kind): int(count) for *kind, count in saved["kinds"]}
-            settings = {name: int(saved[name]) for name in ("starts", "most", "tuned")}
             base = None if saved["base"] is None else Hierarchical.from_json(saved["base"])
-            based = frozenset(tuple(kind) for kind in saved["based"])
-            return replace(
-                Gaussian(
-                    str(saved["quantity"]), blocks, kinds, base, based, bool(saved["physics"])
-                ),
-                **settings,
-            )
+            return Gaussian(
+                str(saved["quantity"]), blocks, kinds, base,
+                frozenset(tuple(kind) for kind in saved["based"]), bool(saved["physics"]),
+                int(saved["starts"]), int(saved["most"]), int(saved["tuned"]),
+            )  # fmt: skip
 
         return read_saved(text, "a gaussian model", VERSION, made)
 
