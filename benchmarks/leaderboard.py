@@ -43,12 +43,13 @@ FIGURES = (
 
 
 def sections() -> list[dict[str, Any]]:
-    """Return the sections: title and split by table."""
+    """Return the sections: title, and split and target by table."""
     wanted = yaml.safe_load(WANTED.read_text(encoding="utf-8"))
     return [
         {
             "title": s["title"],
             "splits": {t: s.get("own", {}).get(t, s["split"]) for t in s.get("only", wanted["tables"])},
+            "targets": s.get("targets", {}),
         }
         for s in wanted["sections"]
     ]  # fmt: skip

@@ -25,7 +25,7 @@ def board_of(kept: Mapping[str, Any]) -> Board:
     entries = tuple(Entry.from_dict(values) for values in kept["entries"])
     there = {entry.key.predictor for entry in entries}
     return Board(
-        tuple(Section(s["title"], s["splits"]) for s in sections()),
+        tuple(Section(s["title"], s["splits"], s["targets"]) for s in sections()),
         tuple(name for name in registry.names("predictors") if name in there),
         entries,
         int(kept["seed"]),

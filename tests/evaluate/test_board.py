@@ -184,6 +184,16 @@ def test_a_table_that_cannot_bear_a_split_says_so_and_the_others_stand() -> None
     assert "| ernest | none | **" in board_page(board)
 
 
+def test_the_best_stands_beside_its_target() -> None:
+    board = judge({"t": Table.from_columns(rows())}, ("ernest",), "random")
+    score = board.score_of("ernest", "t", "random")
+    assert score is not None
+    for target, said in ((99.0, "met"), (0.01, "missed")):
+        section = Section("any rows", {"t": "random"}, {"t": target})
+        page = board_page(Board((section,), board.predictors, board.entries, 0))
+        assert f"| any rows | ernest {score.median_ape:.1f} (target {target:g}: {said}) |" in page
+
+
 def test_a_table_of_stopped_runs_alone_has_no_figure_and_says_why(tmp_path: Path) -> None:
     columns = rows(status=["timeout"] * 120)
     columns["time_to_train_s"] = columns.pop("step_time_s")

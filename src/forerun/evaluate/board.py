@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -33,10 +33,12 @@ class Section:
     Attributes:
         title: what it asks.
         splits: by table.
+        targets: percent that the best predictor's median error should reach at most, by table.
     """
 
     title: str
     splits: Mapping[str, str]
+    targets: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

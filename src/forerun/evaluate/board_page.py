@@ -42,10 +42,32 @@ among the judged rows of the figures above."""
 
 def board_page(board: Board, made: Sequence[str] = ()) -> str:
     """Return the page; made: paragraphs on how it came about, after the explanation."""
-    blocks = ["# Leaderboard", HOW_TO_READ, *made]
+    blocks = ["# Leaderboard", HOW_TO_READ, *made, *_best(board)]
     for section in board.sections:
         blocks += section_blocks(board, section)
     return "\n\n".join((*blocks, *_reasons(board))) + "\n"
+
+
+def _best(board: Board) -> list[str]:
+    """Return the best predictor of each table and split, beside its target where there is one."""
+    tables = list(dict.fromkeys(t for section in board.sections for t in section.splits))
+    rows = [
+        [section.title, *(_best_cell(board, section, table) for table in tables)]
+        for section in board.sections
+    ]
+    return ["## The best of each", markdown(["split", *tables], rows)]
+
+
+def _best_cell(board: Board, section: Section, table: str) -> str:
+    split = section.splits.get(table)
+    name = board.best(table, split) if split else ""
+    score = board.score_of(name, table, split or "")
+    text = "" if score is None else f"{name} {number(score.median_ape)}"
+    target = section.targets.get(table)
+    if target is None:
+        return text
+    met = "no figure" if score is None else "met" if score.median_ape <= target else "missed"
+    return f"{text} (target {target:g}: {met})".strip()
 
 
 def section_blocks(board: Board, section: Section) -> list[str]:
