@@ -1,6 +1,6 @@
 """The leaderboard: runs the splits of benchmarks/leaderboard.yaml for every predictor, and keeps the figures.
 
-Each table and predictor is one `forerun leaderboard` command in the folder of measured runs
+Each table and predictor (or several quick ones) is one `forerun leaderboard` command in the folder of measured runs
 ($FORERUN_DATA/runs). Figures are kept as they come, so that the script can be stopped and started
 again, and go to benchmarks/results/leaderboard.json with date, version, commit and seed.
 `--predictors` and `--tables` renew some and leave the others. `docs/leaderboard_page.py` makes the page.
@@ -33,6 +33,7 @@ RESULTS = Path(__file__).parent / "results" / "leaderboard.json"
 SEED = 0
 START = "priors"
 DIGITS = 4
+QUICK = 20.0  # seconds of a core, below which predictors share a command
 # The figures of a score that the page shows or a reader may ask for.
 FIGURES = (
     "predictor", "table", "group", "rows", "comparable", "timed_rows", "answered", "quantities",
@@ -55,18 +56,23 @@ def sections() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def words_of(table: str, predictor: str, cache: Path) -> list[str]:
+def notes() -> list[str]:
+    """Return what must be known of the tables."""
+    return list(yaml.safe_load(WANTED.read_text(encoding="utf-8"))["notes"])
+
+
+def words_of(table: str, predictors: Sequence[str], cache: Path) -> list[str]:
     """Return the words of a command, after `forerun`."""
     splits = dict.fromkeys(s["splits"][table] for s in sections() if table in s["splits"])
     return [
-        "leaderboard", "--runs", f"{table}.csv", "--predictors", predictor, "--splits", *splits,
+        "leaderboard", "--runs", f"{table}.csv", "--predictors", ",".join(predictors), "--splits", *splits,
         "--start", START, "--seed", str(SEED), "--cache", str(cache), "--json",
     ]  # fmt: skip
 
 
-def ran(table: str, predictor: str, folder: Path, cache: Path, limit: float) -> str:
+def ran(table: str, predictors: Sequence[str], folder: Path, cache: Path, limit: float) -> str:
     """Run one command; return "" or why it did not end well."""
-    words = words_of(table, predictor, cache)
+    words = words_of(table, predictors, cache)
     try:
         done = subprocess.run(
             [sys.executable, "-m", "forerun", *words], cwd=folder, capture_output=True, text=True,
@@ -120,6 +126,25 @@ def write(found: Mapping[tuple[str, str, str], Mapping[str, Any]], head: Mapping
     RESULTS.write_text(f"{text}\n{lines}\n]\n}}\n", encoding="utf-8")
 
 
+def commands(tables: Sequence[str], predictors: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return which predictors are judged on which table by one command, the longest first.
+
+    Those that are known to take little go together, as they share what is read and prepared.
+    """
+    took: dict[tuple[str, str], float] = {}
+    for e in kept()["entries"]:
+        pair = (e["table"], e["predictor"])
+        took[pair] = took.get(pair, 0.0) + e["seconds"]
+    found: list[tuple[float, str, tuple[str, ...]]] = []
+    for table in tables:
+        long = {name: took.get((table, name), math.inf) for name in predictors}
+        quick = tuple(name for name in predictors if long[name] < QUICK)
+        found += [(long[name], table, (name,)) for name in predictors if name not in quick]
+        if quick:
+            found.append((sum(long[name] for name in quick), table, quick))
+    return [(table, names) for _, table, names in sorted(found, key=lambda one: -one[0])]
+
+
 def renewed(
     tables: Sequence[str],
     predictors: Sequence[str],
@@ -128,21 +153,12 @@ def renewed(
     limit: float,
     workers: int,
 ) -> list[str]:
-    """Run a command for every table and predictor, several at a time; return what went wrong.
-
-    The longest are begun first, as far as it is known how long they take.
-    """
+    """Run commands, several at a time; return what went wrong."""
     wrong = []
-    took: dict[tuple[str, str], float] = {}
-    for e in kept()["entries"]:
-        pair = (e["table"], e["predictor"])
-        took[pair] = took.get(pair, 0.0) + e["seconds"]
-    pairs = [(table, name) for name in predictors for table in tables]
-    pairs.sort(key=lambda pair: -took.get(pair, math.inf))
     with ThreadPoolExecutor(workers) as pool:
         jobs = {
-            pool.submit(ran, table, name, folder, cache, limit): f"{name} on {table}"
-            for table, name in pairs
+            pool.submit(ran, table, names, folder, cache, limit): f"{','.join(names)} on {table}"
+            for table, names in commands(tables, predictors)
         }
         for job in as_completed(jobs):
             said = job.result()

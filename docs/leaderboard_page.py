@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from leaderboard import RESULTS, sections  # noqa: E402 (it lies in a folder of scripts)
+from leaderboard import RESULTS, notes, sections  # noqa: E402 (it lies in a folder of scripts)
 
 from forerun import registry  # noqa: E402
 from forerun.evaluate.board import Board, Section  # noqa: E402
@@ -50,7 +50,7 @@ def certificate(kept: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
     if kept["unfinished"]:
         blocks.append("Not finished: " + "; ".join(kept["unfinished"]) + ".")
-    return blocks
+    return [*blocks, "\n".join(f"* {note}" for note in notes())]
 
 
 def main() -> None:

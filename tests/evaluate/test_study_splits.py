@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from forerun.errors import RequestError
 from forerun.evaluate.folds import Fold, columns_of, folds_of
 from forerun.evaluate.notes import notes_of
 from forerun.evaluate.splits import parse_split, with_shots
-from forerun.tables import Table
+from forerun.tables import Table, read_table
 
 
 def table(n: int = 48, **columns: Any) -> Table:
@@ -194,3 +196,18 @@ def test_shots_belong_to_few_shot_alone() -> None:
     asked = with_shots(parse_split("few-shot:cluster/workload=3"), "cheapest", ("nodes=1",))
     assert str(asked) == "few-shot:cluster/workload=3:cheapest:nodes=1"
     assert parse_split(str(asked)) == asked
+
+
+@pytest.mark.data
+def test_pollux_is_divided_as_the_study_would() -> None:
+    """1 to 16 workers: 1, 3 ... 15 are judged; the 57 rows of one worker lie below all that teach."""
+    folder = os.environ.get("FORERUN_DATA")
+    if not folder:
+        pytest.skip("FORERUN_DATA names no folder of measured runs")
+    rows = read_table(Path(folder) / "runs" / "pollux.csv")
+    split = parse_split("interpolation:workers")
+    folds = folds_of(split, rows)
+    devices = rows.numbers("devices")
+    assert set(devices[folds[0].test]) == set(range(1, 17, 2))
+    assert set(devices[folds[0].train]) == set(range(2, 17, 2))
+    assert "57 rows of" in notes_of(split, rows, folds)[-1]
