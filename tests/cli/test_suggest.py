@@ -101,8 +101,8 @@ def test_runs_that_were_made_are_left_out_and_count(
     assert found["price_unit"] == "device-hours"
     first = found["runs"][0]
     row = first["row"]
-    hours = seconds(row["dataset_size"], row["devices"]) / 3600 * row["devices"]
-    assert first["price"] == pytest.approx(hours, rel=0.2)
+    hours = (180 + seconds(row["dataset_size"], row["devices"])) / 3600 * row["devices"]
+    assert first["price"] == pytest.approx(hours, rel=0.1)
 
 
 def test_every_candidate_made_already_is_no_answer(forerun: Run, some_runs: Path) -> None:
@@ -158,11 +158,11 @@ def test_prices_by_the_hour_make_dollars(forerun: Run, some_runs: Path, tmp_path
              "price_usd_per_hour": 36.0 * m} for s, m in GRID]  # fmt: skip
     done = forerun(
         "suggest", "--candidates", str(write(tmp_path / "priced.csv", rows)), "--runs", str(some_runs),
-        "--predictor", "ernest", "--budget", "5", "--json",
+        "--predictor", "ernest", "--budget", "50", "--json",
     )  # fmt: skip
     found = done.json()
     assert (done.code, found["price_unit"]) == (0, "dollars")
-    assert 0 < found["price"] <= 5
+    assert 0 < found["price"] <= 50
     for one in found["runs"]:
         assert one["price"] == pytest.approx(one["seconds"] * 36 * one["row"]["devices"] / 3600)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.advisor.suggesting_tables import joined, made_already
+from forerun.advisor.suggesting_tables import evenly, joined, looked_at, made_already
 from forerun.advisor.suggesting_words import label, reason
 from forerun.advisor.table_lengths import row_lengths
 from forerun.advisor.tabulate import answer_columns
@@ -41,6 +41,9 @@ IntArray = NDArray[np.int64]
 
 GOALS = ("accuracy", "decision")
 RUN_STEPS = 100
+# Machines that start, containers, data and compilation: minutes, whatever the job.
+STARTUP_SECONDS = 180.0
+_MOST = 1500  # candidates, and asked jobs, whose errors are looked at together
 _ADDED = ("suggested_order", "suggested_price", "suggested_price_unit", "suggested_run_s",
           "suggested_reason")  # fmt: skip
 
@@ -54,6 +57,7 @@ class Asking:
         count: the most runs; None for one without a budget, else what it pays for.
         goal: accuracy or decision. criterion: V, A or D, of designs.
         run_steps: optimizer steps in a run, where a step is predicted.
+        startup_seconds: paid for before the first of them.
         minimize: of the choice: time or cost. deadline_seconds: of the job; infinite for none.
         length: of the jobs that are chosen among.
     """
@@ -63,6 +67,7 @@ class Asking:
     goal: str = "accuracy"
     criterion: str = "V"
     run_steps: int = RUN_STEPS
+    startup_seconds: float = STARTUP_SECONDS
     minimize: str = "cost"
     deadline_seconds: float = np.inf
     length: Length | None = None
@@ -126,20 +131,22 @@ def suggest_from_table(
             f"the next runs among {counted(len(candidates), 'candidate')}",
             "every one of them was run already", "give other candidates",
         )  # fmt: skip
-    notes = (
-        (f"{counted(int(made.sum()), 'candidate')} left out: run already",) if made.any() else ()
-    )
-    open_rows = np.flatnonzero(~made)
+    open_rows, notes = looked_at(candidates, made, _MOST)
+    if asked is not None and len(asked) > _MOST:
+        notes.append(f"{_MOST:,} of {len(asked):,} asked jobs looked at, evenly spread")
+        asked = asked.take(evenly(np.arange(len(asked)), _MOST))
     both = joined(candidates.take(open_rows), asked)
     jobs = jobs_from_table(both, catalog)
     n = len(open_rows)
     first = np.arange(n)
     forecasts = predictor.predict(jobs)
-    prices = run_prices(jobs.take(first), forecasts.take(first), asking.run_steps)
+    prices = run_prices(
+        jobs.take(first), forecasts.take(first), asking.run_steps, asking.startup_seconds
+    )
     wanted = first if asked is None else np.arange(n, len(both))
     request = Request(predictor, jobs, first, wanted, prices, asking.budget, asking.count, runs)
     found = _found(request, forecasts, asking)
-    return shown(found, request, both, notes)
+    return shown(found, request, both, tuple(notes))
 
 
 def _found(request: Request, forecasts: Forecasts, asking: Asking) -> Suggestion:

@@ -65,7 +65,12 @@ def suggest_for_workload(
     smaller = list(_smaller(catalog, asked))
     jobs = Jobs.of([*smaller, *asked])
     first, last = np.arange(len(smaller)), np.arange(len(smaller), len(jobs))
-    prices = run_prices(jobs.take(first), predictor.predict(jobs.take(first)), asking.run_steps)
+    prices = run_prices(
+        jobs.take(first),
+        predictor.predict(jobs.take(first)),
+        asking.run_steps,
+        asking.startup_seconds,
+    )
     request = Request(predictor, jobs, first, last, prices, asking.budget, asking.count, runs)
     if asking.goal == "accuracy":
         answer = suggest_for_accuracy(request)

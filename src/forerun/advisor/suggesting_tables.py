@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.tables import COLUMNS, Table
+from forerun.units import counted
+
+IntArray = NDArray[np.int64]
 
 # What a job is known by; a price, a rate of learning and where it was published tell no two apart.
 _IDENTITY = tuple(
@@ -27,6 +30,39 @@ def made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
         return np.zeros(len(candidates), dtype=bool)
     had = set(_keys(runs, names))
     return np.array([key in had for key in _keys(candidates, names)], dtype=bool)
+
+
+def looked_at(table: Table, made: NDArray[np.bool_], most: int) -> tuple[IntArray, list[str]]:
+    """Return the rows of candidates that are looked at, (m,), and what is said of the others.
+
+    One of those that are the same job, and of more than `most` an even choice in their order.
+
+    Args:
+        table: of candidates. made: which were run already, (n,). most: rows to look at.
+    """
+    notes = [f"{counted(int(made.sum()), 'candidate')} left out: run already"] if made.any() else []
+    names = [name for name in _IDENTITY if name in table]
+    seen: dict[tuple[Any, ...], int] = {}
+    for i, key in enumerate(_keys(table, names)):
+        if not made[i]:
+            seen.setdefault(key, i)
+    rows = np.array(sorted(seen.values()), dtype=np.int64)
+    again = int((~made).sum()) - len(rows)
+    if again:
+        notes.append(f"{counted(again, 'candidate')} left out: the same job as another")
+    if len(rows) > most:
+        notes.append(
+            f"{most:,} of {len(rows):,} candidates looked at, evenly spread over the table"
+        )
+        rows = evenly(rows, most)
+    return rows, notes
+
+
+def evenly(rows: IntArray, most: int) -> IntArray:
+    """Return at most so many of the rows, evenly spread."""
+    if len(rows) <= most:
+        return rows
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)])
 
 
 def _keys(table: Table, names: list[str]) -> list[tuple[Any, ...]]:

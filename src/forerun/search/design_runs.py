@@ -23,6 +23,7 @@ BoolArray = NDArray[np.bool_]
 # Part of the optimal design's information that stands in for runs until enough are taken.
 _STAND_IN = 1e-4
 _MOST_EXCHANGES = 60
+_MANY = 1_000_000  # candidates times runs that are looked at together
 _BETTER = 1e-9
 _LEAST_SHARE, _MOST_STARTS = 0.05, 12
 
@@ -66,6 +67,8 @@ def whole_runs(problem: Problem, share: FloatArray, count: int | None = None) ->
     most = len(x) if count is None else count
     nothing = np.zeros(len(x), dtype=bool)
     starts = [nothing, *(_rounded(problem, order, most) for order in _orders(share))]
+    if len(x) * share.sum() > _MANY:  # each start costs that much; one from the shares will do
+        starts = starts[1:2]
     tried = [_exchanged(problem, base, _taken(problem, base, s, most), most) for s in starts]
     chosen = min(tried, key=lambda mask: _loss(problem, _with(problem, base, mask)))
     order = _by_gain(problem, base, np.flatnonzero(chosen))
@@ -133,7 +136,8 @@ def _taken(problem: Problem, base: FloatArray, chosen: BoolArray, most: int) -> 
 def _exchanged(problem: Problem, base: FloatArray, chosen: BoolArray, most: int) -> BoolArray:
     """Return the choice after exchanges of one run for another, the best each time."""
     loss = _loss(problem, _with(problem, base, chosen))
-    for _ in range(_MOST_EXCHANGES):
+    rounds = min(_MOST_EXCHANGES, int(_MANY // max(len(chosen) * chosen.sum(), 1)))
+    for _ in range(rounds):
         best: tuple[float, BoolArray] = (loss, chosen)
         for out in np.flatnonzero(chosen):
             trial = chosen.copy()

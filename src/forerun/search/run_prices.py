@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.laws.law_rows import SIZES, LawRows
 from forerun.tables import Jobs
-from forerun.units import SECONDS_PER_HOUR, counted
+from forerun.units import SECONDS_PER_HOUR, counted, format_seconds
 
 FloatArray = NDArray[np.float64]
 
@@ -35,22 +35,27 @@ class RunPrices:
     notes: tuple[str, ...] = ()
 
 
-def run_prices(jobs: Jobs, forecasts: Forecasts, run_steps: int) -> RunPrices:
+def run_prices(
+    jobs: Jobs, forecasts: Forecasts, run_steps: int, startup_seconds: float = 0.0
+) -> RunPrices:
     """Return what n runs cost.
 
     Args:
         jobs: the candidates.
         forecasts: of them; where these are of a step, a run takes `run_steps` of it.
         run_steps: optimizer steps in a run, its warm-up among them.
+        startup_seconds: what is paid for before the first step.
     """
     step = forecasts.quantity == "step"
-    seconds = forecasts.seconds[:, 1] * (run_steps if step else 1)
+    seconds = forecasts.seconds[:, 1] * (run_steps if step else 1) + startup_seconds
     answered = np.isfinite(seconds)
     long = (
         f"a run is {counted(run_steps, 'step')}"
         if step
         else f"a run is a whole {forecasts.quantity}"
     )
+    if startup_seconds:
+        long += f" after {format_seconds(startup_seconds)} of starting up"
     if not answered.any():
         note = "no time is known before the first runs: a price is the work of a machine, in units of the smallest"
         return RunPrices(_relative(jobs, forecasts.quantity), seconds, SMALLEST_RUNS, (note,))
@@ -58,7 +63,7 @@ def run_prices(jobs: Jobs, forecasts: Forecasts, run_steps: int) -> RunPrices:
     if (answered & np.isfinite(rate)).any():
         amount = seconds / SECONDS_PER_HOUR * rate
         lacking = int((answered & ~np.isfinite(rate)).sum())
-        notes = [f"{long}; starting machines up is not counted"]
+        notes = [f"{long}"]
         if lacking:
             notes.append(f"{counted(lacking, 'candidate')} without a price by the hour left out")
         return RunPrices(amount, seconds, DOLLARS, tuple(notes))

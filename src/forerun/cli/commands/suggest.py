@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 @click.option("--budget", type=BUDGET, help="What all runs may cost, in dollars (or as printed).")
 @click.option("--count", type=WHOLE, help="The most runs (1, or what the budget pays for).")
 @click.option("--run-steps", type=WHOLE, help="Optimizer steps in one run (100).")
+@click.option("--startup", type=DURATION, help="Paid for before a run's first step (3min).")
 @click.option(
     "--criterion", type=click.Choice(["V", "A", "D"]), default="V", show_default=True,
     help="Of designs for laws linear in their parameters: least variance of the answers asked, of"
@@ -96,8 +97,9 @@ def suggest(
     said, and none is suggested.
 
     A law that is linear in its parameters (ernest) gets an optimal design, with no run made yet too;
-    of others, what a run would tell follows from how their errors go together. Prices are seconds x
-    the row's price_usd_per_hour or the catalogue's; devices x hours where neither is known.
+    of others, what a run would tell follows from how their errors go together. A price is the time of a run
+    (its start and --run-steps) x the row's price_usd_per_hour or the catalogue's; devices x hours
+    where neither is known.
     """
     settings = settings_of(options)
     if (workload is None) == (candidates is None):
@@ -146,15 +148,17 @@ def _check_options(workload: str | None, options: dict[str, Any]) -> None:
 
 
 def _asking(options: dict[str, Any], goal: str) -> Asking:
-    from forerun.advisor.suggesting import RUN_STEPS, Asking
+    from forerun.advisor.suggesting import RUN_STEPS, STARTUP_SECONDS, Asking
 
     budget, deadline = options.pop("budget"), options.pop("deadline")
+    startup = options.pop("startup")
     return Asking(
         budget=float("inf") if budget is None else budget,
         count=options.pop("count"),
         goal=options.pop("goal") or goal,
         criterion=options.pop("criterion"),
         run_steps=options.pop("run_steps") or RUN_STEPS,
+        startup_seconds=STARTUP_SECONDS if startup is None else startup,
         minimize=options.pop("minimize"),
         deadline_seconds=float("inf") if deadline is None else deadline,
         length=length_of(options),
