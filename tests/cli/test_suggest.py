@@ -252,3 +252,28 @@ def test_a_table_without_rows_has_no_next_run(forerun: Run, tmp_path: Path) -> N
     done = forerun("suggest", "--candidates", str(empty))
     assert done.code == 2
     assert "no rows" in done.err
+
+
+def test_a_job_that_is_run_often_makes_more_runs_worth_their_price(
+    forerun: Run, tmp_path: Path
+) -> None:
+    rows = [
+        {"workload": "sort", "device": device, "devices": m, "dataset_size": 40_000, "epochs": 3,
+         "price_usd_per_hour": price * m}
+        for device, price in (("vm", 30.0), ("box", 31.0)) for m in (1, 2, 4, 8)
+    ]  # fmt: skip
+    noise = [1.2, 0.8, 1.1, 0.9, 1.15, 0.85]
+    runs = [
+        {**rows[0], "device": device, "devices": m, "dataset_size": s,
+         "epoch_time_s": seconds(s, m) * noise[(i + j) % 6]}
+        for j, device in enumerate(("vm", "box"))
+        for i, (s, m) in enumerate([(2e4, 1), (8e4, 1), (2e4, 2), (8e4, 2), (2e4, 4), (8e4, 4)])
+    ]  # fmt: skip
+    words = ("suggest", "--candidates", str(write(tmp_path / "jobs.csv", rows)), "--runs",
+             str(write(tmp_path / "runs.csv", runs)), "--predictor", "ernest", "--goal", "decision",
+             "--json")  # fmt: skip
+    once, often = forerun(*words).json(), forerun(*words, "--times", "100000").json()
+    assert once["runs"] == []
+    assert "worth its price" in once["stop"]
+    assert len(often["runs"]) == 1
+    assert often["runs"][0]["gain"] * 100_000 > often["runs"][0]["price"]

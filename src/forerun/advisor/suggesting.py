@@ -59,6 +59,7 @@ class Asking:
         run_steps: optimizer steps in a run, where a step is predicted.
         startup_seconds: paid for before the first of them.
         minimize: of the choice: time or cost. deadline_seconds: of the job; infinite for none.
+        times: how often the chosen job will be run.
         length: of the jobs that are chosen among.
     """
 
@@ -70,6 +71,7 @@ class Asking:
     startup_seconds: float = STARTUP_SECONDS
     minimize: str = "cost"
     deadline_seconds: float = np.inf
+    times: float = 1.0
     length: Length | None = None
     market: str = "on-demand"
 
@@ -125,7 +127,7 @@ def suggest_from_table(
         raise RequestError("the next runs", "the table of candidates has no rows", "give some")
     if asked is not None and not len(asked):
         raise RequestError("the next runs", "the table of asked jobs has no rows", "give some")
-    made = made_already(candidates, None if runs is None else runs.table)
+    made = made_already(candidates, None if runs is None else runs.jobs.labels)
     if made.all():
         raise UnsatisfiedError(
             f"the next runs among {counted(len(candidates), 'candidate')}",
@@ -156,7 +158,7 @@ def _found(request: Request, forecasts: Forecasts, asking: Asking) -> Suggestion
     if asking.goal == "decision":
         scale, latest = _choice(request, forecasts, asking)
         unit = "seconds" if asking.minimize == "time" else DOLLARS
-        return suggest_for_decision(request, scale, latest, unit)
+        return suggest_for_decision(request, scale, latest, unit, asking.times)
     if hasattr(request.predictor, "linear_features"):
         return suggest_by_design(request, asking.criterion)
     return suggest_for_accuracy(request)
@@ -197,7 +199,7 @@ def shown(
 ) -> Suggested:
     """Return a suggestion with its words; `table` has the request's jobs as rows."""
     rows = np.array([run.row for run in found.runs], dtype=np.int64)
-    reasons = tuple(reason(request.jobs, found, run) for run in found.runs)
+    reasons = tuple(reason(request.jobs, found, run, table) for run in found.runs)
     added: Mapping[str, NDArray[Any]] = dict(zip(_ADDED, (
         np.arange(1, len(rows) + 1, dtype=np.float64),
         np.array([run.price for run in found.runs], dtype=np.float64),
@@ -207,9 +209,9 @@ def shown(
     ), strict=True))  # fmt: skip
     return Suggested(
         found,
-        tuple(label(request.jobs, int(i)) for i in rows),
+        tuple(label(request.jobs, int(i), table) for i in rows),
         reasons,
-        label(request.jobs, found.chosen) if found.chosen >= 0 else "",
+        label(request.jobs, found.chosen, table) if found.chosen >= 0 else "",
         table.take(rows).with_columns(**added),
         request.predictor.name,
         len(request.candidates),

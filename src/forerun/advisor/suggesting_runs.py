@@ -75,11 +75,13 @@ def suggest_for_workload(
     if asking.goal == "accuracy":
         answer = suggest_for_accuracy(request)
     else:
-        answer = _by_choice(request, found, options)
+        answer = _by_choice(request, found, options, asking.times)
     return shown(answer, request, Table.from_rows([_row(job) for job in jobs]))
 
 
-def _by_choice(request: Request, found: Recommendation, options: Sequence[Option]) -> Suggestion:
+def _by_choice(
+    request: Request, found: Recommendation, options: Sequence[Option], times: float
+) -> Suggestion:
     """Return what would change the choice by the recommendation's own aim and limits."""
     step = np.array([_step_seconds(option) for option in options])
     run = np.array([option.estimate.run_seconds[1] for option in options])
@@ -93,7 +95,7 @@ def _by_choice(request: Request, found: Recommendation, options: Sequence[Option
             "use --minimize time or cost",
         )  # fmt: skip
     scale, unit = (run, "seconds") if aim == "time" else (dollars, DOLLARS)
-    answer = suggest_for_decision(request, scale / step, latest, unit)
+    answer = suggest_for_decision(request, scale / step, latest, unit, times)
     best = found.best
     chosen = options[answer.chosen - len(request.candidates)] if answer.chosen >= 0 else None
     if best is not None and chosen is not None and chosen.job != best.job:

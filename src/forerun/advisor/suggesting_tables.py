@@ -12,12 +12,12 @@ from forerun.units import counted
 
 IntArray = NDArray[np.int64]
 
-# What a job is known by; a price, a rate of learning and where it was published tell no two apart.
+# What a job is known by; a price and where it was published tell no two apart.
 _IDENTITY = tuple(
     c.name
     for c in COLUMNS.values()
     if c.group in ("workload", "cluster", "plan")
-    and c.name not in ("price_usd_per_hour", "learning_rate", "interconnect", "family", "cluster")
+    and c.name not in ("price_usd_per_hour", "interconnect", "family", "cluster")
 )
 
 

@@ -8,13 +8,19 @@ from forerun.advisor.explaining import UNKNOWN
 from forerun.predictors.laws.law_rows import LawRows
 from forerun.search.run_prices import DOLLARS
 from forerun.search.suggestion import NextRun, Suggestion
-from forerun.tables import Jobs
+from forerun.tables import Jobs, Table
 from forerun.units import format_dollars, format_percent, format_seconds
 
+# What tells jobs apart beside workload, cluster and batch.
+_TELL_APART = (
+    "dataset_size", "sync", "parameter_servers", "learning_rate", "precision", "framework",
+    "seq_len", "image_size", "micro_batch", "tp", "pp", "zero_stage", "recompute",
+)  # fmt: skip
+_MOST_TOLD = 3
 _TELLING = 0.1  # of the doubt: what a run tells less of is not said
 
 
-def reason(jobs: Jobs, found: Suggestion, run: NextRun) -> str:
+def reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
     """Return in words why a run is suggested."""
     if found.goal == "design":
         name, times = run.term
@@ -29,11 +35,15 @@ def reason(jobs: Jobs, found: Suggestion, run: NextRun) -> str:
             f" {saved} on average"
         )
         about = run.about[0]
-        what = "it" if run.row == about or jobs_equal(jobs, run.row, about) else label(jobs, about)
+        what = (
+            "it"
+            if run.row == about or jobs_equal(jobs, run.row, about)
+            else label(jobs, about, table)
+        )
         said.append(f"settles {format_percent(run.about[1])} of the doubt about {what}")
     if found.goal == "accuracy" and not run.tells:
         said.append(
-            f"settles {format_percent(run.about[1])} of the doubt about {label(jobs, run.about[0])}"
+            f"settles {format_percent(run.about[1])} of the doubt about {label(jobs, run.about[0], table)}"
         )
     telling = [(UNKNOWN.get(s, s), v) for s, v in run.tells.items() if v >= _TELLING][:2]
     if telling:
@@ -48,17 +58,25 @@ def jobs_equal(jobs: Jobs, a: int, b: int) -> bool:
     return bool(jobs.resolved[[a, b]].all()) and jobs[a] == jobs[b]
 
 
-def label(jobs: Jobs, i: int) -> str:
-    """Return a job in a few words: workload, cluster, batch."""
+def label(jobs: Jobs, i: int, table: Table) -> str:
+    """Return a job in a few words: workload, cluster, batch, and what else differs in the table."""
     if jobs.resolved[i]:
         job = jobs[i]
-        return f"{job.workload.name} on {job.cluster.name}, batch {job.plan.global_batch:,}"
-    rows = LawRows(jobs.take(np.array([i])))
-    kinds, index = rows.kinds
-    name, device = kinds[int(index[0])][:2]
-    machines, batch = float(rows.machines[0]), float(rows.size("global_batch")[0])
-    place = f"{machines:g} x {device}" if device else f"{machines:g} devices"
-    size = f", batch {batch:,.0f}" if np.isfinite(batch) else ""
-    if not size and np.isfinite(rows.size("dataset_size")[0]):
-        size = f", dataset {float(rows.size('dataset_size')[0]):,.4g}"
-    return f"{name or 'a job'} on {place}{size}"
+        text = f"{job.workload.name} on {job.cluster.name}, batch {job.plan.global_batch:,}"
+    else:
+        rows = LawRows(jobs.take(np.array([i])))
+        name, device = rows.kinds[0][0][:2]
+        machines, size = float(rows.machines[0]), rows.size("global_batch")[0]
+        place = f"{machines:g} x {device}" if device else f"{machines:g} devices"
+        batch = f", batch {size:,.0f}" if np.isfinite(size) else ""
+        text = f"{name or 'a job'} on {place}{batch}"
+    return ", ".join(
+        (text, *(f"{n} {table.texts(n)[i]}" for n in _varying(table) if table.texts(n)[i]))
+    )
+
+
+def _varying(table: Table) -> list[str]:
+    """Return the columns of a few that have more than one value in a table."""
+    return [name for name in _TELL_APART if name in table and len(set(table.texts(name))) > 1][
+        :_MOST_TOLD
+    ]

@@ -27,6 +27,7 @@ IntArray = NDArray[np.int64]
 _NODES = 48  # of the outcome of one run
 _SCENARIOS = 128  # of the outcomes of the runs that were picked before
 _SEED = 0
+_SAME = 1e-6
 _MOST_CELLS = 4_000_000  # of the outcomes that are looked at together
 
 
@@ -67,7 +68,7 @@ class Worth:
 
     Attributes:
         value: by how much the expected objective of the choice falls, (c,).
-        changes: probability that another option is chosen after it, (c,).
+        changes: probability that another, better option is chosen after it, (c,).
     """
 
     value: FloatArray
@@ -116,7 +117,8 @@ def decision_worth(
         # what learning gains: of the right sign, whatever the rule of integration.
         kept = np.take_along_axis(later, held[None, :, None, None], axis=3)[..., 0]
         value[now] = (kept - later.min(axis=3)).mean(axis=(1, 2))
-        moved = later.argmin(axis=3) != held[None, :, None]
+        # Options that cost the same, because nothing known tells them apart, are no change.
+        moved = kept - later.min(axis=3) > _SAME * kept
         changes[now] = moved.mean(axis=(1, 2))
     return Worth(value, changes)
 

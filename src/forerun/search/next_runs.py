@@ -141,6 +141,7 @@ def most_decisive(
     budget: float = np.inf,
     count: int | None = None,
     net: bool = False,
+    times: float = 1.0,
 ) -> list[Pick]:
     """Return the runs after which the best choice among the options costs least; often none.
 
@@ -152,6 +153,7 @@ def most_decisive(
         budget: what all of them may cost.
         count: the most runs; 1 without a budget, else as many as it pays for.
         net: prices are in the unit of the objective, so that a run must be worth its price.
+        times: how often the chosen job will be run; what a better choice saves, it saves each time.
     """
     most = (1 if np.isinf(budget) else len(candidates)) if count is None else count
     cost = np.ones(len(candidates)) if prices is None else prices
@@ -161,10 +163,10 @@ def most_decisive(
     while len(picks) < most:
         worth = decision_worth(beliefs, candidates, options, scenarios)
         fits = open_to & (cost <= left * (1 + 1e-12)) & (worth.changes >= LEAST_CHANGE)
-        fits &= (worth.value > cost) if net else (worth.value > 0)
+        fits &= (worth.value * times > cost) if net else (worth.value > 0)
         if not fits.any():
             break
-        merit = worth.value - cost if net else worth.value / cost
+        merit = worth.value * times - cost if net else worth.value / cost
         best = int(np.argmax(np.where(fits, merit, -np.inf)))
         row = int(candidates[best])
         scenarios = next_scenarios(beliefs, row, options, scenarios)

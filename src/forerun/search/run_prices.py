@@ -52,7 +52,7 @@ def run_prices(
     long = (
         f"a run is {counted(run_steps, 'step')}"
         if step
-        else f"a run is a whole {forecasts.quantity}"
+        else {"epoch": "a run is one epoch", "run": "a run is the whole job"}[forecasts.quantity]
     )
     if startup_seconds:
         long += f" after {format_seconds(startup_seconds)} of starting up"

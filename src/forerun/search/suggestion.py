@@ -163,7 +163,11 @@ def suggest_for_accuracy(request: Request) -> Suggestion:
 
 
 def suggest_for_decision(
-    request: Request, scale: FloatArray, latest: FloatArray, objective: str = DOLLARS
+    request: Request,
+    scale: FloatArray,
+    latest: FloatArray,
+    objective: str = DOLLARS,
+    times: float = 1.0,
 ) -> Suggestion:
     """Return the runs after which the best of the asked jobs costs least on average.
 
@@ -173,6 +177,7 @@ def suggest_for_decision(
         latest: seconds of its forecast at which each is too late, (t,); infinite for none.
         objective: dollars, in which a run that is priced in dollars must be worth its price; or
             seconds.
+        times: how often the chosen job will be run.
 
     Raises:
         RequestError, UnsatisfiedError: as `suggest_for_accuracy`.
@@ -189,11 +194,13 @@ def suggest_for_decision(
     known = np.isfinite(beliefs.middle[request.candidates])
     candidates, cost = request.candidates[known], request.prices.amount[known]
     net = request.prices.unit == objective == DOLLARS
-    picks = most_decisive(beliefs, candidates, options, cost, request.budget, request.count, net)
+    picks = most_decisive(
+        beliefs, candidates, options, cost, request.budget, request.count, net, times
+    )
     chosen = int(options.rows[chosen_now(beliefs, options)])
     now = float(np.diag(beliefs.covariance)[options.rows].mean())
     runs = tuple(_next_runs(request, beliefs, picks, options.rows, every=False))
-    stop = "" if picks else _why_stop(beliefs, candidates, options, cost, net)
+    stop = "" if picks else _why_stop(beliefs, candidates, options, cost, times if net else 0.0)
     return Suggestion(
         runs, "decision", request.prices.unit, beliefs.source, request.prices.notes,
         float(np.sqrt(now)), chosen, stop, objective=objective,
@@ -201,9 +208,9 @@ def suggest_for_decision(
 
 
 def _why_stop(
-    beliefs: Beliefs, candidates: IntArray, options: Options, cost: FloatArray, net: bool
+    beliefs: Beliefs, candidates: IntArray, options: Options, cost: FloatArray, times: float
 ) -> str:
-    """Return why no run is worth making."""
+    """Return why no run is worth making; `times` is 0 where its price is in another unit."""
     if len(options.rows) < 2:
         return "there is one option only, and no run changes that"
     worth = decision_worth(beliefs, candidates, options)
@@ -213,13 +220,15 @@ def _why_stop(
             "no run would change the choice: the likeliest to do so does in"
             f" {100 * worth.changes[best]:.2g} % of what it may show"
         )
-    top = int(np.argmax(worth.value - cost)) if net else int(np.argmax(worth.value))
-    if net:
-        return (
-            f"no run is worth its price: the best saves ${worth.value[top]:.3g} on average by"
-            f" changing the choice ({100 * worth.changes[top]:.0f} %), and costs ${cost[top]:.3g}"
-        )
-    return "no run within the budget would change the choice"
+    if not times:
+        return "no run within the budget would change the choice"
+    top = int(np.argmax(worth.value * times - cost))
+    often = "" if times == 1 else f" over {times:g} runs of the job"
+    return (
+        f"no run is worth its price: the best saves ${worth.value[top] * times:.3g} on average{often}"
+        f" by changing the choice ({100 * worth.changes[top]:.0f} %), and costs ${cost[top]:.3g};"
+        " jobs that are run often save more (--times)"
+    )
 
 
 def _answered(request: Request, beliefs: Beliefs) -> IntArray:

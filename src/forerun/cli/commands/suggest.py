@@ -10,7 +10,7 @@ import click
 from forerun import wire
 from forerun.cli.completion import complete_clusters, complete_workload
 from forerun.cli.flagging import fitted, flags_option
-from forerun.cli.kinds import BUDGET, DURATION, FILE, NAMES, TABLES, WHOLE, WHOLES, writable
+from forerun.cli.kinds import BUDGET, COUNT, DURATION, FILE, NAMES, TABLES, WHOLE, WHOLES, writable
 from forerun.cli.options import (
     advisor_of,
     changes_of,
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     help="What the choice is by.",
 )  # fmt: skip
 @click.option("--deadline", type=DURATION, help="The chosen job must end within, e.g. 24h.")
+@click.option("--times", type=COUNT, help="How often the chosen job will be run (1).")
 @click.option("--predictor", help="A name from `forerun predictors`.")
 @click.option("--model", type=FILE, help="A model file that `forerun fit` wrote.")
 @start_option
@@ -161,6 +162,7 @@ def _asking(options: dict[str, Any], goal: str) -> Asking:
         startup_seconds=STARTUP_SECONDS if startup is None else startup,
         minimize=options.pop("minimize"),
         deadline_seconds=float("inf") if deadline is None else deadline,
+        times=options.pop("times") or 1.0,
         length=length_of(options),
     )
 
