@@ -48,6 +48,11 @@ class Pick:
     left: float
 
 
+def answered(beliefs: Beliefs, rows: IntArray) -> IntArray:
+    """Return those of the rows that the predictor answers; nothing is known of the others."""
+    return np.asarray(rows[np.isfinite(beliefs.middle[rows])])
+
+
 def most_accurate(
     beliefs: Beliefs,
     candidates: IntArray,
@@ -84,9 +89,10 @@ def _accurate(
     most: int, priced: bool,
 ) -> list[Pick]:  # fmt: skip
     picks: list[Pick] = []
-    first = float(np.diag(beliefs.covariance)[asked].mean())
-    left, open_to = budget, np.ones(len(candidates), dtype=bool)
-    while len(picks) < most:
+    asked = answered(beliefs, asked)
+    first = float(np.diag(beliefs.covariance)[asked].mean()) if len(asked) else np.nan
+    left, open_to = budget, np.isfinite(beliefs.middle[candidates])
+    while len(picks) < most and len(asked):
         gains = accuracy_gains(beliefs, candidates, asked)
         fits = open_to & (cost <= left * (1 + 1e-12)) & (gains > LEAST_GAIN * first)
         if not fits.any():
@@ -118,7 +124,9 @@ def within_quotas(
         quota: how many of each kind; a kind that is left out is not run.
     """
     left = dict(quota)
+    asked = answered(beliefs, asked)
     open_to = np.array([left.get(label, 0) > 0 for label in labels], dtype=bool)
+    open_to &= np.isfinite(beliefs.middle[candidates]) & (len(asked) > 0)
     picks: list[Pick] = []
     while open_to.any():
         gains = accuracy_gains(beliefs, candidates, asked)
@@ -157,7 +165,7 @@ def most_decisive(
     """
     most = (1 if np.isinf(budget) else len(candidates)) if count is None else count
     cost = np.ones(len(candidates)) if prices is None else prices
-    left, open_to = budget, np.ones(len(candidates), dtype=bool)
+    left, open_to = budget, np.isfinite(beliefs.middle[candidates])
     picks: list[Pick] = []
     scenarios: FloatArray | None = None
     while len(picks) < most:
