@@ -14,7 +14,7 @@ from forerun.search.decision import (
     chosen_now,
     decision_worth,
 )
-from forerun.search.next_runs import most_accurate, most_decisive
+from forerun.search.next_runs import most_accurate, most_decisive, within_quotas
 
 NOISE = REPEAT_SIGMA**2
 
@@ -154,3 +154,22 @@ def test_after_both_options_are_known_no_third_run_is_wanted() -> None:
     picks = most_decisive(some, every(2), options(2), np.full(2, 1e-4), budget=1.0)
     assert len(picks) == 2
     assert picks[0].gain > 0 < picks[1].gain
+
+
+def test_jobs_that_the_predictor_declines_are_neither_picked_nor_asked() -> None:
+    some = beliefs([1.0, 1.0, 1.0], 0.04 + 0.01 * np.eye(3))
+    covariance = some.covariance.copy()
+    covariance[0, :] = covariance[:, 0] = np.nan
+    part = Beliefs(np.array([np.nan, 0.0, 0.0]), covariance, NOISE, "a test")
+    picks = within_quotas(part, every(3), every(3), ["a", "a", "b"], {"a": 2, "b": 1})
+    assert sorted(pick.row for pick in picks) == [1, 2]
+    assert all(np.isfinite(pick.gain) for pick in picks)
+    assert [pick.row for pick in most_accurate(part, every(3), every(3))] == [1]
+
+
+def test_quotas_are_kept_and_filled() -> None:
+    some = random_beliefs(4, 10)
+    labels = ["one" if i < 7 else "several" for i in range(10)]
+    picks = within_quotas(some, every(10), every(10), labels, {"one": 2, "several": 1})
+    assert sorted(labels[pick.row] for pick in picks) == ["one", "one", "several"]
+    assert within_quotas(some, every(10), every(10), labels, {}) == []
