@@ -31,11 +31,11 @@ from forerun.predictors.choice.trials import Trials
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-SOFT = 0.02  # log error, about a percentage: less of it is no merit, repeats differ by as much
+SOFT = 0.005  # log error, half a percent: less of it is no merit, repeats differ by more
 WORST = 2.3  # a log error beyond this is no worse: the answer is useless either way
 MOST_A_CELL = 8.0  # runs of one workload and device in one fold count as this many at most
 OTHER_KIN = 0.15  # what a trial of another workload or device counts for
-PRIOR_COUNT = 6.0
+PRIOR_COUNT = 4.0
 SHARPNESS = 5.0
 LEAST_WEIGHT = 0.15  # of the heaviest: less joins no mixture
 _ROUNDS = 8
@@ -104,7 +104,7 @@ def likeness(trials: Trials, questions: Questions, i: int) -> FloatArray:
 def standing(trials: Trials, questions: Questions, i: int) -> Standing:
     """Return what trials say of the candidates for question i."""
     weight = likeness(trials, questions, i)
-    prior = known_losses(trials.names, int(questions.kind[i]), float(questions.known[i]))
+    prior = known_losses(trials.names, int(questions.kind[i]))
     loss, told = losses(trials.error), np.isfinite(trials.error)
     effect = _effects(loss, told, weight, prior)
     same = trials.questions.kind == questions.kind[i]
