@@ -23,7 +23,7 @@ IntArray = NDArray[np.int64]
 # Runs that trials use at most; judged runs of one fold at most.
 MOST_RUNS, MOST_JUDGED = 1000, 400
 # Processor seconds of all trials of one candidate, and of all, beyond which folds do without.
-MOST_SECONDS, MOST_SECONDS_IN_ALL = 40.0, 150.0
+MOST_SECONDS, MOST_SECONDS_IN_ALL = 30.0, 110.0
 # Decimals of logs that are kept: a saved choice has to be the one that was fitted.
 _DIGITS = 5
 

@@ -1,0 +1,223 @@
+"""Auto: the runs choose who answers, rows that one candidate declines fall to the next, all is told."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from forerun.contracts import Predictor
+from forerun.domain.forecast import Forecasts
+from forerun.errors import RequestError
+from forerun.predictors.choice import Auto
+from forerun.predictors.choice.candidates import Members
+from forerun.predictors.choice.chosen import Chosen
+from forerun.predictors.choice.columns import JobColumns, configurations
+from forerun.predictors.choice.questions import Seen
+from forerun.predictors.choice.trials import trials_of
+from forerun.tables import Jobs, Runs
+from forerun.testing import PredictorContract
+from forerun.testing.samples import tiny_jobs, tiny_runs
+from tests.predictors.choice.rows import grid_rows, jobs_of, runs_of
+
+FEW = ("analytic", "ernest", "linear-scaling")
+
+
+@cache
+def fitted_to_tiny_runs() -> Auto:
+    """Return one fitted to a part of the sample runs: fitting it for each test would take long."""
+    runs = tiny_runs()
+    return Auto(names=("analytic", "linear-scaling")).fit(runs.take(np.arange(0, len(runs), 3)))
+
+
+@cache
+def fitted_to_grid() -> Auto:
+    """Return one fitted to the runs of a law."""
+    return Auto(names=FEW).fit(runs_of(grid_rows()))
+
+
+class TestAutoFitted(PredictorContract):
+    def make_predictor(self) -> Predictor:
+        return fitted_to_tiny_runs()
+
+    def make_runs(self) -> Runs:
+        return runs_of(grid_rows()[:5])
+
+
+class TestAutoWithoutRuns(PredictorContract):
+    def make_predictor(self) -> Predictor:
+        return Auto(names=("ernest",))
+
+    def make_runs(self) -> Runs:
+        return runs_of(grid_rows())
+
+
+def test_without_runs_it_answers_as_physics_does() -> None:
+    from forerun.predictors.analytic import AnalyticPredictor
+
+    jobs = tiny_jobs()
+    np.testing.assert_array_equal(
+        Auto().predict(jobs).seconds, AnalyticPredictor().predict(jobs).seconds
+    )
+
+
+def test_each_row_says_who_answered_it() -> None:
+    answer = fitted_to_grid().predict(jobs_of(grid_rows()))
+    assert answer.by is not None
+    assert {str(name).partition(" + ")[0] for name in answer.by} <= {f"auto: {n}" for n in FEW}
+    assert answer[0].predictor == answer.by[0]
+
+
+def test_a_law_that_holds_exactly_is_preferred_to_the_nearest_run() -> None:
+    """Between and beyond runs of an Ernest law, Ernest's law carries most of the weight."""
+    fitted = Auto(names=FEW).fit(runs_of(grid_rows(machines=(1, 2, 3, 4, 6, 8))))
+    asked = grid_rows(machines=(5, 16), batches=(96, 192))
+    answer = fitted.predict(jobs_of(asked))
+    truth = np.array([row["step_time_s"] for row in asked])
+    assert (np.abs(answer.seconds[:, 1] / truth - 1) < 0.03).all()
+    assert all("ernest" in name for name in answer.by)  # type: ignore[union-attr]
+    assert ((answer.seconds[:, 0] <= truth) & (truth <= answer.seconds[:, 2])).mean() >= 0.75
+
+
+def test_an_unknown_workload_is_declined_with_what_physics_and_laws_lack() -> None:
+    asked = grid_rows(workload="another-net")[:2]
+    reason = fitted_to_grid().declines(jobs_of(asked))[0]
+    assert reason is not None
+    assert "another-net" in reason
+    assert "ernest" in reason
+
+
+def test_a_law_answers_what_physics_cannot_and_physics_what_no_law_can() -> None:
+    rows = [*grid_rows(), *grid_rows(workload="resnet50", device="v100-sxm2-16gb")]
+    fitted = Auto(names=("analytic", "ernest")).fit(runs_of(rows))
+    known = {"workload": "bert-base", "device": "v100-sxm2-16gb", "nodes": 1, "devices": 1,
+             "global_batch": 8, "micro_batch": 8, "seq_len": 128}  # fmt: skip
+    answer = fitted.predict(jobs_of([*grid_rows()[:1], known]))
+    assert answer.by is not None
+    assert list(answer.by) == ["auto: ernest", "auto: analytic"]
+    assert np.isfinite(answer.seconds).all()
+
+
+class _Broken:
+    """A predictor whose fit or predict is defective."""
+
+    name = "broken"
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def fit(self, runs: Runs) -> _Broken:
+        if self.at == "fit":
+            raise ZeroDivisionError("its own fault")
+        return self
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        return [None] * len(jobs)
+
+    def predict(self, jobs: Jobs) -> Forecasts:
+        if self.at == "predict":
+            raise ZeroDivisionError("its own fault")
+        blank = Forecasts.blank(len(jobs), self.name)
+        blank.seconds[:] = np.nan if self.at == "nan" else 1e9
+        return blank
+
+
+@pytest.mark.parametrize("at", ["fit", "predict", "nan", "absurd"])
+def test_a_defective_candidate_takes_nobody_elses_answers(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forerun.predictors.choice import candidates
+
+    usual = candidates.started
+
+    def made(name: str, start: str = "") -> Any:
+        return _Broken(at) if name == "broken" else usual(name, start)
+
+    monkeypatch.setattr(candidates, "started", made)
+    runs, jobs = runs_of(grid_rows()), jobs_of(grid_rows())
+    with_it = Auto(names=("ernest", "broken")).fit(runs).predict(jobs)
+    without = Auto(names=("ernest",)).fit(runs).predict(jobs)
+    np.testing.assert_allclose(with_it.seconds[:, 1], without.seconds[:, 1], rtol=1e-9)
+    if at == "fit":
+        told = " ".join(Auto(names=("ernest", "broken")).fit(runs).reasons)
+        assert "broken: not among them: a defect of it: ZeroDivisionError" in told
+
+
+def test_whole_runs_and_steps_are_both_kept_and_the_step_comes_first() -> None:
+    rows = [{**row, "time_to_train_s": 3600.0 / row["devices"]} for row in grid_rows()]
+    fitted = Auto(names=("ernest",)).fit(runs_of(rows))
+    assert [chosen.quantity for chosen in fitted.chosen] == ["step", "run"]
+    step, run = fitted.answers(jobs_of(grid_rows()))
+    assert (step.quantity, run.quantity) == ("step", "run")
+    devices = np.array([row["devices"] for row in grid_rows()])
+    np.testing.assert_allclose(run.seconds[:, 1], 3600.0 / devices, rtol=0.2)
+
+
+def test_physics_learns_from_epochs_too() -> None:
+    """An epoch's time over its steps calibrates physics where no step was timed."""
+    row = {"workload": "resnet50", "device": "v100-sxm2-16gb", "nodes": 1, "precision": "fp16",
+           "dataset_size": 64_000}  # fmt: skip
+    rows = [
+        {**row, "devices": n, "global_batch": 64 * n, "micro_batch": 64,
+         "epoch_time_s": 1000 / n * 0.12} for n in (1, 2, 4)
+    ]  # fmt: skip
+    fitted = Auto(names=("analytic",)).fit(runs_of(rows))
+    jobs = jobs_of([{**row, "devices": 8, "global_batch": 512, "micro_batch": 64}])
+    answer, before = fitted.predict(jobs), Auto().predict(jobs)
+    assert (answer.quantity, before.quantity, fitted.fitted_runs) == ("epoch", "step", 3)
+    assert abs(answer.seconds[0, 1] / 125 - 0.12) < abs(before.seconds[0, 1] - 0.12) / 2
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [("step_time_s", 0.0, "none that ended"), ("status", "timeout", "were stopped")],
+)
+def test_runs_without_a_time_are_an_error(column: str, value: Any, said: str) -> None:
+    rows = [{**row, column: value} for row in grid_rows()]
+    with pytest.raises(RequestError, match=said):
+        Auto(names=FEW).fit(runs_of(rows))
+
+
+def test_one_run_teaches_without_a_trial() -> None:
+    fitted = Auto(names=FEW).fit(runs_of(grid_rows()[:1]))
+    assert len(fitted.chosen[0].trials) == 0
+    assert "leaves none to judge the candidates by" in " ".join(fitted.reasons)
+    answer = fitted.predict(jobs_of(grid_rows()[:1]))
+    assert answer.answered.all()
+
+
+def test_few_runs_leave_what_is_believed_of_the_candidates() -> None:
+    """Three runs of a known job on a known device: physics is among those that answer."""
+    row = {"workload": "resnet50", "device": "v100-sxm2-16gb", "nodes": 1, "precision": "fp16",
+           "micro_batch": 64}  # fmt: skip
+    rows = [
+        {**row, "devices": n, "global_batch": 64 * n, "step_time_s": 0.2 + 0.003 * n}
+        for n in (1, 2, 4)
+    ]
+    fitted = Auto(names=("analytic", "ernest")).fit(runs_of(rows))
+    answer = fitted.predict(jobs_of([{**row, "devices": 16, "nodes": 2, "global_batch": 1024}]))
+    assert "analytic" in str(answer.by[0])  # type: ignore[index]
+
+
+def test_memory_and_floors_are_those_of_physics() -> None:
+    jobs, fitted = tiny_jobs(), fitted_to_tiny_runs()
+    answer, physics = fitted.predict(jobs), fitted.planner.predict(jobs)
+    np.testing.assert_array_equal(answer.peak_bytes, physics.peak_bytes)
+    np.testing.assert_array_equal(answer.fit_probability, physics.fit_probability)
+    assert (answer.seconds[:, 0] >= physics.floor_seconds * (1 - 1e-9)).all()
+
+
+def test_who_is_slow_is_dropped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forerun.predictors.choice import trials
+
+    monkeypatch.setattr(trials, "MOST_SECONDS", -1.0)
+    runs = runs_of(grid_rows())
+    found = trials_of(("ernest",), "priors", runs, "step")
+    assert "ernest" in found.dropped
+    assert np.isnan(found.error).all()
+    seen = Seen.of(JobColumns(runs.jobs), configurations(runs.table))
+    ernest = Auto(names=("ernest",)).fit(runs).chosen[0].members.fitted["ernest"]
+    answer = Chosen("step", Members({"ernest": ernest}, {}), seen, found).predict(runs.jobs)
+    assert answer.answered.all()

@@ -1,0 +1,81 @@
+"""Questions: each job is classed by where it lies to the runs, alone as among others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from forerun.predictors.choice.columns import JobColumns, configurations
+from forerun.predictors.choice.questions import (
+    BOTH,
+    CLUSTER,
+    DEVICE,
+    DEVICES,
+    INSIDE,
+    NODES,
+    PLAN,
+    SETTINGS,
+    SIZE,
+    WORDS,
+    WORKLOAD,
+    Questions,
+    Seen,
+)
+from tests.predictors.choice.rows import grid_rows, jobs_of, runs_of
+
+ROW: dict[str, Any] = {
+    "workload": "my-net", "device": "my-gpu", "nodes": 1, "devices": 4, "global_batch": 128,
+}  # fmt: skip
+
+
+def seen(rows: list[dict[str, Any]]) -> Seen:
+    runs = runs_of(rows)
+    return Seen.of(JobColumns(runs.jobs), configurations(runs.table))
+
+
+def asked(rows: list[dict[str, Any]]) -> Questions:
+    known = [*grid_rows(), *grid_rows(workload="other-net", device="other-gpu")]
+    return seen([{**row, "cluster": "ours"} for row in known]).questions(JobColumns(jobs_of(rows)))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "doublings"),
+    [
+        ({}, INSIDE, 0.0),
+        ({"devices": 3}, INSIDE, 0.0),
+        ({"devices": 32, "global_batch": 1024}, DEVICES, 2.0),
+        ({"devices": 16, "nodes": 2, "global_batch": 512}, NODES, 1.0),
+        ({"global_batch": 8192}, SIZE, 3.0),
+        ({"precision": "fp16"}, SETTINGS, 0.0),
+        ({"cluster": "theirs"}, CLUSTER, 0.0),
+        ({"cluster": "ours"}, INSIDE, 0.0),
+        ({"zero_stage": 1}, PLAN, 0.0),
+        ({"device": "other-gpu"}, DEVICE, 0.0),
+        ({"device": "no-gpu"}, DEVICE, 0.0),
+        ({"workload": "no-net"}, WORKLOAD, 0.0),
+        ({"workload": "no-net", "device": "no-gpu"}, BOTH, 0.0),
+    ],
+)
+def test_a_job_is_the_question_that_its_place_makes_it(
+    change: dict[str, Any], kind: int, doublings: float
+) -> None:
+    found = asked([{**ROW, **change}])
+    assert (WORDS[found.kind[0]], found.doublings[0]) == (WORDS[kind], doublings)
+
+
+def test_a_job_alone_is_the_same_question_as_among_others() -> None:
+    rows = [{**ROW, "devices": n, "global_batch": 100 * n} for n in (1, 5, 9, 30)]
+    every = asked(rows)
+    for i, row in enumerate(rows):
+        alone = asked([row])
+        for name in ("kind", "doublings", "known"):
+            assert getattr(alone, name)[0] == getattr(every, name)[i]
+        assert alone.kins[alone.kin[0]] == every.kins[every.kin[i]]
+
+
+def test_like_questions_are_one() -> None:
+    first, index = asked([ROW, {**ROW, "devices": 32}, ROW, {**ROW, "devices": 2}]).distinct()
+    assert len(first) == 2
+    np.testing.assert_array_equal(index == index[0], [True, False, True, True])
