@@ -100,7 +100,7 @@ def _forecasts(predictor: Predictor, jobs: Jobs) -> list[Forecasts]:
     """Return a predictor's forecasts of every quantity that it speaks of, its usual one first."""
     if not len(jobs):
         return [Forecasts.blank(0, predictor.name)]
-    several = getattr(predictor, "answers", None)
+    several = getattr(predictor, "every_quantity", None)
     return [predictor.predict(jobs)] if several is None else list(several(jobs))
 
 

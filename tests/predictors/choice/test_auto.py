@@ -149,7 +149,7 @@ def test_whole_runs_and_steps_are_both_kept_and_the_step_comes_first() -> None:
     rows = [{**row, "time_to_train_s": 3600.0 / row["devices"]} for row in grid_rows()]
     fitted = Auto(names=("ernest",)).fit(runs_of(rows))
     assert [chosen.quantity for chosen in fitted.chosen] == ["step", "run"]
-    step, run = fitted.answers(jobs_of(grid_rows()))
+    step, run = fitted.every_quantity(jobs_of(grid_rows()))
     assert (step.quantity, run.quantity) == ("step", "run")
     devices = np.array([row["devices"] for row in grid_rows()])
     np.testing.assert_allclose(run.seconds[:, 1], 3600.0 / devices, rtol=0.2)

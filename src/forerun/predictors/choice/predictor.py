@@ -95,7 +95,7 @@ class Auto:
             return replace(self.planner.predict(jobs), predictor=self.name)
         return self.chosen[0].predict(jobs)
 
-    def answers(self, jobs: Jobs) -> list[Forecasts]:
+    def every_quantity(self, jobs: Jobs) -> list[Forecasts]:
         """Return the forecasts of n jobs in each quantity that runs time, that of `predict` first."""
         return [chosen.predict(jobs) for chosen in self.chosen] or [self.predict(jobs)]
 
