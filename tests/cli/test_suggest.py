@@ -277,3 +277,22 @@ def test_a_job_that_is_run_often_makes_more_runs_worth_their_price(
     assert "worth its price" in once["stop"]
     assert len(often["runs"]) == 1
     assert often["runs"][0]["gain"] * 100_000 > often["runs"][0]["price"]
+
+
+def test_rows_without_a_plan_get_one_and_those_that_do_not_fit_are_left_out(
+    forerun: Run, tmp_path: Path
+) -> None:
+    rows = [
+        {"workload": "llama3-70b", "device": "h100-sxm-80gb", "nodes": n, "devices": 8 * n,
+         "price_usd_per_hour": 25.0 * n}
+        for n in (1, 8)
+    ] + [{"workload": "llama3-70b", "device": "v100-sxm2-16gb", "nodes": 1, "devices": 1,
+          "price_usd_per_hour": 3.0}]  # fmt: skip
+    done = forerun(
+        "suggest", "--candidates", str(write(tmp_path / "j.csv", rows)), "--count", "3", "--json"
+    )
+    found = done.json()
+    assert done.code == 0, done.err
+    assert [r["row"]["nodes"] for r in found["runs"]] == [8]
+    assert "tp=" in found["runs"][0]["row"]["suggested_plan"]
+    assert any("memory" in note for note in found["assumptions"])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.advisor.estimating import MAY_FIT
 from forerun.advisor.suggesting_tables import evenly, joined, looked_at, made_already
 from forerun.advisor.suggesting_words import label, reason
 from forerun.advisor.table_lengths import row_lengths
+from forerun.advisor.table_plans import planned
 from forerun.advisor.tabulate import answer_columns
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
@@ -138,13 +140,20 @@ def suggest_from_table(
         notes.append(f"{_MOST:,} of {len(asked):,} asked jobs looked at, evenly spread")
         asked = asked.take(evenly(np.arange(len(asked)), _MOST))
     both = joined(candidates.take(open_rows), asked)
-    jobs = jobs_from_table(both, catalog)
+    plans = planned(predictor, jobs_from_table(both, catalog), both)
+    jobs, both = plans.jobs, both.with_columns(suggested_plan=plans.chosen)
     n = len(open_rows)
     first = np.arange(n)
     forecasts = predictor.predict(jobs)
     prices = run_prices(
         jobs.take(first), forecasts.take(first), asking.run_steps, asking.startup_seconds
     )
+    doomed = forecasts.fit_probability[:n] < MAY_FIT
+    if doomed.any():
+        notes.append(
+            f"{counted(int(doomed.sum()), 'candidate')} left out: too little memory, probably"
+        )
+        prices = replace(prices, amount=np.where(doomed, np.nan, prices.amount))
     wanted = first if asked is None else np.arange(n, len(both))
     request = Request(predictor, jobs, first, wanted, prices, asking.budget, asking.count, runs)
     found = _found(request, forecasts, asking)
@@ -188,6 +197,7 @@ def _choice(
             "which run would change the choice", "it is not known how long the jobs are",
             "say it with --steps, --samples or --epochs, or in columns of the table",
         )  # fmt: skip
+    times = np.where(part.fit_probability < MAY_FIT, np.nan, times)
     latest = asking.deadline_seconds / times
     if asking.minimize == "time":
         return times, latest
