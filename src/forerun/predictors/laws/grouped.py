@@ -32,7 +32,7 @@ from forerun.predictors.laws.grouping import (
     part_of,
 )
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows, chosen_size, measured
-from forerun.predictors.laws.widths import PRIOR_SIGMA, Widths, learned_widths
+from forerun.predictors.laws.widths import MOST_SIGMA, PRIOR_SIGMA, Widths, learned_widths
 from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
@@ -78,6 +78,9 @@ class GroupedLaws(ABC, Generic[LawT]):
     one_number_speaks: ClassVar[bool] = False
     # Times beside the main one that teach it.
     also_measured: ClassVar[tuple[str, ...]] = ()
+    # How far off, as a log, a doubling away: before runs have shown it, and at most (see `widths`).
+    prior_sigma: ClassVar[float] = PRIOR_SIGMA
+    most_sigma: ClassVar[float] = MOST_SIGMA
 
     @abstractmethod
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:

@@ -26,6 +26,9 @@ IntArray = NDArray[np.int64]
 LEAST_SIGMA = 0.03
 # One run, or one of each point, does not show what repeats differ by.
 ONE_SIGMA = 0.05
+# Twice the work takes between as long and twice as long: a factor of 2 off at most, as a log
+# standard deviation a doubling.
+WORK_SIGMA = 0.42
 # Between the keys of two numbers of devices: more than logarithms of work can differ by.
 _STRIDE = 1000.0
 
@@ -96,6 +99,8 @@ class LinearScaling(GroupedLaws[LinearLaw]):
     terms = ("shared work",)
     needed = "at least 1 run"
     one_number_speaks = True
+    prior_sigma = 0.15
+    most_sigma = WORK_SIGMA
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return the devices of n jobs, and which devices share work that no row sizes."""
@@ -130,10 +135,10 @@ class LinearScaling(GroupedLaws[LinearLaw]):
         which = _nearest(laws, index, np.log(devices), np.log(work))
         found = points[which]
         middle = found[:, 2] * work / found[:, 1]
-        beyond = np.abs(np.log2(devices / found[:, 0])) + np.abs(np.log2(work / found[:, 1]))
+        away = np.abs(np.log2(work / found[:, 1]))
+        beyond = np.abs(np.log2(devices / found[:, 0])) + away
         reach = np.array([law.reach for law in laws])[index]
-        seconds = banded(middle, reach, np.zeros(len(middle)))
-        return Answers(seconds, middle[:, None], beyond)
+        return Answers(banded(middle, reach, (WORK_SIGMA * away) ** 2), middle[:, None], beyond)
 
     def law_of(self, entry: Mapping[str, Any]) -> LinearLaw:
         """Return a law from its saved fields."""

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 # Log standard deviation of a law a doubling away before any run has shown it, which counts as much
-# as this many kinds that have.
-PRIOR_SIGMA, PRIOR_KINDS = 0.08, 2.0
-# A kind that was foretold at all is not further off than this.
-MOST_SIGMA = 1.0
+# as this many kinds that have; and the most that is believed of one that shows more.
+PRIOR_SIGMA, PRIOR_KINDS, MOST_SIGMA = 0.08, 2.0, 1.0
 LEAST_RUNS = 3
 # How wide bands are among the runs before any have shown it, which counts as much as this many.
 PRIOR_RUNS = 10.0
@@ -73,7 +71,7 @@ def learned_widths(predictor: GroupedLaws[Any], groups: Sequence[Group]) -> Widt
     ratios = []
     for answer, seconds in _told(predictor, [_quarters(group) for group in groups]):
         error, reach = _errors(answer, seconds)
-        left = np.maximum(error**2 - (Z95 * PRIOR_SIGMA * answer.beyond) ** 2, 0.0)
+        left = np.maximum(error**2 - (Z95 * predictor.prior_sigma * answer.beyond) ** 2, 0.0)
         ratios.append(np.sqrt(left) / reach)
     scale = 1.0
     if ratios:
@@ -87,8 +85,8 @@ def learned_widths(predictor: GroupedLaws[Any], groups: Sequence[Group]) -> Widt
         if far.any():
             missing = np.sqrt(np.maximum(error**2 - (scale * reach) ** 2, 0.0))[far]
             shown = float(np.quantile(missing / (Z95 * answer.beyond[far]), 0.9))
-            squares.append(min(shown, MOST_SIGMA) ** 2)
-    total = PRIOR_KINDS * PRIOR_SIGMA**2 + sum(squares)
+            squares.append(min(shown, predictor.most_sigma) ** 2)
+    total = PRIOR_KINDS * predictor.prior_sigma**2 + sum(squares)
     return Widths(scale, float(np.sqrt(total / (PRIOR_KINDS + len(squares)))))
 
 
