@@ -100,7 +100,7 @@ class LinearScaling(GroupedLaws[LinearLaw]):
     needed = "at least 1 run"
     one_number_speaks = True
     prior_sigma = 0.15
-    most_sigma = WORK_SIGMA
+    most_sigma = 0.8  # a reduction between nodes can cost more than a doubling saves
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return the devices of n jobs, and which devices share work that no row sizes."""
