@@ -25,6 +25,7 @@ from forerun.predictors.laws.law_rows import GROUP, Kind, measured
 from forerun.predictors.regression.asked import Asked
 from forerun.predictors.regression.block import MOST_POINTS, TUNED_POINTS, Block, fitted_block
 from forerun.predictors.regression.questions import Questions, distinct_jobs
+from forerun.predictors.regression.stopped import expected_seconds, stopped_seconds
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, Table
 
@@ -38,6 +39,7 @@ OWN_RUNS = 60
 # Beside its own runs a job is this near; in settings without runs this much farther, and as much
 # again for each doubling beyond the runs.
 NEAR, OTHER_SETTINGS, A_DOUBLING = 0.1, 0.3, 0.2
+ROUNDS = 2  # of what stopped runs are expected to take
 _POOL: Kind = ()
 _NEEDED = f"at least {LEAST_RUNS} runs with a time"
 
@@ -86,8 +88,8 @@ class Gaussian:
         quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
         usable = np.isfinite(times[quantity])
         timed = int(usable.sum())
-        usable &= np.isfinite(Questions(runs.jobs).numbers["devices"])
-        rows = np.flatnonzero(usable)
+        stated = np.isfinite(Questions(runs.jobs).numbers["devices"])
+        rows = np.flatnonzero(usable & stated)
         if len(rows) < LEAST_RUNS:
             raise RequestError(
                 f"fitting {self.name} on {len(runs)} runs",
@@ -95,7 +97,28 @@ class Gaussian:
                 f"give {_NEEDED} (step_time_s, samples_per_s, epoch_time_s or time_to_train_s) "
                 "and devices",
             )  # fmt: skip
-        return self._fitted(Questions(runs.jobs.take(rows)), times[quantity][rows], quantity)
+        fitted = self._fitted(Questions(runs.jobs.take(rows)), times[quantity][rows], quantity)
+        bounds = np.where(stated, stopped_seconds(runs, quantity), np.nan)
+        seconds = np.where(usable & stated, times[quantity], np.nan)
+        return self._with_stopped(fitted, runs, seconds, bounds)
+
+    def _with_stopped(
+        self, fitted: Gaussian, runs: Runs, seconds: FloatArray, bounds: FloatArray
+    ) -> Gaussian:
+        """Return the predictor that also learned from runs stopped after what it foretold of them.
+
+        Such a run counts with the time that is to be expected of it, given that it was not over.
+        """
+        said = fitted.predict(runs.jobs).seconds
+        late = np.flatnonzero(bounds > said[:, 1])
+        rows = np.sort(np.concatenate([np.flatnonzero(np.isfinite(seconds)), late]))
+        for _ in range(ROUNDS if len(late) else 0):
+            known = seconds.copy()
+            known[late] = expected_seconds(said[late], bounds[late])
+            asked = Questions(runs.jobs.take(rows))
+            fitted = self._fitted(asked, known[rows], fitted.quantity)
+            said = fitted.predict(runs.jobs).seconds
+        return fitted
 
     def _fitted(self, asked: Questions, seconds: FloatArray, quantity: str) -> Gaussian:
         names, index = asked.kinds
