@@ -4,9 +4,9 @@ The runs of all other clusters teach whole. Of the left-out cluster's runs k of 
 anew for each seed, and all its others are judged. The ways to choose the k:
 
 * one-node: drawn among the runs on one node;
-* suggested: one fewer of these, and one on several nodes, which `forerun suggest`'s rule chooses from the
-  predictor's joint errors, without any time of it: what lowers the mean log variance of the
-  cluster's jobs most; `a dollar`: most for its price;
+* suggested: two of these, and the others on several nodes, which `search.next_runs` chooses
+  from the predictor's joint errors, without their times: what lowers the mean log variance of the
+  cluster's jobs most;
 * any: drawn among all runs.
 
 A line gives the median over draws of the median absolute percentage error, the worst draw, the shares
@@ -33,15 +33,16 @@ from forerun.advisor.models import runs_of
 from forerun.catalog import load_catalog
 from forerun.registry import load
 from forerun.search.beliefs import joint_beliefs
-from forerun.search.next_runs import most_accurate
+from forerun.search.next_runs import within_quotas
 from forerun.tables import Runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 TABLES = ("pollux", "sia")
 CLUSTERS = ("rtx", "aws-t4", "quad")
-WAYS = (("one-node", 3), ("suggested", 3), ("suggested a dollar", 3), ("any", 3), ("any", 5),
+WAYS = (("one-node", 3), ("suggested", 3), ("any", 3), ("any", 5),
         ("any", 8), ("any", 20))  # fmt: skip
+ONE_NODE = 2  # drawn before anything is suggested
 MOST_JOBS = 600  # of a cluster, whose mean variance a suggestion looks at
 HEAD = ("cluster", "way", "runs a workload", "draws", "median", "worst draw", "one node",
         "several nodes", "answered", "in band", "width")  # fmt: skip
@@ -59,20 +60,21 @@ def chosen(way: str, count: int, here: Runs, others: Runs, predictor: Any,
     """Return positions of the runs of the cluster that teach, `count` of each workload."""
     nodes = here.table.numbers("nodes")
     kinds = here.table.texts("workload")
-    asks = way.startswith("suggested")
+    asks = way == "suggested"
+    drawn = min(count, ONE_NODE) if asks else count
     first = []
     for kind in sorted(set(kinds)):
         mine = np.flatnonzero((kinds == kind) & ((nodes == 1) | (way == "any")))
-        first.append(rng.choice(mine, min(count - asks, len(mine)), replace=False))
+        first.append(rng.choice(mine, min(drawn, len(mine)), replace=False))
     taken = np.concatenate(first)
     if not asks:
         return taken
-    return np.r_[taken, suggested(here, others, taken, predictor, rng, way.endswith("dollar"))]
+    return np.r_[taken, suggested(here, others, taken, predictor, rng, count - drawn)]
 
 
 def suggested(here: Runs, others: Runs, taken: IntArray, predictor: Any,
-              rng: np.random.Generator, priced: bool) -> IntArray:  # fmt: skip
-    """Return one run on several nodes of each workload, chosen without its time.
+              rng: np.random.Generator, count: int) -> IntArray:  # fmt: skip
+    """Return `count` runs on several nodes of each workload, chosen without their times.
 
     Each choice is made knowing that those before it will be run.
     """
@@ -80,23 +82,12 @@ def suggested(here: Runs, others: Runs, taken: IntArray, predictor: Any,
     rest = np.setdiff1d(np.arange(len(here)), taken)
     rest = rng.choice(rest, min(MOST_JOBS, len(rest)), replace=False)
     beliefs = joint_beliefs(fitted, here.jobs.take(rest))
-    prices = np.exp(beliefs.middle) * here.table.numbers("devices")[rest]
     kinds, several = here.table.texts("workload")[rest], here.table.numbers("nodes")[rest] > 1
-    picks, left = [], set(kinds[several])
-    while left:
-        can = np.flatnonzero(several & np.isin(kinds, list(left)))
-        best = most_accurate(
-            beliefs, can, np.arange(len(rest)), prices[can] if priced else None, count=1
-        )
-        if not best:
-            # Nothing is worth a look by now: any run of a workload that has none yet.
-            best_row = int(can[0])
-        else:
-            best_row = best[0].row
-        picks.append(int(rest[best_row]))
-        beliefs = beliefs.after(best_row)
-        left.discard(kinds[best_row])
-    return np.array(picks, dtype=np.int64)
+    picks = within_quotas(
+        beliefs, np.flatnonzero(several), np.arange(len(rest)), kinds[several].tolist(),
+        dict.fromkeys(kinds[several].tolist(), count),
+    )  # fmt: skip
+    return rest[[pick.row for pick in picks]].astype(np.int64)
 
 
 def joined(first: Runs, second: Runs) -> Runs:
@@ -137,7 +128,7 @@ def lines(runs: Runs, clusters: Sequence[str], predictor: Any, draws: int) -> It
     for cluster in clusters:
         here, others = runs.take(labels == cluster), runs.take(labels != cluster)
         for way, count in WAYS:
-            if way.startswith("suggested") and not (here.table.numbers("nodes") > 1).any():
+            if way == "suggested" and not (here.table.numbers("nodes") > 1).any():
                 continue
             found = []
             for seed in range(draws):
