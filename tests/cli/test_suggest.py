@@ -246,6 +246,30 @@ def test_wrong_requests_are_told(
     assert said in done.err
 
 
+def test_candidates_that_state_no_devices_are_told(forerun: Run, tmp_path: Path) -> None:
+    rows = [{"workload": "sort", "device": "vm", "dataset_size": 1000}]
+    done = forerun(
+        "suggest", "--candidates", str(write(tmp_path / "bare.csv", rows)), "--predictor", "ernest"
+    )
+    assert done.code == 2
+    assert "no candidate states what its law is made of" in done.err
+
+
+def test_a_choice_is_among_jobs_of_one_workload(forerun: Run, tmp_path: Path) -> None:
+    rows = [{"workload": name, "device": "v100-sxm2-16gb", "devices": 8, "global_batch": 256}
+            for name in ("resnet50", "resnet18")]  # fmt: skip
+    words = (
+        "suggest",
+        "--candidates",
+        str(write(tmp_path / "two.csv", rows)),
+        "--goal",
+        "decision",
+    )
+    done = forerun(*words)
+    assert done.code == 2
+    assert "2 workloads: resnet18" in done.err
+
+
 def test_a_table_without_rows_has_no_next_run(forerun: Run, tmp_path: Path) -> None:
     empty = tmp_path / "empty.csv"
     empty.write_text("workload,devices\n")

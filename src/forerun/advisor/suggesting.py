@@ -177,15 +177,14 @@ def _choice(
     request: Request, forecasts: Forecasts, asking: Asking
 ) -> tuple[FloatArray, FloatArray]:
     """Return for each asked job the objective for a second of its forecast, and its latest second."""
-    jobs = request.jobs.take(request.asked)
+    jobs, part = request.jobs.take(request.asked), forecasts.take(request.asked)
     kinds, index = LawRows(jobs).kinds
-    names = sorted({kinds[i][0] for i in index.tolist()})
+    names = sorted({kinds[i][0] for i in index[np.isfinite(part.seconds[:, 1])].tolist()})
     if len(names) > 1:
         raise RequestError(
             "which run would change the choice", f"{len(names)} workloads: {', '.join(names[:4])}",
             "give jobs of one workload with --asked, or use --goal accuracy",
         )  # fmt: skip
-    part = forecasts.take(request.asked)
     datasets = LawRows(jobs).size("dataset_size")
     columns = answer_columns(
         jobs, [part], row_lengths(jobs, asking.length, datasets), asking.market

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from forerun.advisor.suggesting import Suggested
 
 
-_CENTS = 0.1  # below it a price has more digits than cents
+# Below a tenth a price has more digits than cents; what is free counts as next to nothing.
+_CENTS, _NOTHING = 0.1, 1e-6
 
 
 def _amount(value: float, unit: str) -> str:
     if unit != "dollars":
         return f"{value:.3g} {unit}"
-    return format_dollars(value) if value >= _CENTS or value == 0 else f"${value:.1g}"
+    return format_dollars(value) if value >= _CENTS or value < _NOTHING else f"${value:.1g}"
 
 
 def show_suggestion(screen: Screen, found: Suggested) -> None:

@@ -44,16 +44,18 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
     """
     if request.prices.unit == SMALLEST_RUNS and np.isinf(request.budget):
         request = replace(request, budget=ERNEST_BUDGET)
-    request = affordable(request)
     features = np.asarray(request.predictor.linear_features(request.jobs))  # type: ignore[attr-defined]
-    kinds, of = _kinds(request.jobs)
-    ready = np.isfinite(features[request.candidates]).all(axis=1)
-    groups = np.unique(of[request.candidates[ready]])
-    if not len(groups):
+    stated = np.isfinite(features).all(axis=1)
+    if stated[request.candidates].any():
+        request = affordable(request)
+    ready = stated[request.candidates]
+    if not ready.any():
         raise RequestError(
             f"a design for {request.predictor.name}", "no candidate states what its law is made of",
             "fill the columns of size and devices",
         )  # fmt: skip
+    kinds, of = _kinds(request.jobs)
+    groups = np.unique(of[request.candidates[ready]])
     notes, efficiency = list(request.prices.notes), []
     if np.isinf(request.budget):
         count = features.shape[1] * len(groups) if request.count is None else request.count
