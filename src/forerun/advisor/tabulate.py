@@ -39,7 +39,7 @@ ADDED: Mapping[str, str] = {
     "predicted_cost_usd": "dollars of the whole run, median",
     "predicted_plan": "the plan that the search chose; blank where the row states its own",
     "predicted_note": "how plan and batch were chosen, and whether it does not fit",
-    "predictor": "who answered; blank where nobody did",
+    "predictor": "who answered, of a chosen mean the heaviest first; blank where nobody did",
     "declined": "why there is no answer",
 }
 OUTPUT_COLUMNS = tuple(ADDED)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.choice.candidates import ANALYTIC, PHYSICS, Members, members
 from forerun.predictors.choice.columns import JobColumns, configurations
-from forerun.predictors.choice.questions import Questions, Seen
+from forerun.predictors.choice.questions import APART, Questions, Seen
 from forerun.predictors.choice.trials import Trials, trials_of
 from forerun.predictors.choice.weighing import (
     Standing,
@@ -28,6 +28,9 @@ from forerun.tables import Jobs, Runs
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+# By how much at most trials may narrow bands. Workloads and devices left out are few, so that their
+# trials say less than their number.
+_LEAST, _LEAST_APART = 0.5, 0.9
 _ALONE = 0.85  # of the weight: whoever has so much is named alone
 
 
@@ -125,7 +128,8 @@ class Chosen:
             # An error above 0 is a measured time above the forecast: the upper side of the band.
             ratio = np.abs(middle) / np.where(middle > 0, width[:, 1], width[:, 0])
         ratio[~np.isfinite(error).any(axis=1)] = np.nan
-        return Verdict(found, stretch(ratio, like))
+        least = _LEAST_APART if questions.kind[i] in APART else _LEAST
+        return Verdict(found, stretch(ratio, like, least))
 
     def _with_physics(
         self, made: Forecasts, physics: Forecasts | None, told: NDArray[np.bool_]

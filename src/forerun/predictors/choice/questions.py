@@ -28,6 +28,8 @@ WORDS: Sequence[str] = (
     "on a device without runs of the workload", "of a workload without runs",
     "of a workload and a device without runs",
 )  # fmt: skip
+# Those of which no run of the workload on the device tells.
+APART = (DEVICE, WORKLOAD, BOTH)
 _BEYOND = 0.05  # doublings: less is not beyond
 
 

@@ -157,12 +157,15 @@ def mixed(log: FloatArray, reach: FloatArray, weight: FloatArray) -> tuple[Float
     return middle, np.sqrt(own**2 + (1.64 * np.sqrt(apart) / 2)[:, None] ** 2)
 
 
-def stretch(ratio: FloatArray, weight: FloatArray, level: float = 0.9) -> float:
+def stretch(
+    ratio: FloatArray, weight: FloatArray, least: float = 0.5, level: float = 0.9
+) -> float:
     """Return by how much bands must be stretched so that `level` of what was measured lies inside.
 
     Args:
         ratio: of the distance to the forecast over the reach of its band on that side, (r,).
         weight: of each trial.
+        least: the least factor: where trials are few in kind, they must not narrow a band much.
         level: of the band.
 
     Beside the trials stand a few of a band that is right as it is.
@@ -178,8 +181,8 @@ def stretch(ratio: FloatArray, weight: FloatArray, level: float = 0.9) -> float:
     mass = np.concatenate([weight[told], np.full(_CALM, PRIOR_COUNT / _CALM)])
     order = np.argsort(values)
     share = np.cumsum(mass[order]) / mass.sum()
-    return float(np.clip(values[order][np.searchsorted(share, level)], *_STRETCH))
+    return float(np.clip(values[order][np.searchsorted(share, level)], least, _MOST_STRETCH))
 
 
 _CALM = 20
-_STRETCH = (0.5, 8.0)
+_MOST_STRETCH = 8.0
