@@ -61,7 +61,25 @@ class Asked:
         if self.model is not None:
             open_rows = is_none(result) & self._batched & np.isnan(self.rows.micro_batch)
             result[open_rows] = "the row says no batch, and the runs of its workload do"
+            for beyond, words in self._unseen():
+                result[is_none(result) & beyond] = words
         return result
+
+    def _unseen(self) -> Iterator[tuple[NDArray[np.bool_], str]]:
+        """Yield which jobs need what no run of any app taught, and that in words."""
+        assert self.model is not None
+        groups = self.model.groups
+        if all(group.devices <= 1 for group in groups):
+            yield (
+                self.rows.law_rows.machines > 1,
+                "its runs are all on one device, and this is more; run it on two",
+            )
+        if all(group.nodes <= 1 for group in groups):
+            yield (
+                (self.rows.nodes_and_busy[0] > 1) & ~self.rows.linked,
+                "no run is on several nodes and nothing says how they are linked; run it on two, or "
+                "state the interconnect",
+            )
 
     @cached_property
     def answered(self) -> NDArray[np.bool_]:

@@ -139,6 +139,14 @@ class HierarchicalRows:
         return intra, inter
 
     @cached_property
+    def linked(self) -> NDArray[np.bool_]:
+        """Which jobs say what joins their nodes, in a cluster or as text, (n,)."""
+        known = self.jobs.cluster_index >= 0
+        if "interconnect" not in self._labels:
+            return known
+        return np.asarray(known | (self._labels.texts("interconnect") != ""), dtype=bool)
+
+    @cached_property
     def micro_batch(self) -> FloatArray:
         """Samples of a device's forward-backward, else its share of the data, (n,), or NaN."""
         batch = self.law_rows.micro_batch
