@@ -309,15 +309,15 @@ def test_settings_that_do_not_exist_are_refused() -> None:
 
 def test_a_thousand_runs_are_fitted_in_a_second_and_a_million_jobs_take_two() -> None:
     jobs = tiny_jobs()
-    start = time.perf_counter()
+    start = time.process_time()
     law = Generic().fit(tiny_runs(jobs.take(np.arange(1000) % len(jobs))))
-    fitted = time.perf_counter()
+    fitted = time.process_time()
     many = replace(jobs.take(np.arange(1_000_000) % len(jobs)), labels=None)
-    ready = time.perf_counter()
+    ready = time.process_time()
     assert law.predict(many).answered.all()
-    # Three times what an idle machine takes.
-    assert fitted - start < 3.0
-    assert time.perf_counter() - ready < 6.0
+    # 0.15 and 1.2 s of the processor were measured.
+    assert fitted - start < 1.0
+    assert time.process_time() - ready < 3.0
 
 
 @pytest.mark.data

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.forecast import is_none
 from forerun.errors import RequestError
+from forerun.predictors.laws.generic_answer import Alike, LawStack, alike
 from forerun.predictors.laws.generic_columns import (
     EXTRINSIC,
     INTRINSIC,
@@ -34,8 +35,6 @@ from forerun.predictors.laws.grouping import (
     Columns,
     Group,
     TooFewError,
-    banded,
-    doublings,
     part_of,
 )
 from forerun.predictors.laws.law_rows import LawRows
@@ -113,18 +112,17 @@ class Generic(GroupedLaws[GenericLaw]):
         """Return seconds, the two parts and doublings of n jobs; NaN where a law cannot speak."""
         seconds, parts = np.full((len(index), 3), np.nan), np.full((len(index), 2), np.nan)
         beyond = np.zeros(len(index))
-        for which in np.unique(index):
-            law = laws[which]
-            of = np.flatnonzero(index == which)
-            mine = part_of(columns, of)
-            open_ = is_none(law.why_not(mine, self.texts, STRICT))
-            of, mine = of[open_], part_of(mine, open_)
-            if not len(of):
-                continue
-            parts[of], variance = law.said_of(law.rows(mine, self.texts))
-            beyond[of] = _beyond(law, mine)
-            reach = np.broadcast_to(np.array(law.reach), (len(of), 2))
-            seconds[of] = banded(parts[of].sum(axis=1), reach, variance)
+        used, own = np.unique(index, return_inverse=True)
+        stacks: dict[Alike, list[int]] = {}
+        for which in used.tolist():
+            stacks.setdefault(alike(laws[which]), []).append(which)
+        for members in stacks.values():
+            place = np.full(len(laws), -1)
+            place[members] = np.arange(len(members))
+            of = np.flatnonzero(place[used][own.reshape(-1)] >= 0)
+            stack = LawStack([laws[which] for which in members], self.texts)
+            answer = stack.answers(place[index[of]], part_of(columns, of))
+            seconds[of], parts[of], beyond[of] = answer.seconds, answer.parts, answer.beyond
         return Answers(seconds, parts, beyond)
 
     def _declined(
@@ -143,13 +141,3 @@ class Generic(GroupedLaws[GenericLaw]):
     def law_of(self, entry: Mapping[str, Any]) -> GenericLaw:
         """Return a law from its saved fields."""
         return GenericLaw.saved(entry)
-
-
-def _beyond(law: GenericLaw, columns: Columns) -> FloatArray:
-    """Return by how many doublings n jobs lie beyond the runs of a law, over all columns, (n,)."""
-    total = np.zeros(len(columns["devices"]))
-    zero = np.zeros(len(total), dtype=np.int64)
-    for name, bounds in law.bounds.items():
-        stated = np.where(columns[name] > 0, columns[name], bounds[0])
-        total += doublings(np.array([bounds]), zero, stated)
-    return total

@@ -39,7 +39,7 @@ PLAIN_MEMBERS, PLAIN_GENERATIONS, PLAIN_TOLERANCE, PLAIN_NOTHING = 15, 2000, 1e-
 _MOST_COEFFICIENT = 3.0
 # Steps and least gain of descents of which many together say something, and none alone.
 ROUGHLY = (8, 1e-3)
-NEARLY = (20, 1e-4)
+NEARLY = (12, 1e-4)
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,9 @@ def stacked(costs: list[Cost]) -> Cost:
     n = max(len(cost.rows) for cost in costs)
 
     def padded(values: FloatArray, fill: float) -> FloatArray:
-        more = [(0, n - len(values))] + [(0, 0)] * (values.ndim - 1)
-        return np.pad(values, more, constant_values=fill)
+        made = np.full((n, *values.shape[1:]), fill)
+        made[: len(values)] = values
+        return made
 
     rows = FormRows(*(
         np.stack([padded(getattr(cost.rows, name), 0.0) for cost in costs])

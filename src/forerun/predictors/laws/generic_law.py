@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.predictors.laws.generic_columns import BLANK, UNKNOWN
-from forerun.predictors.laws.generic_form import FormRows, GenericForm
+from forerun.predictors.laws.generic_form import GenericForm
 from forerun.predictors.laws.generic_words import formula_of, limit_of
 
 FloatArray = NDArray[np.float64]
 Texts = Mapping[str, tuple[str, ...]]
 
 # However badly a few runs say what its constants are, a band need not pass this log variance.
-_MOST_VARIANCE = 1.0
+MOST_VARIANCE = 1.0
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,6 @@ class GenericLaw:
         """Return what the exponent of the devices says of scaling, and which columns are left out."""
         return limit_of(self)
 
-    def rows(self, columns: Mapping[str, FloatArray], texts: Texts) -> FormRows:
-        """Return n jobs as the expression reads them; every column must be stated."""
-        places = {name: self.places(name, columns[name], texts) for name in self.categories}
-        return self.form.rows(columns, places)
-
     def places(self, name: str, codes: FloatArray, texts: Texts) -> FloatArray:
         """Return which category of a column each code is, (n,), UNKNOWN where no run had its word."""
         place = {word: float(i) for i, word in enumerate(self.categories[name])}
@@ -109,18 +104,10 @@ class GenericLaw:
         found = known[np.where(codes < 0, len(known) - 1, codes).astype(np.int64)]
         return np.where(codes == BLANK, blank, found)
 
-    def said_of(self, rows: FormRows) -> tuple[FloatArray, FloatArray]:
-        """Return the parts of n jobs (n, 2), what scales and what does not, and the log variance."""
-        columns = rows.columns(self.exponents[None])
-        parts = columns[0] * self.coefficients
-        scaled, fixed = parts[:, :-1].sum(axis=1), parts[:, -1]
-        slopes = np.concatenate(
-            [columns[0], rows.slopes(columns, self.coefficients[None])[0]], axis=1
-        )
-        variance = np.einsum("ni,ni->n", slopes @ self.covariance, slopes)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            relative = np.minimum(variance / (scaled + fixed) ** 2, _MOST_VARIANCE)
-        return np.stack([scaled, fixed], axis=1), relative
+    def code(self, name: str, texts: Texts) -> float:
+        """Return the code of the word of a held text column."""
+        word = self.held[name]
+        return float(texts[name].index(word)) if word in texts[name] else BLANK
 
     def why_not(
         self, columns: Mapping[str, FloatArray], texts: Texts, strict: tuple[str, ...]
@@ -143,7 +130,7 @@ class GenericLaw:
             reasons[self.places(name, columns[name], texts) < 0] = f"no run of it has such {name}"
         for name, word in self.held.items():
             codes = columns[name]
-            code = float(texts[name].index(word)) if word in texts[name] else BLANK
+            code = self.code(name, texts)
             other = (codes != code) & (codes != BLANK)
             reasons[other] = f"its runs all have {name} {word or '(blank)'}, and this is another"
         return reasons
