@@ -56,8 +56,8 @@ SYSTEM = System(
         Claim(
             "The fast way ends at the same cost or below it, in a fraction of the time",
             "reproduced",
-            "100 to 500 times as fast with seven and eight constants; with four constants, where "
-            "plain evolution is quick itself, about 30 to 60 times",
+            "95 to 400 times as fast with seven and eight constants; with four constants, where "
+            "plain evolution is quick itself, 51 to 69 times",
             "benchmarks/generic_recovery.py",
         ),
         Claim(
