@@ -143,3 +143,15 @@ def test_constant_columns_do_no_harm(forerun: Run, tmp_path: Path) -> None:
         done = forerun("search", "--replay", str(path), "--searcher", searcher, "--no-stop")
         assert done.code == 0, done.err
         assert "all 6 configurations are measured" in done.out
+
+
+def test_rows_that_do_different_work_are_warned_of(forerun: Run, tmp_path: Path) -> None:
+    rows = [{**row, "dataset_size": 1000 * (1 + i % 2)} for i, row in enumerate(made_up_rows())]
+    path = write(tmp_path / "sizes.csv", rows)
+    done = forerun("search", "--replay", str(path), "--max-runs", "2")
+    assert "the rows differ in dataset_size" in done.out
+    one = forerun(
+        "search", "--replay", str(path), "--max-runs", "2", "--where", "dataset_size=1000"
+    )
+    assert "warnings" not in one.out
+    assert forerun("search", "--replay", str(path), "--json").json()["warnings"]

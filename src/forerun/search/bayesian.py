@@ -1,10 +1,11 @@
 """Bayesian: a search by what scaling laws expect of a time, what runs cost, and which surely fail.
 
 What it adds to CherryPick: the time is modelled, since its price is known, and workers, machines,
-batches and learning rates each act on it by a factor of their own (`surrogate`). Instead of one
-fitted set of hyper-parameters, dozens drawn from priors are weighted by their evidence. A run that
-was stopped is a lower bound, not a value, and what failed teaches where runs fail. The gain expected
-of a run, times the chance that it is feasible, is divided by a power of what the run itself is
+batches and learning rates each act on it by a factor of their own (`surrogate`); before any run it is
+expected to fall as some power of the price. Instead of one fitted set of hyper-parameters, dozens
+drawn from priors are weighted by their evidence. A run that was stopped is a lower bound, not a
+value, and what failed teaches where runs fail. One time decides cost and deadline, so the gain
+expected is that of what meets the deadline; it is divided by a power of what the run itself is
 expected to cost: cheap lessons come first. It recommends nothing: whoever asks takes the best
 measured run that met the deadline.
 
@@ -22,11 +23,14 @@ from forerun.domain.quantiles import normal_cdf
 from forerun.search.choosing import Choice, Choosing, exhausted, unseen
 from forerun.search.landscape import FloatArray, IntArray, Landscape
 from forerun.search.observed import BoolArray, Seen
-from forerun.search.surrogate import Belief, Kernels, believe, expected_gain
+from forerun.search.surrogate import Belief, Kernels, believe, gain_within
 from forerun.units import chance_text, format_percent
 
 DRAWS = 24
-LENGTH, AMPLITUDE, NOISE, SCALE = (1.0, 0.7), 0.5, 0.15, 0.8
+LENGTH, AMPLITUDE, NOISE, SCALE = (1.0, 0.7), 1.0, 0.15, 0.8
+# Time is expected to fall as a power of the price, between none (machines that do not help) and
+# nearly perfect scaling: each draw has a power of its own, and the runs say which holds.
+STEEPEST, GOLDEN = 0.8, 0.6180339887498949
 # Of the chance that a run fails: the length of each axis, its own part and the joint one, the noise,
 # and the label expected before any run, where 1 is a run that told a time and -1 one that failed.
 LABEL_LENGTH, LABEL_OWN, LABEL_JOINT, LABEL_NOISE, EXPECTED_LABEL = 1.0, 3.0, 0.5, 0.1, 0.5
@@ -52,19 +56,20 @@ class Bayesian(Choosing):
         if not len(timed):
             return Choice(_drawn(left, self.seed, len(seen)), "the first, drawn at random")
         belief = _believed(land, seen, timed, self._level(seen, timed))
-        feasible = belief.below(np.log(self.goal.deadline_seconds)) * _carried_out(land, seen)
+        told = _carried_out(land, seen)
         money = self._money(land, belief)
         cost = belief.mean + np.log(weights)
-        sd = np.sqrt(belief.variance)
+        sd = np.sqrt(belief.variance + belief.noise[:, None])  # of what a run would show
         first = seen.best(weights)
         if first < 0:
-            chance = belief.mixed(feasible)
+            chance = belief.mixed(belief.below(np.log(self.goal.deadline_seconds))) * told
             worth = chance / belief.mixed(money) ** THRIFT
             at = int(np.argmax(np.where(left, worth, -1.0)))
             said = chance_text("meets the deadline", float(chance[at]))
             return Choice(at, f"nothing feasible yet: {said} for its price")
         best = float(np.log(seen.seconds[first] * weights[seen.at[first]]))
-        gain = belief.mixed(expected_gain(best, cost, sd) * feasible)
+        limit = np.log(self.goal.deadline_seconds) + np.log(weights)
+        gain = belief.mixed(gain_within(best, limit, cost, sd)) * told
         return self._judged(gain, belief.mixed(money), left, len(seen))
 
     def _judged(self, gain: FloatArray, money: FloatArray, left: BoolArray, runs: int) -> Choice:
@@ -95,10 +100,22 @@ def _believed(land: Landscape, seen: Seen, timed: IntArray, level: float) -> Bel
     """Return what the runs with a time tell of log t everywhere."""
     kernels = land.kept(
         "bayesian",
-        lambda: Kernels.drawn(land.features, DRAWS, LENGTH, AMPLITUDE, NOISE, SCALE),
+        lambda: Kernels.drawn(
+            land.features, DRAWS, LENGTH, AMPLITUDE, NOISE, SCALE, _expected(land)
+        ),
     )
     bound = ~seen.feasible[timed]
     return believe(kernels, seen.at[timed], np.log(seen.seconds[timed]), bound, level)
+
+
+def _expected(land: Landscape) -> FloatArray | None:
+    """Return how log t is expected to fall with the price before any run, (d, n), unequally steep."""
+    if not np.isfinite(land.dollars_per_hour).all():
+        return None
+    price = np.log(land.dollars_per_hour)
+    steps = (0.5 + GOLDEN * np.arange(1, DRAWS + 1)) % 1.0
+    trend: FloatArray = -STEEPEST * steps[:, None] * (price - price.mean())[None]
+    return trend
 
 
 def _carried_out(land: Landscape, seen: Seen) -> FloatArray:

@@ -14,6 +14,8 @@ from forerun.tables import Jobs, Runs
 from forerun.units import counted, format_seconds
 
 _NEAREST = 3
+# What decides how much there is to do: a search should be among ways to do the same.
+_WORK = ("workload", "dataset", "dataset_size", "seq_len", "image_size")
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ class Replay:
         """What is minimised of each, dollars or seconds, (n,): infinite where it is not feasible."""
         values = self.seconds * self.goal.weights(self.land)
         return np.where(self.feasible, values, np.inf)
+
+    @property
+    def unlike(self) -> tuple[str, ...]:
+        """The columns by which configurations do different work: their times are no rivals."""
+        work = (*_WORK, "global_batch") if self.quantity == "step" else _WORK
+        return tuple(name for name in work if name in self.land.varied)
 
     @property
     def oracle(self) -> float:

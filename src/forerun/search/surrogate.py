@@ -1,6 +1,6 @@
 """Surrogate: Gaussian processes of the logarithm of a time, a set of them weighted by evidence.
 
-    log t(x) = level + sum_j g_j(x_j) + f(x) + noise,   g_j ~ GP(0, scale_j^2 M(r_j / REACH)),
+    log t(x) = level + trend(x) + sum_j g_j(x_j) + f(x) + noise,   g_j ~ GP(0, scale_j^2 M(r_j / REACH)),
     f ~ GP(0, amplitude^2 M(r)),   M(r) = (1 + sqrt5 r + 5 r^2 / 3) exp(-sqrt5 r)
 
 M is the Matern 5/2 correlation and r the distance in lengths, one length an axis (Rasmussen and
@@ -43,6 +43,7 @@ class Kernels:
         scales: standard deviation of each axis's own factor, (d, k).
         reach: the length of the axes' own factors.
         level_sd: standard deviation of the level.
+        trend: what is expected of log t before any run, up to the level, (d, n); nothing by default.
     """
 
     features: FloatArray
@@ -52,9 +53,15 @@ class Kernels:
     scales: FloatArray
     reach: float = 1.0
     level_sd: float = 3.0
+    trend: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.amplitude)
+
+    @property
+    def expected(self) -> FloatArray:
+        """The trend, (d, n), zero where there is none."""
+        return np.zeros((len(self), len(self.features))) if self.trend is None else self.trend
 
     @property
     def own(self) -> FloatArray:
@@ -85,7 +92,7 @@ class Kernels:
     @staticmethod
     def drawn(
         features: FloatArray, draws: int, length: tuple[float, float], amplitude: float,
-        noise: float, scale: float,
+        noise: float, scale: float, trend: FloatArray | None = None,
     ) -> Kernels:  # fmt: skip
         """Return draws from log-normal priors, evenly spread by a Kronecker sequence.
 
@@ -94,6 +101,7 @@ class Kernels:
             draws: how many.
             length: median, and standard deviation of its logarithm.
             amplitude, noise, scale: medians; their logarithms vary by 0.5, 0.7 and 0.5.
+            trend: as of the attribute.
         """
         k = features.shape[1]
         z = _spread_normals(draws, 2 * k + 2)
@@ -103,6 +111,7 @@ class Kernels:
             amplitude=amplitude * np.exp(0.5 * z[:, 2 * k]),
             noise=noise * np.exp(0.7 * z[:, 2 * k + 1]),
             scales=scale * np.exp(0.5 * z[:, k : 2 * k]),
+            trend=trend,
         )
 
 
@@ -146,7 +155,8 @@ def believe(
     """
     cross = kernels.against(at)
     prior, noise = cross[:, at], kernels.noise**2
-    sites = _sites(prior, noise, values - level, bound)
+    expected = kernels.expected + level
+    sites = _sites(prior, noise, values - expected[:, at], bound)
     root = np.linalg.cholesky(prior + _diagonal(sites.variance))
     inverse_root = np.linalg.inv(root)
     solved = np.einsum(
@@ -159,7 +169,7 @@ def believe(
     kept = weights >= min(LEAST_WEIGHT, weights.max())
     half = cross[kept] @ np.swapaxes(inverse_root[kept], 1, 2)
     left = kernels.own[kept, None] - np.einsum("dnm,dnm->dn", half, half)
-    mean = np.einsum("dnm,dm->dn", cross[kept], solved[kept]) + level
+    mean = np.einsum("dnm,dm->dn", cross[kept], solved[kept]) + expected[kept]
     weights = weights[kept] / weights[kept].sum()
     return Belief(weights, mean, np.maximum(left, 1e-10), noise[kept])
 
@@ -179,18 +189,18 @@ class _Sites:
 
 
 def _sites(prior: FloatArray, noise: FloatArray, values: FloatArray, bound: BoolArray) -> _Sites:
-    """Return values as they are, and lower bounds by expectation propagation.
+    """Return values (d, m) as they are, and lower bounds by expectation propagation.
 
     Source: Rasmussen and Williams 2006, section 3.6: equations 3.56 and 3.59, with the moments of
     a normal distribution cut off below (3.58), all sites at once; and 3.65 for the evidence.
     """
-    count = len(values)
-    mean = np.repeat(values[None], len(noise), axis=0)
+    count = values.shape[1]
+    mean = values.copy()
     variance = np.repeat(noise[:, None], count, axis=1)
     evidence = np.zeros(len(noise))
     if not bound.any():
         return _Sites(mean, variance, evidence)
-    low, extra = values[bound][None], noise[:, None]
+    low, extra = values[:, bound], noise[:, None]
     variance[:, bound] = VAGUE
     for last in (*[False] * ROUNDS, True):
         inverse = np.linalg.inv(prior + _diagonal(variance))
@@ -241,7 +251,7 @@ def hazard(t: FloatArray) -> FloatArray:
     return np.where(t > 3.0, tail, ratio)
 
 
-def expected_gain(best: float, mean: FloatArray, sd: FloatArray) -> FloatArray:
+def expected_gain(best: float | FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:
     """Return the expected improvement of a minimum, E max(best - y, 0), in the unit of y.
 
     Source: Jones, Schonlau and Welch, Efficient global optimization, 1998, equation 15.
@@ -250,6 +260,23 @@ def expected_gain(best: float, mean: FloatArray, sd: FloatArray) -> FloatArray:
     density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
     gain: FloatArray = np.maximum(sd * (u * normal_cdf(u) + density), 0.0)
     return gain
+
+
+def gain_within(best: float, limit: FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:
+    """Return E[max(best - y, 0); y < limit]: the expected improvement of what keeps to a limit.
+
+    One y decides both, so the two are no product of an expectation and a probability: where the
+    limit lies above the best, whatever improves keeps to it. [derived]
+
+    Args:
+        best: the least so far.
+        limit: of y, (n,).
+        mean, sd: of y, (d, n).
+    """
+    least = np.minimum(limit, best)
+    with np.errstate(invalid="ignore"):
+        short = np.where(least < best, (best - least) * normal_cdf((least - mean) / sd), 0.0)
+    return expected_gain(least, mean, sd) + short
 
 
 def _spread_normals(count: int, dimensions: int) -> FloatArray:

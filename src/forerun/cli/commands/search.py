@@ -133,6 +133,8 @@ def _box(path: Path, goal: Goal, options: dict[str, Any]) -> Replay:
 
 
 def _json(path: Path, trails: Sequence[Trail]) -> dict[str, Any]:
+    from forerun.cli.commands.search_screen import warnings
+
     first = trails[0]
     box = first.replay
     oracle = int(box.values.argmin())
@@ -148,6 +150,7 @@ def _json(path: Path, trails: Sequence[Trail]) -> dict[str, Any]:
         "searcher": first.searcher,
         "oracle": {**_configuration(box, oracle), "value": box.oracle},
         "searches": [_search(trail) for trail in trails],
+        "warnings": warnings(box),
     }
 
 

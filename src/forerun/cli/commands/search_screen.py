@@ -38,6 +38,7 @@ def show_one(screen: Screen, trail: Trail) -> None:
     screen.line(f"regret    {_regret(trail.regret)}")
     screen.line(f"near      {_near(trail)}")
     screen.line(f"counted   {_counted(box)}")
+    screen.items("warnings", warnings(box))
 
 
 def show_many(screen: Screen, trails: Sequence[Trail]) -> None:
@@ -66,6 +67,17 @@ def show_many(screen: Screen, trails: Sequence[Trail]) -> None:
         f"oracle    {_writer(box)(box.oracle)} with {box.land.words(int(box.values.argmin()))}"
     )
     screen.line(f"counted   {_counted(box)}")
+    screen.items("warnings", warnings(box))
+
+
+def warnings(box: Replay) -> list[str]:
+    """Return what a person should know before trusting the search."""
+    if not box.unlike:
+        return []
+    return [
+        f"the rows differ in {', '.join(box.unlike)}: not all do the same work, so the smallest job"
+        " may win; choose one with --where"
+    ]
 
 
 def _title(trail: Trail) -> str:
