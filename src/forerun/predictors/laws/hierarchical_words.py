@@ -79,7 +79,8 @@ def _limit(model: Model, served: Served) -> str:
     theta = model.parameters(served)[None]
     out = evaluate_law(theta, x)
     share = 100.0 * float(1.0 - np.exp(out.log_compute - out.log_seconds)[0])
-    where = f"at {group.devices:g} devices on {group.nodes:g} nodes"
+    nodes = f"{group.nodes:g} nodes" if group.nodes > 1 else "one node"
+    where = f"at {group.devices:g} devices on {nodes}"
     if share < 10.0:
         return f"{where} {share:.0f} % of the time is exposed communication: it scales"
     if group.nodes <= 1:
