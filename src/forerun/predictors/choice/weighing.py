@@ -157,9 +157,7 @@ def mixed(log: FloatArray, reach: FloatArray, weight: FloatArray) -> tuple[Float
     return middle, np.sqrt(own**2 + (1.64 * np.sqrt(apart) / 2)[:, None] ** 2)
 
 
-def stretch(
-    ratio: FloatArray, weight: FloatArray, least: float = 0.5, level: float = 0.9
-) -> float:
+def stretch(ratio: FloatArray, weight: FloatArray, least: float = 0.5, level: float = 0.9) -> float:
     """Return by how much bands must be stretched so that `level` of what was measured lies inside.
 
     Args:
