@@ -28,6 +28,7 @@ from forerun.predictors.laws.grouping import (
     LawT,
     TooFewError,
     by_kind,
+    in_order,
     mixed_units,
     part_of,
 )
@@ -40,8 +41,7 @@ IntArray = NDArray[np.int64]
 
 # Rows in one pass: long enough that calls cost little, short enough for the processor's cache.
 CHUNK = 16384
-# Beside its own runs a job is this near; with the runs of other settings of its workload and
-# device this much farther, and as much again for each doubling beyond them.
+# Distance beside a law's own runs, with those of other settings, and for each doubling beyond.
 NEAR, OTHER_SETTINGS, A_DOUBLING = 0.1, 0.3, 0.2
 MOST_NOTES = 5
 
@@ -213,7 +213,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         usable = chosen >= 0
         for values in columns.values():
             usable &= np.isfinite(values)
-        ready = np.flatnonzero(usable)
+        ready = in_order(np.flatnonzero(usable), chosen)
         widths = Widths(self.band_scale, self.doubling_sigma)
         pooled = np.array([len(kind) == len(GROUP) for kind in self.laws], dtype=bool)
         for start in range(0, len(ready), CHUNK):

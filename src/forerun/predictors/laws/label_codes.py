@@ -12,6 +12,8 @@ from forerun.tables import Table
 IntArray = NDArray[np.int64]
 Kind = tuple[str, ...]
 
+MOST_COUNTED = 1_000_000
+
 
 def completed(
     known: list[Kind], index: NDArray[np.int32], labels: Table, names: tuple[str, ...]
@@ -38,16 +40,36 @@ def completed(
 
 def _groups(labels: Table, names: tuple[str, ...], rows: IntArray) -> tuple[IntArray, IntArray]:
     """Return the first of each group of rows with the same cells, and the group of each."""
-    code = np.zeros(len(rows), dtype=np.int64)
+    code, count = np.zeros(len(rows), dtype=np.int64), 1
     for name in names:
         if name not in labels:
             continue
         values, most = codes(labels.columns[name][rows])
         if most > 1:
             # Made small again at once, so that no product of many columns can overflow.
-            code = np.unique(code * most + values, return_inverse=True)[1].reshape(-1)
-    _, first, group = np.unique(code, return_index=True, return_inverse=True)
-    return first.astype(np.int64), group.reshape(-1).astype(np.int64)
+            distinct, code = compact(code * most + values, count * most)
+            count = len(distinct)
+    first = np.empty(count, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(rows))[::-1]  # of several the last one written stays
+    return first, code
+
+
+def compact(code: IntArray, most: int) -> tuple[IntArray, IntArray]:
+    """Return the distinct codes in order, and the position of each of n among them.
+
+    Without sorting where there can be few of them: a million codes are then met in one pass.
+
+    Args:
+        code: from 0 to below `most`, (n,).
+        most: how many there can be.
+    """
+    if most > MOST_COUNTED:
+        distinct, index = np.unique(code, return_inverse=True)
+        return distinct, index.reshape(-1).astype(np.int64)
+    present = np.zeros(most, dtype=bool)
+    present[code] = True
+    place = np.cumsum(present) - 1
+    return np.flatnonzero(present), place[code]
 
 
 def codes(column: NDArray[Any]) -> tuple[IntArray, int]:

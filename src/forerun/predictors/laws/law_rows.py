@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.plan import SYNC
-from forerun.predictors.laws.label_codes import completed
+from forerun.predictors.laws.label_codes import compact, completed
 from forerun.predictors.laws.placements import Placements, placements_of
 from forerun.tables import Jobs, Runs, Table
 
@@ -149,7 +149,7 @@ class LawRows:
         code = w
         for count, part in zip(counts, (c, self.sync, t), strict=True):
             code = code * count + part
-        distinct, index = np.unique(code, return_inverse=True)
+        distinct, index = compact(code, max(len(workloads), 1) * int(np.prod(counts)))
         kinds: list[Kind] = []
         for value in distinct.tolist():
             rest, training = divmod(value, counts[2])
@@ -158,7 +158,7 @@ class LawRows:
             name, *settings = workloads[one]
             device, instance = clusters[other]
             kinds.append((name, device, *settings, instance, SYNC[how], *trainings[training]))
-        return kinds, index.reshape(-1).astype(np.int64)
+        return kinds, index
 
     @cached_property
     def _workloads(self) -> tuple[list[Kind], IntArray]:

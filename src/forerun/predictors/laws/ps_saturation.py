@@ -68,7 +68,7 @@ class PsSaturation(GroupedLaws[PsLaw]):
     def unsaid(self, column: str) -> str:
         """Return why a job is declined that does not say a column."""
         if column == "waits":
-            return "the row says no parameter servers in its sync (ps-async or ps-sync)"
+            return "the row says no sync with parameter servers (ps-async or ps-sync)"
         return super().unsaid(column)
 
     def group_laws(self, groups: Sequence[Group]) -> list[PsLaw | TooFewError]:
