@@ -86,6 +86,23 @@ class Block:
         n = len(next(iter(categories.values()))[1])
         return np.stack(columns, axis=1) if columns else np.zeros((n, 0), dtype=np.int64)
 
+    def words(self, quantity: str, based: bool) -> str:
+        """Return what the process goes by, the features that matter most first.
+
+        based: whether it learns the errors of the hierarchical law.
+        """
+        order = np.argsort(self.gp.lengths)
+        names = ", ".join(f"{self.design.names[i]} ({self.gp.lengths[i]:.2g})" for i in order)
+        what = f"log seconds of {'an' if quantity == 'epoch' else 'a'} {quantity}"
+        over = " over the hierarchical law's" if based else ""
+        told = f"a line in and a process of {names or 'nothing that changes'}"
+        text = f"{what}{over}: {told}, length scales in deviations"
+        left = self.design.left_out
+        same = f"; {', '.join(left)} told nothing that others do not" if left else ""
+        return (
+            f"{text}; a reading is off by {100 * self.gp.noise_sd:.1f} % ({self.runs} runs{same})"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {

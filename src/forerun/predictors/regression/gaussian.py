@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
-from forerun.domain.plan import SYNC
 from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
 from forerun.predictors.laws.hierarchical import Hierarchical
 from forerun.predictors.laws.law_rows import GROUP, Kind, measured
 from forerun.predictors.regression.asked import Asked
 from forerun.predictors.regression.block import MOST_POINTS, TUNED_POINTS, Block, fitted_block
+from forerun.predictors.regression.physics import physics_of
 from forerun.predictors.regression.questions import Questions, distinct_jobs
 from forerun.predictors.regression.stopped import expected_seconds, stopped_seconds
 from forerun.predictors.saved import read_saved
-from forerun.tables import Jobs, Runs, Table
+from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -129,8 +129,13 @@ class Gaussian:
         if len(rest):
             own[_POOL] = rest
         asked_of = Asked(asked)
-        base, said = self._law(asked, seconds, quantity)
-        based = frozenset(kind for kind, rows in own.items() if np.isfinite(said[rows]).all())
+        base, said = physics_of(asked, seconds, quantity if self.physics else "")
+        devices = asked.numbers["devices"]
+        # On one number of devices the law has nothing to say that a line does not.
+        based = frozenset(
+            kind for kind, rows in own.items()
+            if np.isfinite(said[rows]).all() and len(np.unique(devices[rows])) > 1
+        )  # fmt: skip
         blocks = {}
         for kind, rows in own.items():
             part = asked_of.take(rows)
@@ -144,23 +149,6 @@ class Gaussian:
             self, quantity=quantity, blocks=blocks, kinds=kinds, base=base if based else None,
             based=based,
         )  # fmt: skip
-
-    def _law(
-        self, asked: Questions, seconds: FloatArray, quantity: str
-    ) -> tuple[Hierarchical | None, FloatArray]:
-        """Return the law of runs by all-reduce, and seconds that it says of each run, NaN where none."""
-        said = np.full(len(seconds), np.nan)
-        if not self.physics or quantity != "step":
-            return None, said
-        rows = np.flatnonzero(asked.rows.sync == SYNC.index("allreduce"))
-        timed = Table({"step_time_s": seconds[rows]}, len(rows))
-        jobs = asked.jobs.take(rows)
-        try:
-            law = Hierarchical().fit(Runs(jobs, timed))
-        except RequestError:
-            return None, said  # too few of them: a line in the logs serves instead
-        said[rows] = law.predict(jobs).seconds[:, 1]
-        return law, said
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer: no runs of its workload and device, a number unstated."""
@@ -234,7 +222,7 @@ class Gaussian:
         return {
             " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
             if kind
-            else "kinds with few runs": _words(block, self.quantity, kind in self.based)
+            else "kinds with few runs": block.words(self.quantity, kind in self.based)
             for kind, block in self.blocks.items()
         }
 
@@ -306,15 +294,3 @@ class Gaussian:
             )  # fmt: skip
 
         return read_saved(text, "a gaussian model", VERSION, made)
-
-
-def _words(block: Block, quantity: str, based: bool) -> str:
-    """Return what a process goes by in words."""
-    order = np.argsort(block.gp.lengths)
-    names = ", ".join(f"{block.design.names[i]} ({block.gp.lengths[i]:.2g})" for i in order)
-    line = f"log seconds of {'an' if quantity == 'epoch' else 'a'} {quantity}: a line in"
-    line += ", over the hierarchical law's" if based else ""
-    text = f"{line} and a process of {names or 'nothing that changes'}, length scales in deviations"
-    left = block.design.left_out
-    told = f"; {', '.join(left)} told nothing that others do not" if left else ""
-    return f"{text}; a reading is off by {100 * block.gp.noise_sd:.1f} % ({block.runs} runs{told})"
