@@ -163,6 +163,18 @@ def test_lambda_is_small_for_many_clean_runs_and_larger_for_few_noisy_ones() -> 
     assert np.median([fitted.strength for fitted in noisy]) >= 1e-3
 
 
+def test_a_few_runs_that_went_wrong_do_not_move_the_law() -> None:
+    """A tenth of the runs took four times as long: the others are foretold as without them."""
+    rng = np.random.default_rng(2)
+    devices, batch = rng.choice([1.0, 2, 4, 8], 60), rng.choice([32.0, 64, 128], 60)
+    seconds = (0.2 * (devices / 4) ** -0.8 * (batch / 64) ** 0.6) * np.exp(rng.normal(0, 0.02, 60))
+    seconds[:6] *= 4.0
+    law = Generic().fit(runs_of(devices=devices, global_batch=batch, step_time_s=seconds))
+    answer = law.predict(jobs_of(devices=[8.0, 2.0], global_batch=[128, 32]))
+    truth = 0.2 * np.array([2, 0.5]) ** -0.8 * np.array([2, 0.5]) ** 0.6
+    assert answer.seconds[:, 1] == pytest.approx(truth, rel=0.06)
+
+
 def test_kinds_that_are_fitted_at_once_have_the_laws_that_they_have_alone() -> None:
     costs = [made(n, n, 0.1) for n in (9, 12, 16)]
     points = [np.arange(len(cost.rows)) for cost in costs]
@@ -322,10 +334,10 @@ def test_a_thousand_runs_are_fitted_in_a_second_and_a_million_jobs_take_two() ->
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("split", "most"), [("above:devices=8", 14.0), ("interpolation:devices", 8.0)]
+    ("split", "most"), [("above:devices=8", 10.5), ("interpolation:devices", 7.0)]
 )
 def test_pollux_between_and_beyond_the_measured_devices(split: str, most: float) -> None:
-    """12.5 and 6.7 % were measured: a power law has no term for synchronisation that adds up."""
+    """8.6 and 5.1 % were measured: a power law has no term for synchronisation that adds up."""
     folder = os.environ.get("FORERUN_DATA")
     if not folder:
         pytest.skip("FORERUN_DATA names no folder of measured runs")

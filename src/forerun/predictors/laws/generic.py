@@ -56,8 +56,8 @@ class Generic(GroupedLaws[GenericLaw]):
         mode: `fast` evolves the exponents alone and solves the rest exactly; `faithful` evolves
             every constant, as published, which takes a hundred times as long.
         penalty: `l1` or `l2`, of all constants; its strength is chosen by runs held out.
-        errors: `relative` misses count as shares of the measured time, `absolute` ones in
-            seconds, as published.
+        errors: `relative` misses count as shares of the fitted time, those much larger than most
+            by their size instead of the square; `absolute` ones in seconds, as published.
         texts: the words of each text column among the fitted runs.
     """
 

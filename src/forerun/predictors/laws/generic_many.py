@@ -31,6 +31,8 @@ IntArray = NDArray[np.int64]
 
 # Repeats on one machine differ by 1-2 %, so that no fit is surer than that.
 REPEAT_SIGMA = 0.02
+# A standard deviation over the median distance of a normal error; how many of them are far.
+_OF_MEDIAN, _FAR, _ROUNDS = 1.48, 1.5, 2
 _LEAST_MIDDLE = 0.1  # of the measured time, where weights go by the fitted one
 
 
@@ -46,10 +48,11 @@ def fitted_many(costs: list[Cost], points: list[IntArray], relative: bool) -> li
     exponents = near[:, 0]
     every = stacked(costs)
     if relative:
-        middle = _middle(every, descend(every, exponents, 0))
-        # Shares of the measured time lean to the runs that were lucky, shares of the fitted do not.
-        weights = np.maximum(middle, _LEAST_MIDDLE * every.seconds) ** -2.0 * (every.weights > 0)
-        every = replace(every, weights=weights / weights.sum(axis=1, keepdims=True))
+        solved = descend(every, exponents, 0)
+        for _ in range(_ROUNDS):
+            every = replace(every, weights=_shares(every, _middle(every, solved)))
+            solved = descend(every, solved.exponents, *ROUGHLY)
+        exponents = solved.exponents
     strength = _strengths(every, exponents, points)
     ended = descend(replace(every, strength=strength), exponents)
     return [
@@ -59,6 +62,22 @@ def fitted_many(costs: list[Cost], points: list[IntArray], relative: bool) -> li
         )
         for i in range(len(costs))
     ]  # fmt: skip
+
+
+def _shares(every: Cost, middle: FloatArray) -> FloatArray:
+    """Return weights of errors as shares of the fitted times, (p, n), less for the farthest runs.
+
+    Shares of the measured time lean to the runs that were lucky, shares of the fitted do not; and
+    a run much farther off than most counts by its distance instead of the square (Huber, 1964).
+    """
+    counted = every.weights > 0
+    middle = np.maximum(middle, _LEAST_MIDDLE * every.seconds)
+    missed = np.where(counted, np.abs(every.seconds / middle - 1.0), np.nan)
+    usual = np.maximum(_OF_MEDIAN * np.nanmedian(missed, axis=1, keepdims=True), REPEAT_SIGMA)
+    trust = np.minimum(1.0, _FAR * usual / np.maximum(np.nan_to_num(missed), 1e-12))
+    weights = trust * middle**-2.0 * counted
+    shares: FloatArray = weights / weights.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _middle(cost: Cost, solved: Solved) -> FloatArray:
