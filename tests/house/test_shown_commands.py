@@ -12,8 +12,9 @@ from forerun.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = [
-    f"llama3-8b,1x8xh100-sxm-80gb,64,{layout},{9 + i}"
+    f"llama3-8b,{nodes}x8xh100-sxm-80gb,64,{layout},{(9 + i) / nodes**0.9:.3f}"
     for i, layout in enumerate(('"tp=2,micro_batch=1"', '"micro_batch=1,zero_stage=3"'))
+    for nodes in (1, 2, 4)
 ]
 
 
@@ -37,7 +38,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = "\n".join(("workload,cluster,global_batch,plan,step_time_s", *RUNS)) + "\n"
     for name in ("RUNS.csv", "MY_RUNS.csv"):
         (tmp_path / name).write_text(text)
-    (tmp_path / "JOBS.csv").write_text(text.replace(",step_time_s", ",note"))
+    jobs = text.replace(",step_time_s", ",note").replace("4x8x", "8x8x")
+    (tmp_path / "JOBS.csv").write_text(jobs)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path

@@ -49,7 +49,7 @@ def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Fin
     """
     known = {entry.name: entry for entry in getattr(before, "learned", ())}
     entries: Iterable[Learned] = getattr(predictor, "learned", ())
-    found = [_finding(entry) for entry in entries if known.get(entry.name) is not entry]
+    found = [_finding(entry) for entry in entries if known.get(entry.name) != entry]
     return tuple(sorted(found, key=lambda finding: -finding.gain))
 
 

@@ -17,15 +17,18 @@ _IDENTITY = tuple(
     c.name
     for c in COLUMNS.values()
     if c.group in ("workload", "cluster", "plan")
-    and c.name not in ("price_usd_per_hour", "interconnect", "family", "cluster")
+    and c.name not in ("price_usd_per_hour", "interconnect", "family")
 )
+# Two tables may say in other columns where a job runs: one that says it otherwise is another job.
+_PLACE = ("cluster", "device", "nodes", "devices")
 
 
 def made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
     """Return which candidates equal a run in every column that says what a job is, (n,)."""
     if runs is None or not len(runs):
         return np.zeros(len(candidates), dtype=bool)
-    names = [name for name in _IDENTITY if name in candidates and name in runs]
+    both = [name for name in _IDENTITY if name in candidates and name in runs]
+    names = [*both, *(n for n in _PLACE if n not in both and (n in candidates or n in runs))]
     if "workload" not in names:
         return np.zeros(len(candidates), dtype=bool)
     had = set(_keys(runs, names))

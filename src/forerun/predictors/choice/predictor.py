@@ -109,7 +109,9 @@ class Auto:
 
     @property
     def learned(self) -> tuple[Learned, ...]:
-        """What runs said of each constant of physics."""
+        """What runs said of each constant of physics; nothing where none of them spoke of physics."""
+        if self.chosen and not self.fitted_runs:
+            return ()
         return tuple(getattr(self.planner, "learned", ()))
 
     @property

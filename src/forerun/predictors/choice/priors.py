@@ -1,7 +1,7 @@
 """Priors: what is believed of the candidates before a run of one's own has judged them.
 
 Rounded means of the losses (see `weighing`) that candidates had against one another in trials on
-published runs: pollux, vtrain, cm-dare, gavel and c3o. They count as a few trials, so that with one
+published runs: pollux, vtrain, cm-dare and c3o. They count as a few trials, so that with one
 to eight runs physics and pooled laws lead, and no choice is made by the luck of a single run.
 """
 
