@@ -99,9 +99,9 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
     # What is missing for physics alone is no slip of whoever teaches a law by names and numbers.
     by_label = [k for k in shown if counts.get(k) and flags.learned_by_label(k) == counts[k]]
     if by_label:
-        rows = int(flags.rows_with(flags.of(*by_label)).sum())
+        taught = int(flags.rows_with(flags.of(*by_label)).sum())
         kinds = ", ".join(POLICY[k][0] for k in by_label)
-        yield f"{rows:,} of {counted(flags.rows, 'run')} learned by label, not by physics ({kinds})"
+        yield f"{taught:,} of {counted(flags.rows, 'run')} learned by label, not by physics ({kinds})"
         shown = [k for k in shown if k not in by_label]
     flagged = int(flags.rows_with(flags.of(*shown)).sum())
     if not flagged:

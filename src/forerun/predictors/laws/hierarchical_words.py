@@ -51,7 +51,9 @@ def _law(model: Model, served: Served, quantity: str) -> str:
 
     compute = term("fixed")
     if group.batch is not None:
-        compute = f"{compute} + {term('sample', unit='s a sample')} x micro_batch"
+        # Where no batch is known, an epoch or a run goes by a device's share of the data.
+        share = "micro_batch" if quantity == "step" else "micro_batch (or dataset_size / devices)"
+        compute = f"{compute} + {term('sample', unit='s a sample')} x {share}"
     lines = [f"seconds of {'an' if quantity == 'epoch' else 'a'} {quantity}: compute = {compute}"]
     if group.devices > 1:
         power = 1.0 + np.exp(min(theta[AT["overlap"]], LARGEST_LOG_OVERLAP))
