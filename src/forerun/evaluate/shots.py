@@ -22,10 +22,14 @@ _TIMES = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", "
 
 
 def configurations(table: Table) -> tuple[int, Index]:
-    """Return the number of distinct questions and each row's; repeats of a measurement share it."""
+    """Return the number of distinct questions and each row's; repeats of a measurement share it.
+
+    Columns of one's own (a run's id, a seed, a date) are no part of a question: else each repeat
+    would be a question by itself, and judged beside its twin.
+    """
     asked = [
         name for name in table.columns
-        if name not in COLUMNS or COLUMNS[name].group not in ("origin", "measured")
+        if name in COLUMNS and COLUMNS[name].group not in ("origin", "measured")
     ]  # fmt: skip
     first, groups = table.groups(asked)
     return len(first), groups

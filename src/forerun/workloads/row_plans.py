@@ -63,8 +63,11 @@ class _Numbers:
         bad = ~good & ~np.isnan(values)
         if bad.any():
             wanted = "a whole number above zero" if least else "a whole number from 0 upward"
-            for value in np.unique(values[bad]):
-                self.blame(values == value, f"{name}={value:.10g} is not {wanted}; correct it")
+            rows = np.flatnonzero(bad & is_none(self.problems))
+            # One sentence a value; a table may hold as many wrong values as rows.
+            distinct, index = np.unique(values[rows], return_inverse=True)
+            said = [f"{name}={value:.10g} is not {wanted}; correct it" for value in distinct]
+            self.problems[rows] = np.array(said, dtype=object)[index]
         return np.where(good, values, np.nan)
 
     def blame(self, rows: NDArray[np.bool_], reason: str) -> None:

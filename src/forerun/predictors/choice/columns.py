@@ -99,9 +99,12 @@ class JobColumns:
 
 
 def configurations(table: Table) -> IntArray:
-    """Return the number of each row's question (n,); repeats of a measurement share it."""
+    """Return the number of each row's question (n,); repeats of a measurement share it.
+
+    Columns of one's own are no part of it, see `evaluate.shots.configurations`.
+    """
     asked = [
         name for name in table.columns
-        if name not in COLUMNS or COLUMNS[name].group not in ("origin", "measured")
+        if name in COLUMNS and COLUMNS[name].group not in ("origin", "measured")
     ]  # fmt: skip
     return table.groups(asked)[1]
