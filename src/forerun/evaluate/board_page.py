@@ -17,7 +17,7 @@ _COUNT = re.compile(r"\d[\d,.]*")
 
 HOW_TO_READ = """\
 Every table holds runs that others measured and published. A table is divided by itself: a predictor
-learns from one side and is judged on the other, whose times it has never seen. A figure is the
+learns from one side and is judged on the other, whose times are kept from the fit. A figure is the
 **median absolute error in percent** of the measured time, and behind it, small, the share of
 measured times inside the stated 5-95 % band, which ought to be 90. **Bold** is the best of a table.
 A figure in [brackets] answered less than 90 % of the judged rows; the share stands beside it, and it

@@ -72,6 +72,8 @@ class ErnestLaw:
     def limit(self) -> str:
         """Return what limits scaling at the most machines measured, and what doublings bring."""
         most = self.machines[1]
+        if self.machines[0] == most:
+            return f"all runs are on {most:g} machines, so nothing is known of scaling"
         size = (self.share[0] if self.share[0] > 0 else 1.0) * most
         counts = np.array([most, 2 * most, 4 * most])
         parts = self.theta * features(size, counts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,8 +41,14 @@ def taught(runs: Runs, seconds: FloatArray, quantity: str) -> tuple[Model, Poste
     usable = np.flatnonzero(np.isfinite(seconds) & is_none(rows.sided))
     asked = f"fitting hierarchical on {len(runs)} runs"
     if len(usable) < LEAST_RUNS:
+        found = f"{len(usable)} of them are data-parallel all-reduce runs with a time"
+        refused = Counter(rows.sided[np.isfinite(seconds) & ~is_none(rows.sided)].tolist())
+        if refused:
+            found += "; of the others " + "; ".join(
+                f"{count:,}: {reason}" for reason, count in refused.most_common(2)
+            )
         raise RequestError(
-            asked, f"{len(usable)} of them are data-parallel all-reduce runs with a time",
+            asked, found,
             f"give at least {LEAST_RUNS}, best with the smallest and the largest batch on one "
             "device and one on several nodes",
         )  # fmt: skip
