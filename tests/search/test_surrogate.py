@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.search.surrogate import (
-    Kernels,
-    believe,
-    expected_gain,
-    gain_within,
-    hazard,
-    matern52,
-)
+from forerun.search.gains import expected_gain, gain_within
+from forerun.search.surrogate import Kernels, believe, hazard, matern52
 
 LINE = np.linspace(0, 1, 5)[:, None]
 
@@ -106,3 +100,17 @@ def test_a_large_space_is_answered_without_the_whole_matrix(
     rows = believe(kernels(), at, values, np.zeros(2, dtype=bool), 0.0)
     assert rows.mean == pytest.approx(whole.mean)
     assert rows.variance == pytest.approx(whole.variance)
+
+
+def test_a_rough_draw_says_less_of_neighbours_and_as_much_of_what_was_run() -> None:
+    """Exp(-|x - x'| / length) of four points a quarter apart, by hand; other draws keep Matern."""
+    both = Kernels(
+        LINE, np.full((2, 1), 0.5), np.ones(2), np.full(2, 1e-3), np.zeros((2, 1)), level_sd=0.0,
+        rough=np.array([False, True]),
+    )  # fmt: skip
+    across = both.against(np.array([0]))[:, :, 0]
+    assert across[0] == pytest.approx(matern52((LINE[:, 0] / 0.5) ** 2))
+    assert across[1] == pytest.approx(np.exp(-LINE[:, 0] / 0.5))
+    belief = believe(both, np.array([0]), np.array([1.0]), np.zeros(1, dtype=bool), 0.0)
+    assert belief.mean[:, 0] == pytest.approx(1.0, abs=1e-3)
+    assert belief.variance[1, 1] > belief.variance[0, 1]

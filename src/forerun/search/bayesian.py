@@ -21,13 +21,16 @@ import numpy as np
 
 from forerun.domain.quantiles import normal_cdf
 from forerun.search.choosing import Choice, Choosing, exhausted, unseen
+from forerun.search.gains import gain_within
 from forerun.search.landscape import FloatArray, IntArray, Landscape
 from forerun.search.observed import BoolArray, Seen
-from forerun.search.surrogate import Belief, Kernels, believe, gain_within
+from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import chance_text, format_percent
 
 DRAWS = 24
 LENGTH, AMPLITUDE, NOISE, SCALE = (1.0, 0.7), 1.0, 0.15, 0.8
+# Every second draw is rough: a fast corner may owe it to a machine, workers and a rate together.
+ROUGH = np.arange(DRAWS) % 2 == 1
 # Time is expected to fall as a power of the price, between none (machines that do not help) and
 # nearly perfect scaling: each draw has a power of its own, and the runs say which holds.
 STEEPEST, GOLDEN = 0.8, 0.6180339887498949
@@ -101,7 +104,7 @@ def _believed(land: Landscape, seen: Seen, timed: IntArray, level: float) -> Bel
     kernels = land.kept(
         "bayesian",
         lambda: Kernels.drawn(
-            land.features, DRAWS, LENGTH, AMPLITUDE, NOISE, SCALE, _expected(land)
+            land.features, DRAWS, LENGTH, AMPLITUDE, NOISE, SCALE, _expected(land), ROUGH
         ),
     )
     bound = ~seen.feasible[timed]

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from forerun.search.choosing import Choice, Choosing, exhausted, unseen
+from forerun.search.gains import expected_gain
 from forerun.search.landscape import FloatArray, IntArray, Landscape
 from forerun.search.observed import Seen
-from forerun.search.surrogate import Belief, Kernels, believe, expected_gain
+from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import format_percent
 
 STARTS, LEAST_RUNS, LEAST_GAIN = 3, 6, 0.10

@@ -8,7 +8,9 @@ Williams, Gaussian Processes for Machine Learning, 2006, section 4.2). The g_j s
 machines, batches and learning rates each multiply a time by a factor of their own, as the laws of
 scaling do; f says what they do together. A few dozen sets of lengths, scales and noise are drawn
 from their priors once, and weighted by marginal likelihood (section 5.4), so no optimizer runs and
-three runs cannot be over-fitted. A run that was stopped is a lower bound, by expectation
+three runs cannot be over-fitted. A draw may be rough: its f has the correlation exp(-sum_j |x_j - x'_j| / length_j)
+in place of M(r), that of ever more randomised trees (Balog et al., The Mondrian kernel, 2016): what holds of a
+corner of the axes alone then says little of its neighbours. A run that was stopped is a lower bound, by expectation
 propagation: it says nothing of how far above the bound its time lies.
 """
 
@@ -44,6 +46,7 @@ class Kernels:
         reach: the length of the axes' own factors.
         level_sd: standard deviation of the level.
         trend: what is expected of log t before any run, up to the level, (d, n); nothing by default.
+        rough: which draws are rough, (d,); none by default.
     """
 
     features: FloatArray
@@ -54,6 +57,7 @@ class Kernels:
     reach: float = 1.0
     level_sd: float = 3.0
     trend: FloatArray | None = None
+    rough: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.amplitude)
@@ -84,15 +88,18 @@ class Kernels:
     def _between(self, left: FloatArray, right: FloatArray) -> FloatArray:
         apart = (left[:, None] - right[None]) ** 2  # (n, m, k)
         alone = matern52(apart / self.reach**2)
-        together = np.stack([np.sum(apart / length**2, axis=2) for length in self.lengths])
+        rough = np.zeros(len(self), dtype=bool) if self.rough is None else self.rough
+        together = np.stack(
+            [_together(apart, *draw) for draw in zip(self.lengths, rough, strict=True)]
+        )
         total: FloatArray = np.einsum("dk,nmk->dnm", self.scales**2, alone)
-        total += (self.amplitude**2)[:, None, None] * matern52(together) + self.level_sd**2
+        total += (self.amplitude**2)[:, None, None] * together + self.level_sd**2
         return total
 
     @staticmethod
     def drawn(
         features: FloatArray, draws: int, length: tuple[float, float], amplitude: float,
-        noise: float, scale: float, trend: FloatArray | None = None,
+        noise: float, scale: float, trend: FloatArray | None = None, rough: BoolArray | None = None,
     ) -> Kernels:  # fmt: skip
         """Return draws from log-normal priors, evenly spread by a Kronecker sequence.
 
@@ -101,7 +108,7 @@ class Kernels:
             draws: how many.
             length: median, and standard deviation of its logarithm.
             amplitude, noise, scale: medians; their logarithms vary by 0.5, 0.7 and 0.5.
-            trend: as of the attribute.
+            trend, rough: as of the attributes.
         """
         k = features.shape[1]
         z = _spread_normals(draws, 2 * k + 2)
@@ -112,6 +119,7 @@ class Kernels:
             noise=noise * np.exp(0.7 * z[:, 2 * k + 1]),
             scales=scale * np.exp(0.5 * z[:, k : 2 * k]),
             trend=trend,
+            rough=rough,
         )
 
 
@@ -230,6 +238,14 @@ def _diagonal(values: FloatArray) -> FloatArray:
     return matrices
 
 
+def _together(apart: FloatArray, length: FloatArray, rough: bool) -> FloatArray:
+    """Return the correlation of f in one draw, (n, m), of squared distances on each axis, (n, m, k)."""
+    if rough:
+        steep: FloatArray = np.exp(-np.sum(np.sqrt(apart) / length, axis=2))
+        return steep
+    return matern52(np.sum(apart / length**2, axis=2))
+
+
 def matern52(squared: FloatArray) -> FloatArray:
     """Return the Matern 5/2 correlation of squared distances in lengths, any shape."""
     r = ROOT5 * np.sqrt(squared)
@@ -249,34 +265,6 @@ def hazard(t: FloatArray) -> FloatArray:
     for k in range(12, 0, -1):
         tail = far + k / tail
     return np.where(t > 3.0, tail, ratio)
-
-
-def expected_gain(best: float | FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:
-    """Return the expected improvement of a minimum, E max(best - y, 0), in the unit of y.
-
-    Source: Jones, Schonlau and Welch, Efficient global optimization, 1998, equation 15.
-    """
-    u = (best - mean) / sd
-    density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
-    gain: FloatArray = np.maximum(sd * (u * normal_cdf(u) + density), 0.0)
-    return gain
-
-
-def gain_within(best: float, limit: FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:
-    """Return E[max(best - y, 0); y < limit]: the expected improvement of what keeps to a limit.
-
-    One y decides both, so the two are no product of an expectation and a probability: where the
-    limit lies above the best, whatever improves keeps to it. [derived]
-
-    Args:
-        best: the least so far.
-        limit: of y, (n,).
-        mean, sd: of y, (d, n).
-    """
-    least = np.minimum(limit, best)
-    with np.errstate(invalid="ignore"):
-        short = np.where(least < best, (best - least) * normal_cdf((least - mean) / sd), 0.0)
-    return expected_gain(least, mean, sd) + short
 
 
 def _spread_normals(count: int, dimensions: int) -> FloatArray:
