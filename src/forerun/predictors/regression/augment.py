@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -60,6 +61,17 @@ class Columns:
             {name: v[rows] for name, v in self.numbers.items()},
             {name: v[rows] for name, v in self.texts.items()},
         )
+
+    @cached_property
+    def configurations(self) -> NDArray[np.int64]:
+        """Number of the configuration that each row is of, (n,): equal in every column.
+
+        They are numbered by their values, in whatever order the rows come.
+        """
+        columns = {**self.numbers, **self.texts}
+        places = [_place(columns[name]) for name in sorted(columns)]
+        _, of = np.unique(np.stack(places, axis=1), axis=0, return_inverse=True)
+        return of.reshape(-1).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -198,3 +210,9 @@ def _made(factor: Factor, columns: Columns) -> FloatArray:
 def _word(factor: Factor) -> str:
     how, name, text = factor
     return {"is": f"[{name} is {text}]", "x": name, "1/x": f"1/{name}", "ln": f"ln {name}"}[how]
+
+
+def _place(column: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the place of each row's value among the distinct ones in order, (n,)."""
+    values = column.astype(str) if column.dtype == object else column
+    return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -20,7 +20,7 @@ from forerun.predictors.regression.augment import Columns, Features, Term, augme
 from forerun.predictors.regression.automl_settings import Settings
 from forerun.predictors.regression.journal import Journal, fingerprint
 from forerun.predictors.regression.models import Model
-from forerun.predictors.regression.partitions import Partition
+from forerun.predictors.regression.partitions import Partition, SetAside
 from forerun.predictors.regression.selection import selected
 from forerun.predictors.regression.techniques import EXTRAPOLATE, fitted, standardised
 
@@ -32,6 +32,7 @@ Parameters = Mapping[str, Any]
 USUAL_GROWTH, LEAST_GROWTH, MOST_GROWTH = 0.3, 0.03, 1.0
 # Of an experiment of the techniques that go on beyond the runs: no products of more than one number.
 SINGLE = "single_features"
+_FOLDS = 10  # of what the winner says of each configuration without it
 _LEAST_NEAR = 8  # runs on fewer devices that can teach anything of those on more
 
 
@@ -76,6 +77,7 @@ class Outcome:
         experiments: all of them, the best first.
         judged: rows set aside for validation, positions; `foretold`: what the winner, fitted
             without them, said of them, seconds.
+        apart: what the winner said of every row, fitted without its configuration, seconds, (n,).
         far: who answers beyond the runs, fitted on everything; `far_by`: its experiment.
         growth: log standard deviation that a doubling of devices beyond the runs adds.
     """
@@ -85,6 +87,7 @@ class Outcome:
     experiments: tuple[Experiment, ...]
     judged: NDArray[np.int64]
     foretold: FloatArray
+    apart: FloatArray
     far: Fitted
     far_by: Experiment
     growth: float
@@ -110,7 +113,9 @@ def run_experiments(
         RequestError: a setting is no choice, no column changes, or too few runs for the sets.
         MissingExtraError: scikit-learn, XGBoost or Optuna is not installed.
     """
-    work = _Work(columns, seconds, settings.checked(), sizes, journal)
+    # Every draw is from rows in an order of their own: in another order they teach the same.
+    order = np.lexsort((seconds, columns.configurations))
+    work = _Work(columns.take(order), seconds[order], settings.checked(), sizes, journal)
     tried = sorted(work.all(), key=lambda done: done.error)
     if not tried or not np.isfinite(tried[0].error):
         raise RequestError(
@@ -123,9 +128,12 @@ def run_experiments(
         far = min(tried, key=lambda done: done.scores["beyond"]["mape"])
     everything = np.arange(len(seconds))
     winner = work.fit(best.technique, best.parameters, everything)
-    judged, foretold = work.unseen(best)
+    judged, foretold = work.unseen(best, work.outer)
+    rows, said = work.unseen(best, work.folds())
+    apart = np.empty(len(seconds))
+    apart[order[rows]] = said
     return Outcome(
-        work.features, winner, tuple(tried), judged, foretold,
+        work.features, winner, tuple(tried), order[judged], foretold, apart,
         far=winner if far is best else work.fit(far.technique, far.parameters, everything),
         far_by=far, growth=work.growth(far),
     )  # fmt: skip
@@ -147,11 +155,16 @@ class _Work:
         self.settings, self.seconds = settings, seconds
         self.features = augmented(columns, settings.recipe, sizes)
         self.x = self.features.matrix(columns)
-        self.outer = settings.validation.partitions(columns.numbers, len(seconds), settings.seed)
+        self.numbers, self.of = columns.numbers, columns.configurations
+        self.outer = settings.validation.partitions(
+            columns.numbers, len(seconds), settings.seed, self.of
+        )
         self.inner: list[list[Partition]] = []
         for rows, _ in self.outer:
             part = columns.take(rows).numbers
-            inside = settings.hp_selection.partitions(part, len(rows), settings.seed + 1)
+            inside = settings.hp_selection.partitions(
+                part, len(rows), settings.seed + 1, self.of[rows]
+            )
             self.inner.append([(rows[a], rows[b]) for a, b in inside])
         # Ernest's share, a number over devices, counts as single.
         self.single = np.flatnonzero([self._is_single(term) for term in self.features.terms])
@@ -255,10 +268,17 @@ class _Work:
         )
         return Fitted(one(x[:, places], y), tuple(allowed[places].tolist()))
 
-    def unseen(self, best: Experiment) -> tuple[NDArray[np.int64], FloatArray]:
-        """Return the rows set aside for validation, and what the winner said without them."""
+    def folds(self) -> list[Partition]:
+        """Return partitions in which each configuration is judged once, without its repeats."""
+        aside = SetAside("k-fold", folds=_FOLDS)
+        return aside.partitions(self.numbers, len(self.of), self.settings.seed + 2, self.of)
+
+    def unseen(
+        self, best: Experiment, parts: Sequence[Partition]
+    ) -> tuple[NDArray[np.int64], FloatArray]:
+        """Return the rows that partitions judge, and what the winner said of them without them."""
         rows, said = [], []
-        for teach, judged in self.outer:
+        for teach, judged in parts:
             model = self.fit(best.technique, best.parameters, teach)
             rows.append(judged)
             said.append(model.predict(self.x[judged]))

@@ -1,4 +1,8 @@
-"""Partitions: the Ray study's ways to set rows aside: for hyper-parameters, and for validation."""
+"""Partitions: the Ray study's ways to set rows aside: for hyper-parameters, and for validation.
+
+What is set aside at random are whole configurations: of a row whose repeat was fitted, an error says
+nothing of how a configuration that nobody measured is foretold.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,8 @@ class SetAside:
     """How rows are set aside.
 
     Attributes:
-        mode: `all` judges the rows that were fitted; `hold-out` a share of them; `k-fold` each
-            part in turn; `interpolation` every h-th of the sorted values of a column, from the
+        mode: `all` judges the rows that were fitted; `hold-out` a share of the configurations;
+            `k-fold` each part of them in turn; `interpolation` every h-th of the sorted values of a column, from the
             smallest, which is therefore always judged; `extrapolation` rows of which a column lies
             strictly above its bound.
         share: of a hold-out.
@@ -40,8 +44,21 @@ class SetAside:
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
     bounds: Mapping[str, float] = field(default_factory=dict)
 
-    def partitions(self, columns: Mapping[str, FloatArray], n: int, seed: int) -> list[Partition]:
+    def partitions(
+        self,
+        columns: Mapping[str, FloatArray],
+        n: int,
+        seed: int,
+        configurations: IntArray | None = None,
+    ) -> list[Partition]:
         """Return what is fitted and what is judged, in turn, of n rows.
+
+        Args:
+            columns: numbers of the rows by name, each (n,).
+            n: rows.
+            seed: of the draws.
+            configurations: which each row repeats, (n,); by default every row is one of its own,
+                and so it is where all rows repeat a single one.
 
         Raises:
             RequestError: no such mode or column, or nothing is left on one side.
@@ -50,11 +67,13 @@ class SetAside:
         if self.mode == "all":
             return [(rows, rows)]
         if self.mode == "hold-out":
-            order = np.random.default_rng(seed).permutation(n)
-            count = min(max(round(self.share * n), 1), n - 1)
-            return [self._checked(np.sort(order[count:]), np.sort(order[:count]), n)]
+            of, m = _numbered(configurations, n)
+            turn = np.random.default_rng(seed).permutation(m)
+            aside = np.isin(of, turn[: min(max(round(self.share * m), 1), m - 1)])
+            return [self._checked(rows[~aside], rows[aside], n)]
         if self.mode == "k-fold":
-            part = np.random.default_rng(seed).permutation(n) % max(min(self.folds, n), 2)
+            of, m = _numbered(configurations, n)
+            part = (np.random.default_rng(seed).permutation(m) % max(min(self.folds, m), 2))[of]
             return [
                 self._checked(rows[part != i], rows[part == i], n) for i in range(part.max() + 1)
             ]
@@ -88,3 +107,12 @@ class SetAside:
             f"{n} runs set aside by {self.mode}", f"none is left to be {side}",
             "set aside another way, or give more runs",
         )  # fmt: skip
+
+
+def _numbered(configurations: IntArray | None, n: int) -> tuple[IntArray, int]:
+    """Return the configuration of each row from 0 on, (n,), and how many there are."""
+    if configurations is not None:
+        distinct, of = np.unique(configurations, return_inverse=True)
+        if len(distinct) > 1:
+            return of.reshape(-1).astype(np.int64), len(distinct)
+    return np.arange(n), n

@@ -14,7 +14,6 @@ from forerun.predictors.regression.augment import Columns, Features
 from forerun.predictors.regression.automl import (
     Experiment,
     Fitted,
-    Outcome,
     run_experiments,
 )
 from forerun.predictors.regression.automl_settings import Settings
@@ -24,10 +23,12 @@ from forerun.predictors.regression.questions import RANGES
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
 
 # Readings on one machine differ by 1-2 %: no band is surer than that.
 LEAST_REACH = 0.02 * Z95
 _MOST_LOG = 2.3
+_MANY = 60  # configurations, whose quantiles need no Student's t beside them
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RayGroup:
         experiments: all, the best first.
         levels: of each text column, the classes that had runs.
         ranges: least and most of each number that the features read.
-        reach: how far below and above lie 5 % and 95 % of the rows set aside for validation, logs.
+        reach: how far below and above lie 5 % and 95 % of configurations left out, logs.
         far: who answers for more devices than any run had; `far_by`: its place in `experiments`.
         growth: log standard deviation that a doubling beyond the runs adds.
         runs: how many taught it.
@@ -148,7 +149,7 @@ def fitted_group(
             for name, v in columns.numbers.items()
             if name in read or name in RANGES
         },
-        reach=_reach(outcome, seconds),
+        reach=_reach(outcome.apart, seconds, columns.configurations),
         far=outcome.far,
         far_by=outcome.experiments.index(outcome.far_by),
         growth=outcome.growth,
@@ -156,21 +157,44 @@ def fitted_group(
     )
 
 
-def _reach(outcome: Outcome, seconds: FloatArray) -> tuple[float, float]:
-    """Return how far rows that the winner had not seen lie below and above it, as logs.
+def _reach(apart: FloatArray, seconds: FloatArray, of: IntArray) -> tuple[float, float]:
+    """Return how far configurations that the winner had not seen lie below and above it, as logs.
 
-    The quantiles are those that hold for the next row (split conformal prediction: Vovk,
-    Gammerman and Shafer 2005).
+    The quantiles are those that hold for the next configuration (cross-conformal prediction: Vovk
+    2015). m configurations have no 95 % quantile below m = 19, and one hangs on a few of them for
+    some time after: the reach is no less than that of Student's t with as many.
+
+    Args:
+        apart: what the winner said of each run without its configuration, seconds, (n,).
+        seconds: what was measured, (n,).
+        of: the configuration of each run, numbered from 0, (n,).
     """
-    facts = seconds[outcome.judged]
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(facts / np.maximum(outcome.foretold, 1e-300))
+        logs = np.log(seconds / np.maximum(apart, 1e-300))
     logs = np.clip(np.nan_to_num(logs, nan=_MOST_LOG), -_MOST_LOG, _MOST_LOG)
-    level = min(0.95 * (len(logs) + 1) / len(logs), 1.0)
-    low, high = -np.quantile(logs, 1 - level), np.quantile(logs, level)
-    # Few rows never reach as far as one in twenty does.
-    wider = 1.0 + 2.0 / len(logs)
-    return max(wider * float(low), LEAST_REACH), max(wider * float(high), LEAST_REACH)
+    repeats = np.bincount(of)
+    m = len(repeats)
+    each = 1.0 / (m * repeats[of])  # a configuration counts once, however often it was measured
+    level = min(0.95 * (m + 1) / m, 1.0)
+    spread = float(np.sqrt(np.sum(each * logs**2)))
+    least = max(_student95(m - 1) * np.sqrt(1 + 1 / m) * spread, LEAST_REACH)
+    if m > _MANY:
+        least = LEAST_REACH
+    low, high = (_quantile(sign * logs, each, level) for sign in (-1.0, 1.0))
+    return max(low, least), max(high, least)
+
+
+def _student95(freedom: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.95))
+
+
+def _quantile(values: FloatArray, weights: FloatArray, level: float) -> float:
+    """Return the least value at and below which such a share of the weights lies."""
+    order = np.argsort(values, kind="stable")
+    place = int(np.searchsorted(np.cumsum(weights[order]), level * (1 - 1e-12)))
+    return float(values[order[min(place, len(values) - 1)]])
 
 
 def _fitted_dict(fitted: Fitted) -> dict[str, Any]:
