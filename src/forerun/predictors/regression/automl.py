@@ -7,7 +7,7 @@ those set aside for validation, and is then fitted again on everything (Filippin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from forerun.domain.quantiles import Z95
 from forerun.errors import MissingExtraError, RequestError
-from forerun.predictors.regression.augment import Columns, Features, Term, augmented
+from forerun.predictors.regression.augment import Columns, Term, augmented
 from forerun.predictors.regression.automl_settings import Settings
+from forerun.predictors.regression.experiment import FITS, Experiment, Fitted, Outcome, figures
 from forerun.predictors.regression.journal import Journal, fingerprint
 from forerun.predictors.regression.models import Model
 from forerun.predictors.regression.partitions import Partition, SetAside
@@ -32,65 +33,8 @@ Parameters = Mapping[str, Any]
 USUAL_GROWTH, LEAST_GROWTH, MOST_GROWTH = 0.3, 0.03, 1.0
 # Of an experiment of the techniques that go on beyond the runs: no products of more than one number.
 SINGLE = "single_features"
-_FOLDS = 10  # of what the winner says of each configuration without it
+FOLDS = 10  # of what the winner says of each configuration without it
 _LEAST_NEAR = 8  # runs on fewer devices that can teach anything of those on more
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A model of some of the features."""
-
-    model: Model
-    places: tuple[int, ...]
-
-    def predict(self, x: FloatArray) -> FloatArray:
-        """Return seconds of n rows of all features (n, k), (n,)."""
-        return self.model.predict(x[:, list(self.places)])
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One technique with its parameters, and how it did.
-
-    Attributes:
-        scores: by set (`training`, `hp_selection`, `validation`, and `beyond` where there are runs
-            on more devices than others): mape (percent), rmse (seconds) and r2.
-    """
-
-    technique: str
-    parameters: Parameters
-    scores: Mapping[str, Mapping[str, float]]
-
-    @property
-    def error(self) -> float:
-        """MAPE on the rows set aside for hyper-parameters, which alone decides; percent."""
-        return float(self.scores["hp_selection"]["mape"])
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the experiments of one group of runs came to.
-
-    Attributes:
-        features: of the runs.
-        winner: fitted on everything.
-        experiments: all of them, the best first.
-        judged: rows set aside for validation, positions; `foretold`: what the winner, fitted
-            without them, said of them, seconds.
-        apart: what the winner said of every row, fitted without its configuration, seconds, (n,).
-        far: who answers beyond the runs, fitted on everything; `far_by`: its experiment.
-        growth: log standard deviation that a doubling of devices beyond the runs adds.
-    """
-
-    features: Features
-    winner: Fitted
-    experiments: tuple[Experiment, ...]
-    judged: NDArray[np.int64]
-    foretold: FloatArray
-    apart: FloatArray
-    far: Fitted
-    far_by: Experiment
-    growth: float
 
 
 def run_experiments(
@@ -172,7 +116,7 @@ class _Work:
         self.halves = _halves(self.devices)
         # Not the techniques: more of them asked for later find what is done already.
         told = replace(settings, techniques=(), search="", grids={}, trials=0)
-        self.key = fingerprint(self.x, seconds, repr(told))
+        self.key = fingerprint(self.x, seconds, f"whole configurations: {told!r}")
 
     @staticmethod
     def _is_single(term: Term) -> bool:
@@ -225,17 +169,21 @@ class _Work:
 
     def _scores(self, technique: str, parameters: Parameters) -> dict[str, dict[str, float]]:
         sets: dict[str, list[tuple[FloatArray, FloatArray]]] = {}
+        ended = []
         for (rows, judged), inside in zip(self.outer, self.inner, strict=True):
             for a, b in inside:
                 model = self.fit(technique, parameters, a)
+                ended.append(model.converged)
                 sets.setdefault("training", []).append(self._pair(model, a))
                 sets.setdefault("hp_selection", []).append(self._pair(model, b))
             again = self.fit(technique, parameters, rows)
+            ended.append(again.converged)
             sets.setdefault("validation", []).append(self._pair(again, judged))
         if self.halves is not None:
             near, far = self.halves
             sets["beyond"] = [self._pair(self.fit(technique, parameters, near), far)]
-        return {name: _figures(pairs) for name, pairs in sets.items()}
+        found = {name: figures(pairs) for name, pairs in sets.items()}
+        return {**found, FITS: {"converged": float(np.mean(ended))}}
 
     def growth(self, chosen: Experiment) -> float:
         """Return what a doubling beyond the runs adds to an experiment's log error."""
@@ -270,7 +218,7 @@ class _Work:
 
     def folds(self) -> list[Partition]:
         """Return partitions in which each configuration is judged once, without its repeats."""
-        aside = SetAside("k-fold", folds=_FOLDS)
+        aside = SetAside("k-fold", folds=FOLDS)
         return aside.partitions(self.numbers, len(self.of), self.settings.seed + 2, self.of)
 
     def unseen(
@@ -293,17 +241,3 @@ def _halves(devices: FloatArray) -> Partition | None:
     bound = distinct[(len(distinct) - 1) // 2]
     near, far = np.flatnonzero(devices <= bound), np.flatnonzero(devices > bound)
     return (near, far) if len(near) >= _LEAST_NEAR else None
-
-
-def _figures(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> dict[str, float]:
-    """Return MAPE in percent, RMSE in seconds and R2 of forecasts and facts."""
-    said = np.concatenate([a for a, _ in pairs])
-    facts = np.concatenate([b for _, b in pairs])
-    off = said - facts
-    total = float(np.sum((facts - facts.mean()) ** 2))
-    with np.errstate(over="ignore", invalid="ignore"):
-        return {
-            "mape": float(np.nan_to_num(100 * np.mean(np.abs(off) / facts), nan=np.inf)),
-            "rmse": float(np.sqrt(np.mean(off**2))),
-            "r2": 1.0 - float(np.sum(off**2)) / total if total > 0 else float("nan"),
-        }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from forerun.errors import RequestError, one_of
@@ -76,3 +76,31 @@ class Settings:
         for technique in self.techniques:
             check(technique, {})
         return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Settings:
+        """Return what `to_dict` wrote; what is not there is as usual.
+
+        Raises:
+            KeyError, TypeError or ValueError: it is not that.
+            RequestError: a setting is no choice.
+        """
+        given = {name: _tuples(value) for name, value in values.items()}
+        parts: tuple[tuple[str, type], ...] = (
+            ("recipe", Recipe), ("hp_selection", SetAside), ("validation", SetAside),
+        )  # fmt: skip
+        for name, made in parts:
+            if name in given:
+                given[name] = made(**given[name])
+        return Settings(**given).checked()
+
+
+def _tuples(value: Any) -> Any:
+    """Return a value of JSON with tuples for its lists."""
+    if isinstance(value, dict):
+        return {name: _tuples(one) for name, one in value.items()}
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value

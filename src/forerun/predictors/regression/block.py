@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from forerun.domain.quantiles import Z95
 from forerun.predictors.regression.design import Design, designed
 from forerun.predictors.regression.matern import GaussianProcess, fitted_gp
+from forerun.predictors.regression.tails import student95
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -28,6 +29,7 @@ LEAST_SIGMA = 0.015
 LEAST_TAIL, MOST_TAIL = 0.6, 3.0
 # Readings a point from which on the readings themselves say how large the noise is.
 REPEATED = 1.2
+_MANY = 60  # points, whose quantiles need no Student's t beside them
 _ENOUGH = 8  # points, for anything to be judged by leaving some out
 
 
@@ -245,11 +247,17 @@ def _tails(
     category = gp.labels.shape[1] - 1
     ways = [gp.left_out()] + ([gp.classes_left_out(category)] if category >= 0 else [])
     pairs = []
+    each = 1.0 / (n * np.bincount(point)[point])  # a point counts once, however often measured
     for errors, sd in ways:
         one = np.sqrt(np.maximum(sd**2 - own, 0.0) + gp.noise_sd**2)
         one = np.maximum(one, least)
         z = (errors[point] + off) / one[point]
         pairs.append((-np.quantile(z, 1 - level), np.quantile(z, level)))
+        if len(point) > REPEATED * n and n < _MANY:
+            # Repeats say how near readings of one point are, and nothing of how near its
+            # neighbours: of few points, Student's t says how far the next may be.
+            reach = student95(n - 1) * np.sqrt((1 + 1 / n) * np.sum(each * z**2))
+            pairs.append((reach, reach))
     # All readings had their say in the hyper-parameters: those left out look nearer than new ones.
     free = max(n - len(gp.lengths) - 3 - 2 * gp.labels.shape[1], 1)
     wider = float(np.sqrt(n / free)) * (1.0 + 1.0 / free)

@@ -171,13 +171,14 @@ class Evidence:
         value += 0.5 * len(self.y) * float(np.log(2 * np.pi))
         return value, inverse - np.outer(alpha, alpha)
 
-    def best(self, starts: int, seed: int) -> tuple[Scales, float]:
-        """Return the best hyper-parameters of several starts, and their log evidence."""
+    def best(self, starts: int, seed: int) -> tuple[Scales, float, bool]:
+        """Return the best hyper-parameters of several starts, their log evidence, and whether the
+        search that found them converged."""  # noqa: D205, D209
         from scipy.optimize import minimize
 
         rng = np.random.default_rng(seed)
         low, high = self.centre - _REACH * self.sd, self.centre + _REACH * self.sd
-        found, least = self.centre, np.inf
+        found, least, converged = self.centre, np.inf, False
         for i in range(max(starts, 1)):
             start = self.centre + (rng.normal(0, 0.7, len(self.sd)) * self.sd if i else 0.0)
             done = minimize(
@@ -186,7 +187,8 @@ class Evidence:
             )  # fmt: skip
             if done.fun < least:
                 found, least = np.asarray(done.x), float(done.fun)
-        return self._scales(found), -least
+                converged = bool(done.success)
+        return self._scales(found), -least, converged
 
     def _scales(self, theta: FloatArray) -> Scales:
         d, c = self.x.shape[1], len(self.same)

@@ -24,7 +24,7 @@ from forerun.predictors.laws.law_rows import GROUP, Kind, measured
 from forerun.predictors.regression.asked import Asked
 from forerun.predictors.regression.block import MOST_POINTS, TUNED_POINTS, Block, fitted_block
 from forerun.predictors.regression.physics import physics_of
-from forerun.predictors.regression.questions import Questions, distinct_jobs
+from forerun.predictors.regression.questions import Questions, distinct_jobs, kind_words
 from forerun.predictors.regression.stopped import expected_seconds, stopped_seconds
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs
@@ -163,7 +163,9 @@ class Gaussian:
 
     def _answers(self, jobs: Jobs) -> Forecasts:
         """Return the forecasts of jobs that differ."""
-        blank = Forecasts.blank(len(jobs), self.name, self.quantity)
+        blank = replace(
+            Forecasts.blank(len(jobs), self.name, self.quantity), warnings=self.warnings
+        )
         asked = Asked(Questions(jobs))
         chosen, same = self._chosen(asked)
         declined = self._declined(asked, chosen)
@@ -217,12 +219,19 @@ class Gaussian:
         return total
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """Which processes go by hyper-parameters whose search did not converge."""
+        return tuple(
+            f"{kind_words(kind)}: its hyper-parameters did not converge; the best found serve"
+            for kind, block in self.blocks.items()
+            if not block.gp.converged
+        )
+
+    @property
     def formulas(self) -> dict[str, str]:
         """What each process goes by, the features that matter most first."""
         return {
-            " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
-            if kind
-            else "kinds with few runs": block.words(self.quantity, kind in self.based)
+            kind_words(kind): block.words(self.quantity, kind in self.based)
             for kind, block in self.blocks.items()
         }
 
@@ -251,12 +260,8 @@ class Gaussian:
             for name, lacks in block.design.lacking(asked.numbers).items():
                 reasons[mine & lacks] = f"the row says no {name}"
         reasons[np.isnan(asked.numbers["devices"])] = "the row says no number of devices"
-        problems = asked.questions.jobs.plan_problem
-        if problems is not None:
-            # A plan that nobody stated is no illegal one.
-            illegal = asked.questions.rows.states_plan & ~is_none(problems)
-            reasons[illegal] = problems[illegal]
-        return reasons
+        problems = asked.questions.problems
+        return np.where(is_none(problems), reasons, problems)
 
     def _why_none(self, kind: Kind) -> str:
         workload, device = (text or "(blank)" for text in kind[: len(GROUP)])

@@ -55,6 +55,7 @@ class GaussianProcess:
         scales: the hyper-parameters, standardised.
         ratio: of each reading's noise to the common one, (n,).
         evidence: log marginal likelihood and log priors at the hyper-parameters.
+        converged: whether the search of the hyper-parameters did.
     """
 
     x: FloatArray
@@ -68,6 +69,7 @@ class GaussianProcess:
     scales: Scales
     ratio: FloatArray
     evidence: float
+    converged: bool = True
 
     def predict(
         self, x: ArrayLike, labels: ArrayLike | None = None
@@ -248,10 +250,11 @@ def fitted_gp(
     some = np.arange(n) if tuned_on is None else np.asarray(tuned_on, dtype=np.int64)
     pure = (within[0], within[1] / unit**2)
     problem = Evidence(z[some], classes[some], standard[some], ratio[some], mean == "linear", pure)
-    scales, evidence = problem.best(starts, seed)
+    scales, evidence, converged = problem.best(starts, seed)
     blank = GaussianProcess(
         x=z[:0], labels=classes[:0], weights=standard[:0], root=np.zeros((0, 0)), centre=centre,
         scale=scale, middle=middle, unit=unit, scales=scales, ratio=ratio[:0], evidence=evidence,
+        converged=converged,
     )  # fmt: skip
     return blank.given(z, classes, standard, ratio)
 

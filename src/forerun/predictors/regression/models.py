@@ -25,10 +25,11 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Linear:
-    """intercept + x . weights."""
+    """intercept + x . weights; `converged`: whether the search of them ended by itself."""
 
     intercept: float
     weights: FloatArray
+    converged: bool = True
     kind: ClassVar[str] = "linear"
 
     def predict(self, x: FloatArray) -> FloatArray:
@@ -90,6 +91,7 @@ class Kernel:
     gamma: float
     degree: int
     form: str
+    converged: bool = True
     kind: ClassVar[str] = "kernel"
 
     def predict(self, x: FloatArray) -> FloatArray:
@@ -144,6 +146,12 @@ class Scaled:
 
 
 _KINDS: Mapping[str, type] = {c.kind: c for c in (Linear, Trees, Kernel, Network, Scaled)}
+
+
+def settled(model: Model) -> bool:
+    """Return whether the fit of a model converged; trees and networks have no such end."""
+    inner = model.model if isinstance(model, Scaled) else model
+    return bool(getattr(inner, "converged", True))
 
 
 def model_dict(model: Model) -> dict[str, Any]:

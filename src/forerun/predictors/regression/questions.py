@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.plan_columns import NAMES
 from forerun.predictors.laws.label_codes import codes, completed
-from forerun.predictors.laws.law_rows import Kind, LawRows
+from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
 from forerun.tables import Jobs, Table
 from forerun.tables.schema import COLUMNS
 
@@ -125,6 +125,15 @@ class Questions:
         ]
         return kinds, index.reshape(-1).astype(np.int64)
 
+    @property
+    def problems(self) -> NDArray[np.object_]:
+        """Why each job's plan is illegal, or None, (n,). One that nobody stated is not illegal."""
+        found = np.full(len(self.jobs), None, dtype=object)
+        if self.jobs.plan_problem is not None:
+            stated = self.rows.states_plan
+            found[stated] = self.jobs.plan_problem[stated]
+        return found
+
     @cached_property
     def sessions(self) -> tuple[list[str], IntArray]:
         """Distinct sessions as text, and which each job belongs to, (n,); kinds not counted in."""
@@ -141,3 +150,8 @@ class Questions:
 def _value(workload: object, name: str) -> float:
     value = getattr(workload, name, None)
     return float(value) if isinstance(value, int | float) and value else float("nan")
+
+
+def kind_words(kind: Kind) -> str:
+    """Return workload and device of a kind; the empty one is that of all kinds with few runs."""
+    return " on ".join(text or "(blank)" for text in kind[: len(GROUP)]) or "kinds with few runs"

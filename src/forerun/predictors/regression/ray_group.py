@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 
 from forerun.domain.quantiles import Z95
 from forerun.predictors.regression.augment import Columns, Features
-from forerun.predictors.regression.automl import (
-    Experiment,
-    Fitted,
-    run_experiments,
-)
+from forerun.predictors.regression.automl import run_experiments
 from forerun.predictors.regression.automl_settings import Settings
+from forerun.predictors.regression.experiment import Experiment, Fitted
 from forerun.predictors.regression.journal import Journal
 from forerun.predictors.regression.models import model_dict, model_of
 from forerun.predictors.regression.questions import RANGES
+from forerun.predictors.regression.tails import student95
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -62,6 +60,14 @@ class RayGroup:
     def best(self) -> Experiment:
         """The experiment that was chosen."""
         return self.experiments[0]
+
+    @property
+    def unsettled(self) -> tuple[str, ...]:
+        """Techniques that answer though their fit did not converge."""
+        answering = {self.best.technique: self.winner}
+        if self.far_by:
+            answering.setdefault(self.experiments[self.far_by].technique, self.far)
+        return tuple(name for name, one in answering.items() if not one.converged)
 
     def answers(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
         """Return quantiles of seconds (n, 3) and doublings beyond the runs (n,).
@@ -177,17 +183,11 @@ def _reach(apart: FloatArray, seconds: FloatArray, of: IntArray) -> tuple[float,
     each = 1.0 / (m * repeats[of])  # a configuration counts once, however often it was measured
     level = min(0.95 * (m + 1) / m, 1.0)
     spread = float(np.sqrt(np.sum(each * logs**2)))
-    least = max(_student95(m - 1) * np.sqrt(1 + 1 / m) * spread, LEAST_REACH)
+    least = max(student95(m - 1) * np.sqrt(1 + 1 / m) * spread, LEAST_REACH)
     if m > _MANY:
         least = LEAST_REACH
     low, high = (_quantile(sign * logs, each, level) for sign in (-1.0, 1.0))
     return max(low, least), max(high, least)
-
-
-def _student95(freedom: int) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.95))
 
 
 def _quantile(values: FloatArray, weights: FloatArray, level: float) -> float:

@@ -21,8 +21,9 @@ from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind, measured
 from forerun.predictors.regression.augment import Columns, Recipe
 from forerun.predictors.regression.automl_settings import Settings
+from forerun.predictors.regression.experiment import FITS
 from forerun.predictors.regression.journal import Journal
-from forerun.predictors.regression.questions import Questions, distinct_jobs
+from forerun.predictors.regression.questions import Questions, distinct_jobs, kind_words
 from forerun.predictors.regression.ray_group import RayGroup, fitted_group
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs
@@ -135,7 +136,9 @@ class RayML:
 
     def _answers(self, jobs: Jobs) -> Forecasts:
         """Return the forecasts of jobs that differ."""
-        blank = Forecasts.blank(len(jobs), self.name, self.quantity)
+        blank = replace(
+            Forecasts.blank(len(jobs), self.name, self.quantity), warnings=self.warnings
+        )
         asked = Questions(jobs)
         chosen = self._chosen(asked)
         declined = self._declined(asked, chosen)
@@ -154,9 +157,10 @@ class RayML:
     @property
     def report(self) -> list[dict[str, Any]]:
         """Every experiment: kind, technique, parameters, whether it won, and MAPE (percent), RMSE
-        (seconds) and R2 on training, hp_selection and validation rows."""  # noqa: D205, D209
+        (seconds) and R2 on training, hp_selection and validation rows, and which share of its fits
+        converged."""  # noqa: D205, D209
         return [
-            {"kind": _words(kind), "technique": e.technique, "parameters": dict(e.parameters),
+            {"kind": kind_words(kind), "technique": e.technique, "parameters": dict(e.parameters),
              "won": i == 0, **{f"{part}_{name}": value for part, figures in e.scores.items()
                                for name, value in figures.items()}}
             for kind, group in self.groups.items()
@@ -164,9 +168,18 @@ class RayML:
         ]  # fmt: skip
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """Which answers are of a fit that did not converge."""
+        return tuple(
+            f"{kind_words(kind)}: the fit of {technique} did not converge; the best found serves"
+            for kind, group in self.groups.items()
+            for technique in group.unsettled
+        )
+
+    @property
     def formulas(self) -> dict[str, str]:
         """What won for each kind, and how it did."""
-        return {_words(kind): _summary(group) for kind, group in self.groups.items()}
+        return {kind_words(kind): _summary(group) for kind, group in self.groups.items()}
 
     def _chosen(self, asked: Questions) -> IntArray:
         """Return which group answers each job, (n,), -1 where none does."""
@@ -196,12 +209,8 @@ class RayML:
             for name, lacks in group.lacking(asked.numbers).items():
                 reasons[mine & lacks] = f"the row says no {name}"
         reasons[np.isnan(asked.numbers["devices"])] = "the row says no number of devices"
-        problems = asked.jobs.plan_problem
-        if problems is not None:
-            # A plan that nobody stated is no illegal one.
-            illegal = asked.rows.states_plan & ~is_none(problems)
-            reasons[illegal] = problems[illegal]
-        return reasons
+        problems = asked.problems
+        return np.where(is_none(problems), reasons, problems)
 
     def _why_none(self, kind: Kind) -> str:
         workload, device = (text or "(blank)" for text in kind[: len(GROUP)])
@@ -215,12 +224,14 @@ class RayML:
         counts = [[*kind, count] for kind, count in self.counts.items()]
         return json.dumps({
             "predictor": self.name, "version": VERSION, "quantity": self.quantity,
-            "groups": groups, "counts": counts,
+            "settings": self.settings.to_dict(), "groups": groups, "counts": counts,
         })  # fmt: skip
 
     @staticmethod
     def from_json(text: str) -> RayML:
         """Return a saved predictor; it answers without scikit-learn and XGBoost.
+
+        Fitted again it tries what it tried before; the journal, a file of one machine, is not kept.
 
         Raises:
             RequestError: not this predictor's JSON, or of another version.
@@ -229,7 +240,9 @@ class RayML:
         def made(saved: Mapping[str, Any]) -> RayML:
             groups = {tuple(entry["kind"]): RayGroup.from_dict(entry) for entry in saved["groups"]}
             counts = {tuple(kind): int(count) for *kind, count in saved["counts"]}
-            return RayML(quantity=str(saved["quantity"]), groups=groups, counts=counts)
+            # Files of before settings were kept are of what was usual, as far as they say.
+            settings = Settings.from_dict(saved.get("settings", {}))
+            return RayML(settings, None, str(saved["quantity"]), groups, counts)
 
         return read_saved(text, "a ray-ml model", VERSION, made)
 
@@ -266,16 +279,13 @@ def _grouped(names: list[Kind], index: IntArray) -> dict[Kind, IntArray]:
     return {**found, _POOL: rest} if len(rest) else found
 
 
-def _words(kind: Kind) -> str:
-    return " on ".join(text or "(blank)" for text in kind[: len(GROUP)]) or "kinds with few runs"
-
-
 def _summary(group: RayGroup) -> str:
     best = group.best
     given = ", ".join(f"{k} {v}" for k, v in best.parameters.items())
     errors = ", ".join(f"{part.replace('_', '-')} {figures['mape']:.1f} %"
-                       for part, figures in best.scores.items())  # fmt: skip
+                       for part, figures in best.scores.items() if part != FITS)  # fmt: skip
     return (
         f"{best.technique}{f' ({given})' if given else ''} of {len(group.winner.places)} features, "
         f"{group.runs} runs; MAPE {errors}"
+        f"{'' if group.winner.converged else '; its fit did not converge: the best found serves'}"
     )

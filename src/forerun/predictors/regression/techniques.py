@@ -106,14 +106,24 @@ def _ridge(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
 
 
 def _nnls(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+    lasso = _sklearn("linear_model").Lasso(alpha=p["alpha"], positive=True, max_iter=2000)
+    # Collinear products converge slowly, and the best so far is what the study keeps too.
+    made, converged = _searched(lasso, x, y)
+    return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float), converged)
+
+
+def _searched(machine: Any, x: FloatArray, y: FloatArray) -> tuple[Any, bool]:
+    """Return the fitted machine, and whether its search converged before its rounds were over."""
     import warnings
 
-    lasso = _sklearn("linear_model").Lasso(alpha=p["alpha"], positive=True, max_iter=2000)
-    with warnings.catch_warnings():
-        # Collinear products converge slowly, and the best so far is what the study keeps too.
-        warnings.simplefilter("ignore")
-        made = lasso.fit(x, y)
-    return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float))
+    slow = _sklearn("exceptions").ConvergenceWarning
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        made = machine.fit(x, y)
+    for one in said:
+        if not issubclass(one.category, slow):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return made, not any(issubclass(one.category, slow) for one in said)
 
 
 def _stepwise(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
@@ -122,20 +132,18 @@ def _stepwise(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
 
 
 def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
-    import warnings
-
     machine = _sklearn("svm").SVR(
         C=p["C"], epsilon=p["epsilon"], gamma=p["gamma"], kernel=p["kernel"], degree=p["degree"],
         max_iter=_LIBSVM_ROUNDS, cache_size=200,
     )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it stopped early: hp-selection judges what it found
-        made = machine.fit(x, y)
+    made, converged = _searched(machine, x, y)  # hp-selection judges what it found
     level, duals = float(made.intercept_[0]), np.asarray(made.dual_coef_, dtype=float)[0]
     support = np.asarray(made.support_vectors_, dtype=float)
     if p["kernel"] == "linear":
-        return Linear(level, duals @ support)
-    return Kernel(level, support, duals, float(p["gamma"]), int(p["degree"]), p["kernel"])
+        return Linear(level, duals @ support, converged)
+    return Kernel(
+        level, support, duals, float(p["gamma"]), int(p["degree"]), p["kernel"], converged
+    )
 
 
 def _tree(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
