@@ -1,10 +1,11 @@
-"""How long laws take: fitting 1,000 runs, and answering 1,000,000 rows, for every registered law.
+"""How long predictors take that learn: fitting 1,000 runs, and answering 1,000,000 rows.
 
-`python benchmarks/laws_speed.py [NAME ...]`. The runs are synthetic, of few kinds with many runs
+`python benchmarks/laws_speed.py [NAME ...]`: every registered law, and the regressions. The runs are synthetic, of few kinds with many runs
 each and of many kinds with few; the rows are given once as plans on resolved clusters, as a search
 asks them, and once as a table of names that nobody knows. Times are of the processor, so that other
 work on the machine does not count. The last lines are `slowest_fit_seconds: N` and
-`slowest_million_rows_seconds: N`; the exit status is 1 where a target is missed (1 s and 2 s).
+`slowest_million_rows_seconds: N` of the laws; the exit status is 1 where a target is missed: 1 s
+and 2 s, and for `ray-ml`, the AutoML, 60 s of fitting.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from forerun.workloads.rows import jobs_from_table, runs_from_table
 
 RUNS, ROWS, KINDS = 1_000, 1_000_000, (2, 100)
 FIT_SECONDS, PREDICT_SECONDS = 1.0, 2.0
+REGRESSIONS = {"gaussian": 60.0, "ray-ml": 60.0}  # seconds that a fit may take
 _PREFIX = "forerun.predictors.laws."
 
 
@@ -103,10 +105,16 @@ def main() -> int:
         for sync in ("allreduce", "ps-async"):
             asked = jobs_from_table(table(ROWS, kinds, sync), catalog)
             million[f"{kinds} kinds, {sync}"] = asked
-    fits, answers = zip(*(measure(n, million) for n in sys.argv[1:] or laws), strict=True)
+    taken = {name: measure(name, million) for name in sys.argv[1:] or [*laws, *REGRESSIONS]}
+    fits, answers = zip(
+        *(t for name, t in taken.items() if name not in REGRESSIONS or len(taken) == 1), strict=True
+    )
     print(f"slowest_fit_seconds: {max(fits):.2f}")
     print(f"slowest_million_rows_seconds: {max(answers):.2f}")
-    return int(max(fits) > FIT_SECONDS or max(answers) > PREDICT_SECONDS)
+    return int(
+        any(fit > REGRESSIONS.get(name, FIT_SECONDS) or rows > PREDICT_SECONDS
+            for name, (fit, rows) in taken.items())
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

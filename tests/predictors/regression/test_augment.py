@@ -121,6 +121,17 @@ def test_every_row_is_on_one_side(mode: str) -> None:
         assert sorted(np.concatenate([judged for _, judged in parts])) == list(range(23))
 
 
+@pytest.mark.parametrize("mode", ["hold-out", "k-fold"])
+def test_repeats_of_a_configuration_stand_on_one_side(mode: str) -> None:
+    of = np.array([3, 1, 1, 7, 3, 9, 9, 9, 7, 1])
+    for seed in range(5):
+        for fit, judged in SetAside(mode).partitions({}, 10, seed, of):
+            assert not set(of[fit]) & set(of[judged])
+            assert sorted([*fit, *judged]) == list(range(10))
+    ((fit, judged),) = SetAside("hold-out").partitions({}, 10, 0, np.zeros(10, dtype=int))
+    assert (len(fit), len(judged)) == (8, 2)  # of one configuration, rows are what there is
+
+
 def test_stepwise_takes_in_what_matters_and_leaves_out_the_rest() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(60, 8))

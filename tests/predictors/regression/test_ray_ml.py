@@ -148,6 +148,73 @@ def test_nine_of_ten_new_runs_lie_within_the_band() -> None:
     assert 0.82 <= np.mean(inside) <= 0.99
 
 
+@pytest.mark.parametrize(("configurations", "repeats"), [(12, 1), (12, 5), (30, 3)])
+def test_nine_of_ten_new_configurations_lie_within_the_band(
+    configurations: int, repeats: int
+) -> None:
+    """Each configuration is off by something of its own, which its repeats share."""
+    inside = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        times = np.repeat([repeats, 1], [configurations, 200])
+        devices = rng.choice([1, 2, 3, 4, 6, 8, 12, 16], len(times))
+        size = np.exp(rng.uniform(np.log(1e3), np.log(3e4), len(times))).round()
+        truth = (5 + 0.01 * size / devices + 0.5 * devices) * np.exp(rng.normal(0, 0.06, len(size)))
+        seconds = np.repeat(truth, times) * np.exp(rng.normal(0, 0.02, times.sum()))
+        every = runs_of(devices=np.repeat(devices, times), dataset_size=np.repeat(size, times),
+                        time_to_train_s=seconds)  # fmt: skip
+        new = np.arange(len(every)) >= configurations * repeats
+        said = RayML(FAST).fit(every.take(~new)).predict(every.take(new).jobs).seconds
+        facts = seconds[new]
+        inside.append(np.mean((facts >= said[:, 0]) & (facts <= said[:, 2])))
+    assert 0.87 <= np.mean(inside) <= 0.99
+
+
+def test_the_order_of_the_rows_changes_nothing() -> None:
+    runs = scaling(noise=0.1)
+    asked = jobs_of(devices=[3, 5, 32], dataset_size=[3e3, 5e3, 1e4])
+    settings = replace(FAST, techniques=(*FAST.techniques, "RandomForest", "MLP"))
+    plain = RayML(settings).fit(runs)
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(runs))
+        other = RayML(settings).fit(runs.take(order))
+        assert other.report == plain.report
+        assert (other.predict(asked).seconds == plain.predict(asked).seconds).all()
+
+
+def test_a_fit_that_does_not_converge_is_said() -> None:
+    settings = Settings(techniques=("NNLS",), grids={}, recipe=Recipe(degree=3))
+    lasso = RayML(replace(settings, techniques=("NNLS", "Dummy"))).fit(scaling(noise=0.0))
+    shares = {row["technique"]: row["fits_converged"] for row in lasso.report}
+    assert shares["NNLS"] < 1.0
+    assert shares["Dummy"] == 1.0
+    again = RayML.from_json(lasso.to_json())
+    asked = jobs_of(devices=[4], dataset_size=[4e3])
+    for model in (lasso, again):
+        assert model.predict(asked).warnings == (
+            "net on core: the fit of NNLS did not converge; the best found serves",
+        )
+    assert "did not converge" in again.formulas["net on core"]
+    assert RayML(FAST).fit(scaling()).warnings == ()
+
+
+def test_a_loaded_model_is_fitted_again_as_it_was() -> None:
+    aside = SetAside("interpolation", every={"devices": 2})
+    grids = {"Ridge": {"alpha": (0.01, 1.0)}}
+    settings = replace(FAST, validation=aside, search="grid", grids=grids, seed=3)
+    model = RayML(settings).fit(scaling())
+    again = RayML.from_json(model.to_json())
+    assert again.settings == settings
+    assert repr(again.settings) == repr(settings)  # by which a journal knows its experiments
+    assert again.fit(scaling()).report == model.report
+    old = json.loads(model.to_json())
+    old.pop("settings")
+    assert RayML.from_json(json.dumps(old)).settings == Settings()
+    old["settings"] = {"search": "gird"}
+    with pytest.raises(RequestError, match="did you mean grid"):
+        RayML.from_json(json.dumps(old))
+
+
 @pytest.mark.parametrize("search", ["grid", "tpe"])
 def test_hyper_parameters_are_searched(search: str) -> None:
     pytest.importorskip("optuna")

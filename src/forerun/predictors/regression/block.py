@@ -135,6 +135,7 @@ def fitted_block(
     starts: int = 1,
     most: int = MOST_POINTS,
     tuned: int = TUNED_POINTS,
+    spent: int = 0,
 ) -> Block:
     """Return the block of n runs.
 
@@ -144,6 +145,7 @@ def fitted_block(
         seconds: positive and finite, (n,).
         starts: of the search of the hyper-parameters.
         most, tuned: points that are kept, and that the hyper-parameters are tuned on.
+        spent: parameters of a law, fitted to the same runs, whose errors these are.
     """
     labels = np.stack([index for _, index in categories.values()], axis=1)
     rows = _thinned(labels[:, -1], most)
@@ -165,7 +167,9 @@ def fitted_block(
     kept = {names[c]: _numbered(categories[names[c]][0]) for c in told}
     growth = _growth(gp, design, x)
     least = _least(gp, point)
-    return Block(design, kept, gp, _tails(gp, point, off, least), growth, least, len(seconds))
+    return Block(
+        design, kept, gp, _tails(gp, point, off, least, spent), growth, least, len(seconds)
+    )
 
 
 def _numbered(texts: Sequence[str]) -> dict[str, int]:
@@ -223,7 +227,7 @@ def _least(gp: GaussianProcess, point: IntArray) -> float:
 
 
 def _tails(
-    gp: GaussianProcess, point: IntArray, off: FloatArray, least: float
+    gp: GaussianProcess, point: IntArray, off: FloatArray, least: float, spent: int
 ) -> tuple[float, float]:
     """Return how far left-out readings reach below and above, over what a normal one does.
 
@@ -237,10 +241,12 @@ def _tails(
         point: of each of m readings, (m,).
         off: each reading less the median of its point, (m,).
         least: standard deviation that the band has at least.
+        spent: parameters of the law whose errors these are.
     """
     n = len(gp.x)
     if n < _ENOUGH:
         return 1.5, 1.5
+    repeated = len(point) > REPEATED * n
     level = min(0.95 * (n + 1) / n, 1.0)
     # The process says how sure it is of the middle of the readings; a question is about one.
     own = gp.unit**2 * gp.scales.noise_variance(gp.ratio)
@@ -253,13 +259,15 @@ def _tails(
         one = np.maximum(one, least)
         z = (errors[point] + off) / one[point]
         pairs.append((-np.quantile(z, 1 - level), np.quantile(z, level)))
-        if len(point) > REPEATED * n and n < _MANY:
+        if repeated and n < _MANY:
             # Repeats say how near readings of one point are, and nothing of how near its
             # neighbours: of few points, Student's t says how far the next may be.
             reach = student95(n - 1) * np.sqrt((1 + 1 / n) * np.sum(each * z**2))
             pairs.append((reach, reach))
     # All readings had their say in the hyper-parameters: those left out look nearer than new ones.
-    free = max(n - len(gp.lengths) - 3 - 2 * gp.labels.shape[1], 1)
+    free = n - len(gp.lengths) - 3 - 2 * gp.labels.shape[1]
+    # Without repeats no band is surer than a left-out reading, which counts the law's share.
+    free = max(free - spent if repeated else free, 1)
     wider = float(np.sqrt(n / free)) * (1.0 + 1.0 / free)
     low, high = np.clip(wider * np.max(pairs, axis=0) / Z95, LEAST_TAIL, MOST_TAIL)
     return float(low), float(high)

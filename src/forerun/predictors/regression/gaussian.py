@@ -39,8 +39,10 @@ OWN_RUNS = 60
 # Beside its own runs a job is this near; in settings without runs this much farther, and as much
 # again for each doubling beyond the runs.
 NEAR, OTHER_SETTINGS, A_DOUBLING = 0.1, 0.3, 0.2
+LAW_TERMS = 3  # that the hierarchical law fits to a kind: a step's start, a sample, a message
 ROUNDS = 2  # of what stopped runs are expected to take
 _POOL: Kind = ()
+_TIMES = "step_time_s, samples_per_s, epoch_time_s or time_to_train_s"
 _NEEDED = f"at least {LEAST_RUNS} runs with a time"
 
 
@@ -94,8 +96,7 @@ class Gaussian:
             raise RequestError(
                 f"fitting {self.name} on {len(runs)} runs",
                 f"{timed} that ended have a time, and {len(rows)} of these state their devices",
-                f"give {_NEEDED} (step_time_s, samples_per_s, epoch_time_s or time_to_train_s) "
-                "and devices",
+                f"give {_NEEDED} ({_TIMES}) and devices",
             )  # fmt: skip
         fitted = self._fitted(Questions(runs.jobs.take(rows)), times[quantity][rows], quantity)
         bounds = np.where(stated, stopped_seconds(runs, quantity), np.nan)
@@ -142,7 +143,7 @@ class Gaussian:
             over = said[rows] if kind in based else 1.0
             blocks[kind] = fitted_block(
                 part.numbers, part.categories, seconds[rows] / over,
-                starts=self.starts, most=self.most, tuned=self.tuned,
+                starts=self.starts, most=self.most, tuned=self.tuned, spent=LAW_TERMS * (kind in based),
             )  # fmt: skip
         kinds = {name: int(count) for name, count in zip(names, counts, strict=True)}
         return replace(
@@ -163,9 +164,7 @@ class Gaussian:
 
     def _answers(self, jobs: Jobs) -> Forecasts:
         """Return the forecasts of jobs that differ."""
-        blank = replace(
-            Forecasts.blank(len(jobs), self.name, self.quantity), warnings=self.warnings
-        )
+        blank = Forecasts.blank(len(jobs), self.name, self.quantity)
         asked = Asked(Questions(jobs))
         chosen, same = self._chosen(asked)
         declined = self._declined(asked, chosen)
@@ -182,7 +181,7 @@ class Gaussian:
             total = np.sqrt(sigma**2 + wide**2)
             blank.seconds[rows] = spread(np.exp(middle), total, tails=block.tails)
             blank.distance[rows] = away + A_DOUBLING * beyond
-        return replace(blank, declined=declined)
+        return replace(blank, declined=declined, warnings=self.warnings)
 
     def _block_answers(
         self, kind: Kind, part: Asked, jobs: Jobs
