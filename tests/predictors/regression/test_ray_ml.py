@@ -183,11 +183,13 @@ def test_the_order_of_the_rows_changes_nothing() -> None:
 
 
 def test_a_fit_that_does_not_converge_is_said() -> None:
-    settings = Settings(techniques=("NNLS",), grids={}, recipe=Recipe(degree=3))
-    lasso = RayML(replace(settings, techniques=("NNLS", "Dummy"))).fit(scaling(noise=0.0))
-    shares = {row["technique"]: row["fits_converged"] for row in lasso.report}
-    assert shares["NNLS"] < 1.0
-    assert shares["Dummy"] == 1.0
+    settings = Settings(techniques=("NNLS", "Dummy"), search="grid", recipe=Recipe(degree=3),
+                        grids={"NNLS": {"alpha": (1e-6,)}})  # fmt: skip
+    lasso = RayML(settings).fit(scaling(noise=0.1))
+    assert lasso.report[0]["technique"] == "NNLS"
+    assert lasso.report[0]["fits_converged"] < 1.0
+    assert lasso.report[-1]["technique"] == "Dummy"
+    assert lasso.report[-1]["fits_converged"] == 1.0
     again = RayML.from_json(lasso.to_json())
     asked = jobs_of(devices=[4], dataset_size=[4e3])
     for model in (lasso, again):

@@ -221,9 +221,14 @@ def _least(gp: GaussianProcess, point: IntArray) -> float:
     once is no surer than a left-out reading usually is.
     """
     n = len(gp.x)
-    if len(point) > REPEATED * n or n < _ENOUGH:
+    if n < _ENOUGH:
         return LEAST_SIGMA
-    return max(float(np.median(gp.left_out()[1])), LEAST_SIGMA)
+    errors, sd = gp.left_out()
+    if len(point) <= REPEATED * n:
+        return max(float(np.median(sd)), LEAST_SIGMA)
+    # Repeats say how near readings of one point are, and nothing of how near its neighbours: of few
+    # points, none is surer than a left-out one was foretold.
+    return max(float(np.sqrt(np.mean(errors**2))), LEAST_SIGMA) if n < _MANY else LEAST_SIGMA
 
 
 def _tails(
@@ -260,8 +265,7 @@ def _tails(
         z = (errors[point] + off) / one[point]
         pairs.append((-np.quantile(z, 1 - level), np.quantile(z, level)))
         if repeated and n < _MANY:
-            # Repeats say how near readings of one point are, and nothing of how near its
-            # neighbours: of few points, Student's t says how far the next may be.
+            # Of few points Student's t says how far the next may be.
             reach = student95(n - 1) * np.sqrt((1 + 1 / n) * np.sum(each * z**2))
             pairs.append((reach, reach))
     # All readings had their say in the hyper-parameters: those left out look nearer than new ones.
