@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from forerun.domain.quantiles import Z95
 from forerun.predictors.regression.design import Design, designed
 from forerun.predictors.regression.matern import GaussianProcess, fitted_gp
-from forerun.predictors.regression.tails import student95
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -29,7 +28,6 @@ LEAST_SIGMA = 0.015
 LEAST_TAIL, MOST_TAIL = 0.6, 3.0
 # Readings a point from which on the readings themselves say how large the noise is.
 REPEATED = 1.2
-_MANY = 60  # points, whose quantiles need no Student's t beside them
 _ENOUGH = 8  # points, for anything to be judged by leaving some out
 
 
@@ -135,7 +133,6 @@ def fitted_block(
     starts: int = 1,
     most: int = MOST_POINTS,
     tuned: int = TUNED_POINTS,
-    spent: int = 0,
 ) -> Block:
     """Return the block of n runs.
 
@@ -145,7 +142,6 @@ def fitted_block(
         seconds: positive and finite, (n,).
         starts: of the search of the hyper-parameters.
         most, tuned: points that are kept, and that the hyper-parameters are tuned on.
-        spent: parameters of a law, fitted to the same runs, whose errors these are.
     """
     labels = np.stack([index for _, index in categories.values()], axis=1)
     rows = _thinned(labels[:, -1], most)
@@ -167,9 +163,7 @@ def fitted_block(
     kept = {names[c]: _numbered(categories[names[c]][0]) for c in told}
     growth = _growth(gp, design, x)
     least = _least(gp, point)
-    return Block(
-        design, kept, gp, _tails(gp, point, off, least, spent), growth, least, len(seconds)
-    )
+    return Block(design, kept, gp, _tails(gp, point, off, least), growth, least, len(seconds))
 
 
 def _numbered(texts: Sequence[str]) -> dict[str, int]:
@@ -221,18 +215,13 @@ def _least(gp: GaussianProcess, point: IntArray) -> float:
     once is no surer than a left-out reading usually is.
     """
     n = len(gp.x)
-    if n < _ENOUGH:
+    if len(point) > REPEATED * n or n < _ENOUGH:
         return LEAST_SIGMA
-    errors, sd = gp.left_out()
-    if len(point) <= REPEATED * n:
-        return max(float(np.median(sd)), LEAST_SIGMA)
-    # Repeats say how near readings of one point are, and nothing of how near its neighbours: of few
-    # points, none is surer than a left-out one was foretold.
-    return max(float(np.sqrt(np.mean(errors**2))), LEAST_SIGMA) if n < _MANY else LEAST_SIGMA
+    return max(float(np.median(gp.left_out()[1])), LEAST_SIGMA)
 
 
 def _tails(
-    gp: GaussianProcess, point: IntArray, off: FloatArray, least: float, spent: int
+    gp: GaussianProcess, point: IntArray, off: FloatArray, least: float
 ) -> tuple[float, float]:
     """Return how far left-out readings reach below and above, over what a normal one does.
 
@@ -246,32 +235,23 @@ def _tails(
         point: of each of m readings, (m,).
         off: each reading less the median of its point, (m,).
         least: standard deviation that the band has at least.
-        spent: parameters of the law whose errors these are.
     """
     n = len(gp.x)
     if n < _ENOUGH:
         return 1.5, 1.5
-    repeated = len(point) > REPEATED * n
     level = min(0.95 * (n + 1) / n, 1.0)
     # The process says how sure it is of the middle of the readings; a question is about one.
     own = gp.unit**2 * gp.scales.noise_variance(gp.ratio)
     category = gp.labels.shape[1] - 1
     ways = [gp.left_out()] + ([gp.classes_left_out(category)] if category >= 0 else [])
     pairs = []
-    each = 1.0 / (n * np.bincount(point)[point])  # a point counts once, however often measured
     for errors, sd in ways:
         one = np.sqrt(np.maximum(sd**2 - own, 0.0) + gp.noise_sd**2)
         one = np.maximum(one, least)
         z = (errors[point] + off) / one[point]
         pairs.append((-np.quantile(z, 1 - level), np.quantile(z, level)))
-        if repeated and n < _MANY:
-            # Of few points Student's t says how far the next may be.
-            reach = student95(n - 1) * np.sqrt((1 + 1 / n) * np.sum(each * z**2))
-            pairs.append((reach, reach))
     # All readings had their say in the hyper-parameters: those left out look nearer than new ones.
-    free = n - len(gp.lengths) - 3 - 2 * gp.labels.shape[1]
-    # Without repeats no band is surer than a left-out reading, which counts the law's share.
-    free = max(free - spent if repeated else free, 1)
+    free = max(n - len(gp.lengths) - 3 - 2 * gp.labels.shape[1], 1)
     wider = float(np.sqrt(n / free)) * (1.0 + 1.0 / free)
     low, high = np.clip(wider * np.max(pairs, axis=0) / Z95, LEAST_TAIL, MOST_TAIL)
     return float(low), float(high)

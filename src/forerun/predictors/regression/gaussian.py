@@ -39,7 +39,6 @@ OWN_RUNS = 60
 # Beside its own runs a job is this near; in settings without runs this much farther, and as much
 # again for each doubling beyond the runs.
 NEAR, OTHER_SETTINGS, A_DOUBLING = 0.1, 0.3, 0.2
-LAW_TERMS = 3  # that the hierarchical law fits to a kind: a step's start, a sample, a message
 ROUNDS = 2  # of what stopped runs are expected to take
 _POOL: Kind = ()
 _TIMES = "step_time_s, samples_per_s, epoch_time_s or time_to_train_s"
@@ -143,7 +142,7 @@ class Gaussian:
             over = said[rows] if kind in based else 1.0
             blocks[kind] = fitted_block(
                 part.numbers, part.categories, seconds[rows] / over,
-                starts=self.starts, most=self.most, tuned=self.tuned, spent=LAW_TERMS * (kind in based),
+                starts=self.starts, most=self.most, tuned=self.tuned,
             )  # fmt: skip
         kinds = {name: int(count) for name, count in zip(names, counts, strict=True)}
         return replace(
