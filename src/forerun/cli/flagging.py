@@ -97,9 +97,9 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
     shown = [k for k in KINDS if all_kinds or flags.suspect[flags.of(k)].any()]
     counts = flags.counts()
     # What is missing for physics alone is no slip of whoever teaches a law by names and numbers.
-    by_label = [k for k in shown if counts.get(k) and flags.learned_by_label(k) == counts[k]]
+    by_label = [k for k in shown if counts.get(k) and _no_slip(flags, k)]
     if by_label:
-        taught = int(flags.rows_with(flags.of(*by_label)).sum())
+        taught = int((flags.rows_with(flags.of(*by_label)) & flags.teaches_time).sum())
         kinds = ", ".join(POLICY[k][0] for k in by_label)
         yield f"{taught:,} of {counted(flags.rows, 'run')} learned by label, not by physics ({kinds})"
         shown = [k for k in shown if k not in by_label]
@@ -124,6 +124,13 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
             yield f"  {kind}: {flags.text(int(i))}{_fate(flags, int(i))}"
         if len(where) > _FIRST:
             yield f"  {kind}: and {len(where) - _FIRST:,} more (all: --flags FILE.csv)"
+
+
+def _no_slip(flags: Flags, kind: Kind) -> bool:
+    """Return whether every row of a kind taught by its labels, or is left out for another fault."""
+    rows = flags.rows_with(flags.of(kind))
+    other = flags.rows_with(flags.suspect & flags.void)
+    return flags.learned_by_label(kind) > 0 and bool((flags.teaches_time | other)[rows].all())
 
 
 def _policy(flags: Flags, kind: Kind) -> str:

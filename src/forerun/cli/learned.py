@@ -11,6 +11,7 @@ import click
 from forerun import wire
 from forerun.cli.screen import Screen
 from forerun.errors import RequestError, UnknownNameError
+from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.advisor.findings import Finding
@@ -103,7 +104,8 @@ def show_formulas(screen: Screen, predictor: Predictor, everything: bool) -> Non
         for line in str(text).splitlines():
             screen.line(f"  {line}")
     if len(formulas) > len(shown):
-        screen.line(f"and {len(formulas) - len(shown):,} more laws (--constants shows all)")
+        more = counted(len(formulas) - len(shown), "more law")
+        screen.line(f"and {more} (--constants shows all)")
 
 
 def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from forerun.tables.jobs import Runs
 from forerun.tables.schema import unknown_columns
 from forerun.tables.suspects.batches import batch_flags
 from forerun.tables.suspects.flags import Flags, Kind, Raised, Texts, joined, numbers_text
+from forerun.tables.suspects.label_units import label_unit_flags
 from forerun.tables.suspects.physics import capacity_flags, floor_flags, floor_words
 from forerun.tables.suspects.readings import Reading, memory_reading, sizes_of, step_readings
 from forerun.tables.suspects.repeated_units import repeated_unit_flags
@@ -57,6 +58,7 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     for reading in readings:
         ask = _Ask(reading, times, expected, bands, floor, kin, wrong)
         found += _by_units(runs, ask, wholes)
+    found += label_unit_flags(runs, ~np.isfinite(expected) & ~_rows(found, len(runs)))
     memory = memory_reading(runs)
     if memory is not None:
         unbound = np.full(len(runs), -np.inf)
