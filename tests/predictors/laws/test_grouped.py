@@ -16,14 +16,14 @@ SECONDS = 3.0 + 80.0 / MACHINES
 def test_a_workload_of_one_setting_has_one_law_told_once() -> None:
     law = Ernest().fit(runs_of(devices=MACHINES, framework="torch", time_to_train_s=SECONDS))
     assert len(law.laws) == 2
-    assert list(law.formulas) == ["sgd-job on core (torch, allreduce)"]
+    assert list(law.formulas) == ["sgd-job on core (torch)"]
 
 
 def test_two_settings_have_a_law_each_and_one_together() -> None:
     framework = ["torch"] * 6 + ["tf"] * 6
     law = Ernest().fit(runs_of(devices=MACHINES, framework=framework, time_to_train_s=SECONDS))
     assert sorted(law.formulas) == [
-        "sgd-job on core (tf, allreduce)", "sgd-job on core (torch, allreduce)",
+        "sgd-job on core (tf)", "sgd-job on core (torch)",
         "sgd-job on core, all settings",
     ]  # fmt: skip
 
@@ -32,6 +32,28 @@ def test_milliseconds_among_seconds_are_noticed_and_teach_no_law() -> None:
     mixed = np.where(np.isin(np.arange(12), (1, 6, 11)), 1000 * SECONDS, SECONDS)
     with pytest.raises(RequestError, match=r"3 of 12 times.*\d+ times away.*units were mixed"):
         Ernest().fit(runs_of(devices=MACHINES, time_to_train_s=mixed))
+
+
+def test_what_to_do_about_mixed_units_names_the_lines() -> None:
+    mixed = np.where(np.isin(np.arange(12), (1, 6, 11)), 1000 * SECONDS, SECONDS)
+    with pytest.raises(RequestError) as caught:
+        Ernest().fit(runs_of(devices=MACHINES, time_to_train_s=mixed))
+    assert "mend the units of" in caught.value.next_step
+    assert "2, 7, 12" in caught.value.next_step
+    assert "give at least" not in caught.value.next_step
+
+
+def test_a_saved_law_of_one_setting_is_told_once_too() -> None:
+    law = Ernest().fit(runs_of(devices=MACHINES, framework="torch", time_to_train_s=SECONDS))
+    assert Ernest.from_json(law.to_json()).formulas == law.formulas
+
+
+def test_synchronisation_is_named_where_kinds_differ_in_it() -> None:
+    sync = ["allreduce"] * 6 + ["ps-sync"] * 6
+    law = Ernest().fit(runs_of(devices=MACHINES, sync=sync, time_to_train_s=SECONDS))
+    assert {"sgd-job on core (allreduce)", "sgd-job on core (ps-sync)"} <= set(law.formulas)
+    text = next(iter(law.formulas.values()))
+    assert "[ ] hold 90 % (5 to 95 %)" in text
 
 
 def test_times_that_span_thousands_with_their_sizes_are_of_one_unit() -> None:

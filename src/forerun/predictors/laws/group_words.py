@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from forerun.predictors.laws.law_rows import GROUP, Kind
+from forerun.domain.plan import SYNC
+from forerun.predictors.laws.grouping import AT, MIXED
+from forerun.predictors.laws.law_rows import GROUP, SETTINGS, Kind
 from forerun.tables import Runs
 
 _TIMES = ("step_time_s", "epoch_time_s", "time_to_train_s")
 _MOST_LISTED = 3
+_SYNC = len(GROUP) + SETTINGS.index("sync")
 
 
-def kind_words(kind: Kind) -> str:
-    """Return a kind of job in words: `resnet50 on t4 (pytorch, fp32)`."""
+def kind_words(kind: Kind, say_sync: bool = True) -> str:
+    """Return a kind of job in words: `resnet50 on t4 (pytorch, fp32)`.
+
+    say_sync: whether all-reduce is said, which is also what a row without any word of it has.
+    """
     lead = " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
-    rest = ", ".join(text for text in kind[len(GROUP) :] if text)
-    return f"{lead} ({rest})" if rest else f"{lead}, all settings"
+    silent = None if say_sync else _SYNC
+    rest = ", ".join(
+        text for i, text in enumerate(kind) if text and i >= len(GROUP) and i != silent
+    )
+    return f"{lead} ({rest})" if rest else lead + ", all settings" * (len(kind) == len(GROUP))
+
+
+def tells_sync(kinds: Iterable[Kind]) -> bool:
+    """Return whether kinds differ in how replicas agree; all-reduce alone is what blanks mean."""
+    return {kind[_SYNC] for kind in kinds if len(kind) > _SYNC} - {SYNC[0]} != set()
+
+
+def what_to_do(lacking: Iterable[str], needed: str) -> str:
+    """Return what to do about kinds that have no law, given why: mend units, else give runs."""
+    mixed = [why.partition(MIXED)[2].removeprefix(AT) for why in lacking if MIXED in why]
+    if not mixed:
+        return f"give {needed}"
+    where = "; ".join(dict.fromkeys(filter(None, mixed)))
+    return f"mend the units of {where or 'those times'} (times are in s), or leave these rows out"
 
 
 def article(quantity: str) -> str:
@@ -70,3 +93,11 @@ def interval(value: float, low: float, high: float) -> str:
 def percent(share: float) -> str:
     """Return a share as whole per cents: `62 %`."""
     return f"{100 * share:.0f} %"
+
+
+def reading_words(formula: str) -> str:
+    """Return how a formula's brackets and logarithms are to be read, for those that it has."""
+    said = ["[ ] hold 90 % (5 to 95 %)"] * ("[" in formula) + ["log is natural"] * (
+        "log" in formula
+    )
+    return "".join(f"{text}; " for text in said)

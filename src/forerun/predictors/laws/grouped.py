@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.errors import RequestError
 from forerun.predictors.laws import group_words as words
+from forerun.predictors.laws.group_formulas import formulas_of
 from forerun.predictors.laws.group_reasons import say_alone, say_unsaid, unsaid_by_all
 from forerun.predictors.laws.group_saving import saved_laws, text_of_laws
 from forerun.predictors.laws.grouping import (
@@ -151,10 +152,13 @@ class GroupedLaws(ABC, Generic[LawT]):
         timing = replace(self, quantity=quantity)
         laws, lacking, widths = timing._fitted(runs.jobs.take(rows), seconds[quantity][rows], also)
         if not laws:
-            raise RequestError(asked, words.listed(lacking), f"give {self.needed} for each")
+            mend = words.what_to_do(lacking.values(), f"{self.needed} for each")
+            raise RequestError(asked, words.listed(lacking), mend)
+        sync = words.tells_sync([*laws, *lacking])
+        called = {kind: words.kind_words(kind, sync) for kind in [*laws, *lacking]}
         notes = [f"of {len(runs)} runs {note} and teach nothing" for note in words.left_out(runs)]
-        notes += [f"{words.kind_words(k)}: {note}" for k, law in laws.items() for note in law.notes]
-        notes += [f"{words.kind_words(kind)} has no law: {why}" for kind, why in lacking.items()]
+        notes += [f"{called[k]}: {note}" for k, law in laws.items() for note in law.notes]
+        notes += [f"{called[kind]} has no law: {why}" for kind, why in lacking.items()]
         return replace(
             self, quantity=quantity, laws=laws, lacking=lacking,
             band_scale=widths.scale, doubling_sigma=widths.doubling_sigma,
@@ -195,8 +199,9 @@ class GroupedLaws(ABC, Generic[LawT]):
         if not usable.any():
             return unsaid_by_all(columns, self.unsaid)
         columns = part_of(columns, usable)
+        places = None if jobs.labels is None else jobs.labels.take(usable).places()
         group = Group(columns, seconds[usable], size, self.quantity, part_of(also, usable), kind)
-        problem = mixed_units(group.columns, group.seconds)
+        problem = mixed_units(group.columns, group.seconds, places)
         return TooFewError(problem) if problem else group
 
     def declines(self, jobs: Jobs) -> list[str | None]:
@@ -232,12 +237,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     @property
     def formulas(self) -> dict[str, str]:
         """Each law as a formula with units, and what limits it, by the name of its kind."""
-        told = {id(law) for kind, law in self.laws.items() if len(kind) > len(GROUP)}
-        return {
-            words.kind_words(kind): f"{law.formula(self.quantity)} ({law.runs} runs; {law.limit()})"
-            for kind, law in self.laws.items()
-            if len(kind) > len(GROUP) or id(law) not in told
-        }
+        return formulas_of(self.laws, self.quantity)
 
     def _chosen(self, rows: LawRows) -> IntArray:
         """Return which law answers each job, (n,), -1 where none does."""
@@ -283,7 +283,8 @@ class GroupedLaws(ABC, Generic[LawT]):
     def _why_none(self, kind: Kind) -> str:
         if not self.laws:
             return f"{self.name} answers from runs alone and was given none; give {self.needed}"
-        return f"{self.name} has {words.why_no_law(kind, self.lacking)}; give {self.needed}"
+        why = words.why_no_law(kind, self.lacking)
+        return f"{self.name} has {why}; {words.what_to_do([why], self.needed)}"
 
     def to_json(self) -> str:
         """Return the laws as JSON text."""

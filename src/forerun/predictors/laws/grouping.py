@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.quantiles import Z95
 from forerun.predictors.laws.law_rows import GROUP, Kind
+from forerun.tables.lines import Lines
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -18,6 +19,8 @@ Columns = Mapping[str, FloatArray]
 
 # Milliseconds among seconds, or seconds among minutes, leave a gap that no noise leaves.
 UNIT_GAP = 50.0
+# What is said of them, and what stands before the lines of the fewer; how many lines are named.
+MIXED, AT, MOST_LINES = "as if units were mixed", " in ", 8
 
 
 class TooFewError(Exception):
@@ -136,8 +139,8 @@ def in_order(rows: IntArray, chosen: IntArray) -> IntArray:
     return rows[np.argsort(small, kind="stable")]
 
 
-def mixed_units(columns: Columns, seconds: FloatArray) -> str:
-    """Return why times look like those of two units, or "".
+def mixed_units(columns: Columns, seconds: FloatArray, places: Lines | None = None) -> str:
+    """Return why times look like those of two units, and where the fewer stand, or "".
 
     After what sizes and devices explain (a power law in each), times of one unit lie together;
     milliseconds among seconds leave an empty gap of a factor `UNIT_GAP` and more.
@@ -155,10 +158,21 @@ def mixed_units(columns: Columns, seconds: FloatArray) -> str:
     above = left > ordered[place]
     both = np.column_stack([x, above])
     apart = np.exp(np.linalg.lstsq(both, logs, rcond=None)[0][-1])
-    return (
-        f"{min(above.sum(), (~above).sum())} of {len(logs)} times are about {apart:.0f} times away "
-        "from the others at like sizes and devices, as if units were mixed"
+    fewer = above if 2 * above.sum() <= len(logs) else ~above
+    found = (
+        f"{fewer.sum()} of {len(logs)} times are about {apart:.0f} times away "
+        f"from the others at like sizes and devices, {MIXED}"
     )
+    return found if places is None else f"{found}{AT}{_lines(places, np.flatnonzero(fewer))}"
+
+
+def _lines(places: Lines, rows: IntArray) -> str:
+    """Return where rows stand, the first few: `runs.csv line 3, 5, 7 and 2 more`."""
+    first, *rest = rows[:MOST_LINES].tolist()
+    same = [places.file[i] == places.file[first] for i in rest]
+    more = [f", {places.line[i] if s else places.text(i)}" for i, s in zip(rest, same, strict=True)]
+    left = len(rows) - MOST_LINES
+    return places.text(first) + "".join(more) + (f" and {left} more" if left > 0 else "")
 
 
 def reach_of(logs: FloatArray, terms: int, least_sigma: float) -> tuple[float, float]:
