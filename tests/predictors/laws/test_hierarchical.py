@@ -28,6 +28,7 @@ from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
+from tests.predictors.laws.rows import runs_of as law_runs
 
 CATALOG = load_catalog()
 
@@ -343,3 +344,19 @@ def test_eight_runs_on_a_new_cluster_are_enough_to_start() -> None:
     fitted = Hierarchical().fit(teach)
     seconds, answer = rest.step_seconds(), fitted.predict(rest.jobs)
     assert np.median(np.abs(answer.seconds[:, 1] / seconds - 1.0)) <= 0.055
+
+
+def test_terms_between_nodes_that_no_run_has_are_said_to_be_assumed() -> None:
+    devices = np.tile([1.0, 2, 4, 8], 2)
+    batch = np.repeat([32.0, 64.0], 4) * devices
+    given = {"devices": devices, "global_batch": batch}
+    seconds = 0.05 + 0.001 * batch / devices + 0.004 * devices
+    one = Hierarchical().fit(law_runs(**given, nodes=np.ones(8), step_time_s=seconds))
+    ((name, text),) = one.formulas.items()
+    assert "allreduce" not in name
+    assert text.count("(assumed: no run of it)") == 1
+    assert "on two nodes (assumed: no run of it)" in text
+    assert "intervals hold 90 % (5 to 95 %)" in text
+    many = Hierarchical().fit(law_runs(**given, nodes=devices, step_time_s=seconds))
+    (text,) = many.formulas.values()
+    assert "on two nodes (assumed" not in text

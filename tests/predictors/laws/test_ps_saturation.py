@@ -203,3 +203,18 @@ def test_transient_servers_are_foretold(split: str, most: float) -> None:
     score = evaluate({"cmdare": runs}, [PsSaturation()], split).of("ps-saturation", "cmdare")
     assert score.median_ape < most
     assert score.coverage >= 0.85
+
+
+def test_the_formula_of_an_epoch_names_what_is_divided_into_updates() -> None:
+    workers = np.array([1.0, 2, 4, 8, 16])
+    seconds = 50000 / 64 / np.minimum(workers / 0.2, 30.0)
+    given = {"devices": workers, "sync": "ps-async", "micro_batch": np.full(5, 64.0)}
+    sized = PsSaturation().fit(
+        runs_of(**given, dataset_size=np.full(5, 50000.0), epoch_time_s=seconds)
+    )
+    (text,) = sized.formulas.values()
+    assert text.startswith("seconds of an epoch = dataset_size / micro_batch x devices^")
+    blank = PsSaturation().fit(runs_of(**given, epoch_time_s=seconds))
+    (text,) = blank.formulas.values()
+    assert "1 (no dataset_size is stated) / micro_batch" in text
+    assert "[ ] hold 90 % (5 to 95 %)" in text

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from forerun.predictors.laws.group_words import article
+from forerun.predictors.laws.group_words import article, percent
 
 if TYPE_CHECKING:
     from forerun.predictors.laws.generic_law import GenericLaw
 
-# The exponent of the devices, -1 for work that they share perfectly, up to these.
+# What a law does from the fewest to the most devices, as an exponent of them: -1 is perfect.
 _VERDICTS = (
     (-1.05, "better than perfect"), (-0.9, "near perfect"), (-0.5, "partial"), (-0.1, "weak"),
     (0.1, "none"), (np.inf, "none, more devices are slower"),
 )  # fmt: skip
 
+FloatArray = NDArray[np.float64]
 # A constant below this share of the largest one is rounding, and is not printed.
 _SHOWN = 1e-6
 
@@ -56,7 +58,7 @@ def limit_of(law: GenericLaw) -> str:
     same = [f"{name} {low:g}" for name, (low, high) in law.bounds.items() if low == high]
     if same:
         words.append(f"the same in all runs: {', '.join(same)}")
-    words.append(f"lambda {law.strength:g}; columns are over a middle run's, intervals 90 %")
+    words.append(f"lambda {law.strength:g}; columns are over a middle run's")
     return "; ".join(words)
 
 
@@ -67,18 +69,57 @@ def _scaling(law: GenericLaw) -> str:
         if fewest == most:
             return f"it says nothing of scaling: all runs are on {most:g} devices"
         return "it says nothing of scaling: devices are left out"
-    power = float(law.exponents[len(law.numbers) + names.index("devices")])
     weak = keeps_batch_per_device(law)
-    perfect = "0 is perfect" if weak else "-1 is perfect, 0 none"
+    fewest, most = law.machines
+    counts = np.array([fewest, most, 2.0 * most])
+    seconds, fixed = _seconds_by_devices(law, counts)
     given = "at an unchanged batch a device" if weak else "all else unchanged"
-    verdict = next(text for most, text in _VERDICTS if power - weak <= most)
-    text = f"scaling is {verdict}: devices to the {power:.2f}, {given} ({perfect})"
-    fixed = float(law.coefficients[-1])
+    # Of the whole law, its constant counted: what is constant does not shrink with devices.
+    more = counts[1:] / counts[:-1]
+    gain = seconds[:-1] / seconds[1:] * (more if weak else 1.0)
+    of_perfect = gain / more
+    text = ""
+    if fewest < most:
+        power = -float(np.log(gain[0]) / np.log(more[0]))
+        verdict = next(text for bound, text in _VERDICTS if power <= bound)
+        text = (
+            f"scaling is {verdict}: {most:g} devices {_does(gain[0], weak)} as {fewest:g}, "
+            f"{percent(of_perfect[0])} of perfect; "
+        )
+    text += (
+        f"{2 * most:g} {_does(gain[1], weak)} as {most:g}, "
+        f"{percent(of_perfect[1])} of perfect ({given})"
+    )
     if fixed > _SHOWN * float(law.coefficients.max()):
-        most = law.machines[1]
-        scaled = float(law.coefficients[:-1].mean()) * (most / law.scaling["devices"]) ** power
-        text += f"; near {most:g} devices about {100 * fixed / (fixed + scaled):.0f} % is constant"
+        text += f"; at {most:g} devices {percent(fixed / float(seconds[1]))} is constant"
     return text
+
+
+def _does(gain: float, weak: bool) -> str:
+    return f"do {gain:.2f} times as much" if weak else f"are {gain:.2f} times as fast"
+
+
+def _seconds_by_devices(law: GenericLaw, counts: FloatArray) -> tuple[FloatArray, float]:
+    """Return seconds of the middle run's work on so many devices, and what of them is constant.
+
+    counts: (n,).
+    """
+    power = law.exponents[len(law.numbers) + list(law.scaling).index("devices")]
+    fixed = float(law.coefficients[-1])
+    scaled = law.coefficients[:-1]
+    # Each number has a term of its own; of the words of a text one holds at a time.
+    words = sum(len(of) for of in law.categories.values())
+    work = float(scaled[: len(scaled) - words].sum() + sum(_per_text(law, scaled, words)))
+    return fixed + work * (counts / law.scaling["devices"]) ** power, fixed
+
+
+def _per_text(law: GenericLaw, scaled: FloatArray, words: int) -> list[float]:
+    """Return the mean constant of each text column's words."""
+    at, means = len(scaled) - words, []
+    for of in law.categories.values():
+        means.append(float(scaled[at : at + len(of)].mean()))
+        at += len(of)
+    return means
 
 
 def keeps_batch_per_device(law: GenericLaw) -> bool:

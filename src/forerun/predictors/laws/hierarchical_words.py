@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.domain.plan import SYNC
 from forerun.domain.quantiles import Z95
 from forerun.predictors.laws.hierarchical_law import (
     AT,
@@ -14,18 +15,27 @@ from forerun.predictors.laws.hierarchical_law import (
     evaluate_law,
 )
 from forerun.predictors.laws.hierarchical_model import Known, Model, Served
+from forerun.predictors.laws.hierarchical_rows import APP
 
 FloatArray = NDArray[np.float64]
+_ASSUMED = " (assumed: no run of it)"
+_SYNC = APP.index("sync")
 
 
 def formulas(model: Model, quantity: str) -> dict[str, str]:
     """Return for each app on each cluster its law and what limits its scaling."""
     result: dict[str, str] = {}
+    # Rows that say nothing of parameter servers reduce among all: it is named where apps differ.
+    silent = {group.app[_SYNC] for group in model.groups} <= {"", SYNC[0]}
     for i, group in enumerate(model.groups):
-        lead = f"{_words(group.app)} on {_words(group.cluster)}"
+        app = (*group.app[:_SYNC], "", *group.app[_SYNC + 1 :]) if silent else group.app
+        lead = f"{_words(app)} on {_words(group.cluster)}"
         served = Served(i, -1, 0.0, 0.0)
         law = _law(model, served, quantity)
-        result[lead] = f"{law} ({group.runs} runs; {_limit(model, served)})"
+        reading = (
+            "intervals hold 90 % (5 to 95 %), +- is one standard deviation, exp and log natural"
+        )
+        result[lead] = f"{law} ({group.runs} runs; {reading}; {_limit(model, served)})"
     return result
 
 
@@ -59,14 +69,19 @@ def _law(model: Model, served: Served, quantity: str) -> str:
         power = 1.0 + np.exp(min(theta[AT["overlap"]], LARGEST_LOG_OVERLAP))
         inside = term("volume", "intra", offset=-float(np.log(group.rates[0])))
         grow = theta[AT["intra_growth"]]
-        lines.append(f"in a node of n = {inside} x 2(n-1)/n x exp({grow:.2g} (1 - 2/n))")
+        near = model.near[served.group]
+        alone = bool(near.busy.max(initial=1.0) <= 1)
+        apart = bool(near.nodes.max(initial=1.0) <= 1)
+        lines.append(
+            f"in a node of n = {inside} x 2(n-1)/n x exp({grow:.2g} (1 - 2/n)){_ASSUMED * alone}"
+        )
         wire = term("volume", "inter", offset=-float(np.log(group.rates[1])))
         size, count = theta[AT["node_size"]], theta[AT["node_count"]]
         sd = spread[AT["node_size"]], spread[AT["node_count"]]
         lines.append(
             f"between N nodes of L = ({wire} + the in-node figure) x 2(K-1)/K x "
             f"exp({size:.2g} +- {sd[0]:.1g} (1 - 1/L)) x (N/3)^({count:.2g} +- {sd[1]:.1g})"
-            f" x {np.exp(theta[AT['two_nodes']]):.2g} on two nodes"
+            f" x {np.exp(theta[AT['two_nodes']]):.2g} on two nodes{_ASSUMED * apart}"
         )
         lines.append(f"joined as (compute^p + network^p)^(1/p), p = {power:.2g}")
     return "; ".join(lines)

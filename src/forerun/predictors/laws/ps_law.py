@@ -75,13 +75,14 @@ class PsLaw:
             )
         if self.waits[0] == 0:
             texts.append(f"((W / devices)^p + S^p)^(1/p), p = {said[NORM]}, where they do not")
-        many = (
-            f"{self.size or 'work'} / micro_batch (/ devices where workers wait) "
-            f"x devices^{said[STALE]} x "
-            if quantity != "step"
-            else ""
-        )
-        lead = f"seconds of {article(quantity)} = {many}"
+        lead = f"seconds of {article(quantity)} = "
+        if quantity != "step":
+            # What the law divides into updates: the samples, or one of them where none are stated.
+            work = self.size or "1 (no dataset_size is stated)"
+            share = " / devices" if self.waits[0] > 0 else " (/ devices where workers wait)"
+            share = share if self.waits[1] > 0 else ""
+            lead += f"{work} / micro_batch{share} x devices^{said[STALE]} x "
+            texts = [f"({text})" for text in texts]
         return f"{lead}{' or '.join(texts)}, {worker}, {server}"
 
     def _update(self) -> str:
