@@ -224,7 +224,7 @@ def test_the_law_is_told_with_its_units_and_its_limit() -> None:
     assert text.startswith("seconds of a run = 1.9 [")
     assert "162 [" in text
     assert "] s a sample x dataset_size / machines + 1.59 [" in text
-    assert "7 runs; at 32 machines" in text
+    assert "(7 runs; [ ] hold 90 % (5 to 95 %); log is natural; at 32 machines" in text
     assert "the same work on 64 is" in text
 
 

@@ -176,7 +176,7 @@ def test_constant_and_collinear_columns_are_left_out_and_named() -> None:
     (block,) = model.blocks.values()
     assert "learning_rate" not in block.design.names
     assert "dataset_size" in block.design.left_out
-    (text,) = model.formulas.values()
+    text = model.formulas["kinds with few runs"]
     assert "dataset_size" in text.split(";")[-1]
     assert "told nothing that others do not" in text
 
@@ -307,3 +307,16 @@ def test_a_time_above_a_bound_is_expected_above_both() -> None:
     assert expected[1] == pytest.approx(100 * np.exp(sigma * np.sqrt(2 / np.pi)), rel=1e-3)
     assert (expected[1:] >= least[1:] * (1 - 1e-9)).all()
     assert (np.diff(expected) > 0).all()
+
+
+def test_its_words_name_the_mean_the_features_and_what_the_bands_hold() -> None:
+    devices, micro = np.tile([1.0, 2, 4, 8], 4), np.repeat([8.0, 16, 32, 64], 4)
+    seconds = 0.02 + 0.001 * micro + 0.003 * devices
+    model = Gaussian().fit(runs_of(devices, micro, step_time_s=seconds))
+    text = model.formulas["kinds with few runs"]
+    assert "a line in log devices" in text or "a line in log micro_batch" in text
+    assert "a line in," not in text
+    assert "log is natural" in text
+    assert "bands hold 90 % (5 to 95 %)" in text
+    if model.base is not None:
+        assert any(name.endswith(", the mean") for name in model.formulas)

@@ -392,3 +392,48 @@ def test_tf_benchmarks_from_four_devices_to_eight() -> None:
     model = RayML(Settings(techniques=("Ridge", "NNLS", "Stepwise"))).fit(every.take(~far))
     said, facts = model.predict(every.take(far).jobs).seconds[:, 1], every.take(far).step_seconds()
     assert np.nanmedian(np.abs(said / facts - 1)) < 0.05
+
+
+def test_a_linear_winner_is_printed_so_that_it_can_be_computed_again() -> None:
+    model = RayML(replace(FAST, techniques=("Ridge",))).fit(scaling())
+    (text,) = model.formulas.values()
+    formula = text.removeprefix("seconds of a run = ").partition(" (Ridge")[0].partition(";")[0]
+    place = {"devices": 4.0, "dataset_size": 8000.0}
+    total = 0.0
+    for sign, term in zip(*signed(formula), strict=True):
+        number, *factors = term.split(" x ")
+        value = sign * float(number)
+        for factor in factors:
+            value *= made(factor, place)
+        total += value
+    asked = jobs_of(devices=[4.0], dataset_size=[8000.0])
+    assert total == pytest.approx(float(model.predict(asked).seconds[0, 1]), rel=1e-3)
+    assert "90 % of runs (5 to 95 %)" in text
+
+
+def signed(formula: str) -> tuple[list[float], list[str]]:
+    """Return the signs and the terms of a printed sum."""
+    pieces = formula.replace(" - ", " |-").replace(" + ", " |+").split(" |")
+    signs = [-1.0 if piece.startswith("-") else 1.0 for piece in pieces]
+    return signs, [piece.lstrip("+-") for piece in pieces]
+
+
+def made(factor: str, place: dict[str, float]) -> float:
+    if factor.startswith("ln "):
+        return float(np.log(place[factor[3:]]))
+    return 1 / place[factor[2:]] if factor.startswith("1/") else place[factor]
+
+
+def test_a_winner_of_trees_is_said_to_be_a_table_with_what_it_splits_by() -> None:
+    model = RayML(replace(FAST, techniques=("DecisionTree",))).fit(scaling())
+    (text,) = model.formulas.values()
+    assert "a table of 1 tree, which is no formula; its splits are by " in text
+    assert "dataset_size" in text
+
+
+def test_settings_that_no_run_was_in_are_declined_in_plain_words() -> None:
+    two = scaling(framework=["torch", "tf"] * 24)
+    model = RayML(FAST).fit(two)
+    asked = jobs_of(devices=[4.0], dataset_size=[8000.0], framework="jax")
+    why = model.predict(asked).declined[0]
+    assert why is None or "no run was in these settings" in str(why)

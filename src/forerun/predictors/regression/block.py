@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.quantiles import Z95
-from forerun.predictors.regression.design import Design, designed
+from forerun.predictors.regression.design import DERIVED, Design, designed
 from forerun.predictors.regression.matern import GaussianProcess, fitted_gp
 
 FloatArray = NDArray[np.float64]
@@ -92,15 +92,27 @@ class Block:
         based: whether it learns the errors of the hierarchical law.
         """
         order = np.argsort(self.gp.lengths)
-        names = ", ".join(f"{self.design.names[i]} ({self.gp.lengths[i]:.2g})" for i in order)
+        names = [_term(self.design.names[i]) for i in order]
+        lengths = ", ".join(
+            f"{name} {self.gp.lengths[i]:.2g}" for name, i in zip(names, order, strict=True)
+        )
         what = f"log seconds of {'an' if quantity == 'epoch' else 'a'} {quantity}"
-        over = " over the hierarchical law's" if based else ""
-        told = f"a line in and a process of {names or 'nothing that changes'}"
-        text = f"{what}{over}: {told}, length scales in deviations"
+        over = "the log of the hierarchical law (the mean) + " if based else ""
+        text = f"{what} = {over}a level"
+        if names:
+            text += (
+                f" + a line in {', '.join(names)} + a Matern 5/2 process of the same, their length "
+                f"scales {lengths} in standard deviations of the runs (the shortest bend most)"
+            )
+        classes = [name for name, known in self.classes.items() if len(known) > 1]
+        if classes:
+            text += f" + an error of its own for each {', '.join(classes)}"
         left = self.design.left_out
         same = f"; {', '.join(left)} told nothing that others do not" if left else ""
         return (
-            f"{text}; a reading is off by {100 * self.gp.noise_sd:.1f} % ({self.runs} runs{same})"
+            f"{text}; it keeps {len(self.gp.x)} points, so it is no formula to compute by hand; "
+            f"log is natural, a reading is off by {100 * self.gp.noise_sd:.1f} % (one standard "
+            f"deviation), bands hold 90 % (5 to 95 %) ({self.runs} runs{same})"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,6 +135,11 @@ class Block:
             Design.from_dict(values["design"]), classes, GaussianProcess.from_dict(values["gp"]),
             (low, high), float(values["growth"]), float(values["least"]), int(values["runs"]),
         )  # fmt: skip
+
+
+def _term(name: str) -> str:
+    """Return a feature in words: numbers count by their logarithm, what was derived as it is."""
+    return name if name in DERIVED or name.startswith("no ") else f"log {name}"
 
 
 def fitted_block(

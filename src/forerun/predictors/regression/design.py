@@ -19,6 +19,7 @@ COLLINEAR = 1e-6
 # Derived of the numbers, beside their logarithms: work that devices share, and whether a network
 # lies between them.
 _SHARE, _SPREAD = "1/devices", "several nodes"
+DERIVED = (_SHARE, _SPREAD)
 _MISSING = "no "
 
 

@@ -227,11 +227,12 @@ class Gaussian:
 
     @property
     def formulas(self) -> dict[str, str]:
-        """What each process goes by, the features that matter most first."""
+        """What each process goes by, the features that matter most first, and the law of its mean."""
+        base = {} if self.base is None else self.base.formulas
         return {
             kind_words(kind): block.words(self.quantity, kind in self.based)
             for kind, block in self.blocks.items()
-        }
+        } | {f"{kind}, the mean": text for kind, text in base.items()}
 
     def _chosen(self, asked: Asked) -> tuple[IntArray, NDArray[np.bool_]]:
         """Return which block answers each job, -1 where none does, and whether its kind had runs."""

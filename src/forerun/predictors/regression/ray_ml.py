@@ -21,7 +21,6 @@ from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind, measured
 from forerun.predictors.regression.augment import Columns, Recipe
 from forerun.predictors.regression.automl_settings import Settings
-from forerun.predictors.regression.experiment import FITS
 from forerun.predictors.regression.journal import Journal
 from forerun.predictors.regression.questions import Questions, distinct_jobs, kind_words
 from forerun.predictors.regression.ray_group import RayGroup, fitted_group
@@ -178,8 +177,10 @@ class RayML:
 
     @property
     def formulas(self) -> dict[str, str]:
-        """What won for each kind, and how it did."""
-        return {kind_words(kind): _summary(group) for kind, group in self.groups.items()}
+        """What won for each kind, as a formula where it is linear, and how it did."""
+        from forerun.predictors.regression.ray_words import told
+
+        return {kind_words(kind): told(group, self.quantity) for kind, group in self.groups.items()}
 
     def _chosen(self, asked: Questions) -> IntArray:
         """Return which group answers each job, (n,), -1 where none does."""
@@ -205,7 +206,8 @@ class RayML:
             mine = chosen == number
             for name, levels in group.levels.items():
                 new = mine & ~np.isin(texts[name].astype(str), list(levels))
-                reasons[new] = f"no run had this {name}; give runs that did"
+                what = "was in these settings" if name == "settings" else f"had this {name}"
+                reasons[new] = f"no run {what}; give some"
             for name, lacks in group.lacking(asked.numbers).items():
                 reasons[mine & lacks] = f"the row says no {name}"
         reasons[np.isnan(asked.numbers["devices"])] = "the row says no number of devices"
@@ -277,15 +279,3 @@ def _grouped(names: list[Kind], index: IntArray) -> dict[Kind, IntArray]:
     found = {names[i]: np.flatnonzero(index == i) for i in sorted(large)}
     rest = np.flatnonzero(~np.isin(index, large))
     return {**found, _POOL: rest} if len(rest) else found
-
-
-def _summary(group: RayGroup) -> str:
-    best = group.best
-    given = ", ".join(f"{k} {v}" for k, v in best.parameters.items())
-    errors = ", ".join(f"{part.replace('_', '-')} {figures['mape']:.1f} %"
-                       for part, figures in best.scores.items() if part != FITS)  # fmt: skip
-    return (
-        f"{best.technique}{f' ({given})' if given else ''} of {len(group.winner.places)} features, "
-        f"{group.runs} runs; MAPE {errors}"
-        f"{'' if group.winner.converged else '; its fit did not converge: the best found serves'}"
-    )
