@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from forerun.advisor import Advisor
+from forerun.cli.learned import show_formulas
+from forerun.cli.screen import Screen
+from forerun.settings import load_settings
 from tests.cli.conftest import Run
 from tests.shipping import DENSE, SLOW, ship, ship_nothing, write
 
@@ -215,3 +220,12 @@ def test_python_starts_as_the_command_does(shipped: Path) -> None:
     assert usual.predict(*ask).start == {"start": "shipped", "fitted_runs": 0}
     assert plain.predict(*ask).start == {"start": "priors", "fitted_runs": 0}
     assert Advisor(predictor="constant-mfu").predict(*ask).start == {}
+
+
+@pytest.mark.parametrize(("laws", "said"), [(7, "and 1 more law ("), (9, "and 3 more laws (")])
+def test_laws_that_are_not_shown_are_counted(
+    laws: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predictor: Any = SimpleNamespace(formulas={f"kind {i}": "seconds = 1" for i in range(laws)})
+    show_formulas(Screen(load_settings()), predictor, everything=False)
+    assert said in capsys.readouterr().out
