@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,24 +30,19 @@ from forerun.search.suggestion import (
     suggest_for_decision,
 )
 from forerun.tables import Runs, Table
-from forerun.units import (
-    SECONDS_PER_HOUR,
-    counted,
-)
-
-if TYPE_CHECKING:
-    pass
+from forerun.units import SECONDS_PER_HOUR, counted
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 GOALS = ("accuracy", "decision")
 RUN_STEPS = 100
+MOST_SECONDS = 600.0
 # Machines that start, containers, data and compilation: minutes, whatever the job.
 STARTUP_SECONDS = 180.0
 _MOST = 1500  # candidates, and asked jobs, whose errors are looked at together
 _ADDED = ("suggested_order", "suggested_price", "suggested_price_unit", "suggested_run_s",
-          "suggested_reason")  # fmt: skip
+          "suggested_run_steps", "suggested_reason")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,7 @@ class Asking:
         goal: accuracy or decision. criterion: V, A or D, of designs.
         run_steps: optimizer steps in a run, where a step is predicted.
         startup_seconds: paid for before the first of them.
+        most_seconds: of steps in a run, which has fewer of slow ones; infinite for no fewer.
         minimize: of the choice: time or cost. deadline_seconds: of the job; infinite for none.
         times: how often the chosen job will be run.
         length: of the jobs that are chosen among.
@@ -71,6 +67,7 @@ class Asking:
     criterion: str = "V"
     run_steps: int = RUN_STEPS
     startup_seconds: float = STARTUP_SECONDS
+    most_seconds: float = MOST_SECONDS
     minimize: str = "cost"
     deadline_seconds: float = np.inf
     times: float = 1.0
@@ -146,8 +143,14 @@ def suggest_from_table(
     first = np.arange(n)
     forecasts = predictor.predict(jobs)
     prices = run_prices(
-        jobs.take(first), forecasts.take(first), asking.run_steps, asking.startup_seconds
-    )
+        jobs.take(first), forecasts.take(first), asking.run_steps, asking.startup_seconds,
+        asking.most_seconds,
+    )  # fmt: skip
+    if np.isfinite(asking.budget) and prices.unit != DOLLARS:
+        notes.append(
+            f"the budget of {asking.budget:g} counts {prices.unit}, not dollars: no candidate has a"
+            " price (price_usd_per_hour)"
+        )
     doomed = forecasts.fit_probability[:n] < MAY_FIT
     if doomed.any():
         notes.append(
@@ -169,7 +172,9 @@ def _found(request: Request, forecasts: Forecasts, asking: Asking) -> Suggestion
         unit = "seconds" if asking.minimize == "time" else DOLLARS
         return suggest_for_decision(request, scale, latest, unit, asking.times)
     if hasattr(request.predictor, "linear_features"):
-        return suggest_by_design(request, asking.criterion)
+        fitted = bool(getattr(request.predictor, "laws", {}))
+        if request.runs is not None or not fitted:
+            return suggest_by_design(request, asking.criterion)
     return suggest_for_accuracy(request)
 
 
@@ -208,12 +213,16 @@ def shown(
 ) -> Suggested:
     """Return a suggestion with its words; `table` has the request's jobs as rows."""
     rows = np.array([run.row for run in found.runs], dtype=np.int64)
+    place = {int(row): i for i, row in enumerate(request.candidates)}
+    known = request.prices.steps
+    steps = np.full(len(place), np.nan) if known is None else known
     reasons = tuple(reason(request.jobs, found, run, table) for run in found.runs)
     added: Mapping[str, NDArray[Any]] = dict(zip(_ADDED, (
         np.arange(1, len(rows) + 1, dtype=np.float64),
         np.array([run.price for run in found.runs], dtype=np.float64),
         np.array([found.unit] * len(rows), dtype=object),
         np.array([run.seconds for run in found.runs], dtype=np.float64),
+        steps[[place[int(i)] for i in rows]] if len(rows) else np.zeros(0),
         np.array(reasons, dtype=object),
     ), strict=True))  # fmt: skip
     return Suggested(

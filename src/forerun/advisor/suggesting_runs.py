@@ -70,6 +70,7 @@ def suggest_for_workload(
         predictor.predict(jobs.take(first)),
         asking.run_steps,
         asking.startup_seconds,
+        asking.most_seconds,
     )
     request = Request(predictor, jobs, first, last, prices, asking.budget, asking.count, runs)
     if asking.goal == "accuracy":
@@ -99,12 +100,27 @@ def _by_choice(
     best = found.best
     chosen = options[answer.chosen - len(request.candidates)] if answer.chosen >= 0 else None
     if best is not None and chosen is not None and chosen.job != best.job:
+        first, other = _told_apart(chosen.job, best.job)
         note = (
-            f"by expected {aim}, a late run counted twice, {chosen.job.cluster.name} comes first,"
-            f" before the recommended {best.job.cluster.name}"
+            f"by expected {aim}, a late run counted twice, {first} comes first,"
+            f" before the recommended {other}"
         )
         answer = replace(answer, notes=(*answer.notes, note))
     return answer
+
+
+def _told_apart(a: Job, b: Job) -> tuple[str, str]:
+    """Return two jobs in a few words: the cluster, and what of the plan tells them apart."""
+    plans = [job.plan.as_dict() for job in (a, b)]
+    apart = [name for name in plans[0] if plans[0][name] != plans[1][name]]
+    if a.cluster.name != b.cluster.name:
+        return a.cluster.name, b.cluster.name
+    places = [job.cluster.name + (f" in {job.cluster.region}" if a.cluster.region != b.cluster.region
+                                  else "") for job in (a, b)]  # fmt: skip
+    said = [", ".join(f"{name.replace('_', ' ')} {plan[name]}" for name in apart) for plan in plans]
+    one, two = (f"{place} ({text})" if text else place
+                for place, text in zip(places, said, strict=True))  # fmt: skip
+    return one, two
 
 
 def _step_seconds(option: Option) -> float:

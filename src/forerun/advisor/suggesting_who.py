@@ -1,56 +1,64 @@
-"""SuggestingWho: whose next runs are suggested, where nobody named a predictor."""
+"""SuggestingWho: whose next runs are suggested: who learned, or whose terms first runs would teach."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from forerun import registry
 from forerun.advisor.advisor import Advisor
+from forerun.contracts import Predictor
 from forerun.errors import RequestError
+from forerun.predictors.laws.ernest import Ernest
+from forerun.search.law_beliefs import taught_by
 from forerun.tables import Table
-from forerun.units import format_percent
-
-# Who is asked, in this order, where physics does not know what the runs are of.
-_BY_LABEL, _ENOUGH = ("hierarchical", "goodput", "ernest"), 0.9
+from forerun.workloads.rows import jobs_from_table
 
 
-def who_answers(
-    first: Advisor | None, files: Sequence[Path], catalog_files: Sequence[str], asked: Table
-) -> tuple[Advisor | None, str]:
-    """Return the advisor whose predictor answers most of the jobs asked, and what is said of it.
+def share_answered(advisor: Advisor, asked: Table) -> float:
+    """Return the share of jobs that an advisor's predictor answers, 0 of none."""
+    if not len(asked):
+        return 0.0
+    jobs = jobs_from_table(asked, advisor.catalog)
+    return float(np.isfinite(advisor.predictor.predict(jobs).seconds[:, 1]).mean())
 
-    For who names no predictor: physics, unless it does not know these workloads and devices; then
-    those that learn runs by their labels, what states its joint errors first.
+
+def first_runs(
+    catalog_files: Sequence[str], name: str, why: str, candidates: Table
+) -> tuple[Advisor, list[str]] | None:
+    """Return who designs the first runs of jobs that nobody answers yet, and what is said of it.
+
+    A design needs no times: Ernest's terms, of devices and size, are what any law of such jobs
+    would need to be told first.
 
     Args:
-        first: physics that has learned from the files; None where they teach it nothing.
-        files: of runs. catalog_files: the user's own devices and prices.
-        asked: jobs whose answers matter.
+        catalog_files: the user's own devices and prices.
+        name: who does not answer, and `why`.
+        candidates: that could be run.
+
+    Returns:
+        None where no candidate says on how many devices it runs.
     """
-    best, most = first, 0.0 if first is None else _answered(first, asked)
-    for name in _BY_LABEL:
-        if most >= _ENOUGH or name not in registry.names("predictors"):
-            continue
-        try:
-            other = Advisor(catalog_files, name).fit(*files)
-        except RequestError:  # too few runs for this one
-            continue
-        if _answered(other, asked) > most:
-            best, most = other, _answered(other, asked)
-    if best is first or best is None:
-        return first, ""
-    return best, (
-        f"{best.predictor.name} answers {format_percent(most)} of the jobs asked, and physics"
-        " fewer; name another with --predictor"
+    advisor = Advisor(catalog_files, Ernest.name)
+    features = Ernest().linear_features(jobs_from_table(candidates, advisor.catalog))
+    if not np.isfinite(features).all(axis=1).any():
+        return None
+    return advisor, [
+        f"{name} does not answer yet: {why}",
+        f"so these are first runs by the terms of {Ernest.name} (devices and size), which takes"
+        f" {Ernest.needed}, for each workload and device",
+    ]
+
+
+def unkept(predictor: Predictor) -> str:
+    """Return what is said of a saved model that is given without the runs that taught it."""
+    known = taught_by(predictor)
+    return (
+        f"what the model has learned{f' ({known})' if known else ''} counts, but it does not keep"
+        " which jobs were run: give them with --runs too, so that none is suggested again"
     )
 
 
-def _answered(advisor: Advisor, asked: Table) -> float:
-    """Return the share of jobs that a predictor answers."""
-    from forerun.workloads.rows import jobs_from_table
-
-    jobs = jobs_from_table(asked, advisor.catalog)
-    return float(np.isfinite(advisor.predictor.predict(jobs).seconds[:, 1]).mean())
+def reason_of(error: RequestError) -> str:
+    """Return a refusal as part of a sentence."""
+    return f"{error.found}; {error.next_step}"

@@ -17,6 +17,7 @@ _TELL_APART = (
     "seq_len", "image_size", "micro_batch", "tp", "pp", "zero_stage", "recompute",
 )  # fmt: skip
 _MOST_TOLD = 3
+_NOTHING = 0.005
 _TELLING = 0.1  # of the doubt: what a run tells less of is not said
 
 
@@ -34,13 +35,7 @@ def reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
             f"changes the choice in {format_percent(run.changes)} of what it may show, which saves"
             f" {saved} on average"
         )
-        about = run.about[0]
-        what = (
-            "it"
-            if run.row == about or jobs_equal(jobs, run.row, about)
-            else label(jobs, about, table)
-        )
-        said.append(f"settles {format_percent(run.about[1])} of the doubt about {what}")
+        said.append(_settles(jobs, found, run, table))
     if found.goal == "accuracy" and not run.tells:
         said.append(
             f"settles {format_percent(run.about[1])} of the doubt about {label(jobs, run.about[0], table)}"
@@ -49,8 +44,31 @@ def reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
     if telling:
         tells = " and ".join(f"{words} ({format_percent(share)})" for words, share in telling)
         said.append(f"{'' if said else 'of what is asked it '}tells {tells}")
-    said.append(f"leaves an error of {format_percent(np.expm1(run.error), 1)} on what is asked")
+    said.append(
+        f"leaves an error of {format_percent(np.expm1(run.error), 1)} on"
+        f" {'the job chosen now' if found.goal == 'decision' else 'what is asked'}"
+    )
     return "; ".join(said)
+
+
+def _settles(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
+    """Return what a run settles of the job chosen now, and of the rival that it tells most of."""
+    about, chosen = run.about[0], found.chosen
+    share = format_percent(run.of_chosen)
+    of_chosen = f"settles {share} of the doubt about the job chosen now"
+    if run.row == chosen or jobs_equal(jobs, run.row, chosen):
+        return f"is the job chosen now, and settles {share} of the doubt about it"
+    if about == chosen or jobs_equal(jobs, about, chosen):
+        return of_chosen
+    settled = format_percent(run.about[1])
+    same = run.row == about or jobs_equal(jobs, run.row, about)
+    other = "" if same else f" {label(jobs, about, table)}"
+    if run.of_chosen < _NOTHING:
+        rest = "of which it tells nothing more"
+        if same:
+            return f"settles {settled} of the doubt about itself, a rival of the job chosen now, {rest}"
+        return f"settles {settled} of the doubt about{other}, a rival of the job chosen now, {rest}"
+    return f"{of_chosen} and {settled} of that about {'itself, its rival' if same else f'its rival{other}'}"
 
 
 def jobs_equal(jobs: Jobs, a: int, b: int) -> bool:

@@ -37,17 +37,19 @@ def show_suggestion(screen: Screen, found: Suggested) -> None:
             f"{counted(len(suggestion.runs), 'run')} of {counted(found.considered, 'candidate')},"
             f" {_amount(suggestion.price, unit)} in all"
         )
-        headers = ("", "run", "price", "time", "why")
+        counts = found.table.numbers("suggested_run_steps")
+        differ = len(set(counts.tolist())) > 1  # where all have as many, that is said below
+        steps = [(f"{count:.0f}",) if differ else () for count in counts.tolist()]
+        headers = ("", "run", "price", *(["steps"] if differ else []), "time", "why")
         rows = [
-            (str(i + 1), found.labels[i], _amount(run.price, unit),
+            (str(i + 1), found.labels[i], _amount(run.price, unit), *steps[i],
              "" if run.seconds != run.seconds else format_seconds(run.seconds), found.reasons[i])
             for i, run in enumerate(suggestion.runs)
         ]  # fmt: skip
         screen.table(headers, rows)
     if suggestion.error == suggestion.error:
-        screen.line(
-            f"error   {format_percent(math.expm1(suggestion.error), 1)} now on what is asked"
-        )
+        of = "the job chosen now" if suggestion.goal == "decision" else "what is asked"
+        screen.line(f"error   {format_percent(math.expm1(suggestion.error), 1)} now on {of}")
     if suggestion.efficiency == suggestion.efficiency:
         screen.line(
             f"design  {format_percent(suggestion.efficiency)} as good as a bound that no runs for"
@@ -68,6 +70,8 @@ def suggestion_json(found: Suggested, out: Path | None) -> dict[str, Any]:
             "job": found.labels[i],
             "price": run.price,
             "seconds": run.seconds,
+            "steps": row["suggested_run_steps"],
+            "settles_of_chosen": run.of_chosen,
             "reason": found.reasons[i],
             "gain": run.gain,
             "changes_choice": run.changes,

@@ -7,7 +7,8 @@ predictor is the covariance of the errors of its log seconds:
 2. its causes of error, where its forecasts name them: what two jobs have in common of a cause
    (`domain.comparison`);
 3. refits on runs drawn anew with replacement, where it was given the runs it learned from;
-4. else its bands alone, jobs alike in devices and batch being taken to err alike. That is an
+4. the covariance of a linear law's parameters, where the runs are not at hand (`law_beliefs`);
+5. else its bands alone, jobs alike in devices and batch being taken to err alike. That is an
    assumption, and `source` says so.
 """
 
@@ -25,6 +26,7 @@ from forerun.domain.comparison import SCOPES, correlation, log_sigma, scope_labe
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import LawRows
+from forerun.search.law_beliefs import law_spread
 from forerun.tables import Jobs, Runs
 
 FloatArray = NDArray[np.float64]
@@ -34,7 +36,7 @@ BoolArray = NDArray[np.bool_]
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
 REPEAT_SIGMA = 0.02
 REFITS, _LEAST_REFITS, _SEED = 24, 8, 0
-_MOST_SECONDS = 30.0  # a predictor that takes longer is asked for its bands alone
+_MOST_SECONDS = 10.0  # a predictor that takes longer is asked for its bands alone
 # Two dozen refits alone make errors look correlated by a fifth.
 _SHRINK = 0.2
 # How alike errors are where nothing says it: log2 of devices and of a device's batch, and what a
@@ -110,6 +112,12 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) ->
             source = (
                 f"{len(drawn)} refits of {predictor.name} on runs drawn anew; what its bands hold"
                 " beyond them, jobs alike in devices and batch are assumed to share"
+            )
+        elif (spread := law_spread(predictor, jobs)) is not None:
+            covariance = _of_spread(spread, variance, likeness(jobs))
+            source = (
+                f"the covariance of what the law of {predictor.name} has learned; what its bands hold"
+                " beyond it, jobs alike in devices and batch are assumed to share"
             )
         else:
             covariance = np.asarray(likeness(jobs) * np.sqrt(np.outer(variance, variance)))
@@ -197,10 +205,16 @@ def _of_draws(drawn: FloatArray, variance: FloatArray, alike: FloatArray) -> Flo
     count = np.maximum(known.sum(axis=0), 1)
     mean = np.where(known, drawn, 0.0).sum(axis=0) / count
     moved = np.where(known, drawn - mean, 0.0)
-    spread = moved.T @ moved / len(drawn)
+    return _of_spread(moved.T @ moved / len(drawn), variance, alike, _SHRINK)
+
+
+def _of_spread(
+    spread: FloatArray, variance: FloatArray, alike: FloatArray, shrink: float = 0.0
+) -> FloatArray:
+    """Return the covariance of what was learned (n, n), no wider than the bands (n,); see `_of_draws`."""
     own = np.maximum(np.diag(spread), 1e-300)
     fit = np.sqrt(np.minimum(1.0, variance / own))
-    shared = (1.0 - _SHRINK) * spread * np.outer(fit, fit)
+    shared = (1.0 - shrink) * spread * np.outer(fit, fit)
     rest = np.sqrt(np.maximum(variance - own * fit**2 - REPEAT_SIGMA**2, 0.0))
     shared += alike * np.outer(rest, rest)
     np.fill_diagonal(shared, variance)

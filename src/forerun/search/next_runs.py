@@ -60,6 +60,7 @@ def most_accurate(
     prices: FloatArray | None = None,
     budget: float = np.inf,
     count: int | None = None,
+    enough: float = 0.0,
 ) -> list[Pick]:
     """Return the runs that make the answers of the asked jobs surest.
 
@@ -74,25 +75,31 @@ def most_accurate(
         prices: of the candidates, positive, (c,).
         budget: what all of them may cost.
         count: the most runs; 1 without a budget, else as many as it pays for.
+        enough: mean log variance of the asked jobs at which no further run is made.
     """
     most = (1 if np.isinf(budget) else len(candidates)) if count is None else count
     cost = np.ones(len(candidates)) if prices is None else prices
-    per_price = _accurate(beliefs, candidates, asked, cost, budget, most, priced=True)
-    if np.isinf(budget):
+    per_price, plain = (
+        _accurate(beliefs, candidates, asked, cost, budget, most, enough, priced)
+        for priced in (True, False)
+    )
+    if np.isinf(budget) or not plain or not per_price:
         return per_price
-    plain = _accurate(beliefs, candidates, asked, cost, budget, most, priced=False)
+    if max(picks[-1].left for picks in (per_price, plain)) <= enough:  # both will do
+        return min((per_price, plain), key=lambda picks: sum(pick.price for pick in picks))
     return max((per_price, plain), key=lambda picks: sum(pick.gain for pick in picks))
 
 
 def _accurate(
     beliefs: Beliefs, candidates: IntArray, asked: IntArray, cost: FloatArray, budget: float,
-    most: int, priced: bool,
+    most: int, enough: float, priced: bool,
 ) -> list[Pick]:  # fmt: skip
     picks: list[Pick] = []
     asked = answered(beliefs, asked)
     first = float(np.diag(beliefs.covariance)[asked].mean()) if len(asked) else np.nan
     left, open_to = budget, np.isfinite(beliefs.middle[candidates])
-    while len(picks) < most and len(asked):
+    remaining = first
+    while len(picks) < most and len(asked) and remaining > enough:
         gains = accuracy_gains(beliefs, candidates, asked)
         fits = open_to & (cost <= left * (1 + 1e-12)) & (gains > LEAST_GAIN * first)
         if not fits.any():

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from forerun.contracts import Predictor
 from forerun.domain.comparison import scope_of
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.search.beliefs import Beliefs, joint_beliefs
+from forerun.search.beliefs import Beliefs
 from forerun.search.decision import Options, chosen_now, decision_worth
+from forerun.search.mixed_beliefs import beliefs_of
 from forerun.search.next_runs import LEAST_CHANGE, Pick, most_accurate, most_decisive
 from forerun.search.run_prices import DOLLARS, RunPrices
 from forerun.tables import Jobs, Runs
@@ -30,8 +31,9 @@ class NextRun:
         price: in the suggestion's unit. seconds: that it takes, NaN where nobody says.
         gain: by how much it lowers the mean log variance of the asked jobs, or the expected objective.
         changes: probability that it changes the choice; NaN where accuracy was asked for.
-        error: log standard deviation left on the asked jobs, root mean square, once it was made.
+        error: log standard deviation that is left once it was made, of what the suggestion's is.
         about: row of the asked job whose log variance falls most by it, and by what part of it.
+        of_chosen: by what part the log variance of the chosen job falls; NaN without a choice.
         tells: scopes of error (`domain.comparison`) that it has in common with that job, or for
             accuracy with all asked, as shares of the log variance there; empty where the predictor
             names no causes.
@@ -46,6 +48,7 @@ class NextRun:
     changes: float = np.nan
     error: float = np.nan
     about: tuple[int, float] = (-1, np.nan)
+    of_chosen: float = np.nan
     tells: Mapping[str, float] = field(default_factory=dict)
     term: tuple[str, float] = ("", np.nan)
 
@@ -59,7 +62,8 @@ class Suggestion:
         goal: accuracy, decision, or design.
         unit: of prices. notes: what was assumed.
         source: what the errors, or the design, come from.
-        error: log standard deviation of the asked jobs now, root mean square; NaN for a design.
+        error: log standard deviation now: of the chosen job, or of the asked jobs, root mean
+            square; NaN for a design.
         chosen: row of the option that would be chosen now, -1 where no choice was asked for.
         stop: why no run, or no further one, is suggested; "" where the budget or count ended it.
         efficiency: of a design, how its criterion compares to a bound that none can pass, 0 to 1.
@@ -148,16 +152,29 @@ def suggest_for_accuracy(request: Request) -> Suggestion:
         RequestError, UnsatisfiedError: as `affordable`; no asked job is answered; no bands.
     """
     request = affordable(request)
-    beliefs = joint_beliefs(request.predictor, request.jobs, request.runs)
+    beliefs = beliefs_of(request.predictor, request.jobs, request.runs)
     asked = _answered(request, beliefs)
     known = np.isfinite(beliefs.middle[request.candidates])
     candidates, cost = request.candidates[known], request.prices.amount[known]
-    picks = most_accurate(beliefs, candidates, asked, cost, request.budget, request.count)
+    # What is known as well as a repeat of one run tells needs no further run.
+    picks = most_accurate(
+        beliefs, candidates, asked, cost, request.budget, request.count, beliefs.noise
+    )
     now = float(np.diag(beliefs.covariance)[asked].mean())
     stop = "" if picks else "no candidate would make the asked jobs surer to speak of"
-    runs = tuple(_next_runs(request, beliefs, picks, asked, every=True))
+    if now <= beliefs.noise:
+        stop = "the asked jobs are known as well as a repeat of one run tells"
+    notes = [*request.prices.notes]
+    if picks and picks[-1].left <= beliefs.noise and np.isfinite(request.budget):
+        notes.append(
+            "no further run, whatever the budget: what is asked is then known as well as a repeat"
+            " of one run tells"
+        )
+    if len(asked) < len(request.asked):
+        notes.append(_unanswered(request, asked))
+    runs = tuple(_next_runs(request, beliefs, picks, asked))
     return Suggestion(
-        runs, "accuracy", request.prices.unit, beliefs.source, request.prices.notes,
+        runs, "accuracy", request.prices.unit, beliefs.source, tuple(notes),
         float(np.sqrt(now)), stop=stop,
     )  # fmt: skip
 
@@ -183,7 +200,7 @@ def suggest_for_decision(
         RequestError, UnsatisfiedError: as `suggest_for_accuracy`.
     """
     request = affordable(request)
-    beliefs = joint_beliefs(request.predictor, request.jobs, request.runs)
+    beliefs = beliefs_of(request.predictor, request.jobs, request.runs)
     fine = np.isfinite(beliefs.middle[request.asked]) & np.isfinite(scale)
     if not fine.any():
         _answered(request, beliefs)
@@ -198,8 +215,8 @@ def suggest_for_decision(
         beliefs, candidates, options, cost, request.budget, request.count, net, times
     )
     chosen = int(options.rows[chosen_now(beliefs, options)])
-    now = float(np.diag(beliefs.covariance)[options.rows].mean())
-    runs = tuple(_next_runs(request, beliefs, picks, options.rows, every=False))
+    now = float(beliefs.covariance[chosen, chosen])
+    runs = tuple(_next_runs(request, beliefs, picks, options.rows, chosen))
     stop = "" if picks else _why_stop(beliefs, candidates, options, cost, times if net else 0.0)
     return Suggestion(
         runs, "decision", request.prices.unit, beliefs.source, request.prices.notes,
@@ -244,10 +261,16 @@ def _answered(request: Request, beliefs: Beliefs) -> IntArray:
     return fine
 
 
+def _unanswered(request: Request, asked: IntArray) -> str:
+    rest = np.setdiff1d(request.asked, asked)
+    why = next(filter(None, request.predictor.declines(request.jobs.take(rest[:1]))), "")
+    return f"{len(rest)} of {len(request.asked)} asked jobs do not count, as nobody answers them: {why}"
+
+
 def _next_runs(
-    request: Request, beliefs: Beliefs, picks: Sequence[Pick], asked: IntArray, every: bool
+    request: Request, beliefs: Beliefs, picks: Sequence[Pick], asked: IntArray, chosen: int = -1
 ) -> Iterator[NextRun]:
-    """Yield runs with what each tells: of all asked jobs, or of the one it tells most of."""
+    """Yield runs with what each tells: of all asked jobs; or for a choice, of what it tells most of."""
     left = beliefs
     for pick in picks:
         place = int(np.flatnonzero(request.candidates == pick.row)[0])
@@ -255,12 +278,15 @@ def _next_runs(
         settled = left.shift(np.array([pick.row]), asked)[0] ** 2 / np.maximum(variance, 1e-300)
         best = int(np.argmax(settled))
         about = (int(asked[best]), float(settled[best]))
+        after = left.after(pick.row)
+        remaining = pick.left if chosen < 0 else float(after.covariance[chosen, chosen])
         yield NextRun(
             pick.row, pick.price, float(request.prices.seconds[place]), pick.gain, pick.changes,
-            float(np.sqrt(max(pick.left, 0.0))), about,
-            _tells(beliefs, pick.row, asked if every else asked[[best]]),
+            float(np.sqrt(max(remaining, 0.0))), about,
+            np.nan if chosen < 0 else float(settled[np.flatnonzero(asked == chosen)[0]]),
+            _tells(beliefs, pick.row, asked if chosen < 0 else asked[[best]]),
         )  # fmt: skip
-        left = left.after(pick.row)
+        left = after
 
 
 def _tells(beliefs: Beliefs, row: int, asked: IntArray) -> dict[str, float]:

@@ -20,6 +20,7 @@ from forerun.cli.options import (
     market_options,
     preemption_of,
     settings_of,
+    start_of,
     start_option,
     workload_options,
 )
@@ -149,16 +150,18 @@ def _check_options(workload: str | None, options: dict[str, Any]) -> None:
 
 
 def _asking(options: dict[str, Any], goal: str) -> Asking:
-    from forerun.advisor.suggesting import RUN_STEPS, STARTUP_SECONDS, Asking
+    from forerun.advisor.suggesting import MOST_SECONDS, RUN_STEPS, STARTUP_SECONDS, Asking
 
     budget, deadline = options.pop("budget"), options.pop("deadline")
-    startup = options.pop("startup")
+    startup, steps = options.pop("startup"), options.pop("run_steps")
     return Asking(
         budget=float("inf") if budget is None else budget,
         count=options.pop("count"),
         goal=options.pop("goal") or goal,
         criterion=options.pop("criterion"),
-        run_steps=options.pop("run_steps") or RUN_STEPS,
+        run_steps=steps or RUN_STEPS,
+        # Who says how many steps means it, however slow they are.
+        most_seconds=float("inf") if steps else MOST_SECONDS,
         startup_seconds=STARTUP_SECONDS if startup is None else startup,
         minimize=options.pop("minimize"),
         deadline_seconds=float("inf") if deadline is None else deadline,
@@ -168,46 +171,65 @@ def _asking(options: dict[str, Any], goal: str) -> Asking:
 
 
 def _taught(
-    settings: Settings, files: list[Path], options: dict[str, Any], asked: Table | None
+    settings: Settings,
+    files: list[Path],
+    options: dict[str, Any],
+    tables: tuple[Table, Table] | None,
 ) -> tuple[Advisor, Runs | None, list[str]]:
     """Return the advisor that learned from runs, the runs, and what is said of it.
 
-    A law that is linear in its parameters needs no answer to be designed for, and so not enough
-    runs either. Where no predictor was named, those that learn by label may stand in for physics.
+    Where no predictor was named, the runs choose who answers, as for `predict --fit`. Where nobody
+    can answer yet, the first runs are designed: that needs no answer.
 
     Args:
         settings, options: of the command. files: of runs.
-        asked: jobs whose answers matter; None where physics alone can speak of them.
+        tables: candidates, and jobs whose answers matter; None where answers are needed.
 
     Raises:
         RequestError: the runs cannot teach the predictor, and it cannot do without.
     """
+    from forerun.advisor import Advisor
+    from forerun.advisor.models import runs_of
+    from forerun.advisor.suggesting_who import first_runs, reason_of, share_answered, unkept
+
     flags, own = options.pop("flags_file"), map(str, options["catalog_files"])
     catalog_files = (*settings.catalog_files, *own)
     before = advisor_of(settings, options)
-    if not files:
-        return before, None, []
-    from forerun.advisor.models import runs_of
-    from forerun.advisor.suggesting_who import who_answers
-
-    runs = runs_of(files, before.catalog)
     named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
-    learned: Advisor | None = None
+    if not files:
+        if settings.text("model") and settings.origins["predictor"] != "flag":
+            return before, None, [unkept(before.predictor)]
+        if named or tables is None or not len(tables[1]) or share_answered(before, tables[1]):
+            return before, None, []
+        why = next(filter(None, _declines(before, tables[1])), "")
+        found = first_runs(catalog_files, before.predictor.name, why, tables[0])
+        return (before, None, []) if found is None else (found[0], None, found[1])
+    runs = runs_of(files, before.catalog)
+    advisor = before if named else Advisor(catalog_files, "auto", None, start_of(settings))
     try:
-        learned = fitted(before, files, flags)
+        learned = fitted(advisor, files, flags)
     except RequestError as error:
-        if hasattr(before.predictor, "linear_features"):
-            return before, runs, [f"not fitted yet: {error.found}; {error.next_step}"]
-        if named or asked is None:
+        if tables is None:
             raise
-        problem = error
-    if named or asked is None:
-        assert learned is not None
+        if hasattr(advisor.predictor, "linear_features"):
+            return advisor, runs, [f"not fitted yet: {reason_of(error)}"]
+        found = first_runs(catalog_files, advisor.predictor.name, reason_of(error), tables[0])
+        if found is None:
+            raise
+        return found[0], runs, found[1]
+    if tables is None or not len(tables[1]) or share_answered(learned, tables[1]):
         return learned, runs, []
-    found, said = who_answers(learned, files, catalog_files, asked)
-    if found is None:
-        raise problem
-    return found, runs, [said] if said else []
+    why = next(filter(None, _declines(learned, tables[1])), "")
+    found = first_runs(catalog_files, learned.predictor.name, why, tables[0])
+    if named or found is None:
+        return learned, runs, []
+    return found[0], runs, found[1]
+
+
+def _declines(advisor: Advisor, table: Table) -> list[str | None]:
+    from forerun.workloads.rows import jobs_from_table
+
+    return advisor.predictor.declines(jobs_from_table(table, advisor.catalog))
 
 
 def _of_table(
@@ -221,7 +243,8 @@ def _of_table(
     asking = replace(_asking(options, "accuracy"), market=settings.text("market"))
     table = read_table(candidates)
     asked = None if options["asked"] is None else read_table(options["asked"])
-    advisor, runs, notes = _taught(settings, files, options, table if asked is None else asked)
+    tables = None if asking.goal == "decision" else (table, table if asked is None else asked)
+    advisor, runs, notes = _taught(settings, files, options, tables)
     found = suggest_from_table(advisor.predictor, advisor.catalog, table, runs, asked, asking)
     return replace(found, notes=(*notes, *found.notes))
 
@@ -229,11 +252,13 @@ def _of_table(
 def _of_workload(
     settings: Settings, workload: str, files: list[Path], options: dict[str, Any]
 ) -> Suggested:
+    from dataclasses import replace
+
     from forerun.advisor.suggesting_runs import suggest_for_workload
     from forerun.domain.objective import Objective
 
     asking = _asking(options, "decision")
-    advisor, runs, _ = _taught(settings, files, options, None)
+    advisor, runs, notes = _taught(settings, files, options, None)
     deadline = asking.deadline_seconds
     found = advisor.recommend(
         workload,
@@ -252,4 +277,5 @@ def _of_workload(
         region=settings.text("region"),
         **changes_of(options),
     )
-    return suggest_for_workload(advisor.predictor, advisor.catalog, found, runs, asking)
+    answer = suggest_for_workload(advisor.predictor, advisor.catalog, found, runs, asking)
+    return replace(answer, notes=(*notes, *answer.notes))
