@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from forerun.advisor.advisor import Advisor
+from forerun.advisor.suggesting_tables import evenly
+from forerun.advisor.table_plans import planned
 from forerun.contracts import Predictor
 from forerun.errors import RequestError
 from forerun.predictors.laws.ernest import Ernest
@@ -14,13 +16,21 @@ from forerun.search.law_beliefs import taught_by
 from forerun.tables import Table
 from forerun.workloads.rows import jobs_from_table
 
+_FEW, _MANY = 20, 1500
 
-def share_answered(advisor: Advisor, asked: Table) -> float:
-    """Return the share of jobs that an advisor's predictor answers, 0 of none."""
-    if not len(asked):
-        return 0.0
-    jobs = jobs_from_table(asked, advisor.catalog)
-    return float(np.isfinite(advisor.predictor.predict(jobs).seconds[:, 1]).mean())
+
+def why_unanswered(advisor: Advisor, asked: Table) -> str:
+    """Return why an advisor's predictor answers none of the jobs; "" where it answers any."""
+    reasons: list[str] = []
+    # A few tell it in most cases.
+    for rows in (evenly(np.arange(len(asked)), _FEW), evenly(np.arange(len(asked)), _MANY)):
+        part = asked.take(rows)
+        plans = planned(advisor.predictor, jobs_from_table(part, advisor.catalog), part)
+        forecasts = advisor.predictor.predict(plans.jobs)
+        if not len(part) or np.isfinite(forecasts.seconds[:, 1]).any():
+            return ""
+        reasons = [str(reason) for reason in forecasts.declined if reason]
+    return reasons[0] if reasons else "it declines them"
 
 
 def first_runs(

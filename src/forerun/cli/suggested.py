@@ -38,7 +38,7 @@ def show_suggestion(screen: Screen, found: Suggested) -> None:
             f" {_amount(suggestion.price, unit)} in all"
         )
         counts = found.table.numbers("suggested_run_steps")
-        differ = len(set(counts.tolist())) > 1  # where all have as many, that is said below
+        differ = len(set(counts[counts == counts].tolist())) > 1  # where all have as many, that is said below
         steps = [(f"{count:.0f}",) if differ else () for count in counts.tolist()]
         headers = ("", "run", "price", *(["steps"] if differ else []), "time", "why")
         rows = [
@@ -70,7 +70,7 @@ def suggestion_json(found: Suggested, out: Path | None) -> dict[str, Any]:
             "job": found.labels[i],
             "price": run.price,
             "seconds": run.seconds,
-            "steps": row["suggested_run_steps"],
+            "steps": row.get("suggested_run_steps"),
             "settles_of_chosen": run.of_chosen,
             "reason": found.reasons[i],
             "gain": run.gain,

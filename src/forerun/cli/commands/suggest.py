@@ -190,7 +190,7 @@ def _taught(
     """
     from forerun.advisor import Advisor
     from forerun.advisor.models import runs_of
-    from forerun.advisor.suggesting_who import first_runs, reason_of, share_answered, unkept
+    from forerun.advisor.suggesting_who import first_runs, reason_of, unkept, why_unanswered
 
     flags, own = options.pop("flags_file"), map(str, options["catalog_files"])
     catalog_files = (*settings.catalog_files, *own)
@@ -199,9 +199,8 @@ def _taught(
     if not files:
         if settings.text("model") and settings.origins["predictor"] != "flag":
             return before, None, [unkept(before.predictor)]
-        if named or tables is None or not len(tables[1]) or share_answered(before, tables[1]):
+        if named or tables is None or not (why := why_unanswered(before, tables[1])):
             return before, None, []
-        why = next(filter(None, _declines(before, tables[1])), "")
         found = first_runs(catalog_files, before.predictor.name, why, tables[0])
         return (before, None, []) if found is None else (found[0], None, found[1])
     runs = runs_of(files, before.catalog)
@@ -217,19 +216,10 @@ def _taught(
         if found is None:
             raise
         return found[0], runs, found[1]
-    if tables is None or not len(tables[1]) or share_answered(learned, tables[1]):
+    if named or tables is None or not (why := why_unanswered(learned, tables[1])):
         return learned, runs, []
-    why = next(filter(None, _declines(learned, tables[1])), "")
     found = first_runs(catalog_files, learned.predictor.name, why, tables[0])
-    if named or found is None:
-        return learned, runs, []
-    return found[0], runs, found[1]
-
-
-def _declines(advisor: Advisor, table: Table) -> list[str | None]:
-    from forerun.workloads.rows import jobs_from_table
-
-    return advisor.predictor.declines(jobs_from_table(table, advisor.catalog))
+    return (learned, runs, []) if found is None else (found[0], runs, found[1])
 
 
 def _of_table(
