@@ -38,7 +38,9 @@ def show_suggestion(screen: Screen, found: Suggested) -> None:
             f" {_amount(suggestion.price, unit)} in all"
         )
         counts = found.table.numbers("suggested_run_steps")
-        differ = len(set(counts[counts == counts].tolist())) > 1  # where all have as many, that is said below
+        differ = (
+            len(set(counts[counts == counts].tolist())) > 1
+        )  # where all have as many, that is said below
         steps = [(f"{count:.0f}",) if differ else () for count in counts.tolist()]
         headers = ("", "run", "price", *(["steps"] if differ else []), "time", "why")
         rows = [

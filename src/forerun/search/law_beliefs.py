@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from forerun.contracts import Predictor
 from forerun.predictors.laws.law_rows import GROUP, LawRows
 from forerun.tables import Jobs
+from forerun.units import counted
 
 FloatArray = NDArray[np.float64]
 
@@ -43,12 +44,16 @@ def law_spread(predictor: Predictor, jobs: Jobs) -> FloatArray | None:
 
 
 def taught_by(predictor: Predictor) -> str:
-    """Return what a fitted law says of its runs: how many of what; "" where it says nothing."""
+    """Return how many runs taught a fitted law, on how many devices; "" where it does not say."""
     laws: Any = getattr(predictor, "laws", {})
-    told = {id(law): law for law in laws.values() if hasattr(law, "runs")}
-    machines = [m for law in told.values() for m in getattr(law, "machines", ())]
-    if not told:
+    chosen: Any = getattr(predictor, "chosen", ())
+    if chosen:
+        said = (taught_by(member) for member in chosen[0].members.fitted.values())
+        return next(filter(None, said), "")
+    # Laws over all settings of a workload and device were taught by the runs of the others.
+    own = [law for kind, law in laws.items() if len(kind) > len(GROUP)] or [*laws.values()]
+    if not own or not all(hasattr(law, "runs") and hasattr(law, "machines") for law in own):
         return ""
-    count = max(law.runs for law in told.values()) if len(told) == 1 else None
-    span = f" on {min(machines):g} to {max(machines):g} devices" if machines else ""
-    return f"{count} runs{span}" if count else f"{len(told)} laws{span}"
+    machines = [count for law in own for count in law.machines]
+    runs = sum(int(law.runs) for law in own)
+    return f"{counted(runs, 'run')} on {min(machines):g} to {max(machines):g} devices"

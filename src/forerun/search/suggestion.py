@@ -165,9 +165,10 @@ def suggest_for_accuracy(request: Request) -> Suggestion:
     if now <= beliefs.noise:
         stop = "the asked jobs are known as well as a repeat of one run tells"
     notes = [*request.prices.notes]
-    if picks and picks[-1].left <= beliefs.noise and np.isfinite(request.budget):
+    more = np.isfinite(request.budget) or (request.count or 0) > len(picks)
+    if picks and picks[-1].left <= beliefs.noise and more:
         notes.append(
-            "no further run, whatever the budget: what is asked is then known as well as a repeat"
+            "no further run, whatever is paid for: what is asked is then known as well as a repeat"
             " of one run tells"
         )
     if len(asked) < len(request.asked):

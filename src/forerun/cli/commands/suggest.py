@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--budget", type=BUDGET, help="What all runs may cost, in dollars (or as printed).")
 @click.option("--count", type=WHOLE, help="The most runs (1, or what the budget pays for).")
-@click.option("--run-steps", type=WHOLE, help="Optimizer steps in one run (100).")
+@click.option("--run-steps", type=WHOLE, help="Optimizer steps in one run (100, fewer of slow ones).")
 @click.option("--startup", type=DURATION, help="Paid for before a run's first step (3min).")
 @click.option(
     "--criterion", type=click.Choice(["V", "A", "D"]), default="V", show_default=True,
@@ -98,10 +98,13 @@ def suggest(
     are chosen among. Where no run would change what is chosen, or none is worth its price, that is
     said, and none is suggested.
 
+    With --runs and no --predictor, the runs choose who answers, as for predict --fit. Jobs that
+    nobody answers yet get first runs, designed by the terms of ernest (devices and size).
+
     A law that is linear in its parameters (ernest) gets an optimal design, with no run made yet too;
     of others, what a run would tell follows from how their errors go together. A price is the time of a run
     (its start and --run-steps) x the row's price_usd_per_hour or the catalogue's; devices x hours
-    where neither is known.
+    where neither is known. --budget counts the unit that is printed.
     """
     settings = settings_of(options)
     if (workload is None) == (candidates is None):

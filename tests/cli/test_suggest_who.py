@@ -1,0 +1,199 @@
+"""forerun suggest: who is asked, what a saved law still knows, and what a price and a run are."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.test_suggest import write
+
+PRICE = 2.5
+
+
+def step(devices: float, batch: float) -> float:
+    """A law of Ernest's terms, exactly."""
+    return 0.01 + 2e-3 * batch / devices + 3e-3 * devices
+
+
+def jobs(devices: tuple[int, ...], batches: tuple[int, ...]) -> list[dict[str, Any]]:
+    return [
+        {"workload": "mynet", "device": "mygpu", "devices": d, "global_batch": b}
+        for d in devices for b in batches
+    ]  # fmt: skip
+
+
+def timed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "step_time_s": step(row["devices"], row["global_batch"])} for row in rows]
+
+
+@pytest.fixture
+def candidates(tmp_path: Path) -> Path:
+    rows = jobs((1, 2, 4, 8, 16), (64, 256))
+    return write(
+        tmp_path / "jobs.csv", [{**r, "price_usd_per_hour": PRICE * r["devices"]} for r in rows]
+    )
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return write(tmp_path / "good.csv", timed(jobs((1, 2, 4, 8), (32, 64, 128))))
+
+
+def predicted_error(forerun: Run, runs: Path, asked: Path) -> float:
+    """Return the root mean square half band of `predict --fit`, as a log standard deviation."""
+    import numpy as np
+
+    done = forerun("predict", "--fit", str(runs), "--table", str(asked))
+    lines = [line for line in done.out.splitlines() if line.count(",") > 8]
+    rows = list(csv.DictReader(lines))
+    low, high = (
+        np.array([float(r[f"predicted_step_time_{q}_s"]) for r in rows]) for q in ("p05", "p95")
+    )
+    sigma = np.log(high / low) / (2 * 1.645)
+    return float(np.sqrt(np.mean(sigma**2)))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_runs_of_a_workload_of_one_s_own_get_next_runs(
+    forerun: Run, candidates: Path, tmp_path: Path, count: int
+) -> None:
+    few = write(tmp_path / "few.csv", timed(jobs((2, 4), (64,)))[:count])
+    done = forerun(
+        "suggest", "--candidates", str(candidates), "--runs", str(few), "--budget", "20", "--json"
+    )
+    assert done.code == 0, done.err
+    found = done.json()
+    assert (found["predictor"], found["price_unit"]) == ("auto", "dollars")
+    assert 0 < found["price"] <= 20
+    made = {(r["devices"], r["global_batch"]) for r in timed(jobs((2, 4), (64,)))[:count]}
+    assert not made & {(r["row"]["devices"], r["row"]["global_batch"]) for r in found["runs"]}
+    assert found["runs"][-1]["log_error_after"] < found["log_error_now"]
+
+
+def test_the_error_now_is_that_of_predict_with_the_same_runs(
+    forerun: Run, candidates: Path, good: Path, tmp_path: Path
+) -> None:
+    done = forerun(
+        "suggest", "--candidates", str(candidates), "--runs", str(good), "--budget", "20", "--json"
+    )
+    assert done.code == 0, done.err
+    found = done.json()
+    still_open = [r for r in csv.DictReader(candidates.read_text().splitlines())
+                  if not (float(r["devices"]) <= 8 and r["global_batch"] == "64")]  # fmt: skip
+    asked = write(tmp_path / "open.csv", still_open)
+    assert found["log_error_now"] == pytest.approx(predicted_error(forerun, good, asked), rel=0.15)
+    assert found["log_error_now"] < 0.06
+    # What is known as well as a repeat tells is not bought for the sake of the budget.
+    assert len(found["runs"]) < len(still_open)
+    assert any("no further run" in note for note in found["assumptions"])
+    assert "errors go together as those of ernest" in found["source"]
+
+
+def test_jobs_that_nobody_answers_get_first_runs_and_what_it_takes(
+    forerun: Run, candidates: Path, tmp_path: Path
+) -> None:
+    """Runs of another workload teach nothing of these, and no run at all does neither."""
+    other = [{**row, "workload": "theirs", "device": "box"} for row in timed(jobs((1, 2), (32,)))]
+    for words in (("--runs", str(write(tmp_path / "other.csv", other))), ()):
+        done = forerun("suggest", "--candidates", str(candidates), *words, "--json")
+        assert done.code == 0, done.err
+        found = done.json()
+        assert (found["goal"], len(found["runs"])) == ("design", 4)
+        said = " ".join(found["assumptions"])
+        assert "does not answer yet" in said
+        assert "at least 3 runs that differ in devices or in size" in said
+        assert len({r["row"]["devices"] for r in found["runs"]}) >= 3
+
+
+def test_a_named_predictor_with_too_few_runs_says_what_it_takes_and_which_first(
+    forerun: Run, candidates: Path, tmp_path: Path
+) -> None:
+    one = write(tmp_path / "one.csv", timed(jobs((2,), (64,))))
+    done = forerun(
+        "suggest", "--candidates", str(candidates), "--runs", str(one), "--predictor", "goodput",
+        "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert done.json()["runs"]
+    assert "goodput does not answer yet" in " ".join(done.json()["assumptions"])
+
+
+@pytest.mark.parametrize("name", ["ernest", "auto"])
+def test_a_saved_model_brings_what_it_learned_and_asks_for_its_runs(
+    forerun: Run, candidates: Path, good: Path, tmp_path: Path, name: str
+) -> None:
+    model = tmp_path / "model.json"
+    assert forerun("fit", "--runs", str(good), "--predictor", name, "--out", str(model)).code == 0
+    done = forerun(
+        "suggest", "--candidates", str(candidates), "--model", str(model), "--count", "2", "--json"
+    )
+    assert done.code == 0, done.err
+    found = done.json()
+    assert found["goal"] == "accuracy"
+    assert found["log_error_now"] < 0.1  # twelve exact runs
+    said = " ".join(found["assumptions"])
+    assert "12 runs on 1 to 8 devices" in said
+    assert "give them with --runs too" in said
+    # Far from what was run, on more devices or a larger batch, there is most to learn.
+    assert all(r["row"]["devices"] == 16 or r["row"]["global_batch"] == 256 for r in found["runs"])
+
+
+def test_dollars_are_counted_at_a_stated_time_before_any_run(
+    forerun: Run, candidates: Path
+) -> None:
+    words = ("suggest", "--candidates", str(candidates), "--predictor", "ernest", "--budget", "3")
+    found = forerun(*words, "--json").json()
+    assert found["price_unit"] == "dollars"
+    assert 0 < found["price"] <= 3
+    for one in found["runs"]:
+        assert one["price"] == pytest.approx(one["seconds"] / 3600 * PRICE * one["row"]["devices"])
+    said = " ".join(found["assumptions"])
+    assert "a step of the middle candidate takes 1 s" in said
+    longer = forerun(*words, "--run-steps", "200", "--json").json()
+    assert longer["runs"][0]["seconds"] > 200 * 0.05 + 180
+
+
+def test_a_budget_in_another_unit_is_said(forerun: Run, tmp_path: Path) -> None:
+    bare = write(tmp_path / "bare.csv", jobs((1, 2, 4, 8), (64, 256)))
+    done = forerun(
+        "suggest", "--candidates", str(bare), "--predictor", "ernest", "--budget", "5", "--json"
+    )
+    assert done.json()["price_unit"] == "smallest runs"
+    said = " ".join(done.json()["assumptions"])
+    assert "the budget of 5 counts smallest runs, not dollars" in said
+
+
+def test_slow_steps_make_short_runs_and_plans_of_one_cluster_are_told_apart(forerun: Run) -> None:
+    words = ("suggest", "llama3-8b", "--clusters", "aws:p4d.24xlarge,aws:p5.48xlarge",
+             "--max-devices", "64", "--budget", "500", "--times", "5", "--json")  # fmt: skip
+    done = forerun(*words)
+    assert done.code == 0, done.err
+    found = done.json()
+    for one in found["runs"]:
+        stepped = one["seconds"] - 180
+        assert 20 <= one["steps"] <= 100
+        assert stepped <= 600 * 1.001 or one["steps"] == 20
+    assert "at least 20" in " ".join(found["assumptions"])
+    for note in found["assumptions"]:
+        if "comes first, before the recommended" in note:
+            first, second = note.split(" comes first, before the recommended ")
+            assert first.split("counted twice, ")[1] != second
+    asked = forerun(*words[:-1], "--run-steps", "30", "--json").json()
+    assert {one["steps"] for one in asked["runs"]} == {30}
+
+
+def test_a_reason_names_what_is_settled_of_the_job_chosen_now(forerun: Run) -> None:
+    done = forerun(
+        "suggest", "resnet50", "--clusters", "1x8xa100-sxm-80gb,4x8xv100-sxm2-16gb", "--count", "2",
+        "--times", "20", "--json",
+    )  # fmt: skip
+    found = done.json()
+    assert found["runs"]
+    for one in found["runs"]:
+        assert 0 <= one["settles_of_chosen"] <= 1
+        assert "the job chosen now" in one["reason"]
+        assert one["log_error_after"] <= found["log_error_now"] + 1e-12
