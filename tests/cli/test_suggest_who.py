@@ -109,6 +109,20 @@ def test_jobs_that_nobody_answers_get_first_runs_and_what_it_takes(
         assert len({r["row"]["devices"] for r in found["runs"]}) >= 3
 
 
+def test_rows_without_a_time_are_no_runs_that_were_made(
+    forerun: Run, candidates: Path, tmp_path: Path
+) -> None:
+    zero = [{**row, "step_time_s": 0} for row in jobs((1, 2, 4), (64, 256))]
+    done = forerun(
+        "suggest", "--candidates", str(candidates), "--runs", str(write(tmp_path / "zero.csv", zero)),
+        "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    said = " ".join(done.json()["assumptions"])
+    assert "run already" not in said
+    assert "give runs that ended ok" in said
+
+
 def test_a_named_predictor_with_too_few_runs_says_what_it_takes_and_which_first(
     forerun: Run, candidates: Path, tmp_path: Path
 ) -> None:

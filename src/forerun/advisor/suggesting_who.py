@@ -10,10 +10,12 @@ from forerun.advisor.advisor import Advisor
 from forerun.advisor.suggesting_tables import evenly
 from forerun.advisor.table_plans import planned
 from forerun.contracts import Predictor
+from forerun.domain.forecast import QUANTITIES
 from forerun.errors import RequestError
 from forerun.predictors.laws.ernest import Ernest
+from forerun.predictors.laws.law_rows import measured
 from forerun.search.law_beliefs import taught_by
-from forerun.tables import Table
+from forerun.tables import Runs, Table
 from forerun.workloads.rows import jobs_from_table
 
 _FEW, _MANY = 20, 1500
@@ -58,6 +60,16 @@ def first_runs(
         f"so these are first runs by the terms of {Ernest.name} (devices and size), which takes"
         f" {Ernest.needed}, for each workload and device",
     ]
+
+
+def told_runs(runs: Runs) -> Runs | None:
+    """Return the runs that have a time, or that ended otherwise than ok; None where none does.
+
+    A row whose time cannot be read was perhaps run, and is worth running again.
+    """
+    timed = np.any([np.isfinite(measured(runs, name)) for name in QUANTITIES], axis=0)
+    rows = np.flatnonzero(timed | ~np.isin(runs.status, ("", "ok")))
+    return runs.take(rows) if len(rows) else None
 
 
 def unkept(predictor: Predictor) -> str:

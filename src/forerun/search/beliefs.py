@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.contracts import Predictor
-from forerun.domain.comparison import SCOPES, correlation, log_sigma, scope_labels
+from forerun.domain.comparison import SCOPES, correlation, log_sigma, scope_labels, scope_of
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import LawRows
@@ -77,6 +77,20 @@ class Beliefs:
         """
         own = np.maximum(np.diag(self.covariance)[rows] + self.noise, 1e-300)
         return np.asarray(self.covariance[np.ix_(rows, of)] / np.sqrt(own)[:, None])
+
+
+def tells_of(beliefs: Beliefs, row: int, asked: IntArray) -> dict[str, float]:
+    """Return by scope what share of the asked jobs' log variance a run has in common with them."""
+    if not beliefs.causes:
+        return {}
+    whole = float(sum(column[asked].sum() for column in beliefs.causes.values()))
+    shared: dict[str, float] = {}
+    for cause, column in beliefs.causes.items():
+        scope = scope_of(cause)
+        same = beliefs.common[scope][row, asked] if scope in beliefs.common else True
+        both = np.where(same, np.minimum(column[row], column[asked]), 0.0).sum()
+        shared[scope] = shared.get(scope, 0.0) + float(both) / max(whole, 1e-300)
+    return dict(sorted(shared.items(), key=lambda item: -item[1]))
 
 
 def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Beliefs:

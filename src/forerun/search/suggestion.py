@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.contracts import Predictor
-from forerun.domain.comparison import scope_of
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.search.beliefs import Beliefs
+from forerun.search.beliefs import Beliefs, tells_of
 from forerun.search.decision import Options, chosen_now, decision_worth
 from forerun.search.mixed_beliefs import beliefs_of
 from forerun.search.next_runs import LEAST_CHANGE, Pick, most_accurate, most_decisive
@@ -285,20 +284,6 @@ def _next_runs(
             pick.row, pick.price, float(request.prices.seconds[place]), pick.gain, pick.changes,
             float(np.sqrt(max(remaining, 0.0))), about,
             np.nan if chosen < 0 else float(settled[np.flatnonzero(asked == chosen)[0]]),
-            _tells(beliefs, pick.row, asked if chosen < 0 else asked[[best]]),
+            tells_of(beliefs, pick.row, asked if chosen < 0 else asked[[best]]),
         )  # fmt: skip
         left = after
-
-
-def _tells(beliefs: Beliefs, row: int, asked: IntArray) -> dict[str, float]:
-    """Return by scope what share of the asked jobs' log variance a run has in common with them."""
-    if not beliefs.causes:
-        return {}
-    whole = float(sum(column[asked].sum() for column in beliefs.causes.values()))
-    shared: dict[str, float] = {}
-    for cause, column in beliefs.causes.items():
-        scope = scope_of(cause)
-        same = beliefs.common[scope][row, asked] if scope in beliefs.common else True
-        both = np.where(same, np.minimum(column[row], column[asked]), 0.0).sum()
-        shared[scope] = shared.get(scope, 0.0) + float(both) / max(whole, 1e-300)
-    return dict(sorted(shared.items(), key=lambda item: -item[1]))

@@ -63,7 +63,9 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--budget", type=BUDGET, help="What all runs may cost, in dollars (or as printed).")
 @click.option("--count", type=WHOLE, help="The most runs (1, or what the budget pays for).")
-@click.option("--run-steps", type=WHOLE, help="Optimizer steps in one run (100, fewer of slow ones).")
+@click.option(
+    "--run-steps", type=WHOLE, help="Optimizer steps in one run (100, fewer of slow ones)."
+)
 @click.option("--startup", type=DURATION, help="Paid for before a run's first step (3min).")
 @click.option(
     "--criterion", type=click.Choice(["V", "A", "D"]), default="V", show_default=True,
@@ -193,7 +195,13 @@ def _taught(
     """
     from forerun.advisor import Advisor
     from forerun.advisor.models import runs_of
-    from forerun.advisor.suggesting_who import first_runs, reason_of, unkept, why_unanswered
+    from forerun.advisor.suggesting_who import (
+        first_runs,
+        reason_of,
+        told_runs,
+        unkept,
+        why_unanswered,
+    )
 
     flags, own = options.pop("flags_file"), map(str, options["catalog_files"])
     catalog_files = (*settings.catalog_files, *own)
@@ -206,7 +214,7 @@ def _taught(
             return before, None, []
         found = first_runs(catalog_files, before.predictor.name, why, tables[0])
         return (before, None, []) if found is None else (found[0], None, found[1])
-    runs = runs_of(files, before.catalog)
+    runs = told_runs(runs_of(files, before.catalog))
     advisor = before if named else Advisor(catalog_files, "auto", None, start_of(settings))
     try:
         learned = fitted(advisor, files, flags)
