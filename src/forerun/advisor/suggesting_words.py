@@ -37,9 +37,9 @@ def reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
         )
         said.append(_settles(jobs, found, run, table))
     if found.goal == "accuracy" and not run.tells:
-        said.append(
-            f"settles {format_percent(run.about[1])} of the doubt about {label(jobs, run.about[0], table)}"
-        )
+        about, settled = run.about[0], format_percent(run.about[1])
+        what = "it" if about == run.row else label(jobs, about, table)
+        said.append(f"settles {settled} of the doubt about {what}")
     telling = [(UNKNOWN.get(s, s), v) for s, v in run.tells.items() if v >= _TELLING][:2]
     if telling:
         tells = " and ".join(f"{words} ({format_percent(share)})" for words, share in telling)
