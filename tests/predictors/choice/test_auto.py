@@ -66,7 +66,10 @@ def test_without_runs_it_answers_as_physics_does() -> None:
 def test_each_row_says_who_answered_it() -> None:
     answer = fitted_to_grid().predict(jobs_of(grid_rows()))
     assert answer.by is not None
-    assert {str(name).partition(" + ")[0] for name in answer.by} <= {f"auto: {n}" for n in FEW}
+    assert {str(name).partition(" + ")[0].partition(" (")[0] for name in answer.by} <= {
+        f"auto: {n}" for n in FEW
+    }
+    assert all("(among the runs)" in name for name in answer.by)
     assert answer[0].predictor == answer.by[0]
 
 
@@ -96,7 +99,8 @@ def test_a_law_answers_what_physics_cannot_and_physics_what_no_law_can() -> None
              "global_batch": 8, "micro_batch": 8, "seq_len": 128}  # fmt: skip
     answer = fitted.predict(jobs_of([*grid_rows()[:1], known]))
     assert answer.by is not None
-    assert list(answer.by) == ["auto: ernest", "auto: analytic"]
+    assert [name.partition(" (")[0] for name in answer.by] == ["auto: ernest", "auto: analytic"]
+    assert answer.by[1].endswith("(of a workload without runs)")
     assert np.isfinite(answer.seconds).all()
 
 

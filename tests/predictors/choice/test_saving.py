@@ -56,7 +56,7 @@ def test_a_member_without_json_is_left_out_and_named() -> None:
     assert fitted.unsaved == ("ernest",)
     loaded = Auto.from_json(fitted.to_json())
     answer = loaded.predict(jobs_of(grid_rows()))
-    assert set(answer.by) == {"auto: linear-scaling"}  # type: ignore[arg-type]
+    assert set(answer.by) == {"auto: linear-scaling (among the runs)"}  # type: ignore[arg-type]
     assert "ernest: not among them: it has no JSON form" in loaded.reasons
 
 

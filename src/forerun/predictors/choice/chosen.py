@@ -11,12 +11,21 @@ from numpy.typing import NDArray
 
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.choice.candidates import ANALYTIC, PHYSICS, Members, members
+from forerun.predictors.choice.claims import (
+    are_laws,
+    calibration,
+    claimed,
+    least_reach,
+    says_nothing,
+    with_claims,
+)
 from forerun.predictors.choice.columns import JobColumns, configurations
-from forerun.predictors.choice.questions import APART, Questions, Seen
+from forerun.predictors.choice.questions import APART, WORDS, Questions, Seen
 from forerun.predictors.choice.trials import Trials, trials_of
 from forerun.predictors.choice.weighing import (
     Standing,
     likeness,
+    losses,
     mixed,
     standing,
     stretch,
@@ -31,6 +40,7 @@ IntArray = NDArray[np.int64]
 # By how much at most trials may narrow bands. Workloads and devices left out are few, so that their
 # trials say less than their number.
 _LEAST, _LEAST_APART = 0.5, 0.9
+_FEW = 8.0  # judged runs by which half of that is allowed
 _ALONE = 0.85  # of the weight: whoever has so much is named alone
 
 
@@ -69,10 +79,21 @@ class Chosen:
         """Return the weight that each candidate had in each trial's own question, (r, c)."""
         trials = self.trials
         first, index = trials.questions.distinct()
-        loss = np.array([self._verdict(trials.questions, int(i)).standing.loss for i in first])[
-            index
-        ]
-        return weights_of(loss, np.isfinite(trials.error))
+        found = [self._verdict(trials.questions, int(i)) for i in first]
+        return self._weights(found, index, trials.reach, trials.questions, _told(trials))
+
+    def _weights(
+        self, found: list[Verdict], index: IntArray, reach: FloatArray, asked: Questions,
+        answered: NDArray[np.bool_],
+    ) -> FloatArray:  # fmt: skip
+        """Return the weights (n, c) of candidates by their trials and their own bands (n, c, 2)."""
+        if not found:
+            return np.zeros(answered.shape)
+        loss = np.array([one.standing.loss for one in found])[index]
+        short = np.array([one.short for one in found])[index]
+        trust = np.array([one.standing.trust for one in found])[index]
+        claim = claimed(reach, asked.known, are_laws(self.names)) + short
+        return weights_of(with_claims(loss, np.where(answered, claim, np.nan), trust), answered)
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return n forecasts, with who answered each row."""
@@ -85,22 +106,42 @@ class Chosen:
             seconds = np.stack([answers[name].seconds for name in self.names], axis=1)
             logs = np.log(np.where(answered[..., None], seconds, np.nan))
         reach = np.stack([logs[..., 1] - logs[..., 0], logs[..., 2] - logs[..., 1]], axis=-1)
+        empty = answered & says_nothing(reach)
+        answered &= ~empty
         questions = self.seen.questions(JobColumns(jobs, self.quantity))
         first, index = questions.distinct()
         found = [self._verdict(questions, int(i)) for i in first]
-        loss = np.array([one.standing.loss for one in found])[index]
-        weight = weights_of(loss, answered)
+        weight = self._weights(found, index, reach, questions, answered)
         middle, width = mixed(logs[..., 1], reach, weight)
         width *= np.array([one.stretch for one in found])[index][:, None]
-        told = np.asarray(answered.any(axis=1))
+        width = np.hypot(width, self._least(found, index, weight)[:, None])
+        told = np.asarray(answered.any(axis=1)) & ~says_nothing(width)
+        weight[~told] = 0.0
         made.seconds[told] = np.exp(
             np.stack([middle - width[:, 0], middle, middle + width[:, 1]], axis=1)
         )[told]
         made = self._with_physics(made, answers.get(ANALYTIC), told)
         made.distance[:] = _mean([answers[name].distance for name in self.names], weight)
         made.declined[~told] = self._why_none(answers, np.flatnonzero(~told))
+        made.declined[~told & (answered | empty).any(axis=1)] = _EMPTY
         parts = _parts(made.seconds[:, 1], [answers[name] for name in self.names], weight)
-        return replace(made, parts=parts, by=_who(self.names, weight))
+        return replace(made, parts=parts, by=self._who(weight, questions))
+
+    def _least(self, found: list[Verdict], index: IntArray, weight: FloatArray) -> FloatArray:
+        """Return the log reach (n,) by which bands of few judged runs are widened."""
+        share = weight @ are_laws(self.names)
+        most = self.trials.runs[0] - 1.0
+        each = [float(least_reach(min(v.standing.trust, most), np.ones(1))[0]) for v in found]
+        return np.asarray(np.array(each)[index] * share)
+
+    def _who(self, weight: FloatArray, questions: Questions) -> NDArray[np.object_]:
+        """Return who answered each row, and as a question of which kind, (n,)."""
+        judged = np.bincount(self.trials.questions.kind, minlength=len(WORDS))
+        words = [
+            text if judged[kind] else f"{text}: no run could judge that"
+            for kind, text in enumerate(WORDS)
+        ]
+        return _named(self.names, weight, questions.kind, words)
 
     @cached_property
     def _verdicts(self) -> dict[tuple[float, float, float, str], Verdict]:
@@ -119,17 +160,23 @@ class Chosen:
     def _judged(self, questions: Questions, i: int) -> Verdict:
         found = standing(self.trials, questions, i)
         if not len(self.trials):
-            return Verdict(found, 1.0)
+            return Verdict(found, 1.0, np.zeros(len(self.names)))
         like = likeness(self.trials, questions, i)
-        error = self.trials.error
-        weight = weights_of(found.loss[None, :], np.isfinite(error))
+        trials, told = self.trials, _told(self.trials)
+        error = np.where(told, trials.error, np.nan)
+        claim = claimed(trials.reach, trials.questions.known, are_laws(self.names))
+        short = calibration(losses(trials.error), claim, like)
+        before = Verdict(found, 1.0, short)
+        at = np.zeros(len(trials), dtype=np.int64)
+        weight = self._weights([before], at, trials.reach, trials.questions, told)
         middle, width = mixed(error, self.trials.reach, weight)
         with np.errstate(divide="ignore", invalid="ignore"):
             # An error above 0 is a measured time above the forecast: the upper side of the band.
             ratio = np.abs(middle) / np.where(middle > 0, width[:, 1], width[:, 0])
         ratio[~np.isfinite(error).any(axis=1)] = np.nan
         least = _LEAST_APART if questions.kind[i] in APART else _LEAST
-        return Verdict(found, stretch(ratio, like, least))
+        least += (1.0 - least) * _FEW / (_FEW + found.trust)
+        return Verdict(found, stretch(ratio, like, least), short)
 
     def _with_physics(
         self, made: Forecasts, physics: Forecasts | None, told: NDArray[np.bool_]
@@ -165,10 +212,22 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Verdict:
-    """For one question: the candidates' standing, and by how much bands are stretched."""
+    """For one question: the candidates' standing, by how much bands are stretched, and what claims lack."""
 
     standing: Standing
     stretch: float
+    short: FloatArray
+
+
+_EMPTY = (
+    "the band of whoever answers reaches further than x1,000 either way, which is no answer; give"
+    " runs nearer to it, or more of them"
+)
+
+
+def _told(trials: Trials) -> NDArray[np.bool_]:
+    """Return which judged answers (r, c) say anything."""
+    return np.isfinite(trials.error) & ~says_nothing(trials.reach)
 
 
 def _mean(columns: list[FloatArray], weight: FloatArray) -> FloatArray:
@@ -181,22 +240,26 @@ def _mean(columns: list[FloatArray], weight: FloatArray) -> FloatArray:
             total > 0, total, np.nan))  # fmt: skip
 
 
-def _who(names: tuple[str, ...], weight: FloatArray) -> NDArray[np.object_]:
-    """Return who answered each row, the heaviest first, (n,); "" where nobody did."""
+def _named(
+    names: tuple[str, ...], weight: FloatArray, kind: NDArray[np.int8], words: list[str]
+) -> NDArray[np.object_]:
+    """Return who answered each row, the heaviest first, and its kind, (n,); "" where nobody did."""
     order = np.argsort(-weight, axis=1, kind="stable")
     sorted_weight = np.take_along_axis(weight, order, axis=1)
-    words = np.full(len(weight), "", dtype=object)
+    said = np.full(len(weight), "", dtype=object)
     count = np.where(sorted_weight[:, 0] >= _ALONE, 1, (sorted_weight > 0).sum(axis=1))
-    code = np.zeros(len(weight), dtype=np.int64)
+    code = kind.astype(np.int64)
     for k in range(weight.shape[1]):
         code = code * (len(names) + 1) + np.where(k < count, order[:, k] + 1, 0)
-    distinct, first, index = np.unique(code, return_index=True, return_inverse=True)
-    said = [
-        "auto: " + " + ".join(names[order[i, k]] for k in range(count[i])) if count[i] else ""
+    _, first, index = np.unique(code, return_index=True, return_inverse=True)
+    distinct = [
+        f"auto: {' + '.join(names[order[i, k]] for k in range(count[i]))} ({words[kind[i]]})"
+        if count[i] else ""
         for i in first
-    ]
-    words[:] = np.array(said, dtype=object)[index.reshape(-1)] if len(distinct) else ""
-    return words
+    ]  # fmt: skip
+    if distinct:
+        said[:] = np.array(distinct, dtype=object)[index.reshape(-1)]
+    return said
 
 
 def _parts(

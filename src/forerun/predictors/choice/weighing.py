@@ -38,6 +38,7 @@ OTHER_KIN = 0.15  # what a trial of another workload or device counts for
 PRIOR_COUNT = 4.0
 SHARPNESS = 5.0
 LEAST_WEIGHT = 0.15  # of the heaviest: less joins no mixture
+_FARTHEST = 1.1  # log, a factor of 3: farther from the others' median no answer counts
 _ROUNDS = 8
 # How much trials of one kind of question say of another.
 _RELATED = {
@@ -146,15 +147,29 @@ def _level(
 def mixed(log: FloatArray, reach: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the log median (n,) and reach (n, 2) of mixtures.
 
+    An answer far from the weighted median of all counts as one nearer to it: nobody runs away.
+
     Args:
         log: log medians of the candidates, (n, c). reach: of their bands, (n, c, 2).
         weight: (n, c), 0 where a candidate does not answer.
     """
+    anchor = _weighted_median(log, weight)[:, None]
+    log = np.clip(log, anchor - _FARTHEST, anchor + _FARTHEST)
     held = np.where(weight > 0, log, 0.0)
     middle = (weight * held).sum(axis=1)
     apart = (weight * np.where(weight > 0, (log - middle[:, None]) ** 2, 0.0)).sum(axis=1)
     own = (weight[..., None] * np.where(weight[..., None] > 0, reach, 0.0)).sum(axis=1)
     return middle, np.sqrt(own**2 + (1.64 * np.sqrt(apart) / 2)[:, None] ** 2)
+
+
+def _weighted_median(log: FloatArray, weight: FloatArray) -> FloatArray:
+    """Return the median (n,) of logs (n, c) by weight."""
+    if not log.size:
+        return np.zeros(len(log))
+    order = np.argsort(np.where(weight > 0, log, np.inf), axis=1)
+    share = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1)
+    at = np.argmax(share >= 0.5 - 1e-9, axis=1)[:, None]
+    return np.asarray(np.take_along_axis(log, np.take_along_axis(order, at, axis=1), axis=1)[:, 0])
 
 
 def stretch(ratio: FloatArray, weight: FloatArray, least: float = 0.5, level: float = 0.9) -> float:
