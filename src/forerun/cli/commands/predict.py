@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from forerun.settings import Settings
     from forerun.tables import Table
 
+_SHOWN = 12  # lines of who answered which kind of question
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "deadline", "budget",
             "preemption_rate", "checkpoint_interval", "seq_len", "image_size", "precision", "framework", "optimizer",
             "dataset", "dataset_size", "task")  # fmt: skip
@@ -195,7 +196,7 @@ def _choice(advisor: Advisor, answered: Table) -> dict[str, Any]:
 
 def _echo_choice(said: dict[str, Any], aside: bool) -> None:
     """Say who answered and why, a few lines of each."""
-    for name, rows in list(said["answered_by"].items())[:5]:
+    for name, rows in list(said["answered_by"].items())[:_SHOWN]:
         click.echo(f"  {name} answered {counted(rows, 'row')}", err=aside)
     for words in said["reasons_of_choice"]:
         click.echo(f"  {words}", err=aside)

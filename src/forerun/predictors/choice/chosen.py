@@ -41,6 +41,7 @@ IntArray = NDArray[np.int64]
 # trials say less than their number.
 _LEAST, _LEAST_APART = 0.5, 0.9
 _FEW = 8.0  # judged runs by which half of that is allowed
+_ENDS = np.array([0.0, 1.0])
 _ALONE = 0.85  # of the weight: whoever has so much is named alone
 
 
@@ -131,8 +132,9 @@ class Chosen:
         """Return the log reach (n,) by which bands of few judged runs are widened."""
         share = weight @ are_laws(self.names)
         most = self.trials.runs[0] - 1.0
-        each = [float(least_reach(min(v.standing.trust, most), np.ones(1))[0]) for v in found]
-        return np.asarray(np.array(each)[index] * share)
+        ends = np.array([least_reach(min(v.standing.trust, most), _ENDS) for v in found])
+        ends = ends.reshape(-1, 2)[index]
+        return np.asarray((1.0 - share) * ends[:, 0] + share * ends[:, 1])
 
     def _who(self, weight: FloatArray, questions: Questions) -> NDArray[np.object_]:
         """Return who answered each row, and as a question of which kind, (n,)."""

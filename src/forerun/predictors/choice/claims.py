@@ -30,8 +30,9 @@ _PRIOR_COUNT = 4.0  # judged runs that the trust in a candidate's own bands is w
 _MOST_APART = 2.5  # a claim that is so much worse (log) counts as no worse
 # A band that reaches further than this factor either way is no answer.
 MOST_REACH = float(np.log(1000.0))
-# Log standard deviation about laws of few judged runs, and the most that it widens a band (x3).
-_SPREAD, _MOST_FLOOR = 0.5, float(np.log(3.0))
+# Log standard deviation about laws of few judged runs, and about physics, whose own bands know how
+# few runs calibrated it; and the most by which either widens a band (x3).
+_SPREAD, _SPREAD_PHYSICS, _MOST_FLOOR = 0.5, 0.04, float(np.log(3.0))
 
 
 def are_laws(names: Sequence[str]) -> BoolArray:
@@ -59,6 +60,8 @@ def claimed(reach: FloatArray, known: FloatArray, laws: BoolArray) -> FloatArray
 def calibration(loss: FloatArray, claim: FloatArray, weight: FloatArray) -> FloatArray:
     """Return by how much candidates' claims fell short of their losses in trials, (c,).
 
+    Who was seldom judged is taken to fall short as all do.
+
     Args:
         loss: of judged answers (r, c), see `weighing.losses`. claim: see `claimed`.
         weight: of each trial, (r,).
@@ -66,7 +69,9 @@ def calibration(loss: FloatArray, claim: FloatArray, weight: FloatArray) -> Floa
     short = loss - claim
     told = np.isfinite(short)
     mass = weight @ told
-    return np.asarray((weight @ np.where(told, short, 0.0)) / (mass + _PRIOR_COUNT))
+    total = weight @ np.where(told, short, 0.0)
+    common = total.sum() / (mass.sum() + _PRIOR_COUNT)
+    return np.asarray((total + _PRIOR_COUNT * common) / (mass + _PRIOR_COUNT))
 
 
 def with_claims(loss: FloatArray, claim: FloatArray, trust: FloatArray) -> FloatArray:
@@ -86,13 +91,14 @@ def least_reach(judged: float, share: FloatArray) -> FloatArray:
     """Return the log reach (n,) by which few judged runs widen a band, 0 where there are many.
 
     It is the excess of Student's t over the normal quantile, of as many degrees of freedom as
-    independent runs were judged, times what laws of few runs are commonly off.
+    independent runs were judged, times what laws, or physics, of few runs are commonly off.
 
     Args:
         judged: independent judged runs. share: of the answer that is laws', (n,).
     """
     excess = student_95(max(judged, 1.0)) - _Z95
-    return np.asarray(share * min(_SPREAD * excess, _MOST_FLOOR))
+    law, physics = (min(spread * excess, _MOST_FLOOR) for spread in (_SPREAD, _SPREAD_PHYSICS))
+    return np.asarray(share * law + (1.0 - share) * physics)
 
 
 _Z95 = 1.6449

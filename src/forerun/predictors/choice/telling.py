@@ -57,6 +57,16 @@ def _entry_words(entry: Mapping[str, Any]) -> str:
     return f"{entry['name']} {error} (weight {entry['weight']:.2f}{part})"
 
 
+def _unjudged(names: list[str]) -> str:
+    """Return the words on candidates that answered no judged run, but may answer a row."""
+    if not names:
+        return ""
+    return (
+        f"; not judged, as the fewer runs left in taught them no answer: {', '.join(names)}; they"
+        " may answer all the same, by their bands and what is known of them"
+    )
+
+
 def reasons(chosen: Chosen) -> Iterator[str]:
     """Yield the choice in sentences."""
     trials = chosen.trials
@@ -72,13 +82,18 @@ def reasons(chosen: Chosen) -> Iterator[str]:
         yield (
             f"{lead}: {counted(len(trials.names), 'candidate')} judged on {counted(used, 'run')}{part}"
             f" left out in {counted(len(trials.folds), 'way')}; an answer is the mean of the best,"
-            " weighed by their errors on questions of its kind"
+            " weighed by their errors on questions of its kind and, the more the fewer runs judged"
+            " them, by the width of their own bands and what is known of them from elsewhere"
         )
     for one in verdicts(chosen):
         best = [entry for entry in one["candidates"] if entry["median_ape"] is not None]
         said = ", ".join(map(_entry_words, best[:_SHOWN])) or "nobody answers"
         more = f" and {len(best) - _SHOWN} more" if len(best) > _SHOWN else ""
-        yield f"{one['question']}: median errors on {counted(one['judged'], 'judged run')}: {said}{more}"
+        silent = [entry["name"] for entry in one["candidates"] if entry["median_ape"] is None]
+        yield (
+            f"{one['question']}: median errors on {counted(one['judged'], 'judged run')}: {said}{more}"
+            + _unjudged(silent)
+        )
     for name, why in trials.dropped.items():
         yield f"{name}: dropped from some trials: {why}"
     for name, why in chosen.members.failed.items():
