@@ -62,8 +62,8 @@ def _unjudged(names: list[str]) -> str:
     if not names:
         return ""
     return (
-        f"; not judged, as the fewer runs left in taught them no answer: {', '.join(names)}; they"
-        " may answer all the same, by their bands and what is known of them"
+        f"; without an answer there, as fewer runs taught them: {', '.join(names)}; where all runs"
+        " teach them one, it counts by its band and what is known of them"
     )
 
 
