@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.predictors.laws.group_words import article
-from forerun.predictors.regression.automl import Fitted
-from forerun.predictors.regression.experiment import FITS
+from forerun.predictors.regression.experiment import FITS, Fitted
 from forerun.predictors.regression.models import Kernel, Linear, Model, Network, Scaled, Trees
 from forerun.predictors.regression.ray_group import RayGroup
 
