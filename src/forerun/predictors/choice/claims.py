@@ -24,8 +24,8 @@ _ERROR_OF_REACH = 0.485
 _SOFT = 0.005  # as in `weighing`
 # Log reach that a law's answer has at least while one run of the workload and device is known; it
 # falls with the root of their number. Physics, which knows more than the runs, states its own.
-LAW_REACH = 0.5
-COUNT = 6.0  # judged runs that claims are worth
+LAW_REACH = 0.8
+COUNT = 3.0  # judged runs that claims are worth
 _PRIOR_COUNT = 4.0  # judged runs that the trust in a candidate's own bands is worth
 _MOST_APART = 2.5  # a claim that is so much worse (log) counts as no worse
 # A band that reaches further than this factor either way is no answer.
