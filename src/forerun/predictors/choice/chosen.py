@@ -41,9 +41,10 @@ IntArray = NDArray[np.int64]
 # trials say less than their number.
 _LEAST, _LEAST_APART = 0.5, 0.9
 _FEW = 8.0  # judged runs by which half of that is allowed
-# Degrees of freedom that a trial's trust stands for: those of other workloads, which say little of who
-# is best, say more of how far all are off.
-_FREE = 3.0
+# Degrees of freedom that a trial's trust stands for, where runs are many: those of other workloads,
+# which say little of who is best, say more of how far all are off; and runs by which half of that
+# holds. Few runs are judged several times each, and stand for no more than their trust.
+_FREE, _MANY = 3.0, 50.0
 _ENDS = np.array([0.0, 1.0])
 _ALONE = 0.85  # of the weight: whoever has so much is named alone
 
@@ -135,7 +136,8 @@ class Chosen:
         """Return the log reach (n,) by which bands of few judged runs are widened."""
         share = weight @ are_laws(self.names)
         most = self.trials.runs[0] - 1.0
-        ends = np.array([least_reach(min(_FREE * v.standing.trust, most), _ENDS) for v in found])
+        free = 1.0 + (_FREE - 1.0) * max(most, 0.0) / (max(most, 0.0) + _MANY)
+        ends = np.array([least_reach(min(free * v.standing.trust, most), _ENDS) for v in found])
         ends = ends.reshape(-1, 2)[index]
         return np.asarray((1.0 - share) * ends[:, 0] + share * ends[:, 1])
 
