@@ -54,7 +54,8 @@ def leading(predictor: Predictor, jobs: Jobs) -> tuple[str, float]:
     """Return who leads on most of the jobs that are answered, and on what share of these; "" for none."""
     by = predictor.predict(jobs).by
     words = [] if by is None else [str(text).partition(": ")[2] for text in by if text]
-    names = Counter(text.split(" + ")[0] for text in words if text)
+    # Behind the names stands, in brackets, which kind of question they answered.
+    names = Counter(text.split(" + ")[0].partition(" (")[0] for text in words if text)
     if not names:
         return "", 0.0
     name, count = names.most_common(1)[0]
