@@ -320,3 +320,25 @@ def test_rows_without_a_plan_get_one_and_those_that_do_not_fit_are_left_out(
     assert [r["row"]["nodes"] for r in found["runs"]] == [8]
     assert "tp=" in found["runs"][0]["row"]["suggested_plan"]
     assert any("memory" in note for note in found["assumptions"])
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_no_more_runs_than_the_count_whatever_the_kinds(
+    forerun: Run, tmp_path: Path, count: int
+) -> None:
+    rows = [
+        {"workload": name, "device": "g", "devices": d, "global_batch": 64, "price_usd_per_hour": d}
+        for name in ("a", "b", "c") for d in (1, 2, 4)
+    ]  # fmt: skip
+    table = write(tmp_path / "three.csv", rows)
+    done = forerun(
+        "suggest", "--candidates", str(table), "--predictor", "ernest", "--count", str(count),
+        "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    found = done.json()
+    assert 0 < len(found["runs"]) <= count
+    left = [
+        note for note in found["assumptions"] if "left out: each needs a run of its own" in note
+    ]
+    assert len(left) == (count < 3)

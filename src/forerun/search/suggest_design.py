@@ -64,9 +64,18 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
             f"no budget was given: {counted(count, 'run')} for {count} times the median candidate's price"
         )
         request = replace(request, budget=budget, count=count)
-    budget, most = request.budget / len(groups), _shared(request, len(groups))
+    if request.count is not None and request.count < len(groups):
+        left = len(groups) - request.count
+        notes.append(
+            f"{counted(left, 'kind')} of jobs left out: each needs a run of its own; give --count "
+            f"{len(groups)} or more"
+        )
+        # Those of which most is asked come first.
+        asked = np.bincount(of[request.candidates[ready]])[groups]
+        groups = groups[np.argsort(-asked, kind="stable")[: request.count]]
+    budget, shares = request.budget / len(groups), _shared(request, len(groups))
     done: list[NextRun] = []
-    for group in groups:
+    for group, most in zip(groups, shares, strict=True):
         places = np.flatnonzero(ready & (of[request.candidates] == group))
         runs, said, how_good = _of_kind(
             request, features, places, of == group, budget, most, criterion
@@ -91,8 +100,12 @@ def _kinds(jobs: Jobs) -> tuple[list[tuple[str, ...]], IntArray]:
     return pairs, np.array([place[kind[: len(GROUP)]] for kind in kinds], dtype=np.int64)[index]
 
 
-def _shared(request: Request, groups: int) -> int | None:
-    return None if request.count is None else max(1, request.count // groups)
+def _shared(request: Request, groups: int) -> list[int | None]:
+    """Return how many runs each kind may have at most: the count, shared as evenly as it goes."""
+    if request.count is None:
+        return [None] * groups
+    each, rest = divmod(request.count, groups)
+    return [each + (i < rest) for i in range(groups)]
 
 
 def _of_kind(

@@ -62,7 +62,11 @@ if TYPE_CHECKING:
     " usual with WORKLOAD).",
 )  # fmt: skip
 @click.option("--budget", type=BUDGET, help="What all runs may cost, in dollars (or as printed).")
-@click.option("--count", type=WHOLE, help="The most runs (1, or what the budget pays for).")
+@click.option(
+    "--count",
+    type=WHOLE,
+    help="The most runs (what the budget pays for; without one 1, or of a law as many as it has terms).",
+)
 @click.option(
     "--run-steps", type=WHOLE, help="Optimizer steps in one run (100, fewer of slow ones)."
 )
