@@ -39,9 +39,22 @@ def test_fit_writes_a_model_that_predict_uses(forerun: Run, runs: Path, tmp_path
     ask = ("predict", "resnet50", *ON_A100, "--global-batch", "512", "--json")
     plain = forerun(*ask).json()["step_seconds"]["p50"]
     by_model = forerun(*ask, "--model", str(model)).json()["step_seconds"]["p50"]
-    by_runs = forerun(*ask, "--fit", str(runs)).json()["step_seconds"]["p50"]
+    taught = (*ask, "--fit", str(runs), "--predictor", "analytic")
+    by_runs = forerun(*taught).json()["step_seconds"]["p50"]
     assert by_model == pytest.approx(by_runs)
     assert abs(by_model - 0.088) < abs(plain - 0.088)
+
+
+def test_a_choice_that_is_saved_answers_as_the_runs_do(
+    forerun: Run, runs: Path, tmp_path: Path
+) -> None:
+    """Where runs are given and nobody is named they choose; `fit --predictor auto` keeps that."""
+    model = tmp_path / "model.json"
+    assert forerun("fit", "--runs", str(runs), "--out", str(model), "--predictor", "auto").code == 0
+    ask = ("predict", "resnet50", *ON_A100, "--global-batch", "512", "--json")
+    by_model = forerun(*ask, "--model", str(model)).json()["step_seconds"]["p50"]
+    by_runs = forerun(*ask, "--fit", str(runs)).json()["step_seconds"]["p50"]
+    assert by_model == pytest.approx(by_runs)
 
 
 def test_several_tables_may_follow_one_option(forerun: Run, runs: Path, tmp_path: Path) -> None:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
     help="Measured runs: files, or a folder of them.",
 )  # fmt: skip
-@click.option("--predictor", help="A name from `forerun predictors`.")
+@click.option(
+    "--predictor",
+    help="A name from `forerun predictors`. Default: analytic, constants of physics; auto lets the"
+    " runs choose, as `predict --fit` does.",
+)
 @click.option("--out", type=FILE, required=True, metavar="MODEL.json", help="The file to write.")
 @click.option("--force", is_flag=True, help="Replace the file where there is one.")
 @start_option
