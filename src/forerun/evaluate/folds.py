@@ -12,9 +12,9 @@ from forerun.errors import RequestError, nearest_names
 from forerun.evaluate.aliases import grounded, with_aliases
 from forerun.evaluate.derived import absent
 from forerun.evaluate.filters import parse_condition
-from forerun.evaluate.shots import configurations, shots_of
+from forerun.evaluate.shots import shots_of
 from forerun.evaluate.splits import SHOTS, USUAL_FOLDS, Split
-from forerun.tables import Table
+from forerun.tables import Table, configurations
 
 Index = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

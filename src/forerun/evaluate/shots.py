@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from forerun.errors import RequestError
 from forerun.evaluate.filters import parse_condition
 from forerun.evaluate.splits import Split
-from forerun.tables import COLUMNS, Table
+from forerun.tables import Table, configurations
 from forerun.tables.rates import throughput_seconds
 
 Index = NDArray[np.int64]
@@ -19,20 +19,6 @@ FloatArray = NDArray[np.float64]
 
 _TIMES = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", "epoch_time_s",
           "time_to_train_s")  # fmt: skip
-
-
-def configurations(table: Table) -> tuple[int, Index]:
-    """Return the number of distinct questions and each row's; repeats of a measurement share it.
-
-    Columns of one's own (a run's id, a seed, a date) are no part of a question: else each repeat
-    would be a question by itself, and judged beside its twin.
-    """
-    asked = [
-        name for name in table.columns
-        if name in COLUMNS and COLUMNS[name].group not in ("origin", "measured")
-    ]  # fmt: skip
-    first, groups = table.groups(asked)
-    return len(first), groups
 
 
 def seconds_of(table: Table) -> FloatArray:

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.quantiles import normal_cdf, normal_quantile
+from forerun.predictors.regression.evidence import matern
 from forerun.search.landscape import FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]
-ROOT5 = float(np.sqrt(5.0))
 # Whole matrices of all draws are kept up to so many cells (about 100 MB); rows are made beyond.
 CELLS_KEPT = 12_000_000
 ROUNDS = 5  # of expectation propagation for lower bounds
@@ -248,9 +248,7 @@ def _together(apart: FloatArray, length: FloatArray, rough: bool) -> FloatArray:
 
 def matern52(squared: FloatArray) -> FloatArray:
     """Return the Matern 5/2 correlation of squared distances in lengths, any shape."""
-    r = ROOT5 * np.sqrt(squared)
-    correlation: FloatArray = (1.0 + r + r * r / 3.0) * np.exp(-r)
-    return correlation
+    return matern(np.sqrt(squared))
 
 
 def hazard(t: FloatArray) -> FloatArray:

@@ -14,10 +14,10 @@ from forerun.errors import RequestError
 from forerun.predictors.choice import Auto
 from forerun.predictors.choice.candidates import Members
 from forerun.predictors.choice.chosen import Chosen
-from forerun.predictors.choice.columns import JobColumns, configurations
+from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.choice.questions import Seen
 from forerun.predictors.choice.trials import trials_of
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, configurations
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from tests.predictors.choice.rows import grid_rows, jobs_of, runs_of
@@ -221,7 +221,7 @@ def test_who_is_slow_is_dropped_and_named(monkeypatch: pytest.MonkeyPatch) -> No
     found = trials_of(("ernest",), "priors", runs, "step")
     assert "ernest" in found.dropped
     assert np.isnan(found.error).all()
-    seen = Seen.of(JobColumns(runs.jobs), configurations(runs.table))
+    seen = Seen.of(JobColumns(runs.jobs), configurations(runs.table)[1])
     ernest = Auto(names=("ernest",)).fit(runs).chosen[0].members.fitted["ernest"]
     answer = Chosen("step", Members({"ernest": ernest}, {}), seen, found).predict(runs.jobs)
     assert answer.answered.all()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forerun.predictors.choice.columns import JobColumns, configurations
+from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.choice.questions import (
     BOTH,
     CLUSTER,
@@ -23,6 +23,7 @@ from forerun.predictors.choice.questions import (
     Questions,
     Seen,
 )
+from forerun.tables import configurations
 from tests.predictors.choice.rows import grid_rows, jobs_of, runs_of
 
 ROW: dict[str, Any] = {
@@ -32,7 +33,7 @@ ROW: dict[str, Any] = {
 
 def seen(rows: list[dict[str, Any]]) -> Seen:
     runs = runs_of(rows)
-    return Seen.of(JobColumns(runs.jobs), configurations(runs.table))
+    return Seen.of(JobColumns(runs.jobs), configurations(runs.table)[1])
 
 
 def asked(rows: list[dict[str, Any]]) -> Questions:

@@ -7,20 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.predictors.choice.columns import JobColumns, configurations
+from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.choice.folds import folds_of, thinned
 from forerun.predictors.choice.quantities import in_quantity, only, steps_in, told, with_steps
 from forerun.predictors.choice.questions import DEVICES, INSIDE, WORKLOAD
 from forerun.predictors.choice.trials import trials_of
 from forerun.predictors.choice.weighing import mixed, standing, stretch, weights_of
 from forerun.predictors.laws.ernest import Ernest
+from forerun.tables import configurations
 from tests.predictors.choice.rows import grid_rows, jobs_of, runs_of
 
 
 def test_a_fold_never_teaches_a_question_that_it_judges() -> None:
     rows = grid_rows()
     runs = runs_of([*rows, *rows, *grid_rows(workload="b"), *grid_rows(device="other")])
-    config = configurations(runs.table)
+    config = configurations(runs.table)[1]
     folds = folds_of(JobColumns(runs.jobs), config, np.ones(len(runs), dtype=bool))
     assert {fold.words for fold in folds} >= {
         "runs left out by chance", "the upper half of devices left out",
@@ -35,7 +36,7 @@ def test_a_fold_never_teaches_a_question_that_it_judges() -> None:
 def test_beyond_the_lower_half_only_more_devices_are_judged() -> None:
     runs = runs_of(grid_rows())
     every = np.ones(len(runs), dtype=bool)
-    folds = folds_of(JobColumns(runs.jobs), configurations(runs.table), every)
+    folds = folds_of(JobColumns(runs.jobs), configurations(runs.table)[1], every)
     fold = next(f for f in folds if f.words == "the upper half of devices left out")
     devices = runs.table.numbers("devices")
     assert devices[fold.teach].max() < devices[fold.judge].min()
@@ -44,7 +45,7 @@ def test_beyond_the_lower_half_only_more_devices_are_judged() -> None:
 def test_runs_that_cannot_be_judged_only_teach() -> None:
     runs = runs_of(grid_rows())
     timed = np.arange(len(runs)) % 2 == 0
-    for fold in folds_of(JobColumns(runs.jobs), configurations(runs.table), timed):
+    for fold in folds_of(JobColumns(runs.jobs), configurations(runs.table)[1], timed):
         assert timed[fold.judge].all()
 
 

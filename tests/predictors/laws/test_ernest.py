@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
-from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate
 from forerun.predictors.laws.ernest import Ernest
@@ -260,17 +258,12 @@ def test_a_spoilt_model_is_refused(spoil: Callable[[str], str], found: str) -> N
         Ernest.from_json(spoil(Ernest().fit(golden_runs()).to_json()))
 
 
-def test_a_million_jobs_take_a_moment_and_a_thousand_runs_are_fitted_in_one() -> None:
+def test_a_million_jobs_are_answered() -> None:
+    """Their speed, and that of the fit, is that of benchmarks/laws_speed.py."""
     jobs = tiny_jobs()
-    start = time.perf_counter()
     law = Ernest().fit(tiny_runs(jobs.take(np.arange(1000) % len(jobs))))
-    fitted = time.perf_counter()
     many = replace(jobs.take(np.arange(1_000_000) % len(jobs)), labels=None)
-    made = time.perf_counter()
-    answer: Forecasts = law.predict(many)
-    assert answer.answered.all()
-    assert fitted - start < 2.0
-    assert time.perf_counter() - made < 6.0  # 2 s on a machine that does nothing else
+    assert law.predict(many).answered.all()
 
 
 @pytest.mark.data

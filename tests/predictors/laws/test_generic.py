@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -333,17 +332,12 @@ def test_settings_that_do_not_exist_are_refused() -> None:
             Generic(**settings_)
 
 
-def test_a_thousand_runs_are_fitted_in_a_second_and_a_million_jobs_take_two() -> None:
+def test_a_million_jobs_are_answered() -> None:
+    """Their speed, and that of the fit, is that of benchmarks/laws_speed.py."""
     jobs = tiny_jobs()
-    start = time.process_time()
     law = Generic().fit(tiny_runs(jobs.take(np.arange(1000) % len(jobs))))
-    fitted = time.process_time()
     many = replace(jobs.take(np.arange(1_000_000) % len(jobs)), labels=None)
-    ready = time.process_time()
     assert law.predict(many).answered.all()
-    # 0.15 and 1.2 s of the processor were measured.
-    assert fitted - start < 1.0
-    assert time.process_time() - ready < 3.0
 
 
 @pytest.mark.data

@@ -19,7 +19,7 @@ from forerun.predictors.choice.claims import (
     says_nothing,
     with_claims,
 )
-from forerun.predictors.choice.columns import JobColumns, configurations
+from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.choice.questions import APART, WORDS, Questions, Seen
 from forerun.predictors.choice.trials import Trials, trials_of
 from forerun.predictors.choice.weighing import (
@@ -32,7 +32,7 @@ from forerun.predictors.choice.weighing import (
     weights_of,
 )
 from forerun.predictors.laws.law_rows import measured
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, configurations
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -71,7 +71,7 @@ class Chosen:
         told = members(names, start, runs, quantity)
         timed = np.flatnonzero(np.isfinite(measured(runs, quantity)))
         part = runs.take(timed)
-        seen = Seen.of(JobColumns(part.jobs, quantity), configurations(part.table))
+        seen = Seen.of(JobColumns(part.jobs, quantity), configurations(part.table)[1])
         alive = tuple(name for name in names if name in told.fitted)
         return Chosen(quantity, told, seen, trials_of(alive, start, runs, quantity))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.plan_columns import NAMES
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
-from forerun.tables import COLUMNS, Jobs, Table
+from forerun.tables import Jobs, Table
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -96,15 +96,3 @@ class JobColumns:
         table = np.stack([getattr(plans, name) for name in _LAYOUT], axis=1).astype(np.int32)
         distinct, index = np.unique(table, axis=0, return_inverse=True)
         return [row.tobytes() for row in distinct], index.reshape(-1).astype(np.int64)
-
-
-def configurations(table: Table) -> IntArray:
-    """Return the number of each row's question (n,); repeats of a measurement share it.
-
-    Columns of one's own are no part of it, see `evaluate.shots.configurations`.
-    """
-    asked = [
-        name for name in table.columns
-        if name in COLUMNS and COLUMNS[name].group not in ("origin", "measured")
-    ]  # fmt: skip
-    return table.groups(asked)[1]

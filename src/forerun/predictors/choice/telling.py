@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from forerun.predictors.choice.chosen import Chosen
 from forerun.predictors.choice.questions import WORDS
+from forerun.predictors.choice.trials import MOST_SECONDS_IN_ALL
 from forerun.units import counted, format_percent
 
 _SHOWN = 4  # candidates of one kind of question that are named
@@ -84,6 +85,11 @@ def reasons(chosen: Chosen) -> Iterator[str]:
             f" left out in {counted(len(trials.folds), 'way')}; an answer is the mean of the best,"
             " weighed by their errors on questions of its kind and, the more the fewer runs judged"
             " them, by the width of their own bands and what is known of them from elsewhere"
+        )
+    if trials.cut:
+        yield (
+            f"{counted(trials.cut, 'further way')} to leave runs out not tried: trials had taken"
+            f" {MOST_SECONDS_IN_ALL:.0f} s of this machine's processor, and a faster one would judge by more"
         )
     for one in verdicts(chosen):
         best = [entry for entry in one["candidates"] if entry["median_ape"] is not None]

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.choice.candidates import members
-from forerun.predictors.choice.columns import JobColumns, configurations
+from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.choice.folds import Fold, folds_of, thinned
 from forerun.predictors.choice.questions import Questions, Seen
 from forerun.predictors.laws.law_rows import measured
-from forerun.tables import Runs
+from forerun.tables import Runs, configurations
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -41,6 +41,7 @@ class Trials:
         folds: what was left out in each fold, and how many runs were judged in it.
         dropped: candidates that were too slow, and what was found.
         runs: how many were used of how many.
+        cut: ways to leave runs out that were not tried, for want of time.
     """
 
     names: tuple[str, ...]
@@ -51,6 +52,7 @@ class Trials:
     folds: tuple[tuple[str, int], ...]
     dropped: dict[str, str]
     runs: tuple[int, int]
+    cut: int = 0
 
     def __len__(self) -> int:
         return len(self.error)
@@ -67,9 +69,11 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
     """
     every = len(runs)
     timed = np.isfinite(measured(runs, quantity))
-    used = thinned(configurations(runs.table), JobColumns(runs.jobs, quantity).groups[1], MOST_RUNS)
+    used = thinned(
+        configurations(runs.table)[1], JobColumns(runs.jobs, quantity).groups[1], MOST_RUNS
+    )
     runs, timed = runs.take(used), timed[used]
-    columns, config = JobColumns(runs.jobs, quantity), configurations(runs.table)
+    columns, config = JobColumns(runs.jobs, quantity), configurations(runs.table)[1]
     folds = folds_of(columns, config, timed)
     log = np.log(measured(runs, quantity))
     spent: dict[str, float] = dict.fromkeys(names, 0.0)
@@ -114,6 +118,7 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
             for name in names if spent[name] > MOST_SECONDS
         },
         runs=(len(runs), every),
+        cut=len(folds) - len(kept),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -101,3 +101,10 @@ def reading_words(formula: str) -> str:
         "log" in formula
     )
     return "".join(f"{text}; " for text in said)
+
+
+def shortened(notes: Sequence[str], most: int) -> tuple[str, ...]:
+    """Return the first of the distinct notes, and how many more there are."""
+    distinct = tuple(dict.fromkeys(notes))
+    rest = len(distinct) - most
+    return (*distinct[:most], f"and {rest:,} more such notes") if rest > 0 else distinct

@@ -96,7 +96,8 @@ class GroupedLaws(ABC, Generic[LawT]):
         Raises:
             TooFewError: the runs cannot teach it; the words say what was found.
         """
-        raise NotImplementedError
+        # A subclass has this, or fits all kinds together in `group_laws`; either is enough.
+        raise NotImplementedError(f"{type(self).__name__} has neither group_law nor group_laws")
 
     def group_laws(self, groups: Sequence[Group]) -> list[LawT | TooFewError]:
         """Return the law of each of several kinds, or why it has none.
@@ -162,7 +163,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         return replace(
             self, quantity=quantity, laws=laws, lacking=lacking,
             band_scale=widths.scale, doubling_sigma=widths.doubling_sigma,
-            notes=tuple(dict.fromkeys(notes))[:MOST_NOTES],
+            notes=words.shortened(notes, MOST_NOTES),
         )  # fmt: skip
 
     def _fitted(

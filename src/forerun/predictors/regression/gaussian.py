@@ -25,6 +25,7 @@ from forerun.predictors.regression.asked import Asked
 from forerun.predictors.regression.block import MOST_POINTS, TUNED_POINTS, Block, fitted_block
 from forerun.predictors.regression.physics import physics_of
 from forerun.predictors.regression.questions import Questions, distinct_jobs, kind_words
+from forerun.predictors.regression.serving import POOL, served
 from forerun.predictors.regression.stopped import expected_seconds, stopped_seconds
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs
@@ -40,7 +41,6 @@ OWN_RUNS = 60
 # again for each doubling beyond the runs.
 NEAR, OTHER_SETTINGS, A_DOUBLING = 0.1, 0.3, 0.2
 ROUNDS = 2  # of what stopped runs are expected to take
-_POOL: Kind = ()
 _TIMES = "step_time_s, samples_per_s, epoch_time_s or time_to_train_s"
 _NEEDED = f"at least {LEAST_RUNS} runs with a time"
 
@@ -127,7 +127,7 @@ class Gaussian:
                if counts[i] >= OWN_RUNS}  # fmt: skip
         rest = np.flatnonzero(counts[index] < OWN_RUNS)
         if len(rest):
-            own[_POOL] = rest
+            own[POOL] = rest
         asked_of = Asked(asked)
         base, said = physics_of(asked, seconds, quantity if self.physics else "")
         devices = asked.numbers["devices"]
@@ -176,7 +176,7 @@ class Gaussian:
             middle, sigma, beyond = self._block_answers(kind, part, jobs.take(rows))
             away = np.where(same[rows], NEAR, OTHER_SETTINGS)
             # Other settings of the same workload and device: no run says how much they change.
-            wide = np.where(same[rows] | (kind == _POOL), 0.0, OTHER_SETTINGS)
+            wide = np.where(same[rows] | (kind == POOL), 0.0, OTHER_SETTINGS)
             total = np.sqrt(sigma**2 + wide**2)
             blank.seconds[rows] = spread(np.exp(middle), total, tails=block.tails)
             blank.distance[rows] = away + A_DOUBLING * beyond
@@ -236,17 +236,7 @@ class Gaussian:
 
     def _chosen(self, asked: Asked) -> tuple[IntArray, NDArray[np.bool_]]:
         """Return which block answers each job, -1 where none does, and whether its kind had runs."""
-        names, index = asked.kinds
-        place = {kind: i for i, kind in enumerate(self.blocks)}
-        usual: dict[Kind, Kind] = {}
-        for kind in sorted(self.kinds, key=lambda kind: self.kinds[kind]):
-            usual[kind[: len(GROUP)]] = kind  # the one with most runs comes last
-        of, known = [], []
-        for name in names:
-            near = name if name in self.kinds else usual.get(name[: len(GROUP)])
-            of.append(-1 if near is None else place.get(near, place.get(_POOL, -1)))
-            known.append(name in self.kinds)
-        return np.array([*of, -1], dtype=np.int64)[index], np.array([*known, False])[index]
+        return served(asked.kinds, self.kinds, self.blocks)
 
     def _declined(self, asked: Asked, chosen: IntArray) -> NDArray[np.object_]:
         """Return why each job has no answer, or None, (n,)."""

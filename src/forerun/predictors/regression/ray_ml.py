@@ -24,6 +24,7 @@ from forerun.predictors.regression.automl_settings import Settings
 from forerun.predictors.regression.journal import Journal
 from forerun.predictors.regression.questions import Questions, distinct_jobs, kind_words
 from forerun.predictors.regression.ray_group import RayGroup, fitted_group
+from forerun.predictors.regression.serving import POOL, served
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs
 
@@ -37,7 +38,6 @@ OWN_RUNS = 24  # that give a kind a model of its own
 MOST_OWN = 16  # kinds that have one, those with the most runs
 MOST_CLASSES = 30  # of a text column that becomes one-hot columns
 NEAR, A_DOUBLING = 0.1, 0.2
-_POOL: Kind = ()
 _NEEDED = f"at least {LEAST_RUNS} runs with a time and devices"
 # What a light one tries: a model that goes on beyond the runs, and one that bends.
 _LIGHT = ("Ridge", "NNLS", "DecisionTree")
@@ -184,16 +184,7 @@ class RayML:
 
     def _chosen(self, asked: Questions) -> IntArray:
         """Return which group answers each job, (n,), -1 where none does."""
-        names, index = asked.kinds
-        place = {kind: i for i, kind in enumerate(self.groups)}
-        usual: dict[Kind, Kind] = {}
-        for kind in sorted(self.counts, key=lambda kind: self.counts[kind]):
-            usual[kind[: len(GROUP)]] = kind
-        of = []
-        for name in names:
-            near = name if name in self.counts else usual.get(name[: len(GROUP)])
-            of.append(-1 if near is None else place.get(near, place.get(_POOL, -1)))
-        return np.array([*of, -1], dtype=np.int64)[index]
+        return served(asked.kinds, self.counts, self.groups)[0]
 
     def _declined(self, asked: Questions, chosen: IntArray) -> NDArray[np.object_]:
         """Return why each job has no answer, or None, (n,)."""
@@ -278,4 +269,4 @@ def _grouped(names: list[Kind], index: IntArray) -> dict[Kind, IntArray]:
     large = [i for i in np.argsort(-counts, kind="stable") if counts[i] >= OWN_RUNS][:MOST_OWN]
     found = {names[i]: np.flatnonzero(index == i) for i in sorted(large)}
     rest = np.flatnonzero(~np.isin(index, large))
-    return {**found, _POOL: rest} if len(rest) else found
+    return {**found, POOL: rest} if len(rest) else found
