@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.errors import RequestError
-from forerun.evaluate.filters import parse_condition, rows_where, slower_half
+from forerun.evaluate.filters import rows_where, slower_half
 from forerun.tables import Runs, Table
+from forerun.tables.conditions import parse_condition
 from forerun.testing.samples import tiny_jobs
 
 ROWS = Table.from_columns({

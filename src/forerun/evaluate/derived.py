@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.errors import nearest_names
-from forerun.tables import Runs, Table
-
-# What each column can be read from where it is absent, by what a cluster calls it.
-DERIVED: Mapping[str, str] = {
-    "devices": "devices", "nodes": "nodes", "devices_per_node": "devices_per_node",
-    "device": "device.id",
-}  # fmt: skip
-SOURCES = "fill it in, or nodes with devices_per_node, or cluster (as 4x8xh100-sxm-80gb)"
-
-
-def absent(column: str, table: Table) -> tuple[str, str]:
-    """Return what is found where a table has no such column, and what to do."""
-    if column in DERIVED:
-        return f"there is no column {column!r}, and no cluster that tells it", SOURCES
-    near = nearest_names(column, list(table.columns)) or list(table.columns)[:6]
-    return f"there is no column {column!r}", f"choose one that is there, e.g. {', '.join(near)}"
+from forerun.tables import Runs
+from forerun.tables.conditions import DERIVED
 
 
 def with_derived(runs: Runs, names: Iterable[str]) -> Runs:

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from forerun.errors import RequestError, nearest_names
 from forerun.evaluate.aliases import grounded, with_aliases
-from forerun.evaluate.derived import absent
-from forerun.evaluate.filters import parse_condition
 from forerun.evaluate.shots import shots_of
 from forerun.evaluate.splits import SHOTS, USUAL_FOLDS, Split
 from forerun.tables import Table, configurations
+from forerun.tables.conditions import absent, parse_condition
 
 Index = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

@@ -13,12 +13,12 @@ from forerun.errors import RequestError
 from forerun.evaluate.derived import with_derived
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
 from forerun.evaluate.exam import Exam
-from forerun.evaluate.filters import unknown_column
 from forerun.evaluate.folds import columns_of
 from forerun.evaluate.lessons import Pupil
 from forerun.evaluate.scoring import Sheet, distance_bins, score, stack
 from forerun.evaluate.splits import Split, parse_split
 from forerun.tables import COLUMNS, MEASURED, Runs
+from forerun.tables.conditions import unknown_column
 
 
 def evaluate(

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import RequestError
-from forerun.evaluate.filters import parse_condition
 from forerun.evaluate.splits import Split
 from forerun.tables import Table, configurations
+from forerun.tables.conditions import parse_condition
 from forerun.tables.rates import throughput_seconds
 
 Index = NDArray[np.int64]

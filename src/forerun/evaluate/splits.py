@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forerun.errors import RequestError
-from forerun.evaluate.filters import parse_condition
+from forerun.tables.conditions import parse_condition
 
 FORMS = (
     "whole", "random", "holdout", "leave-out:COLUMN", "leave-one-out:COLUMN", "from:COLUMN=VALUE,...",

@@ -28,9 +28,9 @@ from typing import Any
 from forerun.domain.graph import Block, Op, OpKind, Shard
 from forerun.domain.workload import Length, Workload
 from forerun.errors import one_of
+from forerun.sections import Section, read_section
 from forerun.workloads.backward import complete
 from forerun.workloads.shapes import TransformerSpec
-from forerun.workloads.spec_fields import Section, read_section
 from forerun.workloads.totals import graph_from_totals
 from forerun.workloads.transformer import transformer_workload
 
@@ -49,7 +49,7 @@ def workload_from_spec(path: str | Path) -> Workload:
         RequestError: the file cannot be read, is not YAML, or a field is unknown, missing or
             wrong; the message names the file, the line and the field.
     """
-    top = read_section(Path(path))
+    top = read_section(Path(path), "workload spec", "a workload")
     top.only((*_TOP, *STRUCTURES))
     given = [name for name in STRUCTURES if name in top.values]
     if len(given) != 1:

@@ -36,7 +36,7 @@ class Section:
         """Return the error to raise about a field ("" for the section itself)."""
         where = self._where(field)
         line = self.lines.get(where, self.lines.get(self.name, 1))
-        return RequestError(f"{self.path}, line {line}, {where or 'spec'}", found, next_step)
+        return RequestError(f"{self.path}, line {line}, {where or 'the file'}", found, next_step)
 
     def only(self, allowed: Iterable[str]) -> None:
         """Raise RequestError where a field is not allowed; the nearest name is offered."""
@@ -112,12 +112,23 @@ class Section:
         return ".".join(part for part in (self.name, field) if part)
 
 
-def read_section(path: Path) -> Section:
-    """Return the whole of a YAML file as a section. Raises RequestError."""
-    asked = f"workload spec {str(path)!r}"
+def read_section(path: Path, what: str, subject: str) -> Section:
+    """Return the whole of a YAML file as a section.
+
+    Args:
+        path: the file.
+        what: what kind of file it is, e.g. `workload spec`.
+        subject: what it should describe, e.g. `a workload`.
+
+    Raises:
+        RequestError: it cannot be read, is no YAML, or no mapping of fields.
+    """
+    asked = f"{what} {str(path)!r}"
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise RequestError(asked, "it is larger than 10 MB", "give a spec of a workload")
+            raise RequestError(
+                asked, "it is larger than 10 MB", f"give a file that describes {subject}"
+            )
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)

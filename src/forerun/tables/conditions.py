@@ -1,0 +1,103 @@
+"""Conditions on the rows of a table, as a person writes them: `tp<=8`, `device=t4,v100`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.errors import RequestError, nearest_names
+from forerun.tables.table import Table
+
+BoolArray = NDArray[np.bool_]
+
+# What each column can be read from where it is absent, by what a cluster calls it.
+DERIVED: Mapping[str, str] = {
+    "devices": "devices", "nodes": "nodes", "devices_per_node": "devices_per_node",
+    "device": "device.id",
+}  # fmt: skip
+SOURCES = "fill it in, or nodes with devices_per_node, or cluster (as 4x8xh100-sxm-80gb)"
+
+_SIGNS: Mapping[str, np.ufunc] = {
+    "<=": np.less_equal, ">=": np.greater_equal, "<": np.less, ">": np.greater,
+}  # fmt: skip
+_CONDITION = re.compile(r"\s*([^<>=!]+?)\s*(<=|>=|!=|=|<|>)\s*([^<>=!\s].*?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on rows: `COLUMN=VALUE,...`, `COLUMN!=VALUE,...` or `COLUMN<=NUMBER` and so on."""
+
+    column: str
+    sign: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.column}{self.sign}{','.join(self.values)}"
+
+    def holds(self, table: Table) -> BoolArray:
+        """Return for which rows it holds, (n,); never where the column is blank.
+
+        Raises:
+            RequestError: no such column, or it is compared by number and holds none.
+        """
+        if self.column not in table:
+            raise unknown_column(f"condition {self}", self.column, table)
+        numeric = table.columns[self.column].dtype != object
+        if self.sign in _SIGNS or numeric:
+            return self._compared(table.numbers(self.column))
+        texts = table.texts(self.column).astype(str)
+        found = np.isin(texts, list(self.values))
+        return np.asarray((found if self.sign == "=" else ~found) & (texts != ""))
+
+    def _compared(self, cells: NDArray[np.float64]) -> BoolArray:
+        try:
+            values = np.array([float(v) for v in self.values])
+        except ValueError:
+            raise RequestError(
+                f"condition {self}", f"{self.column} holds numbers", "compare it with a number"
+            ) from None
+        if self.sign in _SIGNS:
+            return np.asarray(_SIGNS[self.sign](cells, values[0]), dtype=bool)
+        found = np.isin(cells, values)
+        return (found if self.sign == "=" else ~found) & ~np.isnan(cells)
+
+
+def parse_condition(text: str) -> Condition:
+    """Return the condition of a text such as `tp<=8` or `device=t4,v100`.
+
+    Raises:
+        RequestError: it is none, or compares by size with a text or with several numbers.
+    """
+    match = _CONDITION.fullmatch(text)
+    step = "write COLUMN=VALUE,..., COLUMN!=VALUE,..., COLUMN<=NUMBER, <, >= or >"
+    if match is None:
+        raise RequestError(f"condition {text}", "it is no condition", step)
+    column, sign, right = match.groups()
+    values = tuple(v.strip() for v in right.split(",") if v.strip())
+    if not values or (sign in _SIGNS and (len(values) > 1 or not _is_number(values[0]))):
+        raise RequestError(f"condition {text}", f"{right!r} is not a number", step)
+    return Condition(column, sign, values)
+
+
+def absent(column: str, table: Table) -> tuple[str, str]:
+    """Return what is found where a table has no such column, and what to do."""
+    if column in DERIVED:
+        return f"there is no column {column!r}, and no cluster that tells it", SOURCES
+    near = nearest_names(column, list(table.columns)) or list(table.columns)[:6]
+    return f"there is no column {column!r}", f"choose one that is there, e.g. {', '.join(near)}"
+
+
+def unknown_column(asked: str, column: str, table: Table) -> RequestError:
+    """Return the error that a table has no such column, with what to do."""
+    return RequestError(asked, *absent(column, table))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
