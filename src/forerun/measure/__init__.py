@@ -1,0 +1,9 @@
+"""Measure: jobs become facts: processes are started, steps are timed, and runs are told."""
+
+from __future__ import annotations
+
+from forerun.measure.hosts import Host, local_host
+from forerun.measure.measurement import Measurement
+from forerun.measure.task import Steps, Task
+
+__all__ = ["Host", "Measurement", "Steps", "Task", "local_host"]

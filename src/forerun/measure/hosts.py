@@ -1,0 +1,66 @@
+"""Hosts: places where a process can be started, each with its address and network interface."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forerun.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A place where a process can be started from this machine.
+
+    Attributes:
+        name: as a person calls it.
+        address: under which the other hosts of a run reach it.
+        interface: network interface that collectives use (GLOO_SOCKET_IFNAME), "" where the
+            library may choose.
+        prefix: words put before a command so that it runs there, for example
+            `("ip", "netns", "exec", "h1")`; the process that they start must become the command
+            (exec), so that a signal reaches it. () is this machine itself.
+    """
+
+    name: str
+    address: str
+    interface: str = ""
+    prefix: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field, value in (("name", self.name), ("address", self.address)):
+            if not value.strip():
+                raise RequestError(f"host {self.name!r}", f"it has no {field}", f"give its {field}")
+        object.__setattr__(self, "prefix", tuple(self.prefix))
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return the words that start a command on this host."""
+        return [*self.prefix, *words]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its processes are plain processes of this machine."""
+        return not self.prefix
+
+
+def local_host() -> Host:
+    """Return this machine: workers find one another on its loopback interface."""
+    names = {name for _, name in socket.if_nameindex()}
+    interface = next((name for name in ("lo", "lo0") if name in names), "")
+    return Host("localhost", "127.0.0.1", interface)
+
+
+def check_hosts(hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """Return the hosts. Raises RequestError where there is none or two share a name."""
+    if not hosts:
+        raise RequestError(
+            "a run on no hosts", "no process can be started", "give one host or more"
+        )
+    names = [host.name for host in hosts]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RequestError(
+            f"hosts {', '.join(names)}", f"{twice!r} is there twice", "give each host its own name"
+        )
+    return tuple(hosts)

@@ -1,0 +1,235 @@
+"""Task: one run to carry out: what is trained, by how many workers, with what, for how long."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from forerun.errors import RequestError, one_of
+
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16")
+_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_COUNTS = ("warmup", "least", "most", "epochs")
+# What decides how long a run is measured or waited for, and not what is measured.
+_EFFORT = ("steps", "timeout_seconds", "hang_seconds")
+
+
+def _positive(asked: str, name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise RequestError(f"{asked} with {name}={value}", "not a number above 0", f"mend {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How many steps are measured: until the step time is known well enough, or a cap.
+
+    Attributes:
+        warmup: first steps that are run and not counted.
+        least, most: counted steps, at least and at most.
+        half_width: enough is measured once the 95 % interval of the step time lies within plus
+            and minus this share of it.
+        seconds: stop after so many seconds of stepping, the warm-up among them; the first counted
+            step is always finished.
+        epochs: above 0, so many whole epochs are run and timed, whatever the four above say.
+    """
+
+    warmup: int = 3
+    least: int = 20
+    most: int = 200
+    half_width: float = 0.03
+    seconds: float = 120.0
+    epochs: int = 0
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            value = getattr(self, name)
+            lowest = 1 if name in ("least", "most") else 0
+            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                raise RequestError(
+                    f"steps with {name}={value}",
+                    f"not a whole number from {lowest}",
+                    f"mend {name}",
+                )
+        if self.most < self.least:
+            raise RequestError(
+                f"steps with least={self.least} and most={self.most}",
+                "at least more than at most", "make most as large as least",
+            )  # fmt: skip
+        if not 0 < self.half_width < 1:
+            raise RequestError(
+                f"steps with half_width={self.half_width}", "not a share between 0 and 1",
+                "give for example 0.03, for plus and minus 3 %",
+            )  # fmt: skip
+        _positive("steps", "seconds", self.seconds)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to carry out.
+
+    Attributes:
+        entry: `package.module:callable` that returns an nn.Module and example inputs; or a
+            training function of one mapping, its configuration; or a script (`.py`).
+        arguments: words of a script's command line.
+        workers: processes, one device each.
+        global_batch: samples in one optimizer step, over all workers; a multiple of `workers`.
+        dataset_size: samples in one epoch; 0 where it does not matter.
+        cpus_per_worker: cores that a worker may use, 0 where that is not held.
+        gpus_per_worker: GPUs of a worker, 0 or 1.
+        threads: compute threads of a worker; 0 leaves the library's default.
+        precision: one of `PRECISIONS`.
+        optimizer: sgd, momentum, adam ... (see `measure.optimizers`).
+        settings: of the framework (`measure.settings`); what is none of these is an argument of
+            the callable.
+        steps: how long is measured.
+        timeout_seconds: of the whole run, start included; then it is ended with status timeout.
+        hang_seconds: without a step for so long, a run is ended; 0 means only by its time limit.
+        seed: of weights and data.
+    """
+
+    entry: str
+    arguments: tuple[str, ...] = ()
+    workers: int = 1
+    global_batch: int = 1
+    dataset_size: int = 0
+    cpus_per_worker: float = 0.0
+    gpus_per_worker: int = 0
+    threads: int = 0
+    precision: str = "fp32"
+    optimizer: str = "sgd"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    steps: Steps = Steps()
+    timeout_seconds: float = 600.0
+    hang_seconds: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", tuple(str(word) for word in self.arguments))
+        object.__setattr__(self, "settings", dict(self.settings))
+        self._check_entry()
+        self._check_counts()
+        _positive(self.entry, "timeout_seconds", self.timeout_seconds)
+        for name in ("cpus_per_worker", "hang_seconds"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise RequestError(
+                    f"{self.entry} with {name}={value}", "not a number from 0", "mend it"
+                )
+        if self.precision not in PRECISIONS:
+            raise RequestError(
+                f"{self.entry} in {self.precision}", "a plain training loop has no such precision",
+                one_of(self.precision, PRECISIONS),
+            )  # fmt: skip
+        try:
+            json.dumps(self.settings, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                f"settings of {self.entry}", str(error), "use numbers, texts, lists and mappings"
+            ) from None
+
+    def _check_entry(self) -> None:
+        if self.is_script or _MODULE.fullmatch(self.entry):
+            return
+        raise RequestError(
+            f"entry {self.entry!r}", "neither package.module:callable nor a script",
+            "write for example examples.resnet50:build, or train.py",
+        )  # fmt: skip
+
+    def _check_counts(self) -> None:
+        for name, lowest in (
+            ("workers", 1), ("global_batch", 1), ("dataset_size", 0), ("gpus_per_worker", 0),
+            ("threads", 0), ("seed", 0),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                raise RequestError(
+                    f"{self.entry} with {name}={value}", f"not a whole number from {lowest}",
+                    f"mend {name}",
+                )  # fmt: skip
+        if self.global_batch % self.workers:
+            lower = self.global_batch - self.global_batch % self.workers
+            offer = [str(n) for n in (lower, lower + self.workers) if n]
+            raise RequestError(
+                f"a global batch of {self.global_batch} on {self.workers} workers",
+                f"{self.global_batch % self.workers} samples are left over",
+                f"use {' or '.join(offer)}",
+            )
+        if 0 < self.dataset_size < self.global_batch:
+            raise RequestError(
+                f"a dataset of {self.dataset_size} samples",
+                f"it holds less than one global batch of {self.global_batch}",
+                "make the dataset larger or the batch smaller",
+            )
+        if self.steps.epochs and not self.dataset_size:
+            raise RequestError(
+                f"{self.steps.epochs} epochs of {self.entry}", "the size of its dataset is not given",
+                "give dataset_size",
+            )  # fmt: skip
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the entry is a script rather than something to import."""
+        return self.entry.endswith(".py")
+
+    @property
+    def batch(self) -> int:
+        """Samples of one worker in one optimizer step."""
+        return self.global_batch // self.workers
+
+    @property
+    def key(self) -> str:
+        """The task's key: SHA-256 of what is measured, 64 hexadecimal digits.
+
+        How long is measured takes no part, except the number of epochs.
+        """
+        data = self.to_json()
+        epochs = data["steps"]["epochs"]
+        for name in _EFFORT:
+            del data[name]
+        text = json.dumps({**data, "epochs": epochs}, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def with_(self, **changes: Any) -> Task:
+        """Return a copy with the named fields changed, checked again."""
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {**asdict(self), "arguments": list(self.arguments)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Task:
+        """Return the task of `to_json`. Raises RequestError where a field is unknown or wrong."""
+        known = {f.name for f in fields(Task)}
+        unknown = sorted(set(data) - known)
+        if unknown or "entry" not in data:
+            found = f"unknown fields {', '.join(unknown)}" if unknown else "it has no entry"
+            raise RequestError(
+                "reading a task", found, f"its fields are {', '.join(sorted(known))}"
+            )
+        given = dict(data)
+        given["arguments"] = tuple(given.get("arguments", ()))
+        given["steps"] = Steps(**given.get("steps", {}))
+        return Task(**given)
+
+
+def sharing(tasks: Sequence[Task]) -> list[list[int]]:
+    """Return positions of tasks that one set of processes can carry out, in order of appearance.
+
+    Starting workers is dear: tasks that differ in batch, dataset, precision, optimizer or entry
+    share theirs; another number of workers, cores, GPUs or threads, or a script, needs new ones.
+    """
+    groups: dict[Any, list[int]] = {}
+    for i, task in enumerate(tasks):
+        alone = i if task.is_script else -1
+        ask = (task.workers, task.cpus_per_worker, task.gpus_per_worker, task.threads, alone)
+        groups.setdefault(ask, []).append(i)
+    return list(groups.values())
