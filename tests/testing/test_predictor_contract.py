@@ -174,6 +174,11 @@ class RandomFit(Honest):
         return replace(self, scale=float(np.random.default_rng().uniform(5, 50)))
 
 
+class FirstRunRules(Honest):
+    def fit(self, runs: Runs) -> Honest:
+        return Honest.fit(self, runs.take(np.arange(1)))
+
+
 MUTANTS = [
     (Nameless, "test_it_has_a_name_and_meets_the_protocol"),
     (OneShort, "test_n_jobs_in_are_n_forecasts_out"),
@@ -195,6 +200,7 @@ MUTANTS = [
     (Forgetful, "test_fit_returns_a_new_predictor_and_leaves_the_old_one"),
     (SameObject, "test_fit_returns_a_new_predictor_and_leaves_the_old_one"),
     (RandomFit, "test_fitting_twice_on_the_same_runs_gives_the_same_answers"),
+    (FirstRunRules, "test_the_order_of_the_runs_does_not_matter"),
 ]
 
 

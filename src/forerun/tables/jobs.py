@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -168,17 +168,25 @@ def _gather(values: Sequence[Any], field: str, index: NDArray[np.int32]) -> NDAr
 
 @dataclass(frozen=True)
 class Runs:
-    """n facts: the jobs that were run and the table of what was measured."""
+    """n facts: the jobs that were run and the table of what was measured.
+
+    Attributes:
+        jobs: that were run.
+        table: of what was measured of each.
+        ordered: whether the rows are known to be as `ordering.sorted_runs` puts them.
+    """
 
     jobs: Jobs
     table: Table
+    ordered: bool = field(default=False, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.jobs)
 
     def take(self, index: NDArray[Any]) -> Runs:
         """Return the rows at the given positions (or where a mask is true)."""
-        return Runs(self.jobs.take(index), self.table.take(index))
+        kept = index.dtype == bool or bool((index[1:] >= index[:-1]).all())
+        return Runs(self.jobs.take(index), self.table.take(index), self.ordered and kept)
 
     @property
     def status(self) -> Reasons:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from forerun.tables import Jobs, Runs
 from forerun.testing.samples import tiny_jobs, tiny_runs
 
 PARTS_TOLERANCE = 1e-6  # relative: parts are sums of a few floats
+ORDER = 1e-6  # relative: how far answers may differ by the order of the runs
 
 
 class PredictorContract(ABC):
@@ -171,6 +173,17 @@ class PredictorContract(ABC):
             pytest.skip(f"these runs cannot teach it: {error}")
         _check_equal(first.predict(jobs), second.predict(jobs), "two fits on the same runs differ")
 
+    def test_the_order_of_the_runs_does_not_matter(self) -> None:
+        """A table is a set of facts: listed otherwise, it teaches the same, bands included."""
+        predictor, jobs, runs = self.make_predictor(), self.make_jobs(), _noisy(self.make_runs())
+        try:
+            first = predictor.fit(runs).predict(jobs)
+        except RequestError as error:
+            pytest.skip(f"these runs cannot teach it: {error}")
+        for seed in range(2):
+            second = predictor.fit(_shuffled(runs, seed)).predict(jobs)
+            _check_equal(first, second, "runs in another order teach something else", ORDER)
+
 
 def _check_shapes(answer: Forecasts, n: int) -> None:
     assert answer.quantity in QUANTITIES, f"quantity {answer.quantity!r} is none of {QUANTITIES}"
@@ -193,11 +206,34 @@ def _check_quantiles(rows: NDArray[np.float64], name: str, *, blank: bool) -> No
     assert (np.diff(rows, axis=1) >= 0).all(), f"{name}: quantiles are not in order"
 
 
-def _check_equal(a: Forecasts, b: Forecasts, complaint: str) -> None:
+def _noisy(runs: Runs) -> Runs:
+    """Return the runs with times a few percent off, as measured ones are: else no draw matters."""
+    noise = np.exp(0.05 * np.random.default_rng(0).standard_normal(len(runs)))
+    times = ("step_time_s", "epoch_time_s", "time_to_train_s")
+    changed = {name: runs.table.numbers(name) * noise for name in times if name in runs.table}
+    return replace(runs, table=runs.table.with_columns(**changed))
+
+
+def _shuffled(runs: Runs, seed: int) -> Runs:
+    """Return the runs as a table of other order has them: their names are met in another order."""
+    rng = np.random.default_rng(seed)
+    runs = runs.take(rng.permutation(len(runs)))
+    jobs = runs.jobs
+    last = len(jobs.workloads) - 1, len(jobs.clusters) - 1
+    workload, cluster = (
+        np.where(index >= 0, end - index, -1).astype(np.int32)
+        for index, end in zip((jobs.workload_index, jobs.cluster_index), last, strict=True)
+    )
+    turned = replace(
+        jobs, workloads=jobs.workloads[::-1], clusters=jobs.clusters[::-1],
+        workload_index=workload, cluster_index=cluster,
+    )  # fmt: skip
+    return replace(runs, jobs=turned)
+
+
+def _check_equal(a: Forecasts, b: Forecasts, complaint: str, off: float = 1e-9) -> None:
     """Fail where two columns of answers differ by more than the order of summation explains."""
     assert list(a.declined) == list(b.declined), complaint
     for name in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance"):
-        same = np.allclose(
-            getattr(a, name), getattr(b, name), rtol=1e-9, atol=1e-15, equal_nan=True
-        )
+        same = np.allclose(getattr(a, name), getattr(b, name), rtol=off, atol=1e-15, equal_nan=True)
         assert same, f"{complaint} ({name})"

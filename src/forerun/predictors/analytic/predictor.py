@@ -31,7 +31,7 @@ from forerun.predictors.analytic.uncertainty import (
     step_sigma,
 )
 from forerun.predictors.saved import read_saved
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
 
 FloatArray = NDArray[np.float64]
@@ -107,6 +107,7 @@ class AnalyticPredictor:
         Raises:
             RequestError: no run has both a measured step and a forecast.
         """
+        runs = sorted_runs(runs)
         runs = cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
         told = runs.take(np.flatnonzero(is_none(self._refusals(runs.jobs))))
         memory = fit_memory(self.constants, told, self._kept)

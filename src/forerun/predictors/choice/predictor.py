@@ -20,7 +20,7 @@ from forerun.predictors.choice.saving import chosen_dict, chosen_of, unsaved
 from forerun.predictors.choice.telling import reasons, verdicts
 from forerun.predictors.saved import read_saved
 from forerun.predictors.starts import PRIORS, SHIPPED, started
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.units import counted
 
 VERSION = 1
@@ -70,6 +70,7 @@ class Auto:
         Raises:
             RequestError: no run has a time.
         """
+        runs = sorted_runs(runs)
         quantities = told(runs)
         if not quantities:
             stopped = int((runs.status == "timeout").sum())

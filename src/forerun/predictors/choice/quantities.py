@@ -48,7 +48,7 @@ def only(runs: Runs, quantity: str) -> Runs:
     blank = np.full(len(runs), np.nan)
     others = [c for name in QUANTITIES if name != quantity for c in _COLUMNS[name]]
     gone = {name: blank for name in others if name in runs.table}
-    return Runs(runs.jobs, runs.table.with_columns(**gone)) if gone else runs
+    return replace(runs, table=runs.table.with_columns(**gone)) if gone else runs
 
 
 def with_steps(runs: Runs) -> Runs:
@@ -62,7 +62,7 @@ def with_steps(runs: Runs) -> Runs:
     gained = np.isfinite(step) & ~np.isfinite(runs.step_seconds())
     if not gained.any():
         return runs
-    return Runs(runs.jobs, runs.table.with_columns(step_time_s=np.where(gained, step, stated)))
+    return replace(runs, table=runs.table.with_columns(step_time_s=np.where(gained, step, stated)))
 
 
 def steps_in(jobs: Jobs, quantity: str) -> FloatArray:

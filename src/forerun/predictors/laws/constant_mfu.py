@@ -22,7 +22,7 @@ from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
 from forerun.predictors.laws.group_words import interval
 from forerun.predictors.saved import read_saved
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, sorted_runs
 
 FloatArray = NDArray[np.float64]
 Group = tuple[str, str]
@@ -68,6 +68,7 @@ class ConstantMFU:
         Raises:
             RequestError: no run has a step time, FLOPs and a device with a known peak.
         """
+        runs = sorted_runs(runs)
         rows = _Rows(runs.jobs)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_mfu = np.log(rows.ideal_seconds / runs.step_seconds())

@@ -38,7 +38,7 @@ from forerun.predictors.laws.grouping import (
     part_of,
 )
 from forerun.predictors.laws.law_rows import LawRows
-from forerun.tables import Runs
+from forerun.tables import Runs, sorted_runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -87,6 +87,7 @@ class Generic(GroupedLaws[GenericLaw]):
 
     def fit(self, runs: Runs) -> Self:
         """Return a predictor with the laws of these runs alone. Raises as `GroupedLaws.fit`."""
+        runs = sorted_runs(runs)
         known = known_words(LawRows(runs.jobs))
         fresh = replace(self, laws={}, lacking={}, notes=(), texts=known)
         return GroupedLaws.fit(fresh, runs)

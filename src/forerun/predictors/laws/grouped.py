@@ -35,7 +35,7 @@ from forerun.predictors.laws.grouping import (
 )
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows, chosen_size, measured
 from forerun.predictors.laws.widths import MOST_SIGMA, PRIOR_SIGMA, Widths, learned_widths
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, sorted_runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -143,6 +143,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         Raises:
             RequestError: no run has a time, or no workload and device has enough of them.
         """
+        runs = sorted_runs(runs)
         seconds = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
         quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(seconds[name]).sum()))
         rows = np.flatnonzero(np.isfinite(seconds[quantity]))

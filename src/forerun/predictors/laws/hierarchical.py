@@ -24,7 +24,7 @@ from forerun.predictors.laws.hierarchical_rows import HierarchicalRows
 from forerun.predictors.laws.hierarchical_teach import taught
 from forerun.predictors.laws.law_rows import measured
 from forerun.predictors.saved import read_saved
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, sorted_runs
 
 FloatArray = NDArray[np.float64]
 VERSION = 1
@@ -55,6 +55,7 @@ class Hierarchical:
         Raises:
             RequestError: fewer than `LEAST_RUNS` runs can teach it.
         """
+        runs = sorted_runs(runs)
         seconds = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
         quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(seconds[name]).sum()))
         model, posterior, _ = taught(runs, seconds[quantity], quantity)

@@ -28,7 +28,7 @@ from forerun.predictors.regression.questions import Questions, distinct_jobs, ki
 from forerun.predictors.regression.serving import POOL, served
 from forerun.predictors.regression.stopped import expected_seconds, stopped_seconds
 from forerun.predictors.saved import read_saved
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, sorted_runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -85,6 +85,7 @@ class Gaussian:
         Raises:
             RequestError: fewer than four runs have a time of one quantity and state their devices.
         """
+        runs = sorted_runs(runs)
         times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
         quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
         usable = np.isfinite(times[quantity])

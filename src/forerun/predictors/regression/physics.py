@@ -30,7 +30,7 @@ def physics_of(
     if quantity != "step" or not len(rows):
         return None, said
     jobs = asked.jobs.take(rows)
-    runs = Runs(jobs, Table({"step_time_s": seconds[rows]}, len(rows)))
+    runs = Runs(jobs, Table({"step_time_s": seconds[rows]}, len(rows)), ordered=True)
     try:
         law = Hierarchical().fit(runs)
     except RequestError:

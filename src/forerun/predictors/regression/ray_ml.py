@@ -26,7 +26,7 @@ from forerun.predictors.regression.questions import Questions, distinct_jobs, ki
 from forerun.predictors.regression.ray_group import RayGroup, fitted_group
 from forerun.predictors.regression.serving import POOL, served
 from forerun.predictors.saved import read_saved
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, sorted_runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -76,6 +76,7 @@ class RayML:
             RequestError: too few runs have a time and state their devices, or nothing changes.
             MissingExtraError: scikit-learn, XGBoost or Optuna is not installed.
         """
+        runs = sorted_runs(runs)
         times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
         quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
         usable = np.isfinite(times[quantity])

@@ -25,7 +25,7 @@ from forerun.predictors.residual.features import features_of
 from forerun.predictors.residual.learning import learned_correction
 from forerun.predictors.residual.novelty import labels_of
 from forerun.predictors.saved import read_saved
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
 
 FloatArray = NDArray[np.float64]
@@ -94,6 +94,7 @@ class ResidualPredictor:
         Raises:
             RequestError: no run has both a measured step and a forecast.
         """
+        runs = sorted_runs(runs)
         fitted = self.physics.fit(runs)
         runs = cleaned(runs, suspects(runs, self.physics.predict(runs.jobs, detail=False)))
         told = np.array([reason is None for reason in self.physics.declines(runs.jobs)], dtype=bool)

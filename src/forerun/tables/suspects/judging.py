@@ -90,7 +90,7 @@ def cleaned(runs: Runs, flags: Flags) -> Runs:
             rows |= whole
         if column in table and rows.any():
             changed[column] = np.where(rows, np.nan, table.numbers(column))
-    return Runs(runs.jobs, table.with_columns(**changed)) if changed else runs
+    return replace(runs, table=table.with_columns(**changed)) if changed else runs
 
 
 def _bands(forecasts: Forecasts) -> FloatArray:
