@@ -33,7 +33,6 @@ from forerun.evaluate import parse_condition, parse_split
 from forerun.evaluate.filters import rows_where, slower_half
 from forerun.evaluate.folds import folds_of
 from forerun.evaluate.lessons import Lessons
-from forerun.evaluate.measured import measured_seconds
 from forerun.evaluate.metrics import absolute_percentage_errors
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import fit_runs
@@ -43,6 +42,7 @@ from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.predictor import forecast_layout
 from forerun.predictors.analytic.rows import Layout, lay_out
 from forerun.tables import Runs, read_table
+from forerun.tables.measured import measured_seconds
 from forerun.workloads.rows import runs_from_table
 
 HERE = Path(__file__).parent

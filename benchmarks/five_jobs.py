@@ -34,12 +34,12 @@ from forerun.domain.plan import Plan
 from forerun.evaluate import parse_condition
 from forerun.evaluate.filters import rows_where
 from forerun.evaluate.lessons import Lessons
-from forerun.evaluate.measured import measured_seconds
 from forerun.evaluate.refit import RUNS_EACH, content, len_of, refitted, taught_runs
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.saving import learned_of, scales_of, settled_by, with_changes
 from forerun.tables import Jobs, Runs, read_table
+from forerun.tables.measured import measured_seconds
 from forerun.workloads.rows import runs_from_table
 
 HERE = Path(__file__).parent

@@ -23,9 +23,9 @@ from accuracy import commit_of_source
 
 from forerun.catalog import load_catalog
 from forerun.evaluate import refit
-from forerun.evaluate.measured import measured_seconds
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Runs, read_table
+from forerun.tables.measured import measured_seconds
 from forerun.workloads.rows import runs_from_table
 
 RESULTS = Path(__file__).parent / "results" / "new_source.json"

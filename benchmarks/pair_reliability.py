@@ -40,9 +40,9 @@ from forerun.domain.comparison import (
     scope_labels,
     scope_of,
 )
-from forerun.evaluate.measured import measured_seconds
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Runs
+from forerun.tables.measured import measured_seconds
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

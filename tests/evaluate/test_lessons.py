@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate, join_runs
-from forerun.evaluate.contents import content_codes
-from forerun.evaluate.fingerprints import fingerprints, packed, seen
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Jobs, Runs, Table
+from forerun.tables.contents import content_codes
+from forerun.tables.fingerprints import fingerprints, packed, seen
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs, tiny_workload
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
-from forerun.evaluate.fingerprints import seen, unpacked
 from forerun.evaluate.refit import (
     LEAST_RUNS,
     main,
@@ -24,6 +23,7 @@ from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.saving import scales_of
 from forerun.predictors.analytic.shipped import shipped_made
 from forerun.tables import Runs, read_table
+from forerun.tables.fingerprints import seen, unpacked
 from forerun.workloads.rows import runs_from_table
 from tests.shipping import DENSE, SLOW, data_folder, ship, write
 

@@ -11,10 +11,10 @@ import pytest
 from forerun import registry
 from forerun.errors import RequestError, UnknownNameError
 from forerun.evaluate import starting
-from forerun.evaluate.fingerprints import fingerprints, packed
 from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.predictors.starts import started
 from forerun.tables import Runs
+from forerun.tables.fingerprints import fingerprints, packed
 from forerun.testing.samples import tiny_runs
 
 _TINY = tiny_runs()

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from forerun.errors import RequestError
 from forerun.evaluate.derived import with_derived
-from forerun.evaluate.measured import measured_seconds
 from forerun.tables import Runs
 from forerun.tables.conditions import Condition, unknown_column
+from forerun.tables.measured import measured_seconds
 
 BoolArray = NDArray[np.bool_]
 

@@ -14,10 +14,10 @@ from forerun import registry
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
-from forerun.evaluate.contents import content_codes
 from forerun.evaluate.folds import Fold
 from forerun.evaluate.join import join_runs
 from forerun.tables import Runs
+from forerun.tables.contents import content_codes
 from forerun.tables.suspects import cleaned, suspects
 
 BoolArray = NDArray[np.bool_]

@@ -14,9 +14,9 @@ from forerun.evaluate import metrics
 from forerun.evaluate.choice import comparable_groups, regret
 from forerun.evaluate.evaluation import Score
 from forerun.evaluate.filters import SLOWER
-from forerun.evaluate.measured import Measured, measured_seconds
 from forerun.evaluate.ranking import kendall_tau
 from forerun.tables import Runs
+from forerun.tables.measured import Measured, measured_seconds
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

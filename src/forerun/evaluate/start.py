@@ -11,9 +11,9 @@ from typing import Any
 
 from forerun import registry
 from forerun.contracts import Predictor
-from forerun.evaluate.fingerprints import seen
 from forerun.predictors.starts import PRIORS, SHIPPED, has_shipped, nothing_shipped
 from forerun.tables import Runs
+from forerun.tables.fingerprints import seen
 
 
 def starting(

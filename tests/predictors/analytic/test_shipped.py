@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import RequestError
-from forerun.evaluate.fingerprints import unpacked
 from forerun.predictors.analytic import AnalyticPredictor, shipped
 from forerun.predictors.analytic.calibration.parameters import BOUNDS
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.floors import WINOGRAD_SHARE
+from forerun.tables.fingerprints import unpacked
 from tests.shipping import ship, ship_nothing
 
 REAL = pytest.mark.skipif(not shipped.has_shipped(), reason="this checkout ships no constants yet")

@@ -63,7 +63,7 @@ def shipped_made() -> Mapping[str, Any]:
 
 
 def shipped_rows() -> Mapping[str, str]:
-    """Return the fingerprints of the runs that taught, as `evaluate.fingerprints` packs them, by table.
+    """Return the fingerprints of the runs that taught, as `tables.fingerprints` packs them, by table.
 
     Raises:
         RequestError: the file is missing, of another format, or made with other constants.

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from forerun.domain.plan_columns import NAMES
 from forerun.errors import RequestError
-from forerun.evaluate.contents import (
+from forerun.tables import Runs
+from forerun.tables.contents import (
     DIGITS,
     ENDED,
     FEWEST,
@@ -24,7 +25,6 @@ from forerun.evaluate.contents import (
     rounded_off,
     stated_digits,
 )
-from forerun.tables import Runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.plan_columns import NAMES
-from forerun.evaluate.measured import measured_seconds
 from forerun.tables import Runs
+from forerun.tables.measured import measured_seconds
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

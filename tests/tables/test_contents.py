@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
-from forerun.evaluate.contents import ENDED, content_codes
 from forerun.evaluate.lessons import Lessons
 from forerun.tables import Runs, read_table
+from forerun.tables.contents import ENDED, content_codes
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import runs_from_table
 

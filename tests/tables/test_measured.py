@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forerun.evaluate.measured import measured_seconds
 from forerun.tables import Runs, Table
+from forerun.tables.measured import measured_seconds
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_workload
 
 
