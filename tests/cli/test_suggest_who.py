@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +135,67 @@ def test_a_named_predictor_with_too_few_runs_says_what_it_takes_and_which_first(
     assert "goodput does not answer yet" in " ".join(done.json()["assumptions"])
 
 
-@pytest.mark.parametrize("name", ["ernest", "auto"])
-def test_a_saved_model_brings_what_it_learned_and_asks_for_its_runs(
-    forerun: Run, candidates: Path, good: Path, tmp_path: Path, name: str
-) -> None:
-    model = tmp_path / "model.json"
-    assert forerun("fit", "--runs", str(good), "--predictor", name, "--out", str(model)).code == 0
-    done = forerun(
-        "suggest", "--candidates", str(candidates), "--model", str(model), "--count", "2", "--json"
-    )
+def saved(forerun: Run, runs: Path, name: str) -> Path:
+    """Return the file of a predictor that has learned from runs."""
+    model = runs.with_name(f"{name}.json")
+    assert forerun("fit", "--runs", str(runs), "--predictor", name, "--out", str(model)).code == 0
+    return model
+
+
+def without_its_runs(model: Path) -> Path:
+    """Make a model file one that keeps no jobs, as the first ones did."""
+    content = json.loads(model.read_text())
+    assert content.pop("runs_made")["rows"] == 12
+    model.write_text(json.dumps(content))
+    return model
+
+
+def asked_of(forerun: Run, candidates: Path, *words: str) -> dict[str, Any]:
+    done = forerun("suggest", "--candidates", str(candidates), *words, "--json")
     assert done.code == 0, done.err
-    found = done.json()
+    found: dict[str, Any] = done.json()
+    return found
+
+
+def places(found: dict[str, Any]) -> set[tuple[float, float]]:
+    return {(r["row"]["devices"], r["row"]["global_batch"]) for r in found["runs"]}
+
+
+@pytest.mark.parametrize("name", ["ernest", "auto", "goodput", "gaussian", "hierarchical"])
+def test_a_saved_model_knows_which_jobs_were_run(
+    forerun: Run, candidates: Path, good: Path, name: str
+) -> None:
+    model = saved(forerun, good, name)
+    found = asked_of(forerun, candidates, "--model", str(model), "--count", "2")
+    assert len(found["runs"]) == 2
+    made = {(d, 64) for d in (1, 2, 4, 8)}  # those of the candidates that are among the runs
+    assert not places(found) & made
+    said = " ".join(found["assumptions"])
+    assert "4 candidates left out: run already" in said
+    assert "--runs" not in said
+
+
+@pytest.mark.parametrize("criterion", ["V", "A", "D"])
+def test_a_saved_law_is_designed_for_as_its_runs_are(
+    forerun: Run, candidates: Path, good: Path, criterion: str
+) -> None:
+    words = ("--count", "2", "--criterion", criterion)
+    model = saved(forerun, good, "ernest")
+    by_model = asked_of(forerun, candidates, "--model", str(model), *words)
+    by_runs = asked_of(
+        forerun, candidates, "--runs", str(good), "--predictor", "ernest", *words
+    )  # fmt: skip
+    assert by_model["goal"] == by_runs["goal"] == "design"
+    assert by_model["source"].startswith(f"the {criterion}-optimal design")
+    assert by_model["runs"] == by_runs["runs"]
+
+
+@pytest.mark.parametrize("name", ["ernest", "auto"])
+def test_a_model_saved_without_its_jobs_brings_what_it_learned_and_asks_for_them(
+    forerun: Run, candidates: Path, good: Path, name: str
+) -> None:
+    model = without_its_runs(saved(forerun, good, name))
+    found = asked_of(forerun, candidates, "--model", str(model), "--count", "2")
     assert found["goal"] == "accuracy"
     assert found["log_error_now"] < 0.1  # twelve exact runs
     said = " ".join(found["assumptions"])
@@ -152,6 +203,60 @@ def test_a_saved_model_brings_what_it_learned_and_asks_for_its_runs(
     assert "give them with --runs too" in said
     # Far from what was run, on more devices or a larger batch, there is most to learn.
     assert any(r["row"]["devices"] == 16 or r["row"]["global_batch"] == 256 for r in found["runs"])
+
+
+def test_runs_beside_a_saved_model_add_to_the_jobs_that_were_run(
+    forerun: Run, candidates: Path, good: Path, tmp_path: Path
+) -> None:
+    model = saved(forerun, good, "ernest")
+    more = write(tmp_path / "more.csv", timed(jobs((1, 2, 16), (256,))))
+    found = asked_of(
+        forerun, candidates, "--model", str(model), "--runs", str(more), "--count", "3"
+    )  # fmt: skip
+    assert places(found) <= {(4, 256), (8, 256), (16, 64)}
+    assert "7 candidates left out: run already" in " ".join(found["assumptions"])
+
+
+def test_no_more_jobs_are_kept_than_a_file_may_hold_and_that_is_said(
+    forerun: Run, candidates: Path, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forerun.advisor.made_runs.MOST_KEPT", 5)
+    model = good.with_name("model.json")
+    done = forerun("fit", "--runs", str(good), "--predictor", "ernest", "--out", str(model))
+    said = "5 of 12 configurations that were run are kept in the model"
+    assert said in done.out
+    assert json.loads(model.read_text())["runs_made"]["rows"] == 5
+    found = asked_of(forerun, candidates, "--model", str(model), "--count", "2")
+    assert said in " ".join(found["assumptions"])
+
+
+def test_jobs_of_another_shape_in_a_model_are_told(
+    forerun: Run, candidates: Path, good: Path
+) -> None:
+    model = saved(forerun, good, "ernest")
+    content = json.loads(model.read_text())
+    for broken in ([], {"rows": 3, "every": 3, "columns": {"devices": [1.0]}}):
+        model.write_text(json.dumps({**content, "runs_made": broken}))
+        done = forerun("suggest", "--candidates", str(candidates), "--model", str(model))
+        assert done.code == 2
+        assert "the configurations that were run are of another shape" in done.err
+
+
+def test_a_criterion_where_no_design_is_made_is_refused(
+    forerun: Run, candidates: Path, good: Path
+) -> None:
+    table = ("--candidates", str(candidates), "--criterion", "A")
+    old = without_its_runs(saved(forerun, good, "ernest"))
+    for words, why in (
+        ((*table, "--model", str(old)), "saved without the jobs that taught its law"),
+        ((*table, "--runs", str(good)), "auto is no law linear in its parameters"),
+        ((*table, "--runs", str(good), "--goal", "decision"), "--goal accuracy"),
+        (("resnet50", "--clusters", "1x8xh100-sxm-80gb", "--criterion", "D"), "give --candidates"),
+    ):
+        done = forerun("suggest", *words)
+        assert done.code == 2, done.out
+        assert "it is of optimal designs, and" in done.err
+        assert why in done.err
 
 
 def test_dollars_are_counted_at_a_stated_time_before_any_run(

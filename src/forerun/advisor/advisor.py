@@ -31,7 +31,8 @@ from forerun.domain.workload import Length, Workload
 from forerun.predictors.starts import known_by
 
 if TYPE_CHECKING:
-    from forerun.tables import Table
+    from forerun.advisor.made_runs import MadeRuns
+    from forerun.tables import Runs, Table
     from forerun.tables.suspects import Flags
 
 PlanLike = str | Mapping[str, Any] | Plan | None
@@ -60,6 +61,8 @@ class Advisor:
     ) -> None:
         self._catalog_files = tuple(str(path) for path in catalog_files)
         self.predictor: Predictor = predictor_of(predictor, fitted, start)
+        self._fitted = None if fitted is None or fitted == "" else Path(fitted)
+        self._told: Runs | None = None
         self.flags: Flags | None = None
         self.repeated = 0
         self.lessons: tuple[str, ...] = ()
@@ -84,10 +87,25 @@ class Advisor:
         given = runs_of(runs, self.catalog)
         learned, flags = taught(self.predictor, given)
         advisor = Advisor(self._catalog_files, learned)
+        advisor._told = given
         advisor.flags, advisor.repeated = flags, known_already(self.predictor, given)
         told = lessons(learned, given, flags, findings(learned, self.predictor), self.predictor)
         advisor.lessons = (*getattr(learned, "reasons", ()), *told)
         return advisor
+
+    @cached_property
+    def made(self) -> MadeRuns | None:
+        """Which jobs taught the predictor: of `fit`, or kept in its file; None where nobody knows.
+
+        Raises:
+            RequestError: the file's are of another shape.
+        """
+        from forerun.advisor.made_runs import MadeRuns
+        from forerun.advisor.models import made_of
+
+        if self._told is not None:
+            return MadeRuns.of(self._told)
+        return None if self._fitted is None else made_of(self._fitted)
 
     @cached_property
     def catalog(self) -> Catalog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forerun import registry
 from forerun.catalog import Catalog
@@ -13,6 +13,9 @@ from forerun.contracts import Predictor
 from forerun.errors import RequestError
 from forerun.predictors.starts import started
 from forerun.tables import Runs, Table, read_table
+
+if TYPE_CHECKING:
+    from forerun.advisor.made_runs import MadeRuns
 
 
 def predictor_of(
@@ -38,30 +41,27 @@ def predictor_of(
     return started(predictor, start)
 
 
-def model_text(predictor: Predictor) -> str:
-    """Return a fitted predictor as JSON text. Raises RequestError where it has no such form."""
+def model_text(predictor: Predictor, made: MadeRuns | None = None) -> str:
+    """Return a fitted predictor, and which jobs taught it, as JSON text.
+
+    Raises:
+        RequestError: it has no such form.
+    """
     to_json = getattr(predictor, "to_json", None)
     if to_json is None:
         raise RequestError(
             f"saving the predictor {predictor.name!r}", "it has no JSON form",
             "use one that has, or fit it anew each time with --fit",
         )  # fmt: skip
-    return str(to_json())
+    text = str(to_json())
+    return text if made is None else made.written_into(text)
 
 
 def load_model(path: Path) -> Predictor:
     """Return the predictor of a model file. Raises RequestError where it is none."""
     asked = f"reading the model {path}"
-    try:
-        text = path.read_text(encoding="utf-8")
-        name = json.loads(text)["predictor"]
-    except OSError as error:
-        raise RequestError(asked, str(error.strerror), "check the path") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise RequestError(
-            asked, "it is not a whole model that `forerun fit` wrote", "fit it again"
-        ) from None
-    kind = registry.load("predictors", str(name))
+    text, name = _named(path)
+    kind = registry.load("predictors", name)
     if not hasattr(kind, "from_json"):
         raise RequestError(asked, f"{name} cannot be loaded from a file", "fit it anew with --fit")
     try:
@@ -69,6 +69,31 @@ def load_model(path: Path) -> Predictor:
     except RequestError as error:
         raise RequestError(asked, error.found, error.next_step) from None
     return loaded
+
+
+def made_of(path: Path) -> MadeRuns | None:
+    """Return which jobs taught the model of a file; None where it was saved without.
+
+    Raises:
+        RequestError: the file is no model.
+    """
+    from forerun.advisor.made_runs import MadeRuns
+
+    return MadeRuns.read_from(_named(path)[0], f"reading the model {path}")
+
+
+def _named(path: Path) -> tuple[str, str]:
+    """Return the text of a model file, and the name of its predictor."""
+    asked = f"reading the model {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, str(json.loads(text)["predictor"])
+    except OSError as error:
+        raise RequestError(asked, str(error.strerror), "check the path") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise RequestError(
+            asked, "it is not a whole model that `forerun fit` wrote", "fit it again"
+        ) from None
 
 
 def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Runs:

@@ -64,7 +64,7 @@ class Asking:
     budget: float = np.inf
     count: int | None = None
     goal: str = "accuracy"
-    criterion: str = "V"
+    criterion: str = ""
     run_steps: int = RUN_STEPS
     startup_seconds: float = STARTUP_SECONDS
     most_seconds: float = MOST_SECONDS
@@ -105,6 +105,7 @@ def suggest_from_table(
     runs: Runs | None,
     asked: Table | None,
     asking: Asking,
+    made: Table | None = None,
 ) -> Suggested:
     """Return the next runs among the rows of a table.
 
@@ -115,9 +116,11 @@ def suggest_from_table(
         runs: what was run already.
         asked: the jobs whose answers matter; the candidates by default.
         asking: how.
+        made: jobs that were run besides, whose times are not at hand.
 
     Raises:
-        RequestError: no candidates, or none that the predictor can speak of.
+        RequestError: no candidates, or none that the predictor can speak of; a criterion is named,
+            and no design is made.
         UnsatisfiedError: all were run already, or none can be paid for.
     """
     from forerun.workloads.rows import jobs_from_table
@@ -126,13 +129,14 @@ def suggest_from_table(
         raise RequestError("the next runs", "the table of candidates has no rows", "give some")
     if asked is not None and not len(asked):
         raise RequestError("the next runs", "the table of asked jobs has no rows", "give some")
-    made = made_already(candidates, None if runs is None else runs.jobs.labels)
-    if made.all():
+    told = None if runs is None else runs.jobs.labels
+    done = made_already(candidates, told) | made_already(candidates, made)
+    if done.all():
         raise UnsatisfiedError(
             f"the next runs among {counted(len(candidates), 'candidate')}",
             "every one of them was run already", "give other candidates",
         )  # fmt: skip
-    open_rows, notes = looked_at(candidates, made, _MOST)
+    open_rows, notes = looked_at(candidates, done, _MOST)
     if asked is not None and len(asked) > _MOST:
         notes.append(f"{_MOST:,} of {len(asked):,} asked jobs looked at, evenly spread")
         asked = asked.take(evenly(np.arange(len(asked)), _MOST))
@@ -158,7 +162,10 @@ def suggest_from_table(
         )
         prices = replace(prices, amount=np.where(doomed, np.nan, prices.amount))
     wanted = first if asked is None else np.arange(n, len(both))
-    request = Request(predictor, jobs, first, wanted, prices, asking.budget, asking.count, runs)
+    known = None if made is None or not len(made) else jobs_from_table(made, catalog)
+    request = Request(
+        predictor, jobs, first, wanted, prices, asking.budget, asking.count, runs, known
+    )
     found = _found(request, forecasts, asking)
     return shown(found, request, both, tuple(notes))
 
@@ -168,14 +175,32 @@ def _found(request: Request, forecasts: Forecasts, asking: Asking) -> Suggestion
     if asking.goal not in GOALS:
         raise RequestError(f"a goal of {asking.goal!r}", "no such goal", one_of(asking.goal, GOALS))
     if asking.goal == "decision":
+        no_design(asking, "a better choice (--goal decision) is no matter of one", "leave it out, or"
+                  " use --goal accuracy")  # fmt: skip
         scale, latest = _choice(request, forecasts, asking)
         unit = "seconds" if asking.minimize == "time" else DOLLARS
         return suggest_for_decision(request, scale, latest, unit, asking.times)
     if hasattr(request.predictor, "linear_features"):
         fitted = bool(getattr(request.predictor, "laws", {}))
-        if request.runs is not None or not fitted:
-            return suggest_by_design(request, asking.criterion)
+        if request.runs is not None or request.made is not None or not fitted:
+            return suggest_by_design(request, asking.criterion or "V")
+        no_design(asking, "the model was saved without the jobs that taught its law", "give them with"
+                  " --runs, or fit it again")  # fmt: skip
+    no_design(asking, f"{request.predictor.name} is no law linear in its parameters", "leave it out, or"
+              " name one that is (--predictor ernest)")  # fmt: skip
     return suggest_for_accuracy(request)
+
+
+def no_design(asking: Asking, why: str, instead: str) -> None:
+    """Refuse a criterion that was named where no design is made.
+
+    Raises:
+        RequestError: one was named.
+    """
+    if asking.criterion:
+        raise RequestError(
+            f"--criterion {asking.criterion}", f"it is of optimal designs, and {why}", instead
+        )
 
 
 def _choice(

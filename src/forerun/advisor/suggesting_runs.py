@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.advisor.candidates import node_counts
-from forerun.advisor.suggesting import Asking, Suggested, shown
+from forerun.advisor.suggesting import Asking, Suggested, no_design, shown
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.job import Job, job_problem
@@ -53,8 +53,10 @@ def suggest_for_workload(
         asking: how; the objective and deadline are the recommendation's.
 
     Raises:
+        RequestError: a criterion of designs is named.
         UnsatisfiedError: nothing was recommended; or no run can be paid for.
     """
+    no_design(asking, "those are of the rows of a table", "leave it out, or give --candidates")
     options = _options(found)
     if not options:
         raise UnsatisfiedError(

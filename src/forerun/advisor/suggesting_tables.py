@@ -13,7 +13,7 @@ from forerun.units import counted
 IntArray = NDArray[np.int64]
 
 # What a job is known by; a price and where it was published tell no two apart.
-_IDENTITY = tuple(
+IDENTITY = tuple(
     c.name
     for c in COLUMNS.values()
     if c.group in ("workload", "cluster", "plan")
@@ -27,7 +27,7 @@ def made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
     """Return which candidates equal a run in every column that says what a job is, (n,)."""
     if runs is None or not len(runs):
         return np.zeros(len(candidates), dtype=bool)
-    both = [name for name in _IDENTITY if name in candidates and name in runs]
+    both = [name for name in IDENTITY if name in candidates and name in runs]
     names = [*both, *(n for n in _PLACE if n not in both and (n in candidates or n in runs))]
     if "workload" not in names:
         return np.zeros(len(candidates), dtype=bool)
@@ -44,7 +44,7 @@ def looked_at(table: Table, made: NDArray[np.bool_], most: int) -> tuple[IntArra
         table: of candidates. made: which were run already, (n,). most: rows to look at.
     """
     notes = [f"{counted(int(made.sum()), 'candidate')} left out: run already"] if made.any() else []
-    names = [name for name in _IDENTITY if name in table]
+    names = [name for name in IDENTITY if name in table]
     seen: dict[tuple[Any, ...], int] = {}
     for i, key in enumerate(_keys(table, names)):
         if not made[i]:

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from forerun.advisor.advisor import Advisor
+from forerun.advisor.made_runs import MadeRuns
 from forerun.advisor.suggesting_tables import evenly
 from forerun.advisor.table_plans import planned
 from forerun.contracts import Predictor
-from forerun.domain.forecast import QUANTITIES
 from forerun.errors import RequestError
 from forerun.predictors.laws.ernest import Ernest
-from forerun.predictors.laws.law_rows import measured
 from forerun.search.law_beliefs import taught_by
-from forerun.tables import Runs, Table
+from forerun.tables import Table
 from forerun.workloads.rows import jobs_from_table
 
 _FEW, _MANY = 20, 1500
@@ -62,23 +61,16 @@ def first_runs(
     ]
 
 
-def told_runs(runs: Runs) -> Runs | None:
-    """Return the runs that have a time, or that ended otherwise than ok; None where none does.
-
-    A row whose time cannot be read was perhaps run, and is worth running again.
-    """
-    timed = np.any([np.isfinite(measured(runs, name)) for name in QUANTITIES], axis=0)
-    rows = np.flatnonzero(timed | ~np.isin(runs.status, ("", "ok")))
-    return runs.take(rows) if len(rows) else None
-
-
-def unkept(predictor: Predictor) -> str:
+def saved_words(predictor: Predictor, made: MadeRuns | None) -> list[str]:
     """Return what is said of a saved model that is given without the runs that taught it."""
     known = taught_by(predictor)
-    return (
-        f"what the model has learned{f' ({known})' if known else ''} counts, but it does not keep"
-        " which jobs were run: give them with --runs too, so that none is suggested again"
-    )
+    lead = f"what the model has learned{f' ({known})' if known else ''} counts"
+    if made is None:
+        return [
+            f"{lead}, but it was saved without the jobs that were run: give them with --runs too, or"
+            " fit it again, so that none is suggested again"
+        ]
+    return [lead, *filter(None, [made.note])]
 
 
 def reason_of(error: RequestError) -> str:

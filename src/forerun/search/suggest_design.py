@@ -155,13 +155,14 @@ def _of_kind(
 def _made(request: Request, members: NDArray[np.bool_]) -> FloatArray:
     """Return the features of the runs that were made of a kind of jobs, (r, k)."""
     width = request.predictor.linear_features(request.jobs.take(np.zeros(0, dtype=int))).shape[1]  # type: ignore[attr-defined]
-    if request.runs is None or not len(request.runs):
+    done = request.runs.jobs if request.runs is not None else request.made
+    if done is None or not len(done):
         return np.zeros((0, width))
-    kinds, of = _kinds(request.runs.jobs)
+    kinds, of = _kinds(done)
     mine, where = _kinds(request.jobs)
     kind = mine[int(where[np.flatnonzero(members)[0]])]
     rows = np.flatnonzero(np.array([k == kind for k in kinds] + [False])[of])
-    made = np.asarray(request.predictor.linear_features(request.runs.jobs.take(rows)))  # type: ignore[attr-defined]
+    made = np.asarray(request.predictor.linear_features(done.take(rows)))  # type: ignore[attr-defined]
     return np.asarray(made[np.isfinite(made).all(axis=1)].reshape(-1, width))
 
 

@@ -98,6 +98,7 @@ class Request:
         budget: in the unit of the prices; infinite for none.
         count: the most runs; by default 1 without a budget, else what it pays for.
         runs: what the predictor was fitted on.
+        made: jobs that were run, where their times are not at hand; by default those of `runs`.
     """
 
     predictor: Predictor
@@ -108,6 +109,7 @@ class Request:
     budget: float = np.inf
     count: int | None = None
     runs: Runs | None = None
+    made: Jobs | None = None
 
 
 def affordable(request: Request) -> Request:

@@ -78,7 +78,8 @@ def fit(
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     before = Advisor(files, settings.text("predictor"), start=start_of(settings))
     advisor = fitted(before, tables, flags_file, aside=as_json)
-    text = model_text(advisor.predictor)
+    made = advisor.made
+    text = model_text(advisor.predictor, made)
     write_whole(out, lambda name: _write(name, text))
     found = findings(advisor.predictor, before.predictor)
     if as_json:
@@ -95,6 +96,8 @@ def fit(
     show_formulas(screen, advisor.predictor, constants)
     for said in advisor.lessons:
         screen.line(said)
+    if made is not None and made.note:
+        screen.line(made.note)
     gone = getattr(advisor.predictor, "unsaved", ())
     if gone:
         screen.line(f"left out of {out}, as they have no JSON form: {', '.join(gone)}")

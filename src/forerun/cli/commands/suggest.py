@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -32,6 +33,7 @@ from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
+    from forerun.advisor.made_runs import MadeRuns
     from forerun.advisor.suggesting import Asking, Suggested
     from forerun.settings import Settings
     from forerun.tables import Runs, Table
@@ -72,9 +74,9 @@ if TYPE_CHECKING:
 )
 @click.option("--startup", type=DURATION, help="Paid for before a run's first step (3min).")
 @click.option(
-    "--criterion", type=click.Choice(["V", "A", "D"]), default="V", show_default=True,
-    help="Of designs for laws linear in their parameters: least variance of the answers asked, of"
-    " the parameters (as Ernest has it), or least volume.",
+    "--criterion", type=click.Choice(["V", "A", "D"]),
+    help="Of designs for laws linear in their parameters: least variance of the answers asked (the"
+    " usual), of the parameters (as Ernest has it), or least volume.",
 )  # fmt: skip
 @click.option(
     "--minimize", type=click.Choice(["time", "cost"]), default="cost", show_default=True,
@@ -167,7 +169,7 @@ def _asking(options: dict[str, Any], goal: str) -> Asking:
         budget=float("inf") if budget is None else budget,
         count=options.pop("count"),
         goal=options.pop("goal") or goal,
-        criterion=options.pop("criterion"),
+        criterion=options.pop("criterion") or "",
         run_steps=steps or RUN_STEPS,
         # Who says how many steps means it, however slow they are.
         most_seconds=float("inf") if steps else MOST_SECONDS,
@@ -179,12 +181,27 @@ def _asking(options: dict[str, Any], goal: str) -> Asking:
     )
 
 
+class _Taught(NamedTuple):
+    """Who answers, from what.
+
+    Attributes:
+        advisor: that learned. runs: those given that tell anything.
+        notes: what is said of it.
+        made: what a saved model keeps of the jobs that taught it.
+    """
+
+    advisor: Advisor
+    runs: Runs | None = None
+    notes: Sequence[str] = ()
+    made: MadeRuns | None = None
+
+
 def _taught(
     settings: Settings,
     files: list[Path],
     options: dict[str, Any],
     tables: tuple[Table, Table] | None,
-) -> tuple[Advisor, Runs | None, list[str]]:
+) -> _Taught:
     """Return the advisor that learned from runs, the runs, and what is said of it.
 
     Where no predictor was named, the runs choose who answers, as for `predict --fit`. Where nobody
@@ -198,12 +215,12 @@ def _taught(
         RequestError: the runs cannot teach the predictor, and it cannot do without.
     """
     from forerun.advisor import Advisor
+    from forerun.advisor.made_runs import told_runs
     from forerun.advisor.models import runs_of
     from forerun.advisor.suggesting_who import (
         first_runs,
         reason_of,
-        told_runs,
-        unkept,
+        saved_words,
         why_unanswered,
     )
 
@@ -211,13 +228,14 @@ def _taught(
     catalog_files = (*settings.catalog_files, *own)
     before = advisor_of(settings, options)
     named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
+    made = before.made
     if not files:
         if settings.text("model") and settings.origins["predictor"] != "flag":
-            return before, None, [unkept(before.predictor)]
+            return _Taught(before, None, saved_words(before.predictor, made), made)
         if named or tables is None or not (why := why_unanswered(before, tables[1])):
-            return before, None, []
+            return _Taught(before)
         found = first_runs(catalog_files, before.predictor.name, why, tables[0])
-        return (before, None, []) if found is None else (found[0], None, found[1])
+        return _Taught(before) if found is None else _Taught(found[0], None, found[1])
     runs = told_runs(runs_of(files, before.catalog))
     advisor = before if named else Advisor(catalog_files, "auto", None, start_of(settings))
     try:
@@ -226,15 +244,17 @@ def _taught(
         if tables is None:
             raise
         if hasattr(advisor.predictor, "linear_features"):
-            return advisor, runs, [f"not fitted yet: {reason_of(error)}"]
+            return _Taught(advisor, runs, [f"not fitted yet: {reason_of(error)}"], made)
         found = first_runs(catalog_files, advisor.predictor.name, reason_of(error), tables[0])
         if found is None:
             raise
-        return found[0], runs, found[1]
+        return _Taught(found[0], runs, found[1], made)
     if named or tables is None or not (why := why_unanswered(learned, tables[1])):
-        return learned, runs, []
+        return _Taught(learned, runs, made=made)
     found = first_runs(catalog_files, learned.predictor.name, why, tables[0])
-    return (learned, runs, []) if found is None else (found[0], runs, found[1])
+    if found is None:
+        return _Taught(learned, runs, made=made)
+    return _Taught(found[0], runs, found[1], made)
 
 
 def _of_table(
@@ -249,9 +269,13 @@ def _of_table(
     table = read_table(candidates)
     asked = None if options["asked"] is None else read_table(options["asked"])
     tables = None if asking.goal == "decision" else (table, table if asked is None else asked)
-    advisor, runs, notes = _taught(settings, files, options, tables)
-    found = suggest_from_table(advisor.predictor, advisor.catalog, table, runs, asked, asking)
-    return replace(found, notes=(*notes, *found.notes))
+    taught = _taught(settings, files, options, tables)
+    advisor, made = taught.advisor, taught.made
+    found = suggest_from_table(
+        advisor.predictor, advisor.catalog, table, taught.runs, asked, asking,
+        None if made is None else made.table,
+    )  # fmt: skip
+    return replace(found, notes=(*taught.notes, *found.notes))
 
 
 def _of_workload(
@@ -263,7 +287,8 @@ def _of_workload(
     from forerun.domain.objective import Objective
 
     asking = _asking(options, "decision")
-    advisor, runs, notes = _taught(settings, files, options, None)
+    taught = _taught(settings, files, options, None)
+    advisor = taught.advisor
     deadline = asking.deadline_seconds
     found = advisor.recommend(
         workload,
@@ -282,5 +307,5 @@ def _of_workload(
         region=settings.text("region"),
         **changes_of(options),
     )
-    answer = suggest_for_workload(advisor.predictor, advisor.catalog, found, runs, asking)
-    return replace(answer, notes=(*notes, *answer.notes))
+    answer = suggest_for_workload(advisor.predictor, advisor.catalog, found, taught.runs, asking)
+    return replace(answer, notes=(*taught.notes, *answer.notes))
