@@ -1,0 +1,313 @@
+"""Campaign files: YAML (or a mapping of the same fields) becomes a Campaign, each mistake with its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forerun.errors import RequestError, one_of
+from forerun.measure.campaign import Budget, Campaign, Point
+from forerun.measure.task import Steps, Task
+from forerun.sections import Section, read_section
+from forerun.tables import Table
+from forerun.tables.conditions import Condition, parse_condition
+from forerun.tables.schema import ALIASES
+from forerun.units import counted, parse_count, parse_dollars, parse_duration
+
+_TOP = (
+    "name", "on", "workloads", "vary", "leave_out", "steps", "repeats", "timeout", "hang",
+    "budget", "price_usd_per_worker_hour", "device", "asked", "seed",
+)  # fmt: skip
+# What may vary: fields of a Task, and the batch of one worker in place of the global one.
+_WHOLE = (
+    "workers",
+    "global_batch",
+    "batch_per_worker",
+    "dataset_size",
+    "gpus_per_worker",
+    "threads",
+)
+_VARY = (*_WHOLE, "cpus_per_worker", "precision", "optimizer")
+_WORKLOAD = ("entry", "arguments", "settings", *_VARY)
+_STEPS = ("warmup", "least", "most", "half_width", "seconds", "epochs")
+RUNNERS = ("local", "ray")
+MOST_POINTS = 100_000
+
+
+def read_campaign(path: str | Path) -> Campaign:
+    """Return the campaign of a YAML file.
+
+    Raises:
+        RequestError: it cannot be read, or a field is unknown, missing or out of its range; file,
+            line and field are named.
+    """
+    path = Path(path)
+    return campaign_of(read_section(path, "campaign", "a campaign"))
+
+
+def campaign(fields: Mapping[str, Any], name: str = "campaign") -> Campaign:
+    """Return the campaign of a mapping with the fields of a campaign file.
+
+    Raises:
+        RequestError: as `read_campaign`.
+    """
+    return campaign_of(Section(Path(name), "", fields, {}))
+
+
+def campaign_of(top: Section) -> Campaign:
+    """Return the campaign of a section that has the fields of a campaign file."""
+    top.only(_TOP)
+    workloads = top.section("workloads")
+    if not workloads.values:
+        raise top.error(
+            "workloads", "it names none", "write NAME: {entry: package.module:callable}"
+        )
+    asked = _asked(top)
+    points = [
+        point
+        for name in workloads.values
+        for point in _points(top, workloads.section(str(name)), str(name), asked)
+    ]
+    kept, notes = _left(top, points)
+    return Campaign(
+        name=str(top.values.get("name") or top.path.stem),
+        points=tuple(_in_order(kept)),
+        budget=_budget(top),
+        dollars_per_worker_hour=top.number("price_usd_per_worker_hour", 0.0),
+        runner=top.choice("on", RUNNERS, RUNNERS[0]),
+        notes=notes,
+        spec=dict(top.values),
+    )
+
+
+def _points(
+    top: Section, section: Section, name: str, asked: Mapping[str, object]
+) -> Iterator[Point]:
+    """Yield the points of one workload: every combination of what varies, and every repeat."""
+    section.only(_WORKLOAD)
+    entry = section.values.get("entry")
+    if not isinstance(entry, str):
+        raise section.error(
+            "entry", "it has none", "write entry: package.module:callable, or train.py"
+        )
+    varied = _varied(top, section)
+    repeats = _whole(top, "repeats", top.values.get("repeats", 1), 1)
+    common = {
+        "arguments": tuple(str(word) for word in _several(section.values.get("arguments", []))),
+        "steps": _steps(top), "seed": _whole(top, "seed", top.values.get("seed", 0), 0),
+        "timeout_seconds": _duration(top, "timeout", Task.timeout_seconds),
+        "hang_seconds": _duration(top, "hang", Task.hang_seconds),
+    }  # fmt: skip
+    count = int(np.prod([len(values) for values in varied.values()], dtype=float)) * repeats
+    if count > MOST_POINTS:
+        raise section.error("", f"{count:,} runs", f"a campaign has at most {MOST_POINTS:,}")
+    for cells in product(*varied.values()):
+        chosen = dict(zip(varied, cells, strict=True))
+        task = _task(section, entry, chosen, common)
+        row = {"workload": name, **_columns(task, chosen), **asked}
+        yield from (Point(task, row, repeat) for repeat in range(repeats))
+
+
+def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
+    """Return what varies for one workload: its own fields, over those of all."""
+    general = top.section("vary") if "vary" in top.values else None
+    found: dict[str, list[Any]] = {}
+    for part in filter(None, (general, section)):
+        names = [name for name in part.values if name not in ("entry", "arguments", "settings")]
+        if part is general:
+            part.only((*_VARY, "settings"))
+        if "global_batch" in names and "batch_per_worker" in names:
+            raise part.error("", "global_batch and batch_per_worker are both given", "give one")
+        if {"global_batch", "batch_per_worker"} & set(names):
+            found.pop("global_batch", None), found.pop("batch_per_worker", None)
+        found |= {name: _cells(part, name) for name in names}
+        if "settings" in part.values:
+            inner = part.section("settings")
+            found |= {f"settings.{key}": _several(value) for key, value in inner.values.items()}
+    if not {"global_batch", "batch_per_worker"} & set(found):
+        raise section.error("", "no batch is given", "add global_batch or batch_per_worker")
+    return found
+
+
+def _cells(section: Section, name: str) -> list[Any]:
+    """Return the values of a field that varies, checked."""
+    values = _several(section.values[name])
+    if not values:
+        raise section.error(name, "it has no value", "write one value or a list")
+    if name in _WHOLE:
+        lowest = 0 if name in ("dataset_size", "gpus_per_worker", "threads") else 1
+        return [_whole(section, name, value, lowest) for value in values]
+    if name == "cpus_per_worker":
+        return [_number(section, name, value) for value in values]
+    return [str(value) for value in values]
+
+
+def _task(
+    section: Section, entry: str, chosen: Mapping[str, Any], common: Mapping[str, Any]
+) -> Task:
+    fields = {k: v for k, v in chosen.items() if not k.startswith("settings.")}
+    settings = {k.partition(".")[2]: v for k, v in chosen.items() if k.startswith("settings.")}
+    each = fields.pop("batch_per_worker", None)
+    if each is not None:
+        fields["global_batch"] = each * int(fields.get("workers", 1))
+    try:
+        task = Task(entry=entry, settings=settings, **fields, **common)
+    except RequestError as error:
+        raise section.error("", f"{error.asked}: {error.found}", error.next_step) from None
+    words = tuple(_filled(word, task) for word in task.arguments)
+    return task.with_(arguments=words)
+
+
+def _filled(word: str, task: Task) -> str:
+    """Return a word of a script's command line with {global_batch} and so on filled in."""
+    known = {
+        "global_batch": task.global_batch, "batch_per_worker": task.batch,
+        "workers": task.workers, "dataset_size": task.dataset_size, "seed": task.seed,
+        **task.settings,
+    }  # fmt: skip
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in known:
+            raise RequestError(f"argument {word!r}", f"no field {name!r}", one_of(name, known))
+        return str(known[name])
+
+    return re.sub(r"\{(\w+)\}", value, word)
+
+
+def _columns(task: Task, chosen: Mapping[str, Any]) -> dict[str, object]:
+    """Return a point's columns in the runs table."""
+    row: dict[str, object] = {
+        "devices": task.workers, "global_batch": task.global_batch, "micro_batch": task.batch,
+        "precision": task.precision, "optimizer": task.optimizer, "framework": "pytorch",
+    }  # fmt: skip
+    if task.dataset_size:
+        row["dataset_size"] = task.dataset_size
+    own = ("cpus_per_worker", "threads")
+    row |= {name: chosen[name] for name in own if name in chosen}
+    row |= {k.partition(".")[2]: v for k, v in chosen.items() if k.startswith("settings.")}
+    return row
+
+
+def _asked(top: Section) -> dict[str, object]:
+    """Return the columns that all rows share: the device's label, and what `asked` adds."""
+    row: dict[str, object] = {}
+    if "device" in top.values:
+        row["device"] = str(top.values["device"])
+    if "asked" in top.values:
+        row |= dict(top.section("asked").values)
+    return row
+
+
+def _left(top: Section, points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
+    """Return the points for which no `leave_out` condition holds, and a note on the others."""
+    conditions = [_condition(top, text) for text in _several(top.values.get("leave_out", []))]
+    if not conditions or not points:
+        return list(points), ()
+    names = dict.fromkeys(name for point in points for name in point.asked)
+    table = Table.from_columns(
+        {n: [p.asked.get(n, "") for p in points] for n in names}, str(top.path)
+    )
+    out = np.zeros(len(points), dtype=bool)
+    for several in conditions:
+        try:
+            out |= np.all([condition.holds(table) for condition in several], axis=0)
+        except RequestError as error:
+            raise top.error("leave_out", error.found, error.next_step) from None
+    left = int(out.sum())
+    note = (f"{counted(left, 'run')} left out by leave_out",) if left else ()
+    return [point for point, gone in zip(points, out, strict=True) if not gone], note
+
+
+def _condition(top: Section, text: object) -> list[Condition]:
+    """Return the conditions of one entry of `leave_out`; all must hold (`a<=2 and b=3`)."""
+    try:
+        found = [parse_condition(part) for part in re.split(r"\s+and\s+", str(text))]
+    except RequestError as error:
+        raise top.error("leave_out", f"{text!r}: {error.found}", error.next_step) from None
+    named = {**ALIASES, "batch_per_worker": "micro_batch"}
+    return [replace(one, column=named.get(one.column, one.column)) for one in found]
+
+
+def _in_order(points: Sequence[Point]) -> list[Point]:
+    """Return points with fewest workers first, in the file's order otherwise.
+
+    Small runs come first: they cost least, and tell soonest that something is wrong.
+    """
+    return sorted(points, key=lambda point: (point.task.workers, point.task.cpus_per_worker))
+
+
+def _budget(top: Section) -> Budget:
+    if "budget" not in top.values:
+        return Budget()
+    section = top.section("budget")
+    section.only(("time", "dollars"))
+    dollars = section.values.get("dollars")
+    return Budget(
+        _duration(section, "time", 0.0) or None,
+        None if dollars is None else section.checked(lambda: parse_dollars(str(dollars))),
+    )
+
+
+def _steps(top: Section) -> Steps:
+    if "steps" not in top.values:
+        return Steps()
+    section = top.section("steps")
+    section.only(_STEPS)
+    given: dict[str, Any] = {
+        name: _whole(section, name, section.values[name], 0)
+        for name in ("warmup", "least", "most", "epochs") if name in section.values
+    }  # fmt: skip
+    if "half_width" in section.values:
+        given["half_width"] = _share(section, "half_width")
+    if "seconds" in section.values:
+        given["seconds"] = _duration(section, "seconds", Steps().seconds)
+    if "least" in given:
+        given.setdefault("most", max(given["least"], Steps().most))
+    elif "most" in given:
+        given["least"] = min(given["most"], Steps().least)
+    return section.checked(lambda: Steps(**given))
+
+
+def _share(section: Section, name: str) -> float:
+    text = str(section.values[name]).strip()
+    number = text.removesuffix("%")
+    try:
+        return float(number) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise section.error(name, f"{text!r} is no share", "write 3% or 0.03") from None
+
+
+def _duration(section: Section, name: str, default: float) -> float:
+    if name not in section.values:
+        return default
+    value = section.values[name]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = f"{value}s"
+    return section.checked(lambda: parse_duration(str(value), name))
+
+
+def _whole(section: Section, name: str, value: object, lowest: int) -> int:
+    zero = str(value).strip() in ("0", "0.0")
+    try:
+        number = 0.0 if zero else parse_count(str(value), name)
+    except RequestError as error:
+        raise section.error(name, f"{value!r}: {error.found}", error.next_step) from None
+    if not number.is_integer() or number < lowest or isinstance(value, bool):
+        raise section.error(name, f"{value!r} is not a whole number from {lowest}", "mend it")
+    return int(number)
+
+
+def _number(section: Section, name: str, value: object) -> float:
+    return Section(section.path, section.name, {name: value}, section.lines).number(name)
+
+
+def _several(value: object) -> list[Any]:
+    """Return a value as a list; a single one is a list of itself."""
+    return list(value) if isinstance(value, list | tuple) else [value]
