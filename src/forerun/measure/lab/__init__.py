@@ -1,0 +1,14 @@
+"""The lab: real hosts as network namespaces with link rates and CPU shares, on one machine."""
+
+from __future__ import annotations
+
+from forerun.measure.lab.lab import Lab, labs
+from forerun.measure.lab.names import LabId
+from forerun.measure.lab.spec import PAYLOAD_SHARE, HostSpec, parse_memory, parse_rate
+from forerun.measure.lab.state import HostState, LabState
+from forerun.measure.lab.system import missing
+
+__all__ = [
+    "PAYLOAD_SHARE", "HostSpec", "HostState", "Lab", "LabId", "LabState", "labs", "missing",
+    "parse_memory", "parse_rate",
+]  # fmt: skip

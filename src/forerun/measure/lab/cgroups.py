@@ -1,0 +1,229 @@
+"""Cgroups: which controllers a lab may use here, and the group of one host, version 1 or 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from forerun.errors import RequestError
+from forerun.measure.lab.killing import kill_all
+from forerun.measure.lab.names import LabId
+
+# With the usual 100 ms a host of 0.22 core runs at full speed for 22 ms and then stands still:
+# steps of 10 or 90 ms, whose median lies. 5 ms makes median and mean agree.
+PERIOD_US = 5000
+LEAST_QUOTA_US = 1000  # the kernel refuses less, so a small share has a longer period
+_CONTROLLERS = ("cpu", "cpuacct", "memory")
+
+
+@dataclass(frozen=True)
+class Controllers:
+    """Where this process may make groups.
+
+    Args:
+        parents: the folder by controller (cpu, cpuacct, memory); on version 2 one folder serves
+            all. What limits the caller's own group limits the lab too: groups lie inside it.
+        versions: 1 or 2 by controller.
+    """
+
+    parents: Mapping[str, Path]
+    versions: Mapping[str, int]
+
+    @classmethod
+    def found(cls, proc: Path = Path("/proc/self")) -> Controllers:
+        """Return the controllers of this machine.
+
+        Raises:
+            RequestError: none limits the processor.
+        """
+        mounts = [line.split() for line in _lines(proc / "mounts")]
+        own = _own_groups(proc)
+        parents: dict[str, Path] = {}
+        versions: dict[str, int] = {}
+        for name in _CONTROLLERS:
+            for words in mounts:
+                if words[2] == "cgroup" and name in words[3].split(","):
+                    parents[name] = _inside(Path(words[1]), own.get(name, "/"))
+                    versions[name] = 1
+        unified = next((Path(w[1]) for w in mounts if w[2] == "cgroup2"), None)
+        wanted = {"cpu", "memory"} - parents.keys()
+        # A process is in one group of version 2 alone, so one folder has to serve for both.
+        for names in (wanted, wanted & {"cpu"}):
+            parent = _delegating(unified, own.get("", "/"), names) if unified and names else None
+            if parent is not None:
+                parents.update(dict.fromkeys(names, parent))
+                versions.update(dict.fromkeys(names, 2))
+                break
+        if "cpu" not in parents:
+            raise _no_controller(unified)
+        return cls(parents, versions)
+
+    def group(self, lab: LabId, host: str) -> HostGroup:
+        """Return the group of a host (`h1`), made or not."""
+        folders = {name: parent / str(lab) / host for name, parent in self.parents.items()}
+        return HostGroup(folders, dict(self.versions))
+
+
+@dataclass(frozen=True)
+class HostGroup:
+    """The group of one host: a folder by controller, and what it limits and counts."""
+
+    folders: Mapping[str, Path]
+    versions: Mapping[str, int]
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Its distinct folders: a process is in the group when it is in each."""
+        return tuple(dict.fromkeys(self.folders.values()))
+
+    def make(self) -> None:
+        """Make its folders. Raises RequestError where the kernel refuses."""
+        for name, folder in self.folders.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.versions[name] == 2:
+                _write(folder.parent / "cgroup.subtree_control", f"+{name}")
+
+    def limit_cpus(self, cpus: float | None) -> None:
+        """Give the host a share of the cores from now on; None lifts the limit."""
+        folder = self.folders["cpu"]
+        period, quota = period_and_quota_us(cpus) if cpus else (PERIOD_US, -1)
+        if self.versions["cpu"] == 2:
+            _write(folder / "cpu.max", f"{quota if cpus else 'max'} {period}")
+            return
+        _write(folder / "cpu.cfs_quota_us", "-1")  # so that no step between is out of bounds
+        _write(folder / "cpu.cfs_period_us", str(period))
+        _write(folder / "cpu.cfs_quota_us", str(quota))
+
+    def limit_memory(self, memory_bytes: int) -> None:
+        """Kill a process of the host when all of them hold more than this.
+
+        Raises:
+            RequestError: no memory controller, or the kernel refuses.
+        """
+        folder = self.folders.get("memory")
+        if folder is None:
+            raise RequestError(
+                f"a host with {memory_bytes:,} bytes of memory",
+                "no memory controller is mounted", "leave the limit out, or mount one",
+            )  # fmt: skip
+        if self.versions["memory"] == 2:
+            _write(folder / "memory.max", str(memory_bytes))
+            if (folder / "memory.swap.max").exists():
+                _write(folder / "memory.swap.max", "0")
+            return
+        _write(folder / "memory.limit_in_bytes", str(memory_bytes))
+        both = folder / "memory.memsw.limit_in_bytes"
+        if both.exists():
+            _write(both, str(memory_bytes))
+
+    def cpu_seconds(self) -> float | None:
+        """Return the processor time that its processes used so far; None where nobody counts."""
+        if "cpuacct" in self.folders:
+            return int((self.folders["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
+        if self.versions["cpu"] == 2:
+            return _field(self.folders["cpu"] / "cpu.stat", "usage_usec") / 1e6
+        return None
+
+    def oom_kills(self) -> int:
+        """Return how many of its processes were killed for want of memory."""
+        if "memory" not in self.folders:
+            return 0
+        file = "memory.events" if self.versions["memory"] == 2 else "memory.oom_control"
+        return _field(self.folders["memory"] / file, "oom_kill")
+
+    def pids(self) -> list[int]:
+        """Return its processes."""
+        return sorted({pid for place in self.places for pid in pids_under(place)})
+
+    def kill(self) -> None:
+        """End all its processes at once, as a power cut would."""
+        kill_all(self.pids)
+
+
+def period_and_quota_us(cpus: float) -> tuple[int, int]:
+    """Return the period, and what of it a share of the cores may run, in microseconds."""
+    period = max(PERIOD_US, round(LEAST_QUOTA_US / cpus))
+    return period, max(LEAST_QUOTA_US, round(cpus * period))
+
+
+def pids_under(folder: Path) -> Iterator[int]:
+    """Yield the processes of a group and of the groups within it."""
+    for file in folder.glob("**/cgroup.procs"):
+        try:
+            yield from map(int, file.read_text().split())
+        except (FileNotFoundError, OSError):  # the group went away meanwhile
+            continue
+
+
+def folders_named(pattern: str) -> list[Path]:
+    """Return the groups of a name (`*` stands for any text) in every mounted hierarchy."""
+    mounts = [line.split() for line in _lines(Path("/proc/self/mounts"))]
+    roots = [Path(words[1]) for words in mounts if words[2] in ("cgroup", "cgroup2")]
+    return sorted({path for root in roots for path in root.glob(f"**/{pattern}") if path.is_dir()})
+
+
+def _own_groups(proc: Path) -> dict[str, str]:
+    """Return this process's group by controller; version 2's has the name ''."""
+    groups = {}
+    for line in _lines(proc / "cgroup"):
+        _, controllers, path = line.split(":", 2)
+        groups.update(dict.fromkeys(controllers.split(","), path))
+    return groups
+
+
+def _inside(mount: Path, own: str) -> Path:
+    """Return a group's folder; in a container the mount may already be that group."""
+    folder = mount / own.lstrip("/")
+    return folder if folder.is_dir() else mount
+
+
+def _delegating(mount: Path, own: str, controllers: set[str]) -> Path | None:
+    """Return the nearest group at or above one's own whose children have some controllers.
+
+    A group of version 2 that holds processes cannot also divide a controller among children
+    ("no internal processes"), so one's own group seldom qualifies and its slice does.
+    """
+    folder = _inside(mount, own)
+    while True:
+        control = folder / "cgroup.subtree_control"
+        if control.exists() and controllers <= set(control.read_text().split()):
+            return folder
+        if folder == mount:
+            return None
+        folder = folder.parent
+
+
+def _no_controller(unified: Path | None) -> RequestError:
+    if unified is None:
+        return RequestError(
+            "a CPU share a host", "no cpu cgroup is mounted",
+            "mount one (mount -t cgroup2 none /sys/fs/cgroup), or start the container with"
+            " --privileged",
+        )  # fmt: skip
+    return RequestError(
+        "a CPU share a host", f"the cpu controller is not given to the groups under {unified}",
+        f"give it to them: echo '+cpu +memory' > {unified}/cgroup.subtree_control (in a container:"
+        " start it with --privileged --cgroupns=host)",
+    )  # fmt: skip
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _field(path: Path, name: str) -> int:
+    return next((int(x.split()[1]) for x in _lines(path) if x.split()[0] == name), 0)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RequestError(
+            "the limits of a host", f"writing {text!r} to {path} failed: {error.strerror}",
+            "see whether a limit around this process is lower, then `forerun lab down`",
+        ) from error  # fmt: skip

@@ -1,0 +1,95 @@
+"""Network: a namespace a host, one more with the bridge between them, and a rate on each link."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from forerun.measure.lab.names import PREFIX, LabId, owner_of
+from forerun.measure.lab.spec import HostSpec
+from forerun.measure.lab.system import call
+
+# Every host has the same name for it, so that one GLOO_SOCKET_IFNAME serves all.
+INTERFACE = "eth0"
+_BRIDGE = "br0"
+_ADDRESSES = "10.77"  # of which each lab has a /24 of its own
+# What may leave at once, at the speed of memory: a millisecond's worth. A rate's small transfers
+# are timed too fast by as much; below about 32 kB the bucket cuts large rates short.
+_BURST_SECONDS, _LEAST_BURST_BYTES = 1e-3, 32_000
+_QUEUE_MILLISECONDS = 50
+_FOLDER = Path("/run/netns")
+
+
+def address(subnet: int, number: int) -> str:
+    """Return the address of a host (from 1) in the lab that has a subnet (0 to 255)."""
+    return f"{_ADDRESSES}.{subnet}.{number}"
+
+
+def make(lab: LabId, subnet: int, specs: Sequence[HostSpec]) -> None:
+    """Make the namespaces, the bridge and the links of a lab.
+
+    No device is ever made in the machine's own namespace: both ends of a link are born where
+    they belong. Hosts have no route but to one another.
+    """
+    call(("ip", "netns", "add", lab.switch))
+    _batch(lab.switch, "ip", [
+        f"link add {_BRIDGE} type bridge mcast_snooping 0",
+        f"link set {_BRIDGE} addrgenmode none", f"link set {_BRIDGE} up",
+    ])  # fmt: skip
+    for number, spec in enumerate(specs, start=1):
+        space, port = lab.host(number), _port(number)
+        call(("ip", "netns", "add", space))
+        _batch(lab.switch, "ip", [
+            f"link add {port} type veth peer name {INTERFACE} netns {space}",
+            f"link set {port} addrgenmode none",  # hosts speak IPv4 alone
+            f"link set {port} master {_BRIDGE}", f"link set {port} up",
+        ])  # fmt: skip
+        _batch(space, "ip", [
+            f"link set {INTERFACE} addrgenmode none", "link set lo up",
+            f"addr add {address(subnet, number)}/24 dev {INTERFACE}", f"link set {INTERFACE} up",
+        ])  # fmt: skip
+        set_rate(lab, number, spec.link_mbit)
+
+
+def set_rate(lab: LabId, number: int, link_mbit: float) -> None:
+    """Give a host's link a rate in each direction, in Mbit/s, from now on."""
+    burst = max(_LEAST_BURST_BYTES, round(link_mbit * 1e6 / 8 * _BURST_SECONDS))
+    bucket = (
+        f"root tbf rate {round(link_mbit * 1e6)}bit burst {burst} latency {_QUEUE_MILLISECONDS}ms"
+    )
+    _batch(lab.host(number), "tc", [f"qdisc replace dev {INTERFACE} {bucket}"])
+    _batch(lab.switch, "tc", [f"qdisc replace dev {_port(number)} {bucket}"])
+
+
+def set_link(lab: LabId, number: int, up: bool) -> None:
+    """Pull a host's cable out of the switch, or put it back; what is sent meanwhile is lost."""
+    _batch(lab.switch, "ip", [f"link set {_port(number)} {'up' if up else 'down'}"])
+
+
+def pids(namespace: str) -> list[int]:
+    """Return the processes in a namespace."""
+    return [int(pid) for pid in call(("ip", "netns", "pids", namespace)).split()]
+
+
+def delete(namespace: str) -> None:
+    """Remove a namespace and, once no process is left in it, its links."""
+    call(("ip", "netns", "del", namespace))
+
+
+def namespaces(lab: LabId | None = None) -> list[str]:
+    """Return the namespaces of a lab, or those of every lab, that exist now."""
+    if not _FOLDER.is_dir():
+        return []
+    names = sorted(path.name for path in _FOLDER.iterdir() if path.name.startswith(f"{PREFIX}-"))
+    owners = {name: owner_of(name) for name in names}
+    return [name for name in names if owners[name] and lab in (None, owners[name])]
+
+
+def _port(number: int) -> str:
+    return f"p{number}"
+
+
+def _batch(namespace: str, program: str, lines: Sequence[str]) -> None:
+    """Run several commands of ip or tc in one namespace by one process."""
+    flag = "-n" if program == "ip" else "-netns"
+    call((program, flag, namespace, "-batch", "-"), "\n".join(lines) + "\n")

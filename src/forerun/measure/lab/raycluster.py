@@ -1,0 +1,207 @@
+"""RayCluster: a Ray cluster with a node on every host of a lab, ended with all its processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import rmtree
+from types import TracebackType
+from typing import Any
+
+from forerun.errors import MissingExtraError, RequestError
+from forerun.measure.hosts import Host
+from forerun.measure.lab.cgroups import pids_under
+from forerun.measure.lab.killing import kill_all
+from forerun.measure.lab.lab import Lab
+from forerun.measure.lab.names import PREFIX
+
+_PORT = 6379
+_GROUP = "ray"  # within each host's group: what a cluster started is told from all else
+_LEAST_STORE_BYTES = 80_000_000  # Ray refuses less than 75 MiB
+_PAUSE_SECONDS = 0.1
+# Asks the head for its living nodes; a small program, since a whole driver takes seconds to start.
+_ASK = (
+    "import sys; from ray._raylet import GcsClient;"
+    " print(sum(n.state == 0 for n in GcsClient(address=sys.argv[1]).get_all_node_info().values()))"
+)
+
+
+class RayCluster:
+    """A context manager: the head on the lab's first host, a worker node on each other.
+
+    ```python
+    with Lab(3) as lab, lab.ray() as cluster:
+        cluster.run(["python", "driver.py"])      # in host 1: ray.init(address="auto")
+    ```
+
+    Everything that the cluster started, its workers and the driver's too, ends with the block;
+    after a crash of this process it ends with the lab.
+
+    Args:
+        lab: the hosts; it is up.
+        cpus: logical CPUs that each node offers to Ray, however large its share of a core is.
+        object_store_bytes: shared memory a node.
+        full_speed: lift the hosts' shares until all nodes are alive.
+        timeout_seconds: how long all nodes may take.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        RequestError: a node did not start; Ray's own words are in the message.
+    """
+
+    def __init__(
+        self, lab: Lab, *, cpus: int = 1, object_store_bytes: int = _LEAST_STORE_BYTES,
+        full_speed: bool = True, timeout_seconds: float = 120.0,
+    ) -> None:  # fmt: skip
+        if find_spec("ray") is None:
+            raise MissingExtraError("a Ray cluster on the lab", "ray", "ray")
+        self._lab = lab
+        self._cpus, self._store_bytes = cpus, object_store_bytes
+        self._full_speed, self._timeout_seconds = full_speed, timeout_seconds
+        self._folder: Path | None = None
+        self.start_seconds = 0.0
+
+    @property
+    def head(self) -> Host:
+        """The first host, as a place where the driver is started."""
+        first = self._lab.hosts[0]
+        return Host(first.name, first.address, first.interface, self._lab.prefix(1, _GROUP))
+
+    @property
+    def hosts(self) -> list[Host]:
+        """All hosts; what is started through them belongs to the cluster and ends with it."""
+        return [
+            Host(host.name, host.address, host.interface, self._lab.prefix(number, _GROUP))
+            for number, host in enumerate(self._lab.hosts, start=1)
+        ]
+
+    @property
+    def address(self) -> str:
+        """What a driver passes to `ray.init`; RAY_ADDRESS in `environment` says the same."""
+        return f"{self._lab.hosts[0].address}:{_PORT}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of every node and of the driver."""
+        return {
+            "RAY_ADDRESS": self.address,
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "GLOO_SOCKET_IFNAME": self.head.interface,
+        }
+
+    def start(self, command: Sequence[str], **how: Any) -> Any:
+        """Start a driver on the first host; `how` is what `subprocess.Popen` takes."""
+        return subprocess.Popen(self.head.command(command), **self._with_environment(how))
+
+    def run(self, command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[Any]:
+        """Carry out a driver on the first host; `how` is what `subprocess.run` takes."""
+        check = how.pop("check", False)
+        return subprocess.run(
+            self.head.command(command), check=check, **self._with_environment(how)
+        )
+
+    def nodes(self) -> int:
+        """Return how many nodes are alive."""
+        done = self.run(
+            [sys.executable, "-c", _ASK, self.address], capture_output=True, text=True,
+            timeout=self._timeout_seconds,
+        )  # fmt: skip
+        return int(done.stdout.split()[-1]) if done.returncode == 0 and done.stdout else 0
+
+    def pids(self) -> list[int]:
+        """Return the cluster's processes, the drivers' too."""
+        return sorted({pid for place in self._places() for pid in pids_under(place)})
+
+    def __enter__(self) -> RayCluster:
+        started = time.perf_counter()
+        for place in self._places():
+            place.mkdir(exist_ok=True)
+        name = f"{PREFIX}-ray-{self._lab.id.pid}-"
+        self._folder = Path(tempfile.mkdtemp(prefix=name))
+        self._lab.add_folder(str(self._folder))
+        try:
+            with self._lab.full_speed() if self._full_speed else nullcontext():
+                self._start_nodes()
+        except BaseException:
+            self._end()
+            raise
+        self.start_seconds = time.perf_counter() - started
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._end()
+
+    def _start_nodes(self) -> None:
+        """Start the head, then the others at once, and wait until all are alive."""
+        hosts = self.hosts
+        head = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
+        self._check(hosts[0], self._node(hosts[0], head))
+        others = [(host, self._node(host, [f"--address={self.address}"])) for host in hosts[1:]]
+        for host, process in others:
+            self._check(host, process)
+        until = time.monotonic() + self._timeout_seconds
+        while (alive := self.nodes()) < len(hosts):
+            if time.monotonic() > until:
+                raise RequestError(
+                    f"a Ray cluster of {len(hosts)} nodes", f"{alive} are alive after"
+                    f" {self._timeout_seconds:g} s", "give it more time (timeout_seconds), or look at the nodes' own words",
+                )  # fmt: skip
+            time.sleep(_PAUSE_SECONDS)
+
+    def _node(self, host: Host, words: Sequence[str]) -> subprocess.Popen[str]:
+        command = [
+            sys.executable, "-m", "ray.scripts.scripts", "start", *words,
+            # A folder a node: nodes that start at once in one folder take each other's sockets.
+            f"--temp-dir={self._folder}/{host.name}",
+            f"--node-ip-address={host.address}", f"--num-cpus={self._cpus}", "--num-gpus=0",
+            f"--object-store-memory={self._store_bytes}", "--disable-usage-stats",
+        ]  # fmt: skip
+        return subprocess.Popen(
+            host.command(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, text=True, **self._with_environment({}),
+        )  # fmt: skip
+
+    def _check(self, host: Host, process: subprocess.Popen[str]) -> None:
+        """Wait for `ray start`, which leaves the node's processes behind it."""
+        try:
+            said, _ = process.communicate(timeout=self._timeout_seconds)
+        except subprocess.TimeoutExpired:
+            said = f"no node after {self._timeout_seconds:g} s"
+        if process.returncode != 0:
+            process.kill()
+            process.wait()
+            last = " ".join(said.split()[-60:])
+            raise RequestError(
+                f"a Ray node on {host.name}", f"`ray start` said: {last}",
+                "see what it says; more time: timeout_seconds",
+            )  # fmt: skip
+
+    def _with_environment(self, how: Mapping[str, Any]) -> dict[str, Any]:
+        env = dict(how.get("env") or os.environ)
+        # Proxies of this machine are out of the hosts' reach, and gRPC would ask them.
+        kept = {k: v for k, v in env.items() if not k.lower().endswith("_proxy")}
+        return {**how, "env": {**kept, **self.environment}}
+
+    def _places(self) -> list[Path]:
+        groups = (self._lab.group(host) for host in self._lab.hosts)
+        return [place / _GROUP for group in groups for place in group.places]
+
+    def _end(self) -> None:
+        """End everything that the cluster started, at once and on every host."""
+        with self._lab.full_speed():
+            kill_all(self.pids)
+        if self._folder is not None:
+            rmtree(self._folder, ignore_errors=True)
+            self._folder = None
