@@ -107,3 +107,41 @@ def test_a_run_of_a_job_leaves_of_its_error_the_noise_of_a_measurement() -> None
     after = found.after(0)
     assert after.covariance[0, 0] == pytest.approx(found.noise, rel=0.01)
     assert after.covariance[1, 1] < found.covariance[1, 1]
+
+
+def test_refits_are_as_many_as_their_counted_work_allows_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How many there are does not hang on the machine's speed, nor on the order of the runs."""
+    from forerun.search import beliefs
+
+    runs = sort_runs()
+    jobs, fitted = jobs_of(devices=[8, 16], dataset_size=[4e5, 1e5]), Ernest().fit(runs)
+    whole = joint_beliefs(fitted, jobs, runs)
+    assert whole.source.startswith("24 refits of ernest on runs drawn anew; ")
+    turned = joint_beliefs(fitted, jobs, runs.take(np.arange(len(runs))[::-1]))
+    assert turned.covariance == pytest.approx(whole.covariance, rel=1e-9)
+    each = beliefs.counted_work("ernest", len(runs), 1)
+    monkeypatch.setattr(beliefs, "_MOST_WORK", 10.5 * each)
+    assert "10 refits of ernest on runs drawn anew (of 24: each is" in (
+        joint_beliefs(fitted, jobs, runs).source
+    )
+    monkeypatch.setattr(beliefs, "_MOST_WORK", 3.5 * each)
+    assert "are too much work" in joint_beliefs(fitted, jobs, runs).source
+
+
+def test_refits_that_the_clock_stops_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from itertools import count
+
+    from forerun.search import beliefs
+
+    runs = sort_runs()
+    jobs, fitted = jobs_of(devices=[8, 16], dataset_size=[4e5, 1e5]), Ernest().fit(runs)
+    ticks = count()
+    monkeypatch.setattr(beliefs, "process_time", lambda: 5.0 * next(ticks))
+    source = joint_beliefs(fitted, jobs, runs).source
+    assert source.startswith(
+        "12 refits of ernest on runs drawn anew (12 of 24 tried: they took 60 s"
+    )
+    monkeypatch.setattr(beliefs, "process_time", lambda: 50.0 * next(ticks))
+    assert "1 of 24 tried" in joint_beliefs(fitted, jobs, runs).source

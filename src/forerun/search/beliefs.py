@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,10 @@ from forerun.contracts import Predictor
 from forerun.domain.comparison import SCOPES, correlation, log_sigma, scope_labels, scope_of
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.errors import RequestError
+from forerun.predictors.choice.work import counted_work
 from forerun.predictors.laws.law_rows import LawRows
 from forerun.search.law_beliefs import law_spread
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, sorted_runs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -36,7 +37,9 @@ BoolArray = NDArray[np.bool_]
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
 REPEAT_SIGMA = 0.02
 REFITS, _LEAST_REFITS, _SEED = 24, 8, 0
-_MOST_SECONDS = 10.0  # a predictor that takes longer is asked for its bands alone
+# Counted seconds of all refits (see `choice.work`): of a predictor that is more work there are fewer,
+# and below the least none. And processor seconds of this machine, far beyond, whatever they count for.
+_MOST_WORK, _MOST_SECONDS = 15.0, 60.0
 # Two dozen refits alone make errors look correlated by a fifth.
 _SHRINK = 0.2
 # How alike errors are where nothing says it: log2 of devices and of a device's batch, and what a
@@ -120,24 +123,24 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) ->
         covariance = _of_causes(causes, common, variance)
         source = f"the causes of error that {predictor.name} names"
     else:
-        drawn = None if runs is None else _refitted(predictor, jobs, runs)
+        drawn, fewer = (None, "") if runs is None else _refitted(predictor, jobs, runs)
         if drawn is not None:
             covariance = _of_draws(drawn, variance, likeness(jobs))
             source = (
-                f"{len(drawn)} refits of {predictor.name} on runs drawn anew; what its bands hold"
+                f"{len(drawn)} refits of {predictor.name} on runs drawn anew{fewer}; what its bands hold"
                 " beyond them, jobs alike in devices and batch are assumed to share"
             )
         elif (spread := law_spread(predictor, jobs)) is not None:
             covariance = _of_spread(spread, variance, likeness(jobs))
             source = (
                 f"the covariance of what the law of {predictor.name} has learned; what its bands hold"
-                " beyond it, jobs alike in devices and batch are assumed to share"
+                f" beyond it, jobs alike in devices and batch are assumed to share{fewer}"
             )
         else:
             covariance = np.asarray(likeness(jobs) * np.sqrt(np.outer(variance, variance)))
             source = (
                 f"the bands of {predictor.name}; that jobs alike in devices and batch err alike is"
-                " assumed, for it states no joint errors"
+                f" assumed, for it states no joint errors{fewer}"
             )
     return Beliefs(middle, covariance, noise, source, causes, common)
 
@@ -189,15 +192,31 @@ def _of_causes(
     return np.asarray(rho * np.outer(sigma, sigma))
 
 
-def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> FloatArray | None:
-    """Return log seconds by refits on runs drawn anew, (refits, n); None where too few succeed."""
+def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray | None, str]:
+    """Return log seconds by refits on runs drawn anew, (refits, n), and why they are fewer than usual.
+
+    None where too few are made or succeed.
+    """
     # A predictor that takes long may offer a light one of its kind.
     light = predictor.light() if hasattr(predictor, "light") else predictor
+    runs = sorted_runs(runs)
+    each = counted_work(predictor.name, len(runs), len(LawRows(runs.jobs).kinds[0]))
+    count = int(min(REFITS, _MOST_WORK / each))
+    if count < _LEAST_REFITS:
+        return (
+            None,
+            f" (refits on {len(runs):,} runs, {each:.1f} s of work each, are too much work)",
+        )
     rng = np.random.default_rng(_SEED)
     drawn: list[FloatArray] = []
-    began = perf_counter()
-    for _ in range(REFITS):
-        if perf_counter() - began > _MOST_SECONDS:
+    fewer = "" if count == REFITS else f" (of {REFITS}: each is {each:.1f} s of work)"
+    began = process_time()
+    for turn in range(count):
+        if process_time() - began > _MOST_SECONDS:
+            fewer = (
+                f" ({turn} of {count} tried: they took {_MOST_SECONDS:.0f} s of this machine's"
+                " processor, and a faster one would make more)"
+            )
             break
         part = runs.take(np.sort(rng.integers(0, len(runs), len(runs))))
         try:
@@ -206,7 +225,9 @@ def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> FloatArray | None
             continue
         with np.errstate(divide="ignore", invalid="ignore"):
             drawn.append(np.log(seconds))
-    return np.stack(drawn) if len(drawn) >= _LEAST_REFITS else None
+    if len(drawn) < _LEAST_REFITS:
+        return None, fewer or f" ({len(drawn)} of {count} refits on runs drawn anew succeeded)"
+    return np.stack(drawn), fewer
 
 
 def _of_draws(drawn: FloatArray, variance: FloatArray, alike: FloatArray) -> FloatArray:

@@ -214,9 +214,9 @@ def test_memory_and_floors_are_those_of_physics() -> None:
 
 
 def test_who_is_slow_is_dropped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from forerun.predictors.choice import trials
+    from forerun.predictors.choice import work
 
-    monkeypatch.setattr(trials, "MOST_SECONDS", -1.0)
+    monkeypatch.setattr(work, "MOST_WORK", -1.0)
     runs = runs_of(grid_rows())
     found = trials_of(("ernest",), "priors", runs, "step")
     assert "ernest" in found.dropped

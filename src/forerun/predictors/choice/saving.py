@@ -81,7 +81,8 @@ def _trials_dict(trials: Trials, names: list[str]) -> dict[str, Any]:
         **{name: getattr(asked, name).tolist() for name in ("kind", "doublings", "known", "kin")},
         "error": _listed(trials.error[:, at]), "reach": _listed(trials.reach[:, at]),
         "cell": trials.cell.tolist(), "folds": trials.folds, "dropped": trials.dropped,
-        "runs": trials.runs, "cut": trials.cut,
+        "runs": trials.runs, "cut": trials.cut, "late": trials.late,
+        "familiar": trials.familiar,
     }  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def _trials(saved: Mapping[str, Any]) -> Trials:
         np.array(saved["cell"], dtype=np.int64),
         tuple((str(words), int(count)) for words, count in saved["folds"]),
         {str(name): str(why) for name, why in saved["dropped"].items()}, (used, every),
-        int(saved.get("cut", 0)),
+        int(saved.get("cut", 0)), bool(saved.get("late", False)), int(saved.get("familiar", 0)),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from forerun.predictors.choice.chosen import Chosen
 from forerun.predictors.choice.questions import WORDS
-from forerun.predictors.choice.trials import MOST_SECONDS_IN_ALL
+from forerun.predictors.choice.work import MOST_SECONDS_IN_ALL, MOST_WORK_IN_ALL
 from forerun.units import counted, format_percent
 
 _SHOWN = 4  # candidates of one kind of question that are named
@@ -86,11 +86,20 @@ def reasons(chosen: Chosen) -> Iterator[str]:
             " weighed by their errors on questions of its kind and, the more the fewer runs judged"
             " them, by the width of their own bands and what is known of them from elsewhere"
         )
-    if trials.cut:
+    if trials.familiar:
         yield (
-            f"{counted(trials.cut, 'further way')} to leave runs out not tried: trials had taken"
-            f" {MOST_SECONDS_IN_ALL:.0f} s of this machine's processor, and a faster one would judge by more"
+            f"{counted(trials.familiar, 'judged run')} {'is' if trials.familiar == 1 else 'are'} of a workload"
+            " and device whose runs taught the constants shipped with physics: there it was judged as"
+            " it starts from its priors, so that it is not flattered; it answers from the shipped ones"
         )
+    if trials.cut:
+        why = (
+            f"trials had taken {MOST_SECONDS_IN_ALL:.0f} s of this machine's processor, and a faster"
+            " one would judge by more"
+            if trials.late
+            else f"the others count for {MOST_WORK_IN_ALL:.0f} s of work, as on any machine"
+        )
+        yield f"{counted(trials.cut, 'further way')} to leave runs out not tried: {why}"
     for one in verdicts(chosen):
         best = [entry for entry in one["candidates"] if entry["median_ape"] is not None]
         said = ", ".join(map(_entry_words, best[:_SHOWN])) or "nobody answers"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,20 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.forecast import Forecasts
+from forerun.predictors.choice.blind import bringers, known_already
 from forerun.predictors.choice.candidates import members
 from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.choice.folds import Fold, folds_of, thinned
 from forerun.predictors.choice.questions import Questions, Seen
+from forerun.predictors.choice.work import Ledger
 from forerun.predictors.laws.law_rows import measured
+from forerun.predictors.starts import PRIORS
 from forerun.tables import Runs, configurations
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 # Runs that trials use at most; judged runs of one fold at most.
 MOST_RUNS, MOST_JUDGED = 1000, 400
-# Processor seconds of all trials of one candidate, and of all, beyond which folds do without.
-MOST_SECONDS, MOST_SECONDS_IN_ALL = 30.0, 110.0
 # Decimals of logs that are kept: a saved choice has to be the one that was fitted.
 _DIGITS = 5
 
@@ -39,9 +40,12 @@ class Trials:
         reach: logs by which the 5 % and 95 % quantile lie off the median, (r, c, 2).
         cell: fold, workload and device of each, (r,); runs of one cell are alike.
         folds: what was left out in each fold, and how many runs were judged in it.
-        dropped: candidates that were too slow, and what was found.
+        dropped: candidates whose trials were stopped, and why.
         runs: how many were used of how many.
-        cut: ways to leave runs out that were not tried, for want of time.
+        cut: ways to leave runs out that were not tried, as the others were work enough.
+        late: whether that was by this machine's clock, and not by the count of work.
+        familiar: of the judged runs, those like which taught constants shipped with a candidate: on
+            them it was judged as it starts from its priors.
     """
 
     names: tuple[str, ...]
@@ -53,6 +57,8 @@ class Trials:
     dropped: dict[str, str]
     runs: tuple[int, int]
     cut: int = 0
+    late: bool = False
+    familiar: int = 0
 
     def __len__(self) -> int:
         return len(self.error)
@@ -63,8 +69,10 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
 
     Args:
         names: of the candidates; those that cannot be fitted on a fold decline its runs.
-        start: see `starts.started`.
-        runs: facts; rows without a time of the quantity only teach.
+        start: see `starts.started`. Runs that constants shipped with a candidate know already judge
+            it as it starts from its priors.
+        runs: facts, in the order of `tables.sorted_runs`; rows without a time of the quantity only
+            teach.
         quantity: step, epoch or run.
     """
     every = len(runs)
@@ -76,49 +84,57 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
     columns, config = JobColumns(runs.jobs, quantity), configurations(runs.table)[1]
     folds = folds_of(columns, config, timed)
     log = np.log(measured(runs, quantity))
-    spent: dict[str, float] = dict.fromkeys(names, 0.0)
+    bring, known = bringers(names, start), known_already(names, start, runs, columns)
+    ledger = Ledger()
     judged, asked, error, reach = [], [], [], []
     kept: list[Fold] = []
     silent: set[tuple[str, str]] = set()
     for fold in folds:
+        if ledger.spent or ledger.late:
+            break
         judge = _some(fold.judge)
         told, question = runs.take(fold.teach), runs.take(judge).jobs
-        seen = Seen.of(JobColumns(told.jobs, quantity), config[fold.teach])
+        teaching = JobColumns(told.jobs, quantity)
+        kinds = len(np.unique(teaching.kinds[1]))
         answers: dict[str, Forecasts] = {}
-        if sum(spent.values()) > MOST_SECONDS_IN_ALL:
-            break
         for part in _parts(names):
-            if max(spent[name] for name in part) > MOST_SECONDS:
+            if any(ledger.why_done(name) for name in part):
                 continue
             if all((fold.words, name) in silent for name in part):
                 continue  # it has nothing to say of such questions
-            began = time.process_time()
-            answers |= members(part, start, told, quantity).forecasts(question, quantity)
+            blind = known[judge] & any(name in bring for name in part)
+            for begin, rows in ((start, ~blind), (PRIORS, blind)):
+                if not rows.any():
+                    continue
+                with ledger.entry(part, len(told), kinds):
+                    fitted = members(part, begin, told, quantity)
+                    said = fitted.forecasts(question.take(rows), quantity)
+                answers |= {n: _put(answers.get(n), said[n], rows) for n in said}
             for name in part:
-                spent[name] += (time.process_time() - began) / len(part)
                 if name in answers and not answers[name].answered.any():
                     silent.add((fold.words, name))
         one = [_errors(answers.get(name), log[judge]) for name in names]
         error.append(np.stack([e for e, _ in one], axis=1))
         reach.append(np.stack([w for _, w in one], axis=1))
+        seen = Seen.of(teaching, config[fold.teach])
         asked.append(seen.questions(JobColumns(question, quantity)))
         judged.append(judge)
         kept.append(fold)
     groups, group = columns.groups
     at = _joined(judged).astype(np.int64)
     number = np.repeat(np.arange(len(kept)), [len(one) for one in judged])
+    dropped = {name: ledger.why_done(name) for name in names}
     return Trials(
         names=names, questions=_stacked(asked),
         error=_rounded(error, (0, len(names))),
         reach=_rounded(reach, (0, len(names), 2)),
         cell=number * max(len(groups), 1) + group[at],
         folds=tuple((fold.words, len(one)) for fold, one in zip(kept, judged, strict=True)),
-        dropped={
-            name: f"its trials took more than {MOST_SECONDS:.0f} s"
-            for name in names if spent[name] > MOST_SECONDS
-        },
+        dropped={name: why for name, why in dropped.items() if why},
         runs=(len(runs), every),
         cut=len(folds) - len(kept),
+        late=len(kept) < len(folds) and not ledger.spent,
+        familiar=int(known[np.unique(at)].sum()),
     )  # fmt: skip
 
 
@@ -133,6 +149,17 @@ def _some(rows: IntArray) -> IntArray:
     if len(rows) <= MOST_JUDGED:
         return rows
     return np.sort(np.random.default_rng(0).permutation(rows)[:MOST_JUDGED])
+
+
+def _put(answer: Forecasts | None, part: Forecasts, rows: BoolArray) -> Forecasts:
+    """Return the answers with those of some rows put in; before there are any, others are declined."""
+    if rows.all():
+        return part
+    if answer is None:
+        answer = Forecasts.blank(len(rows), part.predictor, part.quantity)
+        answer.declined[:] = "not asked"
+    answer.seconds[rows], answer.declined[rows] = part.seconds, part.declined
+    return answer
 
 
 def _errors(answer: Forecasts | None, log: FloatArray) -> tuple[FloatArray, FloatArray]:
