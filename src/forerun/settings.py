@@ -56,6 +56,10 @@ SETTINGS: tuple[Setting, ...] = (
         ("auto", "always", "never"),
     ),
     Setting("debug", False, "show the traceback of a defect"),
+    Setting(
+        "store", "~/.local/share/forerun/runs.db",
+        "where runs are kept: an SQLite file, or postgresql://USER@HOST/DATABASE",
+    ),
     Setting("data", "", "a folder of measured runs, which tests and docs/accuracy.md read"),
 )  # fmt: skip
 _BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}

@@ -1,0 +1,161 @@
+"""Cells: a table's rows as values of the database, and what tells one row from another."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.errors import RequestError
+from forerun.store.layout import NUMBERS, TEXTS
+from forerun.tables import Table
+
+CHUNK_ROWS = 4096
+DIGEST_BYTES = 16
+REAL = frozenset(TEXTS) | frozenset(NUMBERS)
+_NUMBERS = frozenset(NUMBERS)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Some rows, ready to be stored.
+
+    Attributes:
+        columns: by column of the database, values with None for blanks; `rest` is one of them.
+        digests: of each row's cells, whatever the order and the place of its columns.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    digests: Sequence[bytes]
+
+
+def cells_of(table: Table) -> Iterator[Cells]:
+    """Yield the rows of a table in order, some thousands at a time.
+
+    Raises:
+        RequestError: a text that no database takes.
+    """
+    for start in range(0, len(table), CHUNK_ROWS):
+        yield _chunk(table, start, min(start + CHUNK_ROWS, len(table)))
+
+
+def _chunk(table: Table, start: int, stop: int) -> Cells:
+    columns: dict[str, Sequence[Any]] = {}
+    said: list[Sequence[str]] = []  # of each column: what it adds to a row's digest
+    rest: list[Sequence[str]] = []  # and to its JSON
+    for name in sorted(table.columns):
+        values = _values(table.columns[name][start:stop], name)
+        texts = _written(values, name)
+        unread = table.unread.get(name)
+        if name in REAL:
+            columns[name] = values
+        else:
+            rest.append(_as_json(values, name))
+        if unread is not None:
+            # A cell that could not be read keeps its text beside the blank.
+            told = [str(text) or None for text in unread[start:stop]]
+            texts = [b or a for a, b in zip(texts, _written(told, name), strict=True)]
+            rest.append(_as_json(told, name))
+        said.append(texts)
+    n = stop - start
+    if rest:
+        columns["rest"] = [_object(parts) for parts in zip(*rest, strict=True)]
+    lines = ("".join(parts) for parts in zip(*said, strict=True)) if said else [""] * n
+    return Cells(columns, [_digest(line) for line in lines])
+
+
+def _digest(line: str) -> bytes:
+    try:
+        return blake2b(line.encode(), digest_size=DIGEST_BYTES).digest()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            "storing runs", f"a text is not Unicode: {error}", "mend the text"
+        ) from None
+
+
+def _values(column: NDArray[Any], name: str) -> list[Any]:
+    """Return a column's cells as floats and texts, None where blank."""
+    if column.dtype == object:
+        if name in _NUMBERS:
+            raise RequestError(
+                f"storing the column {name!r}",
+                "it holds texts",
+                "make the table by Table.from_rows",
+            )
+        return [None if v is None or v == "" else v if type(v) is str else str(v) for v in column]
+    numbers = column.astype(np.float64)
+    values: list[Any] = numbers.tolist()
+    if np.isnan(numbers).any():
+        values = [None if v != v else v for v in values]
+    return values if name not in TEXTS else [None if v is None else plain(v) for v in values]
+
+
+def plain(value: float | str) -> str:
+    """Return a cell as the shortest text that reads back as the same number."""
+    return value if isinstance(value, str) else repr(value).removesuffix(".0")
+
+
+def _written(values: Sequence[Any], name: str) -> list[str]:
+    """Return what each cell adds to its row's digest, "" for a blank."""
+    said: dict[Any, str] = {None: ""}
+    for value in set(values) - {None}:
+        text = plain(value)
+        if "\0" in text:
+            raise RequestError(
+                f"storing the column {name!r}", "a text holds a NUL character", "take it out"
+            )
+        said[value] = f"{name}\x1f{text}\x1e"
+    return [said[value] for value in values]
+
+
+def _as_json(values: Sequence[Any], name: str) -> list[str]:
+    """Return each cell as a member of a JSON object, "" for a blank.
+
+    A text that is exactly how its number is written becomes that number: so a column of one's own
+    is the same whether it came from CSV, where all is text, or from a table of numbers.
+    """
+    start = f"{json.dumps(name, ensure_ascii=False)}:"
+    said: dict[Any, str] = {None: ""}
+    for value in set(values) - {None}:
+        number = _number(value)
+        said[value] = start + (
+            json.dumps(value, ensure_ascii=False) if number is None else _json_number(number)
+        )
+    return [said[value] for value in values]
+
+
+def _number(value: Any) -> float | None:
+    """Return the number that a cell is, None where its text would not come back from it."""
+    if isinstance(value, float):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if plain(number) == value and not math.isnan(number) else None
+
+
+def _json_number(value: float) -> str:
+    """Return a number that JSON can hold; the largest exponents read back as infinite."""
+    if math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return plain(value) if value else repr(value)  # -0 alone would read back as 0
+
+
+def _object(parts: Sequence[str]) -> str | None:
+    members = [part for part in parts if part]
+    return f"{{{','.join(members)}}}" if members else None
+
+
+def own_names(table: Table) -> set[str]:
+    """Return the columns that go to `rest` and have a cell."""
+    return {
+        name for name, column in table.columns.items()
+        if name not in REAL and any(v is not None for v in _values(column, name))
+    }  # fmt: skip

@@ -1,0 +1,151 @@
+"""Layout: the tables of a store as they are now; `migrations` is how they came to be so."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)  # fmt: skip
+
+# The newest of `migrations/versions`. A store of another layout is upgraded, or refused.
+HEAD = "0003"
+VERSION_TABLE = "forerun_version"
+
+# Columns of the runs table that are columns of the database. What the schema gained later, and
+# columns of one's own, lie in `rest` as JSON until a migration gives them a column.
+TEXTS: tuple[str, ...] = (
+    "source", "ref", "note", "workload", "family", "framework", "dataset", "precision",
+    "optimizer", "device", "instance_type", "cluster", "placement", "interconnect", "plan",
+    "recompute", "sequence_parallel", "memory_format", "task", "sync", "target", "status",
+)  # fmt: skip
+NUMBERS: tuple[str, ...] = (
+    "dataset_size", "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts",
+    "seq_len", "image_size", "gmacs", "mactivations", "learning_rate", "nodes", "devices",
+    "devices_per_node", "price_usd_per_hour", "global_batch", "micro_batch", "grad_accum", "dp",
+    "tp", "pp", "cp", "ep", "vpp", "zero_stage", "parameter_servers", "steps", "samples", "tokens",
+    "epochs", "step_time_s", "sync_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device",
+    "epoch_time_s", "time_to_train_s", "cost_usd", "memory_gb", "samples_to_target",
+    "epochs_to_target", "grad_sqr", "grad_var", "repeats", "std_s",
+)  # fmt: skip
+
+# A rowid of SQLite is of type INTEGER by that very name; PostgreSQL's counters are 64 bits wide.
+Id = BigInteger().with_variant(Integer(), "sqlite")
+metadata = MetaData()
+
+workloads = Table(
+    "workloads", metadata,
+    Column("id", Id, primary_key=True),
+    Column("hash", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("body", Text, nullable=False),
+)  # fmt: skip
+clusters = Table(
+    "clusters", metadata,
+    Column("id", Id, primary_key=True),
+    Column("hash", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("body", Text, nullable=False),
+)  # fmt: skip
+fingerprints = Table(
+    "fingerprints", metadata,
+    Column("id", Id, primary_key=True),
+    Column("hash", Text, nullable=False, unique=True),
+    Column("body", Text, nullable=False),
+)  # fmt: skip
+own_columns = Table("own_columns", metadata, Column("name", Text, primary_key=True))
+runs = Table(
+    "runs", metadata,
+    Column("id", Id, primary_key=True),
+    Column("key", Text, nullable=False, unique=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("added", Text, nullable=False),
+    Column("started", Text),
+    Column("campaign", Text),
+    Column("point", Text),
+    Column("workload_id", Id, ForeignKey("workloads.id")),
+    Column("cluster_id", Id, ForeignKey("clusters.id")),
+    Column("fingerprint_id", Id, ForeignKey("fingerprints.id")),
+    *(Column(name, Text) for name in TEXTS),
+    *(Column(name, Double) for name in NUMBERS),
+    Column("rest", Text),
+)  # fmt: skip
+
+
+def _index(name: str, *columns: str, partial: bool = False) -> None:
+    """Add an index; a partial one leaves out the rows whose first column is blank."""
+    first = runs.c[columns[0]]
+    only = {f"{kind}_where": first.is_not(None) for kind in ("sqlite", "postgresql")}
+    Index(name, *(runs.c[c] for c in columns), **(only if partial else {}))
+
+
+_index("runs_by_workload", "workload", "device", "devices", "global_batch", "status")
+_index("runs_by_device", "device", "devices", "workload")
+_index("runs_by_status", "status", "workload")
+_index("runs_by_batch", "global_batch", "devices", partial=True)
+_index("runs_by_machine", "instance_type", "nodes", partial=True)
+_index("runs_by_framework", "framework", "devices", partial=True)
+_index("runs_by_source", "source", partial=True)
+_index("runs_by_campaign", "campaign", "point", partial=True)
+
+campaigns = Table(
+    "campaigns", metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("spec", Text, nullable=False),
+    Column("created", Text, nullable=False),
+)  # fmt: skip
+searches = Table(
+    "searches", metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("spec", Text, nullable=False),
+    Column("created", Text, nullable=False),
+)  # fmt: skip
+
+
+def _points(name: str, owner: Table) -> Table:
+    return Table(
+        name, metadata,
+        Column("id", Id, primary_key=True),
+        Column("owner_id", Id, ForeignKey(owner.c.id), nullable=False),
+        Column("point", Text, nullable=False),
+        Column("status", Text, nullable=False),
+        Column("run_key", Text),
+        Column("note", Text),
+        Column("updated", Text, nullable=False),
+        UniqueConstraint("owner_id", "point"),
+    )  # fmt: skip
+
+
+campaign_points = _points("campaign_points", campaigns)
+search_steps = _points("search_steps", searches)
+
+artifacts = Table(
+    "artifacts", metadata,
+    Column("id", Id, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("size_bytes", Id, nullable=False),
+    Column("path", Text),
+    Column("content", LargeBinary),
+    Column("seed", Id),
+    Column("commit", Text),
+    Column("command", Text),
+    Column("created", Text, nullable=False),
+    UniqueConstraint("digest", "name"),
+)  # fmt: skip
+artifact_runs = Table(
+    "artifact_runs", metadata,
+    Column("artifact_id", Id, ForeignKey("artifacts.id"), primary_key=True),
+    Column("run_key", Text, primary_key=True),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Migrations: how the tables of a store came to be; an append-only list, never edited."""

@@ -1,0 +1,221 @@
+"""Reading: stored runs as tables and as Runs, in the order in which they came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, select
+
+from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC
+from forerun.domain.plan_columns import NAMES, PlanColumns
+from forerun.store.asking import Asked
+from forerun.store.cells import REAL, plain
+from forerun.store.interned import Interned
+from forerun.store.kept import PROVENANCE
+from forerun.store.layout import NUMBERS, fingerprints, runs
+from forerun.tables import COLUMNS, Jobs, Runs, Table
+
+_CHUNK_ROWS = 8192
+_ORDER = tuple(name for name in COLUMNS if name in REAL)
+_WORDS = {"recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS}
+UNRESOLVED = (
+    "its row names no whole job; the advisor looks its names up in zoo and catalogue"
+    " (forerun.advisor.stored)"
+)
+_FACTS = ("workload_id", "cluster_id", "key", "started", "campaign", "point", "fingerprint_id")
+
+
+def chunks_of(
+    connection: Connection, asked: Asked, limit: int | None, newest: bool, columns: Sequence[str]
+) -> Iterator[list[Any]]:
+    """Yield rows of `columns`, some thousands at a time, oldest first unless `newest`."""
+    order = runs.c.id.desc() if newest else runs.c.id
+    query = select(*(runs.c[name] for name in columns)).where(*asked.clauses).order_by(order)
+    if limit is not None and not asked.own:
+        query = query.limit(limit)
+    found = connection.execution_options(yield_per=_CHUNK_ROWS).execute(query)
+    if not asked.own:
+        yield from found.partitions()
+        return
+    at = columns.index("rest")
+    held = (
+        row for part in found.partitions() for row in part
+        if all(own.holds(_cells(row[at])) for own in asked.own)
+    )  # fmt: skip
+    rows = islice(held, limit)
+    while part := list(islice(rows, _CHUNK_ROWS)):
+        yield part
+
+
+def _cells(text: str | None) -> dict[str, Any]:
+    return dict(json.loads(text)) if text else {}
+
+
+def table_of(
+    connection: Connection, asked: Asked, limit: int | None = None, newest: bool = False,
+    provenance: bool = False,
+) -> Table:  # fmt: skip
+    """Return the asked runs as a table: columns that no row fills are left out.
+
+    Args:
+        connection: to the store.
+        asked: which runs.
+        limit: how many at most, None for all.
+        newest: the last ones first.
+        provenance: with the columns of `PROVENANCE`.
+    """
+    return _fetched(connection, asked, limit, newest, provenance)[0]
+
+
+def runs_of(
+    connection: Connection, asked: Asked, interned: Interned, limit: int | None, newest: bool
+) -> Runs:
+    """Return the asked runs; a row that came without its job is unresolved, and says so."""
+    table, facts = _fetched(connection, asked, limit, newest, False)
+    kinds: dict[str, tuple[Any, NDArray[np.int32]]] = {}
+    for name, read in (("workload_id", interned.of_workload), ("cluster_id", interned.of_cluster)):
+        ids = list(dict.fromkeys(i for i in facts[name] if i is not None))
+        position = {None: -1, **{i: at for at, i in enumerate(ids)}}
+        index = np.array([position[i] for i in facts[name]], dtype=np.int32)
+        kinds[name] = (tuple(read(connection, ids)), index)
+    workloads, workload_index = kinds["workload_id"]
+    clusters, cluster_index = kinds["cluster_id"]
+    jobs = Jobs(
+        workloads, clusters, workload_index, cluster_index, _plans(table),
+        _reasons(workload_index), _reasons(cluster_index),
+        np.full(len(table), None, dtype=object), table,
+    )  # fmt: skip
+    return Runs(jobs, table)
+
+
+def _reasons(index: NDArray[np.int32]) -> NDArray[np.object_]:
+    reasons = np.full(len(index), None, dtype=object)
+    reasons[index < 0] = UNRESOLVED
+    return reasons
+
+
+def _fetched(
+    connection: Connection, asked: Asked, limit: int | None, newest: bool, provenance: bool
+) -> tuple[Table, dict[str, list[Any]]]:
+    """Return the table, and the ids of what its rows share."""
+    names = (*_ORDER, "rest", *_FACTS)
+    pieces: dict[str, list[Any]] = {name: [] for name in names}
+    same: dict[Any, Any] = {}  # equal texts are one object: a million rows have few of them
+    for part in chunks_of(connection, asked, limit, newest, names):
+        for name, values in zip(names, zip(*part, strict=True), strict=True):
+            if name in NUMBERS:
+                pieces[name].append(np.array(values, dtype=np.float64))
+            elif name == "rest":
+                pieces[name].append(values)
+            else:
+                pieces[name].append([same.setdefault(v, v) for v in values])
+    rest = list(chain.from_iterable(pieces.pop("rest")))
+    facts = {name: list(chain.from_iterable(pieces.pop(name))) for name in _FACTS}
+    n = len(facts["key"])
+    columns: dict[str, NDArray[Any]] = {}
+    for name, parts in pieces.items():
+        column = _numbers(parts) if name in NUMBERS else _texts(parts)
+        if column is not None:
+            columns[name] = column
+    table = _with_rest(columns, n, rest)
+    return (_with_origins(table, connection, facts) if provenance else table), facts
+
+
+def _numbers(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64] | None:
+    if not parts:
+        return None
+    column = np.concatenate(parts)
+    return None if np.isnan(column).all() else column
+
+
+def _texts(parts: Sequence[Sequence[str | None]]) -> NDArray[np.object_] | None:
+    values = [value or "" for part in parts for value in part]
+    return np.array(values, dtype=object) if any(values) else None
+
+
+def _with_rest(columns: dict[str, NDArray[Any]], n: int, rest: Sequence[str | None]) -> Table:
+    """Return the table with the cells that have no column of the database."""
+    cells: dict[str, dict[int, Any]] = {}
+    for row, text in enumerate(rest):
+        if text:
+            for name, value in json.loads(text).items():
+                cells.setdefault(name, {})[row] = value
+    unread: dict[str, NDArray[np.object_]] = {}
+    problems: dict[int, str] = {}
+    for name, by_row in cells.items():
+        known = COLUMNS.get(name)
+        if known is not None and known.kind == "number":
+            bad = {row: value for row, value in by_row.items() if isinstance(value, str)}
+            if bad:
+                unread[name] = _spread(bad, n, "")
+                for row, text in bad.items():
+                    words = f"{name}={text[:40]!r} is not a number; correct it"
+                    problems.setdefault(row, words)
+            if name in REAL:
+                columns.setdefault(name, np.full(n, np.nan))
+                continue
+            by_row = {row: v for row, v in by_row.items() if not isinstance(v, str)}
+        texts = known is not None and known.kind == "text"
+        columns[name] = _own(by_row, n, texts or any(isinstance(v, str) for v in by_row.values()))
+    found = _spread(problems, n, None) if problems else None
+    return Table(columns, n, found, unread=unread)
+
+
+def _own(by_row: dict[int, Any], n: int, texts: bool) -> NDArray[Any]:
+    """Return a column of one's own: numbers where every cell is one, else texts."""
+    if texts:
+        told = {row: v if isinstance(v, str) else plain(float(v)) for row, v in by_row.items()}
+        return _spread(told, n, "")
+    column = np.full(n, np.nan)
+    column[list(by_row)] = list(by_row.values())
+    return column
+
+
+def _spread(by_row: dict[int, Any], n: int, other: Any) -> NDArray[np.object_]:
+    column = np.full(n, other, dtype=object)
+    for row, value in by_row.items():
+        column[row] = value
+    return column
+
+
+def _with_origins(table: Table, connection: Connection, facts: dict[str, list[Any]]) -> Table:
+    ids = {i for i in facts["fingerprint_id"] if i is not None}
+    bodies: dict[Any, str] = {}
+    if ids:
+        every = connection.execute(select(fingerprints.c.id, fingerprints.c.body))
+        bodies = {i: body for i, body in every if i in ids}
+    columns = dict(table.columns)
+    for name in PROVENANCE:
+        values = (
+            [bodies.get(i, "") for i in facts["fingerprint_id"]]
+            if name == "run_fingerprint"
+            else [v or "" for v in facts[name.removeprefix("run_")]]
+        )
+        if any(values):
+            columns[name] = np.array(values, dtype=object)
+    return Table(columns, len(table), table.problems, table.lines, table.unread)
+
+
+def _plans(table: Table) -> PlanColumns:
+    """Return the plan of each row; a blank cell is the default."""
+    columns: dict[str, Any] = {}
+    for name in NAMES:
+        if name not in table:
+            continue
+        if name == "sequence_parallel":
+            columns[name] = table.texts(name) == "true"
+        elif name in _WORDS:
+            words = {word: at for at, word in enumerate(_WORDS[name])}
+            default = words.get("none", 0)
+            columns[name] = [words.get(text.strip().lower(), default) for text in table.texts(name)]
+        else:
+            usual = 0 if name in ("zero_stage", "parameter_servers") else 1
+            numbers = table.numbers(name)
+            fits = np.abs(numbers) < 2**31  # not of a blank, nor of what no plan can hold
+            columns[name] = np.where(fits, numbers, usual)
+    return PlanColumns.build(len(table), **columns)

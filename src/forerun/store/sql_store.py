@@ -1,0 +1,248 @@
+"""SqlStore: the store of runs, campaigns, searches and artifacts in one database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, func, select, text
+
+from forerun.domain.run import STATUSES, Run
+from forerun.errors import RequestError, UnknownNameError, one_of
+from forerun.store.adding import Adding
+from forerun.store.artifacts import Artifacts
+from forerun.store.asking import Asked, asked_of
+from forerun.store.database import Database
+from forerun.store.interned import Interned
+from forerun.store.kept import Added, Stored
+from forerun.store.keys import Origins
+from forerun.store.layout import fingerprints, runs
+from forerun.store.reading import chunks_of, runs_of, table_of
+from forerun.store.records import Records, states_of
+from forerun.tables import Jobs, Runs, Table
+from forerun.tables.conditions import Condition
+from forerun.tables.job_columns import job_columns
+from forerun.units import GIGA
+
+Where = Iterable[str | Condition]
+_MANY_ROWS = 10_000  # added at once: what the planner knows of the tables is out of date
+_MEASURED = {
+    "step_time_s": "step_seconds", "sync_time_s": "sync_seconds", "epoch_time_s": "epoch_seconds",
+    "time_to_train_s": "time_to_train_seconds", "samples_per_s": "samples_per_second",
+    "samples_to_target": "samples_to_target",
+}  # fmt: skip
+
+
+class SqlStore:
+    """A store in SQLite or PostgreSQL; made by `forerun.store.open_store`.
+
+    Calls may come from several threads and processes at once; each call is one transaction. A run
+    is confirmed when `add` or `add_table` returns, and is never lost from then on.
+
+    Attributes:
+        campaigns, searches: what was asked for, and the state of each of their points.
+        artifacts: what was made from runs.
+    """
+
+    name = "sql"
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._interned = Interned()
+        self.campaigns = Records(database, "campaign")
+        self.searches = Records(database, "search")
+        self.artifacts = Artifacts(database)
+
+    @property
+    def where(self) -> str:
+        """Where it lies, for messages: a file or a URL without its password."""
+        return self._database.place.shown
+
+    def close(self) -> None:
+        """Close every connection; a later call opens new ones."""
+        self._database.close()
+
+    def __enter__(self) -> SqlStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+    def add(
+        self, runs: Iterable[Run], *, keys: Sequence[str] | None = None, campaign: str = "",
+        points: Sequence[str] | None = None, started: str | Sequence[str] = "",
+        fingerprint: Mapping[str, Any] | None = None,
+    ) -> list[str]:  # fmt: skip
+        """Keep runs with their whole jobs, all of them or none, and return their keys.
+
+        The keywords are those of `add_table`.
+
+        Raises:
+            RequestError: one of them is no Run; and as `add_table` does.
+        """
+        table, jobs = rows_of(list(runs))
+        added = self.add_table(
+            table, jobs, keys=keys, campaign=campaign, points=points, started=started,
+            fingerprint=fingerprint,
+        )  # fmt: skip
+        return list(added.keys)
+
+    def add_table(
+        self, table: Table, jobs: Jobs | None = None, *, keys: Sequence[str] | None = None,
+        campaign: str = "", points: Sequence[str] | None = None, started: str | Sequence[str] = "",
+        fingerprint: Mapping[str, Any] | None = None,
+    ) -> Added:  # fmt: skip
+        """Keep the n rows of a runs table, all of them or none.
+
+        A row that is in the store under its key already is left as it is. Columns of `PROVENANCE`
+        in the table speak where the arguments do not.
+
+        Args:
+            table: runs with any columns.
+            jobs: their n jobs, where they are known whole; rows without workload or cluster (-1)
+                are kept as rows.
+            keys: of one's own, n texts. Else a row's key is a hash of its cells, its provenance and
+                its job; the second of equal rows in one call gets another one than the first.
+            campaign: who asked for them.
+            points: of that campaign, which gets each run's key and status in the same transaction;
+                it must be in `campaigns`.
+            started: when they began, ISO 8601 in UTC: one for all, or n.
+            fingerprint: software and hardware that they ran on, as JSON.
+
+        Raises:
+            RequestError: a key is there for another run, a cell cannot be kept, the disk is full,
+                or another writer held the store for too long.
+            UnknownNameError: points are given and there is no such campaign.
+        """
+        table, origins = Origins.of(table, keys, started, campaign, points, fingerprint)
+        adding = Adding(table, jobs, origins, self._interned)
+        with self._database.writing() as connection:
+            added = adding.into(connection)
+            if points is not None:
+                states = states_of(origins.points, added.keys, list(table.texts("status")))
+                self.campaigns.mark_in(connection, campaign, states)
+        if added.new >= _MANY_ROWS:
+            self._tell_the_planner()
+        return added
+
+    def runs(
+        self, *, where: Where = (), limit: int | None = None, newest: bool = False, **equal: Any
+    ) -> Runs:
+        """Return the runs for which all conditions and filters hold, oldest first.
+
+        Args:
+            where: conditions such as `devices<=8` or `device=t4,v100`; never true of a blank.
+            limit: how many at most.
+            newest: the last ones first.
+            equal: values by column; a list means any of them, None and "" a blank. `campaign`,
+                `point`, `key` and `started` are columns too.
+
+        Raises:
+            RequestError: no run has such a column, or a number column is compared with a text.
+        """
+        with self._database.reading() as connection:
+            asked = asked_of(connection, where, equal)
+            return runs_of(connection, asked, self._interned, limit, newest)
+
+    def table(
+        self, *, where: Where = (), limit: int | None = None, newest: bool = False,
+        provenance: bool = False, **equal: Any,
+    ) -> Table:  # fmt: skip
+        """Return the same runs as a table alone, `provenance` with the columns of `PROVENANCE`."""
+        with self._database.reading() as connection:
+            asked = asked_of(connection, where, equal)
+            return table_of(connection, asked, limit, newest, provenance)
+
+    def count(self, *, where: Where = (), **equal: Any) -> int:
+        """Return how many runs there are for which all conditions and filters hold."""
+        with self._database.reading() as connection:
+            asked = asked_of(connection, where, equal)
+            if asked.own:
+                return sum(map(len, chunks_of(connection, asked, None, False, ("rest",))))
+            query = select(func.count()).select_from(runs).where(*asked.clauses)
+            return int(connection.execute(query).scalar_one())
+
+    def get(self, key: str) -> Stored:
+        """Return one run by its key, or by the first 8 or more characters of it.
+
+        Raises:
+            UnknownNameError: no run has that key.
+            RequestError: several do.
+        """
+        with self._database.reading() as connection:
+            row = _by_key(connection, key)
+            asked = Asked((runs.c.id == row.id,))
+            found = runs_of(connection, asked, self._interned, None, False)
+            body = connection.execute(
+                select(fingerprints.c.body).where(fingerprints.c.id == row.fingerprint_id)
+            ).scalar()
+        return Stored(
+            row.key, found.table.row(0), None if found.jobs.problem(0) else found.jobs[0],
+            row.started or "", row.added, row.campaign or "", row.point or "",
+            json.loads(body) if body else {},
+        )  # fmt: skip
+
+    def _tell_the_planner(self) -> None:
+        with self._database.writing() as connection:
+            if connection.dialect.name == "sqlite":
+                connection.execute(text("PRAGMA analysis_limit=2000"))
+            connection.execute(text("ANALYZE runs"))
+
+
+def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
+    """Return n runs as rows of the runs table, and their jobs.
+
+    Raises:
+        RequestError: one of them is no Run, or of an unknown status.
+    """
+    for run in facts:
+        if not isinstance(run, Run):
+            raise RequestError(
+                f"storing {run!r:.60}", "it is no Run", "add runs, or rows of a table by add_table"
+            )
+        if run.status not in STATUSES:
+            raise RequestError(
+                f"storing a run of status {run.status!r}", "no such status",
+                one_of(run.status, STATUSES),
+            )  # fmt: skip
+    jobs = Jobs.of([run.job for run in facts])
+    columns: dict[str, Any] = {
+        name: _numbers([getattr(run, field) for run in facts]) for name, field in _MEASURED.items()
+    }
+    columns["memory_gb"] = _numbers([run.peak_bytes for run in facts]) / GIGA
+    columns["status"] = np.array([run.status for run in facts], dtype=object)
+    columns["source"] = np.array([run.origin for run in facts], dtype=object)
+    return job_columns(jobs).with_columns(**columns), jobs
+
+
+def _numbers(values: Sequence[float | None]) -> Any:
+    return np.array(values, dtype=np.float64)
+
+
+def _by_key(connection: Connection, key: str) -> Any:
+    query = select(
+        runs.c.id, runs.c.key, runs.c.started, runs.c.added, runs.c.campaign, runs.c.point,
+        runs.c.fingerprint_id,
+    )  # fmt: skip
+    row = connection.execute(query.where(runs.c.key == key)).first()
+    if row is not None:
+        return row
+    found = []
+    if len(key) >= 8:
+        last = key[:-1] + chr(ord(key[-1]) + 1)
+        between = query.where(runs.c.key >= key, runs.c.key < last).limit(3)
+        found = list(connection.execute(between))
+    if not found:
+        raise UnknownNameError("run", key, (), "(`forerun runs list` shows keys)", nearest=())
+    if len(found) > 1:
+        raise RequestError(
+            f"run {key!r}", f"several keys begin so: {', '.join(r.key for r in found)}",
+            "give more of it",
+        )  # fmt: skip
+    return found[0]

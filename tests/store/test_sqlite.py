@@ -1,0 +1,7 @@
+"""SQLite."""
+from forerun.store import open_store
+from forerun.testing import StoreContract
+import tempfile
+class TestSqlite(StoreContract):
+    def make_store(self):
+        return open_store(tempfile.mkdtemp()+"/runs.db")
