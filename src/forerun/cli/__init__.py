@@ -30,6 +30,7 @@ _COMMANDS = {
     ),
     "suggest": ("forerun.cli.commands.suggest:suggest", "the next runs that teach most"),
     "search": ("forerun.cli.commands.search:search", "the best configuration, run by run"),
+    "lab": ("forerun.cli.commands.lab:lab", "a small real cluster on this machine"),
     "workloads": ("forerun.cli.commands.listings:workloads", "the named workloads"),
     "devices": ("forerun.cli.commands.listings:devices", "the known accelerators and CPUs"),
     "instances": ("forerun.cli.commands.listings:instances", "the known machines and prices"),

@@ -136,9 +136,11 @@ class HostGroup:
         """Return its processes."""
         return sorted({pid for place in self.places for pid in pids_under(place)})
 
-    def kill(self) -> None:
-        """End all its processes at once, as a power cut would."""
+    def kill(self, cpus: float) -> None:
+        """End all its processes at once, as a power cut would, and leave it with a share."""
+        self.limit_cpus(None)  # a process of a small share takes seconds to be taken down
         kill_all(self.pids)
+        self.limit_cpus(cpus)
 
 
 def period_and_quota_us(cpus: float) -> tuple[int, int]:

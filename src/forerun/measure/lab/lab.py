@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-import shlex
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from forerun.errors import RequestError, UnknownNameError
 from forerun.measure.hosts import Host
-from forerun.measure.lab import network, removing, state, system
+from forerun.measure.lab import entering, network, removing, state, system
 from forerun.measure.lab.cgroups import Controllers, HostGroup
 from forerun.measure.lab.guard import Guard
 from forerun.measure.lab.names import LabId, checked_name
@@ -24,8 +23,6 @@ from forerun.measure.lab.state import HostState, LabState
 
 if TYPE_CHECKING:
     from forerun.measure.lab.raycluster import RayCluster
-
-_COULD_NOT_ENTER = 125  # the exit code of a command that could not be put into its host
 
 
 class Lab:
@@ -94,7 +91,7 @@ class Lab:
             lab = LabId(name) if keep else LabId.of_this_process(name)
             made = datetime.now(UTC).isoformat(timespec="seconds")
             hosts = tuple(map(HostState.of, self.specs))
-            first = LabState(lab, subnet, made, hosts)
+            first = LabState(lab, subnet, made, hosts, Controllers.found())
             state.write(first)  # before the first part is made, so that no crash hides one
             try:
                 self._make(first)
@@ -188,7 +185,7 @@ class Lab:
         number = self._number(host)
         network.set_link(self.id, number, up=False)
         if kill:
-            self._group(number).kill()
+            self._group(number).kill(self.state().hosts[number - 1].cpus)
         self._change(number, linked=False)
 
     def mend(self, host: Host | str | int) -> None:
@@ -242,28 +239,17 @@ class Lab:
         wanted = host.name if isinstance(host, Host) else str(host)
         names = {known.name: known for known in self.hosts}
         if wanted not in names:
-            raise UnknownNameError("host", wanted, names, f"(lab {self.name})")
+            raise UnknownNameError("host", wanted, names, f"in lab {self.name}: {', '.join(names)}")
         return names[wanted]
 
     def prefix(self, number: int, group: str = "") -> tuple[str, ...]:
-        """Return the words that put a command into a host (from 1), and into a group within it.
-
-        A shell writes itself into the host's groups and becomes `ip netns exec`, which becomes the
-        command: the process that is started is the one that runs, and a signal reaches it.
-        """
-        places = [str(place / group) for place in self._group(number).places]
-        into = " ".join(map(shlex.quote, places))
-        script = (
-            f'for g in {into}; do echo 0 > "$g/cgroup.procs" || exit {_COULD_NOT_ENTER}; done; '
-            f'exec {system.tool("ip")} netns exec {self.id.host(number)} "$@"'
-        )
-        return ("sh", "-c", script, "forerun-lab")
+        """Return the words that put a command into a host (from 1), and into a group within it."""
+        return entering.words(self._up(), number, group)
 
     def _make(self, first: LabState) -> None:
-        controllers = Controllers.found()
         network.make(first.lab, first.subnet, self.specs)
         for number, spec in enumerate(self.specs, start=1):
-            group = controllers.group(first.lab, f"h{number}")
+            group = first.group(number)
             group.make()
             group.limit_cpus(spec.cpus)
             if spec.memory_bytes is not None:
@@ -273,7 +259,7 @@ class Lab:
         self._state = found
         self._hosts = tuple(
             Host(
-                f"h{n}", network.address(found.subnet, n), network.INTERFACE, self.prefix(n)
+                f"h{n}", found.address(n), network.INTERFACE, self.prefix(n)
             )
             for n in range(1, len(found.hosts) + 1)
         )  # fmt: skip
@@ -296,7 +282,7 @@ class Lab:
         return self._hosts.index(self.host(host)) + 1
 
     def _group(self, number: int) -> HostGroup:
-        return Controllers.found().group(self.id, f"h{number}")
+        return self._up().group(number)
 
     def _change(self, number: int, **fields: Any) -> None:
         with state.locked():
@@ -314,14 +300,3 @@ class Lab:
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:  # a forked child leaves the lab to its owner
             self.down()
-
-
-def labs() -> list[LabState]:
-    """Return the labs that are up on this machine, the abandoned ones too, in order of name."""
-    found = (state.read(lab) for lab in state.written())
-    return sorted((lab for lab in found if lab is not None), key=lambda s: str(s.lab))
-
-
-def environment(host: Host) -> Mapping[str, str]:
-    """Return the variables that collectives need on a host."""
-    return {"GLOO_SOCKET_IFNAME": host.interface} if host.interface else {}

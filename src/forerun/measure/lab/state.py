@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from forerun.errors import RequestError
+from forerun.measure.lab import network
+from forerun.measure.lab.cgroups import Controllers, HostGroup
 from forerun.measure.lab.names import PREFIX, LabId, parse_id
 from forerun.measure.lab.spec import HostSpec
 
@@ -42,6 +44,7 @@ class LabState:
         subnet: the third number of its addresses, its own among all labs.
         made: when, UTC, ISO 8601.
         hosts: in their order; the first is number 1.
+        controllers: where its groups are: those of whoever made it, who is seldom who reads.
         folders: temporary folders that go with it.
     """
 
@@ -49,7 +52,16 @@ class LabState:
     subnet: int
     made: str
     hosts: tuple[HostState, ...]
+    controllers: Controllers
     folders: tuple[str, ...] = ()
+
+    def address(self, number: int) -> str:
+        """Return the address of a host (from 1)."""
+        return network.address(self.subnet, number)
+
+    def group(self, number: int) -> HostGroup:
+        """Return the control group of a host (from 1)."""
+        return self.controllers.group(self.lab, f"h{number}")
 
     def with_host(self, number: int, host: HostState) -> LabState:
         """Return it with another state of one host (from 1)."""
@@ -83,8 +95,13 @@ def write(state: LabState) -> None:
     """Write a lab's file, whole or not at all."""
     target = _file(state.lab)
     draft = target.with_suffix(f".{os.getpid()}.part")
-    fields = asdict(state)
-    draft.write_text(json.dumps({**fields, "lab": str(state.lab)}), encoding="utf-8")
+    fields = {
+        "lab": str(state.lab), "subnet": state.subnet, "made": state.made,
+        "hosts": [asdict(host) for host in state.hosts], "folders": state.folders,
+        "parents": {name: str(path) for name, path in state.controllers.parents.items()},
+        "versions": dict(state.controllers.versions),
+    }  # fmt: skip
+    draft.write_text(json.dumps(fields), encoding="utf-8")
     draft.replace(target)
 
 
@@ -93,10 +110,12 @@ def read(lab: LabId) -> LabState | None:
     try:
         fields = json.loads(_file(lab).read_text(encoding="utf-8"))
         hosts = tuple(HostState(**host) for host in fields["hosts"])
+        parents = {name: Path(path) for name, path in fields["parents"].items()}
         return LabState(
-            lab, int(fields["subnet"]), str(fields["made"]), hosts, tuple(fields["folders"])
-        )
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+            lab, int(fields["subnet"]), str(fields["made"]), hosts,
+            Controllers(parents, fields["versions"]), tuple(fields["folders"]),
+        )  # fmt: skip
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -1,0 +1,262 @@
+"""forerun lab: a small real cluster on this machine: up, down, status, run, set, cut and mend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from forerun import wire
+from forerun.cli.kinds import NAMES
+from forerun.cli.options import json_option
+from forerun.cli.screen import Screen
+from forerun.errors import RequestError
+from forerun.settings import load_settings
+
+if TYPE_CHECKING:
+    from forerun.measure.lab import HostSpec, Lab, LabState
+
+T = TypeVar("T")
+_NAME = "lab"
+_name_option = click.option(
+    "--name", metavar="LAB", help="Which lab; needed only where several are up."
+)
+
+
+@click.group()
+def lab() -> None:
+    """A small real cluster on this machine: hosts with their own network, link rate and CPU share.
+
+    Needs Linux, root and iproute2. Hosts reach one another and nothing else.
+    """
+
+
+@lab.command()
+@click.option("--hosts", type=click.IntRange(1), help="How many hosts (4, or as many as listed).")
+@click.option(
+    "--cpus", type=NAMES, default="0.22", show_default=True, metavar="SHARE[,...]",
+    help="Share of a core a host: one for all, or one each.",
+)  # fmt: skip
+@click.option(
+    "--rate", type=NAMES, default="300mbit", show_default=True, metavar="RATE[,...]",
+    help="Rate of a host's link in each direction: one for all, or one each.",
+)  # fmt: skip
+@click.option(
+    "--memory", type=NAMES, metavar="SIZE[,...]",
+    help="Most memory a host, e.g. 2GB; beyond it the kernel kills a process of the host.",
+)  # fmt: skip
+@click.option("--name", default=_NAME, show_default=True, help="What to call it.")
+@click.option("--crowded", is_flag=True, help="Allow shares beyond the machine's cores in all.")
+@json_option
+def up(
+    hosts: int | None, cpus: Sequence[str], rate: Sequence[str],
+    memory: Sequence[str] | None, name: str, crowded: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Make hosts that stay until `forerun lab down`."""
+    from forerun.measure.lab import Lab
+
+    specs = _specs(hosts, cpus, rate, memory or ())
+    made = Lab(specs, name=name, crowded=crowded).up(keep=True)
+    if as_json:
+        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "lab", "lab": _told(made.state())}))
+        return
+    screen = Screen(load_settings())
+    _table(screen, [made.state()])
+    screen.line(f"start something:  forerun lab run --name {name} h1 -- COMMAND")
+    screen.line(f"remove it:        forerun lab down {name}")
+
+
+@lab.command()
+@click.argument("names", nargs=-1, metavar="[LAB ...]")
+@click.option("--all", "all_of_them", is_flag=True, help="Also those of programs that still run.")
+@json_option
+def down(names: Sequence[str], all_of_them: bool, as_json: bool) -> None:
+    """Remove the named labs, or every one; what runs on their hosts is ended first.
+
+    Without names, labs that a running program made for itself stay, unless --all is given.
+    """
+    from forerun.measure.lab import remove_labs
+
+    gone = remove_labs(names, of_the_living=all_of_them)
+    if as_json:
+        fields = {"removed": [each.name for each in gone]}
+        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "labs", **fields}))
+    else:
+        click.echo("\n".join(f"removed {each.name}" for each in gone) or "no lab is up")
+
+
+@lab.command()
+@json_option
+def status(as_json: bool) -> None:
+    """The labs that are up, with what each host has, or what this machine lacks for one."""
+    from forerun.measure.lab import labs, missing
+
+    found, lacks = labs(), missing()
+    if as_json:
+        told = [_told(state) for state in found]
+        needs = [{"found": what, "next": todo} for what, todo in lacks]
+        fields = {"labs": told, "ready": not lacks, "missing": needs}
+        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "labs", **fields}))
+        return
+    screen = Screen(load_settings())
+    screen.items("missing for a lab", (f"{what}: {todo}" for what, todo in lacks))
+    if found:
+        _table(screen, found)
+    elif not lacks:
+        screen.line("no lab is up; start one: forerun lab up")
+
+
+@lab.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("host")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@_name_option
+def run(host: str, command: Sequence[str], name: str | None) -> int:
+    """Carry out a COMMAND on a HOST (h1, h2 ...), and leave with its exit code.
+
+    Example: forerun lab run h2 -- python train.py
+    """
+    place = _opened(name)
+    words = list(command[1:] if command[0] == "--" else command)
+    interface = place.host(host).interface
+    try:
+        return place.run(
+            host, words, env={**os.environ, "GLOO_SOCKET_IFNAME": interface}
+        ).returncode
+    except KeyboardInterrupt:
+        return 130
+
+
+@lab.command("set")
+@click.argument("host")
+@click.option("--cpus", type=NAMES, metavar="SHARE", help="Another share of the cores.")
+@click.option("--rate", type=NAMES, metavar="RATE", help="Another link rate, e.g. 50mbit.")
+@_name_option
+def change(
+    host: str, cpus: Sequence[str] | None, rate: Sequence[str] | None, name: str | None
+) -> None:
+    """Change what a HOST has while it is up: a straggler, a slow link."""
+    if cpus is None and rate is None:
+        raise RequestError(
+            "forerun lab set", "nothing to change", "give --cpus 0.1 or --rate 50mbit"
+        )
+    place = _opened(name)
+    share = None if cpus is None else _share(cpus[0])
+    speed = None if rate is None else _rate(rate[0])
+    if share is not None:
+        place.slow(host, share)
+    if speed is not None:
+        place.rate(host, speed)
+    _table(Screen(load_settings()), [place.state()])
+
+
+@lab.command()
+@click.argument("host")
+@click.option("--link-only", is_flag=True, help="Pull the cable, and leave its processes alive.")
+@_name_option
+def cut(host: str, link_only: bool, name: str | None) -> None:
+    """Lose a HOST: its cable is pulled, then its processes are killed."""
+    place = _opened(name)
+    place.cut(host, kill=not link_only)
+    _table(Screen(load_settings()), [place.state()])
+
+
+@lab.command()
+@click.argument("host")
+@_name_option
+def mend(host: str, name: str | None) -> None:
+    """Put the cable of a lost HOST back."""
+    place = _opened(name)
+    place.mend(host)
+    _table(Screen(load_settings()), [place.state()])
+
+
+def _specs(
+    hosts: int | None, cpus: Sequence[str], rate: Sequence[str], memory: Sequence[str]
+) -> list[HostSpec]:
+    """Return what each host has. Raises RequestError where lists are of different lengths."""
+    from forerun.measure.lab import HostSpec, parse_memory
+
+    lists = {"--cpus": cpus, "--rate": rate, "--memory": memory}
+    count = hosts or next((len(given) for given in lists.values() if len(given) > 1), 4)
+    for option, given in lists.items():
+        if len(given) not in (0, 1, count):
+            raise RequestError(
+                f"forerun lab up {option} {','.join(given)}",
+                f"{len(given)} values for {count} hosts", "give one for all, or one a host",
+            )  # fmt: skip
+    shares = _each([_share(text) for text in cpus], count)
+    rates = _each([_rate(text) for text in rate], count)
+    limits: list[int | None] = [parse_memory(text, "--memory") for text in memory]
+    sizes: list[int | None] = _each(limits, count) if limits else [None] * count
+    return [HostSpec(*given) for given in zip(shares, rates, sizes, strict=True)]
+
+
+def _each(given: list[T], count: int) -> list[T]:
+    return given * count if len(given) == 1 else given
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise RequestError(
+            f"--cpus {text!r}", "not a share of a core", "write a number, for example 0.22"
+        ) from None
+
+
+def _rate(text: str) -> float:
+    from forerun.measure.lab import parse_rate
+
+    return parse_rate(text, "--rate")
+
+
+def _opened(name: str | None) -> Lab:
+    """Return the named lab, or the only one that is up."""
+    from forerun.measure.lab import Lab, labs, require
+
+    require()
+    up_now = [state.lab.name for state in labs() if not state.lab.abandoned]
+    if name is None and len(up_now) != 1:
+        listed = f"{len(up_now)} are up: {', '.join(up_now)}" if up_now else "none is up"
+        next_step = "name one: --name LAB" if up_now else "start one: forerun lab up"
+        raise RequestError("a host of the lab", listed, next_step)
+    return Lab.open(name or up_now[0])
+
+
+def _told(state: LabState) -> dict[str, Any]:
+    """Return a lab as JSON."""
+    owner = None if state.lab.kept else state.lab.pid
+    hosts = [
+        {
+            "name": f"h{number}", "address": state.address(number), "namespace":
+            state.lab.host(number), "cpus": host.cpus, "link_mbit": host.link_mbit,
+            "memory_bytes": host.memory_bytes, "linked": host.linked,
+            "processes": len(state.group(number).pids()),
+        }
+        for number, host in enumerate(state.hosts, start=1)
+    ]  # fmt: skip
+    return {
+        "name": state.lab.name, "id": str(state.lab), "owner_pid": owner,
+        "abandoned": state.lab.abandoned, "made": state.made, "hosts": hosts,
+    }  # fmt: skip
+
+
+def _table(screen: Screen, states: Sequence[LabState]) -> None:
+    """Write the hosts of labs, one a line."""
+    headers = ("lab", "host", "address", "cores", "Mbit/s", "memory MB", "link", "processes",
+               "until")  # fmt: skip
+    rows = []
+    for told in map(_told, states):
+        until = "down" if told["owner_pid"] is None else f"process {told['owner_pid']} ends"
+        until = "swept (its owner is dead)" if told["abandoned"] else until
+        for host in told["hosts"]:
+            memory = host["memory_bytes"]
+            rows.append((
+                told["name"], host["name"], host["address"], f"{host['cpus']:g}",
+                f"{host['link_mbit']:g}", "" if memory is None else f"{memory / 1e6:g}",
+                "up" if host["linked"] else "cut",
+                host["processes"], until,
+            ))  # fmt: skip
+    screen.table(headers, rows)

@@ -1,0 +1,90 @@
+"""Faults on the lab are real: a straggler, a lost host, a pulled cable."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+
+from forerun.measure.lab import Lab
+from tests.measure.lab.conftest import Program, said
+
+
+def started(lab: Lab, host: str, words: list[str]) -> subprocess.Popen[str]:
+    process: subprocess.Popen[str] = lab.start(
+        host, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    return process
+
+
+def test_a_slowed_host_is_a_straggler_beside_the_other(lab: Lab, program: Program) -> None:
+    lab.slow("h2", 0.1)
+    try:
+        with started(lab, "h1", program("burn", 1)) as fast, started(
+            lab, "h2", program("burn", 1)
+        ) as slow:  # fmt: skip
+            said(fast), said(slow)
+            shares = said(fast)["share"], said(slow)["share"]
+    finally:
+        lab.slow("h2", 0.45)
+    assert shares[1] < 0.12
+    assert shares[0] > 1.5 * shares[1]
+    assert lab.state().hosts[1].cpus == 0.45
+
+
+def test_a_lost_host_falls_silent_and_its_processes_are_dead(lab: Lab, program: Program) -> None:
+    address = lab.host("h2").address
+    with started(lab, "h2", program("receive", address)) as receiver:
+        said(receiver)
+        with started(lab, "h1", program("send", address, 10**9)) as sender:
+            time.sleep(0.3)
+            lab.cut("h2")
+            assert receiver.wait(5) == -9
+            assert lab.pids("h2") == []
+            assert sender.poll() is None, "nobody closed the connection: the sender waits on"
+            assert not lab.state().hosts[1].linked
+            sender.kill()
+    lab.mend("h2")
+    assert lab.state().hosts[1].linked
+
+
+def test_a_pulled_cable_leaves_the_processes_alive_and_can_be_put_back(
+    lab: Lab, program: Program
+) -> None:
+    address = lab.host("h2").address
+    with started(lab, "h2", program("receive", address)) as receiver:
+        said(receiver)
+        lab.cut("h2", kill=False)
+        asked = lab.run("h1", program("reach", address), capture_output=True, text=True)
+        assert "refused" not in asked.stdout
+        assert receiver.pid in lab.pids("h2")
+        lab.mend("h2")
+        lab.run("h1", program("send", address, 1_000_000), timeout=20)
+        assert said(receiver)["bytes"] == 1_000_000
+        receiver.kill()
+
+
+def test_an_all_reduce_takes_what_the_link_allows(lab: Lab, program: Program) -> None:
+    torch = pytest.importorskip("torch")
+    assert torch.distributed.is_available()
+    count, hosts = 800_000, lab.hosts
+    env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": hosts[0].interface}
+    words = [program("allreduce", rank, 2, hosts[0].address, count, 9) for rank in range(2)]
+    with lab.full_speed():  # importing torch at half a core would be most of the test
+        workers = [
+            lab.start(host, ["env", *(f"{k}={v}" for k, v in env.items()), *each],
+                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for host, each in zip(hosts, words, strict=True)
+        ]  # fmt: skip
+        for worker in workers:
+            said(worker)
+    for worker in workers:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    told = [said(worker) for worker in workers]
+    for worker in workers:
+        worker.communicate(timeout=20)
+    physics = count * 4 / lab.specs[0].payload_bytes_per_second
+    assert [each["first"] for each in told] == [2.0**10] * 2, "each doubles the sum: it is real"
+    assert physics * 0.95 < told[0]["seconds"] < physics * 1.25

@@ -1,0 +1,54 @@
+"""A Ray cluster on the lab: a node on every host, tasks on each, and an end without remains."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from forerun.errors import MissingExtraError
+from forerun.measure.lab import HostSpec, Lab
+from forerun.measure.lab.names import started_at
+from forerun.measure.lab.raycluster import RayCluster
+from tests.needs import require
+
+DRIVER = """
+import ray
+ray.init(address="auto", logging_level="ERROR", log_to_driver=False)
+
+@ray.remote(num_cpus=1)
+def where():
+    import time
+    time.sleep(1)  # long enough that each node gets one
+    return ray.util.get_node_ip_address()
+
+print("NODES", sorted(ray.get([where.remote() for _ in range(2)])))
+"""
+
+
+def test_tasks_run_on_every_node_and_nothing_is_left_of_the_cluster(able: None) -> None:
+    require("ray", find_spec("ray") is not None, "install it: pip install 'forerun[ray]'")
+    with Lab([HostSpec(0.45, 300)] * 2) as lab:
+        with lab.ray() as cluster:
+            assert cluster.nodes() == 2
+            with lab.full_speed():
+                done = cluster.run([sys.executable, "-c", DRIVER], capture_output=True, text=True)
+            assert f"NODES {sorted(host.address for host in lab.hosts)}" in done.stdout, done.stderr
+            left = set(cluster.pids())
+            folders = lab.state().folders
+            assert left
+        assert cluster.pids() == []
+        assert not [pid for pid in left if started_at(pid) is not None]
+        assert folders
+        assert not any(map(Path.exists, map(Path, folders)))
+        assert lab.run("h1", ["true"]).returncode == 0, "the hosts stay"
+
+
+def test_where_ray_is_not_installed_it_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("forerun.measure.lab.raycluster.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"forerun\[ray\]"):
+        RayCluster(Lab(2))
