@@ -1,9 +1,17 @@
-"""Measure: jobs become facts: processes are started, steps are timed, and runs are told."""
+"""Measure: jobs become facts: processes are started, steps are timed, and runs are told.
+
+Three lines measure a script of your own:
+
+    from forerun.measure import record
+    with record() as r:
+        for batch in r.steps(loader): ...
+"""
 
 from __future__ import annotations
 
 from forerun.measure.hosts import Host, local_host
 from forerun.measure.measurement import Measurement
+from forerun.measure.session import record
 from forerun.measure.task import Steps, Task
 
-__all__ = ["Host", "Measurement", "Steps", "Task", "local_host"]
+__all__ = ["Host", "Measurement", "Steps", "Task", "local_host", "record"]

@@ -1,0 +1,159 @@
+"""Causes: why the workers of a run ended as they did: one status and one reason for all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forerun.measure.failing import is_secondhand
+from forerun.measure.progress import Seen
+
+_KERNEL_LOG = "/dev/kmsg"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one worker ended.
+
+    Attributes:
+        code: its exit status, negative for a signal, None where it still ran and was ended.
+        record: what it wrote, None where nothing.
+        seen: how far it had come.
+        log: the last line of its log.
+        by_kernel: the kernel ended it, for want of memory.
+    """
+
+    rank: int
+    code: int | None
+    record: Mapping[str, Any] | None
+    seen: Seen | None
+    log: str = ""
+    by_kernel: bool = False
+
+
+def cause(workers: Sequence[Ended]) -> tuple[str, str]:
+    """Return (status, reason) of a run whose workers did not all end well.
+
+    A worker killed by a signal comes first: its neighbours fail because it is gone. Then memory,
+    then the earliest failure that does not merely say that another worker went away.
+    """
+    count = len(workers)
+    for one in workers:
+        if one.code is not None and one.code < 0:
+            return _killed(one, count)
+    failed = [one for one in workers if one.record is not None and one.record["status"] != "ok"]
+    failed.sort(key=_rank_of_failure)
+    if failed:
+        record = failed[0].record
+        assert record is not None
+        return str(record["status"]), f"{_worker(failed[0].rank, count)}: {record['reason']}"
+    for one in workers:
+        if one.code is not None and one.record is None:
+            last = f": {one.log}" if one.log else ""
+            return "failed", (
+                f"{_worker(one.rank, count)} ended with exit status {one.code} {place(one)}{last}"
+            )
+    return "failed", "its workers wrote no records"
+
+
+def _rank_of_failure(one: Ended) -> tuple[bool, bool, float]:
+    assert one.record is not None
+    secondhand = is_secondhand(str(one.record["reason"]))
+    return one.record["status"] != "oom", secondhand, float(one.record["ended"])
+
+
+def _killed(one: Ended, count: int) -> tuple[str, str]:
+    number = -(one.code or 0)
+    if one.by_kernel:
+        return (
+            "oom",
+            f"{_worker(one.rank, count)} was killed by the kernel, out of memory, {place(one)}",
+        )
+    with suppress(ValueError):
+        name = signal.Signals(number).name
+        return (
+            "failed",
+            f"{_worker(one.rank, count)} was killed by signal {number} ({name}) {place(one)}",
+        )
+    return "failed", f"{_worker(one.rank, count)} was killed by signal {number} {place(one)}"
+
+
+def _worker(rank: int, count: int) -> str:
+    return f"worker {rank} of {count}"
+
+
+def place(one: Ended) -> str:
+    """Return where a worker was, in words."""
+    return "while starting" if one.seen is None else one.seen.place()
+
+
+class MemoryKills:
+    """Counts of the kernel's out-of-memory kills, read before and after a run."""
+
+    def __init__(self, pids: Mapping[int, int]) -> None:
+        """Look at the workers' control groups; `pids` are process ids by rank."""
+        self._files = {rank: _counter(pid) for rank, pid in pids.items()}
+        self._before = {rank: _kills(path) for rank, path in self._files.items()}
+        self._log = _open_log()
+
+    def close(self) -> None:
+        """Let go of the kernel's log."""
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+
+    def killed(self, rank: int, pid: int) -> bool:
+        """Whether the kernel ended a worker for want of memory, as far as it can be told."""
+        before, after = self._before[rank], _kills(self._files[rank])
+        if before is not None and after is not None and after > before:
+            return True
+        return self._told(pid)
+
+    def _told(self, pid: int) -> bool:
+        """Look for the process in what the kernel's log has said since the run began."""
+        if self._log is None:
+            return False
+        told = []
+        with suppress(OSError):
+            while text := os.read(self._log, 8192):
+                told.append(text.decode(errors="replace"))
+        return any(f"Killed process {pid} " in text for text in told)
+
+
+def _open_log() -> int | None:
+    """Open the kernel's log at its end, where this process may."""
+    try:
+        log = os.open(_KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(log, 0, os.SEEK_END)
+    except OSError:
+        return None
+    return log
+
+
+def _counter(pid: int) -> Path | None:
+    """Return the file that counts out-of-memory kills in a process's control group."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            top = Path("/sys/fs/cgroup")
+            if "memory" in names.split(","):
+                return top / "memory" / path.lstrip("/") / "memory.oom_control"
+            if not names and (found := top / path.lstrip("/") / "memory.events").exists():
+                return found
+    return None
+
+
+def _kills(path: Path | None) -> int | None:
+    if path is None:
+        return None
+    with suppress(OSError):
+        for line in path.read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None

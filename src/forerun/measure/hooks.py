@@ -1,0 +1,115 @@
+"""Hooks: torch tells where a module's forward, its backward and an optimizer's update begin."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forerun.measure.recorder import Recorder
+
+
+def watch_module(recorder: Recorder, model: Any) -> None:
+    """Let a module say when forward and backward begin, and time its collectives if it has any.
+
+    Forward lasts until gradients reach the module's output, so that the loss is part of it;
+    backward lasts until the optimizer's update, a next forward or the end of the step.
+    """
+    import torch
+
+    def forward_begins(module: Any, args: Any) -> None:
+        if torch.is_grad_enabled():
+            recorder.switch("forward")
+
+    def backward_begins(gradient: Any) -> None:
+        recorder.switch("backward")
+
+    def forward_ends(module: Any, args: Any, output: Any) -> None:
+        if torch.is_grad_enabled():
+            tensor = _with_gradient(output)
+            if tensor is not None:
+                tensor.register_hook(backward_begins)
+
+    model.register_forward_pre_hook(forward_begins)
+    model.register_forward_hook(forward_ends)
+    if _is_ddp(model):
+        watch_collectives(recorder, model)
+
+
+def watch_collectives(recorder: Recorder, model: Any) -> None:
+    """Time the collectives of a DDP module, unless a hook of its own reduces its gradients."""
+    try:
+        recorder.reduce_through(model)
+    except RuntimeError as error:
+        if "can only be called once" not in str(error):
+            raise
+        recorder.notes.append("communication is not told apart: the module has a hook of its own")
+
+
+def _is_ddp(model: Any) -> bool:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return isinstance(model, DistributedDataParallel)
+
+
+def _with_gradient(output: Any) -> Any:
+    """Return the first tensor of an output that gradients flow back to, None where there is none."""
+    if hasattr(output, "requires_grad"):
+        return output if output.requires_grad else None
+    if hasattr(output, "values"):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        return next((t for t in map(_with_gradient, output) if t is not None), None)
+    return None
+
+
+class OptimizerHooks:
+    """Marks every optimizer's update; where nobody says where a step ends, it ends with one.
+
+    Args:
+        recorder: is told.
+        stop: called in the place where it is enough; only for code that is run unchanged.
+    """
+
+    def __init__(self, recorder: Recorder, stop: Any = None) -> None:
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        self._recorder = recorder
+        self._stop = stop
+        self._leader: Any = None
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._recorder.switch("optimizer")
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._recorder.switch("")
+        if self._recorder.explicit or self._stop is None:
+            return
+        if self._leader is None:
+            self._leader = optimizer
+            self._find_ddp()
+            self._recorder.begin()
+            self._recorder.resume()
+        elif optimizer is self._leader and self._recorder.step():
+            self._stop()
+
+    def _find_ddp(self) -> None:
+        """Watch the DDP module of code that is run unchanged."""
+        if self._recorder.workers == 1:
+            return
+        for thing in gc.get_objects():
+            if type(thing).__name__ == "DistributedDataParallel" and _is_ddp(thing):
+                watch_module(self._recorder, thing)
+                return

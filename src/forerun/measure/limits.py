@@ -1,0 +1,156 @@
+"""Limits: cores that a worker may use: whole ones by affinity, parts of one by a CPU quota."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forerun.measure.task import Task
+
+PERIOD_US = (
+    5000  # with the usual 100 ms a worker would run in bursts, and single steps tell nothing
+)
+_LEAST_QUOTA_US = 1000  # the kernel's own least
+_PREFIX = "forerun-worker-"
+
+
+def usable_cores() -> list[int]:
+    """Return the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def refusal(task: Task) -> str | None:
+    """Return why the cores that a task asks for cannot be held here, None where they can."""
+    asked = task.cpus_per_worker
+    if not asked:
+        return None
+    cores = len(usable_cores())
+    if asked * task.workers > cores + 1e-9:
+        return (
+            f"{task.workers} workers of {asked:g} CPUs need {asked * task.workers:g} cores, and"
+            f" {cores} may be used here; ask for fewer or add hosts"
+        )
+    if float(asked).is_integer():
+        if not hasattr(os, "sched_setaffinity"):
+            return "this system cannot bind a process to cores; leave cpus_per_worker out"
+        return None
+    return None if cpu_controller(os.getpid()) is not None else (
+        f"{asked:g} CPUs a worker needs a CPU quota, and no cpu controller can be written here;"
+        " ask for whole cores, or run as root"
+    )  # fmt: skip
+
+
+@dataclass
+class Holding:
+    """The cores that the workers of one run are held to; `release` once they have ended."""
+
+    task: Task
+    cores: Sequence[int] = field(default_factory=usable_cores)
+    groups: list[Path] = field(default_factory=list)
+
+    def apply(self, rank: int, pid: int) -> None:
+        """Hold a worker that has just been started. Raises OSError where the system refuses."""
+        asked = self.task.cpus_per_worker
+        if not asked:
+            return
+        if float(asked).is_integer():
+            count = int(asked)
+            os.sched_setaffinity(pid, self.cores[rank * count : (rank + 1) * count])
+            return
+        controller = cpu_controller(pid)
+        if controller is None:
+            raise OSError(f"worker {rank} has no cpu controller that can be written")
+        group = controller / f"{_PREFIX}{os.getpid()}-{rank}-{time.monotonic_ns()}"
+        group.mkdir()
+        self.groups.append(group)
+        set_quota(group, asked)
+        (group / "cgroup.procs").write_text(str(pid))
+
+    def release(self) -> None:
+        """Remove the control groups; their processes must have ended."""
+        for group in self.groups:
+            _remove(group)
+        self.groups.clear()
+
+
+def set_quota(group: Path, cpus: float) -> None:
+    """Limit a control group to so many cores, in periods short enough for single steps to show it."""
+    period = max(PERIOD_US, math.ceil(_LEAST_QUOTA_US / cpus))
+    quota = round(cpus * period)
+    if (group / "cpu.max").exists():
+        (group / "cpu.max").write_text(f"{quota} {period}")
+    else:
+        (group / "cpu.cfs_period_us").write_text(str(period))
+        (group / "cpu.cfs_quota_us").write_text(str(quota))
+
+
+def cpu_controller(pid: int) -> Path | None:
+    """Return the folder under which a process's CPU quota can be set, None where there is none.
+
+    With cgroup v1 it is the process's own group, so that a host's limit goes on holding; with v2,
+    where a group holds either processes or groups, it is the top.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    found: Path | None = None
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        if "cpu" in names.split(","):
+            found = _mounted("cgroup", "cpu", path)
+            break
+        if not names and found is None:
+            top = _mounted("cgroup2", "", "/")
+            if top is not None and _lists_cpu(top / "cgroup.subtree_control"):
+                found = top
+    return found if found is not None and os.access(found, os.W_OK) else None
+
+
+def _lists_cpu(path: Path) -> bool:
+    with suppress(OSError):
+        return "cpu" in path.read_text().split()
+    return False
+
+
+def _mounted(kind: str, option: str, path: str) -> Path | None:
+    """Return the folder of a control group where its file system is mounted."""
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            left, _, right = line.partition(" - ")
+            words, fields = left.split(), right.split()
+            if fields[0] == kind and (not option or option in fields[2].split(",")):
+                folder = Path(words[4]) / path.lstrip("/")
+                return folder if folder.is_dir() else None
+    return None
+
+
+def _remove(group: Path) -> None:
+    """Remove a control group, waiting shortly until the kernel has seen its processes end."""
+    for _ in range(50):
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+
+
+def remove_stale() -> None:
+    """Remove control groups of runners that have ended without doing so."""
+    controller = cpu_controller(os.getpid())
+    if controller is None:
+        return
+    for group in controller.glob(f"**/{_PREFIX}*"):
+        owner = group.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            _remove(group)

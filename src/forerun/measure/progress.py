@@ -1,0 +1,100 @@
+"""Progress: how far a worker has come, in a mapped file that outlives it, however it ends."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+STARTING, STEPPING, FINISHED = range(3)
+_MAGIC = b"forerun1"
+_HEAD = struct.Struct("<8sqqdd")  # magic, phase, steps, begun, last (seconds of the system's clock)
+_ONE = struct.Struct("<d")
+_ROOM = 8192  # durations kept: the last so many
+_SIZE = _HEAD.size + _ROOM * _ONE.size
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What another process sees of a worker: its phase, steps done, and their seconds.
+
+    `begun` and `last` are when stepping began and when the last step ended (seconds since 1970).
+    """
+
+    phase: int
+    steps: int
+    begun: float
+    last: float
+    seconds: tuple[float, ...]
+
+    def place(self) -> str:
+        """Return where the worker was, in words."""
+        if self.phase == STARTING:
+            return "before its first step"
+        return "after its last step" if self.phase == FINISHED else f"in step {self.steps + 1}"
+
+
+class Progress:
+    """The worker's side: a step costs one write into memory, which the kernel keeps for readers."""
+
+    def __init__(self, path: Path) -> None:
+        # Room is taken now: on a full disk this raises, where a write into the map would kill.
+        with path.open("w+b") as stream:
+            stream.write(bytes(_SIZE))
+            stream.flush()
+            self._map = mmap.mmap(stream.fileno(), _SIZE)
+        self._steps = 0
+        self._begun = 0.0
+        self._write(STARTING)
+
+    def begin(self) -> None:
+        """Say that stepping begins."""
+        self._begun = time.time()
+        self._write(STEPPING)
+
+    def step(self, seconds: float) -> None:
+        """Say that a step ended, which took so long."""
+        _ONE.pack_into(self._map, _HEAD.size + self._steps % _ROOM * _ONE.size, seconds)
+        self._steps += 1
+        self._write(STEPPING)
+
+    def finish(self) -> None:
+        """Say that nothing more is coming."""
+        self._write(FINISHED)
+
+    def _write(self, phase: int) -> None:
+        _HEAD.pack_into(self._map, 0, _MAGIC, phase, self._steps, self._begun, time.time())
+
+
+def seen(path: Path) -> Seen | None:
+    """Return what a worker wrote, None where it has not come so far."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(data) < _SIZE:
+        return None
+    magic, phase, steps, begun, last = _HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        return None
+    kept = min(steps, _ROOM)
+    first = steps - kept
+    seconds = tuple(
+        _ONE.unpack_from(data, _HEAD.size + i % _ROOM * _ONE.size)[0] for i in range(first, steps)
+    )
+    return Seen(phase, steps, begun, last, seconds)
+
+
+def steps_done(path: Path) -> tuple[int, int]:
+    """Return (phase, steps) without reading the durations; (STARTING, 0) where there is nothing."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD.size)
+    except FileNotFoundError:
+        return STARTING, 0
+    if len(head) < _HEAD.size:
+        return STARTING, 0
+    _, phase, steps, _, _ = _HEAD.unpack(head)
+    return int(phase), int(steps)

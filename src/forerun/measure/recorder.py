@@ -1,0 +1,248 @@
+"""Recorder: what runs in a worker: it times steps and their parts, and stops when enough is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from forerun.measure.communication import Communication, Traffic
+from forerun.measure.fingerprint import fingerprint
+from forerun.measure.intervals import step_times
+from forerun.measure.progress import Progress
+from forerun.measure.stopping import Agreement
+from forerun.measure.task import Steps
+from forerun.measure.timeline import Clock, CudaClock, Timeline, WallClock
+from forerun.measure.usage import PeakMemory, Usage
+
+T = TypeVar("T")
+Record = dict[str, Any]
+_SETTLE_EVERY = 50  # steps whose marks are kept at most, where nobody asks whether it is enough
+
+
+class Enough(SystemExit):
+    """Raised in a training function that is run unchanged, once enough has been measured."""
+
+
+class Recorder:
+    """Times the steps of one worker.
+
+    A loop calls `switch` where a part of the step begins and `step` where the step ends; or it
+    runs over `steps(loader)`, and `watch(model)` finds the parts by hooks.
+
+    Args:
+        steps: when it is enough; None never is.
+        rank, workers: which worker this is, of how many.
+        gpu: index of its GPU, None on CPUs.
+        progress: the file that tells others how far it has come.
+        norms_every: steps between two looks at gradient norms; 0 never.
+    """
+
+    def __init__(
+        self,
+        steps: Steps | None = None,
+        rank: int = 0,
+        workers: int = 1,
+        gpu: int | None = None,
+        progress: Progress | None = None,
+        norms_every: int = 10,
+    ) -> None:
+        self.rank, self.workers, self.gpu = rank, workers, gpu
+        self.explicit = False  # somebody says where steps end, so that no hook need guess
+        self.notes: list[str] = []
+        self.samples = 0  # in a step of all workers, where known
+        self.made_up = False  # its data says nothing of gradients
+        self._asked = steps
+        self._warmup = steps.warmup if steps is not None else 3
+        self._agreement = None if steps is None or steps.epochs else Agreement(steps, rank, workers)
+        self._progress = progress
+        self._clock: Clock = WallClock() if gpu is None else CudaClock()
+        self._timeline = Timeline(self._clock)
+        self._communication = Communication(self._clock, norms_every)
+        self._attached = False
+        self._usage = Usage(gpu=gpu)
+        self._peak = PeakMemory(gpu)
+        self._born = time.time()
+        self._count = -self._warmup
+        self._last = 0.0
+        self._running = False
+        self._seconds: list[float] = []
+        self._parts: list[dict[str, float]] = []
+        self._traffic: list[Traffic] = []
+        self._epochs: list[float] = []
+        self._epoch_begun: float | None = None
+        self._rates: Mapping[str, float | None] = {}
+
+    # -- what a loop says ---------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Say that stepping begins here; called again, nothing happens."""
+        if self._running:
+            return
+        self._running = True
+        self._last = time.perf_counter()
+        if self._progress is not None:
+            self._progress.begin()
+        if self._agreement is not None:
+            self._agreement.begin()
+        self._usage.begin()
+        self._timeline.begin()
+
+    def switch(self, part: str) -> None:
+        """Say that the step is now in a part: input, forward, backward, optimizer, or "" for none."""
+        self._timeline.switch(part)
+
+    def step(self) -> bool:
+        """End a step; return whether enough has been measured (the same for all workers)."""
+        self.begin()
+        self._timeline.end()
+        self._communication.end()
+        now = time.perf_counter()
+        if self._progress is not None:
+            self._progress.step(now - self._last)
+        self._last = now
+        self._count += 1
+        if self._count == 0:
+            self._drop_warmup()
+        elif self._agreement is None:
+            if self._count % _SETTLE_EVERY == 0:
+                self._settle()
+        elif self._count > 0 and self._agreement.due(self._count):
+            return self._decided(self._agreement)
+        return False
+
+    def _drop_warmup(self) -> None:
+        """Forget the first steps; what follows is counted."""
+        self._timeline.read()
+        self._communication.read()
+        self._usage.begin()
+        self.resume()
+
+    def _decided(self, agreement: Agreement) -> bool:
+        self._settle()
+        enough = agreement.decide(self._count, self._seconds)
+        if enough:
+            self._rates = self._usage.rates()
+            if agreement.reason and self.rank == 0:
+                self.notes.append(agreement.reason)
+        self.resume()
+        return enough
+
+    def resume(self) -> None:
+        """Start the next step now: what was done since the last one ended belongs to none."""
+        self._timeline.pause()
+        self._communication.forget()
+        self._timeline.begin()
+        self._last = time.perf_counter()
+
+    def _settle(self) -> None:
+        seconds, parts = self._timeline.read()
+        self._seconds += seconds
+        self._parts += parts
+        self._traffic += self._communication.read()
+        self._usage.sample()
+
+    def epoch_begins(self) -> None:
+        """Say that a whole pass over the data begins, its loader not yet started."""
+        self._epoch_begun = time.perf_counter()
+
+    def epoch_ends(self) -> None:
+        """Say that the pass has ended."""
+        self._clock.settle()
+        if self._epoch_begun is not None:
+            self._epochs.append(time.perf_counter() - self._epoch_begun)
+            self._epoch_begun = None
+
+    def steps(self, loader: Iterable[T]) -> Iterator[T]:
+        """Yield the loader's batches; each turn of the loop is a step. Ends when it is enough."""
+        self.explicit = True
+        self.begin()
+        self.switch("input")
+        for batch in loader:
+            self.switch("")
+            yield batch
+            if self.step():
+                return
+            self.switch("input")
+
+    # -- what hooks find ----------------------------------------------------------------------
+
+    def watch(self, model: Any) -> None:
+        """Find forward, backward and communication of a module by hooks (see `measure.hooks`)."""
+        from forerun.measure.hooks import watch_module
+
+        watch_module(self, model)
+
+    def reduce_through(self, module: Any) -> None:
+        """Time the collectives of a DistributedDataParallel module."""
+        if not self._attached:
+            self._communication.attach(module)
+            self._attached = True
+
+    # -- what comes of it ---------------------------------------------------------------------
+
+    def record(self, status: str = "ok", reason: str = "") -> Record:
+        """Return all that was measured, as plain data that `records.merged` joins."""
+        if not self._rates and self._running:
+            self._rates = self._usage.rates()
+        self._settle()
+        if self._progress is not None and status == "ok":
+            self._progress.finish()
+        if status == "ok" and not self._seconds and not self._epochs:
+            status, reason = (
+                "failed",
+                f"it ended after {self._warmup + self._count} steps, all of them warm-up",
+            )
+        parts = _means(self._parts)
+        traffic = self._traffic[-len(self._seconds) :] if self._seconds else []
+        return {
+            "rank": self.rank, "workers": self.workers, "status": status, "reason": reason,
+            "ended": time.time(), "started": datetime.fromtimestamp(self._born, UTC).isoformat(),
+            "seconds": self._seconds, "epochs": self._epochs, "samples": self.samples,
+            "parts": _with_sync(parts, traffic, self._attached or self.workers == 1),
+            **_traffic_means(traffic), "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
+            "fingerprint": fingerprint(), "notes": self.notes, **self._rates,
+        }  # fmt: skip
+
+    def summary(self) -> str:
+        """Return the step time so far, in words."""
+        self._settle()
+        times = step_times(self._seconds)
+        if times is None:
+            return "no step was counted"
+        return f"{times.median:.6g} s a step, over {times.count} steps"
+
+
+def _means(parts: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean seconds of each part over all steps."""
+    names = dict.fromkeys(name for one in parts for name in one)
+    return {name: sum(one.get(name, 0.0) for one in parts) / len(parts) for name in names}
+
+
+def _with_sync(parts: dict[str, float], traffic: list[Traffic], known: bool) -> dict[str, float]:
+    """Return the parts with exposed communication taken out of backward, where it is known."""
+    if not known or not parts:
+        return parts
+    exposed = sum(t.exposed_seconds for t in traffic) / len(traffic) if traffic else 0.0
+    result = {**parts, "sync": exposed}
+    if "backward" in parts:
+        result["backward"] = max(parts["backward"] - exposed, 0.0)
+    return result
+
+
+def _traffic_means(traffic: list[Traffic]) -> Record:
+    """Return volume and time of communication in a step, and gradient norms, as means."""
+    if not traffic or not any(t.bytes for t in traffic):
+        return {"sync_bytes": None, "comm_seconds": None, "local_sqr": None, "mean_sqr": None}
+    normed = [t for t in traffic if t.local_sqr is not None and t.mean_sqr is not None]
+
+    def mean(pick: Callable[[Traffic], float | None], among: list[Traffic]) -> float | None:
+        return sum(pick(t) or 0.0 for t in among) / len(among) if among else None
+
+    return {
+        "sync_bytes": mean(lambda t: t.bytes, traffic),
+        "comm_seconds": mean(lambda t: t.under_way_seconds, traffic),
+        "local_sqr": mean(lambda t: t.local_sqr, normed),
+        "mean_sqr": mean(lambda t: t.mean_sqr, normed),
+    }

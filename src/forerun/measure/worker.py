@@ -1,0 +1,171 @@
+"""Worker: one process of a run: `python -m forerun.measure.worker PLAN.json` carries out its tasks."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import runpy
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import ForerunError
+from forerun.measure.entry import build, configuration, is_training_function, load_entry
+from forerun.measure.failing import reason_of, status_of
+from forerun.measure.progress import Progress
+from forerun.measure.recorder import Enough, Record, Recorder
+from forerun.measure.records import progress_path, write_record
+from forerun.measure.session import installed
+from forerun.measure.task import Task
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def main(plan: str) -> int:
+    """Carry out the tasks of a plan, one after another; return the exit status.
+
+    The plan is JSON: `tasks`, and `folders`, where each one's record goes. After a failure the
+    worker ends: its neighbours wait for it in a collective, and only their end frees them.
+    """
+    die_with_parent()
+    faulthandler.enable()
+    data = json.loads(Path(plan).read_text())
+    tasks = [Task.from_json(one) for one in data["tasks"]]
+    for task, folder in zip(tasks, map(Path, data["folders"]), strict=True):
+        record = carry_out(task, folder)
+        write_record(folder, record)
+        if record["status"] != "ok":
+            return 1
+    return 0
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process with its parent (Linux; elsewhere nothing happens)."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def carry_out(task: Task, folder: Path) -> Record:
+    """Return the record of a task, also where it failed."""
+    rank = int(os.environ["RANK"])
+    recorder: Recorder | None = None
+    try:
+        progress = Progress(progress_path(folder, rank))
+        prepare(task)
+        recorder = make_recorder(task, rank, progress)
+        with installed(recorder):
+            run_entry(task, recorder)
+        return recorder.record()
+    except Enough:
+        assert recorder is not None
+        return recorder.record()
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code may raise anything)
+        if isinstance(error, SystemExit) and recorder is not None and error.code in (None, 0):
+            return recorder.record()
+        traceback.print_exc()
+        return failure(rank, task, status_of(error), _told(error))
+
+
+def failure(rank: int, task: Task, status: str, reason: str) -> Record:
+    """Return the record of a worker that failed."""
+    import time
+
+    return {
+        "rank": rank, "workers": task.workers, "status": status, "reason": reason,
+        "ended": time.time(),
+    }  # fmt: skip
+
+
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, ForerunError) else reason_of(error)
+
+
+def prepare(task: Task) -> None:
+    """Set threads and join the process group, as far as this is done once a process."""
+    import torch
+
+    if task.threads:
+        torch.set_num_threads(task.threads)
+    if task.is_script or not torch.distributed.is_available():
+        return
+    if not torch.distributed.is_initialized():
+        usual = "nccl" if task.gpus_per_worker else "gloo"
+        torch.distributed.init_process_group(str(task.settings.get("backend", usual)))
+        rehearse(bool(task.gpus_per_worker))
+
+
+def rehearse(on_gpu: bool) -> None:
+    """Train one tiny step, so that what torch loads at first use is not counted as the task's memory."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) if on_gpu else 0)
+    tiny = torch.nn.Linear(8, 8).to(device if on_gpu else "cpu")
+    module = DistributedDataParallel(tiny, device_ids=[device.index] if on_gpu else None)
+    module(torch.zeros(2, 8, device=device if on_gpu else "cpu")).square().mean().backward()
+    torch.optim.AdamW(module.parameters()).step()
+
+
+def make_recorder(task: Task, rank: int, progress: Progress | None) -> Recorder:
+    """Return the recorder of a task for this worker."""
+    gpu = None
+    if task.gpus_per_worker:
+        import torch
+
+        gpu = int(os.environ.get("LOCAL_RANK", "0"))
+        torch.cuda.set_device(gpu)
+    recorder = Recorder(
+        task.steps, rank, task.workers, gpu, progress,
+        norms_every=int(task.settings.get("norms_every", 10)),
+    )  # fmt: skip
+    recorder.samples = task.global_batch
+    return recorder
+
+
+def run_entry(task: Task, recorder: Recorder) -> None:
+    """Run what the task names: a script, a training function, or forerun's loop over a module."""
+    if task.is_script:
+        with _unchanged(recorder):
+            sys.argv = [task.entry, *task.arguments]
+            sys.path.insert(0, str(Path(task.entry).resolve().parent))
+            runpy.run_path(task.entry, run_name="__main__")
+        return
+    target = load_entry(task.entry)
+    if is_training_function(target):
+        with _unchanged(recorder):
+            target(configuration(task, recorder.rank))
+        return
+    from forerun.measure.loop import train
+
+    train(task, build(task, target), recorder)
+
+
+class _unchanged:  # noqa: N801  (a context manager, used like a function)
+    """Code that is run as it is: an optimizer's update ends a step, where nobody says otherwise."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        from forerun.measure.hooks import OptimizerHooks
+
+        self._hooks = OptimizerHooks(self._recorder, self._stop)
+
+    def __exit__(self, *raised: Any) -> None:
+        self._hooks.remove()
+
+    def _stop(self) -> None:
+        raise Enough(0)
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a process group whose members have gone would wait at the interpreter's end
