@@ -185,3 +185,33 @@ def test_a_law_without_runs_says_what_it_needs(forerun: Run, name: str) -> None:
     assert done.code == 3
     assert f"{name} declines: {name} answers from runs alone and was given none" in done.err
     assert "--fit RUNS.csv" in done.err
+
+
+@pytest.mark.parametrize(
+    ("change", "lead"),
+    [
+        ({"workload": "mynet"}, "no run of mynet among the {n} that taught it: they are of my-net;"),
+        ({"device": "no-gpu"}, "no run of my-net on no-gpu among the {n} that taught it: my-net ran"
+                               " on my-gpu;"),
+    ],
+)  # fmt: skip
+def test_of_labels_that_no_run_had_what_runs_lack_is_said_first(
+    forerun: Run, tmp_path: Path, change: dict[str, str], lead: str
+) -> None:
+    runs = grid_rows()
+    _, rows = ask(forerun, tmp_path, runs, asked=[{**row, **change} for row in ASKED])
+    for row in rows:
+        assert row["declined"].startswith(lead.format(n=len(runs)))
+        said, _, physics = row["declined"].partition("; and physics does not know it: ")
+        assert "give" in said
+        assert "not in the zoo" in physics
+
+
+def test_of_a_plan_that_physics_refuses_its_reason_is_said_first(
+    forerun: Run, tmp_path: Path
+) -> None:
+    illegal = {"workload": "gpt2", "device": "a100-sxm-80gb", "devices": 3, "tp": 5, "dp": 1,
+               "global_batch": 8, "micro_batch": 8}  # fmt: skip
+    _, rows = ask(forerun, tmp_path, grid_rows(), asked=[illegal])
+    assert rows[0]["declined"]
+    assert not rows[0]["declined"].startswith("no run of")

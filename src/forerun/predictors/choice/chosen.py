@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from forerun.predictors.choice.claims import (
     with_claims,
 )
 from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.choice.questions import APART, WORDS, Questions, Seen
+from forerun.predictors.choice.questions import APART, WORDS, Questions, Seen, missing
 from forerun.predictors.choice.trials import Trials, trials_of
 from forerun.predictors.choice.weighing import (
     Standing,
@@ -113,7 +113,8 @@ class Chosen:
         reach = np.stack([logs[..., 1] - logs[..., 0], logs[..., 2] - logs[..., 1]], axis=-1)
         empty = answered & says_nothing(reach)
         answered &= ~empty
-        questions = self.seen.questions(JobColumns(jobs, self.quantity))
+        columns = JobColumns(jobs, self.quantity)
+        questions = self.seen.questions(columns)
         first, index = questions.distinct()
         found = [self._verdict(questions, int(i)) for i in first]
         weight = self._weights(found, index, reach, questions, answered)
@@ -127,7 +128,7 @@ class Chosen:
         )[told]
         made = self._with_physics(made, answers.get(ANALYTIC), told)
         made.distance[:] = _mean([answers[name].distance for name in self.names], weight)
-        made.declined[~told] = self._why_none(answers, np.flatnonzero(~told))
+        made.declined[~told] = self._why_none(columns, answers, np.flatnonzero(~told))
         made.declined[~told & (answered | empty).any(axis=1)] = _EMPTY
         parts = _parts(made.seconds[:, 1], [answers[name] for name in self.names], weight)
         return replace(made, parts=parts, by=self._who(weight, questions))
@@ -199,8 +200,13 @@ class Chosen:
             usable_bytes=physics.usable_bytes, memory_parts=physics.memory_parts,
         )  # fmt: skip
 
-    def _why_none(self, answers: Mapping[str, Forecasts], rows: IntArray) -> NDArray[np.object_]:
-        """Return why nobody answers some rows, (m,): what physics says, and what the laws lack."""
+    def _why_none(
+        self, columns: JobColumns, answers: Mapping[str, Forecasts], rows: IntArray
+    ) -> NDArray[np.object_]:
+        """Return why nobody answers some rows, (m,): what physics says, and what the laws lack.
+
+        Of a job that physics cannot read, what runs lack comes first.
+        """
         physics = answers.get(ANALYTIC)
         first = (
             [str(r) for r in physics.declined[rows]] if physics is not None else [""] * len(rows)
@@ -211,9 +217,20 @@ class Chosen:
         else:
             failed = [why for name, why in self.members.failed.items() if name not in PHYSICS]
             second = [failed[0] if failed else ""] * len(rows)
-        pairs = zip(first, second, strict=True)
+        jobs, (groups, group) = columns.jobs, columns.groups
+        by_label = (jobs.workload_index[rows] < 0) | (jobs.cluster_index[rows] < 0)
+        own = np.where(by_label & bool(laws), group[rows], -1).tolist()
+
+        @cache
+        def said(physics: str, law: str, place: int) -> str:
+            pair = (physics, law)
+            if place >= 0:
+                lead = missing(self.seen, groups[place], self.trials.runs[1], law)
+                pair = (lead, physics and f"physics does not know it: {physics}")
+            return "; and ".join(dict.fromkeys(filter(None, pair)))
+
         reasons = np.empty(len(rows), dtype=object)
-        reasons[:] = ["; and ".join(dict.fromkeys(filter(None, pair))) for pair in pairs]
+        reasons[:] = [said(*each) for each in zip(first, second, own, strict=True)]
         return reasons
 
 

@@ -7,14 +7,14 @@ of who should answer it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.laws.law_rows import Kind
+from forerun.predictors.laws.law_rows import GROUP, Kind
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -31,6 +31,7 @@ WORDS: Sequence[str] = (
 # Those of which no run of the workload on the device tells.
 APART = (DEVICE, WORKLOAD, BOTH)
 _BEYOND = 0.05  # doublings: less is not beyond
+_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -193,3 +194,31 @@ def _beyond(values: FloatArray, span: tuple[float, float]) -> FloatArray:
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.maximum(np.log2(values / span[1]), np.log2(span[0] / values))
     return np.where(np.isfinite(off), np.maximum(off, 0.0), 0.0)
+
+
+def missing(seen: Seen, group: Kind, every: int, law: str) -> str:
+    """Return what runs lack to tell of a workload on a device, and what to do.
+
+    Args:
+        seen: what runs were learned from. group: workload and device.
+        every: how many runs there were.
+        law: why a law that learned from them does not answer.
+    """
+    if group in seen.extents:
+        return law
+    workload, device = (text or "(blank)" for text in group[: len(GROUP)])
+    had = [known for known in seen.extents if known[0] == group[0]]
+    if had:
+        what, others = f"{workload} on {device}", [pair[1] or "(blank)" for pair in had]
+        where = f"{workload} ran on {shortly(others)}"
+    else:
+        what, where = workload, f"they are of {shortly([pair[0] for pair in seen.extents])}"
+    advice = law.partition("; ")[2] or "give runs of it"
+    return f"no run of {what} among the {every:,} that taught it: {where}; {advice}"
+
+
+def shortly(names: Iterable[str]) -> str:
+    """Return the first few of the distinct names, and how many more there are."""
+    distinct = sorted(dict.fromkeys(name or "(blank)" for name in names))
+    rest = len(distinct) - _NAMED
+    return ", ".join(distinct[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
