@@ -18,7 +18,9 @@ from forerun.tables import Table, read_table, write_table
 from forerun.tables.files import from_frame, to_frame
 
 FORMATS = ["csv", "parquet"]
-NUMBERS = st.one_of(st.just(math.nan), st.floats(allow_nan=False, allow_infinity=False))
+# Figures that a run can have, of either sign; others are no figures of it (see below).
+SIZES = st.floats(1e-9, 1e12)
+NUMBERS = st.one_of(st.sampled_from([math.nan, 0.0]), SIZES, SIZES.map(lambda size: -size))
 # A line end of any kind, quotes, commas and blanks at the edges are text like any other.
 TEXTS = st.one_of(
     st.sampled_from(["", "007", "134", "1e3", "nan", 'a "b", c', "x\ny", "x\r\ny", "\r", " x "]),
@@ -49,6 +51,37 @@ def test_a_table_comes_back_value_for_value(
         np.testing.assert_array_equal(back.numbers(name), np.array(raw[name]))
     for name in names[2:]:
         assert back.texts(name).tolist() == raw[name]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    ("column", "figure", "bounds"),
+    [
+        ("step_time_s", 1e300, "1e-09 to 1e+12 s"), ("time_to_train_s", 2e-9 / 4, "1e-09 to"),
+        ("samples_per_s", 1e-300, "1e-12 to 1e+18"), ("global_batch", -1e19, "1e+18 at most"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("written", [str, float])
+def test_a_figure_that_no_run_can_have_is_its_row_s_problem_and_stays_in_the_file(
+    tmp_path: Path, ending: str, column: str, figure: float, bounds: str, written: Any
+) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    table = Table.from_columns({column: [written(3.0), written(figure)], "nodes": [1.0, 2.0]})
+    for read in (table, journey(table, tmp_path / f"t.{ending}")):
+        np.testing.assert_array_equal(read.numbers(column), [3.0, math.nan])
+        assert read.problems is not None
+        assert read.problems[0] is None
+        assert f"{column}={figure:g} is no figure of a run" in read.problems[1]
+        assert bounds in read.problems[1]
+        assert float(read.unread[column][1]) == figure
+
+
+def test_a_column_of_figures_that_no_run_can_have_is_each_row_s_problem() -> None:
+    found = Table.from_columns({"step_time_s": np.array([1e300, 1e-300]), "nodes": [1.0, 2.0]})
+    assert np.isnan(found.numbers("step_time_s")).all()
+    assert found.problems is not None
+    assert all("correct it" in reason for reason in found.problems)
 
 
 @pytest.mark.parametrize("ending", FORMATS)

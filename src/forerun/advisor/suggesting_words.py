@@ -18,6 +18,7 @@ _TELL_APART = (
 )  # fmt: skip
 _MOST_TOLD = 3
 _NOTHING = 0.005
+_MOST_LOG = np.log(1000.0)
 _TELLING = 0.1  # of the doubt: what a run tells less of is not said
 
 
@@ -45,10 +46,15 @@ def reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
         tells = " and ".join(f"{words} ({format_percent(share)})" for words, share in telling)
         said.append(f"{'' if said else 'of what is asked it '}tells {tells}")
     said.append(
-        f"leaves an error of {format_percent(np.expm1(run.error), 1)} on"
+        f"leaves an error of {error_words(run.error)} on"
         f" {'the job chosen now' if found.goal == 'decision' else 'what is asked'}"
     )
     return "; ".join(said)
+
+
+def error_words(sigma: float) -> str:
+    """Return a standard deviation of logs as an error in per cent; none is told beyond x1,000."""
+    return format_percent(np.expm1(sigma), 1) if sigma < _MOST_LOG else "x1,000 or more"
 
 
 def _settles(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:

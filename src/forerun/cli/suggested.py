@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +49,10 @@ def show_suggestion(screen: Screen, found: Suggested) -> None:
         ]  # fmt: skip
         screen.table(headers, rows)
     if suggestion.error == suggestion.error:
+        from forerun.advisor.suggesting_words import error_words
+
         of = "the job chosen now" if suggestion.goal == "decision" else "what is asked"
-        screen.line(f"error   {format_percent(math.expm1(suggestion.error), 1)} now on {of}")
+        screen.line(f"error   {error_words(suggestion.error)} now on {of}")
     if suggestion.efficiency == suggestion.efficiency:
         screen.line(
             f"design  {format_percent(suggestion.efficiency)} as good as a bound that no runs for"

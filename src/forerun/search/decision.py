@@ -28,6 +28,7 @@ _NODES = 48  # of the outcome of one run
 _SCENARIOS = 128  # of the outcomes of the runs that were picked before
 _SEED = 0
 _SAME = 1e-6
+_MOST_LOG = 600.0  # of an expected objective: what is dearer is as bad
 _MOST_CELLS = 4_000_000  # of the outcomes that are looked at together
 
 
@@ -53,7 +54,7 @@ class Options:
             middle: log of the medians, (..., m).
             variance: of the logs, (m,) or a shape that broadcasts.
         """
-        plain = np.exp(middle + variance / 2) * self.scale
+        plain = np.exp(np.minimum(middle + variance / 2, _MOST_LOG)) * self.scale
         if not np.isfinite(self.latest).any():
             return np.asarray(plain)
         sigma = np.sqrt(np.maximum(variance, 1e-300))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import RequestError
+from forerun.tables.bounds import beyond, words
 from forerun.tables.lines import Lines
 from forerun.tables.schema import COLUMNS, canonical_names
 from forerun.units import GROUPED
@@ -188,15 +189,23 @@ def _typed(
     known = COLUMNS.get(name)
     if known is not None and known.kind == "number":
         if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
-            return values.astype(np.float64), {}
-        numbers, bad = _read_numbers(values, name)
+            numbers, bad = values.astype(np.float64), dict[int, Any]()
+        else:
+            numbers, bad = _read_numbers(values, name)
         if bad and np.isnan(numbers).all():
             row = next(iter(bad))
             raise _no_number(where, row, bad[row], name)
-        return numbers, {
+        wrong = {
             row: f"{name}={str(cell)[:40]!r} is not a number; correct it"
             for row, cell in bad.items()
         }
+        absurd = np.flatnonzero(beyond(name, numbers)).tolist()
+        wrong |= {
+            row: f"{name}={numbers[row]:g} is no figure of a run ({words(name)}); correct it"
+            for row in absurd
+        }
+        numbers[absurd] = np.nan
+        return numbers, wrong
     if isinstance(values, np.ndarray) and np.issubdtype(values.dtype, np.number):
         return (values.astype(np.float64) if known is None else _texts(values)), {}
     return _texts(values), {}

@@ -17,6 +17,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Columns = Mapping[str, FloatArray]
 
+# A band that reaches further, in logs, is no number.
+_MOST_REACH = 300.0
 # Milliseconds among seconds, or seconds among minutes, leave a gap that no noise leaves.
 UNIT_GAP = 50.0
 # What is said of them, and what stands before the lines of the fewer; how many lines are named.
@@ -219,8 +221,9 @@ def banded(middle: FloatArray, reach: FloatArray, variance: FloatArray) -> Float
         variance: of the log of the median itself, (n,).
     """
     unsure = Z95**2 * variance
+    below, above = np.minimum(np.sqrt(reach**2 + unsure[:, None]), _MOST_REACH).T
     seconds = np.empty((len(middle), 3))
-    seconds[:, 0] = middle * np.exp(-np.sqrt(reach[:, 0] ** 2 + unsure))
+    seconds[:, 0] = middle * np.exp(-below)
     seconds[:, 1] = middle
-    seconds[:, 2] = middle * np.exp(np.sqrt(reach[:, 1] ** 2 + unsure))
+    seconds[:, 2] = middle * np.exp(above)
     return seconds

@@ -176,7 +176,7 @@ def _reach(apart: FloatArray, seconds: FloatArray, of: IntArray) -> tuple[float,
         of: the configuration of each run, numbered from 0, (n,).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(seconds / np.maximum(apart, 1e-300))
+        logs = np.log(seconds) - np.log(np.maximum(apart, 1e-300))
     logs = np.clip(np.nan_to_num(logs, nan=_MOST_LOG), -_MOST_LOG, _MOST_LOG)
     repeats = np.bincount(of)
     m = len(repeats)
