@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from forerun.domain.measured import Measured
 from forerun.errors import RequestError
 
 # Where a data sheet gives no rate for a precision, the next one in the list serves.
@@ -51,6 +52,7 @@ class Device:
         node_bytes_per_second: usual network rate between nodes, per device and direction.
         devices_per_node: usual number in a node.
         facts: for each field its source.
+        measured: what a probe found it to do, None where it is known by its data sheet alone.
     """
 
     id: str
@@ -69,6 +71,7 @@ class Device:
     devices_per_node: int
     aliases: tuple[str, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=dict, compare=False)
+    measured: Measured | None = None
 
     def __hash__(self) -> int:
         return hash((self.id, self.memory_bytes, self.memory_bytes_per_second, self.watts))

@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.graph import (
-    BLOCK_INDEX,
     KIND_INDEX,
     KINDS,
     PHASE_INDEX,
     SHARD_INDEX,
-    Block,
     OpColumns,
     OpKind,
     Phase,
@@ -28,7 +26,6 @@ from forerun.domain.graph import (
 )
 from forerun.domain.hardware import Device
 from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
-from forerun.predictors.analytic.activations import selected
 from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.predictors.analytic.keys import (
     IS_CONV,
@@ -40,6 +37,7 @@ from forerun.predictors.analytic.keys import (
     cut_by_tensor,
     is_weight_gradient,
 )
+from forerun.predictors.analytic.slots import SLOTS, slots_of
 
 IntArray = NDArray[np.int64]
 _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
@@ -50,13 +48,6 @@ _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]
 _WINOGRAD = ((9.0, 1.2, 12.0), (25.0, 2.0, 16.0))
 # Its tiles of 4 x 4 pixels stand mostly empty on so small a map.
 _SMALLEST_MAP = 4
-# The sums that an instance is made of; selected layers are those that selective recomputation does
-# again.
-SLOTS = (
-    "layer_forward", "layer_selected", "layer_backward",
-    "embed_forward", "embed_backward", "head_forward", "head_backward",
-)  # fmt: skip
-_BLOCKS = {"layer": Block.LAYER, "embed": Block.EMBED, "head": Block.HEAD}
 
 
 @dataclass(frozen=True)
@@ -191,7 +182,7 @@ def _one(
         "half_conv": nhwc & ~grouped,
         "half_grouped": nhwc & grouped,
         "gradients": each(lora),
-        "slot": rows[:, None] * len(SLOTS) + _slots(workload, ops),
+        "slot": rows[:, None] * len(SLOTS) + slots_of(workload, ops),
     }
 
 
@@ -222,18 +213,6 @@ def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
         kernel = (depth % taps == 0) & (depth >= taps * channels) & (pixels > _SMALLEST_MAP)
         winograd |= kernel & (ratio * taps > 0.95) & (ratio * taps < most)
     return np.asarray((ops.kind == _CONV) & (m > 0) & ~winograd)
-
-
-def _slots(workload: Workload, ops: OpColumns) -> IntArray:
-    """Return which sum each operation belongs to, (operations,)."""
-    slots = np.zeros(len(ops.kind), dtype=np.int64)
-    for name, block in _BLOCKS.items():
-        ours = ops.block == BLOCK_INDEX[block]
-        for word, phase in (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD)):
-            slots[ours & (ops.phase == PHASE_INDEX[phase])] = SLOTS.index(f"{name}_{word}")
-    again = selected(workload, ops.kind) & (slots == SLOTS.index("layer_forward"))
-    slots[again] = SLOTS.index("layer_selected")
-    return slots
 
 
 def _cut(ops: OpColumns, keys: Keys) -> tuple[FloatArray, FloatArray]:

@@ -22,7 +22,7 @@ from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.clocks import clock_share, has_clock
 from forerun.predictors.analytic.constants import Constants, by_kind
 from forerun.predictors.analytic.fallbacks import constant_of
-from forerun.predictors.analytic.flat import SLOTS, FlatOps
+from forerun.predictors.analytic.flat import FlatOps
 from forerun.predictors.analytic.inside_layers import LayerComm
 from forerun.predictors.analytic.keys import (
     IS_CONV,
@@ -31,6 +31,8 @@ from forerun.predictors.analytic.keys import (
     FloatArray,
     Keys,
 )
+from forerun.predictors.analytic.measured_ops import MeasuredOps
+from forerun.predictors.analytic.slots import SLOTS
 
 # What may compute products; each has its table of efficiencies in `Constants`.
 UNITS = ("tensor", "vector", "double", "narrow")
@@ -274,7 +276,7 @@ def _alike(anchor: Anchor, rates: Rates, scalars: tuple[float, ...]) -> bool:
 
 def instance_costs(
     flat: FlatOps, keys: Keys, scale: FloatArray, comm: LayerComm, constants: Constants,
-    anchor: Anchor | None = None,
+    anchor: Anchor | None = None, measured: MeasuredOps | None = None,
 ) -> dict[str, FloatArray]:  # fmt: skip
     """Return what one micro-batch costs on one device, for I instances: columns of shape (I,).
 
@@ -284,12 +286,14 @@ def instance_costs(
     `ends` are the entry and exit blocks together, `end` the larger of the two.
 
     scale: the workloads' own device time over what their operations say, (I,). anchor: see
-    `Anchor`.
+    `Anchor`. measured: of instances whose devices were probed; the host's work is in it.
     """
     rates = rates_of(flat, constants)
     sums = slot_sums(flat, rates, constants, anchor)
-    time = {name: sums[:, i] * scale for name, i in _SLOT.items()}
     host = flat.launched * rates.host[flat.machine][:, None]
+    if measured is not None:
+        sums, host = _with_measured(flat, sums, host, measured, constants)
+    time = {name: sums[:, i] * scale for name, i in _SLOT.items()}
     together = 1.0 + constants.tensor_jitter * (keys.tp - 1.0)
     host[:, : _SLOT["embed_forward"]] *= together[:, None]
     full = keys.recompute == RECOMPUTE.index("full")
@@ -332,3 +336,17 @@ def instance_costs(
         "first_end": time["embed_forward"] + time["embed_backward"],
         "last_end": time["head_forward"] + time["head_backward"],
     }
+
+
+def _with_measured(
+    flat: FlatOps, sums: FloatArray, host: FloatArray, measured: MeasuredOps, constants: Constants
+) -> tuple[FloatArray, FloatArray]:
+    """Return sums and host seconds, (I, slots), with those of measured instances in their place."""
+    ids = [flat.machines[i][0].id for i in flat.machine]
+    products = np.array([constants.device_compute.get(name, 1.0) for name in ids])
+    others = np.array([constants.device_bandwidth.get(name, 1.0) for name in ids])
+    known = measured.measured[:, None]
+    return (
+        np.where(known, measured.seconds(products, others), sums),
+        np.where(known, 0.0, host),
+    )

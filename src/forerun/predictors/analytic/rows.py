@@ -35,6 +35,7 @@ from forerun.predictors.analytic.inside_layers import Traffic, layer_comm, traff
 from forerun.predictors.analytic.keys import Keys
 from forerun.predictors.analytic.layer_shapes import cut_shape, layer_shape
 from forerun.predictors.analytic.links import Links, links_of
+from forerun.predictors.analytic.measured_ops import MeasuredOps, measured_ops
 from forerun.predictors.analytic.operations import anchored, instance_costs
 from forerun.predictors.analytic.places import taught_places
 from forerun.tables import Jobs
@@ -109,6 +110,7 @@ class Layout:
     places: tuple[Cluster, ...]
     framework: IntArray
     transformer: NDArray[np.bool_]
+    measured: MeasuredOps | None = None
     memo: dict[str, Any] = field(default_factory=dict)
 
     def anchor(self, constants: Constants) -> None:
@@ -121,7 +123,8 @@ class Layout:
         own = constants.workload_scale
         scale = np.array([own.get(name, 1.0) for name in self.scaled]) if own else 1.0
         costs = instance_costs(
-            self.flat, self.keys, np.asarray(scale), comm, constants, self.memo.get("anchor")
+            self.flat, self.keys, np.asarray(scale), comm, constants, self.memo.get("anchor"),
+            self.measured,
         )
         shaped = self._shape_scale(constants)
         if shaped is not None:
@@ -205,6 +208,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
         links_of(clusters).take(cluster), tuple(scale_key(w) for w in owners),
         tuple(layer_shape(w, c.device) for w, c in zip(owners, places, strict=True)),
         tuple(places), place[workload], np.array([w.shape.heads > 0 for w in owners]),
+        measured_ops(owners, [c.device for c in places], keys),
     )  # fmt: skip
     if len(kept) > MOST_SAVED:
         _forget(kept)

@@ -1,0 +1,1 @@
+"""Probe: micro-benchmarks that turn this machine or cluster into a catalogue device and its links."""
