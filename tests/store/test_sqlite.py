@@ -1,7 +1,10 @@
 """SQLite."""
+import tempfile
+
 from forerun.store import open_store
 from forerun.testing import StoreContract
-import tempfile
+
+
 class TestSqlite(StoreContract):
     def make_store(self):
         return open_store(tempfile.mkdtemp()+"/runs.db")

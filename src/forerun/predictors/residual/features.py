@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from forerun.domain.graph import KINDS
 from forerun.domain.workload import OPERAND_BYTES
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.slots import SLOTS
 from forerun.predictors.analytic.operations import anchored
 from forerun.predictors.analytic.rows import Layout, Rows, fastest_rates
+from forerun.predictors.analytic.slots import SLOTS
 from forerun.predictors.analytic.stages import micro_batches
 from forerun.predictors.analytic.step import step_and_floor
 
