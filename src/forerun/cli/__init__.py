@@ -29,6 +29,7 @@ _COMMANDS = {
         "every predictor on every table, side by side",
     ),
     "suggest": ("forerun.cli.commands.suggest:suggest", "the next runs that teach most"),
+    "profile": ("forerun.cli.commands.profile:profile", "measure the runs of a campaign"),
     "search": ("forerun.cli.commands.search:search", "the best configuration, run by run"),
     "lab": ("forerun.cli.commands.lab:lab", "a small real cluster on this machine"),
     "workloads": ("forerun.cli.commands.listings:workloads", "the named workloads"),

@@ -56,7 +56,9 @@ class Curve:
         for axis, size in zip(self.axes, sizes, strict=True):
             logs, asked = np.log(axis), np.log(np.maximum(size, 1e-300))
             found = found + np.maximum(asked - logs[-1], 0.0)
-            place = np.clip(np.searchsorted(logs, asked, side="right") - 1, 0, max(len(axis) - 2, 0))
+            place = np.clip(
+                np.searchsorted(logs, asked, side="right") - 1, 0, max(len(axis) - 2, 0)
+            )
             step = logs[np.minimum(place + 1, len(axis) - 1)] - logs[place]
             with np.errstate(invalid="ignore", divide="ignore"):
                 part = np.where(step > 0, (asked - logs[place]) / step, 0.0)

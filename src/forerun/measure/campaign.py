@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -102,6 +102,10 @@ class Campaign:
             )
         if len({point.key for point in self.points}) < len(self.points):
             raise RequestError(asked, "two points ask the same", "give each its own name or repeat")
+
+    def on(self, runner: str) -> Campaign:
+        """Return the same campaign for another runner; its points keep their keys."""
+        return replace(self, runner=runner)
 
     def table(self) -> Table:
         """Return the points as a table of jobs, (n,) rows in the campaign's order."""

@@ -56,9 +56,7 @@ def _whole(value: float) -> float:
     return int(value) if value == math.floor(value) else value
 
 
-def _scaled(
-    point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...], float]
-) -> float:
+def _scaled(point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...], float]) -> float:
     """Return a point's time from the neighbour below it on the axis where it is largest."""
     ranks = [axis.index(v) for axis, v in zip(grid.axes, point, strict=True)]
     place = max(range(len(point)), key=lambda i: (ranks[i] > 0, grid.axes[i][ranks[i]]))

@@ -57,7 +57,11 @@ def _matmuls(torch: Any, made: dict[str, Any]) -> Iterator[Grid]:
     linear, random = torch.nn.functional.linear, torch.randn
 
     def forward(rows: int, columns: int, depth: int) -> Call:
-        x, w, b = random(rows, depth, **made), random(columns, depth, **made), random(columns, **made)
+        x, w, b = (
+            random(rows, depth, **made),
+            random(columns, depth, **made),
+            random(columns, **made),
+        )
         return lambda: linear(x, w, b)
 
     def dgrad(rows: int, columns: int, depth: int) -> Call:

@@ -50,7 +50,9 @@ class MeasuredOps:
         return self.products / products[:, None] + self.others / others[:, None]
 
 
-def measured_ops(workloads: list[Workload], devices: list[Device], keys: Keys) -> MeasuredOps | None:
+def measured_ops(
+    workloads: list[Workload], devices: list[Device], keys: Keys
+) -> MeasuredOps | None:
     """Return the measured operations of I instances, None where no device was measured."""
     known = np.array([device.measured is not None for device in devices])
     if not known.any():
@@ -123,9 +125,7 @@ def _sizes(ops: OpColumns, keys: Keys) -> Sizes:
     )  # fmt: skip
 
 
-def _cold_seconds(
-    workload: Workload, measured: Measured, keys: Keys, sizes: Sizes
-) -> FloatArray:
+def _cold_seconds(workload: Workload, measured: Measured, keys: Keys, sizes: Sizes) -> FloatArray:
     """Return seconds in which operations wait for what is not in the caches any more, (k, n).
 
     Curves are measured on data that the call before has touched. In a step, weights, what forward

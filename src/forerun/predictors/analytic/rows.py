@@ -123,7 +123,12 @@ class Layout:
         own = constants.workload_scale
         scale = np.array([own.get(name, 1.0) for name in self.scaled]) if own else 1.0
         costs = instance_costs(
-            self.flat, self.keys, np.asarray(scale), comm, constants, self.memo.get("anchor"),
+            self.flat,
+            self.keys,
+            np.asarray(scale),
+            comm,
+            constants,
+            self.memo.get("anchor"),
             self.measured,
         )
         shaped = self._shape_scale(constants)

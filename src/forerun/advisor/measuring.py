@@ -1,0 +1,235 @@
+"""Measuring: a campaign's points are carried out by a runner, and each result goes to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from forerun.domain.plan import Plan
+from forerun.domain.plan_columns import PlanColumns
+from forerun.errors import ForerunError
+from forerun.measure.campaign import Campaign, Outlook, Point, outlook
+from forerun.measure.carrying import Carrier, Outcome, Progress, carry_out, still_open
+from forerun.measure.measurement import Measurement
+from forerun.tables import Jobs, Table
+
+if TYPE_CHECKING:
+    from forerun.advisor.advisor import Advisor
+    from forerun.domain.hardware import Cluster
+    from forerun.domain.workload import Workload
+    from forerun.store.sql_store import SqlStore
+
+_OWN = ("accumulate",)  # settings of the loop that leave the traced graph of a sample as it is
+
+
+class StoreLedger:
+    """A campaign's results in a store; each is kept, with the state of its point, in one step.
+
+    Raises:
+        RequestError: the store has a campaign of that name with another content.
+    """
+
+    def __init__(self, store: SqlStore, campaign: Campaign, known: Mapping[str, Known]) -> None:
+        self._store, self._campaign, self._known = store, campaign, known
+        store.campaigns.put(campaign.name, campaign.spec, replace=True)
+
+    def statuses(self) -> Mapping[str, str]:
+        """Return the status of every point that was run, by its key."""
+        record = self._store.campaigns.get(self._campaign.name)
+        return {} if record is None else {key: p.status for key, p in record.points.items()}
+
+    def keep(self, point: Point, measurement: Measurement) -> None:
+        """Keep one result."""
+        known = self._known.get(point.key, Known())
+        row = {
+            **point.asked, **known.columns(), **measurement.row(),
+            "source": "forerun profile", "ref": f"campaign {self._campaign.name}",
+        }  # fmt: skip
+        row.pop("fingerprint", None), row.pop("started", None)
+        self._store.add_table(
+            Table.from_rows([row], f"{point}"), known.jobs(point),
+            campaign=self._campaign.name, points=[point.key],
+            started=measurement.started, fingerprint=dict(measurement.fingerprint),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a point beyond its row: the workload traced, and its cluster's figures.
+
+    Attributes:
+        workload, cluster: None where they cannot be told, with the reason in `why`.
+        placement: workers on each host that is used.
+    """
+
+    workload: Workload | None = None
+    cluster: Cluster | None = None
+    placement: tuple[int, ...] = ()
+    why: str = ""
+
+    def columns(self) -> dict[str, object]:
+        """Return what the row gains by it: nodes, placement, and the workload's totals."""
+        row: dict[str, object] = {}
+        if self.placement:
+            row["nodes"] = len(self.placement)
+            if len(set(self.placement)) == 1:
+                row["devices_per_node"] = self.placement[0]
+            joint = "" if max(self.placement) < 10 else "-"
+            row["placement"] = joint.join(map(str, self.placement))
+        if self.workload is not None:
+            row |= {
+                "params": self.workload.params,
+                "gmacs": self.workload.graph.forward_flops / 2e9,
+            }
+        return row
+
+    def jobs(self, point: Point) -> Jobs | None:
+        """Return the point's job as far as it is known whole, None where nothing is."""
+        if self.workload is None and self.cluster is None:
+            return None
+        task = point.task
+        passes = int(task.settings.get("accumulate", 1))
+        plan = Plan(
+            dp=task.workers,
+            micro_batch=max(task.batch // passes, 1),
+            global_batch=task.global_batch,
+        )
+        workloads = () if self.workload is None else (_of_size(self.workload, task.dataset_size),)
+        clusters = () if self.cluster is None else (self.cluster,)
+        return Jobs(
+            workloads, clusters, np.array([len(workloads) - 1], dtype=np.int32),
+            np.array([len(clusters) - 1], dtype=np.int32), PlanColumns.of([plan]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A campaign before it is carried out.
+
+    Attributes:
+        campaign: it.
+        left: points without a final result.
+        outlook: what they are expected to take.
+        forecast: how many of them somebody foresaw, so that the outlook is more than a guess.
+        notes: what a person should know.
+    """
+
+    campaign: Campaign
+    left: tuple[Point, ...]
+    outlook: Outlook
+    forecast: int
+    notes: tuple[str, ...]
+
+
+class Profiling:
+    """A campaign, its runner and its store, joined.
+
+    Args:
+        campaign: what to measure.
+        runner: who carries it out.
+        store: who keeps it.
+        advisor: knows workloads and devices, so that runs are kept with their whole jobs.
+        hosts: how many places the runner lays workers on, one after the other.
+        retry: whether points that failed are run again.
+    """
+
+    def __init__(
+        self, campaign: Campaign, runner: Carrier, store: SqlStore, advisor: Advisor,
+        hosts: int = 1, retry: bool = True,
+    ) -> None:  # fmt: skip
+        self.campaign, self.runner, self.store, self.retry = campaign, runner, store, retry
+        self._known = known_of(campaign.points, advisor, hosts)
+        self._advisor = advisor
+        self.ledger = StoreLedger(store, campaign, self._known)
+
+    def planned(self) -> Planned:
+        """Return what is still to be run, and what it is expected to take."""
+        left = still_open(self.campaign, self.ledger, self.retry)
+        steps = self._foreseen(left)
+        reasons = dict.fromkeys(k.why for k in self._known.values() if k.why)
+        return Planned(
+            self.campaign, tuple(left), outlook(self.campaign, left, steps),
+            int(np.isfinite(steps).sum()), (*self.campaign.notes, *reasons),
+        )  # fmt: skip
+
+    def carried_out(self, told: Callable[[Progress], None]) -> Outcome:
+        """Run what is open and keep each result. Raises RequestError as `carry_out` does."""
+        return carry_out(self.campaign, self.runner, self.ledger, told, self.retry)
+
+    def results(self) -> Table:
+        """Return every run of the campaign that the store has, of this and earlier sittings."""
+        return self.store.table(campaign=self.campaign.name)
+
+    def _foreseen(self, points: Sequence[Point]) -> Any:
+        """Return the step seconds that the advisor's predictor believes, (n,), NaN where none."""
+        found = np.full(len(points), np.nan)
+        whole = [
+            (i, known) for i, point in enumerate(points)
+            if (known := self._known[point.key]).workload is not None and known.cluster is not None
+        ]  # fmt: skip
+        for i, known in whole:
+            jobs = known.jobs(points[i])
+            assert jobs is not None
+            forecasts = self._advisor.predictor.predict(jobs)
+            found[i] = forecasts.seconds[0, 1]
+        return found
+
+
+def known_of(points: Sequence[Point], advisor: Advisor, hosts: int) -> dict[str, Known]:
+    """Return what is known of each point, by its key; a module is traced once for each precision."""
+    traced: dict[tuple[str, ...], Workload | str] = {}
+    clusters: dict[tuple[str, int, int], Cluster | str] = {}
+    found = {}
+    for point in points:
+        task = point.task
+        used = min(task.workers, hosts)
+        counts = tuple(task.workers // used + (i < task.workers % used) for i in range(used))
+        model = (task.entry, task.precision, task.optimizer, repr(sorted(task.settings.items())))
+        if model not in traced:
+            traced[model] = _workload(point, advisor)
+        label = str(point.asked.get("device", ""))
+        machine = (label, used, counts[0])
+        if machine not in clusters:
+            clusters[machine] = _cluster(advisor, *machine, even=len(set(counts)) == 1)
+        workload, cluster = traced[model], clusters[machine]
+        why = "; ".join(text for text in (workload, cluster) if isinstance(text, str) and text)
+        found[point.key] = Known(
+            None if isinstance(workload, str) else workload,
+            None if isinstance(cluster, str) else cluster,
+            counts, why,
+        )  # fmt: skip
+    return found
+
+
+def _workload(point: Point, advisor: Advisor) -> Workload | str:
+    """Return the workload of a point's entry under the name that its rows have, or why not."""
+    task = point.task
+    own = sorted(set(task.settings) - set(_OWN))
+    if task.is_script or own:
+        what = "a script" if task.is_script else f"its settings {', '.join(own)} may change it"
+        return f"{task.entry} is not traced ({what}): its runs are kept by their label alone"
+    try:
+        workload = advisor.workload(
+            task.entry, precision=task.precision, optimizer=task.optimizer, framework="pytorch"
+        )
+    except ForerunError as error:
+        return f"{task.entry} is not traced ({error.found}): its runs are kept by their label alone"
+    return replace(workload, name=str(point.asked["workload"]))
+
+
+def _cluster(advisor: Advisor, label: str, nodes: int, each: int, even: bool) -> Cluster | str:
+    if not label:
+        return "no device is named: runs are kept without one; `forerun probe` makes a device of this machine"
+    if not even:
+        return ""
+    try:
+        return advisor.cluster(f"{nodes}x{each}x{label}")
+    except ForerunError as error:
+        return f"{error.asked}: {error.found}; its runs are kept by that label alone"
+
+
+def _of_size(workload: Workload, dataset_size: int) -> Workload:
+    return replace(workload, dataset_size=float(dataset_size)) if dataset_size else workload

@@ -1,0 +1,146 @@
+"""forerun profile: measures the runs of a campaign, one after another, and keeps every one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from forerun import wire
+from forerun.cli.kinds import FILE, TABLES, writable
+from forerun.cli.options import json_option
+from forerun.cli.profiled import Bar, show_outcome, show_plan, shown_json
+from forerun.cli.screen import Screen
+from forerun.errors import RequestError
+from forerun.settings import load_settings
+
+if TYPE_CHECKING:
+    from forerun.advisor.measuring import Planned
+    from forerun.measure.carrying import Carrier
+    from forerun.measure.hosts import Host
+
+RUNNERS = ("local", "ray")
+INTERRUPTED = 130  # as shells have it for Ctrl-C
+
+
+@click.command()
+@click.argument("campaign", type=FILE, metavar="CAMPAIGN.yaml")
+@click.option(
+    "--on", type=click.Choice(RUNNERS),
+    help="Who carries runs out: local processes, or Ray Train (the file's `on`, else local).",
+)  # fmt: skip
+@click.option("--lab", "lab_name", metavar="LAB", help="On the hosts of a lab that is up.")
+@click.option(
+    "--address", metavar="ADDRESS",
+    help="With --on ray: the cluster's address (auto: the one of this machine; local: a new one).",
+)  # fmt: skip
+@click.option("--store", "where", metavar="STORE", help="A file or URL (the setting `store`).")
+@click.option("--out", type=FILE, metavar="RUNS.csv", help="Write the campaign's runs as a table.")
+@click.option(
+    "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
+    help="Your own devices, e.g. what `forerun probe` wrote (may be repeated).",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only say what would be run, and its price.")
+@click.option("--yes", is_flag=True, help="Begin without asking, whatever it costs.")
+@click.option("--no-retry", is_flag=True, help="Leave runs that failed as they are.")
+@json_option
+def profile(
+    campaign: Path, on: str | None, lab_name: str | None, address: str | None, where: str | None,
+    out: Path | None, catalog_files: Sequence[Path], dry_run: bool, yes: bool, no_retry: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Measure the runs of a campaign, and keep every one as soon as it has ended.
+
+    What it will take is said first: time, and dollars where a price is given. A campaign that was
+    interrupted goes on where it stopped, run by run; finished runs are never made again.
+
+    CAMPAIGN.yaml names workloads (package.module:callable, or a script) and what varies: workers,
+    global_batch, dataset_size, cpus_per_worker, precision, settings. See docs/campaigns.md.
+    """
+    from forerun.advisor import Advisor
+    from forerun.advisor.measuring import Profiling
+    from forerun.measure.campaign_file import read_campaign
+    from forerun.store import open_store
+
+    settings = load_settings({})
+    writable(out, "--out", TABLES, [campaign, *catalog_files])
+    asked = read_campaign(campaign)
+    asked = asked.on(on or asked.runner)
+    runner, hosts = _runner(asked.runner, lab_name, address)
+    advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
+    screen = Screen(settings)
+    with open_store(where or "") as store:
+        profiling = Profiling(asked, runner, store, advisor, hosts, retry=not no_retry)
+        planned = profiling.planned()
+        if not as_json:
+            show_plan(screen, planned, store.where)
+        if dry_run:
+            if as_json:
+                click.echo(wire.dumps(shown_json(planned, None, None)))
+            return
+        _agreed(planned, yes)
+        outcome = None
+        if planned.left:
+            with Bar(len(asked.points), quiet=as_json) as bar:
+                try:
+                    outcome = profiling.carried_out(bar.told)
+                except KeyboardInterrupt:
+                    bar.close()
+                    click.echo(
+                        f"stopped; every finished run is kept in {store.where}; the same command"
+                        " goes on from here", err=True,
+                    )  # fmt: skip
+                    sys.exit(INTERRUPTED)
+        table = profiling.results()
+        if out is not None:
+            from forerun.tables import write_table
+
+            write_table(table, out)
+        if as_json:
+            click.echo(wire.dumps(shown_json(planned, outcome, table)))
+        else:
+            show_outcome(screen, planned, outcome, table, out)
+
+
+def _agreed(planned: Planned, yes: bool) -> None:
+    """Ask before money is spent. Raises RequestError where nobody can be asked."""
+    dollars = planned.outlook.most_dollars
+    if not planned.left or yes or dollars <= 0:
+        return
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        click.confirm(f"Spend up to ${dollars:,.2f}?", abort=True, err=True)
+        return
+    if planned.campaign.budget.dollars is None:
+        raise RequestError(
+            f"campaign {planned.campaign.name!r}", f"it may cost up to ${dollars:,.2f}",
+            "say --yes, or give the campaign a budget in dollars",
+        )  # fmt: skip
+
+
+def _runner(name: str, lab_name: str | None, address: str | None) -> tuple[Carrier, int]:
+    """Return the runner and how many hosts it lays workers on."""
+    hosts: Sequence[Host] = ()
+    if lab_name is not None:
+        from forerun.measure.lab import Lab
+
+        hosts = Lab.open(lab_name).hosts
+    if name == "ray":
+        if hosts:
+            raise RequestError(
+                "--lab with --on ray", "a lab's Ray cluster is reached from inside it",
+                "run this command on the lab's head: forerun lab run h1 -- forerun profile ...",
+            )  # fmt: skip
+        from forerun.measure.ray import RayRunner
+
+        runner = RayRunner(address=address or "")
+        return runner, runner.host_count
+    if address is not None:
+        raise RequestError(
+            "--address", "only a Ray cluster has one", "add --on ray, or leave it out"
+        )
+    from forerun.measure.local import LocalRunner
+
+    return LocalRunner(hosts), max(len(hosts), 1)
