@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from forerun.errors import RequestError
-from forerun.store.cells import CHUNK_ROWS, Cells, cells_of, own_names
+from forerun.store.cells import CHUNK_ROWS, Cells, cells_of, filled_names
 from forerun.store.interned import Interned, fingerprint_ids, insert_or_leave
 from forerun.store.kept import Added
 from forerun.store.keys import Keys, Origins, ids_column
-from forerun.store.layout import own_columns, runs
+from forerun.store.layout import filled_columns, runs
 from forerun.tables import Jobs, Table
 
 _ASKED = "storing runs"
@@ -36,7 +36,7 @@ class Adding:
     interned: Interned
 
     def __post_init__(self) -> None:
-        self._own = sorted(own_names(self.table))
+        self._filled = sorted(filled_names(self.table))
         chunks = cells_of(self.table)
         # The first rows are made ready before a lock is held: most calls have no others.
         self._chunks: Iterator[Cells] = chain(list(islice(chunks, 1)), chunks)
@@ -56,9 +56,9 @@ class Adding:
             RequestError: a key is in the store for another run.
         """
         facts = self._facts(connection)
-        if self._own:
-            names = [{"name": name} for name in self._own]
-            connection.execute(insert_or_leave(connection, own_columns), names)
+        if self._filled:
+            names = [{"name": name} for name in self._filled]
+            connection.execute(insert_or_leave(connection, filled_columns), names)
         maker, keys, new, at = Keys(), list[str](), 0, 0
         for cells in self._chunks:
             rows = range(at, at + len(cells.digests))

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, select
 from forerun.errors import RequestError, nearest_names
 from forerun.store.cells import REAL, plain
 from forerun.store.kept import PROVENANCE
-from forerun.store.layout import NUMBERS, own_columns, runs
+from forerun.store.layout import NUMBERS, filled_columns, runs
 from forerun.tables import COLUMNS
 from forerun.tables.conditions import Condition, parse_condition
 
@@ -47,19 +47,21 @@ class Own:
 
 @dataclass(frozen=True)
 class Asked:
-    """Which runs are meant: what the database judges, and what is left to judge row by row."""
+    """Which runs are meant: what the database judges, and what is left to judge row by row.
+
+    `columns` are those that any run fills: no other has to be fetched.
+    """
 
     clauses: tuple[ColumnElement[bool], ...] = ()
     own: tuple[Own, ...] = ()
+    columns: frozenset[str] = frozenset()
 
 
-def asked_of(
-    connection: Connection, where: Iterable[str | Condition], equal: Mapping[str, Any]
-) -> Asked:
+def asked_of(known: set[str], where: Iterable[str | Condition], equal: Mapping[str, Any]) -> Asked:
     """Return conditions and filters as one question; all of them must hold.
 
     Args:
-        connection: to the store, which knows its runs' own columns.
+        known: the columns that any run fills.
         where: `devices<=8`, `device=t4,v100` and so on; never true of a blank cell.
         equal: values by column; a list means any of them, None and "" a blank cell.
 
@@ -78,12 +80,12 @@ def asked_of(
         if column is not None:
             clauses.append(_clause(column, name, sign, values))
             continue
-        _check_own(connection, name)
+        _check_own(known, name)
         own.append(Own(name, sign, values))
         if None not in values:  # the row has the cell: few rows are read and judged for nothing
             mark = f"{json.dumps(name, ensure_ascii=False)}:"
             clauses.append(runs.c.rest.contains(mark, autoescape=True))
-    return Asked(tuple(clauses), tuple(own))
+    return Asked(tuple(clauses), tuple(own), frozenset(known))
 
 
 def _several(value: Any) -> tuple[Any, ...]:
@@ -137,8 +139,12 @@ def _text(value: Any) -> str:
     return plain(float(value)) if isinstance(value, int | float) else str(value)
 
 
-def _check_own(connection: Connection, name: str) -> None:
-    known = list(connection.execute(select(own_columns.c.name)).scalars())
+def filled(connection: Connection) -> set[str]:
+    """Return the columns of runs tables that any run fills."""
+    return set(connection.execute(select(filled_columns.c.name)).scalars())
+
+
+def _check_own(known: set[str], name: str) -> None:
     if name in known or name in COLUMNS:
         return
     near = nearest_names(name, [*REAL, *known, *_ORIGINS])

@@ -52,17 +52,19 @@ def _chunk(table: Table, start: int, stop: int) -> Cells:
     for name in sorted(table.columns):
         values = _values(table.columns[name][start:stop], name)
         texts = _written(values, name)
+        marks = _in_digest(values, name, texts)
         unread = table.unread.get(name)
         if name in REAL:
             columns[name] = values
         else:
-            rest.append(_as_json(values, name))
+            rest.append(_in_json(values, name, texts))
         if unread is not None:
             # A cell that could not be read keeps its text beside the blank.
             told = [str(text) or None for text in unread[start:stop]]
-            texts = [b or a for a, b in zip(texts, _written(told, name), strict=True)]
-            rest.append(_as_json(told, name))
-        said.append(texts)
+            texts = _written(told, name)
+            marks = [b or a for a, b in zip(marks, _in_digest(told, name, texts), strict=True)]
+            rest.append(_as_texts(told, name))
+        said.append(marks)
     n = stop - start
     if rest:
         columns["rest"] = [_object(parts) for parts in zip(*rest, strict=True)]
@@ -101,20 +103,25 @@ def plain(value: float | str) -> str:
     return value if isinstance(value, str) else repr(value).removesuffix(".0")
 
 
-def _written(values: Sequence[Any], name: str) -> list[str]:
-    """Return what each cell adds to its row's digest, "" for a blank."""
-    said: dict[Any, str] = {None: ""}
-    for value in set(values) - {None}:
-        text = plain(value)
+def _written(values: Sequence[Any], name: str) -> dict[Any, str]:
+    """Return each distinct cell as text. Raises RequestError where no database takes it."""
+    texts = {value: plain(value) for value in dict.fromkeys(values) if value is not None}
+    for text in texts.values():
         if "\0" in text:
             raise RequestError(
                 f"storing the column {name!r}", "a text holds a NUL character", "take it out"
             )
-        said[value] = f"{name}\x1f{text}\x1e"
+    return texts
+
+
+def _in_digest(values: Sequence[Any], name: str, texts: Mapping[Any, str]) -> list[str]:
+    """Return what each cell adds to its row's digest, "" for a blank."""
+    said = {value: f"{name}\x1f{text}\x1e" for value, text in texts.items()}
+    said[None] = ""
     return [said[value] for value in values]
 
 
-def _as_json(values: Sequence[Any], name: str) -> list[str]:
+def _in_json(values: Sequence[Any], name: str, texts: Mapping[Any, str]) -> list[str]:
     """Return each cell as a member of a JSON object, "" for a blank.
 
     A text that is exactly how its number is written becomes that number: so a column of one's own
@@ -122,12 +129,18 @@ def _as_json(values: Sequence[Any], name: str) -> list[str]:
     """
     start = f"{json.dumps(name, ensure_ascii=False)}:"
     said: dict[Any, str] = {None: ""}
-    for value in set(values) - {None}:
+    for value, text in texts.items():
         number = _number(value)
         said[value] = start + (
-            json.dumps(value, ensure_ascii=False) if number is None else _json_number(number)
+            json.dumps(text, ensure_ascii=False) if number is None else _json_number(number, text)
         )
     return [said[value] for value in values]
+
+
+def _as_texts(values: Sequence[str | None], name: str) -> list[str]:
+    """Return texts as members of a JSON object, "" for a blank; what looks like a number too."""
+    start = f"{json.dumps(name, ensure_ascii=False)}:"
+    return ["" if v is None else start + json.dumps(v, ensure_ascii=False) for v in values]
 
 
 def _number(value: Any) -> float | None:
@@ -141,11 +154,11 @@ def _number(value: Any) -> float | None:
     return number if plain(number) == value and not math.isnan(number) else None
 
 
-def _json_number(value: float) -> str:
+def _json_number(value: float, text: str) -> str:
     """Return a number that JSON can hold; the largest exponents read back as infinite."""
     if math.isinf(value):
         return "1e999" if value > 0 else "-1e999"
-    return plain(value) if value else repr(value)  # -0 alone would read back as 0
+    return text if value else repr(value)  # -0 alone would read back as 0
 
 
 def _object(parts: Sequence[str]) -> str | None:
@@ -153,9 +166,10 @@ def _object(parts: Sequence[str]) -> str | None:
     return f"{{{','.join(members)}}}" if members else None
 
 
-def own_names(table: Table) -> set[str]:
-    """Return the columns that go to `rest` and have a cell."""
+def filled_names(table: Table) -> set[str]:
+    """Return the columns that have a cell, also one that could not be read."""
     return {
         name for name, column in table.columns.items()
-        if name not in REAL and any(v is not None for v in _values(column, name))
+        if name in table.unread
+        or any(cell not in ("", None) and cell == cell for cell in column.tolist())
     }  # fmt: skip

@@ -61,7 +61,8 @@ fingerprints = Table(
     Column("hash", Text, nullable=False, unique=True),
     Column("body", Text, nullable=False),
 )  # fmt: skip
-own_columns = Table("own_columns", metadata, Column("name", Text, primary_key=True))
+# Names of the columns of runs tables, real ones and those in `rest`, that any run fills.
+filled_columns = Table("filled_columns", metadata, Column("name", Text, primary_key=True))
 runs = Table(
     "runs", metadata,
     Column("id", Id, primary_key=True),

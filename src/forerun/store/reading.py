@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -103,51 +103,65 @@ def _fetched(
     connection: Connection, asked: Asked, limit: int | None, newest: bool, provenance: bool
 ) -> tuple[Table, dict[str, list[Any]]]:
     """Return the table, and the ids of what its rows share."""
-    names = (*_ORDER, "rest", *_FACTS)
-    pieces: dict[str, list[Any]] = {name: [] for name in names}
+    shown = [name for name in _ORDER if name in asked.columns]
+    names = (*shown, "rest", *_FACTS)
+    pieces: dict[str, list[Piece]] = {name: [] for name in names}
     same: dict[Any, Any] = {}  # equal texts are one object: a million rows have few of them
+    n = 0
     for part in chunks_of(connection, asked, limit, newest, names):
+        rows, n = len(part), n + len(part)
         for name, values in zip(names, zip(*part, strict=True), strict=True):
-            if name in NUMBERS:
-                pieces[name].append(np.array(values, dtype=np.float64))
-            elif name == "rest":
-                pieces[name].append(values)
-            else:
-                pieces[name].append([same.setdefault(v, v) for v in values])
-    rest = list(chain.from_iterable(pieces.pop("rest")))
-    facts = {name: list(chain.from_iterable(pieces.pop(name))) for name in _FACTS}
-    n = len(facts["key"])
+            kept: Any = values
+            if values.count(None) == rows:
+                kept = None
+            elif name in NUMBERS:
+                kept = np.array(values, dtype=np.float64)
+            elif name != "rest":
+                kept = [same.setdefault(v, v) for v in values]
+            pieces[name].append((rows, kept))
     columns: dict[str, NDArray[Any]] = {}
-    for name, parts in pieces.items():
-        column = _numbers(parts) if name in NUMBERS else _texts(parts)
-        if column is not None:
-            columns[name] = column
+    for name in shown:
+        if any(values is not None for _, values in pieces[name]):
+            columns[name] = (_numbers if name in NUMBERS else _texts)(pieces[name])
+    rest, *others = (_every(pieces[name]) for name in ("rest", *_FACTS))
+    facts = dict(zip(_FACTS, others, strict=True))
     table = _with_rest(columns, n, rest)
     return (_with_origins(table, connection, facts) if provenance else table), facts
 
 
-def _numbers(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64] | None:
-    if not parts:
-        return None
-    column = np.concatenate(parts)
-    return None if np.isnan(column).all() else column
+Piece = tuple[int, Any]  # so many rows, and their values: None where all are blank
 
 
-def _texts(parts: Sequence[Sequence[str | None]]) -> NDArray[np.object_] | None:
-    values = [value or "" for part in parts for value in part]
-    return np.array(values, dtype=object) if any(values) else None
+def _every(pieces: Sequence[Piece]) -> list[Any]:
+    return [v for n, values in pieces for v in (repeat(None, n) if values is None else values)]
+
+
+def _numbers(pieces: Sequence[Piece]) -> NDArray[np.float64]:
+    return np.concatenate([np.full(n, np.nan) if v is None else v for n, v in pieces])
+
+
+def _texts(pieces: Sequence[Piece]) -> NDArray[np.object_]:
+    return np.array([value or "" for value in _every(pieces)], dtype=object)
+
+
+def _by_column(rest: Sequence[str | None]) -> dict[str, dict[int, Any]]:
+    """Return the cells of many rows' JSON by column and row."""
+    rows = [row for row, text in enumerate(rest) if text]
+    cells: dict[str, dict[int, Any]] = {}
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        part = rows[start : start + _CHUNK_ROWS]
+        texts = ",".join(rest[row] or "" for row in part)  # one text is read faster than many
+        for row, members in zip(part, json.loads(f"[{texts}]"), strict=True):
+            for name, value in members.items():
+                cells.setdefault(name, {})[row] = value
+    return cells
 
 
 def _with_rest(columns: dict[str, NDArray[Any]], n: int, rest: Sequence[str | None]) -> Table:
     """Return the table with the cells that have no column of the database."""
-    cells: dict[str, dict[int, Any]] = {}
-    for row, text in enumerate(rest):
-        if text:
-            for name, value in json.loads(text).items():
-                cells.setdefault(name, {})[row] = value
     unread: dict[str, NDArray[np.object_]] = {}
     problems: dict[int, str] = {}
-    for name, by_row in cells.items():
+    for name, by_row in _by_column(rest).items():
         known = COLUMNS.get(name)
         if known is not None and known.kind == "number":
             bad = {row: value for row, value in by_row.items() if isinstance(value, str)}

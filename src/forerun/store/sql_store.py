@@ -14,7 +14,7 @@ from forerun.domain.run import STATUSES, Run
 from forerun.errors import RequestError, UnknownNameError, one_of
 from forerun.store.adding import Adding
 from forerun.store.artifacts import Artifacts
-from forerun.store.asking import Asked, asked_of
+from forerun.store.asking import Asked, asked_of, filled
 from forerun.store.database import Database
 from forerun.store.interned import Interned
 from forerun.store.kept import Added, Stored
@@ -147,7 +147,7 @@ class SqlStore:
             RequestError: no run has such a column, or a number column is compared with a text.
         """
         with self._database.reading() as connection:
-            asked = asked_of(connection, where, equal)
+            asked = asked_of(filled(connection), where, equal)
             return runs_of(connection, asked, self._interned, limit, newest)
 
     def table(
@@ -156,13 +156,13 @@ class SqlStore:
     ) -> Table:  # fmt: skip
         """Return the same runs as a table alone, `provenance` with the columns of `PROVENANCE`."""
         with self._database.reading() as connection:
-            asked = asked_of(connection, where, equal)
+            asked = asked_of(filled(connection), where, equal)
             return table_of(connection, asked, limit, newest, provenance)
 
     def count(self, *, where: Where = (), **equal: Any) -> int:
         """Return how many runs there are for which all conditions and filters hold."""
         with self._database.reading() as connection:
-            asked = asked_of(connection, where, equal)
+            asked = asked_of(filled(connection), where, equal)
             if asked.own:
                 return sum(map(len, chunks_of(connection, asked, None, False, ("rest",))))
             query = select(func.count()).select_from(runs).where(*asked.clauses)
@@ -177,7 +177,7 @@ class SqlStore:
         """
         with self._database.reading() as connection:
             row = _by_key(connection, key)
-            asked = Asked((runs.c.id == row.id,))
+            asked = Asked((runs.c.id == row.id,), columns=frozenset(filled(connection)))
             found = runs_of(connection, asked, self._interned, None, False)
             body = connection.execute(
                 select(fingerprints.c.body).where(fingerprints.c.id == row.fingerprint_id)

@@ -1,4 +1,4 @@
-"""Runs, with the workloads, clusters and fingerprints that they share, and names of own columns."""
+"""Runs, with the workloads, clusters and fingerprints that they share, and which columns any run fills."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def upgrade() -> None:
         sa.Column("hash", sa.Text, nullable=False, unique=True),
         sa.Column("body", sa.Text, nullable=False),
     )
-    op.create_table("own_columns", sa.Column("name", sa.Text, primary_key=True))
+    op.create_table("filled_columns", sa.Column("name", sa.Text, primary_key=True))
     op.create_table(
         "runs",
         sa.Column("id", _ID, primary_key=True),
