@@ -32,6 +32,7 @@ _COMMANDS = {
     "profile": ("forerun.cli.commands.profile:profile", "measure the runs of a campaign"),
     "search": ("forerun.cli.commands.search:search", "the best configuration, run by run"),
     "lab": ("forerun.cli.commands.lab:lab", "a small real cluster on this machine"),
+    "eta": ("forerun.cli.commands.eta:eta", "when a running job will be done, from its log"),
     "workloads": ("forerun.cli.commands.listings:workloads", "the named workloads"),
     "devices": ("forerun.cli.commands.listings:devices", "the known accelerators and CPUs"),
     "instances": ("forerun.cli.commands.listings:instances", "the known machines and prices"),

@@ -1,0 +1,245 @@
+"""forerun eta: when a running job will be done, from its log; an alert where it will be late."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forerun import wire
+from forerun.cli.commands.eta_screen import alert_of, eta_json, show_eta
+from forerun.cli.kinds import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
+from forerun.cli.options import json_option, settings_of
+from forerun.cli.screen import Screen
+from forerun.errors import RequestError
+
+if TYPE_CHECKING:
+    from forerun.measure.logs import Eta, LogSeries
+    from forerun.settings import Settings
+
+
+@click.command()
+@click.argument("logs", nargs=-1, required=True, type=FILE, metavar="LOG...")
+@click.option("--total-steps", type=COUNT, help="How long the job is, in optimizer steps.")
+@click.option("--epochs", type=COUNT, help="How long the job is, in passes over the dataset.")
+@click.option("--tokens", type=COUNT, help="How long the job is, in tokens, e.g. 15T.")
+@click.option("--samples", type=COUNT, help="How long the job is, in samples.")
+@click.option(
+    "--steps-per-epoch", type=COUNT, help="Where the log does not say: steps of an epoch."
+)
+@click.option("--global-batch", type=COUNT, help="Where the log does not say: samples of a step.")
+@click.option("--seq-len", type=COUNT, help="Where the log does not say: tokens of a sample.")
+@click.option("--deadline", help="A duration from now (6h) or a time (2027-01-31T18:00).")
+@click.option(
+    "--confidence", "sure", type=PROBABILITY, default="0.9", show_default=True,
+    help="Alert (exit 3) where the deadline will be missed with at least this probability.",
+)  # fmt: skip
+@click.option("--price", type=DOLLARS, help="Dollars an hour, the whole cluster.")
+@click.option(
+    "--cluster", help="The cluster, for its price in the catalogue, e.g. 2xaws:p5.48xlarge."
+)
+@click.option("--reader", default="", help="The log's format, where its content misleads.")
+@click.option(
+    "--pattern", default="", metavar="REGEX",
+    help="For plain logs: an expression with named groups (step, step_time_ms, loss ...).",
+)  # fmt: skip
+@click.option("--follow", is_flag=True, help="Answer again whenever the log has grown.")
+@click.option(
+    "--every",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="With --follow: how often to look.",
+)
+@click.option("--times", type=WHOLE, help="With --follow: stop after so many answers.")
+@click.option(
+    "--as-of", metavar="TIME", help="Answer as of this time, or `last`: the log's last row."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the draws.")
+@json_option
+def eta(logs: tuple[Path, ...], as_json: bool, follow: bool, **options: Any) -> None:
+    """When a running job will be done: from its log, with a 90 % band, its cost, and an alert.
+
+    LOG is a plain log, JSON lines, TensorBoard event files or their folder, an MLflow run, or
+    several logs of one job that was started again. Work that was redone after a restart is no
+    progress, and the time between sessions is counted apart. A change of speed is found and told,
+    and the new speed is used. What recurs (evaluation, checkpoints) is foreseen.
+
+    Exit code 3 where the deadline will be missed with the asked confidence.
+    """
+    settings = settings_of(options)
+    job = _Job(logs, settings, options)
+    write: Callable[[Eta], None]
+    if as_json:
+        write = lambda found: click.echo(  # noqa: E731 (one of two ways to write)
+            wire.dumps(eta_json(found, job.per_hour, job.deadline_s(found)), None if follow else 2)
+        )
+    else:
+        screen = Screen(settings)
+        write = lambda found: show_eta(  # noqa: E731
+            screen, found, job.per_hour, job.deadline_s(found), job.price_source
+        )
+    found = _followed(job, write, options) if follow else job.look()
+    if not follow and found is not None:
+        write(found)
+    late = None if found is None else alert_of(found, job.deadline_s(found), options["sure"])
+    if late is not None:
+        raise late
+
+
+class _Job:
+    """A job's logs and what was asked about them."""
+
+    def __init__(self, logs: tuple[Path, ...], settings: Settings, options: dict[str, Any]) -> None:
+        from forerun.measure.logs import Ask
+
+        self.logs, self.options = logs, options
+        self.ask = Ask(
+            options["total_steps"], options["epochs"], options["tokens"], options["samples"],
+            options["steps_per_epoch"], options["global_batch"], options["seq_len"],
+        )  # fmt: skip
+        self.deadline = _deadline(options["deadline"])
+        self.per_hour, self.price_source = _price(settings, options)
+        self.as_of = _as_of(options["as_of"])
+
+    def look(self) -> Eta:
+        """Return when the job will be done, by its logs as they are now."""
+        from forerun.measure.logs import eta_of, joined
+
+        series = joined([s for path in self.logs for s in self._read(path)])
+        return eta_of(series, self.ask, self.as_of if self.as_of is not None else time.time(),
+                      self.options["seed"])  # fmt: skip
+
+    def _read(self, path: Path) -> tuple[LogSeries, ...]:
+        from forerun.measure.logs import read_logs
+
+        found = read_logs(path, reader=self.options["reader"], pattern=self.options["pattern"])
+        if len(found) > 1 and len({series.name for series in found}) > 1:
+            names = ", ".join(series.name for series in found[:5])
+            raise RequestError(
+                f"the ETA of {path}",
+                f"{len(found)} runs are in it ({names})",
+                "name one run's path",
+            )
+        return found
+
+    def deadline_s(self, found: Eta) -> float | None:
+        """Return the seconds from the answer's own time until the deadline, None where none is."""
+        if self.deadline is None:
+            return None
+        seconds, is_time = self.deadline
+        if not is_time:
+            return seconds
+        if math.isnan(found.now_s):
+            raise RequestError(
+                "a deadline by the clock", "nobody knows when the log was written",
+                "give a duration, e.g. --deadline 6h",
+            )  # fmt: skip
+        return seconds - found.now_s
+
+    def sizes(self) -> tuple[tuple[float, int], ...]:
+        """Return when and how long each file below the logs was last written."""
+        files = [f for p in self.logs for f in ((p,) if not p.is_dir() else sorted(p.rglob("*")))]
+        stats = []
+        for file in files:
+            try:
+                stat = file.stat()
+            except OSError:
+                continue
+            stats.append((stat.st_mtime, stat.st_size))
+        return tuple(stats)
+
+
+def _followed(job: _Job, write: Callable[[Eta], None], options: dict[str, Any]) -> Eta | None:
+    """Answer whenever the logs have grown; return the last answer.
+
+    Raises:
+        RequestError: the log was there, and is gone.
+    """
+    found: Eta | None = None
+    seen: tuple[tuple[float, int], ...] | None = None
+    answers = 0
+    while options["times"] is None or answers < options["times"]:
+        sizes = job.sizes()
+        if sizes != seen:
+            seen = sizes
+            answers += 1
+            gone = [str(path) for path in job.logs if not path.exists()]
+            if gone and found is not None:
+                raise RequestError(
+                    f"following {', '.join(gone)}", "it was there, and is gone",
+                    "name the log where the job writes now",
+                )  # fmt: skip
+            try:
+                found = job.look()
+            except RequestError as error:
+                if gone or found is not None:
+                    raise
+                click.echo(f"{error.found}; {error.next_step}", err=True)
+                time.sleep(options["every"])
+                continue
+            write(found)
+            if found.share >= 1 or found.status != "ok":
+                break
+        if options["times"] is None or answers < options["times"]:
+            time.sleep(options["every"])
+    return found
+
+
+def _deadline(text: str | None) -> tuple[float, bool] | None:
+    """Return a deadline as (seconds, False) from now, or (seconds since 1970, True)."""
+    if text is None:
+        return None
+    import re
+
+    from forerun.measure.logs.stamps import iso_seconds
+    from forerun.units import parse_duration
+
+    if re.fullmatch(r"\s*\d{1,2}:\d\d\s*", text):
+        raise RequestError(
+            f"--deadline {text!r}", "it may be a time of day or a duration",
+            "write 6h30min, or a date too: 2027-01-31T18:00",
+        )  # fmt: skip
+    moment = iso_seconds(text) if "-" in text else math.nan
+    if not math.isnan(moment):
+        return moment, True
+    try:
+        return parse_duration(text, "--deadline"), False
+    except RequestError as error:
+        raise RequestError(
+            error.asked, "it is neither a duration nor a time",
+            "write a duration from now (6h, 1d12h) or a time (2027-01-31T18:00)",
+        ) from None  # fmt: skip
+
+
+def _as_of(text: str | None) -> float | None:
+    """Return the time as of which to answer; -inf is the log's last row, None is now."""
+    if text is None:
+        return None
+    if text.strip().lower() == "last":
+        return -math.inf
+    from forerun.measure.logs.stamps import iso_seconds
+
+    moment = iso_seconds(text)
+    if math.isnan(moment):
+        raise RequestError(f"--as-of {text!r}", "it is no time", "write 2027-01-31T18:00, or last")
+    return moment
+
+
+def _price(settings: Settings, options: dict[str, Any]) -> tuple[float | None, str]:
+    """Return dollars an hour and who says so; None where nobody was asked."""
+    price, cluster = options["price"], options["cluster"]
+    if price is not None and cluster is not None:
+        raise RequestError("--price and --cluster", "both give a price", "give one of them")
+    if cluster is None:
+        return price, "as given"
+    from forerun.catalog import load_catalog
+
+    found = load_catalog(settings.catalog_files).cluster(cluster, region=settings.text("region"))
+    if found.dollars_per_hour is None or math.isnan(found.dollars_per_hour):
+        raise RequestError(f"--cluster {cluster}", "no price is known for it", "give --price")
+    return found.dollars_per_hour, found.price_source

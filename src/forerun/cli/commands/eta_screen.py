@@ -1,0 +1,158 @@
+"""The ETA on a screen and as JSON: what is done, what is left, what it costs, and whether in time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from forerun import wire
+from forerun.cli.screen import Screen
+from forerun.errors import UnsatisfiedError
+from forerun.units import (
+    SECONDS_PER_HOUR,
+    chance_text,
+    format_dollars,
+    format_percent,
+    format_probability,
+    format_seconds,
+)
+
+if TYPE_CHECKING:
+    from forerun.measure.logs import Eta
+
+_LIKELY = 0.5  # above it a person should hear of a deadline, also below the asked confidence
+
+
+def show_eta(
+    screen: Screen, eta: Eta, per_hour: float | None, deadline_s: float | None, price_source: str
+) -> None:
+    """Write an answer for a person."""
+    unit = eta.unit
+    screen.title(eta.name)
+    screen.line(
+        f"now       {unit[:-1]} {eta.done:,.6g} of {eta.total:,.6g}, {format_percent(eta.share, 1)}"
+        f" ({eta.length})"
+    )
+    now = eta.outlook.speeds.now
+    since = f" since {unit[:-1]} {now.begin:,.6g}" if len(eta.outlook.speeds.segments) > 1 else ""
+    screen.line(f"speed     {format_seconds(eta.outlook.step_seconds)} a {unit[:-1]}{since}")
+    if eta.share >= 1:
+        screen.line("left      nothing: it is done")
+    else:
+        p05, p50, p95 = eta.remaining_seconds
+        screen.line(
+            f"left      {format_seconds(p50)} (90 %: {format_seconds(p05)} to {format_seconds(p95)})"
+        )
+        if eta.finish_s is not None:
+            early, middle, late = map(_clock, eta.finish_s)
+            screen.line(f"done at   {middle} (90 %: {early} to {late})")
+    screen.line(f"so far    {format_seconds(eta.elapsed_seconds)}{_away(eta)}")
+    for text in _pauses(eta):
+        screen.line(f"pauses    {text}")
+    if per_hour is not None:
+        so_far, rest = _dollars(eta, per_hour)
+        screen.line(
+            f"cost      {format_dollars(so_far)} so far, {format_dollars(rest[1])} left (90 %:"
+            f" {format_dollars(rest[0])} to {format_dollars(rest[2])}), at"
+            f" {format_dollars(per_hour)} an hour ({price_source})"
+        )
+    if deadline_s is not None:
+        missed = eta.missed(deadline_s)
+        within = format_seconds(deadline_s) if deadline_s > 0 else "no time"
+        word = "it will probably be late: " if missed > _LIKELY else ""
+        screen.line(f"deadline  in {within}: {word}{chance_text('missed', missed)}")
+    screen.items("notes", eta.notes)
+    screen.items("unknown", eta.unknown)
+
+
+def alert_of(eta: Eta, deadline_s: float | None, confidence: float) -> UnsatisfiedError | None:
+    """Return the alert where the deadline will be missed with this confidence, else None."""
+    if deadline_s is None or eta.share >= 1:
+        return None
+    missed = eta.missed(deadline_s)
+    if missed < confidence:
+        return None
+    _, middle, _ = eta.remaining_seconds
+    asked = f"done within {format_seconds(deadline_s)}" if deadline_s > 0 else "done by now"
+    return UnsatisfiedError(
+        asked,
+        f"it will be missed with probability {format_probability(missed)}: {format_seconds(middle)}"
+        f" are left, {format_seconds(middle - deadline_s)} too many",
+        "add devices or end earlier; `forerun recommend --deadline` says which cluster would do",
+    )
+
+
+def eta_json(eta: Eta, per_hour: float | None, deadline_s: float | None) -> dict[str, Any]:
+    """Return an answer as JSON; what is not known is null."""
+    speeds = eta.outlook.speeds
+    so_far, rest = _dollars(eta, per_hour) if per_hour is not None else (None, None)
+    return {
+        "schema": wire.SCHEMA,
+        "kind": "eta",
+        "log": eta.name,
+        "unit": eta.unit,
+        "done": eta.done,
+        "total": eta.total,
+        "total_from": eta.length,
+        "share": eta.share,
+        "status": eta.status,
+        "reason": eta.reason,
+        "step_seconds": eta.outlook.step_seconds,
+        "speeds": [
+            {"begin": s.begin, "end": s.end, "step_seconds": s.step_seconds} for s in speeds.segments
+        ],
+        "remaining_seconds": wire.quantiles(eta.remaining_seconds),
+        "finish": None if eta.finish_s is None else dict(
+            zip(("p05", "p50", "p95"), map(_clock, eta.finish_s), strict=True)
+        ),
+        "elapsed_seconds": eta.elapsed_seconds,
+        "away_seconds": eta.away_seconds,
+        "redone": eta.redone,
+        "restarts": sum(gap.restart for gap in eta.intervals.gaps),
+        "pauses": [
+            {
+                "kind": p.kind, "seen": len(p.at), "seconds": float(p.seconds.mean()),
+                "every": p.period, "to_come": p.expected(eta.done, eta.total),
+            }
+            for p in eta.outlook.pauses
+        ],
+        "dollars_so_far": so_far,
+        "dollars_left": None if rest is None else wire.quantiles(rest),
+        "deadline_seconds": deadline_s,
+        "missed_probability": None if deadline_s is None else eta.missed(deadline_s),
+        "notes": list(eta.notes),
+        "unknown": list(eta.unknown),
+    }  # fmt: skip
+
+
+def _clock(seconds: float) -> str:
+    """Return a time of this machine's zone, to the minute."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
+
+
+def _away(eta: Eta) -> str:
+    if not eta.intervals.gaps:
+        return ""
+    return f", and {format_seconds(eta.away_seconds)} away between sessions"
+
+
+def _pauses(eta: Eta) -> list[str]:
+    """Return what is said of each kind of pause that takes a hundredth of the job's time or more."""
+    said = []
+    for pauses in eta.outlook.pauses:
+        if pauses.seconds.sum() < 0.01 * eta.elapsed_seconds:
+            continue
+        every = f" every {pauses.period:,.6g} {eta.unit}" if pauses.period == pauses.period else ""
+        coming = pauses.expected(eta.done, eta.total)
+        said.append(
+            f"{len(pauses.at)} of kind {pauses.kind}{every}, {format_seconds(float(pauses.seconds.mean()))}"
+            f" each; about {coming:,.0f} to come"
+        )
+    return said
+
+
+def _dollars(eta: Eta, per_hour: float) -> tuple[float, tuple[float, float, float]]:
+    """Return what the job cost so far (gaps between sessions left out), and what is left of it."""
+    p05, p50, p95 = eta.remaining_seconds
+    each = per_hour / SECONDS_PER_HOUR
+    return eta.elapsed_seconds * each, (p05 * each, p50 * each, p95 * each)

@@ -1,0 +1,40 @@
+"""Logs: what training programs wrote becomes series, rows of the runs table, and an ETA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forerun.measure.logs.eta import Eta, eta_of
+    from forerun.measure.logs.length import Ask
+    from forerun.measure.logs.reading import is_log, read_log, read_logs
+    from forerun.measure.logs.rows import read_runs, runs_of
+    from forerun.measure.logs.series import LogSeries
+    from forerun.measure.logs.sessions import joined
+
+__all__ = [
+    "Ask", "Eta", "LogSeries", "eta_of", "is_log", "joined", "read_log", "read_logs", "read_runs",
+    "runs_of",
+]  # fmt: skip
+
+_HOMES = {
+    "Ask": "forerun.measure.logs.length",
+    "Eta": "forerun.measure.logs.eta",
+    "eta_of": "forerun.measure.logs.eta",
+    "joined": "forerun.measure.logs.sessions",
+    "LogSeries": "forerun.measure.logs.series",
+    "is_log": "forerun.measure.logs.reading",
+    "read_log": "forerun.measure.logs.reading",
+    "read_logs": "forerun.measure.logs.reading",
+    "read_runs": "forerun.measure.logs.rows",
+    "runs_of": "forerun.measure.logs.rows",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on its first use, so that importing this package costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

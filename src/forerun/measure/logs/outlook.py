@@ -1,0 +1,183 @@
+"""Outlook: how long the rest of a job may take, as draws of what can still happen.
+
+The rest is: its steps at the present speed (whose mean is not known better than the steps since the
+speed last changed tell, a block bootstrap for neighbours that are alike), changes of speed that may
+still come (as often as they came, and a little for those that have not yet), the pauses that recur,
+and further interruptions where there were two or more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forerun.measure.logs.recurring import Pauses, pauses_of
+from forerun.measure.logs.series import FloatArray
+from forerun.measure.logs.speed import Speeds, speeds_of
+from forerun.measure.logs.steady import Intervals
+
+DRAWS = 4000
+_HALF_LIFE = 0.5  # of the intervals since the speed changed: newer ones count more
+_BLOCKS = 20  # that a bootstrap cuts the intervals into
+_ALONE = 0.15  # spread of the log of the mean where a single interval is known
+_JOB_CHANGES, _JOB_SEEN = 0.25, 0.6  # changes of speed in a job before any is seen: 0.25 / 0.6
+_CHANGE_SIZE = 0.2  # spread of a change's log
+_BACK = 0.5  # of the changes that follow one, the share that goes back to the speed before it
+_DRIFT = 0.02  # spread of the log of the mean over a rest as long as what was seen
+_DRIFT_ROWS = 2.0  # backtests that this belief is worth
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is still to come.
+
+    Attributes:
+        seconds: draws of the rest's length, pauses included (draws,).
+        step_seconds: the present mean of a step, without pauses.
+        pauses: that recur; `pause_seconds`: what they add, by median.
+        interruptions: further ones that are expected; 0 where fewer than two were seen.
+    """
+
+    seconds: FloatArray
+    step_seconds: float
+    pauses: tuple[Pauses, ...]
+    pause_seconds: float
+    interruptions: float
+    speeds: Speeds
+
+    def quantiles(self) -> tuple[float, float, float]:
+        """Return the 5, 50 and 95 % quantiles of the rest, in seconds."""
+        p05, p50, p95 = np.quantile(self.seconds, [0.05, 0.5, 0.95])
+        return float(p05), float(p50), float(p95)
+
+    def missed(self, seconds: float) -> float:
+        """Return the probability that the rest takes longer than this."""
+        over = float((self.seconds > seconds).sum())
+        return (over + 0.5) / (len(self.seconds) + 1)
+
+
+def outlook_of(intervals: Intervals, total: float, seed: int = 0, draws: int = DRAWS) -> Outlook:
+    """Return what the rest of a job may take, from its last row on.
+
+    Args:
+        intervals: of its log.
+        total: the count at which it is done, in the unit of the intervals.
+        seed: of the draws.
+        draws: how many.
+    """
+    rng = np.random.default_rng(seed)
+    done = float(intervals.marks.done[-1])
+    left = max(0.0, total - done)
+    speeds = speeds_of(intervals)
+    level, step_seconds = _level(intervals, speeds, rng, draws)
+    drift = _drift(intervals, left, done, rng, draws)
+    future = _changes(speeds, done, total, rng, draws)
+    steps = left * level * np.exp(drift) * future
+    pauses = pauses_of(intervals)
+    paused = np.zeros(draws)
+    for group in pauses:
+        paused += group.to_come(done, total, rng, draws)
+    lost, number = _interruptions(intervals, step_seconds, left, total, rng, draws)
+    seconds = steps + (paused + lost if left else 0.0)
+    middle = float(np.median(paused)) if left else 0.0
+    return Outlook(seconds, step_seconds, pauses, middle, number if left else 0.0, speeds)
+
+
+def _level(
+    intervals: Intervals, speeds: Speeds, rng: np.random.Generator, draws: int
+) -> tuple[FloatArray, float]:
+    """Return draws of the present mean seconds of a step (draws,), and its estimate."""
+    rows = np.arange(speeds.now.first, speeds.now.last + 1)
+    # What comes after the newest steady interval belongs to the present too.
+    rows = rows[intervals.steady[rows]] if intervals.steady[rows].any() else rows
+    steps, seconds = intervals.steps[rows], intervals.work_seconds[rows]
+    age = steps[::-1].cumsum()[::-1] - steps / 2
+    weight = 0.5 ** (age / (_HALF_LIFE * steps.sum()))
+    mean = float((weight * seconds).sum() / (weight * steps).sum())
+    if len(rows) < 3:
+        spread = _ALONE / np.sqrt(len(rows))
+        return mean * np.exp(spread * rng.standard_normal(draws)), mean
+    blocks = np.array_split(np.arange(len(rows)), min(_BLOCKS, len(rows)))
+    worked = np.array([(weight * seconds)[b].sum() for b in blocks])
+    counted = np.array([(weight * steps)[b].sum() for b in blocks])
+    chosen = rng.integers(0, len(blocks), (draws, len(blocks)))
+    means = worked[chosen].sum(axis=1) / counted[chosen].sum(axis=1)
+    # A bootstrap of few blocks is too sure by as much as the normal law is beside Student's.
+    student = rng.standard_t(max(len(blocks) - 1, 2), draws)
+    spread = float(np.std(np.log(means))) * np.sqrt(len(blocks) / (len(blocks) - 1))
+    return mean * np.exp(spread * np.clip(student, -8, 8)), mean
+
+
+def _drift(
+    intervals: Intervals, left: float, done: float, rng: np.random.Generator, draws: int
+) -> FloatArray:
+    """Return draws of the log of the rest's mean over the present one's, from the job's own past.
+
+    Its parts are foretold by those before them: how far off that was tells how far off this is.
+    """
+    rows = np.flatnonzero(intervals.steady)
+    errors = []
+    logs = np.log(intervals.work_seconds[rows] / intervals.steps[rows])
+    if len(rows) >= 12:
+        # About each segment's own mean: changes are drawn apart from this.
+        speeds = speeds_of(intervals)
+        for segment in speeds.segments:
+            inside = (rows >= segment.first) & (rows <= segment.last)
+            logs[inside] -= np.mean(logs[inside]) if inside.any() else 0.0
+        for quarter in (1, 2, 3):
+            at = len(rows) * quarter // 4
+            wide = len(rows) // 4
+            errors.append(float(np.mean(logs[at : at + wide]) - np.mean(logs[at - wide : at])))
+    variance = (_DRIFT_ROWS * _DRIFT**2 + sum(e * e / 2 for e in errors)) / (
+        _DRIFT_ROWS + len(errors)
+    )
+    reach = min(2.0, (left / max(done, 1e-9)) ** 0.25) if left else 0.0
+    return np.asarray(np.sqrt(variance) * reach * rng.standard_normal(draws))
+
+
+def _changes(
+    speeds: Speeds, done: float, total: float, rng: np.random.Generator, draws: int
+) -> FloatArray:
+    """Return draws of the rest's mean seconds of a step over the present one's (draws,)."""
+    share = done / total if total else 1.0
+    seen = len(speeds.segments) - 1
+    rate = (_JOB_CHANGES + seen) / (_JOB_SEEN + share) * max(0.0, 1 - share)
+    number = np.minimum(rng.poisson(rate, draws), 4)
+    factor = np.ones(draws)
+    level = np.ones(draws)
+    before = np.full(draws, 1 / speeds.change)
+    places = np.sort(rng.random((draws, 4)), axis=1)
+    for k in range(4):
+        on = number > k
+        back = (rng.random(draws) < _BACK) & (np.abs(np.log(before / level)) > 1e-6)
+        fresh = level * np.exp(_CHANGE_SIZE * rng.standard_normal(draws))
+        new = np.where(back, before, fresh)
+        # Of the drawn places the first `number` in order are where changes come.
+        factor = np.where(on, factor + (1 - places[:, k]) * (new - level), factor)
+        before = np.where(on, level, before)
+        level = np.where(on, new, level)
+    return np.maximum(factor, 0.05)
+
+
+def _interruptions(
+    intervals: Intervals,
+    step_seconds: float,
+    left: float,
+    total: float,
+    rng: np.random.Generator,
+    draws: int,
+) -> tuple[FloatArray, float]:
+    """Return draws of the seconds that further restarts cost, and how many are expected.
+
+    They are expected only where two or more have been seen: a single one may be somebody's wish.
+    """
+    restarts = [g for g in intervals.gaps if g.restart]
+    if len(restarts) < 2 or not left:
+        return np.zeros(draws), 0.0
+    done = float(intervals.steps.sum())
+    costs = np.array([g.seconds + g.redone * step_seconds for g in restarts])
+    rate = rng.gamma(len(restarts), 1.0 / done, draws)
+    number = rng.poisson(np.minimum(rate * left, 1e4))
+    size = rng.choice(costs, (draws, len(costs))).mean(axis=1)
+    return number * size, len(restarts) / done * left

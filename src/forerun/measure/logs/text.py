@@ -1,0 +1,221 @@
+"""Text: a plain log read line by line: steps by pattern, and what it says beside them."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from forerun.errors import RequestError
+from forerun.measure.logs.bars import Bars
+from forerun.measure.logs.keys import column_of
+from forerun.measure.logs.matched import Row, own_pattern, row_of
+from forerun.measure.logs.opening import head_of, is_text, lines_of, written_s
+from forerun.measure.logs.patterns import GENERIC, HF_DICTIONARY, NAMES, SPECIFIC, Pattern
+from forerun.measure.logs.said import Ending, epoch_in, event_in, facts_in
+from forerun.measure.logs.series import EVALUATION, Gathered, LogSeries, clock_resolution
+from forerun.measure.logs.stamps import Stamps
+
+_SHOWN_LINES = 3
+_FACTS = ("total_steps", "total_epochs", "steps_per_epoch", "devices")
+
+
+def accepts(path: Path) -> bool:
+    """Return whether a file may be a plain log."""
+    return path.is_file() and is_text(head_of(path))
+
+
+def read_text(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
+    """Return the one run of a plain log.
+
+    Args:
+        path: the file, gz too.
+        pattern: a regular expression of one's own; "" tries the built-in ones.
+
+    Raises:
+        RequestError: the file cannot be read or is not text, it is empty, no line has a step, or
+            the expression is none.
+    """
+    patterns: tuple[Pattern, ...] = (own_pattern(pattern),) if pattern else SPECIFIC
+    found = _Lines(patterns, dictionaries=not pattern).read(lines_of(path))
+    if not found.marks and not pattern:
+        generic = _Lines((GENERIC,), dictionaries=False).read(lines_of(path))
+        found = generic if generic.marks else found
+    if not found.marks and found.ending.status == "ok":
+        raise _no_step(path, pattern)
+    return (found.series(path),)
+
+
+class _Lines:
+    """What the lines of one log come to, under some patterns."""
+
+    def __init__(self, patterns: tuple[Pattern, ...], dictionaries: bool) -> None:
+        self.patterns, self.dictionaries = patterns, dictionaries
+        self.gathered, self.ending, self.stamps = Gathered(), Ending(), Stamps()
+        self.bars = Bars()
+        self.by: dict[str, int] = {}
+        self.marks = 0
+        self._epoch = 0  # passes done before the current one, by the log's own headings
+        self._length = float("nan")
+
+    def read(self, lines: Iterable[str]) -> _Lines:
+        """Read every line."""
+        for line in lines:
+            time = self.stamps.read(line)
+            row = self._row(line)
+            if row is None:
+                self._beside(line)
+                continue
+            if time == time:
+                row["time_s"] = time
+            self.marks += 1
+            self.ending.went_on()
+            self._add(row)
+        return self
+
+    def _row(self, line: str) -> Row | None:
+        """Return what a line says of a step, None where it speaks of none."""
+        if self.dictionaries and (row := _dictionary(line)) is not None:
+            self.by[HF_DICTIONARY] = self.by.get(HF_DICTIONARY, 0) + 1
+            return self._evaluated(row)
+        for pattern in self.patterns:
+            match = pattern.match(line)
+            if match is not None:
+                self.by[pattern.name] = self.by.get(pattern.name, 0) + 1
+                row = row_of(match, pattern, line)
+                if pattern.name == "tqdm":
+                    event = self.bars.row(row)
+                    if event:
+                        self.gathered.event(event)
+                        return None
+                return row or None
+        return None
+
+    def _evaluated(self, row: Row) -> Row | None:
+        """Keep what an evaluation's line says as an event; a last line's facts as facts."""
+        if "eval_seconds" in row or "eval_loss" in row:
+            self.gathered.event(EVALUATION)
+            row.pop("step", None)
+        if "train_runtime" in row:
+            self.gathered.facts["train_seconds"] = row["train_runtime"]
+            if row.get("samples_per_s", 0) > 0 and len(self.gathered):
+                self.gathered.facts["samples_per_s"] = row["samples_per_s"]
+            return None
+        return row
+
+    def _beside(self, line: str) -> None:
+        self.ending.line(line)
+        self.gathered.facts.update(facts_in(line))
+        opened = epoch_in(line)
+        if opened is not None:
+            self._epoch = opened[0] - 1
+            self.gathered.facts["total_epochs"] = float(opened[1])
+        elif event := event_in(line):
+            self.gathered.event(event)
+
+    def _add(self, row: Row) -> None:
+        """Turn the place within an epoch into a step, and facts of the row into facts."""
+        length = row.get("steps_per_epoch", self._length)
+        if "in_epoch" in row:
+            self._length = length
+            before = row.pop("epochs_before", float(self._epoch))
+            in_epoch = row.pop("in_epoch")
+            if length == length:
+                row.setdefault("step", before * length + in_epoch)
+        for name in _FACTS:
+            if name in row:
+                self.gathered.facts[name] = row.pop(name)
+        self.gathered.row(row)
+
+    def series(self, path: Path) -> LogSeries:
+        """Return the log's series."""
+        columns = self.gathered.columns()
+        facts = self.bars.facts(self.gathered.facts)
+        elapsed = columns.pop("elapsed_s", None)
+        absolute = self.stamps.absolute
+        if "time_s" not in columns and elapsed is not None:
+            columns["time_s"] = _running(elapsed)
+        columns = _steps_of_epochs(columns, facts)
+        times = columns.get("time_s", np.array([]))
+        names = sorted(self.by, key=lambda name: -self.by[name])
+        return LogSeries(
+            name=path.stem, reader="text", paths=(str(path),), columns=columns, facts=facts,
+            status=self.ending.status, reason=self.ending.reason, absolute=absolute,
+            resolution_s=clock_resolution(times), written_s=written_s(path),
+            notes=(f"read as lines of {' and '.join(names)}",) if names else (),
+        )  # fmt: skip
+
+
+def _dictionary(line: str) -> Row | None:
+    """Return the numbers of a dictionary that HuggingFace's Trainer prints, None where it is none."""
+    start, end = line.find("{'"), line.rfind("}")
+    if start < 0 or end < start or not any(w in line for w in ("loss'", "epoch'", "_runtime'")):
+        return None
+    try:
+        found = ast.literal_eval(line[start : end + 1].replace(": nan", ": None"))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    row: Row = {}
+    for key, value in found.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            continue
+        column, factor = column_of(str(key)) or (str(key), 1.0)
+        row[column] = number * factor
+    return row
+
+
+def _running(elapsed: np.ndarray) -> np.ndarray:
+    """Return a bar's clock (n,) as one that never goes back: a bar that begins again goes on."""
+    known = np.where(np.isnan(elapsed), -np.inf, elapsed)
+    out, base, last = np.full(len(elapsed), np.nan), 0.0, 0.0
+    for i, value in enumerate(known):
+        if value == -np.inf:
+            continue
+        if value < last:
+            base += last
+        last = value
+        out[i] = base + value
+    return out
+
+
+def _steps_of_epochs(
+    columns: dict[str, np.ndarray], facts: dict[str, float | str]
+) -> dict[str, np.ndarray]:
+    """Fill steps from epochs where the log says how many steps all the epochs have."""
+    total, epochs = facts.get("total_steps"), facts.get("total_epochs")
+    per_epoch = facts.get("steps_per_epoch")
+    if "epoch" not in columns or not isinstance(epochs, float | int | None):
+        return columns
+    if not isinstance(per_epoch, float) and isinstance(total, float) and epochs:
+        per_epoch = total / epochs
+    if not isinstance(per_epoch, float):
+        return columns
+    known = columns.get("step", np.full(len(columns["epoch"]), np.nan))
+    steps = np.where(np.isnan(known), np.round(columns["epoch"] * per_epoch), known)
+    return {**columns, "step": steps}
+
+
+def _no_step(path: Path, pattern: str) -> RequestError:
+    """Return the error that shows what was tried and how the log begins."""
+    first = list(itertools.islice(_nonblank(lines_of(path)), _SHOWN_LINES))
+    if not first:
+        return RequestError(f"reading {path}", "it is empty", "wait until the job has logged steps")
+    shown = " | ".join(line.strip()[:100] for line in first)
+    tried = "your pattern" if pattern else f"the patterns of {', '.join(NAMES)}"
+    own = r"--pattern 'step (?P<step>\d+).*?(?P<step_time_ms>[\d.]+) ms.*?loss (?P<loss>[\d.]+)'"
+    return RequestError(
+        f"reading {path}",
+        f"no line has a step by {tried}; it begins: {shown}",
+        f"give an expression of your own with named groups, for example {own}",
+    )
+
+
+def _nonblank(lines: Iterable[str]) -> Iterator[str]:
+    return (line for line in lines if line.strip())
