@@ -19,6 +19,7 @@ from forerun.domain.forecast import Forecast
 from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
 from forerun.domain.hardware import Cluster, Device, Link
 from forerun.domain.job import Job
+from forerun.domain.measured import Measured
 from forerun.domain.objective import Objective
 from forerun.domain.plan import Plan
 from forerun.domain.recommendation import Option, Recommendation
@@ -165,6 +166,9 @@ def cluster_to_wire(cluster: Cluster) -> Json:
     data = {f.name: getattr(cluster, f.name) for f in fields(Cluster)}
     device = {f.name: getattr(cluster.device, f.name) for f in fields(Device)}
     device.pop("facts")
+    measured = device.pop("measured")
+    if measured is not None:  # what is known by its data sheet alone keeps its key
+        device["measured"] = {**measured.to_dict(), "about": {}}
     data.update(device=device, intra=asdict(cluster.intra), inter=asdict(cluster.inter))
     return dict(clean(data))
 
@@ -174,6 +178,8 @@ def cluster_from_wire(data: Mapping[str, Any]) -> Cluster:
     values = dict(data)
     device = dict(values["device"])
     device["aliases"] = tuple(device["aliases"])
+    if device.get("measured") is not None:
+        device["measured"] = Measured.from_dict(device["measured"])
     values["device"] = Device(**device)
     for name in ("intra", "inter"):
         values[name] = Link(**values[name])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from forerun.catalog.rows import DATA, Limits, Row, read_csv
 from forerun.catalog.sources import fact_of
 from forerun.domain.hardware import Device, Fact
 from forerun.errors import RequestError, one_of
 from forerun.units import GIGA, TERA
+
+if TYPE_CHECKING:
+    from forerun.domain.measured import Measured
 
 KINDS = ("gpu", "tpu", "accelerator", "cpu")
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
@@ -37,7 +42,7 @@ REQUIRED = (
 )  # fmt: skip
 COLUMNS = (
     "id", "name", "vendor", "kind", "generation", *_NUMBERS, "aliases", "source", "field_sources",
-    "note", "warning",
+    "note", "warning", "measured",
 )  # fmt: skip
 # A node's network where a user's row says nothing, shared by its devices.
 _DEFAULT_NODE_GB_PER_S = 12.5
@@ -129,6 +134,7 @@ def entry_of(row: Row) -> Entry:
         devices_per_node=per_node,
         aliases=aliases_of(row),
         facts=facts,
+        measured=_measured(row),
     )
     return Entry(
         device,
@@ -151,6 +157,24 @@ def _kind(row: Row) -> str:
     if kind not in KINDS:
         raise RequestError(row.at("kind"), f"it is {kind!r}", one_of(kind, KINDS))
     return kind
+
+
+def _measured(row: Row) -> Measured | None:
+    """Return what a probe wrote of the device, None where it wrote nothing.
+
+    Raises:
+        RequestError: it is not what a probe writes.
+    """
+    if not row.get("measured"):
+        return None
+    from forerun.domain.measured import Measured
+
+    try:
+        return Measured.from_dict(json.loads(row.get("measured")))
+    except (ValueError, TypeError) as error:
+        raise RequestError(
+            row.at("measured"), f"it cannot be read: {error}", "write it with `forerun probe`"
+        ) from None
 
 
 def _facts(row: Row) -> dict[str, Fact]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from forerun.catalog.devices import Entry
 from forerun.catalog.instances import Instance
 from forerun.domain.hardware import Device, Link
@@ -41,10 +43,20 @@ def intra_link(device: Device, bytes_per_second: float = 0.0) -> Link:
 
     The processes of a CPU host talk through its memory.
     """
+    if not bytes_per_second and (found := measured_link(device, "intra")):
+        return found
     if device.kind == "cpu":
         return link_of("memory", bytes_per_second or device.memory_bytes_per_second)
     rate = bytes_per_second or device.link_bytes_per_second
     return link_of(in_node_kind(device), rate) if rate else pcie_link(device)
+
+
+def measured_link(device: Device, place: str) -> Link | None:
+    """Return the link that a probe measured, `intra` or `inter` nodes; None where it did not."""
+    links = device.measured.links if device.measured is not None else {}
+    if place not in links:
+        return None
+    return Link("measured", links[place].latency_seconds, links[place].bytes_per_second)
 
 
 def pcie_link(device: Device, bytes_per_second: float = 0.0) -> Link:
@@ -65,6 +77,10 @@ def inter_link(entry: Entry, nodes: int, devices_per_node: int) -> Link:
     rate; more devices in a node than usual share the usual node's adapters.
     """
     device = entry.device
+    found = measured_link(device, "inter")
+    if found is not None:
+        share = min(1.0, device.devices_per_node / devices_per_node)
+        return replace(found, bytes_per_second=found.bytes_per_second * share)
     if in_fabric(entry, nodes, devices_per_node):
         return intra_link(device)
     rate = device.node_bytes_per_second

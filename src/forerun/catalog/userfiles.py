@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,18 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, (list, tuple)):
         return ";".join(str(item) for item in value)
+    if isinstance(value, dict):
+        return json.dumps(_plain(value))
     return str(value).strip()
+
+
+def _plain(value: Any) -> Any:
+    """Return a tree without the lines of its keys."""
+    if isinstance(value, dict):
+        return {str(key): _plain(v) for key, v in value.items() if key != _LINES}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return value
 
 
 def _load_yaml(path: Path) -> Any:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from forerun.domain.measured import Measured
 from forerun.errors import RequestError
+
+if TYPE_CHECKING:  # a look at the catalogue loads no arrays
+    from forerun.domain.measured import Measured
 
 # Where a data sheet gives no rate for a precision, the next one in the list serves.
 _FALLBACK = {
@@ -126,7 +129,8 @@ class Device:
 class Link:
     """A connection: latency and bandwidth per device and direction.
 
-    kind: nvlink, xgmi, pcie, ici, infiniband, ethernet, efa, memory or unknown.
+    kind: nvlink, xgmi, pcie, ici, infiniband, ethernet, efa, memory, unknown, or measured: what a
+    probe saw software reach.
     """
 
     kind: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -43,7 +43,8 @@ class Curve:
 
     @cached_property
     def _logs(self) -> FloatArray:
-        return np.log(np.asarray(self.seconds)).reshape([len(a) for a in self.axes])
+        logs: FloatArray = np.log(np.asarray(self.seconds, dtype=np.float64))
+        return logs.reshape([len(a) for a in self.axes])
 
     def at(self, *sizes: Any) -> FloatArray:
         """Return seconds at sizes, arrays of one shape: straight lines between logarithms.
@@ -85,18 +86,23 @@ class Update:
 
 @dataclass(frozen=True)
 class Exchange:
-    """All-reduces as a process meets them over one kind of link.
+    """What processes meet when they talk over one kind of link.
 
-    latency_seconds: of one step of the collective; bytes_per_second: as a ring carries a buffer, a
-    process and direction; busy_seconds_per_byte: of the device's own time, which a gradient's
-    exchange takes from the backward pass (where the CPU computes, it also sends); call_seconds: the
-    same of one call whatever its size.
+    Attributes:
+        latency_seconds: of each of the 2 (K - 1) steps of an all-reduce among K.
+        bytes_per_second: at which a ring carries a buffer, a process and direction.
+        call_seconds: of a collective, whatever its size and however many take part.
+        busy_seconds_per_byte: of the processor's time that sending, receiving and adding a byte of
+            the buffer takes: where the processor computes too, it is taken from the backward pass.
+        send_latency_seconds, send_bytes_per_second: of a message from one process to another.
     """
 
     latency_seconds: float
     bytes_per_second: float
-    busy_seconds_per_byte: float = 0.0
     call_seconds: float = 0.0
+    busy_seconds_per_byte: float = 0.0
+    send_latency_seconds: float = 0.0
+    send_bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,19 +112,22 @@ class Measured:
     Attributes:
         curves: seconds of operations by `precision/operation`: a matrix product's role
             (`matmul.forward`, `.dgrad`, `.wgrad`; sizes: rows, columns, depth), a convolution's,
-            attention (sizes: FLOPs, elements), and what only moves elements, by the framework's
-            name of it (`gelu_backward`) or by its class (`elementwise`); size: elements.
+            attention (sizes: tokens, head, heads), and what only moves elements, by the framework's
+            name of it (`gelu_backward`) or by its class (`elementwise`); sizes: elements, and the
+            width of a row where the operation goes by rows. `memory`: one element read and
+            written, by the bytes that are gone through in turn.
         forward_call_seconds, backward_call_seconds: of the framework for each operation of a step,
             beside the operation's own call.
         gradient_seconds: of the framework to keep one parameter tensor's gradient.
         step_seconds: of a step beside all of its operations.
         updates: by optimizer.
-        replica_seconds: what keeping replicas costs in a step beside their all-reduces:
-            (seconds a step, seconds a parameter tensor, seconds a parameter).
-        together: how much slower one of n devices computes while n compute at once, from n = 1.
+        replica_seconds, replica_tensor_seconds, replica_parameter_seconds: what keeping replicas
+            alike costs beside the all-reduces: in a step, for a parameter tensor, for a parameter.
+        together: how much slower each of n processes on one host is while n compute, from n = 1.
+        hosts_together: the same of n hosts (more than 1 where hosts share a machine).
         links: `intra` and `inter`, where they were measured.
-        jitter: standard deviation of a step's time over it.
-        framework: whose calls they are, as `constants.framework_key` names it.
+        jitter_seconds: standard deviation of the time of a piece of work beyond its share.
+        about: where and when it was measured, with which versions, and its spread: for a reader.
     """
 
     curves: Mapping[str, Curve]
@@ -127,11 +136,14 @@ class Measured:
     gradient_seconds: float = 0.0
     step_seconds: float = 0.0
     updates: Mapping[str, Update] = field(default_factory=dict)
-    replica_seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    replica_seconds: float = 0.0
+    replica_tensor_seconds: float = 0.0
+    replica_parameter_seconds: float = 0.0
     together: tuple[float, ...] = (1.0,)
+    hosts_together: tuple[float, ...] = (1.0,)
     links: Mapping[str, Exchange] = field(default_factory=dict)
-    jitter: float = 0.0
-    framework: str = "pytorch"
+    jitter_seconds: float = 0.0
+    about: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def curve(self, precision: str, names: Sequence[str]) -> Curve | None:
         """Return the first curve among names in this precision, else in fp32; None if there is none."""
@@ -142,7 +154,72 @@ class Measured:
                     return found
         return None
 
-    def slowdown(self, devices: float) -> float:
-        """Return how much slower a device is when so many compute at once; straight lines between."""
-        counts = np.arange(1, len(self.together) + 1)
-        return float(np.interp(devices, counts, self.together))
+    def slowdown(self, processes: float, hosts: float) -> float:
+        """Return how much slower a process is with so many on its host, on so many hosts."""
+        return _between(self.together, processes) * _between(self.hosts_together, hosts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as `from_dict` reads them."""
+        return {
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+            "curves": {
+                name: {"axes": [list(a) for a in c.axes], "seconds": list(c.seconds)}
+                for name, c in self.curves.items()
+            },
+            "updates": {name: vars(update) for name, update in self.updates.items()},
+            "links": {name: vars(link) for name, link in self.links.items()},
+            "together": list(self.together),
+            "hosts_together": list(self.hosts_together),
+            "about": dict(self.about),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Measured:
+        """Return what `to_dict` wrote.
+
+        Raises:
+            RequestError: a field is not known, is missing, or is no positive number.
+        """
+        try:
+            values = dict(data)
+            curves = {
+                str(name): Curve(
+                    tuple(tuple(map(float, axis)) for axis in c["axes"]),
+                    tuple(map(float, c["seconds"])),
+                )
+                for name, c in values.pop("curves").items()
+            }
+            updates = {str(k): Update(**_sound(v)) for k, v in values.pop("updates", {}).items()}
+            links = {str(k): Exchange(**_sound(v)) for k, v in values.pop("links", {}).items()}
+            about = {str(k): str(v) for k, v in values.pop("about", {}).items()}
+            together, hosts = (
+                tuple(_sound(dict(enumerate(values.pop(name, (1.0,))))).values())
+                for name in ("together", "hosts_together")
+            )
+            return Measured(
+                curves, updates=updates, links=links, about=about,
+                together=together, hosts_together=hosts, **_sound(values),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RequestError(
+                "figures that a probe measured", f"a part is missing or wrong: {error!r}",
+                "measure again (forerun probe), or correct the file",
+            ) from None  # fmt: skip
+
+
+def _between(values: tuple[float, ...], count: float) -> float:
+    """Return the value for a count from 1; straight lines between, the last one's slope beyond."""
+    if len(values) == 1:
+        return values[0]
+    if count > len(values):
+        return values[-1] + (values[-1] - values[-2]) * (count - len(values))
+    return float(np.interp(count, np.arange(1, len(values) + 1), values))
+
+
+def _sound(values: Mapping[Any, Any]) -> dict[str, float]:
+    """Return values as numbers. Raises ValueError for what is negative or not finite."""
+    numbers = {str(name): float(value) for name, value in values.items()}
+    for name, number in numbers.items():
+        if not (np.isfinite(number) and number >= 0):
+            raise ValueError(f"{name} is {number}")
+    return numbers

@@ -63,9 +63,9 @@ def element_grids(torch: Any, device: str, dtype: Any) -> Iterator[Grid]:
     aten = torch.ops.aten
     for name, moved, make in _plain(torch, aten, made):
         yield Grid(name, (tuple(float(moved * n) for n in COUNTS),), _by_count(make, moved))
-    for name, moved, make in _by_rows(torch, aten, made):
+    for name, moved, by_rows in _by_rows(torch, aten, made):
         axes = (tuple(float(moved * n * 64) for n in ROWS), tuple(map(float, WIDTHS)))
-        yield Grid(name, axes, _by_width(make, moved))
+        yield Grid(name, axes, _by_width(by_rows, moved))
 
 
 def _by_count(make: Callable[[int], Call], moved: float) -> Callable[[float], Call]:

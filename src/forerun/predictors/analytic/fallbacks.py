@@ -6,19 +6,21 @@ from collections.abc import Mapping
 
 # Of a generation that no table knows, nor one that its name begins with.
 NEW_GENERATION = 0.85
+# The kind of a link whose figures a probe measured.
+MEASURED = "measured"
 _LINKS = ("link_efficiency", "link_latency")
 
 
 def constant_of(family: str, known: Mapping[str, float], key: str) -> float:
     """Return the constant of a key of a family (a field of `Constants` that is a table).
 
-    A link of an unknown kind is as `unknown` ones are; a generation as the one whose name its own
+    A measured link's rate is what software reached. A link of an unknown kind is as `unknown` ones are; a generation as the one whose name its own
     begins with; anything else is 1, a multiplier that changes nothing.
     """
     if key in known:
         return known[key]
     if family in _LINKS:
-        return known["unknown"]
+        return 1.0 if key == MEASURED else known["unknown"]
     if family == "generation_factor":
         return next((v for k, v in known.items() if key.startswith(k)), NEW_GENERATION)
     return 1.0

@@ -8,6 +8,7 @@ around it are added. What remains for calibration is one factor for products and
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from forerun.domain.graph import KINDS, PHASE_INDEX, OpColumns, OpKind, Phase
 from forerun.domain.hardware import Device
 from forerun.domain.measured import Measured
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
+from forerun.predictors.analytic.buckets import bucket_columns
 from forerun.predictors.analytic.keys import (
     IS_GROUPED,
     IS_MATRIX,
@@ -26,6 +28,7 @@ from forerun.predictors.analytic.keys import (
     cut_by_tensor,
     is_weight_gradient,
 )
+from forerun.predictors.analytic.measured_facts import tensors_of
 from forerun.predictors.analytic.slots import SLOTS, slots_of
 
 _NUMBER = re.compile(r"_\d+$")
@@ -36,14 +39,16 @@ _BLOCK = 64.0
 
 @dataclass(frozen=True)
 class MeasuredOps:
-    """Seconds of measured instances by slot, (I, slots): products, all else, and calls.
+    """Seconds of measured instances by slot, (I, slots): products, and all else with the calls.
 
-    measured: (I,) which instances stand on a measured device.
+    measured: (I,) which instances stand on a measured device; columns: more of them, each (I,), see
+    `buckets`.
     """
 
     measured: NDArray[np.bool_]
     products: FloatArray
     others: FloatArray
+    columns: Mapping[str, FloatArray]
 
     def seconds(self, products: FloatArray, others: FloatArray) -> FloatArray:
         """Return device seconds by slot, (I, slots); rates over those measured, each (I,)."""
@@ -59,6 +64,7 @@ def measured_ops(
         return None
     shape = (len(known), len(SLOTS))
     products, others = np.zeros(shape), np.zeros(shape)
+    columns = bucket_columns((), np.zeros((shape[0], 0)))
     pairs: dict[tuple[int, int], list[int]] = {}
     for i in np.flatnonzero(known):
         pairs.setdefault((id(workloads[i]), id(devices[i])), []).append(int(i))
@@ -66,12 +72,16 @@ def measured_ops(
         workload, device = workloads[rows[0]], devices[rows[0]]
         assert device.measured is not None
         some = keys.take(np.array(rows))
-        products[rows], others[rows] = _one(workload, device.measured, some)
-    return MeasuredOps(known, products, others)
+        products[rows], others[rows], buckets = _one(workload, device.measured, some)
+        for name, values in buckets.items():
+            columns[name][rows] = values
+    return MeasuredOps(known, products, others, columns)
 
 
-def _one(workload: Workload, measured: Measured, keys: Keys) -> tuple[FloatArray, FloatArray]:
-    """Return seconds of (products, all else) of one workload by slot, each (k, slots)."""
+def _one(
+    workload: Workload, measured: Measured, keys: Keys
+) -> tuple[FloatArray, FloatArray, dict[str, FloatArray]]:
+    """Return seconds of (products, all else) by slot, each (k, slots), and the buckets."""
     ops = workload.graph.columns
     sizes = _sizes(ops, keys)
     slots = slots_of(workload, ops)
@@ -79,16 +89,20 @@ def _one(workload: Workload, measured: Measured, keys: Keys) -> tuple[FloatArray
     backward = ops.phase == PHASE_INDEX[Phase.BACKWARD]
     optimizer = ops.phase == PHASE_INDEX[Phase.OPTIMIZER]
     cold = _cold_seconds(workload, measured, keys, sizes)
+    each = np.zeros(sizes.moved.shape)
     for i, op in enumerate(workload.graph.ops):
         if optimizer[i]:
             continue
         seconds = _op_seconds(workload, measured, i, sizes) + cold[:, i]
         call = measured.backward_call_seconds if backward[i] else measured.forward_call_seconds
-        kept = 2.0 if op.params > 0 else 0.0
+        each[:, i] = seconds + call
         into = products if IS_MATRIX[ops.kind[i]] else others
-        into[:, slots[i]] += (seconds + call) * op.repeat
-        others[:, slots[i]] += kept * measured.gradient_seconds * op.repeat
-    return products, others
+        into[:, slots[i]] += each[:, i] * op.repeat
+        if op.params > 0:  # its gradient is kept when backward has come there
+            there = SLOTS.index(SLOTS[slots[i]].replace("selected", "backward")
+                                .replace("forward", "backward"))  # fmt: skip
+            others[:, there] += tensors_of(op) * measured.gradient_seconds * op.repeat
+    return products, others, bucket_columns(workload.graph.ops, each)
 
 
 @dataclass(frozen=True)

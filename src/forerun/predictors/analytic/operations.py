@@ -291,8 +291,10 @@ def instance_costs(
     rates = rates_of(flat, constants)
     sums = slot_sums(flat, rates, constants, anchor)
     host = flat.launched * rates.host[flat.machine][:, None]
+    more: dict[str, FloatArray] = {}
     if measured is not None:
         sums, host = _with_measured(flat, sums, host, measured, constants)
+        more = dict(measured.columns)
     time = {name: sums[:, i] * scale for name, i in _SLOT.items()}
     together = 1.0 + constants.tensor_jitter * (keys.tp - 1.0)
     host[:, : _SLOT["embed_forward"]] *= together[:, None]
@@ -335,6 +337,7 @@ def instance_costs(
         "layer_launches": host_forward + host_backward,
         "first_end": time["embed_forward"] + time["embed_backward"],
         "last_end": time["head_forward"] + time["head_backward"],
+        **more,
     }
 
 

@@ -26,7 +26,7 @@ from forerun.predictors.analytic.constants import (
     framework_key,
     scale_key,
 )
-from forerun.predictors.analytic.fallbacks import constant_of
+from forerun.predictors.analytic.fallbacks import MEASURED, constant_of
 from forerun.predictors.analytic.keys import IS_MATRIX
 from forerun.predictors.analytic.layer_shapes import repeated, shapes_of_rows
 from forerun.predictors.analytic.operations import UNITS, unit_of
@@ -61,7 +61,10 @@ PRIOR_SD = {
 }  # fmt: skip
 # Of single constants that are known better than their family: vendors' collective benchmarks reach
 # 0.7-0.8 of NVLink on every machine with a switch.
-KNOWN_SD = {("link_efficiency", "nvlink"): 0.15, ("link_efficiency", "infiniband"): 0.30}
+KNOWN_SD = {
+    ("link_efficiency", "nvlink"): 0.15, ("link_efficiency", "infiniband"): 0.30,
+    ("link_efficiency", MEASURED): 0.10,
+}  # fmt: skip
 # Of a workload whose graph is only totals, or a guess.
 LOOSE_SD = 0.5
 # Powers of norms below 1 and shares above 1 mean nothing, nor a fullest expert below the mean.
@@ -79,6 +82,7 @@ MOST = {
     "tensor_efficiency": 1.0, "vector_efficiency": 1.2, "double_efficiency": 1.0,
     "narrow_efficiency": 2.0, "bandwidth_efficiency": 1.25, "link_efficiency": 1.0,
     "vector_efficiency[conv]": 4.0, "narrow_efficiency[conv]": 8.0,
+    f"link_efficiency[{MEASURED}]": 2.0,
 }  # fmt: skip
 # What only some frameworks do: moved where their profile has it.
 OWN_WAYS = (

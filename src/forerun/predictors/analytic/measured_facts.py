@@ -1,0 +1,64 @@
+"""Measured facts: the numbers of probed devices and of workloads that measured steps read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forerun.domain.graph import Op, OpKind
+from forerun.domain.hardware import Cluster
+from forerun.domain.measured import Exchange, Update
+from forerun.domain.workload import Workload
+
+# Which measured optimizer stands for one with so many states a parameter.
+_BY_STATES = ("sgd", "momentum", "adamw")
+UPDATE_FIELDS = tuple(Update.__dataclass_fields__)
+_NAMES = ("measured", "step_fixed", "slowdown", "jitter", "replica_step", "replica_tensor",
+          "replica_parameter", "exchange_call", "exchange_busy",
+          *(f"update_{i}_{part}" for i in range(3) for part in UPDATE_FIELDS))  # fmt: skip
+
+
+def measured_facts(cluster: Cluster) -> dict[str, float]:
+    """Return the numbers of a cluster of probed devices; zeros where its device was not probed."""
+    known = cluster.device.measured
+    if known is None:
+        return dict.fromkeys(_NAMES, 0.0)
+    nothing = Update(0.0, 0.0, 0.0)
+    updates = [_update(known.updates, name) or nothing for name in _BY_STATES]
+    link = known.links.get("inter" if cluster.nodes > 1 else "intra", Exchange(0.0, 1.0))
+    found = {
+        "measured": 1.0,
+        "step_fixed": known.step_seconds,
+        "slowdown": known.slowdown(cluster.devices / cluster.nodes, cluster.nodes),
+        "jitter": known.jitter_seconds,
+        "replica_step": known.replica_seconds,
+        "replica_tensor": known.replica_tensor_seconds,
+        "replica_parameter": known.replica_parameter_seconds,
+        "exchange_call": link.call_seconds,
+        "exchange_busy": link.busy_seconds_per_byte,
+    }
+    for i, update in enumerate(updates):
+        found |= {f"update_{i}_{part}": getattr(update, part) for part in UPDATE_FIELDS}
+    return found
+
+
+def _update(updates: Mapping[str, Update], name: str) -> Update | None:
+    """Return an optimizer's update, else that of the dearest one known."""
+    dearest = max(updates.values(), key=lambda u: u.parameter_seconds, default=None)
+    return updates.get(name, dearest)
+
+
+def parameter_tensors(workload: Workload) -> float:
+    """Return how many parameter tensors a workload has."""
+    return sum(tensors_of(op) * op.repeat for op in workload.graph.ops)
+
+
+def tensors_of(op: Op) -> float:
+    """Return how many parameter tensors an operation owns: a weight, and a bias where it has one.
+
+    A product's bias is what it owns beyond its weight; a norm has two, a table one.
+    """
+    if op.params <= 0:
+        return 0.0
+    weight = op.dims[1] * op.dims[2] * op.dims[3] if len(op.dims) == 4 else 0
+    single = op.kind in (OpKind.EMBEDDING, OpKind.ELEMENTWISE)
+    return 1.0 if single or op.params == weight else 2.0
