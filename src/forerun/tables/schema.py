@@ -61,6 +61,7 @@ _ALL: list[Column] = [
     *_columns(
         "cluster", "number", "nodes||machines", "devices||in all",
         "devices_per_node||in each machine", "price_usd_per_hour|USD/h|whole cluster",
+        "cpus_per_worker||CPU cores that each worker may use", "node_gbps|1e9 bit/s|network of each machine",
     ),
     *_columns(
         "plan", "text", "plan||plan fields as text, e.g. tp=2,pp=4; cells of their own may add to it",

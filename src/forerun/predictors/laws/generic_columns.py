@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.domain.plan import SYNC
-from forerun.predictors.laws.law_rows import LawRows
+from forerun.predictors.laws.law_rows import RESOURCES, LawRows
 
 FloatArray = NDArray[np.float64]
 
 EXTRINSIC = (
     "devices", "global_batch", "nodes", "parameter_servers", "grad_accum", "micro_batch", "tp",
-    "pp", "cp", "ep",
+    "pp", "cp", "ep", *RESOURCES,
 )  # fmt: skip
 INTRINSIC = (
     "dataset_size", "seq_len", "image_size", "learning_rate", "params", "gmacs", "mactivations",

@@ -20,7 +20,10 @@ IntArray = NDArray[np.int64]
 # Workload and machine; then what else changes its time and is no size and no number of machines.
 Kind = tuple[str, ...]
 GROUP = ("workload", "device")
-SETTINGS = ("framework", "precision", "seq_len", "image_size", "instance_type", "sync")
+SETTINGS = ("framework", "precision", "seq_len", "image_size", "instance_type", "sync",
+            "cpus_per_worker", "node_gbps")  # fmt: skip
+# Of these, what a worker is given to work with: numbers, for whoever can read them as such.
+RESOURCES = ("cpus_per_worker", "node_gbps")
 # How long a whole run takes hangs on how it trains, too.
 RUN_SETTINGS = ("optimizer", "learning_rate", "target")
 # What a run can time, and the columns that can be the size of it, the usual first.
@@ -40,10 +43,12 @@ class LawRows:
     Attributes:
         jobs: n of them.
         quantity: that is to be told; runs are of more kinds than steps (`RUN_SETTINGS`).
+        apart: whether other `RESOURCES` make another kind; not for whoever reads them as numbers.
     """
 
     jobs: Jobs
     quantity: str = "step"
+    apart: bool = True
 
     @cached_property
     def _labels(self) -> Table:
@@ -145,19 +150,24 @@ class LawRows:
         workloads, w = self._workloads
         clusters, c = self._clusters
         trainings, t = self._trainings
-        counts = (max(len(clusters), 1), len(SYNC), max(len(trainings), 1))
+        given, g = self._given
+        counts = (max(len(clusters), 1), len(SYNC), len(given), max(len(trainings), 1))
         code = w
-        for count, part in zip(counts, (c, self.sync, t), strict=True):
+        for count, part in zip(counts, (c, self.sync, g, t), strict=True):
             code = code * count + part
         distinct, index = compact(code, max(len(workloads), 1) * int(np.prod(counts)))
         kinds: list[Kind] = []
         for value in distinct.tolist():
-            rest, training = divmod(value, counts[2])
+            rest, training = divmod(value, counts[3])
+            rest, one_given = divmod(rest, counts[2])
             pair, how = divmod(rest, counts[1])
             one, other = divmod(pair, counts[0])
             name, *settings = workloads[one]
             device, instance = clusters[other]
-            kinds.append((name, device, *settings, instance, SYNC[how], *trainings[training]))
+            kinds.append(
+                (name, device, *settings, instance, SYNC[how], *given[one_given],
+                 *trainings[training])
+            )  # fmt: skip
         return kinds, index
 
     @cached_property
@@ -167,6 +177,13 @@ class LawRows:
             for w in self.jobs.workloads
         ]
         return completed(known, self.jobs.workload_index, self._labels, _WORKLOAD_TEXTS)
+
+    @cached_property
+    def _given(self) -> tuple[list[Kind], IntArray]:
+        if not self.apart or not any(name in self._labels for name in RESOURCES):
+            return [("",) * len(RESOURCES)], np.zeros(len(self.jobs), dtype=np.int64)
+        none = np.full(len(self.jobs), -1, dtype=np.int32)
+        return completed([], none, self._labels, RESOURCES)
 
     @cached_property
     def _trainings(self) -> tuple[list[Kind], IntArray]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.plan_columns import NAMES
 from forerun.predictors.laws.label_codes import codes, completed
-from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
+from forerun.predictors.laws.law_rows import GROUP, RESOURCES, Kind, LawRows
 from forerun.tables import Jobs, Table
 from forerun.tables.schema import COLUMNS
 
@@ -26,7 +26,7 @@ _STATED = ("learning_rate", "experts", "layers", "hidden", "vocab")
 _TEXTS = ("cluster", "dataset", "optimizer", "task", "memory_format", "recompute",
           "sequence_parallel", "zero_stage", "target")  # fmt: skip
 # Features whose range says how far a question lies from what was measured.
-RANGES = ("devices", "micro_batch", "accumulation", "dataset_size")
+RANGES = ("devices", "micro_batch", "accumulation", "dataset_size", *RESOURCES)
 # What two runs of one session have in common: the same devices, laid the same way.
 _SESSION = ("placement", "devices", "nodes", "devices_per_node", "parameter_servers")
 
@@ -77,7 +77,7 @@ class Questions:
     @cached_property
     def rows(self) -> LawRows:
         """The same jobs as laws read them."""
-        return LawRows(self.jobs)
+        return LawRows(self.jobs, apart=False)
 
     @cached_property
     def _labels(self) -> Table:
@@ -97,7 +97,7 @@ class Questions:
         }  # fmt: skip
         for name in _PLAN:
             found[name] = getattr(plans, name).astype(np.float64)
-        for name in _STATED:
+        for name in (*_STATED, *RESOURCES):
             found[name] = self._labels.numbers(name)
         for name in ("seq_len", "image_size", "params"):
             found[name] = self._known(name, {w.name: _value(w, name) for w in self.jobs.workloads})
