@@ -74,6 +74,19 @@ def test_rows_in_order_stay_known_as_such_while_they_are_taken_in_order() -> Non
     assert not runs_of(ROWS).ordered
 
 
+def test_a_row_keeps_its_place() -> None:
+    """A complaint about a row points at it as its owner listed it."""
+    runs = runs_of(ROWS)
+    found = sorted_runs(runs)
+    labels = found.jobs.labels
+    assert labels is not None
+    for table in (labels, found.table):
+        order = table.places().line - 1
+        assert sorted(order.tolist()) == list(range(len(ROWS)))
+        assert order.tolist() != sorted(order.tolist())
+        assert said(Runs(runs.jobs.take(order), runs.table.take(order))) == said(found)
+
+
 def test_no_runs_are_in_order() -> None:
     none = runs_of(ROWS).take(np.arange(0))
     assert len(sorted_runs(none)) == 0

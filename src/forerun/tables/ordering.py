@@ -25,7 +25,7 @@ _LATER = {"measured": 1, "origin": 2}  # after what was asked; columns of one's 
 def sorted_runs(runs: Runs) -> Runs:
     """Return the runs by what was asked, then by what was measured, then by where they come from.
 
-    Rows that agree in all of it stay as they came. Workloads and clusters are numbered as the rows
+    Rows that agree in all of it stay as they came, and each row keeps its place in its file. Workloads and clusters are numbered as the rows
     name them, those that none names are left out.
     """
     if runs.ordered:
@@ -34,8 +34,17 @@ def sorted_runs(runs: Runs) -> Runs:
     if keys:
         order = np.lexsort(keys[::-1])
         if (order[1:] < order[:-1]).any():
-            runs = runs.take(order)
+            runs = _placed(runs).take(order)
     return replace(runs, jobs=_numbered(runs.jobs), ordered=True)
+
+
+def _placed(runs: Runs) -> Runs:
+    """Return the runs with the place of each row kept, also where no file holds them."""
+    labels, table = runs.jobs.labels, runs.table
+    if labels is not None:
+        labels = replace(labels, lines=labels.places())
+    table = replace(table, lines=table.places())
+    return replace(runs, jobs=replace(runs.jobs, labels=labels), table=table)
 
 
 def _keys(runs: Runs) -> Iterator[NDArray[Any]]:

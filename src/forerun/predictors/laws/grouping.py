@@ -170,6 +170,7 @@ def mixed_units(columns: Columns, seconds: FloatArray, places: Lines | None = No
 
 def _lines(places: Lines, rows: IntArray) -> str:
     """Return where rows stand, the first few: `runs.csv line 3, 5, 7 and 2 more`."""
+    rows = rows[np.lexsort((places.line[rows], places.file[rows]))]
     first, *rest = rows[:MOST_LINES].tolist()
     same = [places.file[i] == places.file[first] for i in rest]
     more = [f", {places.line[i] if s else places.text(i)}" for i, s in zip(rest, same, strict=True)]
