@@ -43,7 +43,7 @@ SYSTEM = System(
             "The optimum is found in 45-90 % of cases, with up to 75 % less search cost", "in part",
             "its runs are not public; replayed on lynceus (cost within 300 s, 100 seeds), where 2 of "
             "384 configurations lie within 10 % of the best, it stops after 6 runs in the median and "
-            "has found one in 20 % (benchmarks/search_replay.py); `forerun search --replay` measures "
+            "has found one in 20 % (benchmarks/search_replay.py, benchmarks/results/search-replay-2026-11-21.md); `forerun search --replay` measures "
             "any searcher on any table",
             "tests/papers/test_cherrypick.py",
         ),

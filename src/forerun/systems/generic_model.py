@@ -57,13 +57,14 @@ SYSTEM = System(
             "The fast way ends at the same cost or below it, in a fraction of the time",
             "reproduced",
             "95 to 400 times as fast with seven and eight constants; with four constants, where "
-            "plain evolution is quick itself, 51 to 69 times",
+            "plain evolution is quick itself, 51 to 69 times "
+            "(benchmarks/results/generic-recovery-2026-11-21.md)",
             "benchmarks/generic_recovery.py",
         ),
         Claim(
             "One expression serves TensorFlow, MXNet and PyTorch", "in part",
             "the paper's runs are not public; on dlperf's stacks of these three the median error in "
-            "random folds is 9.5, 12.0 and 2.3 % (builds of one stack there differ by more than 1.3 times)",
+            "random folds is 9.5, 12.0 and 2.3 % (each is there in two builds, its own and NVIDIA's)",
             "tests/papers/test_generic_model.py",
         ),
     ),
@@ -75,8 +76,8 @@ SYSTEM = System(
     ),
     traps=(
         "One product of powers has no term for synchronisation that adds to the computation: beyond "
-        "the measured devices it errs more than a law that has one (fit on 8 devices or fewer: "
-        "pollux 8.6 %, sia 7.5 %; `hierarchical` about 4 % on both).",
+        "the measured devices it errs more than a law that has one, such as `hierarchical` "
+        "(docs/leaderboard.md: extrapolation to more devices).",
         "The exponent of the devices is one at whatever else is in the expression: at an unchanged "
         "global batch -1 is perfect scaling and 0 none; where the batch grows with the devices 0 is "
         "perfect. The printed law says which.",
