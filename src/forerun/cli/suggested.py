@@ -18,8 +18,11 @@ _CENTS, _NOTHING = 0.1, 1e-6
 
 
 def _amount(value: float, unit: str) -> str:
+    from forerun.search.run_prices import SMALLEST_RUNS
+
     if unit != "dollars":
-        return f"{value:.3g} {unit}"
+        one = unit == SMALLEST_RUNS and f"{value:.3g}" == "1"
+        return f"{value:.3g} {unit.removesuffix('s') if one else unit}"
     return format_dollars(value) if value >= _CENTS or value < _NOTHING else f"${value:.1g}"
 
 

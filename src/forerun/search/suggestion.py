@@ -207,7 +207,9 @@ def suggest_for_decision(
     if not fine.any():
         _answered(request, beliefs)
         raise RequestError(
-            "a choice by cost", "no asked job has a price", "give prices, or --minimize time"
+            "a choice by cost",
+            "no asked job has a price",
+            "give prices in a column price_usd_per_hour, or use --minimize time",
         )
     options = Options(request.asked[fine], scale[fine], latest[fine])
     known = np.isfinite(beliefs.middle[request.candidates])
