@@ -84,6 +84,17 @@ start_option = click.option(
     help="What the predictor knows before any --fit: shipped, constants that published runs taught"
     " (the default, where it has any), or priors, data sheets and papers alone.",
 )  # fmt: skip
+catalog_option = click.option(
+    "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
+    help="Your own devices, machines and prices (may be repeated).",
+)  # fmt: skip
+judged_runs_option = click.option(
+    "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
+    help="Measured runs to judge on: files, or a folder of them.",
+)  # fmt: skip
+fold_seed_option = click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of folds, shots and ties."
+)
 predictor_options = together(
     click.option("--predictor", help="A name from `forerun predictors`."),
     click.option("--model", type=FILE, help="A model file that `forerun fit` wrote."),
@@ -93,10 +104,7 @@ predictor_options = together(
         help="Measured runs that the predictor learns from first.",
     ),
     flags_option,
-    click.option(
-        "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
-        help="Your own devices, machines and prices (may be repeated).",
-    ),
+    catalog_option,
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, schema forerun/1.")
 
@@ -209,7 +217,8 @@ def changes_of(options: dict[str, Any]) -> dict[str, Any]:
 
 
 __all__ = [
-    "PROBABILITY", "advisor_of", "changes_of", "json_option", "length_of", "length_options",
+    "PROBABILITY", "advisor_of", "catalog_option", "changes_of", "fold_seed_option", "json_option",
+    "judged_runs_option", "length_of", "length_options",
     "limit_options",
     "market_options", "predictor_options", "preemption_of", "price_option", "settings_of",
     "start_of", "start_option", "together", "workload_options",

@@ -12,7 +12,13 @@ import click
 from forerun import wire
 from forerun.cli.flagging import report_runs
 from forerun.cli.kinds import FILE, NAMES, writable
-from forerun.cli.options import STARTS, json_option
+from forerun.cli.options import (
+    STARTS,
+    catalog_option,
+    fold_seed_option,
+    json_option,
+    judged_runs_option,
+)
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError, UnsatisfiedError
@@ -26,10 +32,7 @@ SHOTS = ("random", "cheapest")  # those of forerun.evaluate, which is not loaded
 
 
 @click.command(cls=SeveralFiles)
-@click.option(
-    "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
-    help="Measured runs to judge on: files, or a folder of them.",
-)  # fmt: skip
+@judged_runs_option
 @click.option(
     "--fit", "fit_files", type=FILE, multiple=True, metavar="OTHER.csv [...]",
     help="Further runs to learn from, never judged: files, or a folder, less the judged files.",
@@ -76,17 +79,12 @@ SHOTS = ("random", "cheapest")  # those of forerun.evaluate, which is not loaded
     " taught, or priors. Default: shipped, unless a judged row is among those runs.",
 )  # fmt: skip
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of folds, shots and ties."
-)
+@fold_seed_option
 @click.option(
     "--page", "--markdown", "page", type=FILE, metavar="FILE.md", help="Write the accuracy page."
 )
 @click.option("--commit", default="", help="The source's commit, for the accuracy page.")
-@click.option(
-    "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
-    help="Your own devices, machines and prices (may be repeated).",
-)  # fmt: skip
+@catalog_option
 @json_option
 def evaluate(
     runs: tuple[Path, ...], fit_files: tuple[Path, ...], page: Path | None, as_json: bool,

@@ -12,7 +12,7 @@ from forerun import wire
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.kinds import FILE, TABLES, writable
 from forerun.cli.learned import show_formulas, show_learned
-from forerun.cli.options import json_option, settings_of, start_of, start_option
+from forerun.cli.options import catalog_option, json_option, settings_of, start_of, start_option
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError
@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 @start_option
 @click.option("--constants", is_flag=True, help="Print every constant, not only the first.")
 @flags_option
-@click.option(
-    "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
-    help="Your own devices, machines and prices (may be repeated).",
-)  # fmt: skip
+@catalog_option
 @json_option
 def fit(
     runs: tuple[Path, ...], out: Path, force: bool, constants: bool, flags_file: Path | None,

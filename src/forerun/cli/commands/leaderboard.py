@@ -13,7 +13,13 @@ import click
 from forerun import registry, wire
 from forerun.cli.commands.evaluate import catalog_of, runs_by_table
 from forerun.cli.kinds import FILE, NAMES, writable
-from forerun.cli.options import STARTS, json_option
+from forerun.cli.options import (
+    STARTS,
+    catalog_option,
+    fold_seed_option,
+    json_option,
+    judged_runs_option,
+)
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
@@ -29,10 +35,7 @@ ALL = "all"
 
 
 @click.command(cls=SeveralFiles)
-@click.option(
-    "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
-    help="Measured runs to judge on: files, or a folder of them.",
-)  # fmt: skip
+@judged_runs_option
 @click.option(
     "--predictors", type=NAMES, default=ALL, show_default=True, help="Names with commas, or all."
 )
@@ -54,9 +57,7 @@ ALL = "all"
     help="What predictors know before they are fitted: shipped or priors. Default: shipped, unless a"
     " judged row is among the runs that taught them.",
 )  # fmt: skip
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of folds, shots and ties."
-)
+@fold_seed_option
 @click.option(
     "--cache", type=FILE, metavar="FILE.jsonl",
     help="Where figures are kept as they come, so that nothing is judged twice and a run that was cut"
@@ -64,10 +65,7 @@ ALL = "all"
 )  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Judge again what was judged before.")
 @click.option("--page", type=FILE, metavar="FILE.md", help="Write the leaderboard as a page.")
-@click.option(
-    "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
-    help="Your own devices, machines and prices (may be repeated).",
-)  # fmt: skip
+@catalog_option
 @json_option
 def leaderboard(
     runs: tuple[Path, ...], page: Path | None, cache: Path | None, as_json: bool, **options: Any

@@ -9,17 +9,12 @@ from typing import Any
 import click
 
 from forerun import wire
-from forerun.cli.kinds import FILE
-from forerun.cli.options import json_option
+from forerun.cli.options import catalog_option, json_option
 from forerun.cli.screen import Screen
 from forerun.errors import UnknownNameError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_dollars
 
-_CATALOG = click.option(
-    "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
-    help="Your own devices, machines and prices (may be repeated).",
-)  # fmt: skip
 _SEARCH = click.argument("search", required=False)
 
 
@@ -68,7 +63,7 @@ def workloads(search: str | None, as_json: bool) -> None:
 
 @click.command()
 @_SEARCH
-@_CATALOG
+@catalog_option
 @json_option
 def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
     """The known accelerators and CPUs; with SEARCH only those whose line holds that text."""
@@ -95,7 +90,7 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
 
 @click.command()
 @_SEARCH
-@_CATALOG
+@catalog_option
 @json_option
 def instances(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
     """The known machines with their prices; with SEARCH only those whose line holds that text."""

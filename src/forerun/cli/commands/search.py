@@ -10,7 +10,7 @@ import click
 
 from forerun import wire
 from forerun.cli.kinds import DURATION, FILE, WHOLE
-from forerun.cli.options import json_option
+from forerun.cli.options import catalog_option, json_option
 from forerun.cli.screen import Screen
 from forerun.errors import RequestError, one_of
 from forerun.settings import load_settings
@@ -58,10 +58,7 @@ if TYPE_CHECKING:
     "--to-the-end", is_flag=True,
     help="Let a run go on after the deadline, and pay for it; else it is stopped there.",
 )  # fmt: skip
-@click.option(
-    "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
-    help="Your own devices, machines and prices (may be repeated).",
-)  # fmt: skip
+@catalog_option
 @json_option
 def search(table: Path | None, seed: int, seeds: int, as_json: bool, **options: Any) -> None:
     """Search for the cheapest or fastest configuration, one run at a time.

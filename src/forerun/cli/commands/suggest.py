@@ -14,6 +14,7 @@ from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.kinds import BUDGET, COUNT, DURATION, FILE, NAMES, TABLES, WHOLE, WHOLES, writable
 from forerun.cli.options import (
     advisor_of,
+    catalog_option,
     changes_of,
     json_option,
     length_of,
@@ -91,10 +92,7 @@ if TYPE_CHECKING:
 @market_options
 @workload_options
 @flags_option
-@click.option(
-    "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
-    help="Your own devices, machines and prices (may be repeated).",
-)  # fmt: skip
+@catalog_option
 @click.option("--out", type=FILE, metavar="NEXT.csv", help="Write the runs as rows of a table.")
 @json_option
 def suggest(

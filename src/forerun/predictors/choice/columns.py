@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.plan_columns import NAMES
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
-from forerun.tables import Jobs, Table
+from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -37,11 +37,6 @@ class JobColumns:
         return LawRows(self.jobs, self.quantity)
 
     @cached_property
-    def _labels(self) -> Table:
-        labels = self.jobs.labels
-        return Table({}, len(self.jobs)) if labels is None else labels
-
-    @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:
         """Distinct kinds, and which each job is (n,); see `law_rows.LawRows.kinds`."""
         return self.rows.kinds
@@ -63,7 +58,7 @@ class JobColumns:
     @cached_property
     def nodes(self) -> FloatArray:
         """Nodes, (n,), NaN where not said."""
-        stated = self._labels.numbers("nodes")
+        stated = self.rows.labels.numbers("nodes")
         known = np.array([float(c.nodes) for c in self.jobs.clusters] + [np.nan])
         index = self.jobs.cluster_index
         return np.where(index >= 0, known[index], stated)
@@ -87,7 +82,7 @@ class JobColumns:
     @cached_property
     def cluster(self) -> NDArray[np.object_]:
         """Label of the machines, (n,), "" where there is none."""
-        return self._labels.texts("cluster")
+        return self.rows.labels.texts("cluster")
 
     @cached_property
     def layout(self) -> tuple[list[bytes], IntArray]:

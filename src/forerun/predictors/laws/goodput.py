@@ -19,7 +19,7 @@ from forerun.predictors.laws.goodput_cost import Timings
 from forerun.predictors.laws.goodput_law import TERMS, GoodputLaw, answers, fitted_laws
 from forerun.predictors.laws.goodput_step import Steps
 from forerun.predictors.laws.grouped import GroupedLaws
-from forerun.predictors.laws.grouping import Answers, Columns, Group, TooFewError, too_few
+from forerun.predictors.laws.grouping import Answers, Columns, Group, TooFewError, laws_of
 from forerun.predictors.laws.law_rows import LawRows, chosen_size
 
 FloatArray = NDArray[np.float64]
@@ -82,14 +82,14 @@ class Goodput(GroupedLaws[GoodputLaw]):
     def group_laws(self, groups: Sequence[Group]) -> list[GoodputLaw | TooFewError]:
         """Return the law of each kind of runs, all fitted at once, or why it has none."""
         micro = "size" if self.quantity == "step" else "micro_batch"
-        points = [group.points("devices", "nodes", "passes", micro) for group in groups]
-        enough = [group for group, n in zip(groups, points, strict=True) if n >= LEAST_POINTS]
-        made = iter(fitted_laws(
-            [self._timings(group) for group in enough],
-            [group.columns["nodes"] for group in enough],
-            [group.size for group in enough],
-        ) if enough else ())  # fmt: skip
-        return [next(made) if n >= LEAST_POINTS else too_few(n) for n in points]
+        return laws_of(groups, ("devices", "nodes", "passes", micro), LEAST_POINTS, self._fitted_to)
+
+    def _fitted_to(self, groups: Sequence[Group]) -> list[GoodputLaw]:
+        return fitted_laws(
+            [self._timings(group) for group in groups],
+            [group.columns["nodes"] for group in groups],
+            [group.size for group in groups],
+        )
 
     def _timings(self, group: Group) -> Timings:
         """Return how long the steps of one kind took, and what is known of their passes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -67,6 +67,23 @@ def too_few(points: int) -> TooFewError:
 
 
 LawT = TypeVar("LawT", bound=Law)
+
+
+def laws_of(
+    groups: Sequence[Group], names: Sequence[str], least: int,
+    fitted: Callable[[Sequence[Group]], Iterable[LawT]],
+) -> list[LawT | TooFewError]:  # fmt: skip
+    """Return the law of each kind of runs, or why it has none.
+
+    Args:
+        groups: runs by kind.
+        names: columns in which runs must differ. least: how many that do, for a law.
+        fitted: the laws of those kinds that have enough, all at once.
+    """
+    points = [group.points(*names) for group in groups]
+    enough = [group for group, n in zip(groups, points, strict=True) if n >= least]
+    made = iter(fitted(enough) if enough else ())
+    return [next(made) if n >= least else too_few(n) for n in points]
 
 
 @dataclass(frozen=True)

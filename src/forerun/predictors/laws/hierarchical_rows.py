@@ -18,7 +18,7 @@ from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.predictors.laws.hierarchical_law import LawInputs
 from forerun.predictors.laws.law_rows import GROUP, RUN_SETTINGS, SETTINGS, LawRows
-from forerun.tables import Jobs, Table
+from forerun.tables import Jobs
 from forerun.units import GIGA
 
 FloatArray = NDArray[np.float64]
@@ -53,11 +53,6 @@ class HierarchicalRows:
         return LawRows(self.jobs, self.quantity)
 
     @cached_property
-    def _labels(self) -> Table:
-        labels = self.jobs.labels
-        return Table({}, len(self.jobs)) if labels is None else labels
-
-    @cached_property
     def names(self) -> tuple[list[tuple[Name, Name]], IntArray]:
         """Distinct pairs of app and cluster, and which each job is, (n,)."""
         kinds, kind = self.law_rows.kinds
@@ -85,11 +80,11 @@ class HierarchicalRows:
     def _extra(self) -> tuple[list[tuple[str | None, ...]], IntArray]:
         """Distinct texts of `_EXTRA`, None where the rows have no such column, and whose each is."""
         n = len(self.jobs)
-        given = [name for name in _EXTRA if name in self._labels]
+        given = [name for name in _EXTRA if name in self.law_rows.labels]
         blank: tuple[str | None, ...] = tuple(None if e == "precision" else "" for e in _EXTRA)
         if not given:
             return [blank], np.zeros(n, dtype=np.int64)
-        columns = [self._labels.texts(name).tolist() for name in given]
+        columns = [self.law_rows.labels.texts(name).tolist() for name in given]
         known = dict.fromkeys(zip(*columns, strict=True))
         place = {key: i for i, key in enumerate(known)}
         index = np.fromiter(map(place.__getitem__, zip(*columns, strict=True)), np.int64, n)
@@ -117,10 +112,10 @@ class HierarchicalRows:
     @cached_property
     def placements(self) -> tuple[list[str], IntArray]:
         """Distinct placements as text, and which each job has, (n,); blank where none is stated."""
-        if "placement" not in self._labels:
+        if "placement" not in self.law_rows.labels:
             known = ["-".join(map(str, cluster.placement)) for cluster in self.jobs.clusters]
             return [*known, ""], self.jobs.cluster_index.astype(np.int64) % (len(known) + 1)
-        texts = self._labels.texts("placement").tolist()
+        texts = self.law_rows.labels.texts("placement").tolist()
         place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         return list(place), np.fromiter(map(place.__getitem__, texts), np.int64, len(texts))
 
@@ -131,8 +126,8 @@ class HierarchicalRows:
         table = np.array([*known, (USUAL_INTRA_GB, USUAL_INTER_GB)])
         intra, inter = table[self.jobs.cluster_index].T
         loose = np.flatnonzero(self.jobs.cluster_index < 0)
-        if len(loose) and "interconnect" in self._labels:
-            texts = self._labels.texts("interconnect")[loose].tolist()
+        if len(loose) and "interconnect" in self.law_rows.labels:
+            texts = self.law_rows.labels.texts("interconnect")[loose].tolist()
             found = {text: _network_rate(text) for text in set(texts)}
             inter = inter.copy()
             inter[loose] = [found[text] for text in texts]
@@ -142,9 +137,9 @@ class HierarchicalRows:
     def linked(self) -> NDArray[np.bool_]:
         """Which jobs say what joins their nodes, in a cluster or as text, (n,)."""
         known = self.jobs.cluster_index >= 0
-        if "interconnect" not in self._labels:
+        if "interconnect" not in self.law_rows.labels:
             return known
-        return np.asarray(known | (self._labels.texts("interconnect") != ""), dtype=bool)
+        return np.asarray(known | (self.law_rows.labels.texts("interconnect") != ""), dtype=bool)
 
     @cached_property
     def micro_batch(self) -> FloatArray:
@@ -185,7 +180,7 @@ class HierarchicalRows:
         return reasons
 
     def _column(self, name: str) -> FloatArray:
-        stated = self._labels.numbers(name)
+        stated = self.law_rows.labels.numbers(name)
         planned = getattr(self.jobs.plans, name).astype(np.float64)
         return np.where(np.isnan(stated), planned, stated)
 

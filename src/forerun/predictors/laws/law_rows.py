@@ -51,14 +51,15 @@ class LawRows:
     apart: bool = True
 
     @cached_property
-    def _labels(self) -> Table:
+    def labels(self) -> Table:
+        """The rows as they were asked, with no column where nobody says any."""
         labels = self.jobs.labels
         return Table({}, len(self.jobs)) if labels is None else labels
 
     @cached_property
     def machines(self) -> FloatArray:
         """Devices of each job, (n,): of its cluster, else as the row says; NaN where neither."""
-        stated = self._labels.numbers("devices")
+        stated = self.labels.numbers("devices")
         known = np.array([float(c.devices) for c in self.jobs.clusters] + [np.nan])
         return np.where(self.jobs.cluster_index >= 0, known[self.jobs.cluster_index], stated)
 
@@ -68,7 +69,7 @@ class LawRows:
             return np.ones(len(self.jobs))
         if column == "micro_batch":
             return np.where(self.micro_batch > 0, self.micro_batch, np.nan)
-        stated = self._labels.numbers(column)
+        stated = self.labels.numbers(column)
         if column == "dataset_size":
             known = np.array([w.dataset_size for w in self.jobs.workloads] + [0.0])
             usual = known[self.jobs.workload_index]
@@ -83,7 +84,7 @@ class LawRows:
         planned = self.jobs.plans.global_batch.astype(np.float64)
         if self.jobs.labels is None:
             return planned
-        said = self.jobs.resolved & ~np.isnan(self._labels.numbers("micro_batch"))
+        said = self.jobs.resolved & ~np.isnan(self.labels.numbers("micro_batch"))
         return np.where(said, planned, np.nan)
 
     @property
@@ -91,18 +92,18 @@ class LawRows:
         """Which jobs say how they split a batch, (n,): rows of tables may state no batch at all."""
         if self.jobs.labels is None:
             return np.ones(len(self.jobs), dtype=bool)
-        said = [self._labels.numbers(name) for name in ("global_batch", "micro_batch")]
+        said = [self.labels.numbers(name) for name in ("global_batch", "micro_batch")]
         return np.isfinite(said[0]) | np.isfinite(said[1])
 
     @cached_property
     def placements(self) -> Placements:
         """Return nodes, and the most and the fewest devices on one of them, of each job."""
-        return placements_of(self.jobs, self._labels, self.machines)
+        return placements_of(self.jobs, self.labels, self.machines)
 
     @cached_property
     def replicas(self) -> FloatArray:
         """Data-parallel replicas of each job (n,): dp where it is stated, else its devices."""
-        stated = self._labels.numbers("dp")
+        stated = self.labels.numbers("dp")
         if self.jobs.labels is None:
             return self.jobs.plans.dp.astype(np.float64)
         return np.where(stated > 0, stated, self.machines)
@@ -112,8 +113,8 @@ class LawRows:
         """Samples a device does in one forward-backward pass (n,), NaN where nothing says so."""
         if self.jobs.labels is None:
             return self.jobs.plans.micro_batch.astype(np.float64)
-        stated = self._labels.numbers("micro_batch")
-        passes = self._labels.numbers("grad_accum")
+        stated = self.labels.numbers("micro_batch")
+        passes = self.labels.numbers("grad_accum")
         shared = self.size("global_batch") / (self.replicas * np.where(passes > 0, passes, 1.0))
         return np.where(stated > 0, stated, shared)
 
@@ -124,7 +125,7 @@ class LawRows:
         A stated grad_accum counts only where no batch is stated: tables are known to err in it.
         """
         passes = self.size("global_batch") / (self.micro_batch * self.replicas)
-        stated = self._labels.numbers("grad_accum")
+        stated = self.labels.numbers("grad_accum")
         passes = np.where(np.isnan(passes), stated, passes)
         return np.where(passes > 1, passes, 1.0)
 
@@ -132,7 +133,7 @@ class LawRows:
     def servers(self) -> FloatArray:
         """Parameter servers of each job (n,); NaN where nothing says how many."""
         planned = self.jobs.plans.parameter_servers.astype(np.float64)
-        stated = self._labels.numbers("parameter_servers")
+        stated = self.labels.numbers("parameter_servers")
         known = stated if self.jobs.labels is not None else planned
         return np.where(known > 0, known, np.nan)
 
@@ -176,7 +177,7 @@ class LawRows:
             (w.name, w.framework, w.precision, _text(w.seq_len), _text(w.image_size))
             for w in self.jobs.workloads
         ]
-        return completed(known, self.jobs.workload_index, self._labels, _WORKLOAD_TEXTS)
+        return completed(known, self.jobs.workload_index, self.labels, _WORKLOAD_TEXTS)
 
     @cached_property
     def _given(self) -> tuple[list[Kind], IntArray]:
@@ -187,15 +188,15 @@ class LawRows:
 
     @cached_property
     def _trainings(self) -> tuple[list[Kind], IntArray]:
-        if self.quantity != "run" or not any(name in self._labels for name in RUN_SETTINGS):
+        if self.quantity != "run" or not any(name in self.labels for name in RUN_SETTINGS):
             return [()], np.zeros(len(self.jobs), dtype=np.int64)
         none = np.full(len(self.jobs), -1, dtype=np.int32)
-        return completed([], none, self._labels, RUN_SETTINGS)
+        return completed([], none, self.labels, RUN_SETTINGS)
 
     @cached_property
     def _clusters(self) -> tuple[list[Kind], IntArray]:
         known: list[Kind] = [(c.device.id, c.instance_type) for c in self.jobs.clusters]
-        return completed(known, self.jobs.cluster_index, self._labels, _CLUSTER_TEXTS)
+        return completed(known, self.jobs.cluster_index, self.labels, _CLUSTER_TEXTS)
 
 
 def _text(value: float) -> str:

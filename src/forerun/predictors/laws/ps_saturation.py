@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.plan import PS_ASYNC, PS_SYNC
 from forerun.predictors.laws.grouped import GroupedLaws
-from forerun.predictors.laws.grouping import Answers, Columns, Group, TooFewError, too_few
+from forerun.predictors.laws.grouping import Answers, Columns, Group, TooFewError, laws_of
 from forerun.predictors.laws.law_rows import GROUP, SETTINGS, LawRows, chosen_size
 from forerun.predictors.laws.ps_fit import fitted
 from forerun.predictors.laws.ps_law import TERMS, PsLaw, answers, law_of_fit
@@ -74,12 +74,11 @@ class PsSaturation(GroupedLaws[PsLaw]):
     def group_laws(self, groups: Sequence[Group]) -> list[PsLaw | TooFewError]:
         """Return the law of each kind of runs, all fitted at once, or why it has none."""
         micro = "size" if self.quantity == "step" else "micro_batch"
-        points = [group.points("devices", "servers", micro) for group in groups]
-        enough = [group for group, n in zip(groups, points, strict=True) if n >= LEAST_POINTS]
-        if not enough:
-            return [too_few(n) for n in points]
-        jobs = [self._updates(group.columns) for group in enough]
-        kinds = [group.kind for group in enough]
+        return laws_of(groups, ("devices", "servers", micro), LEAST_POINTS, self._fitted_to)
+
+    def _fitted_to(self, groups: Sequence[Group]) -> list[PsLaw]:
+        jobs = [self._updates(group.columns) for group in groups]
+        kinds = [group.kind for group in groups]
         pools = {
             # Servers are the same whatever device the workers have.
             SERVER: [" ".join((kind[0], *kind[2:])) for kind in kinds],
@@ -88,9 +87,8 @@ class PsSaturation(GroupedLaws[PsLaw]):
                 " ".join((kind[0], *kind[2:INSTANCE], *kind[INSTANCE + 1 :])) for kind in kinds
             ],
         }
-        found = fitted(jobs, [np.log(group.seconds) for group in enough], pools)
-        made = iter([law_of_fit(f, j, g.size) for f, j, g in zip(found, jobs, enough, strict=True)])
-        return [next(made) if n >= LEAST_POINTS else too_few(n) for n in points]
+        found = fitted(jobs, [np.log(group.seconds) for group in groups], pools)
+        return [law_of_fit(f, j, g.size) for f, j, g in zip(found, jobs, groups, strict=True)]
 
     def _updates(self, columns: Columns) -> Updates:
         """Return what n jobs are made of."""
