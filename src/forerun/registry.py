@@ -129,7 +129,14 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "regressions on augmented features, the best on rows set aside (the Ray study)",
         ),
     ),
-    "runners": (),
+    "runners": (
+        Entry(
+            "local",
+            "forerun.measure.local:LocalRunner",
+            "processes of this machine, or of hosts, as torchrun starts them",
+        ),
+        Entry("replay", "forerun.measure.replay:ReplayRunner", "a measured table as the black box"),
+    ),
     "stores": (),
 }
 GROUPS: tuple[str, ...] = tuple(_BUILT_IN)

@@ -26,6 +26,7 @@ SETTINGS: Mapping[str, str] = {
     "learning_rate": "of the optimizer",
     "loader_workers": "processes that load data for each worker",
     "norms_every": "steps between two looks at gradient norms, 0 for never",
+    "rehearse": "a tiny step first, so that what libraries load is not counted as memory",
     "static_graph": "DDP: the graph does not change",
 }
 _RETURNS = (

@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import forerun
 from forerun.measure.hosts import Host
 from forerun.measure.limits import Holding
-from forerun.measure.session import FOLDER
+from forerun.measure.session import FOLDER, RUNNER
 from forerun.measure.task import Task
 
 _MARK = "FORERUN_LAUNCH"  # every process of a launch carries it, whatever group it has moved to
@@ -60,7 +59,8 @@ class Launch:
         )
         self.processes: list[subprocess.Popen[bytes]] = []
         words = [sys.executable, "-m", "forerun.measure.worker", str(plan)]
-        shared = {**os.environ, **environment, **self._shared(tasks[0], hosts)}
+        given = {**os.environ, **environment}
+        shared = {**given, **self._shared(tasks[0], hosts, given.get("PYTHONPATH", ""))}
         try:
             for rank, (host, local, local_count) in enumerate(places(tasks[0].workers, hosts)):
                 own = worker_variables(tasks[0], host, rank, local, local_count)
@@ -69,17 +69,17 @@ class Launch:
             self.end()
             raise
 
-    def _shared(self, task: Task, hosts: Sequence[Host]) -> dict[str, str]:
+    def _shared(self, task: Task, hosts: Sequence[Host], path: str) -> dict[str, str]:
         """Return the variables that all workers share."""
-        source = str(Path(forerun.__file__).resolve().parents[1])
-        paths = [path for path in (os.environ.get("PYTHONPATH"), source) if path]
+        source = str(Path(__file__).resolve().parents[2])
         return {
             "WORLD_SIZE": str(task.workers),
             "MASTER_ADDR": hosts[0].address,
             "MASTER_PORT": str(_port(hosts[0])),
-            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONPATH": f"{path}{os.pathsep}{source}" if path else source,
             "PYTHONUNBUFFERED": "1",
             _MARK: self._mark,
+            RUNNER: str(os.getpid()),
             FOLDER: str(self.folders[0]),
         }
 

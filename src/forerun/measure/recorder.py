@@ -186,14 +186,13 @@ class Recorder:
         """Return all that was measured, as plain data that `records.merged` joins."""
         if not self._rates and self._running:
             self._rates = self._usage.rates()
-        self._settle()
+        if self._count > 0:
+            self._settle()
         if self._progress is not None and status == "ok":
             self._progress.finish()
         if status == "ok" and not self._seconds and not self._epochs:
-            status, reason = (
-                "failed",
-                f"it ended after {self._warmup + self._count} steps, all of them warm-up",
-            )
+            done = self._warmup + self._count
+            status, reason = "failed", f"it ended after {done} steps, and none was counted"
         parts = _means(self._parts)
         traffic = self._traffic[-len(self._seconds) :] if self._seconds else []
         return {

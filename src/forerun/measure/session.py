@@ -17,6 +17,7 @@ from forerun.measure.task import Steps
 
 FOLDER = "FORERUN_RECORD_DIR"
 STEPS = "FORERUN_STEPS"
+RUNNER = "FORERUN_RUNNER"  # process id of the runner that started this worker
 
 
 class _Place:

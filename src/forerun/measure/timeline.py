@@ -97,8 +97,8 @@ class Timeline:
 
     def _parts(self, end: Any, marks: list[tuple[str, Any]]) -> dict[str, float]:
         parts: dict[str, float] = {}
-        ends = [mark for _, mark in marks[1:]] + [end]
-        for (part, start), stop in zip(marks, ends, strict=True):
+        moments = [mark for _, mark in marks] + [end]
+        for (part, _), start, stop in zip(marks, moments, moments[1:], strict=False):
             if part:
                 parts[part] = parts.get(part, 0.0) + self._clock.seconds(start, stop)
         return parts

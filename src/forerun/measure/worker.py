@@ -20,7 +20,7 @@ from forerun.measure.failing import reason_of, status_of
 from forerun.measure.progress import Progress
 from forerun.measure.recorder import Enough, Record, Recorder
 from forerun.measure.records import progress_path, write_record
-from forerun.measure.session import installed
+from forerun.measure.session import RUNNER, installed
 from forerun.measure.task import Task
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -49,6 +49,12 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    try:
+        os.kill(int(os.environ.get(RUNNER, "0")) or os.getpid(), 0)
+    except ProcessLookupError:  # it ended before it could be asked for
+        os._exit(1)
+    except PermissionError:
+        pass
 
 
 def carry_out(task: Task, folder: Path) -> Record:
@@ -97,7 +103,8 @@ def prepare(task: Task) -> None:
     if not torch.distributed.is_initialized():
         usual = "nccl" if task.gpus_per_worker else "gloo"
         torch.distributed.init_process_group(str(task.settings.get("backend", usual)))
-        rehearse(bool(task.gpus_per_worker))
+        if task.settings.get("rehearse", True):
+            rehearse(bool(task.gpus_per_worker))
 
 
 def rehearse(on_gpu: bool) -> None:

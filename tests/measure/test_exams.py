@@ -1,0 +1,126 @@
+"""The exam of runners: the local one, which trains for real, and the one that replays a table."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forerun.contracts import Runner
+from forerun.domain.job import Job
+from forerun.domain.plan import Plan
+from forerun.domain.run import Run
+from forerun.measure import Steps
+from forerun.measure.local import LocalRunner
+from forerun.measure.replay import ReplayRunner
+from forerun.measure.task import Task
+from forerun.tables import Table
+from forerun.testing import RunnerContract
+from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs, tiny_workload
+from tests.measure.entries import ENTRIES
+
+FEW = Steps(warmup=1, least=6, most=8, half_width=0.5)
+
+
+@cache
+def job_of(name: str) -> Job:
+    """Return a small CPU job of a workload's name, always the same one."""
+    cluster = tiny_cluster(1, 1, tiny_device("sample-cpu", kind="cpu"))
+    workload = tiny_workload(name, precision="fp32")
+    return Job(workload, cluster, Plan(micro_batch=2, global_batch=4))
+
+
+class Once(LocalRunner):
+    """A local runner that carries each job out once, since starting workers takes seconds."""
+
+    made: dict[int, Run] = {}  # noqa: RUF012  (shared by all tests of the exam)
+
+    def run(self, job: Job) -> Run:
+        if id(job) not in self.made:
+            self.made[id(job)] = super().run(job)
+        return self.made[id(job)]
+
+
+class TestLocalRunner(RunnerContract):
+    @pytest.fixture(autouse=True)
+    def _entries(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self.folder = tmp_path_factory.mktemp("local")
+        (self.folder / "toys.py").write_text(ENTRIES)
+        paths = [str(self.folder), os.environ.get("PYTHONPATH", "")]
+        self.environment = {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+
+    def make_runner(self) -> Runner:
+        return Once(
+            folder=self.folder / "runs", steps=FEW, environment=self.environment,
+            entries={"tiny": "toys:mlp", "bad": "toys:no_module"},
+        )  # fmt: skip
+
+    def make_job(self) -> Job:
+        return job_of("tiny")
+
+    def make_failing_job(self) -> Job:
+        return job_of("bad")
+
+    def test_a_job_that_has_no_entry_fails_and_says_what_to_give(self) -> None:
+        run = self.make_runner().run(job_of("unheard-of"))
+        assert run.status == "failed"
+        assert "not known what to train" in run.origin
+
+    def test_a_plan_that_is_not_data_parallel_fails_in_words(self) -> None:
+        cluster = tiny_cluster(1, 2, tiny_device("sample-cpu", kind="cpu"))
+        job = Job(tiny_workload("tiny", precision="fp32"), cluster, Plan(tp=2, global_batch=4))
+        run = self.make_runner().run(job)
+        assert (run.status, run.job) == ("failed", job)
+        assert "tp=2" in run.origin
+
+
+class TestReplayRunner(RunnerContract):
+    def make_runner(self) -> Runner:
+        jobs = tiny_jobs(clusters=(tiny_cluster(1, 1),))
+        statuses = np.array(["ok"] * (len(jobs) - 1) + ["oom"], dtype=object)
+        return ReplayRunner(runs=tiny_runs(jobs, memory_gb=2.0, status=statuses))
+
+    def make_job(self) -> Job:
+        return tiny_jobs(clusters=(tiny_cluster(1, 1),))[0]
+
+    def make_failing_job(self) -> Job:
+        jobs = tiny_jobs(clusters=(tiny_cluster(1, 1),))
+        return jobs[len(jobs) - 1]
+
+    def test_a_run_that_ran_out_of_memory_is_replayed_as_such(self) -> None:
+        assert self.make_runner().run(self.make_failing_job()).status == "oom"
+
+
+ROWS = [
+    {"workload": "m:f", "devices": 2, "global_batch": 8, "step_time_s": step, "status": "ok",
+     "forward_time_s": 0.01, "memory_gb": 1.5, "bucket_mb": 5}
+    for step in (0.1, 0.3, 0.2)
+] + [{"workload": "m:f", "devices": 4, "global_batch": 8, "status": "oom", "note": "no memory"}]  # fmt: skip
+
+
+def test_repeats_of_a_task_are_answered_by_their_median(tmp_path: Path) -> None:
+    runner = ReplayRunner(Table.from_rows(ROWS, "rows"))
+    measured = runner.measure(Task("m:f", workers=2, global_batch=8))
+    assert measured.step_seconds == 0.2
+    assert measured.peak_bytes == 1.5e9
+    assert measured.parts == {"forward": 0.01}
+    assert runner.measure(Task("m:f", workers=4, global_batch=8)).status == "oom"
+
+
+def test_a_task_that_the_table_does_not_hold_is_refused_with_what_was_asked() -> None:
+    runner = ReplayRunner(Table.from_rows(ROWS, "rows"))
+    other = Task("m:f", workers=3, global_batch=9)
+    assert runner.refuses(other) == "the table holds no run of m:f with devices=3, global_batch=9"
+    assert runner.measure(other).status == "failed"
+    apart = Task("m:f", workers=2, global_batch=8, settings={"bucket_mb": 9})
+    assert runner.refuses(apart) is not None, "a setting of the table is part of the question"
+
+
+def test_a_replay_of_many_tasks_keeps_their_order() -> None:
+    runner = ReplayRunner(Table.from_rows(ROWS, "rows"))
+    tasks = [Task("m:f", workers=4, global_batch=8), Task("m:f", workers=2, global_batch=8)]
+    assert [m.status for m in runner.measure_many(tasks)] == ["oom", "ok"]
+    assert [i for i, _ in runner.each(tasks)] == [0, 1]

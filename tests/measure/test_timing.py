@@ -1,0 +1,257 @@
+"""Timing: intervals of steps, parts of a step, communication, and what a worker leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forerun.measure.communication import covered_seconds, gradient_noise
+from forerun.measure.failing import is_secondhand, reason_of, status_of
+from forerun.measure.intervals import step_times, tight
+from forerun.measure.limits import Holding, cpu_controller, refusal, usable_cores
+from forerun.measure.measurement import Measurement
+from forerun.measure.progress import STARTING, STEPPING, Progress, seen, steps_done
+from forerun.measure.recorder import Recorder
+from forerun.measure.records import merged, read_records, write_record
+from forerun.measure.session import record
+from forerun.measure.stopping import Agreement
+from forerun.measure.task import Steps, Task
+from forerun.measure.timeline import Timeline, WallClock
+from forerun.measure.usage import PeakMemory, sent_bytes
+from tests.needs import require_root
+
+
+def test_the_interval_of_the_median_holds_it_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(1000):
+        times = step_times(rng.lognormal(0.0, 0.5, size=30))
+        assert times is not None
+        assert times.low is not None
+        assert times.high is not None
+        held += times.low <= 1.0 <= times.high
+    assert 930 <= held <= 990
+
+
+def test_steps_that_cling_to_their_neighbours_count_for_less() -> None:
+    rng = np.random.default_rng(0)
+    apart = rng.normal(1.0, 0.1, size=200)
+    slow = np.repeat(rng.normal(1.0, 0.1, size=10), 20)
+    widths = [times.half_width for s in (apart, slow) if (times := step_times(s)) is not None]
+    assert widths[1] > 2 * widths[0]
+
+
+def test_few_steps_have_no_interval_and_are_never_enough() -> None:
+    times = step_times([1.0, 1.0, 1.0])
+    assert times is not None
+    assert times.low is None
+    assert step_times([]) is None
+    assert not tight(Steps(least=2, most=9), [1.0, 1.0, 1.0])
+    assert not tight(Steps(least=20), [1.0] * 19)
+    assert tight(Steps(least=20), [1.0] * 20)
+
+
+def test_an_agreement_stops_when_it_is_tight_at_the_cap_and_when_time_is_up() -> None:
+    steps = Steps(least=10, most=40, half_width=0.05, seconds=1000)
+    noisy = np.random.default_rng(0).lognormal(0.0, 2.0, size=40).tolist()
+
+    def stops_at(seconds: list[float], asked: Steps) -> tuple[int, str]:
+        agreement = Agreement(asked, 0, 1)
+        for count in range(1, 41):
+            if agreement.due(count) and agreement.decide(count, seconds[:count]):
+                return count, agreement.reason
+        return 0, ""
+
+    assert stops_at([1.0] * 40, steps) == (10, "")
+    count, reason = stops_at(noisy, steps)
+    assert count == 40
+    assert "interval wider" in reason
+    count, reason = stops_at(noisy, Steps(least=10, seconds=1e-9))
+    assert count == 1
+    assert "before it was as sure" in reason
+
+
+def test_parts_of_a_step_add_up_and_what_belongs_to_none_is_left_out() -> None:
+    class Counted(WallClock):
+        moment = 0.0
+
+        def now(self) -> float:  # type: ignore[override]
+            self.moment += 1.0
+            return self.moment
+
+    timeline = Timeline(Counted())
+    timeline.begin()
+    for part in ("input", "", "forward", "backward", "forward", "backward", "optimizer"):
+        timeline.switch(part)
+    timeline.end()
+    timeline.end()
+    totals, parts = timeline.read()
+    assert totals == [8.0, 1.0]
+    assert parts == [{"input": 1.0, "forward": 2.0, "backward": 2.0, "optimizer": 1.0}, {}]
+    assert timeline.read() == ([], [])
+
+
+def test_overlapping_collectives_are_counted_once() -> None:
+    assert covered_seconds([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0), (5.2, 5.5)]) == 4.0
+    assert covered_seconds([]) == 0.0
+
+
+def test_gradient_noise_is_recovered_from_the_two_norms() -> None:
+    true_sqr, true_var, workers, batch = 3.0, 40.0, 4, 32
+    local = true_sqr + true_var * workers / batch
+    mean = true_sqr + true_var / batch
+    noise = gradient_noise(local, mean, workers, batch)
+    assert noise == pytest.approx((true_sqr, true_var))
+    assert gradient_noise(local, mean, 1, batch) is None
+
+
+def test_progress_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "progress-0"
+    assert seen(path) is None
+    assert steps_done(path) == (STARTING, 0)
+    code = (
+        "import sys, time, pathlib\nfrom forerun.measure.progress import Progress\n"
+        f"p = Progress(pathlib.Path({str(path)!r}))\np.begin()\n"
+        "for i in range(9000): p.step(i * 0.001)\n"
+        "print('here', flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"here\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    told = seen(path)
+    assert told is not None
+    assert (told.phase, told.steps) == (STEPPING, 9000)
+    assert told.seconds[-1] == pytest.approx(8.999)
+    assert len(told.seconds) == 8192
+    assert told.place() == "in step 9001"
+    assert steps_done(path) == (STEPPING, 9000)
+
+
+def test_progress_on_a_full_disk_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
+    require_root()
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(folder)], check=True)
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            Progress(folder / "progress-0")
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_records_of_workers_become_one_measurement(tmp_path: Path) -> None:
+    recorder = Recorder(Steps(warmup=1, least=6, most=6))
+    recorder.explicit = True
+    while not recorder.step():
+        recorder.switch("forward")
+    first = {**recorder.record(), "seconds": [0.1] * 9, "network_bytes_per_second": 5.0}
+    second = {**first, "rank": 1, "seconds": [0.2] * 9, "peak_bytes": 7e9, "parts": {}}
+    for one in (first, second):
+        write_record(tmp_path, one)
+    measured = merged(read_records(tmp_path), 8, 3.0)
+    assert measured.step_seconds == 0.2, "the slowest worker's"
+    assert measured.samples_per_second == pytest.approx(40.0)
+    assert measured.peak_bytes == 7e9
+    assert measured.parts == {}, "a part that one worker could not tell is no part of the whole"
+
+
+def test_the_three_lines_work_without_a_runner(tmp_path: Path) -> None:
+    out = tmp_path / "m.json"
+    with record(samples=4, out=out) as r:
+        for _ in r.steps(range(20)):
+            time.sleep(0.002)
+    measured = Measurement.from_json(json.loads(out.read_text()))
+    assert (measured.status, measured.steps) == ("ok", 17)
+    assert measured.step_seconds == pytest.approx(0.002, rel=1.0)
+    assert measured.samples_per_second is not None
+
+
+def test_peak_memory_is_that_above_the_start() -> None:
+    kept = np.ones(2_000_000)
+    peak = PeakMemory()
+    more = np.ones(12_500_000)
+    del more
+    after = peak.bytes()
+    assert after is not None
+    assert 95e6 <= after <= 140e6
+    assert len(kept) == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), "oom"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), "oom"),
+        (RuntimeError("CUDA out of memory. Tried to allocate"), "oom"),
+        (ValueError("out of memory, said a user"), "failed"),
+        (RuntimeError("shapes differ"), "failed"),
+    ],
+)  # fmt: skip
+def test_want_of_memory_is_told_from_other_failures(error: Exception, status: str) -> None:
+    assert status_of(error) == status
+
+
+def test_a_reason_is_one_line_with_its_place() -> None:
+    try:
+        json.loads("{")
+    except ValueError as error:
+        reason = reason_of(error)
+    assert "\n" not in reason
+    assert reason.startswith("JSONDecodeError: Expecting property name")
+    assert is_secondhand("RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer")
+    assert not is_secondhand("ValueError: wrong shape")
+
+
+def test_bytes_that_were_sent_are_counted() -> None:
+    sent = sent_bytes()
+    assert sent is not None
+    assert sent >= 0
+
+
+def test_whole_cores_are_held_by_affinity() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        Holding(Task("m:f", cpus_per_worker=1.0)).apply(0, child.pid)
+        assert os.sched_getaffinity(child.pid) == {usable_cores()[0]}
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_parts_of_a_core_are_held_by_a_quota_and_its_group_is_removed() -> None:
+    require_root()
+    if cpu_controller(os.getpid()) is None:
+        pytest.skip("no cpu controller can be written here")
+    task = Task("m:f", cpus_per_worker=0.2)
+    assert refusal(task) is None
+    code = (
+        "import time\nwhile time.process_time() < 0.3: pass\n"  # until it is held
+        "w, c = time.time(), time.process_time()\nwhile time.time() < w + 1: pass\n"
+        "print(time.process_time() - c)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    holding = Holding(task)
+    holding.apply(0, child.pid)
+    groups = list(holding.groups)
+    used = float(child.communicate()[0])
+    holding.release()
+    assert used <= 0.25
+    assert len(groups) == 1
+    assert not groups[0].exists()
+
+
+def test_more_cores_than_there_are_cannot_be_held() -> None:
+    cores = len(usable_cores())
+    assert refusal(Task("m:f", cpus_per_worker=float(cores))) is None
+    assert f"{cores} may be used here" in (refusal(Task("m:f", cpus_per_worker=cores + 1.0)) or "")
