@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,12 +32,20 @@ def postgres() -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store of SQLite that holds nothing, to be copied: that is quicker than to make one."""
+    path = tmp_path_factory.mktemp("store") / "empty.db"
+    open_store(str(path)).close()
+    return path
+
+
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return where an empty store may be made: once in SQLite, once in PostgreSQL."""
+def place(request: pytest.FixtureRequest, tmp_path: Path, empty_file: Path) -> str:
+    """Return where an empty store lies: once in SQLite, once in PostgreSQL."""
     if request.param == "sqlite":
-        return str(tmp_path / "runs.db")
-    return str(request.getfixturevalue("postgres").new_place())
+        return str(shutil.copy(empty_file, tmp_path / "runs.db"))
+    return str(request.getfixturevalue("postgres").empty_place())
 
 
 @pytest.fixture

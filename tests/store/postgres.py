@@ -12,8 +12,13 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+from sqlalchemy import text
+
+from forerun.store import open_store
+from forerun.store.layout import metadata
 from tests.needs import require
 
 _SCHEMAS = count(1)
@@ -34,6 +39,8 @@ class Server:
         self.folder = folder
         self.port = 5432  # of the socket's name; no network port is opened
         self._psql = binary("psql") or ""
+        self._store: str | None = None
+        self._session: Any = None
 
     def run(self, sql: str) -> str:
         """Return what psql prints for a statement."""
@@ -42,6 +49,23 @@ class Server:
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         return done.stdout.strip()
+
+    def empty_place(self) -> str:
+        """Return the URL of a store that holds nothing: made once, and emptied each time."""
+        if self._store is None:
+            self._store = self.new_place()
+            with open_store(self._store) as store:
+                self._session = store._database.engine.connect()
+                self._session.detach()  # it outlives the store's other connections
+        names = ", ".join(f'"{table.name}"' for table in metadata.sorted_tables)
+        self._session.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
+        self._session.commit()
+        return self._store
+
+    def close(self) -> None:
+        """Let go of the connection that empties the store."""
+        if self._session is not None:
+            self._session.close()
 
     def new_place(self) -> str:
         """Return the URL of an empty schema."""
@@ -77,7 +101,9 @@ def server() -> Iterator[Server]:
         os.chown(folder, int(str(as_nobody["user"])), int(str(as_nobody["group"])))
     try:
         with _running(folder, programs, as_nobody):
-            yield Server(folder)
+            running = Server(folder)
+            yield running
+            running.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -36,6 +36,7 @@ class TestPostgres(StoreContract):
             store.close()
 
     def make_store(self) -> SqlStore:
-        store = open_store(self.server.new_place())
+        fresh = self.server.new_place if self.opened else self.server.empty_place
+        store = open_store(fresh())
         self.opened.append(store)
         return store

@@ -38,18 +38,19 @@ def chunks_of(
     query = select(*(runs.c[name] for name in columns)).where(*asked.clauses).order_by(order)
     if limit is not None and not asked.own:
         query = query.limit(limit)
-    found = connection.execution_options(yield_per=_CHUNK_ROWS).execute(query)
-    if not asked.own:
-        yield from found.partitions()
-        return
-    at = columns.index("rest")
-    held = (
-        row for part in found.partitions() for row in part
-        if all(own.holds(_cells(row[at])) for own in asked.own)
-    )  # fmt: skip
-    rows = islice(held, limit)
-    while part := list(islice(rows, _CHUNK_ROWS)):
-        yield part
+    # Left early, a cursor on a server would stay open: `with` closes it.
+    with connection.execution_options(yield_per=_CHUNK_ROWS).execute(query) as found:
+        if not asked.own:
+            yield from found.partitions()
+            return
+        at = columns.index("rest")
+        held = (
+            row for part in found.partitions() for row in part
+            if all(own.holds(_cells(row[at])) for own in asked.own)
+        )  # fmt: skip
+        rows = islice(held, limit)
+        while part := list(islice(rows, _CHUNK_ROWS)):
+            yield part
 
 
 def _cells(text: str | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from forerun.store.reading import chunks_of, runs_of, table_of
 from forerun.store.records import Records, states_of
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.conditions import Condition
-from forerun.tables.job_columns import job_columns
+from forerun.tables.job_columns import described, job_columns
 from forerun.units import GIGA
 
 Where = Iterable[str | Condition]
@@ -106,7 +106,7 @@ class SqlStore:
         Args:
             table: runs with any columns.
             jobs: their n jobs, where they are known whole; rows without workload or cluster (-1)
-                are kept as rows.
+                are kept as rows. The columns of a job fill the row's blanks, and say its plan.
             keys: of one's own, n texts. Else a row's key is a hash of its cells, its provenance and
                 its job; the second of equal rows in one call gets another one than the first.
             campaign: who asked for them.
@@ -120,6 +120,8 @@ class SqlStore:
                 or another writer held the store for too long.
             UnknownNameError: points are given and there is no such campaign.
         """
+        if jobs is not None:
+            table = described(table, jobs)
         table, origins = Origins.of(table, keys, started, campaign, points, fingerprint)
         adding = Adding(table, jobs, origins, self._interned)
         with self._database.writing() as connection:

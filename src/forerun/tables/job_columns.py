@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC
+from forerun.domain.plan_columns import NAMES
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.tables.jobs import Jobs
@@ -73,6 +75,32 @@ def job_columns(jobs: Jobs) -> Table:
             else np.array(words, dtype=object)[values.astype(np.intp)]
         )
     return Table(columns, len(jobs))
+
+
+def described(table: Table, jobs: Jobs) -> Table:
+    """Return n rows with the columns of their n jobs, where these are whole.
+
+    A cell of the table stays, but for the plan's, which are the job's.
+
+    Raises:
+        RequestError: there are not as many jobs as rows.
+    """
+    if len(table) != len(jobs):
+        raise RequestError(
+            f"{len(table)} rows with {len(jobs)} jobs", "they are not as many", "give a job a row"
+        )
+    whole = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
+    told = job_columns(jobs.take(np.flatnonzero(whole)))
+    columns = {}
+    for name, cells in told.columns.items():
+        text = cells.dtype == object
+        column = (table.texts(name) if text else table.numbers(name)).copy()
+        blank = column == "" if text else np.isnan(column)
+        rows = whole & (blank | (name in NAMES))
+        column[rows] = cells[rows[whole]]
+        columns[name] = column
+    unread = {name: texts for name, texts in table.unread.items() if name not in NAMES}
+    return replace(table.with_columns(**columns), unread=unread)
 
 
 def _spread(
