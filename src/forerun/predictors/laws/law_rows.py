@@ -181,10 +181,10 @@ class LawRows:
 
     @cached_property
     def _given(self) -> tuple[list[Kind], IntArray]:
-        if not self.apart or not any(name in self._labels for name in RESOURCES):
+        if not self.apart or not any(name in self.labels for name in RESOURCES):
             return [("",) * len(RESOURCES)], np.zeros(len(self.jobs), dtype=np.int64)
         none = np.full(len(self.jobs), -1, dtype=np.int32)
-        return completed([], none, self._labels, RESOURCES)
+        return completed([], none, self.labels, RESOURCES)
 
     @cached_property
     def _trainings(self) -> tuple[list[Kind], IntArray]:
