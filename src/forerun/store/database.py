@@ -159,7 +159,12 @@ def _prepare_sqlite(connection: Any, record: Any) -> None:
     # Transactions are begun by `_begin_sqlite`, never by the driver on its own.
     connection.isolation_level = None
     # FULL: a run that was confirmed is on the disk, also where the power goes in the next moment.
-    for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
+    for pragma in (
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "cache_size=-65536",
+        "journal_size_limit=67108864",
+    ):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ _INTACT = "; nothing of this call was kept, and what was stored before is intact
 _NEXT_DISK = "free some space, then repeat the call"
 _NEXT_LOCK = "repeat the call when the other writer is done, or wait longer"
 
+_REFUSED = re.compile(r"role \S+ does not exist|authentication failed|no password supplied|pg_hba")
+_NO_DATABASE = re.compile(r"database \S+ does not exist")
+
 
 @contextmanager
 def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
@@ -25,8 +29,8 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
     """
     try:
         yield
-    except DBAPIError as error:
-        said = _words(error.orig, wait_seconds)
+    except (DBAPIError, sqlite3.Error) as error:  # the latter while a connection is being made
+        said = _words(getattr(error, "orig", error), wait_seconds)
         if said is None:
             raise
         raise RequestError(asked, *said) from error
@@ -75,9 +79,10 @@ def _postgres(error: BaseException | None, wait_seconds: float) -> tuple[str, st
         return f"another writer has locked it for more than {wait_seconds:g} s{_INTACT}", _NEXT_LOCK
     if state in ("42501", "25006"):
         return f"it may not be written: {said}", "ask for the right to write in this database"
-    if state.startswith("28"):
+    # A connection that is not made has no state: the server's words tell.
+    if state.startswith("28") or (not state and _REFUSED.search(said)):
         return f"the server refuses the user: {said}", "check user and password"
-    if state == "3D000":
+    if state == "3D000" or (not state and _NO_DATABASE.search(said)):
         return f"there is no such database: {said}", "make it first (createdb), or name another"
     if state.startswith(("08", "53", "57P")) or (
         not state and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
