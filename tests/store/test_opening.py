@@ -186,3 +186,26 @@ def test_without_the_extra_the_message_names_it(
 def test_naming_the_store_loads_no_database() -> None:
     code = "import forerun.store, sys; sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_cells_move_into_the_columns_that_the_schema_gained(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "HEAD", "0003")
+    own = '{"cpus_per_worker":0.5,"far":1e999,"say \\"x\\"":"zwölf"}'
+    with open_store(nowhere) as store, store._database.writing() as connection:
+        for key, rest in (("a", own), ("b", '{"cpus_per_worker":"half","comm_gb":2}'), ("c", None)):
+            connection.execute(
+                text("INSERT INTO runs (key, digest, added, rest) VALUES (:k, :d, '', :r)"),
+                {"k": key, "d": b"", "r": rest},
+            )
+        for name in ("cpus_per_worker", "far", 'say "x"', "comm_gb"):
+            connection.execute(text("INSERT INTO filled_columns VALUES (:n)"), {"n": name})
+    monkeypatch.undo()
+    with open_store(nowhere) as store:
+        table = store.table(where=["cpus_per_worker<1"])
+        assert table.row(0) == {"cpus_per_worker": 0.5, "far": float("inf"), 'say "x"': "zwölf"}
+        assert store.table(comm_gb=2).unread["cpus_per_worker"].tolist() == ["half"]
+        with store._database.reading() as connection:
+            rest = list(connection.execute(text("SELECT rest FROM runs ORDER BY id")).scalars())
+    assert rest == ['{"far":1e999,"say \\"x\\"":"zwölf"}', '{"cpus_per_worker":"half"}', None]

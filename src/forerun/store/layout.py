@@ -17,7 +17,7 @@ from sqlalchemy import (
 )  # fmt: skip
 
 # The newest of `migrations/versions`. A store of another layout is upgraded, or refused.
-HEAD = "0003"
+HEAD = "0004"
 VERSION_TABLE = "forerun_version"
 
 # Columns of the runs table that are columns of the database. What the schema gained later, and
@@ -34,7 +34,10 @@ NUMBERS: tuple[str, ...] = (
     "tp", "pp", "cp", "ep", "vpp", "zero_stage", "parameter_servers", "steps", "samples", "tokens",
     "epochs", "step_time_s", "sync_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device",
     "epoch_time_s", "time_to_train_s", "cost_usd", "memory_gb", "samples_to_target",
-    "epochs_to_target", "grad_sqr", "grad_var", "repeats", "std_s",
+    "epochs_to_target", "grad_sqr", "grad_var", "repeats", "std_s", "cpus_per_worker", "node_gbps",
+    "step_mean_s", "step_std_s", "step_low_s", "step_high_s", "measured_steps", "input_time_s",
+    "forward_time_s", "backward_time_s", "optimizer_time_s", "comm_time_s", "comm_gb", "cpu_share",
+    "gpu_share", "network_bytes_per_s", "run_time_s",
 )  # fmt: skip
 
 # A rowid of SQLite is of type INTEGER by that very name; PostgreSQL's counters are 64 bits wide.
