@@ -197,7 +197,8 @@ class Lab:
     @contextmanager
     def full_speed(self) -> Iterator[None]:
         """Lift every share for a while: programs start in seconds that would take a minute."""
-        numbers = range(1, len(self._up().hosts) + 1)
+        controllers, numbers = self._up().controllers, range(1, len(self._hosts) + 1)
+        controllers.favour(self.id, False)
         for number in numbers:
             self._group(number).limit_cpus(None)
         try:
@@ -205,6 +206,7 @@ class Lab:
         finally:
             for number, host in zip(numbers, self.state().hosts, strict=True):
                 self._group(number).limit_cpus(host.cpus)
+            controllers.favour(self.id, True)
 
     def pids(self, host: Host | str | int) -> list[int]:
         """Return a host's processes."""
@@ -254,6 +256,7 @@ class Lab:
             group.limit_cpus(spec.cpus)
             if spec.memory_bytes is not None:
                 group.limit_memory(spec.memory_bytes)
+        first.controllers.favour(first.lab, True)
 
     def _take(self, found: LabState) -> None:
         self._state = found
