@@ -170,7 +170,7 @@ def _notes(
         notes.append(f"started again {counted(len(restarts), 'time')}, {away} between{again}")
     if outlook.interruptions:
         notes.append(
-            f"about {outlook.interruptions:.1f} further restarts are expected, as often as so far"
+            f"about {outlook.interruptions:.1f} further restarts are counted in, by those so far"
         )
     return [*notes, *intervals.marks.notes, *series.notes], silent
 
@@ -186,5 +186,5 @@ def _unknown(series: LogSeries, intervals: Intervals, outlook: Outlook) -> list[
     if single:
         found.append(f"one {single[0].kind} was seen so far: how often it comes is a guess")
     if len([g for g in intervals.gaps if g.restart]) == 1:
-        found.append("one restart was seen; no further one is expected")
+        found.append("one restart was seen: whether more will come is a guess")
     return found

@@ -3,14 +3,16 @@
 The rest is: its steps at the present speed (whose mean is not known better than the steps since the
 speed last changed tell, a block bootstrap for neighbours that are alike), changes of speed that may
 still come (as often as they came, and a little for those that have not yet), the pauses that recur,
-and further interruptions where there were two or more.
+and further restarts where there was one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.measure.logs.recurring import Pauses, pauses_of
 from forerun.measure.logs.series import FloatArray
@@ -18,12 +20,15 @@ from forerun.measure.logs.speed import Speeds, speeds_of
 from forerun.measure.logs.steady import Intervals
 
 DRAWS = 4000
-_HALF_LIFE = 0.5  # of the intervals since the speed changed: newer ones count more
+_HALF_LIFE = 0.35  # of the intervals since the speed changed: newer ones count more
 _BLOCKS = 20  # that a bootstrap cuts the intervals into
 _ALONE = 0.15  # spread of the log of the mean where a single interval is known
-_JOB_CHANGES, _JOB_SEEN = 0.25, 0.6  # changes of speed in a job before any is seen: 0.25 / 0.6
+_JOB_CHANGES, _JOB_SEEN = 0.4, 0.6  # changes of speed in a job before any is seen: 0.4 / 0.6
+_JOB_RESTARTS, _JOB_WHOLE = 0.1, 0.3  # restarts of a job before any is seen: 0.1 / 0.3
 _CHANGE_SIZE = 0.2  # spread of a change's log
-_BACK = 0.5  # of the changes that follow one, the share that goes back to the speed before it
+_BACK = 0.7  # of the changes that follow one, the share that goes back to a speed seen before
+_MOST_CHANGES = 8
+_JUMP = 0.1  # in logs: a change below may be part of a drift
 _DRIFT = 0.02  # spread of the log of the mean over a rest as long as what was seen
 _DRIFT_ROWS = 2.0  # backtests that this belief is worth
 
@@ -36,7 +41,7 @@ class Outlook:
         seconds: draws of the rest's length, pauses included (draws,).
         step_seconds: the present mean of a step, without pauses.
         pauses: that recur; `pause_seconds`: what they add, by median.
-        interruptions: further ones that are expected; 0 where fewer than two were seen.
+        interruptions: further ones that are expected; 0 where none was seen.
     """
 
     seconds: FloatArray
@@ -120,11 +125,8 @@ def _drift(
     errors = []
     logs = np.log(intervals.work_seconds[rows] / intervals.steps[rows])
     if len(rows) >= 12:
-        # About each segment's own mean: changes are drawn apart from this.
-        speeds = speeds_of(intervals)
-        for segment in speeds.segments:
-            inside = (rows >= segment.first) & (rows <= segment.last)
-            logs[inside] -= np.mean(logs[inside]) if inside.any() else 0.0
+        # Large changes are drawn apart from this; small ones in a row are a drift.
+        logs = _without_jumps(logs, rows, speeds_of(intervals))
         for quarter in (1, 2, 3):
             at = len(rows) * quarter // 4
             wide = len(rows) // 4
@@ -136,6 +138,16 @@ def _drift(
     return np.asarray(np.sqrt(variance) * reach * rng.standard_normal(draws))
 
 
+def _without_jumps(logs: FloatArray, rows: NDArray[np.int64], speeds: Speeds) -> FloatArray:
+    """Return logs of speed (n,) of intervals `rows` (n,) with the large changes taken out."""
+    logs = logs.copy()
+    for before, after in pairwise(speeds.segments):
+        jump = float(np.log(after.step_seconds / before.step_seconds))
+        if abs(jump) > _JUMP:
+            logs[rows >= after.first] -= jump
+    return logs
+
+
 def _changes(
     speeds: Speeds, done: float, total: float, rng: np.random.Generator, draws: int
 ) -> FloatArray:
@@ -143,21 +155,22 @@ def _changes(
     share = done / total if total else 1.0
     seen = len(speeds.segments) - 1
     rate = (_JOB_CHANGES + seen) / (_JOB_SEEN + share) * max(0.0, 1 - share)
-    number = np.minimum(rng.poisson(rate, draws), 4)
-    factor = np.ones(draws)
-    level = np.ones(draws)
-    before = np.full(draws, 1 / speeds.change)
-    places = np.sort(rng.random((draws, 4)), axis=1)
-    for k in range(4):
+    number = np.minimum(rng.poisson(rate, draws), _MOST_CHANGES)
+    places = np.sort(
+        rng.random((draws, _MOST_CHANGES)) + (np.arange(_MOST_CHANGES) >= number[:, None]), axis=1
+    )
+    known = np.array([s.step_seconds for s in speeds.segments]) / speeds.now.step_seconds
+    lengths = np.array([s.end_s - s.begin_s for s in speeds.segments])
+    share_of = np.maximum(lengths, 0) + 1e-12
+    factor, level = np.ones(draws), np.ones(draws)
+    for k in range(_MOST_CHANGES):
         on = number > k
-        back = (rng.random(draws) < _BACK) & (np.abs(np.log(before / level)) > 1e-6)
-        fresh = level * np.exp(_CHANGE_SIZE * rng.standard_normal(draws))
-        new = np.where(back, before, fresh)
-        # Of the drawn places the first `number` in order are where changes come.
+        back = rng.choice(known, draws, p=share_of / share_of.sum())
+        new = np.where(rng.random(draws) < (_BACK if seen else 0.0), back, level)
+        new = new * np.exp(_CHANGE_SIZE * rng.standard_normal(draws))
         factor = np.where(on, factor + (1 - places[:, k]) * (new - level), factor)
-        before = np.where(on, level, before)
         level = np.where(on, new, level)
-    return np.maximum(factor, 0.05)
+    return np.maximum(factor, 0.02)
 
 
 def _interruptions(
@@ -170,14 +183,16 @@ def _interruptions(
 ) -> tuple[FloatArray, float]:
     """Return draws of the seconds that further restarts cost, and how many are expected.
 
-    They are expected only where two or more have been seen: a single one may be somebody's wish.
+    How often: as often as so far, held against a job that has few. What one costs is known only
+    where one was seen, so before that none is counted.
     """
     restarts = [g for g in intervals.gaps if g.restart]
-    if len(restarts) < 2 or not left:
+    if not restarts or not left:
         return np.zeros(draws), 0.0
-    done = float(intervals.steps.sum())
+    share = (total - left) / total
     costs = np.array([g.seconds + g.redone * step_seconds for g in restarts])
-    rate = rng.gamma(len(restarts), 1.0 / done, draws)
-    number = rng.poisson(np.minimum(rate * left, 1e4))
+    many = len(restarts) + _JOB_RESTARTS
+    rate = rng.gamma(many, (1 - share) / (share + _JOB_WHOLE), draws)
+    number = rng.poisson(np.minimum(rate, 1e4))
     size = rng.choice(costs, (draws, len(costs))).mean(axis=1)
-    return number * size, len(restarts) / done * left
+    return number * size, many * (1 - share) / (share + _JOB_WHOLE)

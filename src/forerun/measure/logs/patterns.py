@@ -199,7 +199,7 @@ SPECIFIC: tuple[Pattern, ...] = (
 _UNIT = r"(?P<time_unit>ms|s|sec|secs|seconds)"
 GENERIC = _pattern(
     "step and numbers", "",
-    r"(?:^|[\s,\[({|])(?:global[ _-]?step|step|iteration|iter|update)s?\s*[:=#]?\s*\[?"
+    r"(?i)(?:^|[\s,\[({|])(?:global[ _-]?step|step|iteration|iter|update)s?\s*[:=#]?\s*\[?"
     r"(?P<step>\d[\d,]*)(?:\s*/\s*(?P<total_steps>\d[\d,]*))?(?![\d.%]|[a-z/])",
     "step 10/1000 loss=2.345 time=0.123s",
 )  # fmt: skip
@@ -211,9 +211,12 @@ GENERIC_MORE: tuple[re.Pattern[str], ...] = (
         rf"\s*[:=]?\s*(?P<time>{N})\s*{_UNIT}\b(?!/)",
         re.IGNORECASE,
     ),
-    re.compile(rf"(?P<samples_per_s>{N})\s*(?:samples|images|img|imgs|examples)/s", re.IGNORECASE),
+    re.compile(
+        rf"(?P<samples_per_s>{N})\s*(?:samples|images|img|imgs|examples)/s(?!\S*\s*[:=])",
+        re.IGNORECASE,
+    ),
     re.compile(rf"(?:samples|images|img|imgs|examples)/s(?:ec)?\s*[:=]\s*(?P<samples_per_s>{N})"),
-    re.compile(rf"(?P<tokens_per_s>{N})\s*(?:tok|tokens)/s", re.IGNORECASE),
+    re.compile(rf"(?P<tokens_per_s>{N})\s*(?:tok|tokens)/s(?!\S*\s*[:=])", re.IGNORECASE),
     re.compile(rf"\b(?:tok|tokens)/s(?:ec)?\s*[:=]\s*(?P<tokens_per_s>{N})"),
     re.compile(rf"\bepoch\s*[:=]?\s*(?P<epoch>{N})(?!\s*/)", re.IGNORECASE),
 )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from forerun.errors import RequestError
 from forerun.measure.logs.series import RESTART, FloatArray, LogSeries
+from forerun.units import counted
 
 _MOST = 20_000  # intervals that are looked at one by one; more are joined
 _READINGS = 10  # of the clock's resolution: shorter intervals are joined
@@ -71,6 +72,9 @@ class Marks:
                 start = i
                 continue
             if self.done[i] <= self.done[start]:
+                continue
+            if self.time_s[i] < self.time_s[start]:  # the clock was set back in between
+                start = i
                 continue
             long = self.time_s[i] - self.time_s[start]
             ends = i + 1 == len(self.done) or self.session[i + 1] != self.session[i]
@@ -177,7 +181,7 @@ def _ordered(
 def _clock_notes(time: FloatArray) -> list[str]:
     falls = int((np.diff(time) < 0).sum())
     return (
-        [f"the log's clock goes back {falls:,} times; those intervals are left out"]
+        [f"the log's clock goes back {counted(falls, 'time')}; those intervals are left out"]
         if falls
         else []
     )

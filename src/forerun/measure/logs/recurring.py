@@ -10,6 +10,7 @@ from forerun.measure.logs.series import FloatArray
 from forerun.measure.logs.steady import Intervals
 
 _EVEN = 0.25  # spread of the distances between pauses, over their mean: below, they are periodic
+_CAME = 0.6  # of the pauses of a period that are due
 _ALIKE = 0.35  # spread of the logs of pauses that are of one kind
 
 
@@ -49,7 +50,7 @@ class Pauses:
     ) -> FloatArray:
         if np.isfinite(self.period):
             return np.full(draws, self.expected(done, total))
-        rate = rng.gamma(len(self.at) + 0.5, 1.0 / max(done, 1e-9), draws)
+        rate = rng.gamma(len(self.at), 1.0 / max(done, 1e-9), draws)
         return rng.poisson(np.minimum(rate * (total - done), 1e6)).astype(np.float64)
 
 
@@ -59,15 +60,31 @@ def pauses_of(intervals: Intervals) -> tuple[Pauses, ...]:
     kinds: dict[str, list[int]] = {}
     for i in rows:
         kinds.setdefault(intervals.kind(int(i)), []).append(int(i))
-    found = []
+    found = list[Pauses]()
     for kind, members in kinds.items():
-        for group in _alike(intervals, members) if kind == "pause" else [members]:
-            at, seconds = intervals.end[group], intervals.pause_seconds[group]
-            order = np.argsort(at, kind="stable")
-            at, first = np.unique(at[order], return_index=True)  # steps that were done again
-            seconds = seconds[order][first]
-            found.append(Pauses(kind, at, seconds, _period(at, kind != "pause", intervals)))
+        groups = _alike(intervals, members) if kind == "pause" else [members]
+        known = [_group(intervals, sorted(group), kind) for group in groups]
+        found += [p for p in known if np.isfinite(p.period)]
+        # What comes at no even distances is one kind: there is nothing else to tell it by.
+        rest = [
+            i
+            for p, group in zip(known, groups, strict=True)
+            if not np.isfinite(p.period)
+            for i in group
+        ]
+        if rest:
+            found.append(_group(intervals, sorted(rest), kind))
     return tuple(found)
+
+
+def _group(intervals: Intervals, members: list[int], kind: str) -> Pauses:
+    """Return pauses as one kind; intervals that follow one another are one pause."""
+    starts = np.flatnonzero(np.diff(members, prepend=members[0] - 2) > 1)
+    at = intervals.end[np.array(members)[starts]]
+    seconds = np.add.reduceat(intervals.pause_seconds[members], starts)
+    order = np.argsort(at, kind="stable")
+    at, first = np.unique(at[order], return_index=True)  # steps that were done again
+    return Pauses(kind, at, seconds[order][first], _period(at, kind != "pause", intervals))
 
 
 def _alike(intervals: Intervals, members: list[int]) -> list[list[int]]:
@@ -95,4 +112,7 @@ def _period(at: FloatArray, told: bool, intervals: Intervals) -> float:
     period = float(np.median(distances))
     folded = distances / np.maximum(np.round(distances / period), 1)
     slack = float(np.median(intervals.steps)) / period
-    return period if float(np.std(folded)) / period < max(_EVEN, slack) else float("nan")
+    even = float(np.std(folded)) / period < max(_EVEN, slack)
+    # Those that came must be most of those that should have come by now.
+    due = 1 + np.floor((intervals.marks.done.max() - at[0]) / period + 1e-6)
+    return period if even and len(at) >= _CAME * due else float("nan")

@@ -13,9 +13,10 @@ Fact = float | str
 
 # What a log may say between two steps, as bits of the column `event`.
 EVALUATION, CHECKPOINT, RESTART = 1, 2, 4
+_LARGEST = 1e15  # steps, tokens, seconds: a number above is a slip or noise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LogSeries:
     """One run's log. A column (n,) has NaN where the log does not say; nothing is guessed.
 
@@ -56,9 +57,11 @@ class LogSeries:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
     def numbers(self, name: str) -> FloatArray:
-        """Return a column (n,), NaN where the log does not say."""
+        """Return a column (n,), NaN where the log does not say, or says what cannot be."""
         column = self.columns.get(name)
-        return np.full(len(self), np.nan) if column is None else column
+        if column is None:
+            return np.full(len(self), np.nan)
+        return np.where(np.abs(column) < _LARGEST, column, np.nan)
 
     def says(self, name: str) -> bool:
         """Return whether a column has any number in it."""

@@ -42,7 +42,7 @@ def joined(parts: Sequence[LogSeries]) -> LogSeries:
     last = kept[-1]
     return replace(
         last, paths=tuple(p for part in kept for p in part.paths), columns=columns, facts=facts,
-        written_s=float(np.nanmax([part.written_s for part in kept])),
+        written_s=max((p.written_s for p in kept if p.written_s == p.written_s), default=np.nan),
         resolution_s=max(part.resolution_s for part in kept),
         absolute=all(part.absolute for part in kept),
         notes=tuple(dict.fromkeys((*(n for part in kept for n in part.notes), *notes))),

@@ -16,7 +16,7 @@ from forerun.measure.logs.matched import Row, own_pattern, row_of
 from forerun.measure.logs.opening import head_of, is_text, lines_of, written_s
 from forerun.measure.logs.patterns import GENERIC, HF_DICTIONARY, NAMES, SPECIFIC, Pattern
 from forerun.measure.logs.said import Ending, epoch_in, event_in, facts_in
-from forerun.measure.logs.series import EVALUATION, Gathered, LogSeries, clock_resolution
+from forerun.measure.logs.series import EVALUATION, RESTART, Gathered, LogSeries, clock_resolution
 from forerun.measure.logs.stamps import Stamps
 
 _SHOWN_LINES = 3
@@ -86,6 +86,8 @@ class _Lines:
             if match is not None:
                 self.by[pattern.name] = self.by.get(pattern.name, 0) + 1
                 row = row_of(match, pattern, line)
+                if pattern is GENERIC and _speaks_of_else(row, line):
+                    return None
                 if pattern.name == "tqdm":
                     event = self.bars.row(row)
                     if event:
@@ -147,6 +149,12 @@ class _Lines:
             resolution_s=clock_resolution(times), written_s=written_s(path),
             notes=(f"read as lines of {' and '.join(names)}",) if names else (),
         )  # fmt: skip
+
+
+def _speaks_of_else(row: Row, line: str) -> bool:
+    """Return whether a line names a step only to say what else was done there."""
+    event = event_in(line)
+    return bool(event & RESTART) or bool(event and not set(row) - {"step", "total_steps", "epoch"})
 
 
 def _dictionary(line: str) -> Row | None:

@@ -1,0 +1,231 @@
+"""ETA: error and coverage of a running job's ETA, on made and on real logs, against what is usual.
+
+`python benchmarks/eta.py [--seeds 40] [--from-seed 1000] [--out FILE.md]`: each job is cut at 10, 25,
+50 and 75 % of its wall time, and what is left is foreseen from what the log says up to there. The
+constants of measure/logs were chosen on seeds below 1000; the figures for the record are of others.
+
+Rivals: `naive`, the time since the job's first row over the steps done; `tqdm`, an exponential mean
+of the last rows' speed (smoothing 0.3), begun anew where the job was. They give no band.
+Real logs: benchmarks/logs, made by benchmarks/eta_logs.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from forerun.errors import RequestError
+from forerun.measure.logs import Ask, LogSeries, eta_of, read_log
+from forerun.measure.logs.series import CHECKPOINT, EVALUATION, RESTART
+
+SHARES = (0.1, 0.25, 0.5, 0.75)
+RIVALS = ("forerun", "naive", "tqdm")
+LOGS = Path(__file__).parent / "logs"
+FAMILIES = ("steady", "noisy", "evaluated", "slowed", "slowed for a while", "drifting", "stragglers",
+            "resumed", "all of it")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A whole log: rows of (count, time, event), and the length of the job."""
+
+    name: str
+    done: np.ndarray
+    time_s: np.ndarray
+    event: np.ndarray
+    total: float
+
+    def until(self, share: float) -> LogSeries:
+        """Return the log as it was when a share of the job's wall time had gone by."""
+        at = self.time_s[0] + share * (self.time_s[-1] - self.time_s[0])
+        kept = self.time_s <= at
+        columns = {"step": self.done[kept], "time_s": self.time_s[kept], "event": self.event[kept]}
+        return LogSeries(self.name, "replay", (), columns, absolute=True)
+
+
+def made(family: str, seed: int) -> Replay:
+    """Return a made log of a family: a job of a few hundred to thousand rows."""
+    rng = np.random.default_rng([seed, FAMILIES.index(family)])
+    rows = int(rng.integers(150, 1500))
+    every = int(rng.choice([1, 5, 10, 50]))
+    total = rows * every
+    base = float(np.exp(rng.uniform(np.log(0.02), np.log(5)))) * every
+    everything = family == "all of it"
+    noise = float(rng.uniform(0.1, 0.35) if family == "noisy" else rng.uniform(0.005, 0.08))
+    memory = float(rng.choice([0.0, 0.5, 0.9]))
+    shocks = rng.standard_normal(rows)
+    logs = np.zeros(rows)
+    for i in range(1, rows):
+        logs[i] = memory * logs[i - 1] + np.sqrt(1 - memory**2) * shocks[i]
+    seconds = base * np.exp(noise * logs)
+    seconds[: int(rng.integers(1, 4))] *= rng.uniform(1.5, 6)  # warm-up
+    seconds *= _levels(family, rows, rng)
+    if family == "stragglers" or everything:
+        hit = rng.random(rows) < rng.uniform(0.01, 0.05)
+        seconds[hit] += base * rng.pareto(2.0, int(hit.sum())) * 2
+    event = np.zeros(rows, dtype=int)
+    if family in ("evaluated", "resumed", "slowed") or everything:
+        for bit, per_job in ((EVALUATION, rng.integers(3, 30)), (CHECKPOINT, rng.integers(5, 60))):
+            period = max(2, rows // int(per_job))
+            size = base * rng.uniform(0.5, 3.0) * period * 0.1
+            at = np.arange(period - 1, rows, period)
+            seconds[at] += size * np.exp(0.1 * rng.standard_normal(len(at)))
+            if rng.random() < 0.5:  # some logs say it
+                event[at] |= bit
+    done = np.arange(1, rows + 1) * float(every)
+    if family == "resumed" or everything:
+        done, seconds, event = _interrupted(done, seconds, event, base, rng)
+    return Replay(f"{family} {seed}", done, 1.7e9 + np.cumsum(seconds), event, float(total))
+
+
+def _levels(family: str, rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Return how the speed's level goes over the job (rows,)."""
+    level = np.ones(rows)
+    if family in ("slowed", "slowed for a while") or (family == "all of it" and rng.random() < 0.5):
+        at, size = int(rng.uniform(0.05, 0.9) * rows), float(np.exp(rng.normal(0.15, 0.25)))
+        end = int(rng.uniform(at, rows)) if family == "slowed for a while" else rows
+        level[at:end] *= size
+    if family == "drifting":
+        level *= np.linspace(1.0, float(np.exp(rng.normal(0.0, 0.2))), rows)
+    return level
+
+
+def _interrupted(
+    done: np.ndarray, seconds: np.ndarray, event: np.ndarray, base: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows with one to four restarts: back to a checkpoint, after a gap."""
+    rows = len(done)
+    for at in np.sort(rng.integers(rows // 20, rows, int(rng.integers(1, 5))))[::-1]:
+        back = int(min(at - 1, rng.integers(0, max(2, rows // 25))))
+        again = slice(at - back, at)
+        gap = base * rng.uniform(2, 0.05 * rows + 3)
+        more = seconds[again].copy()
+        first = np.r_[more, seconds[at:]]
+        if len(first):
+            first[0] += gap
+        told = np.r_[event[again], event[at:]]
+        if rng.random() < 0.5 and len(told):
+            told[0] |= RESTART
+        done = np.r_[done[:at], done[again], done[at:]]
+        seconds, event = np.r_[seconds[:at], first], np.r_[event[:at], told]
+    return done, seconds, event
+
+
+def real() -> Iterator[Replay]:
+    """Yield the real logs."""
+    for path in sorted(LOGS.glob("*.log")):
+        series = read_log(path)
+        yield Replay(
+            path.stem, series.numbers("step"), series.numbers("time_s"),
+            np.nan_to_num(series.numbers("event")).astype(int), series.fact("total_steps"),
+        )  # fmt: skip
+
+
+def foreseen(replay: Replay, share: float) -> dict[str, tuple[float, ...]] | None:
+    """Return what each rival says is left at a share, in seconds; None where too little is seen."""
+    seen = replay.until(share)
+    done, times = seen.numbers("step"), seen.numbers("time_s")
+    if len(seen) < 3:
+        return None
+    try:
+        eta = eta_of(seen, Ask(steps=replay.total))
+    except RequestError:
+        return None
+    left = replay.total - done[-1]
+    return {
+        "forerun": eta.remaining_seconds,
+        "naive": ((times[-1] - times[0]) / max(done[-1] - done[0], 1e-9) * left,),
+        "tqdm": (_tqdm(done, times) * left,),
+    }
+
+
+def _tqdm(done: np.ndarray, times: np.ndarray, smoothing: float = 0.3) -> float:
+    """Return tqdm's seconds of a step: means of both differences, newer rows counting more."""
+    begin = int(np.flatnonzero(np.diff(done) < 0)[-1] + 1) if (np.diff(done) < 0).any() else 0
+    ahead, took = np.diff(done[begin:]), np.diff(times[begin:])
+    if not len(ahead):
+        return float((times[-1] - times[0]) / max(done[-1] - done[0], 1e-9))
+    mean_ahead = mean_took = weight = 0.0
+    for a, t in zip(ahead, took, strict=True):
+        mean_ahead = smoothing * a + (1 - smoothing) * mean_ahead
+        mean_took = smoothing * t + (1 - smoothing) * mean_took
+        weight = smoothing + (1 - smoothing) * weight
+    return float(mean_took / max(mean_ahead, 1e-9))
+
+
+@dataclass
+class Score:
+    """Errors of each rival, and whether the truth lay within forerun's band."""
+
+    errors: dict[str, list[float]]
+    covered: list[bool]
+    widths: list[float]
+
+
+def scored(replays: list[Replay]) -> dict[float, Score]:
+    """Return the scores at each share of the jobs."""
+    scores = {share: Score({name: [] for name in RIVALS}, [], []) for share in SHARES}
+    for replay in replays:
+        for share, score in scores.items():
+            said = foreseen(replay, share)
+            if said is None:
+                continue
+            begin, end = replay.time_s[0], replay.time_s[-1]
+            seen = replay.time_s[replay.time_s <= begin + share * (end - begin)]
+            truth = end - seen[-1]
+            for name, row in said.items():
+                score.errors[name].append(abs(row[len(row) // 2] - truth) / truth)
+            low, middle, high = said["forerun"]
+            score.covered.append(low <= truth <= high)
+            score.widths.append((high - low) / middle)
+    return scores
+
+
+def table(groups: dict[str, list[Replay]]) -> list[str]:
+    """Return the results as lines of a Markdown table."""
+    lines = [
+        "| jobs | at | n | forerun | naive | tqdm | in the 90 % band | band's width |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, replays in groups.items():
+        for share, score in scored(replays).items():
+            if not score.covered:
+                continue
+            errors = (f"{100 * np.median(score.errors[r]):.1f} %" for r in RIVALS)
+            lines.append(
+                f"| {name} | {share:.0%} | {len(score.covered)} | {' | '.join(errors)} |"
+                f" {100 * np.mean(score.covered):.0f} % | {100 * np.median(score.widths):.0f} % |"
+            )
+    return lines
+
+
+def main() -> None:
+    """Print the tables; write them where a file is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--from-seed", type=int, default=1000)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    begun = time.perf_counter()
+    seeds = range(options.from_seed, options.from_seed + options.seeds)
+    groups = {family: [made(family, seed) for seed in seeds] for family in FAMILIES}
+    groups["all made"] = [replay for replays in groups.values() for replay in replays]
+    groups["real"] = list(real())
+    lines = table(groups)
+    words = f"python benchmarks/eta.py --seeds {options.seeds} --from-seed {options.from_seed}"
+    text = "\n".join((
+        f"Median error of the time left, {time.strftime('%Y-%m-%d')}, `{words}`"
+        f" ({time.perf_counter() - begun:.0f} s)", "", *lines, "",
+    ))  # fmt: skip
+    print(text)
+    if options.out is not None:
+        options.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
