@@ -31,6 +31,7 @@ _COMMANDS = {
     "suggest": ("forerun.cli.commands.suggest:suggest", "the next runs that teach most"),
     "profile": ("forerun.cli.commands.profile:profile", "measure the runs of a campaign"),
     "search": ("forerun.cli.commands.search:search", "the best configuration, run by run"),
+    "probe": ("forerun.cli.commands.probe:probe", "measure this machine as a device"),
     "lab": ("forerun.cli.commands.lab:lab", "a small real cluster on this machine"),
     "eta": ("forerun.cli.commands.eta:eta", "when a running job will be done, from its log"),
     "workloads": ("forerun.cli.commands.listings:workloads", "the named workloads"),

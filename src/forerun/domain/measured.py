@@ -23,10 +23,12 @@ class Curve:
     Attributes:
         axes: for each size of the operation, increasing values at which it was measured.
         seconds: on the grid of the axes, in C order (the last axis runs fastest).
+        spread: range of repeats over their median, the middle one of all points.
     """
 
     axes: tuple[tuple[float, ...], ...]
     seconds: tuple[float, ...]
+    spread: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         count = int(np.prod([len(axis) for axis in self.axes]))
@@ -163,7 +165,11 @@ class Measured:
         return {
             **{f.name: getattr(self, f.name) for f in fields(self)},
             "curves": {
-                name: {"axes": [list(a) for a in c.axes], "seconds": list(c.seconds)}
+                name: {
+                    "axes": [list(a) for a in c.axes],
+                    "seconds": list(c.seconds),
+                    "spread": c.spread,
+                }
                 for name, c in self.curves.items()
             },
             "updates": {name: vars(update) for name, update in self.updates.items()},
@@ -186,6 +192,7 @@ class Measured:
                 str(name): Curve(
                     tuple(tuple(map(float, axis)) for axis in c["axes"]),
                     tuple(map(float, c["seconds"])),
+                    float(c.get("spread", 0.0)),
                 )
                 for name, c in values.pop("curves").items()
             }

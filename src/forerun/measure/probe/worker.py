@@ -1,35 +1,69 @@
-"""Worker: the process that measures on one host: `python -m forerun.measure.probe.worker REQUEST`.
+"""Worker: a process that measures on one host: `python -m forerun.measure.probe.worker REQUEST`.
 
-REQUEST is JSON; what was found goes to stdout as one line of JSON. It is started on every host that
-is probed, by whatever words start a process there.
+REQUEST is JSON in hexadecimal digits, so that any shell on the way leaves it as it is. Rank 0 writes
+what was found to stdout as one line of JSON; the others take part in what needs several.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
+from forerun.measure.fingerprint import fingerprint
 from forerun.measure.probe.clock import Clock
+from forerun.measure.probe.collectives import Ring, jitter
 from forerun.measure.probe.curves import Measurements
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
 from forerun.measure.probe.framework import framework_costs, optimizer_costs
-from forerun.measure.probe.machine import cpu_share, fingerprint, memory_bytes
-from forerun.measure.probe.products import product_grids
+from forerun.measure.probe.machine import cpu_share, memory_bytes, nominal_flops
+from forerun.measure.probe.products import Grid, product_grids
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+# What most steps hold; the rest follows in its own order.
+FIRST = (
+    "memory",
+    "matmul.forward",
+    "matmul.dgrad",
+    "matmul.wgrad",
+    "add",
+    "sum",
+    "relu",
+    "threshold_backward",
+    "conv.forward",
+    "conv.dgrad",
+    "conv.wgrad",
+    "native_layer_norm",
+    "native_layer_norm_backward",
+    "_log_softmax",
+    "_log_softmax_backward_data",
+    "nll_loss_forward",
+    "nll_loss_backward",
+    "clone",
+    "gelu",
+    "gelu_backward",
+    "attention.forward",
+    "attention.backward",
+    "max_pool2d_with_indices",
+    "max_pool2d_with_indices_backward",
+    "native_batch_norm",
+    "native_batch_norm_backward",
+    "embedding",
+    "embedding.backward",
+)
+_WAIT_SECONDS = 300.0
 
 
-def measured(request: dict[str, Any]) -> dict[str, Any]:
+def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Return what one process finds on this host.
 
     request: device (cpu or cuda), threads, dtypes, seconds (of measuring, at most).
     """
-    import torch
-
     device, threads = str(request["device"]), int(request["threads"])
-    torch.set_num_threads(threads)
     begun = time.monotonic()
     share, share_spread = cpu_share() if device == "cpu" and threads == 1 else (1.0, 0.0)
     clock = Clock(device, threads, until=begun + float(request["seconds"]))
@@ -38,18 +72,22 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     updates = optimizer_costs(torch, device, clock)
     for dtype in request["dtypes"]:
         number = getattr(torch, DTYPES[dtype])
-        with torch.no_grad():
-            found.add(dtype, [memory_grid(torch, device, number)], clock)
-            found.add(dtype, element_grids(torch, device, number), clock)
-        found.add(dtype, product_grids(torch, device, number), clock)
+        grids = in_order(
+            [memory_grid(torch, device, number)],
+            product_grids(torch, device, number),
+            element_grids(torch, device, number),
+        )
+        found.add(dtype, grids, clock)
         for name, source in CLASSES.items():
             if f"{dtype}/{source}" in found.curves:
                 found.curves[f"{dtype}/{name}"] = found.curves[f"{dtype}/{source}"]
     return {
-        "fingerprint": fingerprint(torch, device, threads),
+        "fingerprint": fingerprint(),
         "memory_bytes": memory_bytes(torch, device),
+        "nominal_flops": nominal_flops(threads) if device == "cpu" else 0.0,
         "cpu_share": share,
         "cpu_share_spread": share_spread,
+        "jitter_seconds": jitter(torch) if device == "cpu" else 0.0,
         "framework": costs,
         "updates": updates,
         "curves": found.curves,
@@ -59,9 +97,57 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def in_order(*sources: Iterable[Grid]) -> list[Grid]:
+    """Return the grids with those first that most steps need, so that these are never left out."""
+    grids = [grid for source in sources for grid in source]
+    return sorted(grids, key=lambda g: FIRST.index(g.name) if g.name in FIRST else len(FIRST))
+
+
+def talk(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Return what the groups of ranks that the request names find among themselves.
+
+    groups: name to ranks (`inter` between hosts, `intra` on one); in each, its first two ranks and
+    all of them are timed.
+    """
+    dist = torch.distributed
+    found: dict[str, Any] = {}
+    for name, ranks in request["groups"].items():
+        rings = [ranks[:2], ranks] if len(ranks) > 2 else [ranks]
+        found[name] = {"all_reduces": {}, "messages": [], "together": [], "replicas": []}
+        for members in rings:
+            group = dist.new_group(members)
+            if rank in members:
+                ring = Ring(torch, members, group, rank)
+                one = found[name]
+                one["all_reduces"][str(len(members))] = ring.all_reduces()
+                if members is rings[0]:
+                    one["messages"] = ring.messages()
+                    one["replicas"] = ring.replicas()
+                if members is rings[-1]:
+                    one["together"] = ring.together()
+            dist.barrier()
+    return found
+
+
 def main(arguments: list[str]) -> int:
-    """Measure what the request asks for, and print it."""
-    print(json.dumps(measured(json.loads(arguments[0]))))  # noqa: T201 (stdout is the answer)
+    """Measure what the request asks for; rank 0 prints it."""
+    request = json.loads(bytes.fromhex(arguments[0]))
+    rank, world = int(request.get("rank", 0)), int(request.get("world", 1))
+    os.environ.update(request.get("environment", {}))
+    sys.path[:0] = [path for path in request.get("paths", []) if path not in sys.path]
+    import torch
+
+    torch.set_num_threads(int(request["threads"]))
+    if world > 1:
+        wait = datetime.timedelta(seconds=_WAIT_SECONDS + float(request["seconds"]))
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=world, timeout=wait)
+    found = measured(torch, request) if rank == 0 else {}
+    if world > 1:
+        torch.distributed.barrier()
+        found["groups"] = talk(torch, request, rank)
+        torch.distributed.destroy_process_group()
+    if rank == 0:
+        print(json.dumps(found), flush=True)  # noqa: T201 (stdout is the answer)
     return 0
 
 

@@ -1,0 +1,200 @@
+"""forerun probe: micro-benchmarks turn this machine or cluster into a catalogue's device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from forerun import wire
+from forerun.cli.kinds import FILE, NAMES, WHOLE, writable
+from forerun.cli.options import json_option
+from forerun.cli.screen import Screen
+from forerun.errors import RequestError
+from forerun.settings import load_settings
+from forerun.units import GIGA, TERA, format_bytes, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from forerun.domain.measured import Measured
+    from forerun.measure.hosts import Host
+    from forerun.measure.probe.probing import Probe
+
+Figure = tuple[str, str, str]
+
+
+@click.command()
+@click.option("--out", type=FILE, metavar="FILE.yaml", help="Write a catalogue file for --catalog.")
+@click.option("--force", is_flag=True, help="Replace the file where there is one.")
+@click.option("--name", default="probed", show_default=True, metavar="ID", help="The device's id.")
+@click.option(
+    "--seconds", type=float, default=60.0, show_default=True, help="For measuring, at most."
+)
+@click.option(
+    "--dtypes", type=NAMES, default="fp32", show_default=True, help="fp32, bf16, fp16 or fp64."
+)
+@click.option("--threads", type=WHOLE, help="Of one operation (1; as many as a worker will have).")
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+    help="What computes.",
+)  # fmt: skip
+@click.option(
+    "--beside", type=WHOLE, help="Processes on one host that are set to work at once (1)."
+)
+@click.option(
+    "--hosts",
+    type=NAMES,
+    metavar="NAME[=ADDRESS],...",
+    help="Hosts reached by ssh, the first one is timed and the links among all.",
+)
+@click.option(
+    "--interface", default="", help="The hosts' network interface, where it must be named."
+)
+@click.option("--lab", metavar="LAB", help="The hosts of a lab that `forerun lab up` made.")
+@json_option
+def probe(
+    out: Path | None, force: bool, name: str, seconds: float, dtypes: Sequence[str],
+    threads: int | None, device: str, beside: int | None, hosts: Sequence[str] | None,
+    interface: str, lab: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure this machine, or hosts and their links, as a device that predictions know.
+
+    Times matrix products, convolutions, attention and what moves memory by size, forward and both
+    gradients; optimizers; what the framework costs around them; and, among several hosts, all-reduces
+    and messages by size. Predictions for the device then price each operation at its own size, with
+    no training run.
+
+    Example: forerun probe --out mine.yaml --name mine
+             forerun predict examples.lab_models:cnn --cluster 1xmine --catalog mine.yaml
+    """
+    from forerun import __version__
+    from forerun.measure.probe.files import catalogue_text
+    from forerun.measure.probe.probing import probe as measure
+
+    writable(out, "writing", (".yaml", ".yml"), ())
+    if out is not None and out.exists() and not force:
+        raise RequestError(
+            f"writing {out}", "the file is there already", "name another, or give --force"
+        )
+    found = measure(
+        _hosts(hosts, interface, lab), name=name, seconds=seconds, threads=threads or 1,
+        dtypes=dtypes, device=device, beside=beside or 1, version=__version__,
+    )  # fmt: skip
+    if out is not None:
+        from forerun.tables.files import write_whole
+
+        write_whole(out, lambda file: _write(file, catalogue_text(found.entry)))
+    if as_json:
+        fields = {"device": found.entry, "out": str(out or ""), "warnings": found.warnings}
+        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "probe", **fields}))
+        return
+    _show(found, dtypes, out, name)
+
+
+def _write(file: str, text: str) -> None:
+    Path(file).write_text(text, encoding="utf-8")
+
+
+def _hosts(texts: Sequence[str] | None, interface: str, lab: str | None) -> tuple[Host, ...]:
+    """Return the hosts asked for; () where this machine is meant."""
+    if texts and lab:
+        raise RequestError("--hosts and --lab", "both name hosts", "give one of them")
+    if lab is not None:
+        from forerun.measure.lab import Lab
+
+        return tuple(Lab.open(lab).hosts)
+    from forerun.measure.hosts import Host
+
+    made = []
+    for text in texts or ():
+        called, _, address = text.partition("=")
+        ssh = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", called)
+        made.append(Host(called, address or called, interface, ssh))
+    return tuple(made)
+
+
+def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> None:
+    from forerun.domain.measured import Measured
+
+    screen = Screen(load_settings())
+    measured = Measured.from_dict(found.entry["measured"])
+    screen.title(f"{name}: {found.entry['name']}, measured in {found.found['seconds']:.0f} s")
+    rows = [row for dtype in dtypes for row in _computing(measured, dtype, found)]
+    screen.table(("what", "measured", "expected"), [*rows, *_calls(measured), *_links(measured)])
+    screen.line(
+        f"spread  repeats lie {format_percent(found.found['spread'])} apart (their middle one of all"
+        " figures); a process gets"
+        f" {found.found['cpu_share']:.2f} of a core"
+    )
+    screen.items("warnings", found.warnings)
+    if out is not None:
+        screen.line(
+            f"written to {out}; ask: forerun predict ... --cluster 1x{name} --catalog {out}"
+        )
+
+
+def _computing(measured: Measured, dtype: str, found: Probe) -> Iterator[Figure]:
+    """Yield rates of products and memory, with what clock and width of the processor make."""
+    share = float(found.found["cpu_share"])
+    nominal = float(found.found["nominal_flops"]) * share if dtype == "fp32" else 0.0
+    expected = f"{nominal / GIGA:.1f} GFLOP/s (clock x width x share)" if nominal else ""
+    for title, names, sizes in _SHOWN:
+        for role in names:
+            curve = measured.curves.get(f"{dtype}/{role}")
+            if curve is None:
+                continue
+            for size in sizes:
+                taken = float(curve.at(*size))
+                flops = 2.0 * size[0] * size[1] * size[2]
+                text = "x".join(f"{v:g}" for v in size)
+                yield (f"{dtype} {title} {role.rpartition('.')[2]} {text}",
+                       _rate(flops / taken), expected)  # fmt: skip
+    memory = measured.curves.get(f"{dtype}/memory")
+    if memory is not None:
+        bytes_ = 8.0 if dtype == "fp32" else 16.0 if dtype == "fp64" else 4.0
+        for footprint, seconds in zip(memory.axes[0], memory.seconds, strict=True):
+            yield (f"{dtype} read and write in turns of {format_bytes(footprint)}",
+                   f"{bytes_ / seconds / GIGA:.1f} GB/s", "")  # fmt: skip
+
+
+_SHOWN = (
+    ("matrix product", ("matmul.forward", "matmul.dgrad", "matmul.wgrad"),
+     ((64.0, 256.0, 256.0), (512.0, 1024.0, 1024.0))),
+    ("convolution 3x3", ("conv.forward", "conv.dgrad", "conv.wgrad"), ((4096.0, 64.0, 576.0),)),
+)  # fmt: skip
+
+
+def _rate(flops: float) -> str:
+    return f"{flops / TERA:.2f} TFLOP/s" if flops > TERA else f"{flops / GIGA:.1f} GFLOP/s"
+
+
+def _calls(measured: Measured) -> Iterator[Figure]:
+    """Yield what calls, steps and updates cost."""
+    yield "framework, an operation forward", format_seconds(measured.forward_call_seconds), ""
+    yield "framework, an operation backward", format_seconds(measured.backward_call_seconds), ""
+    yield "a step beside its operations", format_seconds(measured.step_seconds), ""
+    for name, update in measured.updates.items():
+        each = 1.0 / update.parameter_seconds
+        yield (f"{name} update", f"{format_seconds(update.step_seconds)} + {each / 1e9:.2f} G"
+               " parameters/s", "")  # fmt: skip
+    for title, slower in (("processes", measured.together), ("hosts", measured.hosts_together)):
+        if len(slower) > 1:
+            yield (
+                f"{len(slower)} {title} at once",
+                f"{slower[-1]:.2f} x slower",
+                "1.00 (no sharing)",
+            )
+
+
+def _links(measured: Measured) -> Iterator[Figure]:
+    """Yield what links carry."""
+    for name, link in measured.links.items():
+        place = "between hosts" if name == "inter" else "on one host"
+        yield (f"message {place}", f"{format_seconds(link.send_latency_seconds)} +"
+               f" {link.send_bytes_per_second / GIGA:.3f} GB/s", "")  # fmt: skip
+        yield (f"all-reduce {place}",
+               f"{format_seconds(link.call_seconds)} + {format_seconds(link.latency_seconds)} a step"
+               f" + {link.bytes_per_second / GIGA:.3f} GB/s", "")  # fmt: skip
+        busy = link.busy_seconds_per_byte * 1e6
+        yield f"processor's time of it {place}", f"{format_seconds(busy)} a MB", ""

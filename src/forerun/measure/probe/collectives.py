@@ -1,0 +1,198 @@
+"""Collectives: all-reduces and messages by size among processes, and what replicas cost beside them.
+
+A process that waits sleeps, so that the processor's time of a call is what it costs the backward
+pass; the wall clock says how long the call takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+SIZES = (4, 16384, 262144, 1048576, 4194304, 16777216)
+# A call longer than this says enough of larger ones.
+LONG_SECONDS = 0.4
+_LAYERS = (8, 32)
+
+
+@dataclass
+class Ring:
+    """Some ranks that talk among themselves; only they may call its methods."""
+
+    torch: Any
+    ranks: Sequence[int]
+    group: Any
+    rank: int
+    device: str = "cpu"
+
+    @property
+    def dist(self) -> Any:
+        """Torch's module of collectives."""
+        return self.torch.distributed
+
+    def mean(self, value: float) -> float:
+        """Return the mean of all ranks' values."""
+        held = self.torch.tensor([value], dtype=self.torch.float64, device=self.device)
+        self.dist.all_reduce(held, group=self.group)
+        return float(held) / len(self.ranks)
+
+    def all_reduces(self, repeats: int = 5) -> list[list[float]]:
+        """Return [bytes, wall seconds, CPU seconds] of one all-reduce for each size."""
+        found = []
+        for size in SIZES:
+            held = self.torch.ones(size // 4, device=self.device)
+            wall, cpu = self._timed(partial(self._reduce, held), repeats)
+            found.append([float(size), wall, cpu])
+            if wall > LONG_SECONDS:
+                break
+        return found
+
+    def _reduce(self, held: Any) -> None:
+        self.dist.all_reduce(held, group=self.group)
+
+    def messages(self, repeats: int = 4) -> list[list[float]]:
+        """Return [bytes, seconds one way] between the first two ranks; [] for the others."""
+        found = []
+        for size in SIZES:
+            held = self.torch.ones(size // 4, device=self.device)
+            wall, _ = self._timed(partial(self._back_and_forth, held), repeats)
+            found.append([float(size), wall / 2.0])
+            if wall > LONG_SECONDS:
+                break
+        return found
+
+    def _back_and_forth(self, held: Any) -> None:
+        first, second = self.ranks[0], self.ranks[1]
+        if self.rank == first:
+            self.dist.send(held, second)
+            self.dist.recv(held, second)
+        elif self.rank == second:
+            self.dist.recv(held, first)
+            self.dist.send(held, first)
+
+    def _timed(self, call: Callable[[], None], repeats: int) -> tuple[float, float]:
+        """Return (wall, CPU) seconds of a call, ranks' means; the same number of calls on all."""
+        call()
+        self._settle()
+        begun = time.perf_counter()
+        call()
+        self._settle()
+        once = self.mean(time.perf_counter() - begun)
+        calls = int(min(max(0.03 / max(once, 1e-6), 1), 200))
+        walls, cpus = [], []
+        for _ in range(2 if once > LONG_SECONDS else repeats):
+            self.dist.barrier(group=self.group)
+            begun, spent = time.perf_counter(), time.process_time()
+            for _ in range(calls):
+                call()
+            self._settle()
+            walls.append((time.perf_counter() - begun) / calls)
+            cpus.append((time.process_time() - spent) / calls)
+        return self.mean(float(np.median(walls))), self.mean(float(np.median(cpus)))
+
+    def _settle(self) -> None:
+        if self.device == "cuda":
+            self.torch.cuda.synchronize()
+
+    def together(self, seconds: float = 0.6) -> list[float]:
+        """Return how much slower a rank computes while n do, for n = 1 to all."""
+        position = list(self.ranks).index(self.rank)
+        rates = []
+        for count in range(1, len(self.ranks) + 1):
+            self.dist.barrier(group=self.group)
+            rate = _work_rate(self.torch, seconds) if position < count else 0.0
+            rates.append(self.mean(rate) * len(self.ranks) / count)
+        return [max(rates[0] / rate, 1.0) for rate in rates]
+
+    def replicas(self) -> list[float]:
+        """Return CPU seconds (a step, a parameter tensor) of keeping replicas beside all-reduces."""
+        extra = [self._replica_cost(layers) for layers in _LAYERS]
+        tensor = max((extra[1] - extra[0]) / (2.0 * (_LAYERS[1] - _LAYERS[0])), 0.0)
+        return [max(extra[0] - 2.0 * _LAYERS[0] * tensor, 0.0), tensor]
+
+    def _replica_cost(self, layers: int) -> float:
+        torch = self.torch
+        x = torch.randn(4, 4, device=self.device)
+
+        def net() -> Any:
+            parts = (torch.nn.Linear(4, 4) for _ in range(layers))
+            return torch.nn.Sequential(*parts).to(self.device)
+
+        alone = net()
+        kept = torch.nn.parallel.DistributedDataParallel(net(), process_group=self.group)
+
+        def step(module: Any) -> Callable[[], None]:
+            def go() -> None:
+                module.zero_grad()
+                module(x).sum().backward()
+
+            return go
+
+        for _ in range(3):  # buckets are made again after the first step
+            step(kept)()
+        held = torch.ones(20 * layers, device=self.device)
+        plain = _cpu_seconds(step(alone))
+        joined = self._timed(step(kept), 3)[1]
+        return joined - plain - self._timed(lambda: self._reduce(held), 3)[1]
+
+
+def _cpu_seconds(call: Callable[[], None], calls: int = 20) -> float:
+    call()
+    found = []
+    for _ in range(3):
+        begun = time.process_time()
+        for _ in range(calls):
+            call()
+        found.append((time.process_time() - begun) / calls)
+    return float(np.median(found))
+
+
+def _work_rate(torch: Any, seconds: float) -> float:
+    """Return pieces of work a second: products in the caches, and a sweep through memory."""
+    a, b = torch.randn(128, 256), torch.randn(256, 256)
+    sweep, into = torch.randn(1 << 18), torch.empty(1 << 18)
+    pieces, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        for _ in range(4):
+            a.mm(b)
+        torch.mul(sweep, 2.0, out=into)
+        pieces += 1
+    return pieces / (time.perf_counter() - begun)
+
+
+def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
+    """Return the standard deviation of a piece of work's wall time, seconds."""
+    a, b = torch.randn(128, 256), torch.randn(256, 256)
+    begun = time.process_time()
+    for _ in range(20):
+        a.mm(b)
+    calls = max(int(20 * piece_seconds / max(time.process_time() - begun, 1e-6)), 1)
+    walls = []
+    for _ in range(pieces):
+        begun = time.perf_counter()
+        for _ in range(calls):
+            a.mm(b)
+        walls.append(time.perf_counter() - begun)
+    kept = np.sort(walls)[: int(0.95 * pieces)]
+    return float(np.std(kept))
+
+
+def fitted(points: Sequence[Sequence[float]], ranks: int) -> tuple[float, float]:
+    """Return (seconds of a call of no size, bytes/s) of all-reduces [bytes, wall, ...] among ranks.
+
+    A ring carries 2 (K - 1) / K of the buffer (Patarasuk and Yuan 2009). Least squares of the
+    relative errors, neither figure below zero.
+    """
+    sizes, walls = np.array([p[0] for p in points]), np.array([p[1] for p in points])
+    moved = 2.0 * (ranks - 1) / ranks * sizes
+    matrix = np.stack([np.ones(len(sizes)), moved], axis=1) / walls[:, None]
+    fixed, each = np.linalg.lstsq(matrix, np.ones(len(sizes)), rcond=None)[0]
+    if fixed < 0 or each <= 0:  # the smallest and the largest say it
+        fixed = float(walls.min())
+        each = max(float(walls[-1]) - fixed, 1e-12) / float(moved[-1])
+    return float(fixed), float(1.0 / each)

@@ -1,0 +1,135 @@
+"""Fleet: the probe's workers on all hosts, their answer, and their certain end."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from forerun.errors import RequestError
+from forerun.measure.hosts import Host
+
+WORKER = "forerun.measure.probe.worker"
+# Beside what is asked for measuring: starting, importing torch under a quota, talking over links.
+_MORE_SECONDS = 300.0
+_LOW_PORT, _HIGH_PORT = 20000, 32000
+_TAIL = 400
+
+
+def probe_hosts(
+    hosts: Sequence[Host], *, seconds: float, threads: int, dtypes: Sequence[str], device: str,
+    beside: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what the workers of hosts found, as plain values.
+
+    Args:
+        hosts: one or more; operations are timed on the first, links among all.
+        seconds: for timing operations.
+        threads: of one operation.
+        dtypes: precisions, the first of them first.
+        device: cpu or cuda.
+        beside: processes on the first host that are set to work at once.
+
+    Raises:
+        RequestError: a host cannot be reached, a worker failed, or did not answer in time.
+    """
+    places = [*hosts, *[hosts[0]] * (beside - 1)]
+    groups: dict[str, list[int]] = {}
+    if len(hosts) > 1:
+        groups["inter"] = list(range(len(hosts)))
+    if beside > 1:
+        groups["intra"] = [0, *range(len(hosts), len(places))]
+    shared = {
+        "world": len(places), "groups": groups, "seconds": seconds, "threads": threads,
+        "dtypes": list(dtypes), "device": device, "paths": [str(Path(__file__).parents[3])],
+    }  # fmt: skip
+    port = random.SystemRandom().randrange(_LOW_PORT, _HIGH_PORT)
+    with ExitStack() as stack:
+        started = []
+        for rank, host in enumerate(places):
+            environment = {
+                "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
+            }  # fmt: skip
+            if host.interface:
+                environment["GLOO_SOCKET_IFNAME"] = host.interface
+            request = {**shared, "rank": rank, "environment": environment}
+            started.append(_Worker(host, request, stack))
+        return _answer(started, time.monotonic() + seconds + _MORE_SECONDS)
+
+
+class _Worker:
+    """One process; it is killed when the stack ends."""
+
+    def __init__(self, host: Host, request: dict[str, Any], stack: ExitStack) -> None:
+        self.host = host
+        self.out = _scratch(stack)
+        self.err = _scratch(stack)
+        text = json.dumps(request).encode().hex()
+        # The package's folder is put on the path before the worker is looked for.
+        code = f"import sys; sys.path.insert(0, {request['paths'][0]!r}); import runpy; "
+        code += f"runpy.run_module({WORKER!r}, run_name='__main__')"
+        words = host.command([sys.executable, "-c", code, text])
+        if host.prefix and host.prefix[0] == "ssh":
+            words = host.command([sys.executable, "-m", WORKER, text])
+        try:
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise _unreached(host, str(error)) from None
+        stack.callback(self.end)
+
+    def end(self) -> None:
+        """End the process and wait for it."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+    def said(self, file: IO[bytes]) -> str:
+        """Return all that it wrote to one of its two files."""
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+
+def _scratch(stack: ExitStack) -> IO[bytes]:
+    """Return a nameless file for a process to write to: a pipe would fill and stop it."""
+    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (the stack closes it)
+    return stack.enter_context(file)
+
+
+def _answer(workers: Sequence[_Worker], until: float) -> dict[str, Any]:
+    """Return what the first worker says, once all have ended well."""
+    while any(worker.process.poll() is None for worker in workers):
+        failed = next((w for w in workers if w.process.poll() not in (None, 0)), None)
+        if failed is not None:
+            raise _unreached(failed.host, failed.said(failed.err))
+        if time.monotonic() > until:
+            late = next(w.host.name for w in workers if w.process.poll() is None)
+            raise RequestError(
+                f"probing {late}", "its worker did not answer in time",
+                "see that the host can reach the first one, or probe fewer hosts",
+            )  # fmt: skip
+        time.sleep(0.05)
+    failed = next((w for w in workers if w.process.poll() != 0), None)
+    if failed is not None:
+        raise _unreached(failed.host, failed.said(failed.err))
+    found: dict[str, Any] = json.loads(workers[0].said(workers[0].out).splitlines()[-1])
+    return found
+
+
+def _unreached(host: Host, said: str) -> RequestError:
+    last = " ".join(said.split())[-_TAIL:]
+    return RequestError(
+        f"probing {host.name}", f"its worker failed: {last or 'it said nothing'}",
+        "see that forerun and torch are installed there, at the same path as here, and that the "
+        "hosts reach one another",
+    )  # fmt: skip

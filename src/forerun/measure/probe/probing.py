@@ -1,0 +1,84 @@
+"""Probing: hosts measured and told as a catalogue entry, with what a reader must know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from forerun.errors import MissingExtraError, RequestError, one_of
+from forerun.measure.hosts import Host, check_hosts, local_host
+from forerun.measure.probe.findings import device_entry, warnings_of
+from forerun.measure.probe.fleet import probe_hosts
+from forerun.measure.probe.worker import DTYPES
+
+LEAST_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was asked and what was found.
+
+    Attributes:
+        entry: the device as a catalogue file's fields.
+        found: what workers told, as plain values.
+        warnings: what a reader must know.
+    """
+
+    entry: Mapping[str, Any]
+    found: Mapping[str, Any]
+    warnings: Sequence[str] = field(default=())
+
+
+def probe(
+    hosts: Sequence[Host] = (), *, name: str = "probed", seconds: float = 60.0, threads: int = 1,
+    dtypes: Sequence[str] = ("fp32",), device: str = "cpu", beside: int = 1, version: str = "",
+) -> Probe:  # fmt: skip
+    """Measure hosts, the first one's operations and the links among all.
+
+    Args:
+        hosts: this machine by default.
+        name: the device's id in the catalogue.
+        seconds: for measuring; links and the start of processes take more.
+        threads: of one operation.
+        dtypes: precisions, the most important first.
+        device: cpu or cuda.
+        beside: processes on the first host that are set to work at once.
+        version: of forerun, written beside the figures.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        RequestError: no such precision or device, too few seconds, a host that cannot be reached.
+        UnsatisfiedError: the time did not suffice for what every step needs.
+    """
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise RequestError(f"precision {dtype!r}", "it cannot be timed", one_of(dtype, DTYPES))
+    if seconds < LEAST_SECONDS:
+        raise RequestError(
+            f"a probe of {seconds:g} s", f"it takes {LEAST_SECONDS:g} s at the very least",
+            "give --seconds 60",
+        )  # fmt: skip
+    _check_torch(device)
+    places = check_hosts(tuple(hosts) or (local_host(),))
+    found = probe_hosts(
+        places, seconds=seconds, threads=threads, dtypes=dtypes, device=device, beside=beside
+    )
+    found["threads"] = threads
+    said = f"{places[0].name}" + (f" of {len(places)} hosts" if len(places) > 1 else "")
+    entry = device_entry(found, name, dtypes, version, said)
+    return Probe(entry, found, warnings_of(found))
+
+
+def _check_torch(device: str) -> None:
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("forerun probe", "torch", "torch") from None
+    if device not in ("cpu", "cuda"):
+        raise RequestError(f"device {device!r}", "it cannot be probed", "give cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RequestError(
+            "probing a CUDA device", "torch finds none on this machine",
+            "give --device cpu, or run it where there is one",
+        )  # fmt: skip
