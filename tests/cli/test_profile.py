@@ -1,0 +1,157 @@
+"""forerun profile: the price first, each run kept at once, and resumed where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from forerun.store import open_store
+from tests.cli.conftest import Run
+
+pytest.importorskip("torch", reason="measuring needs the extra torch")
+
+CAMPAIGN = """
+name: small
+workloads:
+  mlp: {entry: "examples.lab_models:mlp"}
+vary:
+  workers: [1, 2]
+  global_batch: [4, 8]
+  dataset_size: 64
+steps: {warmup: 1, least: 2, most: 3, seconds: 5s}
+timeout: 2min
+price_usd_per_worker_hour: 0.36
+budget: {time: 10min, dollars: 5}
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(CAMPAIGN)
+    return path
+
+
+def test_a_campaign_is_measured_kept_and_never_made_twice(
+    forerun: Run, study: Path, tmp_path: Path
+) -> None:
+    store, out = str(tmp_path / "runs.db"), tmp_path / "runs.csv"
+    first = forerun("profile", str(study), "--store", store, "--dry-run")
+    assert first.code == 0, first.err
+    assert "4 runs in 2 starts" in first.out
+    assert "price   about $" in first.out
+    with open_store(store) as opened:
+        assert opened.count() == 0
+
+    done = forerun("profile", str(study), "--store", store, "--out", str(out), "--json")
+    assert done.code == 0, done.err
+    found = done.json()
+    assert (found["made"], found["left"]) == ({"ok": 4}, 0)
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert len(rows) == len(found["runs"]) == 4
+    for row in rows:
+        assert float(row["step_time_s"]) > 0
+        assert float(row["params"]) == 783_842
+        assert float(row["gmacs"]) > 0
+        assert row["status"] == "ok"
+    assert {(row["devices"], row["global_batch"]) for row in rows} == {
+        ("1", "4"), ("1", "8"), ("2", "4"), ("2", "8"),
+    }  # fmt: skip
+
+    again = forerun("profile", str(study), "--store", store)
+    assert again.code == 0, again.err
+    assert "4 runs already" in again.out
+    with open_store(store) as opened:
+        assert opened.count() == 4
+        assert all(opened.runs().jobs.workload_index >= 0)
+
+
+def test_a_killed_campaign_loses_no_finished_run_and_goes_on(study: Path, tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    words = [sys.executable, "-m", "forerun", "profile", str(study), "--store", str(store)]
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    told = [process.stderr.readline() for _ in range(2)]  # lines of runs that were kept
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    assert all(" of 4  mlp" in line for line in told), told
+    with open_store(str(store)) as opened:
+        kept = set(opened.table(provenance=True).texts("run_key"))
+    assert len(kept) >= 2
+
+    done = subprocess.run(
+        [*words, "--json"], capture_output=True, text=True, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with open_store(str(store)) as opened:
+        table = opened.table(provenance=True)
+    assert kept <= set(table.texts("run_key"))
+    assert len(set(table.texts("run_point"))) == len(table) == 4
+
+
+def test_an_interrupt_ends_the_workers_and_says_how_to_go_on(study: Path, tmp_path: Path) -> None:
+    words = [
+        sys.executable, "-m", "forerun", "profile", str(study), "--store", str(tmp_path / "r.db"),
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MY_MARK": str(tmp_path)},
+    )  # fmt: skip
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 130, said
+    assert "every finished run is kept" in said
+    assert "Traceback" not in said
+    time.sleep(0.2)
+    mark = f"MY_MARK={tmp_path}".encode()
+    left = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes():
+                left.append(path)
+        except OSError:
+            continue
+    assert not left
+
+
+def test_a_dear_campaign_is_not_begun_without_a_word(
+    forerun: Run, study: Path, tmp_path: Path
+) -> None:
+    study.write_text(CAMPAIGN.replace("budget: {time: 10min, dollars: 5}", ""))
+    done = forerun("profile", str(study), "--store", str(tmp_path / "r.db"), "--json")
+    assert done.code == 2
+    assert "it may cost up to $" in done.err
+    assert "--yes" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--on", "local", "--address", "auto"), "only a Ray cluster has one"),
+        (("--lab", "no-such-lab"), "no-such-lab"),
+        (("--store", "/no/such/folder/r.db"), "there is no folder"),
+        (("--out", "/no/such/folder/r.csv"), "/no/such/folder"),
+    ],
+)
+def test_a_wrong_word_is_told_before_anything_runs(
+    forerun: Run, study: Path, words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    place = () if "--store" in words else ("--store", str(tmp_path / "r.db"))
+    done = forerun("profile", str(study), *place, *words)
+    assert done.code == 2, done.err
+    assert said in done.err
