@@ -24,6 +24,8 @@ from forerun.predictors.choice.questions import APART, WORDS, Questions, Seen, m
 from forerun.predictors.choice.trials import Trials, trials_of
 from forerun.predictors.choice.weighing import (
     Standing,
+    apart_likeness,
+    few_units,
     likeness,
     losses,
     mixed,
@@ -184,7 +186,8 @@ class Chosen:
         ratio[~np.isfinite(error).any(axis=1)] = np.nan
         least = _LEAST_APART if questions.kind[i] in APART else _LEAST
         least += (1.0 - least) * _FEW / (_FEW + found.trust)
-        return Verdict(found, stretch(ratio, like, least), short)
+        told_by, units = apart_likeness(trials, questions, i)
+        return Verdict(found, stretch(ratio, told_by, least) * few_units(units), short)
 
     def _with_physics(
         self, made: Forecasts, physics: Forecasts | None, told: NDArray[np.bool_]

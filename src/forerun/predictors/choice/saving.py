@@ -82,7 +82,7 @@ def _trials_dict(trials: Trials, names: list[str]) -> dict[str, Any]:
         "error": _listed(trials.error[:, at]), "reach": _listed(trials.reach[:, at]),
         "cell": trials.cell.tolist(), "folds": trials.folds, "dropped": trials.dropped,
         "runs": trials.runs, "cut": trials.cut, "late": trials.late,
-        "familiar": trials.familiar,
+        "familiar": trials.familiar, "unit": trials.unit.tolist(),
     }  # fmt: skip
 
 
@@ -102,6 +102,7 @@ def _trials(saved: Mapping[str, Any]) -> Trials:
         tuple((str(words), int(count)) for words, count in saved["folds"]),
         {str(name): str(why) for name, why in saved["dropped"].items()}, (used, every),
         int(saved.get("cut", 0)), bool(saved.get("late", False)), int(saved.get("familiar", 0)),
+        np.array(saved.get("unit", saved["cell"]), dtype=np.int64),
     )  # fmt: skip
 
 

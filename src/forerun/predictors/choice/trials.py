@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,9 @@ from forerun.predictors.choice.blind import bringers, known_already
 from forerun.predictors.choice.candidates import members
 from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.choice.folds import Fold, folds_of, thinned
-from forerun.predictors.choice.questions import Questions, Seen
+from forerun.predictors.choice.questions import DEVICE, WORKLOAD, Questions, Seen
 from forerun.predictors.choice.work import Ledger
-from forerun.predictors.laws.law_rows import measured
+from forerun.predictors.laws.law_rows import GROUP, Kind, measured
 from forerun.predictors.starts import PRIORS
 from forerun.tables import Runs, configurations
 
@@ -46,6 +46,8 @@ class Trials:
         late: whether that was by this machine's clock, and not by the count of work.
         familiar: of the judged runs, those like which taught constants shipped with a candidate: on
             them it was judged as it starts from its priors.
+        unit: number of what is new in each question, (r,): its workload, its device, or both; its
+            workload on its device where nothing is. Runs of one unit err together.
     """
 
     names: tuple[str, ...]
@@ -59,6 +61,11 @@ class Trials:
     cut: int = 0
     late: bool = False
     familiar: int = 0
+    unit: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.unit) != len(self.error):
+            object.__setattr__(self, "unit", self.cell)
 
     def __len__(self) -> int:
         return len(self.error)
@@ -124,8 +131,9 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
     at = _joined(judged).astype(np.int64)
     number = np.repeat(np.arange(len(kept)), [len(one) for one in judged])
     dropped = {name: ledger.why_done(name) for name in names}
+    questions = _stacked(asked)
     return Trials(
-        names=names, questions=_stacked(asked),
+        names=names, questions=questions,
         error=_rounded(error, (0, len(names))),
         reach=_rounded(reach, (0, len(names), 2)),
         cell=number * max(len(groups), 1) + group[at],
@@ -134,7 +142,7 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
         runs=(len(runs), every),
         cut=len(folds) - len(kept),
         late=len(kept) < len(folds) and not ledger.spent,
-        familiar=int(known[np.unique(at)].sum()),
+        familiar=int(known[np.unique(at)].sum()), unit=_units(questions.kind, groups, group[at]),
     )  # fmt: skip
 
 
@@ -142,6 +150,15 @@ def _parts(names: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the candidates one by one, those of physics together: they share a calibration."""
     together = tuple(name for name in names if name in ("analytic", "residual"))
     return [*filter(None, [together]), *((name,) for name in names if name not in together)]
+
+
+def _units(kind: NDArray[np.int8], groups: Sequence[Kind], group: IntArray) -> IntArray:
+    """Return the number of what is new in each of r questions, (r,), see `Trials.unit`."""
+    names = np.array(groups, dtype=object).reshape(len(groups), len(GROUP))
+    numbers = [np.unique(column.astype(str), return_inverse=True)[1] for column in names.T]
+    workload, device = (column.reshape(-1)[group].astype(np.int64) for column in numbers)
+    new = np.select([kind == WORKLOAD, kind == DEVICE], [workload, device], group)
+    return np.asarray(new, dtype=np.int64)
 
 
 def _some(rows: IntArray) -> IntArray:

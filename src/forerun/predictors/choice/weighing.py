@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from forerun.predictors.choice.priors import known_losses
 from forerun.predictors.choice.questions import (
+    APART,
     BOTH,
     CLUSTER,
     DEVICE,
@@ -34,6 +35,7 @@ IntArray = NDArray[np.int64]
 SOFT = 0.005  # log error, half a percent: less of it is no merit, repeats differ by more
 WORST = 2.3  # a log error beyond this is no worse: the answer is useless either way
 MOST_A_CELL = 8.0  # runs of one workload and device in one fold count as this many at most
+MOST_A_UNIT = 8.0  # those of one new workload, or of one new device, over all folds
 OTHER_KIN = 0.15  # what a trial of another workload or device counts for
 PRIOR_COUNT = 4.0
 SHARPNESS = 5.0
@@ -100,6 +102,35 @@ def likeness(trials: Trials, questions: Questions, i: int) -> FloatArray:
     kin = np.where(own.kin == place, 1.0, OTHER_KIN)
     count = np.bincount(trials.cell)[trials.cell]
     return np.asarray(kind[own.kind] * near * kin * np.minimum(count, MOST_A_CELL) / count)
+
+
+def apart_likeness(trials: Trials, questions: Questions, i: int) -> tuple[FloatArray, int]:
+    """Return how much each trial says of the band of question i, (r,), and how many units say it.
+
+    Of a workload or device without runs, each one that was left out is one draw, however many runs
+    it had: all of them may err the same way.
+    """
+    weight = likeness(trials, questions, i)
+    if int(questions.kind[i]) not in APART:
+        return weight, 0
+    same = (trials.questions.kind == questions.kind[i]) & np.isfinite(trials.error).any(axis=1)
+    total = np.bincount(trials.unit, weights=weight * same, minlength=int(trials.unit.max()) + 1)
+    share = np.minimum(total, MOST_A_UNIT) / np.where(total > 0, total, 1.0)
+    return np.where(same, weight * share[trials.unit], weight), len(np.unique(trials.unit[same]))
+
+
+def few_units(units: int) -> float:
+    """Return by how much a band grows that `units` draws told of, to hold for the next one.
+
+    The interval of one more draw of a normal by the t distribution, over that of a known spread.
+    """
+    from forerun.predictors.choice.claims import student_95
+
+    if units < 1:
+        return 1.0
+    return (
+        student_95(max(units - 1.0, _LEAST_FREEDOM)) * np.sqrt(1.0 + 1.0 / units) / student_95(1e9)
+    )
 
 
 def standing(trials: Trials, questions: Questions, i: int) -> Standing:
@@ -197,5 +228,6 @@ def stretch(ratio: FloatArray, weight: FloatArray, least: float = 0.5, level: fl
     return float(np.clip(values[order][np.searchsorted(share, level)], least, _MOST_STRETCH))
 
 
+_LEAST_FREEDOM = 2.0  # below it a t band reaches past any use; the least known of one draw alone
 _CALM = 20
 _MOST_STRETCH = 8.0
