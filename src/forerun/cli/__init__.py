@@ -30,6 +30,7 @@ _COMMANDS = {
     ),
     "suggest": ("forerun.cli.commands.suggest:suggest", "the next runs that teach most"),
     "profile": ("forerun.cli.commands.profile:profile", "measure the runs of a campaign"),
+    "runs": ("forerun.cli.commands.runs:runs", "the measured runs that are kept"),
     "search": ("forerun.cli.commands.search:search", "the best configuration, run by run"),
     "probe": ("forerun.cli.commands.probe:probe", "measure this machine as a device"),
     "lab": ("forerun.cli.commands.lab:lab", "a small real cluster on this machine"),

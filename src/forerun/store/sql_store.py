@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, delete, func, select, text
 
 from forerun.domain.run import STATUSES, Run
 from forerun.errors import RequestError, UnknownNameError, one_of
@@ -29,6 +29,7 @@ from forerun.units import GIGA
 
 Where = Iterable[str | Condition]
 _MANY_ROWS = 10_000  # added at once: what the planner knows of the tables is out of date
+_PART = 500  # ids in one statement
 _MEASURED = {
     "step_time_s": "step_seconds", "sync_time_s": "sync_seconds", "epoch_time_s": "epoch_seconds",
     "time_to_train_s": "time_to_train_seconds", "samples_per_s": "samples_per_second",
@@ -129,9 +130,44 @@ class SqlStore:
             if points is not None:
                 states = states_of(origins.points, added.keys, list(table.texts("status")))
                 self.campaigns.mark_in(connection, campaign, states)
-        if added.new >= _MANY_ROWS:
-            self._tell_the_planner()
+        self._after([added])
         return added
+
+    def add_tables(self, tables: Sequence[Table], campaign: str = "") -> list[Added]:
+        """Keep the rows of several tables, all of them or none. Raises as `add_table` does."""
+        ready = []
+        for table in tables:
+            rows, origins = Origins.of(table, None, "", campaign, None, None)
+            ready.append(Adding(rows, None, origins, self._interned))
+        with self._database.writing() as connection:
+            added = [adding.into(connection) for adding in ready]
+        self._after(added)
+        return added
+
+    def remove(self, *, where: Where = (), **equal: Any) -> int:
+        """Forget the runs for which all conditions and filters hold; return how many they were.
+
+        Points of campaigns, steps of searches and artifacts keep the keys of their runs.
+
+        Raises:
+            RequestError: nothing says which runs; and as `runs` does.
+        """
+        with self._database.writing() as connection:
+            asked = asked_of(filled(connection), where, equal)
+            if not asked.clauses and not asked.own:
+                raise RequestError("removing runs", "nothing says which", "give conditions")
+            if not asked.own:
+                return int(connection.execute(delete(runs).where(*asked.clauses)).rowcount)
+            columns = ("id", "rest")
+            ids = [
+                row.id
+                for part in chunks_of(connection, asked, None, False, columns)
+                for row in part
+            ]
+            for start in range(0, len(ids), _PART):
+                chosen = runs.c.id.in_(ids[start : start + _PART])
+                connection.execute(delete(runs).where(chosen))
+            return len(ids)
 
     def runs(
         self, *, where: Where = (), limit: int | None = None, newest: bool = False, **equal: Any
@@ -190,7 +226,10 @@ class SqlStore:
             json.loads(body) if body else {},
         )  # fmt: skip
 
-    def _tell_the_planner(self) -> None:
+    def _after(self, added: Sequence[Added]) -> None:
+        """Let the planner see what many new rows look like."""
+        if sum(one.new for one in added) < _MANY_ROWS:
+            return
         with self._database.writing() as connection:
             if connection.dialect.name == "sqlite":
                 connection.execute(text("PRAGMA analysis_limit=2000"))

@@ -165,8 +165,14 @@ def _is_number(column: Any) -> bool:
     return bool(types.is_floating(column.type) or types.is_integer(column.type))
 
 
-def write_table(table: Table, path: str | Path) -> None:
+def write_table(table: Table, path: str | Path, exact: bool = False) -> None:
     """Write a table as CSV or Parquet, whole or not at all.
+
+    Args:
+        table: what to write.
+        path: ends in .parquet or .pq for Parquet.
+        exact: numbers of one's own columns are written to the last bit, as those of the schema
+            are; else to ten digits.
 
     Raises:
         RequestError: the folder is missing or not writable.
@@ -176,23 +182,23 @@ def write_table(table: Table, path: str | Path) -> None:
     if path.suffix in PARQUET_ENDINGS:
         write_whole(path, lambda name: _write_parquet(table, name))
     else:
-        write_whole(path, lambda name: _write_csv(table, name))
+        write_whole(path, lambda name: _write_csv(table, name, exact))
 
 
-def _write_csv(table: Table, name: str) -> None:
+def _write_csv(table: Table, name: str, exact: bool) -> None:
     with Path(name).open("w", encoding="utf-8", newline="") as stream:
         # Python before 3.13 quotes a lone carriage return only where it is in the line's end.
         writer = csv.writer(_LineFeeds(stream), lineterminator="\r\n")
         writer.writerow(table.columns)
         for start in range(0, len(table), _CHUNK_ROWS):
             stop = start + _CHUNK_ROWS
-            cells = (_written(table, name, start, stop) for name in table.columns)
+            cells = (_written(table, name, start, stop, exact) for name in table.columns)
             writer.writerows(zip(*cells, strict=True))
 
 
-def _written(table: Table, name: str, start: int, stop: int) -> Sequence[str]:
+def _written(table: Table, name: str, start: int, stop: int, exact: bool = False) -> Sequence[str]:
     """Return a column's cells as text, those that could not be read as they were."""
-    cells = _cells(table.columns[name][start:stop], name)
+    cells = _cells(table.columns[name][start:stop], exact or name in COLUMNS)
     if name not in table.unread:
         return cells
     return [text or cell for text, cell in zip(table.unread[name][start:stop], cells, strict=True)]
@@ -208,12 +214,12 @@ class _LineFeeds:
         return self._write(line[:-2] + "\n")
 
 
-def _cells(column: NDArray[Any], name: str) -> Sequence[str]:
+def _cells(column: NDArray[Any], exact: bool) -> Sequence[str]:
     if column.dtype == object:
         return ["" if v is None else v if type(v) is str else str(v) for v in column]
     if column.dtype == bool:
         return ["true" if v else "false" for v in column]
-    if name in COLUMNS:  # the shortest text that reads back as the same number
+    if exact:  # the shortest text that reads back as the same number
         return ["" if v != v else repr(v).removesuffix(".0") for v in column.tolist()]
     return ["" if v != v else f"{v:.10g}" for v in column.tolist()]
 

@@ -1,0 +1,236 @@
+"""forerun runs: what the store keeps: list, show, import, export and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forerun import wire
+from forerun.cli.kinds import FILE, NAMES, TABLES, WHOLE, writable
+from forerun.cli.options import json_option, together
+from forerun.cli.screen import Screen
+from forerun.errors import RequestError
+from forerun.settings import load_settings
+from forerun.units import counted
+
+if TYPE_CHECKING:
+    from forerun.store.sql_store import SqlStore
+
+_SHOWN = ("workload", "device", "instance_type", "devices", "global_batch")
+_TIMES = ("step_time_s", "samples_per_s", "epoch_time_s", "time_to_train_s")  # the first is enough
+_KEY_DIGITS = 10
+_store_option = click.option(
+    "--store", "where", default="", metavar="STORE",
+    help="An SQLite file, or postgresql://USER@HOST/DATABASE. Default: the setting `store`.",
+)  # fmt: skip
+_where_option = click.option(
+    "--where", "conditions", multiple=True, metavar="CONDITION",
+    help="Only these runs, e.g. 'devices<=8', device=t4,v100 or campaign=night (may be repeated).",
+)  # fmt: skip
+_asking = together(_where_option, _store_option, json_option)
+
+
+@click.group()
+def runs() -> None:
+    """The runs that the store keeps: every one that was measured or imported, with its origin."""
+
+
+@runs.command("list")
+@click.option("--limit", type=WHOLE, default=20, show_default=True, help="The most runs to show.")
+@click.option("--oldest", is_flag=True, help="The first ones, not the last ones.")
+@click.option("--columns", type=NAMES, help="Which columns, e.g. workload,devices,step_time_s.")
+@_asking
+def list_runs(
+    limit: int, oldest: bool, columns: Sequence[str] | None, conditions: tuple[str, ...],
+    where: str, as_json: bool,
+) -> None:  # fmt: skip
+    """The last runs, newest first; `forerun runs show KEY` has all of one."""
+    with _opened(where) as store:
+        count = store.count(where=conditions)
+        table = store.table(where=conditions, limit=limit, newest=not oldest, provenance=True)
+        place = store.where
+    if as_json:
+        rows = [table.row(i) for i in range(len(table))]
+        _say("runs", {"store": place, "count": count, "runs": rows})
+        return
+    for name in columns or ():
+        if name not in table and len(table):
+            raise RequestError(
+                f"--columns {name}", "none of these runs has such a column",
+                f"choose among {', '.join(table.columns)}",
+            )  # fmt: skip
+    times = [name for name in _TIMES if name in table][:1]
+    usual = (*_SHOWN, *times, "memory_gb", "status", "run_campaign")
+    shown = [name for name in columns or usual if name in table]
+    cells = [table.texts(name) for name in shown]
+    keys = table.texts("run_key")
+    screen = Screen(load_settings())
+    short = ([keys[i][:_KEY_DIGITS], *(_short(c[i]) for c in cells)] for i in range(len(table)))
+    if len(table):
+        screen.table(["key", *shown], short)
+    screen.line(f"{len(table):,} of {counted(count, 'run')} in {place}")
+
+
+@runs.command()
+@click.argument("key")
+@_store_option
+@json_option
+def show(key: str, where: str, as_json: bool) -> None:
+    """All that is known of one run, by its KEY or the first 8 or more characters of it."""
+    with _opened(where) as store:
+        run = store.get(key)
+    about = {
+        "key": run.key, "started": run.started, "added": run.added, "campaign": run.campaign,
+        "point": run.point,
+    }  # fmt: skip
+    if as_json:
+        job = None if run.job is None else wire.job_summary(run.job)
+        body = {"fingerprint": run.fingerprint, "columns": run.row, "job": job}
+        _say("run", {"run": {**about, **body}})
+        return
+    screen = Screen(load_settings())
+    rows = [(name, value) for name, value in about.items() if value]
+    rows += [(name, _short(value, 9)) for name, value in run.row.items()]
+    rows += [(f"fingerprint: {name}", str(value)) for name, value in run.fingerprint.items()]
+    screen.table(("what", "value"), rows)
+    if run.job is None:
+        screen.line("it came as a row of a table: its names are looked up when it teaches")
+
+
+@runs.command("import")
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
+@click.option("--campaign", default="", metavar="NAME", help="Keep them under a campaign's name.")
+@click.option(
+    "--with", "given", multiple=True, metavar="COLUMN=VALUE",
+    help="What the files do not say, e.g. workload=resnet50 (may be repeated).",
+)  # fmt: skip
+@click.option("--reader", default="", help="A log's format, where its content misleads.")
+@click.option(
+    "--pattern", default="", metavar="REGEX",
+    help="For plain logs: an expression with named groups (step, step_time_ms, loss ...).",
+)  # fmt: skip
+@_store_option
+@json_option
+def import_runs(
+    files: tuple[Path, ...], campaign: str, given: tuple[str, ...], reader: str, pattern: str,
+    where: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Bring runs in from tables (CSV, Parquet) and logs (TensorBoard, MLflow, traces, JSON lines).
+
+    All FILEs come in, or none. A run that is in the store already is not kept twice, so that a
+    table that has grown may be imported again; a row without a measured figure is no run, and is
+    left out.
+    """
+    from forerun.cli.commands.runs_files import tables_of
+
+    tables = tables_of(files, dict(_given(text) for text in given), reader, pattern)
+    with _opened(where, new=True) as store:
+        added = store.add_tables([table.runs for table in tables], campaign=campaign)
+        place = store.where
+    files_json = []
+    for table, one in zip(tables, added, strict=True):
+        files_json.append({
+            "file": table.name, "rows": table.rows, "new": one.new, "known_already": one.known,
+            "no_run": table.no_run, "unread": table.unread,
+        })  # fmt: skip
+        if not as_json:
+            click.echo(f"{table.name}: {table.words(one)}")
+    if as_json:
+        _say("import", {"store": place, "files": files_json})
+    else:
+        click.echo(f"{counted(sum(one.new for one in added), 'new run')} in {place}")
+
+
+@runs.command()
+@click.option(
+    "--out", type=FILE, required=True, metavar="RUNS.csv", help="The file, CSV or Parquet."
+)
+@click.option("--force", is_flag=True, help="Replace the file where there is one.")
+@click.option(
+    "--plain", is_flag=True,
+    help="Without the columns run_key, run_started, run_campaign, run_point and run_fingerprint, by"
+    " which an import knows runs again.",
+)  # fmt: skip
+@_asking
+def export(
+    out: Path, force: bool, plain: bool, conditions: tuple[str, ...], where: str, as_json: bool
+) -> None:
+    """Write runs as a table that `--fit`, `--runs` and `forerun runs import` read."""
+    writable(out, "writing", TABLES)
+    if out.exists() and not force:
+        raise RequestError(
+            f"writing {out}", "the file is there already", "name another, or give --force"
+        )
+    from forerun.errors import UnsatisfiedError
+    from forerun.tables.files import write_table
+
+    with _opened(where) as store:
+        table = store.table(where=conditions, provenance=not plain)
+        place = store.where
+    if not len(table):
+        raise UnsatisfiedError(
+            f"runs of {place}" + "".join(f" --where {text}" for text in conditions),
+            "there are none", "loosen the conditions, or import some",
+        )  # fmt: skip
+    write_table(table, out, exact=True)
+    if as_json:
+        _say("export", {"store": place, "out": str(out), "count": len(table)})
+    else:
+        click.echo(f"{counted(len(table), 'run')} of {place}, written to {out}")
+
+
+@runs.command()
+@click.option("--yes", is_flag=True, help="Do it, rather than say how many runs it would be.")
+@_asking
+def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) -> None:
+    """Forget the runs that --where names, e.g. those of a table that was imported by mistake."""
+    if not conditions:
+        raise RequestError(
+            "forerun runs remove", "no --where says which",
+            "name them, e.g. --where source=mistake or --where key=KEY",
+        )  # fmt: skip
+    with _opened(where) as store:
+        count = store.remove(where=conditions) if yes else store.count(where=conditions)
+        place = store.where
+    if as_json:
+        _say("remove", {"store": place, "count": count, "removed": yes})
+    elif yes:
+        click.echo(f"{counted(count, 'run')} removed from {place}")
+    else:
+        click.echo(f"it would remove {counted(count, 'run')} from {place}; give --yes to do it")
+
+
+def _opened(where: str, new: bool = False) -> SqlStore:
+    from forerun.store import open_store
+
+    return open_store(where, new=new)
+
+
+def _say(kind: str, body: dict[str, Any]) -> None:
+    click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}))
+
+
+def _short(value: Any, digits: int = 5) -> str:
+    """Return a cell for people: numbers to some digits, texts in one line."""
+    text = str(value)
+    try:
+        number = float(text)
+    except ValueError:
+        return " ".join(text.split())
+    if not text.replace(".", "").lstrip("-").isdigit() and "e" not in text.lower():
+        return text
+    return (
+        f"{number:,.0f}" if number.is_integer() and abs(number) < 1e15 else f"{number:.{digits}g}"
+    )
+
+
+def _given(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip() or not value.strip():
+        raise RequestError(
+            f"--with {text}", "it is not COLUMN=VALUE", "write e.g. workload=resnet50"
+        )
+    return name.strip(), value.strip()

@@ -1,0 +1,109 @@
+"""The files that `forerun runs import` reads: which rows of them are runs, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from forerun.cli.kinds import TABLES
+from forerun.errors import RequestError
+from forerun.store import Added
+from forerun.tables import COLUMNS, Table, read_table
+from forerun.units import counted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class FileRuns:
+    """The runs of one file.
+
+    Attributes:
+        name: of the file.
+        rows: how many it has. runs: those that are runs.
+        no_run: how many have no measured figure.
+        unread: how many runs have a cell that could not be read; it is kept as it is written.
+        first: the first such cell, in words.
+    """
+
+    name: str
+    rows: int
+    runs: Table
+    no_run: int
+    unread: int
+    first: str
+
+    def words(self, added: Added) -> str:
+        """Return what became of its rows."""
+        parts = [counted(added.new, "new run")]
+        if added.known:
+            parts.append(f"{added.known:,} known already")
+        if self.no_run:
+            parts.append(f"{counted(self.no_run, 'row')} without a measured figure left out")
+        if self.unread:
+            parts.append(
+                f"{self.unread:,} with a cell that is kept but not understood: {self.first}"
+            )
+        return ", ".join(parts)
+
+
+def tables_of(
+    paths: Sequence[Path], given: Mapping[str, str], reader: str, pattern: str
+) -> list[FileRuns]:
+    """Return the runs of each file; a folder stands for the tables in it, else for its logs.
+
+    Raises:
+        RequestError: a file cannot be read, or no row of it is a run.
+    """
+    found: list[FileRuns] = []
+    for path in dict.fromkeys(paths):
+        inside = sorted(path.glob("*.csv")) if path.is_dir() else []
+        if inside and not reader:
+            found += [_runs(str(p), _stated(read_table(p), given)) for p in inside]
+        elif reader or pattern or (path.exists() and path.suffix.lower() not in TABLES):
+            from forerun.measure.logs import read_runs
+
+            said: dict[str, Any] = dict(given)
+            table = read_runs(path, reader=reader, pattern=pattern, **said)
+            found.append(_runs(str(path), table))
+        else:
+            found.append(_runs(str(path), _stated(read_table(path), given)))
+    return found
+
+
+def _stated(table: Table, given: Mapping[str, str]) -> Table:
+    """Return the table with columns that a person stated for all of its rows."""
+    if not given:
+        return table
+    stated = Table.from_columns({n: [v] * len(table) for n, v in given.items()}, "--with")
+    return table.with_columns(**stated.columns)
+
+
+def _runs(name: str, table: Table) -> FileRuns:
+    measured = _measured(table)
+    if not measured.any():
+        raise RequestError(
+            f"importing {name}", "no row has a measured figure, so none is a run",
+            "fill step_time_s, another measured column, or status; see docs/tables.md",
+        )  # fmt: skip
+    runs = table.take(np.flatnonzero(measured))
+    problems = () if runs.problems is None else runs.problems
+    bad = [i for i, problem in enumerate(problems) if problem is not None]
+    first = f"{runs.places().text(bad[0])}, {problems[bad[0]]}" if bad else ""
+    return FileRuns(name, len(table), runs, int((~measured).sum()), len(bad), first)
+
+
+def _measured(table: Table) -> NDArray[np.bool_]:
+    """Return which rows have a measured cell, (n,), also one that could not be read."""
+    found = np.zeros(len(table), dtype=bool)
+    for name, column in table.columns.items():
+        if name in COLUMNS and COLUMNS[name].group == "measured":
+            found |= ~np.isnan(column) if column.dtype != object else column != ""
+            if name in table.unread:
+                found |= table.unread[name] != ""
+    return found
