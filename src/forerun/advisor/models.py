@@ -100,18 +100,24 @@ def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Ru
     """Return the runs of several tables as one.
 
     Args:
-        sources: files, tables or data frames.
+        sources: files, tables, data frames, or stores (see `stored.stored_runs`).
         catalog: where their devices are looked up.
 
     Raises:
         RequestError: none is given, or a table cannot be read.
     """
     from forerun.evaluate import join_runs
+
+    return join_runs([_runs_of(source, catalog) for source in sources])
+
+
+def _runs_of(source: str | Path | Table | Any, catalog: Catalog) -> Runs:
+    from forerun.advisor.stored import is_stored, stored_runs
     from forerun.tables.files import from_frame
     from forerun.workloads.rows import runs_from_table
 
-    tables = [
-        read_table(s) if isinstance(s, str | Path) else s if isinstance(s, Table) else from_frame(s)
-        for s in sources
-    ]
-    return join_runs([runs_from_table(table, catalog) for table in tables])
+    if isinstance(source, str | Path):
+        if is_stored(source):
+            return stored_runs(source, catalog)
+        return runs_from_table(read_table(source), catalog)
+    return runs_from_table(source if isinstance(source, Table) else from_frame(source), catalog)

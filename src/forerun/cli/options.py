@@ -90,7 +90,7 @@ catalog_option = click.option(
 )  # fmt: skip
 judged_runs_option = click.option(
     "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
-    help="Measured runs to judge on: files, or a folder of them.",
+    help="Measured runs to judge on: files, a folder of them, or store: (see `forerun runs`).",
 )  # fmt: skip
 fold_seed_option = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of folds, shots and ties."
@@ -101,7 +101,8 @@ predictor_options = together(
     start_option,
     click.option(
         "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv [...]",
-        help="Measured runs that the predictor learns from first.",
+        help="Measured runs that the predictor learns from first: files, or store: for those that"
+        " are kept (store:CONDITION for some, such as store:campaign=night).",
     ),
     flags_option,
     catalog_option,

@@ -86,7 +86,7 @@ class SeveralTables(SeveralFiles):
 
     def is_file(self, word: str) -> bool:
         """Return whether a further word ends as a table does."""
-        return word.lower().endswith((".csv", *PARQUET_ENDINGS))
+        return word.startswith("store:") or word.lower().endswith((".csv", ".db", *PARQUET_ENDINGS))
 
 
 def files_in(paths: Sequence[Path], option: str) -> list[Path]:

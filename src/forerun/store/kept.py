@@ -40,7 +40,8 @@ class Stored:
 
     Attributes:
         key: its key.
-        row: its columns without blanks, in the units of the runs table.
+        row: its columns without blanks, in the units of the runs table; a cell of a number column
+            that could not be read is its text.
         job: the whole job, None where the run came as a row of a table.
         started, added: ISO 8601 in UTC; when the run began ("" where nobody said), and when it
             was stored.

@@ -220,8 +220,9 @@ class SqlStore:
             body = connection.execute(
                 select(fingerprints.c.body).where(fingerprints.c.id == row.fingerprint_id)
             ).scalar()
+        unread = {name: texts[0] for name, texts in found.table.unread.items() if texts[0]}
         return Stored(
-            row.key, found.table.row(0), None if found.jobs.problem(0) else found.jobs[0],
+            row.key, {**found.table.row(0), **unread}, None if found.jobs.problem(0) else found.jobs[0],
             row.started or "", row.added, row.campaign or "", row.point or "",
             json.loads(body) if body else {},
         )  # fmt: skip

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @click.command(cls=SeveralFiles)
 @click.option(
     "--runs", type=FILE, multiple=True, required=True, metavar="RUNS.csv [...]",
-    help="Measured runs: files, or a folder of them.",
+    help="Measured runs: files, a folder of them, or store: for those that are kept"
+    " (store:CONDITION for some, such as store:campaign=night).",
 )  # fmt: skip
 @click.option(
     "--predictor",

@@ -18,6 +18,7 @@ from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
+    from forerun.tables import Table
 
 _SHOWN = ("workload", "device", "instance_type", "devices", "global_batch")
 _TIMES = ("step_time_s", "samples_per_s", "epoch_time_s", "time_to_train_s")  # the first is enough
@@ -65,7 +66,7 @@ def list_runs(
     times = [name for name in _TIMES if name in table][:1]
     usual = (*_SHOWN, *times, "memory_gb", "status", "run_campaign")
     shown = [name for name in columns or usual if name in table]
-    cells = [table.texts(name) for name in shown]
+    cells = [_told(table, name) for name in shown]
     keys = table.texts("run_key")
     screen = Screen(load_settings())
     short = ([keys[i][:_KEY_DIGITS], *(_short(c[i]) for c in cells)] for i in range(len(table)))
@@ -211,6 +212,12 @@ def _opened(where: str, new: bool = False) -> SqlStore:
 
 def _say(kind: str, body: dict[str, Any]) -> None:
     click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}))
+
+
+def _told(table: Table, name: str) -> Sequence[str]:
+    """Return a column's cells as texts, those that could not be read as they are written."""
+    cells, unread = list(table.texts(name)), table.unread.get(name)
+    return cells if unread is None else [b or a for a, b in zip(cells, unread, strict=True)]
 
 
 def _short(value: Any, digits: int = 5) -> str:

@@ -1,0 +1,162 @@
+"""forerun runs: what is kept is listed, shown, brought in, written out, and removed when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+Failed = Callable[..., str]
+ROWS = """\
+workload,device,devices,global_batch,step_time_s,status,label
+resnet50,t4,1,32,0.25,ok,"a,b"
+resnet50,t4,2,64,0.3,ok,
+gpt2,v100-sxm2-16gb,8,64,,oom,x
+gpt2,v100-sxm2-16gb,8,32,,,no run at all
+gpt2,v100-sxm2-16gb,4,32,fast,ok,unread
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a table of four runs and a job, and stand in its folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORERUN_STORE", "kept.db")
+    path = tmp_path / "runs.csv"
+    path.write_text(ROWS)
+    return path
+
+
+@pytest.fixture
+def failed(forerun: Run) -> Failed:
+    """Return how a request that cannot be met is asked, and its words had."""
+
+    def ask(*arguments: str) -> str:
+        done = forerun(*arguments)
+        assert done.code in (2, 3), done.out
+        return done.err
+
+    return ask
+
+
+def test_an_import_says_what_is_new_known_and_no_run(
+    forerun: Run, failed: Failed, table: Path
+) -> None:
+    first = forerun("runs", "import", "runs.csv")
+    assert first.code == 0
+    assert "runs.csv: 4 new runs, 1 row without a measured figure left out" in first.out
+    assert "1 with a cell that is kept but not understood: runs.csv line 6" in first.out
+    assert "4 new runs in kept.db" in first.out
+    table.write_text(ROWS + "gpt2,t4,1,8,2.5,ok,later\n")
+    again = forerun("runs", "import", "runs.csv", "--json").json()
+    assert again["files"] == [
+        {"file": "runs.csv", "rows": 6, "new": 1, "known_already": 4, "no_run": 1, "unread": 1}
+    ]
+
+
+def test_a_list_shows_the_last_runs_and_json_all_of_them(
+    forerun: Run, failed: Failed, table: Path
+) -> None:
+    forerun("runs", "import", "runs.csv")
+    lines = forerun("runs", "list", "--limit", "2").out.splitlines()
+    assert lines[0].split() == "key workload device devices global_batch step_time_s status".split()
+    assert lines[1].split()[1:] == "gpt2 v100-sxm2-16gb 4 32 fast ok".split()
+    assert lines[-1] == "2 of 4 runs in kept.db"
+    found = forerun("runs", "list", "--where", "devices<=2", "--oldest", "--json").json()
+    assert found["count"] == 2
+    assert [run["step_time_s"] for run in found["runs"]] == [0.25, 0.3]
+    assert forerun("runs", "list", "--columns", "label", "--oldest", "--limit", "1").out.split()[3]
+    assert forerun("runs", "list", "--where", "workload=nobody").out == "0 of 0 runs in kept.db\n"
+    assert "none of these runs has such a column" in failed("runs", "list", "--columns", "lable")
+
+
+def test_one_run_is_shown_with_all_that_is_known(forerun: Run, failed: Failed, table: Path) -> None:
+    forerun("runs", "import", "runs.csv", "--campaign", "night", "--with", "framework=pytorch")
+    key = forerun("runs", "list", "--where", "status=oom", "--json").json()["runs"][0]["run_key"]
+    shown = forerun("runs", "show", key[:12])
+    assert key in shown.out
+    assert "night" in shown.out
+    run = forerun("runs", "show", key, "--json").json()["run"]
+    assert run["columns"]["framework"] == "pytorch"
+    assert (run["campaign"], run["job"], run["columns"]["label"]) == ("night", None, "x")
+    assert "no such run" in failed("runs", "show", "0123456789")
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_what_is_written_out_comes_in_elsewhere_as_the_same(
+    forerun: Run, failed: Failed, table: Path, name: str
+) -> None:
+    forerun("runs", "import", "runs.csv", "--campaign", "night")
+    assert "4 runs of kept.db, written to" in forerun("runs", "export", "--out", name).out
+    forerun("runs", "import", name, "--store", "other.db")
+    forerun("runs", "export", "--out", f"again-{name}", "--store", "other.db")
+    assert Path(name).read_bytes() == Path(f"again-{name}").read_bytes()
+    assert "0 new runs, 4 known already" in forerun("runs", "import", name).out
+    assert "the file is there already" in failed("runs", "export", "--out", name)
+    forerun("runs", "export", "--out", name, "--force", "--plain", "--where", "status=oom")
+    if name.endswith("csv"):
+        assert Path(name).read_text() == (
+            "workload,device,devices,global_batch,status,label\ngpt2,v100-sxm2-16gb,8,64,oom,x\n"
+        )
+
+
+def test_all_files_come_in_or_none(forerun: Run, failed: Failed, table: Path) -> None:
+    forerun("runs", "import", "runs.csv")
+    Path("bad.csv").write_text("workload,step_time_s\na,1\nb,2,3\n")
+    Path("jobs.csv").write_text("workload,devices\na,1\n")
+    Path("good.csv").write_text("workload,step_time_s\na,1\n")
+    Path("clash.csv").write_text("workload,step_time_s,run_key\na,1,k\nb,2,k\n")
+    for other, words in (
+        ("bad.csv", "line 3 has 3 cells"), ("jobs.csv", "no row has a measured figure"),
+        ("clash.csv", "another run with other figures"), ("absent.csv", "no such file"),
+    ):  # fmt: skip
+        assert words in failed("runs", "import", "good.csv", other)
+        assert "4 of 4 runs" in forerun("runs", "list").out
+
+
+def test_a_log_comes_in_as_a_run(forerun: Run, failed: Failed, table: Path) -> None:
+    lines = (f'{{"step": {i}, "time": {1000 + i * 0.5}}}' for i in range(40))
+    Path("job.jsonl").write_text("\n".join(lines))
+    forerun(
+        "runs", "import", "job.jsonl", "--with", "workload=resnet50", "--with", "global_batch=8"
+    )
+    run = forerun("runs", "list", "--json").json()["runs"][0]
+    assert run["workload"] == "resnet50"
+    assert run["step_time_s"] == pytest.approx(0.5, rel=0.01)
+
+
+def test_runs_go_only_when_it_is_said_twice(forerun: Run, failed: Failed, table: Path) -> None:
+    forerun("runs", "import", "runs.csv")
+    assert "no --where says which" in failed("runs", "remove", "--yes")
+    asked = forerun("runs", "remove", "--where", "workload=resnet50")
+    assert asked.out == "it would remove 2 runs from kept.db; give --yes to do it\n"
+    assert "2 runs removed" in forerun("runs", "remove", "--where", "devices<=2", "--yes").out
+    assert "1 run removed" in forerun("runs", "remove", "--where", "label=x", "--yes").out
+    assert "1 of 1 run in kept.db" in forerun("runs", "list").out
+    assert "there are none" in failed("runs", "export", "--out", "o.csv", "--where", "label=x")
+
+
+def test_a_store_that_is_not_there_is_not_made_by_looking(
+    forerun: Run, failed: Failed, table: Path
+) -> None:
+    for words in (["list"], ["show", "k" * 9], ["export", "--out", "o.csv"]):
+        assert "there is no such file" in failed("runs", *words)
+    assert not Path("kept.db").exists()
+    assert "is no database" in failed("runs", "list", "--store", "runs.csv")
+
+
+def test_kept_runs_teach_and_are_judged(forerun: Run, failed: Failed, table: Path) -> None:
+    cluster = [f"resnet50,1x{n}xa100-sxm-80gb,{32 * n},{0.02 + 0.002 * n},ok" for n in (1, 2, 4, 8)]
+    Path("good.csv").write_text(
+        "\n".join(["workload,cluster,global_batch,step_time_s,status", *cluster])
+    )
+    forerun("runs", "import", "good.csv", "--campaign", "night")
+    forerun("runs", "import", "runs.csv")
+    for source, out in (("store:campaign=night", "a.json"), ("good.csv", "b.json")):
+        assert forerun("fit", "--runs", source, "--out", out).code == 0
+    assert Path("a.json").read_text() == Path("b.json").read_text()
+    judged = forerun("evaluate", "--runs", "kept.db", "--predictors", "analytic", "--json")
+    assert judged.code == 0
