@@ -35,9 +35,13 @@ def chunks_of(
 ) -> Iterator[list[Any]]:
     """Yield rows of `columns`, some thousands at a time, oldest first unless `newest`."""
     order = runs.c.id.desc() if newest else runs.c.id
-    query = select(*(runs.c[name] for name in columns)).where(*asked.clauses).order_by(order)
-    if limit is not None and not asked.own:
-        query = query.limit(limit)
+    query = select(*(runs.c[name] for name in columns)).order_by(order)
+    if limit is None or asked.own:
+        query = query.where(*asked.clauses)
+    else:
+        # The index alone finds and orders the few that are wanted; only these are then read.
+        chosen = select(runs.c.id).where(*asked.clauses).order_by(order).limit(limit)
+        query = query.where(runs.c.id.in_(chosen))
     # Left early, a cursor on a server would stay open: `with` closes it.
     with connection.execution_options(yield_per=_CHUNK_ROWS).execute(query) as found:
         if not asked.own:
