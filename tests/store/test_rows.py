@@ -161,3 +161,18 @@ def test_many_rows_come_back_in_order(store: SqlStore) -> None:
     assert store.add_table(table).new == n
     same(store.table(), table)
     assert store.table(limit=3, newest=True).numbers("devices").tolist() == [9000, 8999, 8998]
+
+
+def test_many_known_rows_stay_and_one_clash_among_many_keeps_all_out(store: SqlStore) -> None:
+    n = 300
+    table = Table({"devices": np.arange(n, dtype=float), "own": np.arange(n) / 7}, n)
+    part = table.take(np.arange(0, n, 2))
+    assert store.add_table(part).new == n // 2
+    both = store.add_table(table)
+    assert (both.new, both.known) == (n // 2, n // 2)
+    assert len(set(both.keys)) == n
+    keys = [f"key {i}" for i in range(n)]
+    keys[-1] = both.keys[0]
+    with pytest.raises(RequestError, match="another run with other figures"):
+        store.add_table(table, keys=keys)
+    assert store.count() == n

@@ -19,6 +19,7 @@ from forerun.store.layout import filled_columns, runs
 from forerun.tables import Jobs, Table
 
 _ASKED = "storing runs"
+_COPIED_ROWS = 100
 
 
 def now() -> str:
@@ -105,14 +106,41 @@ class Adding:
 
 def _insert(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
     """Insert rows that are columns, and return how many were new."""
-    if not columns["key"]:
+    n = len(columns["key"])
+    if not n:
         return 0
+    if connection.dialect.name == "postgresql" and n >= _COPIED_ROWS:
+        return _copied(connection, columns)
     statement = insert_or_leave(connection, runs).values(dict.fromkeys(columns))
     compiled = statement.compile(dialect=connection.dialect, column_keys=list(columns))
     # The driver takes tuples as they are; rows as mappings would be read name by name.
     order = compiled.positiontup
     rows = list(zip(*(columns[name] for name in order), strict=True))
     return int(connection.exec_driver_sql(str(compiled), rows).rowcount)
+
+
+def _copied(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
+    """Insert many rows into PostgreSQL: COPY is several times quicker, and knows no conflicts.
+
+    So rows are copied into a table of this transaction's own, and go on from there.
+    """
+    names = ", ".join(f'"{name}"' for name in columns)
+    made = "CREATE TEMPORARY TABLE IF NOT EXISTS runs_copied (LIKE runs) ON COMMIT DROP"
+    connection.exec_driver_sql(made)
+    # No id yet, and none of the rows before.
+    connection.exec_driver_sql("ALTER TABLE runs_copied ALTER COLUMN id DROP NOT NULL")
+    connection.exec_driver_sql("TRUNCATE runs_copied")
+    with (
+        connection.connection.cursor() as cursor,
+        cursor.copy(f"COPY runs_copied ({names}) FROM STDIN") as copy,
+    ):
+        for row in zip(*columns.values(), strict=True):
+            copy.write_row(row)
+    moved = (
+        f"INSERT INTO runs ({names}) SELECT {names} FROM runs_copied ORDER BY ctid"
+        " ON CONFLICT DO NOTHING"
+    )
+    return int(connection.exec_driver_sql(moved).rowcount)
 
 
 def _check_known(connection: Connection, keys: Sequence[str], digests: Sequence[bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
@@ -15,6 +15,12 @@ _INTACT = "; nothing of this call was kept, and what was stored before is intact
 _NEXT_DISK = "free some space, then repeat the call"
 _NEXT_LOCK = "repeat the call when the other writer is done, or wait longer"
 
+# SQLAlchemy's, and the drivers' own: while a connection is being made, or rows are copied.
+_ERRORS: tuple[type[Exception], ...] = (DBAPIError, sqlite3.Error)
+with suppress(ImportError):
+    import psycopg
+
+    _ERRORS += (psycopg.Error,)
 _REFUSED = re.compile(r"role \S+ does not exist|authentication failed|no password supplied|pg_hba")
 _NO_DATABASE = re.compile(r"database \S+ does not exist")
 
@@ -29,7 +35,7 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
     """
     try:
         yield
-    except (DBAPIError, sqlite3.Error) as error:  # the latter while a connection is being made
+    except _ERRORS as error:
         said = _words(getattr(error, "orig", error), wait_seconds)
         if said is None:
             raise

@@ -43,7 +43,9 @@ def chunks_of(
         chosen = select(runs.c.id).where(*asked.clauses).order_by(order).limit(limit)
         query = query.where(runs.c.id.in_(chosen))
     # Left early, a cursor on a server would stay open: `with` closes it.
-    with connection.execution_options(yield_per=_CHUNK_ROWS).execute(query) as found:
+    few = limit is not None and limit <= _CHUNK_ROWS and not asked.own
+    options = {} if few else {"yield_per": _CHUNK_ROWS}
+    with connection.execute(query, execution_options=options) as found:
         if not asked.own:
             yield from found.partitions()
             return
