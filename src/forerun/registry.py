@@ -137,7 +137,7 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
         ),
         Entry("replay", "forerun.measure.replay:ReplayRunner", "a measured table as the black box"),
     ),
-    "stores": (),
+    "stores": (Entry("sql", "forerun.store:open_store", "an SQLite file, or PostgreSQL by URL"),),
 }
 GROUPS: tuple[str, ...] = tuple(_BUILT_IN)
 

@@ -55,3 +55,5 @@ def test_what_is_not_there_is_told(store: SqlStore, tmp_path: Path) -> None:
         store.artifacts.put("x", tmp_path / "absent")
     with pytest.raises(RequestError, match="it is no file"):
         store.artifacts.put("x", b"bytes", keep=False)
+    with pytest.raises(RequestError, match="at most 64 bits"):
+        store.artifacts.put("x", b"bytes", seed=2**64)

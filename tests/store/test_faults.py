@@ -22,6 +22,7 @@ from forerun.store import open_store
 from forerun.store.sql_store import SqlStore
 from forerun.tables import Table
 from tests.needs import require_root
+from tests.store.postgres import Server
 
 # A process that adds runs and prints a key when the store has confirmed it.
 WRITER = """
@@ -236,3 +237,11 @@ def test_a_new_store_on_a_full_disk_is_told(tmp_path: Path) -> None:
         fill(disk / "filler")
         with pytest.raises(RequestError, match="disk"):
             open_store(str(disk / "runs.db"))
+
+
+def test_a_text_beyond_an_index_of_the_server_is_told(postgres: Server) -> None:
+    with open_store(postgres.empty_place()) as store:
+        noise = np.random.default_rng(0).integers(33, 126, 9000).astype(np.uint8).tobytes().decode()
+        with pytest.raises(RequestError, match="too long for an index of the server"):
+            store.add_table(Table.from_columns({"workload": [noise]}))
+        assert store.count() == 0

@@ -46,6 +46,12 @@ class Artifacts:
             RequestError: the file cannot be read, or content that is no file is not to be kept.
         """
         checked_text(name + kind + commit + command, "an artifact")
+        if seed is not None and not -(2**63) <= seed < 2**63:
+            raise RequestError(
+                f"the artifact {name!r} of seed {seed}",
+                "a seed has at most 64 bits",
+                "keep its hash",
+            )
         body = _content(name, content)
         path = str(content.resolve()) if isinstance(content, Path) and not keep else ""
         if not keep and not path:

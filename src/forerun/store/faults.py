@@ -83,6 +83,8 @@ def _postgres(error: BaseException | None, wait_seconds: float) -> tuple[str, st
         return f"the server's disk is full{_INTACT}", _NEXT_DISK
     if state in ("55P03", "40P01", "57014"):
         return f"another writer has locked it for more than {wait_seconds:g} s{_INTACT}", _NEXT_LOCK
+    if state == "54000":
+        return f"a text is too long for an index of the server: {said}{_INTACT}", "shorten it"
     if state in ("42501", "25006"):
         return f"it may not be written: {said}", "ask for the right to write in this database"
     # A connection that is not made has no state: the server's words tell.

@@ -277,9 +277,11 @@ def _by_key(connection: Connection, key: str) -> Any:
         return row
     found = []
     if len(key) >= 8:
-        last = key[:-1] + chr(ord(key[-1]) + 1)
-        between = query.where(runs.c.key >= key, runs.c.key < last).limit(3)
-        found = list(connection.execute(between))
+        if connection.dialect.name == "sqlite":  # it orders texts by their letters' codes
+            begins = (runs.c.key >= key) & (runs.c.key < key[:-1] + chr(ord(key[-1]) + 1))
+        else:
+            begins = runs.c.key.startswith(key, autoescape=True)
+        found = list(connection.execute(query.where(begins).limit(3)))
     if not found:
         raise UnknownNameError("run", key, (), "(`forerun runs list` shows keys)", nearest=())
     if len(found) > 1:
