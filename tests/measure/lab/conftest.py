@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forerun.measure.lab import HostSpec, Lab, missing
-from forerun.measure.lab.names import PREFIX
+from forerun.measure.lab.names import PREFIX, started_at
 from tests.needs import require
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -56,19 +56,30 @@ def left_of(lab_id: str) -> list[str]:
         str(p) for root in Path("/sys/fs/cgroup").iterdir() for p in root.glob(f"**/{lab_id}*")
     ]
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes() + (entry / "cgroup").read_bytes()
-            except OSError:
-                continue
-            if lab_id.encode() in words:
-                found.append(str(entry))
+        if not entry.name.isdigit() or started_at(int(entry.name)) is None:
+            continue  # a zombie keeps the name of its group until its parent asks for it
+        try:
+            words = (entry / "cmdline").read_bytes() + (entry / "cgroup").read_bytes()
+        except OSError:
+            continue
+        if lab_id.encode() in words:
+            found.append(str(entry))
     return found
 
 
 def machines_links() -> set[str]:
     """Return the names of the machine's own network devices."""
     return {path.name for path in Path("/sys/class/net").iterdir()}
+
+
+def group_share(lab: Lab, host: str) -> float:
+    """Return the share that the kernel has for a host."""
+    folder = lab.group(host).folders["cpu"]
+    if lab.group(host).versions["cpu"] == 2:
+        quota, period = (folder / "cpu.max").read_text().split()
+    else:
+        quota, period = ((folder / f"cpu.cfs_{x}_us").read_text() for x in ("quota", "period"))
+    return int(quota) / int(period)
 
 
 assert PREFIX == "frlab"  # what left_of looks for begins with it

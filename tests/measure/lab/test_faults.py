@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from forerun.measure.lab import Lab
-from tests.measure.lab.conftest import Program, said
+from forerun.errors import RequestError
+from forerun.measure.lab import HostSpec, Lab
+from tests.measure.lab.conftest import Program, group_share, said
 
 
 def started(lab: Lab, host: str, words: list[str]) -> subprocess.Popen[str]:
@@ -31,6 +32,24 @@ def test_a_slowed_host_is_a_straggler_beside_the_other(lab: Lab, program: Progra
     assert shares[1] < 0.12
     assert shares[0] > 1.5 * shares[1]
     assert lab.state().hosts[1].cpus == 0.45
+
+
+def test_a_share_is_held_for_one_run_and_given_back(lab: Lab, program: Program) -> None:
+    host = lab.hosts[0]
+    assert group_share(lab, host.name) == pytest.approx(0.45, rel=1e-3)
+    host.hold(0.15)
+    assert group_share(lab, host.name) == pytest.approx(0.15, rel=1e-3)
+    assert lab.state().hosts[0].cpus == 0.45
+    host.release()
+    assert group_share(lab, host.name) == pytest.approx(0.45, rel=1e-3)
+
+
+def test_a_host_of_a_lab_that_is_gone_says_so(able: None) -> None:
+    with Lab([HostSpec(0.1, 100)]) as short:
+        host = short.hosts[0]
+    with pytest.raises(RequestError, match="the lab is gone"):
+        host.hold(0.1)
+    host.release()
 
 
 def test_a_lost_host_falls_silent_and_its_processes_are_dead(lab: Lab, program: Program) -> None:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from forerun.measure.lab import HostSpec, Lab
-from tests.measure.lab.conftest import Program, machines_links, said
+from tests.measure.lab.conftest import Program, group_share, machines_links, said
 
 TRIES = 4  # whatever else runs here can only make a transfer slower
 
@@ -157,13 +157,3 @@ def test_hosts_may_differ(able: None) -> None:
     assert "rate 100Mbit" in said_by_kernel[0]
     assert "rate 20Mbit" in said_by_kernel[1]
     assert quotas == pytest.approx([0.3, 0.1])
-
-
-def group_share(lab: Lab, host: str) -> float:
-    """Return the share that the kernel has for a host."""
-    folder = lab.group(host).folders["cpu"]
-    if lab.group(host).versions["cpu"] == 2:
-        quota, period = (folder / "cpu.max").read_text().split()
-    else:
-        quota, period = ((folder / f"cpu.cfs_{x}_us").read_text() for x in ("quota", "period"))
-    return int(quota) / int(period)

@@ -28,7 +28,7 @@ def test_nothing_is_left_at_the_end_of_the_block() -> None:
         while len(lab.pids(0)) < 2:
             time.sleep(0.01)
         assert left_of(name)
-    assert left_of(name) == []
+    assert left_soon(name) == []
     assert stubborn.wait(5) == -signal.SIGKILL
 
 
@@ -42,7 +42,7 @@ def test_nothing_is_left_where_the_block_raises() -> None:
 
     with pytest.raises(ZeroDivisionError, match="in the block"):
         broken()
-    assert left_of(names[0]) == []
+    assert left_soon(names[0]) == []
 
 
 def test_nothing_is_left_where_the_making_fails() -> None:
@@ -57,7 +57,7 @@ def test_nothing_is_left_where_the_making_fails() -> None:
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
         assert "RequestError: the limits of a host: writing" in done.stderr
         assert "a limit around this process is lower" in done.stderr
-        assert left_of(done.stdout.strip()) == []
+        assert left_soon(done.stdout.strip()) == []
     finally:
         around.rmdir()
 
@@ -91,7 +91,7 @@ def test_the_next_lab_sweeps_what_owner_and_guard_left_when_both_were_killed(
         owner.kill()
     assert left_of(name), "somebody has to sweep"
     with Lab(SMALL):
-        assert left_of(name) == []
+        assert left_soon(name) == []
 
 
 def is_guard(trace: str) -> bool:
@@ -179,7 +179,7 @@ def test_a_kept_lab_is_found_by_name_and_removed_by_name() -> None:
     finally:
         gone = remove_labs([name])
     assert [lab.name for lab in gone] == [name]
-    assert left_of(str(gone[0])) == []
+    assert left_soon(str(gone[0])) == []
     with pytest.raises(UnknownNameError):
         Lab.open(name)
 

@@ -18,6 +18,7 @@ from forerun.measure.lab import entering, network, removing, state, system
 from forerun.measure.lab.cgroups import Controllers, HostGroup
 from forerun.measure.lab.guard import Guard
 from forerun.measure.lab.names import LabId, checked_name
+from forerun.measure.lab.place import LabHost, places
 from forerun.measure.lab.spec import HostSpec, check_cpus, check_rate, check_sum
 from forerun.measure.lab.state import HostState, LabState
 
@@ -55,7 +56,7 @@ class Lab:
         self._state: LabState | None = None
         self._guard: Guard | None = None
         self._pid = 0
-        self._hosts: tuple[Host, ...] = ()
+        self._hosts: tuple[LabHost, ...] = ()
 
     @classmethod
     def open(cls, name: str) -> Lab:
@@ -128,7 +129,7 @@ class Lab:
         self.down()
 
     @property
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> list[LabHost]:
         """The hosts, as places where a runner starts processes."""
         self._up()
         return list(self._hosts)
@@ -230,7 +231,7 @@ class Lab:
 
         return RayCluster(self, **how)
 
-    def host(self, host: Host | str | int) -> Host:
+    def host(self, host: Host | str | int) -> LabHost:
         """Return a host by its name (`h2`), by its place in `hosts`, or by itself.
 
         Raises:
@@ -260,12 +261,7 @@ class Lab:
 
     def _take(self, found: LabState) -> None:
         self._state = found
-        self._hosts = tuple(
-            Host(
-                f"h{n}", found.address(n), network.INTERFACE, self.prefix(n)
-            )
-            for n in range(1, len(found.hosts) + 1)
-        )  # fmt: skip
+        self._hosts = places(found)
 
     def _free_name(self, subnet: int) -> str:
         taken = {lab.name for lab in removing.every()}
@@ -282,7 +278,7 @@ class Lab:
         return self._state
 
     def _number(self, host: Host | str | int) -> int:
-        return self._hosts.index(self.host(host)) + 1
+        return self.host(host).number
 
     def _group(self, number: int) -> HostGroup:
         return self._up().group(number)
