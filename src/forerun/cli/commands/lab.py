@@ -49,16 +49,23 @@ def lab() -> None:
 )  # fmt: skip
 @click.option("--name", default=_NAME, show_default=True, help="What to call it.")
 @click.option("--crowded", is_flag=True, help="Allow shares beyond the machine's cores in all.")
+@click.option("--ray", is_flag=True, help="Start a Ray node on each host, the head on h1.")
 @json_option
 def up(
-    hosts: int | None, cpus: Sequence[str], rate: Sequence[str],
-    memory: Sequence[str] | None, name: str, crowded: bool, as_json: bool,
+    hosts: int | None, cpus: Sequence[str], rate: Sequence[str], memory: Sequence[str] | None,
+    name: str, crowded: bool, ray: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Make hosts that stay until `forerun lab down`."""
     from forerun.measure.lab import Lab
 
     specs = _specs(hosts, cpus, rate, memory or ())
     made = Lab(specs, name=name, crowded=crowded).up(keep=True)
+    if ray:
+        try:
+            made.ray().up()
+        except BaseException:
+            made.down()
+            raise
     if as_json:
         click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "lab", "lab": _told(made.state())}))
         return
@@ -115,15 +122,18 @@ def status(as_json: bool) -> None:
 def run(host: str, command: Sequence[str], name: str | None) -> int:
     """Carry out a COMMAND on a HOST (h1, h2 ...), and leave with its exit code.
 
-    Example: forerun lab run h2 -- python train.py
+    Example: forerun lab run h2 -- python train.py. Where the lab has Ray (`lab up --ray`), its
+    address is set: on h1, ray.init(address="auto") finds it.
     """
+    from forerun.measure.lab.raycluster import has_ray, variables
+
     place = _opened(name)
     words = list(command[1:] if command[0] == "--" else command)
-    interface = place.host(host).interface
+    own = {"GLOO_SOCKET_IFNAME": place.host(host).interface}
+    if has_ray(place):
+        own |= variables(place)
     try:
-        return place.run(
-            host, words, env={**os.environ, "GLOO_SOCKET_IFNAME": interface}
-        ).returncode
+        return place.run(host, words, env={**os.environ, **own}).returncode
     except KeyboardInterrupt:
         return 130
 

@@ -26,6 +26,7 @@ _PORT = 6379
 _GROUP = "ray"  # within each host's group: what a cluster started is told from all else
 _LEAST_STORE_BYTES = 80_000_000  # Ray refuses less than 75 MiB
 _PAUSE_SECONDS = 0.1
+_SILENCES = 3
 # Asks the head for its living nodes; a small program, since a whole driver takes seconds to start.
 _ASK = (
     "import sys; from ray._raylet import GcsClient;"
@@ -50,6 +51,7 @@ class RayCluster:
         object_store_bytes: shared memory a node.
         full_speed: lift the hosts' shares until all nodes are alive.
         timeout_seconds: how long all nodes may take.
+        loss_seconds: after how long a silent node counts as lost; None is Ray's own, about 65 s.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -59,12 +61,14 @@ class RayCluster:
     def __init__(
         self, lab: Lab, *, cpus: int = 1, object_store_bytes: int = _LEAST_STORE_BYTES,
         full_speed: bool = True, timeout_seconds: float = 120.0,
+        loss_seconds: float | None = None,
     ) -> None:  # fmt: skip
         if find_spec("ray") is None:
             raise MissingExtraError("a Ray cluster on the lab", "ray", "ray")
         self._lab = lab
         self._cpus, self._store_bytes = cpus, object_store_bytes
         self._full_speed, self._timeout_seconds = full_speed, timeout_seconds
+        self._loss_seconds = loss_seconds
         self._folder: Path | None = None
         self.start_seconds = 0.0
 
@@ -85,18 +89,12 @@ class RayCluster:
     @property
     def address(self) -> str:
         """What a driver passes to `ray.init`; RAY_ADDRESS in `environment` says the same."""
-        return f"{self._lab.hosts[0].address}:{_PORT}"
+        return variables(self._lab)["RAY_ADDRESS"]
 
     @property
     def environment(self) -> dict[str, str]:
         """The variables of every node and of the driver."""
-        return {
-            "RAY_ADDRESS": self.address,
-            "RAY_AUTH_MODE": "disabled",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-            "GLOO_SOCKET_IFNAME": self.head.interface,
-        }
+        return variables(self._lab)
 
     def start(self, command: Sequence[str], **how: Any) -> Any:
         """Start a driver on the first host; `how` is what `subprocess.Popen` takes."""
@@ -121,7 +119,12 @@ class RayCluster:
         """Return the cluster's processes, the drivers' too."""
         return sorted({pid for place in self._places() for pid in pids_under(place)})
 
-    def __enter__(self) -> RayCluster:
+    def up(self) -> RayCluster:
+        """Start the nodes, and return once all are alive; they stay until `down`, or the lab's end.
+
+        Raises:
+            RequestError: a node did not start; what had started is ended.
+        """
         started = time.perf_counter()
         for place in self._places():
             place.mkdir(exist_ok=True)
@@ -132,16 +135,27 @@ class RayCluster:
             with self._lab.full_speed() if self._full_speed else nullcontext():
                 self._start_nodes()
         except BaseException:
-            self._end()
+            self.down()
             raise
         self.start_seconds = time.perf_counter() - started
         return self
+
+    def down(self) -> None:
+        """End everything that the cluster started, at once and on every host."""
+        with self._lab.full_speed():
+            kill_all(self.pids)
+        if self._folder is not None:
+            rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def __enter__(self) -> RayCluster:
+        return self.up()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._end()
+        self.down()
 
     def _start_nodes(self) -> None:
         """Start the head, then the others at once, and wait until all are alive."""
@@ -192,16 +206,37 @@ class RayCluster:
         env = dict(how.get("env") or os.environ)
         # Proxies of this machine are out of the hosts' reach, and gRPC would ask them.
         kept = {k: v for k, v in env.items() if not k.lower().endswith("_proxy")}
-        return {**how, "env": {**kept, **self.environment}}
+        return {**how, "env": {**kept, **self.environment, **self._checks()}}
+
+    def _checks(self) -> dict[str, str]:
+        """Return how often the head asks a node whether it lives: three silences are a loss."""
+        if self._loss_seconds is None:
+            return {}
+        each = round(self._loss_seconds * 1e3 / (2 * _SILENCES))  # as long a pause as a wait
+        return {
+            "RAY_health_check_period_ms": str(each),
+            "RAY_health_check_timeout_ms": str(each),
+            "RAY_health_check_failure_threshold": str(_SILENCES),
+        }
 
     def _places(self) -> list[Path]:
         groups = (self._lab.group(host) for host in self._lab.hosts)
         return [place / _GROUP for group in groups for place in group.places]
 
-    def _end(self) -> None:
-        """End everything that the cluster started, at once and on every host."""
-        with self._lab.full_speed():
-            kill_all(self.pids)
-        if self._folder is not None:
-            rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+
+def variables(lab: Lab) -> dict[str, str]:
+    """Return the variables of every node of a lab's Ray cluster, and of a driver on its host 1."""
+    head = lab.hosts[0]
+    return {
+        "RAY_ADDRESS": f"{head.address}:{_PORT}",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "GLOO_SOCKET_IFNAME": head.interface,
+    }
+
+
+def has_ray(lab: Lab) -> bool:
+    """Say whether a Ray node runs on a lab's first host."""
+    places = lab.group(lab.hosts[0]).places
+    return any(any(pids_under(place / _GROUP)) for place in places)
