@@ -201,6 +201,7 @@ def all_reduces(lab: Lab) -> float:
         for worker in workers:
             worker.stdin.write("go\n")
             worker.stdin.flush()
+        began, before = time.perf_counter(), [lab.cpu_seconds(host) or 0.0 for host in hosts]
         for count in ELEMENTS:
             found = min((told(worker) for worker in workers), key=lambda each: each["median"])
             volume = 2 * (world - 1) / world * count * 4
@@ -210,6 +211,11 @@ def all_reduces(lab: Lab) -> float:
                 worst = max(worst, abs(error))
             print(f"{world:7d}   {count * 4e-6:6.3f}   {physics:9.4f}   {found['median']:8.4f}"
                   f"   {found['mean']:6.4f}   {error:+6.1%}")  # fmt: skip
+        took = time.perf_counter() - began
+        used = [(lab.cpu_seconds(h) or 0.0) - b for h, b in zip(hosts, before, strict=True)]
+        print(
+            f"{world:7d}   cores that a host used: {max(used) / took:.3f} of {lab.specs[0].cpus:g}"
+        )
         for worker in workers:
             worker.communicate()
     return worst
@@ -275,7 +281,7 @@ def main() -> None:
         began = time.perf_counter()
         lab.down()
         found |= {"up_seconds": up_seconds, "down_seconds": time.perf_counter() - began}
-    print()
+    print("\nload after " + ", ".join(f"{load:.2f}" for load in os.getloadavg()))
     for name, value in found.items():
         print(f"{name}: {value:.3f}")
 
