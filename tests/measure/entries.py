@@ -60,6 +60,15 @@ def killed(config):
         time.sleep(60)
 
 
+def dying(config):
+    for _ in range(11):
+        _step()
+    time.sleep(1.2)
+    if config["rank"] == config["workers"] - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
 def raising(config):
     _step()
     raise ValueError("the third\\nlayer has no weights")

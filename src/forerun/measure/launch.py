@@ -20,7 +20,7 @@ from forerun.measure.limits import Holding
 from forerun.measure.session import FOLDER, RUNNER
 from forerun.measure.task import Task
 
-_MARK = "FORERUN_LAUNCH"  # every process of a launch carries it, whatever group it has moved to
+MARK = "FORERUN_LAUNCH"  # every process of a launch carries it, whatever group it has moved to
 _LOW, _HIGH = 20000, 32000  # ports below those that the kernel hands out itself
 
 
@@ -78,7 +78,7 @@ class Launch:
             "MASTER_PORT": str(_port(hosts[0])),
             "PYTHONPATH": f"{path}{os.pathsep}{source}" if path else source,
             "PYTHONUNBUFFERED": "1",
-            _MARK: self._mark,
+            MARK: self._mark,
             RUNNER: str(os.getpid()),
             FOLDER: str(self.folders[0]),
         }
@@ -116,30 +116,36 @@ class Launch:
 
     def end(self) -> None:
         """End every process of the launch, also those that a worker started, and wait for them."""
-        for process in self.processes:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        for process in self.processes:
-            process.wait()
-        for _ in range(3):  # what was being born while the others were killed
-            strays = self.strays()
-            for pid in strays:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            if not strays:
-                break
-            time.sleep(0.02)
+        end_all(self.processes, self._mark)
         self._holding.release()
 
-    def strays(self) -> list[int]:
-        """Return processes that still carry this launch's mark (Linux; elsewhere none is found)."""
-        mark = f"{_MARK}={self._mark}".encode()
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                if mark in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-        return found
+
+def end_all(processes: Sequence[subprocess.Popen[bytes]], mark: str) -> None:
+    """Kill process groups, and whatever else carries a mark in its environment; wait for them."""
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    for process in processes:
+        process.wait()
+    for _ in range(5):  # what was being born while the others were killed
+        strays = marked(mark)
+        for pid in strays:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not strays:
+            break
+        time.sleep(0.02)
+
+
+def marked(mark: str) -> list[int]:
+    """Return processes that carry a launch's mark (Linux; elsewhere none is found)."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
 
 
 def places(workers: int, hosts: Sequence[Host]) -> list[tuple[Host, int, int]]:

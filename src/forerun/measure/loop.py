@@ -146,7 +146,7 @@ class _Precision:
 
 
 def mean_loss(output: Any, loss: Any = None) -> Any:
-    """Return the loss of an output: the given one's, its own, or the mean of its squares.
+    """Return the loss of an output: given, its own, itself if a scalar, or the mean of its squares.
 
     Raises:
         RequestError: there is nothing that a gradient could flow from.
@@ -156,6 +156,8 @@ def mean_loss(output: Any, loss: Any = None) -> Any:
     own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if own is not None:
         return own
+    if getattr(output, "requires_grad", False) and output.dim() == 0:
+        return output
     squares = [t.float().square().mean() for t in _floating(output)]
     if not squares:
         raise RequestError(

@@ -7,6 +7,7 @@ import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 STARTING, STEPPING, FINISHED = range(3)
 _MAGIC = b"forerun1"
@@ -34,6 +35,22 @@ class Seen:
         if self.phase == STARTING:
             return "before its first step"
         return "after its last step" if self.phase == FINISHED else f"in step {self.steps + 1}"
+
+
+class Reporter(Protocol):
+    """Tells others how far a worker has come."""
+
+    def begin(self) -> None:
+        """Say that stepping begins."""
+        ...
+
+    def step(self, seconds: float) -> None:
+        """Say that a step ended, which took so long."""
+        ...
+
+    def finish(self) -> None:
+        """Say that nothing more is coming."""
+        ...
 
 
 class Progress:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from forerun.measure.communication import Communication, Traffic
 from forerun.measure.fingerprint import fingerprint
 from forerun.measure.intervals import step_times
-from forerun.measure.progress import Progress
+from forerun.measure.progress import Reporter
 from forerun.measure.stopping import Agreement
 from forerun.measure.task import Steps
 from forerun.measure.timeline import Clock, CudaClock, Timeline, WallClock
@@ -35,7 +35,7 @@ class Recorder:
         steps: when it is enough; None never is.
         rank, workers: which worker this is, of how many.
         gpu: index of its GPU, None on CPUs.
-        progress: the file that tells others how far it has come.
+        progress: tells others how far it has come.
         norms_every: steps between two looks at gradient norms; 0 never.
     """
 
@@ -45,7 +45,7 @@ class Recorder:
         rank: int = 0,
         workers: int = 1,
         gpu: int | None = None,
-        progress: Progress | None = None,
+        progress: Reporter | None = None,
         norms_every: int = 10,
     ) -> None:
         self.rank, self.workers, self.gpu = rank, workers, gpu

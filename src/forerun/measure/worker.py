@@ -10,14 +10,16 @@ import runpy
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from forerun.errors import ForerunError
 from forerun.measure.entry import build, configuration, is_training_function, load_entry
 from forerun.measure.failing import reason_of, status_of
-from forerun.measure.progress import Progress
+from forerun.measure.progress import Progress, Reporter
 from forerun.measure.recorder import Enough, Record, Recorder
 from forerun.measure.records import progress_path, write_record
 from forerun.measure.session import RUNNER, installed
@@ -37,7 +39,7 @@ def main(plan: str) -> int:
     data = json.loads(Path(plan).read_text())
     tasks = [Task.from_json(one) for one in data["tasks"]]
     for task, folder in zip(tasks, map(Path, data["folders"]), strict=True):
-        record = carry_out(task, folder)
+        record = carry_out(task, int(os.environ["RANK"]), partial(progress_in, folder))
         write_record(folder, record)
         if record["status"] != "ok":
             return 1
@@ -57,14 +59,24 @@ def die_with_parent() -> None:
         pass
 
 
-def carry_out(task: Task, folder: Path) -> Record:
-    """Return the record of a task, also where it failed."""
-    rank = int(os.environ["RANK"])
+def progress_in(folder: Path, rank: int) -> Reporter:
+    """Return what tells of a worker's progress by a file."""
+    return Progress(progress_path(folder, rank))
+
+
+def carry_out(task: Task, rank: int, progress: Callable[[int], Reporter]) -> Record:
+    """Return the record of a task for one worker, also where it failed.
+
+    Args:
+        task: what is carried out.
+        rank: which worker this is.
+        progress: makes, for a rank, what tells others how far it has come.
+    """
     recorder: Recorder | None = None
     try:
-        progress = Progress(progress_path(folder, rank))
+        told = progress(rank)
         prepare(task)
-        recorder = make_recorder(task, rank, progress)
+        recorder = make_recorder(task, rank, told)
         with installed(recorder):
             run_entry(task, recorder)
         return recorder.record()
@@ -103,12 +115,16 @@ def prepare(task: Task) -> None:
     if not torch.distributed.is_initialized():
         usual = "nccl" if task.gpus_per_worker else "gloo"
         torch.distributed.init_process_group(str(task.settings.get("backend", usual)))
-        if task.settings.get("rehearse", True):
-            rehearse(bool(task.gpus_per_worker))
+    if task.settings.get("rehearse", True):
+        rehearse(bool(task.gpus_per_worker))
 
 
+@cache
 def rehearse(on_gpu: bool) -> None:
-    """Train one tiny step, so that what torch loads at first use is not counted as the task's memory."""
+    """Train one tiny step, so that what torch loads at first use is not counted as the task's memory.
+
+    Done once a process.
+    """
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -119,7 +135,7 @@ def rehearse(on_gpu: bool) -> None:
     torch.optim.AdamW(module.parameters()).step()
 
 
-def make_recorder(task: Task, rank: int, progress: Progress | None) -> Recorder:
+def make_recorder(task: Task, rank: int, progress: Reporter | None) -> Recorder:
     """Return the recorder of a task for this worker."""
     gpu = None
     if task.gpus_per_worker:

@@ -1,0 +1,255 @@
+"""Errand: one driver sent to a Ray cluster, what it tells, and its certain end."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shlex
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forerun.measure.causes import Ended, cause
+from forerun.measure.failing import is_secondhand
+from forerun.measure.hosts import Host
+from forerun.measure.launch import MARK, end_all
+from forerun.measure.measurement import Measurement
+from forerun.measure.progress import STARTING, Seen
+from forerun.measure.ray.letterbox import LINE
+from forerun.measure.ray.words import from_ray, unreachable
+from forerun.measure.records import merged
+from forerun.measure.session import RUNNER
+from forerun.measure.task import Task
+from forerun.measure.watching import least_step_seconds
+
+Letter = dict[str, Any]
+_END_SECONDS = 10.0  # for a driver that was asked to end: it takes its cluster down
+
+
+@dataclass
+class _Told:
+    """What was told of one task: records and progress by rank."""
+
+    records: dict[int, Letter] = field(default_factory=dict)
+    seen: dict[int, Seen] = field(default_factory=dict)
+
+    def progress(self, letter: Letter) -> None:
+        """Take in how far a worker has come."""
+        rank = int(letter["rank"])
+        before = self.seen.get(rank)
+        seconds = (*(before.seconds if before else ()), *letter["seconds"])
+        self.seen[rank] = Seen(
+            letter["phase"], len(seconds), letter["begun"], letter["last"], seconds
+        )
+
+    @property
+    def state(self) -> tuple[tuple[int, int, int], ...]:
+        """What changes as long as anything moves."""
+        return tuple((rank, one.phase, one.steps) for rank, one in sorted(self.seen.items()))
+
+
+class Errand:
+    """A driver with a plan.
+
+    Args:
+        plan: see `driver`.
+        tasks: those of the plan.
+        folder: for the plan and the driver's log.
+        host: where the driver is started.
+        variables: of the driver, beside those of this process.
+        submit: address of a dashboard that the driver is handed to; "" starts it here.
+    """
+
+    def __init__(
+        self, plan: Mapping[str, Any], tasks: Sequence[Task], folder: Path, host: Host,
+        variables: Mapping[str, str], submit: str,
+    ) -> None:  # fmt: skip
+        self._tasks, self._folder = tasks, folder
+        self._mark = uuid.uuid4().hex
+        self._job = f"forerun-{self._mark[:16]}" if submit else ""
+        self._submit = submit
+        self._letters: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
+        self._told = [_Told() for _ in tasks]
+        self._since = time.monotonic()
+        self._tail = ""
+        own = {MARK: self._mark, RUNNER: str(os.getpid())}
+        self._process = subprocess.Popen(
+            self._command(plan, host), env={**os.environ, **variables, **own},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self._ended = self._stopped = False
+        self._shared: Measurement | None = None  # what is true of every task that is left
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def log(self) -> Path:
+        """Where the driver's output goes."""
+        return self._folder / "driver.log"
+
+    def _command(self, plan: Mapping[str, Any], host: Host) -> list[str]:
+        if not self._submit:
+            path = self._folder / "plan.json"
+            path.write_text(json.dumps(plan))
+            return host.command([sys.executable, "-m", "forerun.measure.ray.driver", f"@{path}"])
+        package = str(Path(__file__).resolve().parents[2])
+        environment = {"env_vars": plan["variables"], "py_modules": [package]}
+        return host.command([
+            "ray", "job", "submit", "--address", self._submit, "--submission-id", self._job,
+            "--working-dir", str(Path.cwd()), "--runtime-env-json", json.dumps(environment), "--",
+            "python", "-m", "forerun.measure.ray.driver", shlex.quote(json.dumps(plan)),
+        ])  # fmt: skip
+
+    def _read(self) -> None:
+        """Pass on the driver's letters, and keep the rest in its log."""
+        assert self._process.stdout is not None
+        with self.log.open("w", encoding="utf-8") as log:
+            for raw in self._process.stdout:
+                line = raw.decode(errors="replace")
+                if line.startswith(LINE):
+                    self._letters.put(json.loads(line[len(LINE) :]))
+                    continue
+                log.write(line)
+                log.flush()
+                self._tail = line.strip() or self._tail
+        self._letters.put(None)
+
+    def end(self) -> None:
+        """End the driver, the cluster that it started and the job that was submitted."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._job and self._process.poll() is None:
+            words = ["ray", "job", "stop", "--address", self._submit, "--no-wait", self._job]
+            subprocess.run(words, capture_output=True, timeout=60, check=False)
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+        end_all([self._process], self._mark)
+
+    def results(self) -> Iterator[Measurement]:
+        """Yield a measurement for each task in order, as long as the driver goes on.
+
+        After a failure in training it does, with the next fit; after a time limit it is ended,
+        and the tasks that are left need another one.
+        """
+        for i, task in enumerate(self._tasks):
+            measured = self._shared or self._wait_for(i, task)
+            self._since = time.monotonic()
+            if i + 1 == len(self._tasks) or self._stopped:
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(0 if self._stopped else _END_SECONDS)
+                self.end()
+            yield measured
+            if self._stopped and self._shared is None:
+                return
+
+    def _wait_for(self, i: int, task: Task) -> Measurement:
+        told = self._told[i]
+        moved, state = time.monotonic(), told.state
+        while True:
+            elapsed = time.monotonic() - self._since
+            if len(told.records) == task.workers and all(
+                r["status"] == "ok" for r in told.records.values()
+            ):
+                return merged(
+                    [told.records[r] for r in sorted(told.records)], task.global_batch, elapsed
+                )
+            if elapsed > task.timeout_seconds:
+                return self._timed_out(told, task, elapsed)
+            if task.hang_seconds and time.monotonic() - moved > task.hang_seconds:
+                where, self._stopped = _hindmost(told, task), True
+                return Measurement(
+                    "failed",
+                    f"no step for {task.hang_seconds:g} s: it hangs {where}",
+                    seconds=elapsed,
+                )
+            last = self._next_letter()
+            if told.state != state:
+                moved, state = time.monotonic(), told.state
+            if last is not None:
+                return self._failed(told, task, last, elapsed)
+
+    def _next_letter(self) -> Letter | None:
+        """Take in one letter; return it where nothing more will come."""
+        try:
+            letter = self._letters.get(timeout=0.1)
+        except queue.Empty:
+            return None
+        if letter is None:
+            return {"kind": "silent"}
+        if letter["kind"] == "progress":
+            self._told[letter["task"]].progress(letter)
+        elif letter["kind"] == "record":
+            self._told[letter["task"]].records[int(letter["rank"])] = letter["record"]
+        elif letter["kind"] in ("failed", "refused", "unreachable"):
+            return letter
+        return None
+
+    def _failed(self, told: _Told, task: Task, letter: Letter, elapsed: float) -> Measurement:
+        log = f" (log: {self._folder})"
+        if letter["kind"] != "failed":
+            self._stopped = True
+        if letter["kind"] == "refused":
+            self._shared = Measurement("failed", letter["reason"], seconds=elapsed)
+            return self._shared
+        if letter["kind"] == "unreachable":
+            self._shared = Measurement(
+                "failed", unreachable(letter["reason"]) + log, seconds=elapsed
+            )
+            return self._shared
+        if letter["kind"] == "silent":
+            code = self._process.wait()
+            reason = f"the driver ended with exit status {code}: {self._tail[:300]}"
+            return Measurement("failed", reason + log, seconds=elapsed)
+        status, reason = _cause(told, task, letter["failures"])
+        return Measurement(status, reason + log, seconds=elapsed)
+
+    def _timed_out(self, told: _Told, task: Task, elapsed: float) -> Measurement:
+        self._stopped = True
+        reason = f"ended after its limit of {task.timeout_seconds:g} s, {_hindmost(told, task)}"
+        stepping = [one for one in told.seen.values() if one.phase != STARTING]
+        if not stepping:
+            return Measurement("timeout", reason, seconds=elapsed)
+        slowest = min(stepping, key=lambda one: one.steps)
+        least = least_step_seconds(slowest, task, time.time())
+        return Measurement(
+            "timeout", reason, step_seconds=least, steps=slowest.steps, seconds=elapsed
+        )
+
+
+def _hindmost(told: _Told, task: Task) -> str:
+    """Return where the worker was that had come least far."""
+    if len(told.seen) < task.workers:
+        return "while starting"
+    return min(told.seen.values(), key=lambda one: one.steps).place()
+
+
+def _cause(told: _Told, task: Task, failures: Mapping[str, str]) -> tuple[str, str]:
+    """Return status and reason from the workers' own records, else from what Ray says of them."""
+    ends = [
+        Ended(rank, None, told.records.get(rank), told.seen.get(rank))
+        for rank in range(task.workers)
+    ]
+    spoken = [e for e in ends if e.record is not None and e.record["status"] != "ok"]
+    firsthand = [e for e in spoken if e.record and not is_secondhand(str(e.record["reason"]))]
+    if firsthand or (spoken and not failures):
+        return cause(ends)
+    silent = {r: w for r, w in failures.items() if r == "" or told.records.get(int(r)) is None}
+    for rank, words in (silent or dict(failures)).items():
+        status, reason = from_ray(words)
+        if rank == "":
+            return status, reason
+        seen = told.seen.get(int(rank))
+        place = "while starting" if seen is None else seen.place()
+        return status, f"worker {rank} of {task.workers} {reason} {place}"
+    return "failed", "Ray Train ended without a word"

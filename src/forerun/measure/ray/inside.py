@@ -1,0 +1,46 @@
+"""Inside: what runs in a Ray Train worker: a plan's tasks one after another, within one fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from forerun.measure.ray.letterbox import Postman, posting
+from forerun.measure.task import Task
+from forerun.measure.worker import carry_out
+
+
+class TaskFailedError(Exception):
+    """A task failed in this worker: its fit ends, so that its neighbours do not wait for it."""
+
+
+def carry_out_plan(config: Mapping[str, Any]) -> None:
+    """Carry out tasks in this worker, and post the record of each.
+
+    Args:
+        config: `tasks` (as `Task.to_json`), `first`, the position from which on they are to be
+            carried out, and `box`, the letterbox's name.
+
+    Raises:
+        TaskFailedError: a task failed; its record was posted before.
+    """
+    from ray import train
+
+    context = train.get_context()
+    rank = context.get_world_rank()
+    os.environ["LOCAL_RANK"] = str(context.get_local_rank())
+    post = posting(str(config["box"]))
+    for i in range(int(config["first"]), len(config["tasks"])):
+        men: list[Postman] = []
+
+        def progress(rank: int, i: int = i, men: list[Postman] = men) -> Postman:
+            men.append(Postman(post, i, rank))
+            return men[0]
+
+        record = carry_out(Task.from_json(config["tasks"][i]), rank, progress)
+        for man in men:
+            man.stop()
+        post({"kind": "record", "task": i, "rank": rank, "record": record})
+        if record["status"] != "ok":
+            raise TaskFailedError(record["reason"])

@@ -1,0 +1,165 @@
+"""RayRunner: Ray Train carries tasks out within one fit, and a failure is a status with its reason."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from forerun.errors import RequestError
+from forerun.measure import Steps, Task
+from forerun.measure.ray import RayRunner
+from forerun.measure.ray.words import from_ray, unreachable
+from tests.measure.entries import ENTRIES
+from tests.needs import require
+
+FEW = Steps(warmup=2, least=6, most=12, half_width=0.5, seconds=20)
+QUICK = {"rehearse": False}
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RayRunner:
+    """A runner with a cluster of its own, in a folder that holds the entries."""
+    require("ray", find_spec("ray") is not None, "pip install 'forerun[ray]'")
+    (tmp_path / "toys.py").write_text(ENTRIES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return RayRunner(folder=tmp_path / "runs")
+
+
+def alive(marker: str) -> list[int]:
+    """Return processes whose environment or command line holds a marker."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if marker.encode() in text and int(path.name) != os.getpid():
+            found.append(int(path.name))
+    return found
+
+
+def test_tasks_share_a_cluster_and_failures_among_them_are_told_apart(
+    runner: RayRunner, tmp_path: Path
+) -> None:
+    task = Task("toys:mlp", workers=2, global_batch=32, steps=FEW)
+    bad = {
+        "toys:dying": ("failed", "worker 1 of 2 died without a word"),
+        "toys:waiting": ("failed", "worker 0 of 2: ValueError: rank 0 is at fault (toys.py:"),
+        "toys:hoarding": ("oom", "RuntimeError: "),
+    }
+    tasks = [
+        task,
+        task.with_(dataset_size=128, steps=Steps(warmup=1, epochs=2)),
+        *(task.with_(entry=entry, settings=QUICK) for entry in bad),
+        task.with_(entry="toys:regression"),
+        task.with_(entry="toys:slow", settings={"pause": 0.3, **QUICK}, timeout_seconds=4.0,
+                   steps=Steps(warmup=2, least=100)),
+    ]  # fmt: skip
+    plain, epochs, *wrong, function, late = runner.measure_many(tasks)
+    assert plain.status == epochs.status == function.status == "ok", plain.reason + function.reason
+    assert set(plain.parts) == {"input", "forward", "backward", "sync", "optimizer"}
+    assert plain.step_seconds is not None
+    assert plain.fingerprint["ray"]
+    assert epochs.epoch_seconds is not None
+    assert function.sync_bytes == 4 * 9
+    for measured, (status, reason) in zip(wrong, bad.values(), strict=True):
+        assert measured.status == status, measured.reason
+        assert reason in measured.reason
+    assert "in step 12" in wrong[0].reason
+    assert late.status == "timeout"
+    assert late.step_seconds is not None
+    assert 0.3 <= late.step_seconds < 1.0
+    assert not alive(str(tmp_path / "runs")), "driver and cluster have ended"
+
+
+def test_workers_that_do_not_fit_are_refused_and_ray_does_not_wait(runner: RayRunner) -> None:
+    cores = os.cpu_count() or 1
+    begun = time.monotonic()
+    many = Task("toys:mlp", workers=cores + 1, global_batch=cores + 1, timeout_seconds=600)
+    first, second = runner.measure_many([many, many.with_(seed=1)])
+    assert first.status == second.status == "failed"
+    assert f"has room for {cores}" in first.reason
+    assert first.reason == second.reason
+    assert time.monotonic() - begun < 300
+
+
+def test_a_cluster_that_does_not_answer_is_told_in_words(runner: RayRunner, tmp_path: Path) -> None:
+    away = RayRunner(
+        "127.0.0.1:1",
+        folder=tmp_path / "runs",
+        environment={"RAY_gcs_rpc_server_reconnect_timeout_s": "3"},
+    )
+    measured = away.measure(Task("toys:mlp", timeout_seconds=120.0))
+    assert measured.status in ("failed", "timeout")
+    assert "no Ray cluster answers" in measured.reason or measured.status == "timeout"
+
+
+def test_scripts_and_placements_that_ray_does_not_know_are_refused(runner: RayRunner) -> None:
+    assert "calls a function" in (runner.refuses(Task("train.py")) or "")
+    with pytest.raises(RequestError, match="did you mean SPREAD"):
+        RayRunner(placement="SPRAED")
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [("", "Ray is not installed"), ("2.9.3", "Ray 2.9.3 is older than 2.30"), ("2.31.0", "None")],
+)
+def test_ray_absent_or_too_old_is_told_without_a_start(
+    tmp_path: Path, version: str, problem: str
+) -> None:
+    """A Python that sees only what forerun needs, and Ray's label of some version or none."""
+    for name in ("numpy", "yaml"):
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        home = Path(spec.origin).parent
+        (tmp_path / name).symlink_to(home)
+        if (libraries := home.parent / f"{name}.libs").is_dir():
+            (tmp_path / libraries.name).symlink_to(libraries)
+    if version:
+        label = tmp_path / f"ray-{version}.dist-info"
+        label.mkdir()
+        (label / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ray\nVersion: {version}\n")
+    source = Path(__file__).resolve().parents[3] / "src"
+    code = (
+        "from forerun.measure import Task\nfrom forerun.measure.ray import RayRunner\n"
+        "print(RayRunner(folder='.').refuses(Task('m:f')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{source}", "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert problem in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ("ray.exceptions.ActorDiedError: The actor died unexpectedly. Worker exit type: SYSTEM_ERROR"
+         " Some common causes include: (1) the process was killed by the OOM killer", "failed", "died"),
+        ("OutOfMemoryError: Task was killed due to the node running low on memory", "oom", "memory"),
+        ("ActorDiedError: The actor died because its node has died.", "failed", "lost with its node"),
+        ("ValueError: odd", "failed", "odd"),
+    ],
+)  # fmt: skip
+def test_rays_words_are_told_apart(text: str, status: str, words: str) -> None:
+    found, reason = from_ray(text)
+    assert found == status
+    assert words in reason
+
+
+def test_a_cluster_of_another_version_is_told_with_what_to_do() -> None:
+    text = (
+        "RuntimeError: Version mismatch: The cluster was started with: Ray: 2.40.0 Python: 3.11.7"
+        " This process on node 127.0.0.1 was started with: Ray: 2.60.0 Python: 3.11.7"
+    )
+    assert "runs another version of Ray or Python" in unreachable(text)
+    assert "install the same" in unreachable(text)
