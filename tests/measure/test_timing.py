@@ -15,6 +15,7 @@ import pytest
 
 from forerun.measure.communication import covered_seconds, gradient_noise
 from forerun.measure.failing import is_secondhand, reason_of, status_of
+from forerun.measure.hosts import Host
 from forerun.measure.intervals import step_times, tight
 from forerun.measure.limits import Holding, cpu_controller, refusal, usable_cores
 from forerun.measure.measurement import Measurement
@@ -175,6 +176,40 @@ def test_the_three_lines_work_without_a_runner(tmp_path: Path) -> None:
     assert (measured.status, measured.steps) == ("ok", 17)
     assert measured.step_seconds == pytest.approx(0.002, rel=1.0)
     assert measured.samples_per_second is not None
+
+
+def test_a_log_of_steps_is_written_for_whoever_waits(tmp_path: Path) -> None:
+    log = tmp_path / "steps.jsonl"
+    with record(log=log) as r:
+        for _ in r.steps(range(25)):
+            time.sleep(0.05)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(lines) == 1
+    assert 0.05 <= lines[0]["step_time_s"] < 0.2
+    assert lines[0]["step"] - 1 == pytest.approx(1.0 / lines[0]["step_time_s"], abs=2)
+
+
+def test_a_host_that_holds_by_itself_is_asked_once_for_all_its_workers() -> None:
+    class Holder(Host):
+        told: list[object] = []  # noqa: RUF012
+
+        def hold(self, cpus: float) -> None:
+            self.told.append(cpus)
+
+        def release(self) -> None:
+            self.told.append("released")
+
+    host = Holder("h1", "10.0.0.1", prefix=("env",))
+    task = Task("m:f", workers=2, global_batch=2, cpus_per_worker=0.3)
+    assert refusal(task, [host]) is None
+    holding = Holding(task, [host, host])
+    holding.begin()
+    holding.apply(0, os.getpid())
+    holding.release()
+    assert Holder.told == [0.6, "released"]
+    assert holding.groups == []
+    away = Host("h2", "10.0.0.2", prefix=("env",))
+    assert "host h2 cannot hold" in (refusal(task, [away]) or "")
 
 
 def test_peak_memory_is_that_above_the_start() -> None:

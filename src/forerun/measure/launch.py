@@ -50,7 +50,8 @@ class Launch:
             one.mkdir(parents=True)
         self.began = time.monotonic()
         self._mark = uuid.uuid4().hex
-        self._holding = Holding(tasks[0])
+        spots = places(tasks[0].workers, hosts)
+        self._holding = Holding(tasks[0], [host for host, _, _ in spots])
         plan = folder / "plan.json"
         plan.write_text(
             json.dumps(
@@ -62,7 +63,8 @@ class Launch:
         given = {**os.environ, **environment}
         shared = {**given, **self._shared(tasks[0], hosts, given.get("PYTHONPATH", ""))}
         try:
-            for rank, (host, local, local_count) in enumerate(places(tasks[0].workers, hosts)):
+            self._holding.begin()
+            for rank, (host, local, local_count) in enumerate(spots):
                 own = worker_variables(tasks[0], host, rank, local, local_count)
                 self._start(rank, host.command(words), {**shared, **own})
         except OSError:

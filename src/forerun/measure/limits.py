@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from forerun.measure.hosts import Host
 from forerun.measure.task import Task
 
 PERIOD_US = (
@@ -26,7 +27,7 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def refusal(task: Task) -> str | None:
+def refusal(task: Task, hosts: Sequence[Host] = ()) -> str | None:
     """Return why the cores that a task asks for cannot be held here, None where they can."""
     asked = task.cpus_per_worker
     if not asked:
@@ -37,6 +38,12 @@ def refusal(task: Task) -> str | None:
             f"{task.workers} workers of {asked:g} CPUs need {asked * task.workers:g} cores, and"
             f" {cores} may be used here; ask for fewer or add hosts"
         )
+    own = [host for host in hosts if not _holds(host)]
+    away = next((host.name for host in own if not host.is_local), None)
+    if away is not None:
+        return f"host {away} cannot hold a worker to {asked:g} CPUs; leave cpus_per_worker out"
+    if hosts and not own:
+        return None
     if float(asked).is_integer():
         if not hasattr(os, "sched_setaffinity"):
             return "this system cannot bind a process to cores; leave cpus_per_worker out"
@@ -47,18 +54,38 @@ def refusal(task: Task) -> str | None:
     )  # fmt: skip
 
 
+def _holds(host: Host) -> bool:
+    """Whether a host holds what runs on it to a number of CPUs by itself, as a lab's hosts do."""
+    return callable(getattr(host, "hold", None))
+
+
 @dataclass
 class Holding:
-    """The cores that the workers of one run are held to; `release` once they have ended."""
+    """The cores that the workers of one run are held to: `begin`, `apply` to each, `release`.
+
+    Attributes:
+        task: what it asks for each worker.
+        hosts: of the workers by rank; () is this machine for all.
+    """
 
     task: Task
+    hosts: Sequence[Host] = ()
     cores: Sequence[int] = field(default_factory=usable_cores)
     groups: list[Path] = field(default_factory=list)
+    _held: list[Host] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Let hosts that hold by themselves do so, before their workers are started."""
+        asked = self.task.cpus_per_worker
+        for host in dict.fromkeys(self.hosts):
+            if asked and _holds(host):
+                self._held.append(host)
+                host.hold(asked * sum(other == host for other in self.hosts))  # type: ignore[attr-defined]
 
     def apply(self, rank: int, pid: int) -> None:
         """Hold a worker that has just been started. Raises OSError where the system refuses."""
         asked = self.task.cpus_per_worker
-        if not asked:
+        if not asked or (self.hosts and _holds(self.hosts[rank])):
             return
         if float(asked).is_integer():
             count = int(asked)
@@ -74,10 +101,13 @@ class Holding:
         (group / "cgroup.procs").write_text(str(pid))
 
     def release(self) -> None:
-        """Remove the control groups; their processes must have ended."""
+        """Remove the control groups and give the hosts their own shares back; workers have ended."""
         for group in self.groups:
             _remove(group)
         self.groups.clear()
+        for host in self._held:
+            host.release()  # type: ignore[attr-defined]
+        self._held.clear()
 
 
 def set_quota(group: Path, cpus: float) -> None:
@@ -89,6 +119,10 @@ def set_quota(group: Path, cpus: float) -> None:
     else:
         (group / "cpu.cfs_period_us").write_text(str(period))
         (group / "cpu.cfs_quota_us").write_text(str(quota))
+    # What a period leaves unused carries over: on a busy machine the share would not be reached.
+    for burst in (group / "cpu.max.burst", group / "cpu.cfs_burst_us"):
+        if burst.exists():
+            burst.write_text(str(quota))
 
 
 def cpu_controller(pid: int) -> Path | None:

@@ -94,7 +94,7 @@ class LocalRunner:
             return "a GPU is asked for each worker, and this machine has none"
         if task.is_script and not Path(task.entry).is_file():
             return f"there is no script {task.entry}"
-        return refusal(task)
+        return refusal(task, self.hosts)
 
     def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
         """Yield measurements of tasks from one launch, until the first that is not ok."""

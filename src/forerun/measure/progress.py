@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import struct
 import time
@@ -83,6 +84,28 @@ class Progress:
 
     def _write(self, phase: int) -> None:
         _HEAD.pack_into(self._map, 0, _MAGIC, phase, self._steps, self._begun, time.time())
+
+
+class StepLog:
+    """A log of steps in lines of JSON, at most one a second, for whoever waits for the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._steps = self._told = 0
+        self._since = 0.0
+
+    def step(self, now: float) -> None:
+        """Say that a step ended at a moment of `time.perf_counter`; the first one starts the clock."""
+        self._steps += 1
+        if self._steps == 1:
+            self._told, self._since = 1, now
+        if now - self._since < 1.0:
+            return
+        mean = (now - self._since) / (self._steps - self._told)
+        line = {"step": self._steps, "time": time.time(), "step_time_s": mean}
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+        self._told, self._since = self._steps, now
 
 
 def seen(path: Path) -> Seen | None:

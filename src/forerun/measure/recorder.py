@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 from forerun.measure.communication import Communication, Traffic
 from forerun.measure.fingerprint import fingerprint
 from forerun.measure.intervals import step_times
-from forerun.measure.progress import Reporter
+from forerun.measure.progress import Reporter, StepLog
 from forerun.measure.stopping import Agreement
 from forerun.measure.task import Steps
 from forerun.measure.timeline import Clock, CudaClock, Timeline, WallClock
@@ -37,6 +38,8 @@ class Recorder:
         gpu: index of its GPU, None on CPUs.
         progress: tells others how far it has come.
         norms_every: steps between two looks at gradient norms; 0 never.
+        log: a file that the first worker adds a line of JSON to, once a second at most: `step`,
+            `time` (seconds since 1970) and `step_time_s`, the mean since the line before.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Recorder:
         gpu: int | None = None,
         progress: Reporter | None = None,
         norms_every: int = 10,
+        log: str | Path = "",
     ) -> None:
         self.rank, self.workers, self.gpu = rank, workers, gpu
         self.explicit = False  # somebody says where steps end, so that no hook need guess
@@ -57,6 +61,7 @@ class Recorder:
         self._warmup = steps.warmup if steps is not None else 3
         self._agreement = None if steps is None or steps.epochs else Agreement(steps, rank, workers)
         self._progress = progress
+        self._log = StepLog(Path(log)) if log and rank == 0 else None
         self._clock: Clock = WallClock() if gpu is None else CudaClock()
         self._timeline = Timeline(self._clock)
         self._communication = Communication(self._clock, norms_every)
@@ -101,6 +106,8 @@ class Recorder:
         now = time.perf_counter()
         if self._progress is not None:
             self._progress.step(now - self._last)
+        if self._log is not None:
+            self._log.step(now)
         self._last = now
         self._count += 1
         if self._count == 0:
