@@ -135,6 +135,7 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
             "forerun.measure.local:LocalRunner",
             "processes of this machine, or of hosts, as torchrun starts them",
         ),
+        Entry("ray", "forerun.measure.ray:RayRunner", "Ray Train, on a cluster or this machine"),
         Entry("replay", "forerun.measure.replay:ReplayRunner", "a measured table as the black box"),
     ),
     "stores": (Entry("sql", "forerun.store:open_store", "an SQLite file, or PostgreSQL by URL"),),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import disk_usage
 
 from forerun.measure.causes import Ended, MemoryKills, cause, place
 from forerun.measure.intervals import step_times
@@ -16,6 +17,7 @@ from forerun.measure.records import merged, progress_path, read_records, record_
 from forerun.measure.task import Task
 
 _LOOK_SECONDS = 0.05
+_ROOM_BYTES = 131072  # more than the progress and record of a worker
 _GRACE_SECONDS = 2.0  # for the neighbours of a worker that failed to say what they know
 
 
@@ -92,6 +94,8 @@ class Watch:
         elapsed = self._elapsed()
         self._launch.end()
         status, reason = cause(self._ends(folder, task, codes))
+        if disk_usage(folder).free < _ROOM_BYTES:  # then a worker can tell nothing itself
+            reason += f"; {self._launch.folder.parent}: No space left on device"
         return Measurement(status, f"{reason} (log: {self._launch.folder})", seconds=elapsed)
 
     def _ends(self, folder: Path, task: Task, codes: list[int | None]) -> list[Ended]:

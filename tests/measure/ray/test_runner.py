@@ -51,8 +51,6 @@ def test_tasks_share_a_cluster_and_failures_among_them_are_told_apart(
     task = Task("toys:mlp", workers=2, global_batch=32, steps=FEW)
     bad = {
         "toys:dying": ("failed", "worker 1 of 2 died without a word"),
-        "toys:waiting": ("failed", "worker 0 of 2: ValueError: rank 0 is at fault (toys.py:"),
-        "toys:hoarding": ("oom", "RuntimeError: "),
     }
     tasks = [
         task,
@@ -91,14 +89,11 @@ def test_workers_that_do_not_fit_are_refused_and_ray_does_not_wait(runner: RayRu
 
 
 def test_a_cluster_that_does_not_answer_is_told_in_words(runner: RayRunner, tmp_path: Path) -> None:
-    away = RayRunner(
-        "127.0.0.1:1",
-        folder=tmp_path / "runs",
-        environment={"RAY_gcs_rpc_server_reconnect_timeout_s": "3"},
-    )
-    measured = away.measure(Task("toys:mlp", timeout_seconds=120.0))
-    assert measured.status in ("failed", "timeout")
-    assert "no Ray cluster answers" in measured.reason or measured.status == "timeout"
+    away = RayRunner("127.0.0.1:1", folder=tmp_path / "runs")
+    measured = away.measure(Task("toys:mlp", timeout_seconds=300.0))
+    assert measured.status == "failed"
+    assert "no Ray cluster answers" in measured.reason
+    assert "ray start --head" in measured.reason
 
 
 def test_scripts_and_placements_that_ray_does_not_know_are_refused(runner: RayRunner) -> None:

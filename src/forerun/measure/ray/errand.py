@@ -88,7 +88,9 @@ class Errand:
         )  # fmt: skip
         self._ended = self._stopped = False
         self._shared: Measurement | None = None  # what is true of every task that is left
-        threading.Thread(target=self._read, daemon=True).start()
+        self._connected = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @property
     def log(self) -> Path:
@@ -135,6 +137,9 @@ class Errand:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
         end_all([self._process], self._mark)
+        self._reader.join(_END_SECONDS)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
 
     def results(self) -> Iterator[Measurement]:
         """Yield a measurement for each task in order, as long as the driver goes on.
@@ -191,6 +196,8 @@ class Errand:
             self._told[letter["task"]].progress(letter)
         elif letter["kind"] == "record":
             self._told[letter["task"]].records[int(letter["rank"])] = letter["record"]
+        elif letter["kind"] == "connected":
+            self._connected = True
         elif letter["kind"] in ("failed", "refused", "unreachable"):
             return letter
         return None
@@ -202,10 +209,10 @@ class Errand:
         if letter["kind"] == "refused":
             self._shared = Measurement("failed", letter["reason"], seconds=elapsed)
             return self._shared
-        if letter["kind"] == "unreachable":
-            self._shared = Measurement(
-                "failed", unreachable(letter["reason"]) + log, seconds=elapsed
-            )
+        if letter["kind"] == "unreachable" or not self._connected:
+            # Ray's own library may end the driver where nothing answers: then its log has the words.
+            words = letter.get("reason") or self.log.read_text(errors="replace")
+            self._shared = Measurement("failed", unreachable(words) + log, seconds=elapsed)
             return self._shared
         if letter["kind"] == "silent":
             code = self._process.wait()

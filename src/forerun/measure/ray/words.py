@@ -5,6 +5,8 @@ from __future__ import annotations
 # Where a worker has merely gone, Ray names want of memory among what may have happened: only
 # these say that it did.
 _WANT = ("OutOfMemoryError", "running low on memory", "memory usage threshold")
+_SILENT = ("connectionerror", "could not find any running ray instance", "timed out",
+           "failed to connect to gcs", "unable to connect to gcs")  # fmt: skip
 _DIED = ("ActorDiedError", "ActorUnavailableError", "actor died", "WorkerCrashedError", "worker died",
          "SYSTEM_ERROR", "connection error code", "unexpectedly")  # fmt: skip
 _NODE = ("node died", "node failure", "NodeDiedError", "unexpected node", "its node has died",
