@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from forerun import wire
@@ -103,7 +103,7 @@ def eta_json(eta: Eta, per_hour: float | None, deadline_s: float | None) -> dict
         ],
         "remaining_seconds": wire.quantiles(eta.remaining_seconds),
         "finish": None if eta.finish_s is None else dict(
-            zip(("p05", "p50", "p95"), map(_clock, eta.finish_s), strict=True)
+            zip(("p05", "p50", "p95"), map(_iso, eta.finish_s), strict=True)
         ),
         "elapsed_seconds": eta.elapsed_seconds,
         "away_seconds": eta.away_seconds,
@@ -128,6 +128,10 @@ def eta_json(eta: Eta, per_hour: float | None, deadline_s: float | None) -> dict
 def _clock(seconds: float) -> str:
     """Return a time of this machine's zone, to the minute."""
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _away(eta: Eta) -> str:

@@ -23,9 +23,10 @@ DRAWS = 4000
 _HALF_LIFE = 0.35  # of the intervals since the speed changed: newer ones count more
 _BLOCKS = 20  # that a bootstrap cuts the intervals into
 _ALONE = 0.15  # spread of the log of the mean where a single interval is known
-_JOB_CHANGES, _JOB_SEEN = 0.4, 0.6  # changes of speed in a job before any is seen: 0.4 / 0.6
+_JOB_CHANGES, _JOB_SEEN = 0.5, 0.6  # changes of speed in a job before any is seen: 0.5 / 0.6
 _JOB_RESTARTS, _JOB_WHOLE = 0.1, 0.3  # restarts of a job before any is seen: 0.1 / 0.3
-_CHANGE_SIZE = 0.2  # spread of a change's log
+_RESTART_COST = 0.03  # of the job's time: median, with a factor of e as its spread
+_CHANGE_SIZE, _CHANGE_TAIL = 0.2, 3  # spread of a change's log, and its degrees of freedom
 _BACK = 0.7  # of the changes that follow one, the share that goes back to a speed seen before
 _MOST_CHANGES = 8
 _JUMP = 0.1  # in logs: a change below may be part of a drift
@@ -167,7 +168,7 @@ def _changes(
         on = number > k
         back = rng.choice(known, draws, p=share_of / share_of.sum())
         new = np.where(rng.random(draws) < (_BACK if seen else 0.0), back, level)
-        new = new * np.exp(_CHANGE_SIZE * rng.standard_normal(draws))
+        new = new * np.exp(np.clip(_CHANGE_SIZE * rng.standard_t(_CHANGE_TAIL, draws), -2, 2))
         factor = np.where(on, factor + (1 - places[:, k]) * (new - level), factor)
         level = np.where(on, new, level)
     return np.maximum(factor, 0.02)
@@ -183,16 +184,19 @@ def _interruptions(
 ) -> tuple[FloatArray, float]:
     """Return draws of the seconds that further restarts cost, and how many are expected.
 
-    How often: as often as so far, held against a job that has few. What one costs is known only
-    where one was seen, so before that none is counted.
+    How often: as often as so far, held against a job that has few; what one costs: as so far, and
+    before one was seen a share of the job that restarts usually cost.
     """
-    restarts = [g for g in intervals.gaps if g.restart]
-    if not restarts or not left:
+    if not left:
         return np.zeros(draws), 0.0
+    restarts = [g for g in intervals.gaps if g.restart]
     share = (total - left) / total
-    costs = np.array([g.seconds + g.redone * step_seconds for g in restarts])
     many = len(restarts) + _JOB_RESTARTS
     rate = rng.gamma(many, (1 - share) / (share + _JOB_WHOLE), draws)
     number = rng.poisson(np.minimum(rate, 1e4))
+    if not restarts:
+        usual = _RESTART_COST * total * step_seconds
+        return number * usual * np.exp(rng.standard_normal(draws)), 0.0
+    costs = np.array([g.seconds + g.redone * step_seconds for g in restarts])
     size = rng.choice(costs, (draws, len(costs))).mean(axis=1)
-    return number * size, many * (1 - share) / (share + _JOB_WHOLE)
+    return np.asarray(number * size), many * (1 - share) / (share + _JOB_WHOLE)

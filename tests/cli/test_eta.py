@@ -1,0 +1,164 @@
+"""forerun eta: the answer, its alert, and what follows as the log grows."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.measure.logs import made
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log of half a job: 500 of 1,000 steps of half a second, the last one just now."""
+    path = tmp_path / "train.log"
+    made.plain(path, range(10, 501, 10), 0.5, start=time.time() - 245)
+    return path
+
+
+def test_the_answer_has_what_is_left_its_band_and_its_cost(forerun: Run, log: Path) -> None:
+    done = forerun("eta", str(log), "--price", "36")
+    assert done.code == 0
+    assert "step 500 of 1,000, 50.0 % (the log says)" in done.out
+    assert "left      4." in done.out
+    assert "done at" in done.out
+    assert "cost      $2.45 so far, $2." in done.out
+    assert "what one takes is not counted" in done.out
+
+
+def test_json_has_the_same_in_si_units(forerun: Run, log: Path) -> None:
+    found = forerun("eta", str(log), "--json", "--as-of", "last", "--price", "36").json()
+    assert found["kind"] == "eta"
+    assert found["remaining_seconds"]["p50"] == pytest.approx(250, rel=0.03)
+    assert found["remaining_seconds"]["p05"] < found["remaining_seconds"]["p95"]
+    assert found["dollars_left"]["p50"] == pytest.approx(2.5, rel=0.03)
+    assert found["finish"]["p50"] > found["finish"]["p05"]
+    assert found["deadline_seconds"] is None
+
+
+def test_a_deadline_that_will_be_missed_is_an_alert(forerun: Run, log: Path) -> None:
+    late = forerun("eta", str(log), "--deadline", "2min")
+    assert late.code == 3
+    assert "it will be missed with probability >0.99" in late.err
+    assert "left" in late.out
+    assert forerun("eta", str(log), "--deadline", "10min").code == 0
+    assert forerun("eta", str(log), "--deadline", "2020-01-01T00:00").code == 3
+
+
+def test_an_alert_needs_the_asked_confidence(forerun: Run, log: Path) -> None:
+    left = forerun("eta", str(log), "--json", "--as-of", "last").json()["remaining_seconds"]
+    deadline = f"{left['p50'] * 0.999:.3f}s"
+    words = ("eta", str(log), "--as-of", "last", "--deadline", deadline)
+    assert forerun(*words, "--confidence", "0.9").code == 0
+    assert forerun(*words, "--confidence", "0.3").code == 3
+
+
+def test_the_price_may_come_from_the_catalogue(forerun: Run, log: Path) -> None:
+    done = forerun("eta", str(log), "--cluster", "2xaws:p5.48xlarge")
+    assert done.code == 0
+    assert "an hour (aws:p5.48xlarge" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--deadline", "18:00"), "time of day or a duration"),
+        (("--deadline", "soon"), "neither a duration nor a time"),
+        (("--total-steps", "400"), "is at step 500 already"),
+        (("--total-steps", "400", "--epochs", "3"), "steps and epochs are given"),
+        (("--tokens", "1B"), "how many tokens a step has"),
+        (("--as-of", "noon"), "it is no time"),
+        (("--price", "3", "--cluster", "8xh100-sxm-80gb"), "both give a price"),
+        (("--pattern", "(?P<loss>x)"), "its named groups are loss"),
+        (("--reader", "tensorboards"), "no such log reader"),
+    ],
+)  # fmt: skip
+def test_a_slip_is_told_in_words(
+    forerun: Run, log: Path, words: tuple[str, ...], found: str
+) -> None:
+    done = forerun("eta", str(log), *words)
+    assert done.code == 2
+    assert found in done.err
+
+
+def test_a_job_that_is_done_needs_no_time_and_raises_no_alert(forerun: Run, tmp_path: Path) -> None:
+    made.plain(tmp_path / "a.log", range(10, 1001, 10), 0.5)
+    done = forerun("eta", str(tmp_path / "a.log"), "--deadline", "1s", "--as-of", "last")
+    assert done.code == 0
+    assert "nothing: it is done" in done.out
+
+
+def test_several_logs_of_one_job_are_joined(forerun: Run, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.log", tmp_path / "two.log"
+    last = made.plain(one, range(10, 401, 10), 0.5)
+    made.plain(two, range(310, 601, 10), 0.5, start=last + 600)
+    found = forerun("eta", str(two), str(one), "--json").json()
+    assert (found["done"], found["restarts"], found["redone"]) == (600, 1, 100)
+    assert found["away_seconds"] == pytest.approx(600)
+
+
+def test_a_growing_log_is_followed(forerun: Run, log: Path) -> None:
+    """A writer adds steps while the command looks again and again."""
+
+    def write() -> None:
+        for step in range(510, 541, 10):
+            time.sleep(0.25)
+            with log.open("a") as stream:
+                stream.write(f"{made.stamp(time.time())} INFO step {step}/1000 loss=1.0\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    done = forerun("eta", str(log), "--follow", "--every", "50ms", "--times", "4", "--json")
+    writer.join()
+    assert done.code == 0
+    answers = [line for line in done.out.splitlines() if line.startswith("{")]
+    assert len(answers) == 4
+    steps = [json.loads(line)["done"] for line in answers]
+    assert steps[0] == 500
+    assert steps == sorted(set(steps))
+
+
+def test_following_waits_for_the_first_steps(forerun: Run, tmp_path: Path) -> None:
+    path = tmp_path / "late.log"
+    path.touch()
+
+    def write() -> None:
+        time.sleep(0.3)
+        made.plain(path, range(10, 101, 10), 0.5, start=time.time() - 45)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    done = forerun("eta", str(path), "--follow", "--every", "50ms", "--times", "2")
+    writer.join()
+    assert done.code == 0
+    assert "it is empty" in done.err
+    assert "step 100 of 1,000" in done.out
+
+
+def test_a_log_that_vanishes_while_it_is_followed_is_told(forerun: Run, log: Path) -> None:
+    threading.Timer(0.3, log.unlink).start()
+    done = forerun("eta", str(log), "--follow", "--every", "50ms", "--times", "5")
+    assert done.code == 2
+    assert "it was there, and is gone" in done.err
+    assert "step 500" in done.out
+
+
+def test_following_ends_when_the_job_is_done(forerun: Run, tmp_path: Path) -> None:
+    made.plain(tmp_path / "a.log", range(10, 1001, 10), 0.5)
+    done = forerun("eta", str(tmp_path / "a.log"), "--follow", "--every", "50ms")
+    assert done.code == 0
+
+
+def test_a_failed_job_is_said_to_have_failed(forerun: Run, log: Path) -> None:
+    with log.open("a") as stream:
+        stream.write("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
+    done = forerun("eta", str(log))
+    assert "the log ends with: torch.OutOfMemoryError" in done.out
