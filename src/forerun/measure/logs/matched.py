@@ -19,8 +19,9 @@ def row_of(match: re.Match[str], pattern: Pattern, line: str) -> Row:
     groups = {k: v for k, v in match.groupdict().items() if v is not None}
     row: Row = {}
     if pattern is GENERIC:
-        for more in GENERIC_MORE:
-            found = more.search(line)
+        lowered = line.lower()
+        for word, more in GENERIC_MORE:
+            found = more.search(line) if word in lowered else None
             if found is not None:
                 for key, value in found.groupdict().items():
                     groups.setdefault(key, value)

@@ -196,7 +196,7 @@ def _interruptions(
     number = rng.poisson(np.minimum(rate, 1e4))
     if not restarts:
         usual = _RESTART_COST * total * step_seconds
-        return number * usual * np.exp(rng.standard_normal(draws)), 0.0
+        return np.asarray(number * usual * np.exp(rng.standard_normal(draws))), 0.0
     costs = np.array([g.seconds + g.redone * step_seconds for g in restarts])
     size = rng.choice(costs, (draws, len(costs))).mean(axis=1)
     return np.asarray(number * size), many * (1 - share) / (share + _JOB_WHOLE)

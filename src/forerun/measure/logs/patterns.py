@@ -203,23 +203,20 @@ GENERIC = _pattern(
     r"(?P<step>\d[\d,]*)(?:\s*/\s*(?P<total_steps>\d[\d,]*))?(?![\d.%]|[a-z/])",
     "step 10/1000 loss=2.345 time=0.123s",
 )  # fmt: skip
-# What may stand elsewhere in a line that GENERIC matches.
-GENERIC_MORE: tuple[re.Pattern[str], ...] = (
-    re.compile(rf"\b(?:train[_ ])?loss\s*[:=]?\s*(?P<loss>{NAN})", re.IGNORECASE),
-    re.compile(
-        rf"\b(?:step[_ ]time|time/step|time[_ ]per[_ ]step|iter[_ ]time|batch[_ ]time|time|dt)"
-        rf"\s*[:=]?\s*(?P<time>{N})\s*{_UNIT}\b(?!/)",
-        re.IGNORECASE,
-    ),
-    re.compile(
-        rf"(?P<samples_per_s>{N})\s*(?:samples|images|img|imgs|examples)/s(?!\S*\s*[:=])",
-        re.IGNORECASE,
-    ),
-    re.compile(rf"(?:samples|images|img|imgs|examples)/s(?:ec)?\s*[:=]\s*(?P<samples_per_s>{N})"),
-    re.compile(rf"(?P<tokens_per_s>{N})\s*(?:tok|tokens)/s(?!\S*\s*[:=])", re.IGNORECASE),
-    re.compile(rf"\b(?:tok|tokens)/s(?:ec)?\s*[:=]\s*(?P<tokens_per_s>{N})"),
-    re.compile(rf"\bepoch\s*[:=]?\s*(?P<epoch>{N})(?!\s*/)", re.IGNORECASE),
-)
+# What may stand elsewhere in a line that GENERIC matches, each with a word that it needs.
+GENERIC_MORE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (word, re.compile(expression, re.IGNORECASE))
+    for word, expression in (
+        ("loss", rf"\b(?:train[_ ])?loss\s*[:=]?\s*(?P<loss>{NAN})"),
+        ("t", rf"\b(?:step[_ ]time|time/step|time[_ ]per[_ ]step|iter[_ ]time|batch[_ ]time|time|dt)"
+              rf"\s*[:=]?\s*(?P<time>{N})\s*{_UNIT}\b(?!/)"),
+        ("/s", rf"(?<![\d.,])(?P<samples_per_s>{N})\s*(?:samples|images|imgs?|examples)/s(?!\S*\s*[:=])"),
+        ("/s", rf"(?:samples|images|imgs?|examples)/s(?:ec)?\s*[:=]\s*(?P<samples_per_s>{N})"),
+        ("/s", rf"(?<![\d.,])(?P<tokens_per_s>{N})\s*(?:tok|tokens)/s(?!\S*\s*[:=])"),
+        ("/s", rf"\b(?:tok|tokens)/s(?:ec)?\s*[:=]\s*(?P<tokens_per_s>{N})"),
+        ("epoch", rf"\bepoch\s*[:=]?\s*(?P<epoch>{N})(?!\s*/)"),
+    )
+)  # fmt: skip
 HF_DICTIONARY = "huggingface"  # read as a literal, not by an expression
 NAMES: tuple[str, ...] = tuple(
     dict.fromkeys((*(p.name for p in SPECIFIC), HF_DICTIONARY, GENERIC.name))

@@ -40,6 +40,7 @@ _EVENTS: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"\bresum(?:e|ed|ing)\b|\bloaded checkpoint\b|\brestart(?:ed|ing)\b"
                 r"|\btraining starts at step\b|\*+ Running training \*+", re.IGNORECASE), RESTART),
 )  # fmt: skip
+_EVENT_WORDS = re.compile(r"eval|valid|test:|sav|checkpoint|resum|restart|training", re.IGNORECASE)
 _ENDINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|hipErrorOutOfMemory"
                 r"|RESOURCE_EXHAUSTED|ResourceExhaustedError|CUDNN_STATUS_ALLOC_FAILED"
@@ -75,6 +76,8 @@ def epoch_in(line: str) -> tuple[int, int] | None:
 
 def event_in(line: str) -> int:
     """Return what a line tells of evaluation, checkpoints and restarts, as bits."""
+    if _EVENT_WORDS.search(line) is None:
+        return 0
     return sum(bit for expression, bit in _EVENTS if expression.search(line))
 
 

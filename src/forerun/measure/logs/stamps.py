@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 
 _WITHIN = 160  # characters at a line's beginning in which its time stands
 _FULL = re.compile(
@@ -85,6 +86,18 @@ class Stamps:
             self._day += _DAY
         self._last = now + self._day
         return self._last
+
+
+@lru_cache(maxsize=64)
+def _minute(year: str, month: str, day: str, hour: str, minute: str, zone: str) -> float:
+    """Return the seconds since 1970 of a minute, NaN where there is none such."""
+    for utc in ("UTC", "GMT", "Z"):
+        zone = zone.replace(utc, "+0000")
+    try:
+        moment = datetime(int(year), int(month), int(day), int(hour), int(minute))
+    except ValueError:
+        return math.nan
+    return _seconds(moment, zone.replace(":", ""))
 
 
 def _fraction(digits: str | None) -> float:

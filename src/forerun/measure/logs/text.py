@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from forerun.measure.logs.series import EVALUATION, RESTART, Gathered, LogSeries
 from forerun.measure.logs.stamps import Stamps
 
 _SHOWN_LINES = 3
+_LOOKED_AT = 5000  # lines at each end of a log by which its program is known
 _FACTS = ("total_steps", "total_epochs", "steps_per_epoch", "devices")
 
 
@@ -39,14 +40,22 @@ def read_text(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
         RequestError: the file cannot be read or is not text, it is empty, no line has a step, or
             the expression is none.
     """
-    patterns: tuple[Pattern, ...] = (own_pattern(pattern),) if pattern else SPECIFIC
-    found = _Lines(patterns, dictionaries=not pattern).read(lines_of(path))
-    if not found.marks and not pattern:
-        generic = _Lines((GENERIC,), dictionaries=False).read(lines_of(path))
-        found = generic if generic.marks else found
+    lines = list(lines_of(path))
+    if pattern:
+        found = _Lines((own_pattern(pattern),), dictionaries=False).read(lines)
+    elif _usual(lines):
+        found = _Lines(SPECIFIC, dictionaries=True).read(lines)
+    else:
+        found = _Lines((GENERIC,), dictionaries=False).read(lines)
     if not found.marks and found.ending.status == "ok":
         raise _no_step(path, pattern)
     return (found.series(path),)
+
+
+def _usual(lines: Sequence[str]) -> bool:
+    """Return whether some of the first or last lines are those of a usual program."""
+    some = (*lines[:_LOOKED_AT], *lines[max(_LOOKED_AT, len(lines) - _LOOKED_AT) :])
+    return any(p.match(line) for line in some for p in SPECIFIC) or any(map(_dictionary, some))
 
 
 class _Lines:
