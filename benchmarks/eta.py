@@ -6,7 +6,9 @@ constants of measure/logs were chosen on seeds below 1000; the figures for the r
 
 Rivals: `naive`, the time since the job's first row over the steps done; `tqdm`, an exponential mean
 of the last rows' speed (smoothing 0.3), begun anew where the job was. They give no band.
-Real logs: benchmarks/logs, made by benchmarks/eta_logs.py.
+Real logs: benchmarks/logs, made by benchmarks/eta_logs.py: `own` on a host of the lab that has its share of a
+core to itself, `shared` on a core that unknown others used as well, so that its speed changed by
+factors within seconds.
 """
 
 from __future__ import annotations
@@ -116,9 +118,9 @@ def _interrupted(
     return done, seconds, event
 
 
-def real() -> Iterator[Replay]:
-    """Yield the real logs."""
-    for path in sorted(LOGS.glob("*.log")):
+def real(folder: str) -> Iterator[Replay]:
+    """Yield the real logs of a folder."""
+    for path in sorted((LOGS / folder).glob("*.log")):
         series = read_log(path)
         yield Replay(
             path.stem, series.numbers("step"), series.numbers("time_s"),
@@ -215,7 +217,8 @@ def main() -> None:
     seeds = range(options.from_seed, options.from_seed + options.seeds)
     groups = {family: [made(family, seed) for seed in seeds] for family in FAMILIES}
     groups["all made"] = [replay for replays in groups.values() for replay in replays]
-    groups["real"] = list(real())
+    groups["real, own share of a core"] = list(real("own"))
+    groups["real, cores shared with others"] = list(real("shared"))
     lines = table(groups)
     words = f"python benchmarks/eta.py --seeds {options.seeds} --from-seed {options.from_seed}"
     text = "\n".join((

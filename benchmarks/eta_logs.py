@@ -1,8 +1,10 @@
 """Makes the real logs of the ETA's benchmark: small models trained here, killed, resumed, slowed.
 
-`python benchmarks/eta_logs.py FOLDER` trains each job of JOBS to its end (minutes), with kill -9 and
-a later restart from the last checkpoint, evaluation pauses, and a busy neighbour on the same core
-that slows it down. One log a job, written by Python's logging.
+`python benchmarks/eta_logs.py FOLDER [CPUS]` trains each job of JOBS to its end (minutes), with
+kill -9 and a later restart from the last checkpoint, evaluation pauses, and a slow-down in mid-run.
+Without CPUS a job has a core and shares it with whatever else runs, its slow-down is a busy neighbour;
+with CPUS (say 0.3) it runs on a host of the lab, which has that share of a core whatever else runs,
+and its slow-down is a smaller share. One log a job, written by Python's logging.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 LOG_EVERY = 5
+SLOWER = 0.65  # of the share of a core
 
 
 @dataclass(frozen=True)
@@ -86,13 +90,50 @@ def train(job: Job, folder: Path) -> None:
                     model(torch.randn(512, 64))
 
 
-def run(job: Job, folder: Path) -> None:
+class Core:
+    """One core of this machine, shared with whatever else runs; a busy neighbour slows it down."""
+
+    def __init__(self) -> None:
+        self._words = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+        self._neighbour: subprocess.Popen[bytes] | None = None
+
+    def start(self, words: list[str]) -> subprocess.Popen[bytes]:
+        """Start a command."""
+        return subprocess.Popen([*self._words, *words])
+
+    def slow(self, on: bool) -> None:
+        """Begin or end the slow-down."""
+        if on and self._neighbour is None:
+            busy = ["nice", "-n", "2", sys.executable, "-c", "while True: pass"]
+            self._neighbour = self.start(busy)
+        if not on and self._neighbour is not None:
+            self._neighbour.kill()
+            self._neighbour = None
+
+
+class LabCore:
+    """A host of the lab: a share of a core that is its own; a smaller share slows it down."""
+
+    def __init__(self, lab: Any, cpus: float) -> None:
+        self._lab, self._cpus, self._slow = lab, cpus, False
+
+    def start(self, words: list[str]) -> subprocess.Popen[bytes]:
+        """Start a command."""
+        return self._lab.start("h1", words)  # type: ignore[no-any-return]
+
+    def slow(self, on: bool) -> None:
+        """Begin or end the slow-down."""
+        if on is not self._slow:
+            self._slow = on
+            self._lab.slow("h1", self._cpus * (SLOWER if on else 1.0))
+
+
+def run(job: Job, folder: Path, core: Core | LabCore) -> None:
     """Run a job to its end, with what happens to it on the way."""
-    log, core = folder / f"{job.name}.log", str(min(os.sched_getaffinity(0)))
-    neighbour: subprocess.Popen[bytes] | None = None
+    log = folder / f"{job.name}.log"
     kills = [int(share * job.steps) for share in job.killed_at]
     words = [sys.executable, __file__, "--train", job.name, str(folder)]
-    process = subprocess.Popen(["taskset", "-c", core, *words])
+    process = core.start(words)
     while process.poll() is None:
         step = last_step(log)
         if kills and step >= kills[0]:
@@ -100,17 +141,10 @@ def run(job: Job, folder: Path) -> None:
             process.send_signal(signal.SIGKILL)
             process.wait()
             time.sleep(job.away_seconds)
-            process = subprocess.Popen(["taskset", "-c", core, *words])
-        slow = job.slow_from * job.steps <= step < job.slow_to * job.steps
-        if slow and neighbour is None:
-            busy = [sys.executable, "-c", "while True: pass"]
-            neighbour = subprocess.Popen(["taskset", "-c", core, "nice", "-n", "2", *busy])
-        if not slow and neighbour is not None:
-            neighbour.kill()
-            neighbour = None
+            process = core.start(words)
+        core.slow(job.slow_from * job.steps <= step < job.slow_to * job.steps)
         time.sleep(0.2)
-    if neighbour is not None:
-        neighbour.kill()
+    core.slow(False)
 
 
 def last_step(log: Path) -> int:
@@ -127,5 +161,13 @@ if __name__ == "__main__":
     else:
         target = Path(sys.argv[1])
         target.mkdir(parents=True, exist_ok=True)
-        for one in JOBS:
-            run(one, target)
+        if len(sys.argv) > 2:
+            from forerun.measure.lab import HostSpec, Lab
+
+            share = float(sys.argv[2])
+            with Lab([HostSpec(cpus=share, link_mbit=1000)]) as lab:
+                for one in JOBS:
+                    run(one, target, LabCore(lab, share))
+        else:
+            for one in JOBS:
+                run(one, target, Core())
