@@ -8,19 +8,24 @@ Rivals: `naive`, the time since the job's first row over the steps done; `tqdm`,
 of the last rows' speed (smoothing 0.3), begun anew where the job was. They give no band.
 Real logs: benchmarks/logs, made by benchmarks/eta_logs.py: `own` on a host of the lab that has its share of a
 core to itself, `shared` on a core that unknown others used as well, so that its speed changed by
-factors within seconds.
+factors within seconds. Six of the eight jobs are killed or slowed, which nobody can foresee: the shares are
+counted anew from the last such surprise, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.eta_logs import JOBS
 from forerun.errors import RequestError
 from forerun.measure.logs import Ask, LogSeries, eta_of, read_log
 from forerun.measure.logs.series import CHECKPOINT, EVALUATION, RESTART
@@ -34,18 +39,26 @@ FAMILIES = ("steady", "noisy", "evaluated", "slowed", "slowed for a while", "dri
 
 @dataclass(frozen=True)
 class Replay:
-    """A whole log: rows of (count, time, event), and the length of the job."""
+    """A whole log: rows of (count, time, event), and the length of the job.
+
+    `begin_s` is the time from which shares of it are counted: its first row, or its last surprise.
+    """
 
     name: str
     done: np.ndarray
     time_s: np.ndarray
     event: np.ndarray
     total: float
+    begin_s: float = 0.0
+
+    def cut_s(self, share: float) -> float:
+        """Return the time of a share."""
+        begin = max(self.begin_s, float(self.time_s[0]))
+        return begin + share * (float(self.time_s[-1]) - begin)
 
     def until(self, share: float) -> LogSeries:
         """Return the log as it was when a share of the job's wall time had gone by."""
-        at = self.time_s[0] + share * (self.time_s[-1] - self.time_s[0])
-        kept = self.time_s <= at
+        kept = self.time_s <= self.cut_s(share)
         columns = {"step": self.done[kept], "time_s": self.time_s[kept], "event": self.event[kept]}
         return LogSeries(self.name, "replay", (), columns, absolute=True)
 
@@ -128,6 +141,16 @@ def real(folder: str) -> Iterator[Replay]:
         )  # fmt: skip
 
 
+def after_surprise(replay: Replay) -> Replay:
+    """Return a real log whose shares count from the last kill or change of its share of a core."""
+    job = next(job for job in JOBS if job.name == replay.name)
+    back = np.flatnonzero((replay.event & RESTART) > 0)
+    at = [replay.time_s[back[-1]]] if len(back) else []
+    changes = [share for share in (job.slow_from, job.slow_to) if share < 1]
+    at += [replay.time_s[np.argmax(replay.done >= share * replay.total)] for share in changes]
+    return replace(replay, begin_s=float(max(at, default=0.0)))
+
+
 def foreseen(replay: Replay, share: float) -> dict[str, tuple[float, ...]] | None:
     """Return what each rival says is left at a share, in seconds; None where too little is seen."""
     seen = replay.until(share)
@@ -177,9 +200,8 @@ def scored(replays: list[Replay]) -> dict[float, Score]:
             said = foreseen(replay, share)
             if said is None:
                 continue
-            begin, end = replay.time_s[0], replay.time_s[-1]
-            seen = replay.time_s[replay.time_s <= begin + share * (end - begin)]
-            truth = end - seen[-1]
+            seen = replay.time_s[replay.time_s <= replay.cut_s(share)]
+            truth = replay.time_s[-1] - seen[-1]
             for name, row in said.items():
                 score.errors[name].append(abs(row[len(row) // 2] - truth) / truth)
             low, middle, high = said["forerun"]
@@ -218,6 +240,7 @@ def main() -> None:
     groups = {family: [made(family, seed) for seed in seeds] for family in FAMILIES}
     groups["all made"] = [replay for replays in groups.values() for replay in replays]
     groups["real, own share of a core"] = list(real("own"))
+    groups["the same, from the last surprise on"] = [after_surprise(r) for r in real("own")]
     groups["real, cores shared with others"] = list(real("shared"))
     lines = table(groups)
     words = f"python benchmarks/eta.py --seeds {options.seeds} --from-seed {options.from_seed}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forerun.errors import RequestError
 from forerun.measure.logs import read_log, read_runs
 from tests.measure.logs import made
 
@@ -149,3 +150,22 @@ def test_what_is_given_wins_over_the_log_and_the_rest_stays_blank(tmp_path: Path
     assert not {"devices", "device", "global_batch", "samples_per_s"} & set(row)
     given = read_runs(tmp_path / "a.log", workload="resnet50", cluster="1x8xv100-sxm2-16gb").row(0)
     assert given["cluster"] == "1x8xv100-sxm2-16gb"
+
+
+def test_given_columns_may_be_words_and_have_other_names(tmp_path: Path) -> None:
+    made.plain(tmp_path / "a.log", range(1, 50))
+    row = read_runs(tmp_path / "a.log", gpus="8", global_batch="64").row(0)
+    assert (row["devices"], row["global_batch"]) == (8, 64)
+    with pytest.raises(RequestError, match="'many' in the number column"):
+        read_runs(tmp_path / "a.log", global_batch="many")
+
+
+def test_a_target_is_found_where_the_metric_stays_there(tmp_path: Path) -> None:
+    made.plain(tmp_path / "a.log", range(10, 1001, 10))
+    row = read_runs(tmp_path / "a.log", global_batch=4, target=("loss", 1.0)).row(0)
+    exact = 200 * np.log(3 / 0.8)
+    assert row["target"] == "loss <= 1"
+    assert row["samples_to_target"] == pytest.approx(exact * 4, rel=0.1)
+    assert "was not reached" in read_runs(tmp_path / "a.log", target=("loss", 0.1)).row(0)["note"]
+    with pytest.raises(RequestError, match="has no 'accuracy'"):
+        read_runs(tmp_path / "a.log", target=("accuracy", 0.9))

@@ -13,6 +13,7 @@ from forerun.measure.logs.reading import read_logs
 from forerun.measure.logs.series import FloatArray, LogSeries
 from forerun.measure.logs.speed import speeds_of
 from forerun.measure.logs.steady import Intervals, intervals_of
+from forerun.tables.schema import canonical_names
 from forerun.tables.table import Table
 from forerun.units import format_seconds
 
@@ -51,8 +52,20 @@ def runs_of(
 ) -> Table:  # fmt: skip
     """Return a row of the runs table for each series. Raises as `read_runs`."""
     every = (series,) if isinstance(series, LogSeries) else tuple(series)
-    stated = {name: value for name, value in (given or {}).items() if value not in (None, "")}
+    stated = _stated(given or {})
     return Table.from_rows([{**_row(one, target, stated), **stated} for one in every], "the logs")
+
+
+def _stated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return given columns in the schema's names, numbers as numbers; blanks are left out."""
+    kept = {name: value for name, value in given.items() if value not in (None, "")}
+    if not kept:
+        return {}
+    names = canonical_names(list(kept), "the given columns")
+    one = Table.from_columns(
+        {n: [v] for n, v in zip(names, kept.values(), strict=True)}, "the given columns"
+    )
+    return one.row(0)
 
 
 def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) -> dict[str, Any]:
