@@ -122,6 +122,8 @@ class Measured:
             beside the operation's own call.
         gradient_seconds: of the framework to keep one parameter tensor's gradient.
         step_seconds: of a step beside all of its operations.
+        batch_seconds, sample_seconds: of the framework's loader to hand out a batch, and more for
+            each of its samples, in the process that trains.
         updates: by optimizer.
         replica_seconds, replica_tensor_seconds, replica_parameter_seconds: what keeping replicas
             alike costs beside the all-reduces: in a step, for a parameter tensor, for a parameter.
@@ -137,6 +139,8 @@ class Measured:
     backward_call_seconds: float = 0.0
     gradient_seconds: float = 0.0
     step_seconds: float = 0.0
+    batch_seconds: float = 0.0
+    sample_seconds: float = 0.0
     updates: Mapping[str, Update] = field(default_factory=dict)
     replica_seconds: float = 0.0
     replica_tensor_seconds: float = 0.0

@@ -16,7 +16,7 @@ import numpy as np
 
 SIZES = (4, 16384, 262144, 1048576, 4194304, 16777216)
 # A call longer than this says enough of larger ones.
-LONG_SECONDS = 0.4
+LONG_SECONDS = 0.15
 _LAYERS = (8, 32)
 
 
@@ -85,7 +85,7 @@ class Ring:
         once = self.mean(time.perf_counter() - begun)
         calls = int(min(max(0.03 / max(once, 1e-6), 1), 200))
         walls, cpus = [], []
-        for _ in range(2 if once > LONG_SECONDS else repeats):
+        for _ in range(1 if once > LONG_SECONDS else repeats):
             self.dist.barrier(group=self.group)
             begun, spent = time.perf_counter(), time.process_time()
             for _ in range(calls):

@@ -11,6 +11,7 @@ from typing import Any
 from forerun.measure.probe.clock import Clock
 
 LINKS = 24
+_BATCHES = (4, 32)
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 _FEW, _MANY = 16, 2_000_000
 
@@ -41,6 +42,26 @@ def framework_costs(torch: Any, device: str, clock: Clock) -> dict[str, float]:
             forward + backward - forward_call - backward_call - 3.0 * product - bias - own, 0.0
         ),
     }
+
+
+def loader_costs(torch: Any, clock: Clock) -> dict[str, float]:
+    """Return what the framework's loader takes for a batch, and more for each sample in it."""
+    few, many = (_batch(torch, size, clock) for size in _BATCHES)
+    each = max((many - few) / (_BATCHES[1] - _BATCHES[0]), 0.0)
+    return {"batch_seconds": max(few - _BATCHES[0] * each, 0.0), "sample_seconds": each}
+
+
+def _batch(torch: Any, size: int, clock: Clock) -> float:
+    """Return seconds in which a loader hands out a batch of so many samples, made before."""
+    count = 16 * size
+    data = torch.utils.data.TensorDataset(torch.randn(count, 64), torch.zeros(count))
+    loader = torch.utils.data.DataLoader(data, batch_size=size, shuffle=True)
+
+    def epoch() -> None:
+        for _ in loader:
+            pass
+
+    return clock.time(epoch).seconds / 16
 
 
 def _phases(torch: Any, module: Any, x: Any, clock: Clock) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.collectives import Ring, jitter
 from forerun.measure.probe.curves import Measurements
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
-from forerun.measure.probe.framework import framework_costs, optimizer_costs
+from forerun.measure.probe.framework import framework_costs, loader_costs, optimizer_costs
 from forerun.measure.probe.machine import cpu_share, memory_bytes, nominal_flops
 from forerun.measure.probe.products import Grid, product_grids
 
@@ -68,7 +68,7 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     share, share_spread = cpu_share() if device == "cpu" and threads == 1 else (1.0, 0.0)
     clock = Clock(device, threads, until=begun + float(request["seconds"]))
     found = Measurements()
-    costs = framework_costs(torch, device, clock)
+    costs = {**framework_costs(torch, device, clock), **loader_costs(torch, clock)}
     updates = optimizer_costs(torch, device, clock)
     for dtype in request["dtypes"]:
         number = getattr(torch, DTYPES[dtype])

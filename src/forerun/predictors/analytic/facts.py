@@ -20,9 +20,13 @@ from forerun.domain.graph import (
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
+from forerun.predictors.analytic.fallbacks import MEASURED
 from forerun.predictors.analytic.floors import floor_flops_per_sample
 from forerun.predictors.analytic.keys import IS_CONV
 from forerun.predictors.analytic.measured_facts import measured_facts, parameter_tensors
+
+# What micro-benchmarks on the device itself leave unknown of it, as if so many runs had spoken.
+PROBED_TAUGHT = 0.8
 
 
 def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]:
@@ -138,8 +142,11 @@ def taught_cluster(cluster: Cluster, constants: Constants) -> dict[str, float]:
     """Return how well runs have taught the constants of a cluster, and its doublings beyond."""
     used = cluster.inter if cluster.nodes > 1 else cluster.intra
     most = constants.taught.get("devices", 1.0)
+    least = PROBED_TAUGHT if cluster.device.measured is not None else 0.0
+    link = constants.taught_share("link", used.kind) if cluster.devices > 1 else 1.0
     return {
-        "device_taught": constants.taught_share("device", cluster.device.id),
-        "link_taught": constants.taught_share("link", used.kind) if cluster.devices > 1 else 1.0,
+        "device_taught": max(constants.taught_share("device", cluster.device.id), least),
+        "link_taught": max(link, least if used.kind == MEASURED else 0.0),
         "doublings": max(math.log2(cluster.devices / most), 0.0),
+        "framework_probed": least,
     }

@@ -12,7 +12,7 @@ from forerun.domain.workload import Workload
 # Which measured optimizer stands for one with so many states a parameter.
 _BY_STATES = ("sgd", "momentum", "adamw")
 UPDATE_FIELDS = tuple(Update.__dataclass_fields__)
-_NAMES = ("measured", "step_fixed", "slowdown", "jitter", "replica_step", "replica_tensor",
+_NAMES = ("measured", "step_fixed", "batch_fixed", "sample", "slowdown", "jitter", "replica_step", "replica_tensor",
           "replica_parameter", "exchange_call", "exchange_busy",
           *(f"update_{i}_{part}" for i in range(3) for part in UPDATE_FIELDS))  # fmt: skip
 
@@ -28,6 +28,8 @@ def measured_facts(cluster: Cluster) -> dict[str, float]:
     found = {
         "measured": 1.0,
         "step_fixed": known.step_seconds,
+        "batch_fixed": known.batch_seconds,
+        "sample": known.sample_seconds,
         "slowdown": known.slowdown(cluster.devices / cluster.nodes, cluster.nodes),
         "jitter": known.jitter_seconds,
         "replica_step": known.replica_seconds,

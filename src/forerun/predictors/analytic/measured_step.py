@@ -42,6 +42,10 @@ def with_measured(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatAr
     replicas = replicas + node["replica_parameter"] * params * work["trained_share"]
     fixed = (node["step_fixed"] + np.where(many, replicas, 0.0)) * slow
     found["overhead"] = np.where(known, fixed, parts["overhead"])
+    passes = np.maximum(rows.plan["dp"], 1.0) * rows.plan["micro_batch"]
+    passes = np.maximum(rows.plan["global_batch"] / passes, 1.0)
+    loaded = passes * (node["batch_fixed"] + node["sample"] * rows.plan["micro_batch"]) * slow
+    found["input"] = np.where(known, np.maximum(loaded, parts["input"]), parts["input"])
     ranks = np.maximum(rows.node["devices"], 1.0)
     waited = node["jitter"] * np.sqrt(2.0 * np.log(ranks)) * (ranks > 1)
     found["straggler"] = np.where(known, waited, parts["straggler"])
