@@ -43,6 +43,17 @@ class Curve:
                 "measure again (forerun probe), or correct the curve",
             )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        axes = [list(axis) for axis in self.axes]
+        return {"axes": axes, "seconds": list(self.seconds), "spread": self.spread}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Curve:
+        """Return what `to_dict` wrote. Raises KeyError, TypeError, ValueError or RequestError."""
+        axes = tuple(tuple(map(float, axis)) for axis in data["axes"])
+        return Curve(axes, tuple(map(float, data["seconds"])), float(data.get("spread", 0.0)))
+
     @cached_property
     def _logs(self) -> FloatArray:
         logs: FloatArray = np.log(np.asarray(self.seconds, dtype=np.float64))
@@ -97,6 +108,8 @@ class Exchange:
         busy_seconds_per_byte: of the processor's time that sending, receiving and adding a byte of
             the buffer takes: where the processor computes too, it is taken from the backward pass.
         send_latency_seconds, send_bytes_per_second: of a message from one process to another.
+        all_reduces: seconds of one by the bytes of its buffer, for each number of processes that
+            was tried: the two figures above are their summary.
     """
 
     latency_seconds: float
@@ -105,6 +118,44 @@ class Exchange:
     busy_seconds_per_byte: float = 0.0
     send_latency_seconds: float = 0.0
     send_bytes_per_second: float = 0.0
+    all_reduces: Mapping[int, Curve] = field(default_factory=dict)
+
+    def all_reduce_seconds(self, size: float, ranks: float) -> float:
+        """Return the seconds of an all-reduce of `size` bytes among ranks.
+
+        Straight lines between the numbers of ranks that were tried; beyond them what does not
+        depend on the size grows as the steps of a ring, K - 1, and the rest as its volume,
+        (K - 1) / K (Patarasuk and Yuan 2009).
+        """
+        if ranks <= 1:
+            return 0.0
+        if not self.all_reduces:
+            moved = 2.0 * (ranks - 1.0) / ranks * size
+            steps = 2.0 * (ranks - 1.0) * self.latency_seconds
+            return self.call_seconds + steps + moved / self.bytes_per_second
+        tried = sorted(self.all_reduces)
+        found = [float(self.all_reduces[k].at(size)) for k in tried]
+        if tried[0] <= ranks <= tried[-1]:
+            return float(np.interp(ranks, tried, found))
+        near = tried[0] if ranks < tried[0] else tried[-1]
+        whole = found[tried.index(near)]
+        fixed = min(self.all_reduces[near].seconds[0], whole)
+        steps = (ranks - 1.0) / (near - 1.0)
+        return fixed * steps + (whole - fixed) * steps * near / ranks
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        curves = {str(k): c.to_dict() for k, c in self.all_reduces.items()}
+        return {**vars(self), "all_reduces": curves}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Exchange:
+        """Return what `to_dict` wrote. Raises KeyError, TypeError, ValueError or RequestError."""
+        values = dict(data)
+        curves = {int(k): Curve.from_dict(c) for k, c in values.pop("all_reduces", {}).items()}
+        if any(ranks < 2 for ranks in curves):
+            raise ValueError("an all-reduce takes two ranks or more")
+        return Exchange(**_sound(values), all_reduces=curves)
 
 
 @dataclass(frozen=True)
@@ -168,16 +219,9 @@ class Measured:
         """Return plain values, as `from_dict` reads them."""
         return {
             **{f.name: getattr(self, f.name) for f in fields(self)},
-            "curves": {
-                name: {
-                    "axes": [list(a) for a in c.axes],
-                    "seconds": list(c.seconds),
-                    "spread": c.spread,
-                }
-                for name, c in self.curves.items()
-            },
+            "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
             "updates": {name: vars(update) for name, update in self.updates.items()},
-            "links": {name: vars(link) for name, link in self.links.items()},
+            "links": {name: link.to_dict() for name, link in self.links.items()},
             "together": list(self.together),
             "hosts_together": list(self.hosts_together),
             "about": dict(self.about),
@@ -192,16 +236,9 @@ class Measured:
         """
         try:
             values = dict(data)
-            curves = {
-                str(name): Curve(
-                    tuple(tuple(map(float, axis)) for axis in c["axes"]),
-                    tuple(map(float, c["seconds"])),
-                    float(c.get("spread", 0.0)),
-                )
-                for name, c in values.pop("curves").items()
-            }
+            curves = {str(k): Curve.from_dict(c) for k, c in values.pop("curves").items()}
             updates = {str(k): Update(**_sound(v)) for k, v in values.pop("updates", {}).items()}
-            links = {str(k): Exchange(**_sound(v)) for k, v in values.pop("links", {}).items()}
+            links = {str(k): Exchange.from_dict(v) for k, v in values.pop("links", {}).items()}
             about = {str(k): str(v) for k, v in values.pop("about", {}).items()}
             together, hosts = (
                 tuple(_sound(dict(enumerate(values.pop(name, (1.0,))))).values())

@@ -6,6 +6,8 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from forerun.domain.measured import Curve, Exchange, Measured, Update
 from forerun.errors import UnsatisfiedError
 from forerun.measure.probe.collectives import fitted
@@ -75,7 +77,14 @@ def exchange_of(group: Mapping[str, Any], share: float) -> Exchange:
     busy = max(large[2] - small[2], 0.0) / large[0] / share
     messages = group["messages"]
     sent = _line(messages) if len(messages) > 1 else (0.0, 0.0)
-    return Exchange(latency, rate, call, busy, *sent)
+    curves = {ranks: _by_size(points) for ranks, points in calls.items()}
+    return Exchange(latency, rate, call, busy, *sent, all_reduces=curves)
+
+
+def _by_size(points: Sequence[Sequence[float]]) -> Curve:
+    """Return seconds by bytes; a larger buffer is never faster, whatever the noise of the small."""
+    seconds = np.maximum.accumulate([point[1] for point in points])
+    return Curve((tuple(float(point[0]) for point in points),), tuple(map(float, seconds)))
 
 
 def _line(points: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -11,9 +11,12 @@ from forerun.domain.workload import Workload
 
 # Which measured optimizer stands for one with so many states a parameter.
 _BY_STATES = ("sgd", "momentum", "adamw")
+# Buffers whose all-reduces a cluster's facts state; times of others lie between.
+REDUCED_BYTES = (4.0, 4096.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0, 67108864.0)
 UPDATE_FIELDS = tuple(Update.__dataclass_fields__)
 _NAMES = ("measured", "step_fixed", "batch_fixed", "sample", "slowdown", "jitter", "replica_step", "replica_tensor",
-          "replica_parameter", "exchange_call", "exchange_busy",
+          "replica_parameter", "exchange_rate", "exchange_busy",
+          *(f"reduce_{i}" for i in range(len(REDUCED_BYTES))),
           *(f"update_{i}_{part}" for i in range(3) for part in UPDATE_FIELDS))  # fmt: skip
 
 
@@ -35,9 +38,11 @@ def measured_facts(cluster: Cluster) -> dict[str, float]:
         "replica_step": known.replica_seconds,
         "replica_tensor": known.replica_tensor_seconds,
         "replica_parameter": known.replica_parameter_seconds,
-        "exchange_call": link.call_seconds,
+        "exchange_rate": link.bytes_per_second,
         "exchange_busy": link.busy_seconds_per_byte,
     }
+    for i, size in enumerate(REDUCED_BYTES):
+        found[f"reduce_{i}"] = link.all_reduce_seconds(size, cluster.devices)
     for i, update in enumerate(updates):
         found |= {f"update_{i}_{part}": getattr(update, part) for part in UPDATE_FIELDS}
     return found

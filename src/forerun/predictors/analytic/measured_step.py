@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.plan import ALL_REDUCE
 from forerun.predictors.analytic.buckets import BUCKETS
-from forerun.predictors.analytic.measured_facts import UPDATE_FIELDS
+from forerun.predictors.analytic.measured_facts import REDUCED_BYTES, UPDATE_FIELDS
 from forerun.predictors.analytic.rows import Rows
 
 FloatArray = NDArray[np.float64]
@@ -68,17 +68,19 @@ def measured_exposed(rows: Rows, each: FloatArray, exposed: FloatArray) -> Float
     known = is_measured(rows) & (ranks > 1) & (rows.sync == ALL_REDUCE) & (plan["zero_stage"] == 0)
     if not known.any():
         return exposed
-    across = node["nodes"] > 1
-    latency = np.where(across, node["inter_latency"], node["intra_latency"])
-    rate = np.where(across, node["inter_rate"], node["intra_rate"])
-    fixed = node["exchange_call"] + 2.0 * (ranks - 1.0) * latency
+    rate = np.where(node["nodes"] > 1, node["inter_rate"], node["intra_rate"])
+    # What calibration, or a link stated otherwise, makes of the rate that was measured.
+    slower = np.where(known, node["exchange_rate"] / rate, 1.0)
+    slower = slower * np.where(known, (ranks - 1.0) / ranks, 1.0)
+    devices = np.maximum(node["devices"], 2.0)
+    slower = slower / np.where(known, (devices - 1.0) / devices, 1.0)
     backward = (key["layer_backward"] + key["ends_backward"]) * node["slowdown"]
     size = rows.work["params"] / plan["tp"] / plan["pp"] * rows.work["trained_share"] * each
     end = stolen = np.zeros(len(rows))
     for bucket in range(BUCKETS):
         share, ready = key[f"bucket_{bucket}_share"], key[f"bucket_{bucket}_ready"]
         sent = size * share
-        taken = fixed + 2.0 * (ranks - 1.0) / ranks * sent / rate
+        taken = _reduce_seconds(node, sent) * slower
         begun = np.maximum(end, ready * backward + stolen)
         last = ready >= 1.0
         end = np.where(share > 0, begun + taken, end)
@@ -86,3 +88,15 @@ def measured_exposed(rows: Rows, each: FloatArray, exposed: FloatArray) -> Float
         stolen = stolen + np.where((share > 0) & ~last, busy, 0.0)
     added = np.maximum(end, backward + stolen) - backward
     return np.where(known, added, exposed)
+
+
+def _reduce_seconds(node: dict[str, FloatArray], size: FloatArray) -> FloatArray:
+    """Return seconds of an all-reduce of bytes, (n,): straight lines between logarithms."""
+    bytes_ = np.log(REDUCED_BYTES)
+    seconds = np.log(np.maximum([node[f"reduce_{i}"] for i in range(len(bytes_))], 1e-300))
+    asked = np.log(np.maximum(size, REDUCED_BYTES[0]))
+    place = np.clip(np.searchsorted(bytes_, asked) - 1, 0, len(bytes_) - 2)
+    rows = np.arange(len(size))
+    below, above = seconds[place, rows], seconds[place + 1, rows]
+    share = (asked - bytes_[place]) / (bytes_[place + 1] - bytes_[place])
+    return np.asarray(np.exp(below + share * (above - below)))
