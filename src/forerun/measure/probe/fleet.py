@@ -25,7 +25,7 @@ _TAIL = 400
 
 def probe_hosts(
     hosts: Sequence[Host], *, seconds: float, threads: int, dtypes: Sequence[str], device: str,
-    beside: int = 1,
+    beside: int = 1, only: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return what the workers of hosts found, as plain values.
 
@@ -36,6 +36,7 @@ def probe_hosts(
         dtypes: precisions, the first of them first.
         device: cpu or cuda.
         beside: processes on the first host that are set to work at once.
+        only: names of what is timed; everything where there is none.
 
     Raises:
         RequestError: a host cannot be reached, a worker failed, or did not answer in time.
@@ -49,6 +50,7 @@ def probe_hosts(
     shared = {
         "world": len(places), "groups": groups, "seconds": seconds, "threads": threads,
         "dtypes": list(dtypes), "device": device, "paths": [str(Path(__file__).parents[3])],
+        "only": list(only),
     }  # fmt: skip
     port = random.SystemRandom().randrange(_LOW_PORT, _HIGH_PORT)
     with ExitStack() as stack:

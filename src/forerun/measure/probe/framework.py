@@ -6,6 +6,7 @@ the framework's (modules, the recording of a graph, the walk back through it).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from forerun.measure.probe.clock import Clock
@@ -13,7 +14,7 @@ from forerun.measure.probe.clock import Clock
 LINKS = 24
 _BATCHES = (4, 32)
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
-_FEW, _MANY = 16, 2_000_000
+_FEW, _MANY = 16, 1_000_000
 
 
 def framework_costs(torch: Any, device: str, clock: Clock) -> dict[str, float]:
@@ -79,9 +80,11 @@ def _phases(torch: Any, module: Any, x: Any, clock: Clock) -> tuple[float, float
     return ahead, clock.time(step).seconds - ahead
 
 
-def optimizer_costs(torch: Any, device: str, clock: Clock) -> dict[str, list[float]]:
+def optimizer_costs(
+    torch: Any, device: str, clock: Clock, names: Sequence[str] = OPTIMIZERS
+) -> dict[str, list[float]]:
     """Return seconds (a step, a tensor, a parameter) of each optimizer's update."""
-    return {name: _update(torch, name, device, clock) for name in OPTIMIZERS}
+    return {name: _update(torch, name, device, clock) for name in names}
 
 
 def _update(torch: Any, name: str, device: str, clock: Clock) -> list[float]:

@@ -33,6 +33,7 @@ class Probe:
 def probe(
     hosts: Sequence[Host] = (), *, name: str = "probed", seconds: float = 60.0, threads: int = 1,
     dtypes: Sequence[str] = ("fp32",), device: str = "cpu", beside: int = 1, version: str = "",
+    only: Sequence[str] = (),
 ) -> Probe:  # fmt: skip
     """Measure hosts, the first one's operations and the links among all.
 
@@ -45,6 +46,7 @@ def probe(
         device: cpu or cuda.
         beside: processes on the first host that are set to work at once.
         version: of forerun, written beside the figures.
+        only: names of operations to time (`matmul.forward`, `add` ...); all where there is none.
 
     Raises:
         MissingExtraError: torch is not installed.
@@ -62,8 +64,9 @@ def probe(
     _check_torch(device)
     places = check_hosts(tuple(hosts) or (local_host(),))
     found = probe_hosts(
-        places, seconds=seconds, threads=threads, dtypes=dtypes, device=device, beside=beside
-    )
+        places, seconds=seconds, threads=threads, dtypes=dtypes, device=device, beside=beside,
+        only=only,
+    )  # fmt: skip
     found["threads"] = threads
     said = f"{places[0].name}" + (f" of {len(places)} hosts" if len(places) > 1 else "")
     entry = device_entry(found, name, dtypes, version, said)

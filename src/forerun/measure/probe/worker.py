@@ -61,7 +61,8 @@ _WAIT_SECONDS = 300.0
 def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Return what one process finds on this host.
 
-    request: device (cpu or cuda), threads, dtypes, seconds (of measuring, at most).
+    request: device (cpu or cuda), threads, dtypes, seconds (of measuring, at most), only (names of
+    grids; all where there is none).
     """
     device, threads = str(request["device"]), int(request["threads"])
     begun = time.monotonic()
@@ -77,6 +78,8 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
             product_grids(torch, device, number),
             element_grids(torch, device, number),
         )
+        only = request.get("only")
+        grids = [grid for grid in grids if not only or grid.name in only]
         found.add(dtype, grids, clock)
         for name, source in CLASSES.items():
             if f"{dtype}/{source}" in found.curves:

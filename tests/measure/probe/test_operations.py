@@ -1,0 +1,111 @@
+"""Micro-benchmarks: every one of them runs, does what its size says, and takes some time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from forerun.measure.probe.clock import Clock
+from forerun.measure.probe.curves import Measurements, timed
+from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
+from forerun.measure.probe.framework import (
+    framework_costs,
+    loader_costs,
+    optimizer_costs,
+)
+from forerun.measure.probe.products import Grid, product_grids
+from forerun.measure.probe.worker import FIRST, in_order
+
+QUICK = Clock(batch_seconds=1e-5, repeats=1)
+GRIDS = [
+    memory_grid(torch, "cpu", torch.float32),
+    *product_grids(torch, "cpu", torch.float32),
+    *element_grids(torch, "cpu", torch.float32),
+]
+NAMES = [grid.name for grid in GRIDS]
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=NAMES)
+def test_each_operation_runs_at_its_smallest_size(grid: Grid) -> None:
+    sizes = [int(axis[0]) for axis in grid.axes]
+    assert Clock(batch_seconds=1e-5, repeats=1).time(grid.make(*sizes)).seconds > 0
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=NAMES)
+def test_sizes_increase_along_each_axis(grid: Grid) -> None:
+    assert all(a < b for axis in grid.axes for a, b in itertools.pairwise(axis))
+    assert len(grid.points) == math.prod(len(axis) for axis in grid.axes)
+
+
+def test_names_are_told_apart_and_what_comes_first_is_there() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert set(FIRST) <= set(NAMES)
+    assert set(CLASSES.values()) <= set(NAMES)
+    assert [g.name for g in in_order(GRIDS)][: len(FIRST)] == list(FIRST)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(("matmul", "conv"))])
+def test_a_larger_product_takes_longer(name: str) -> None:
+    grid = GRIDS[NAMES.index(name)]
+    small, large = grid.points[0], grid.points[len(grid.points) // 2]
+    few, many = (
+        Clock(batch_seconds=2e-4, repeats=3).time(grid.make(*map(int, p))).seconds
+        for p in (small, large)
+    )
+    assert many > few
+
+
+@pytest.mark.parametrize("role", ["forward", "dgrad", "wgrad"])
+def test_a_convolution_is_the_matrix_product_that_its_size_says(role: str) -> None:
+    """The output of the call has as many elements as the product's two outer sides."""
+    grid = next(g for g in GRIDS if g.name == f"conv.{role}")
+    rows, columns, depth = (int(axis[1]) for axis in grid.axes)
+    made = grid.make(rows, columns, depth)()
+    if role == "forward":
+        assert made.numel() == rows * columns
+    elif role == "dgrad":  # the image: columns are channels times the kernel's area
+        assert made[0].numel() * 9 == rows * columns
+    else:
+        assert made[1].numel() == rows * columns
+
+
+def test_what_costs_too_much_is_scaled_from_its_smaller_neighbour() -> None:
+    grid = Grid("g", ((1.0, 4.0), (10.0, 20.0)), lambda a, b: lambda: None,
+                lambda a, b: 1e12 if a > 1 else 0.0)  # fmt: skip
+    curve = timed(grid, QUICK)
+    assert curve is not None
+    few, _, left_out, most = curve["seconds"]
+    assert (left_out, most) == pytest.approx((4 * few, 2 * left_out))
+
+
+def test_what_there_was_no_time_for_is_named_and_has_no_figures() -> None:
+    found = Measurements()
+    found.add("fp32", GRIDS[:2], Clock(until=0.0))
+    assert (found.curves, found.left_out) == ({}, [f"fp32/{name}" for name in NAMES[:2]])
+
+
+def test_the_framework_costs_something_and_little() -> None:
+    clock = Clock(batch_seconds=2e-4, repeats=3)
+    costs = {**framework_costs(torch, "cpu", clock), **loader_costs(torch, clock)}
+    assert all(0.0 <= seconds < 0.05 for seconds in costs.values())
+    assert costs["backward_call_seconds"] + costs["step_seconds"] > 0
+
+
+def test_adam_takes_longer_than_plain_descent() -> None:
+    clock = Clock(batch_seconds=2e-4, repeats=3)
+    costs = optimizer_costs(torch, "cpu", clock, ("sgd", "adamw"))
+    step, tensor, parameter = zip(*(costs[name] for name in ("sgd", "adamw")), strict=True)
+    assert parameter[1] > parameter[0] > 0
+    assert step[1] + tensor[1] > step[0] + tensor[0]
+
+
+@pytest.mark.gpu
+def test_a_cuda_device_is_timed_by_its_events() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here: the probe's code for it was not run")
+    x = torch.randn(2048, 2048, device="cuda")
+    seconds = Clock("cuda").time(lambda: x.mm(x)).seconds
+    assert 1e-6 < seconds < 0.1
