@@ -23,7 +23,6 @@ from forerun.predictors.analytic.constants import Constants, framework_key, scal
 from forerun.predictors.analytic.fallbacks import MEASURED
 from forerun.predictors.analytic.floors import floor_flops_per_sample
 from forerun.predictors.analytic.keys import IS_CONV
-from forerun.predictors.analytic.measured_facts import measured_facts, parameter_tensors
 
 # What micro-benchmarks on the device itself leave unknown of it, as if so many runs had spoken.
 PROBED_TAUGHT = 0.8
@@ -81,8 +80,6 @@ def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]
         "unknown_share": min(1.0, len(workload.graph.unknown) / max(len(workload.graph.ops), 1)),
         "framework_known": float(bool(workload.framework)),
         "real_input": float("synth" not in workload.dataset.lower()),
-        "params": float(workload.params),
-        "tensors": parameter_tensors(workload),
     }
 
 
@@ -125,7 +122,6 @@ def cluster_facts(cluster: Cluster) -> dict[str, float]:
         "vcpus": cluster.vcpus_per_device,
         "unverified": float(any(not f.verified for f in device.facts.values())),
         "is_gpu": float(device.kind != "cpu"),
-        **measured_facts(cluster),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from forerun.domain.graph import Op, OpKind
 from forerun.domain.hardware import Cluster
@@ -18,6 +18,23 @@ _NAMES = ("measured", "step_fixed", "batch_fixed", "sample", "slowdown", "jitter
           "replica_parameter", "exchange_rate", "exchange_busy",
           *(f"reduce_{i}" for i in range(len(REDUCED_BYTES))),
           *(f"update_{i}_{part}" for i in range(3) for part in UPDATE_FIELDS))  # fmt: skip
+
+
+def with_probed(
+    work: list[dict[str, float]], node: list[dict[str, float]],
+    workloads: Sequence[Workload], clusters: Sequence[Cluster],
+) -> tuple[list[dict[str, float]], list[dict[str, float]]]:  # fmt: skip
+    """Return the facts of workloads and clusters with those that steps of probed devices read.
+
+    Where no device was probed they come back as they are: each fact is a column of every row.
+    """
+    if all(cluster.device.measured is None for cluster in clusters):
+        return work, node
+    more = [{"params": float(w.params), "tensors": parameter_tensors(w)} for w in workloads]
+    return (
+        [{**facts, **added} for facts, added in zip(work, more, strict=True)],
+        [{**facts, **measured_facts(c)} for facts, c in zip(node, clusters, strict=True)],
+    )
 
 
 def measured_facts(cluster: Cluster) -> dict[str, float]:

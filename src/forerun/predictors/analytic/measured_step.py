@@ -18,6 +18,11 @@ from forerun.predictors.analytic.rows import Rows
 FloatArray = NDArray[np.float64]
 
 
+def has_probed(rows: Rows) -> bool:
+    """Whether any row stands on a probed device."""
+    return "measured" in rows.node
+
+
 def is_measured(rows: Rows) -> NDArray[np.bool_]:
     """Return which rows stand on probed devices, (n,)."""
     return np.asarray(rows.node["measured"] > 0)

@@ -35,6 +35,7 @@ from forerun.predictors.analytic.inside_layers import Traffic, layer_comm, traff
 from forerun.predictors.analytic.keys import Keys
 from forerun.predictors.analytic.layer_shapes import cut_shape, layer_shape
 from forerun.predictors.analytic.links import Links, links_of
+from forerun.predictors.analytic.measured_facts import with_probed
 from forerun.predictors.analytic.measured_ops import MeasuredOps, measured_ops
 from forerun.predictors.analytic.operations import anchored, instance_costs
 from forerun.predictors.analytic.places import taught_places
@@ -191,6 +192,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     clusters = jobs.clusters
     work = [_remember(kept, "work", w, workload_facts, w, constants) for w in jobs.workloads]
     node = [_remember(kept, "node", c, cluster_facts, c) for c in clusters]
+    work, node = with_probed(work, node, jobs.workloads, clusters)
     columns = {name: getattr(jobs.plans, name).astype(np.float64) for name in _PLAN_FIELDS}
     columns["sequence_parallel"] = jobs.plans.sequence_parallel.astype(np.float64)
     columns["recompute"] = jobs.plans.recompute.astype(np.float64)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from forerun.domain.plan import ONE_PROCESS, PS_ASYNC
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.measured_step import is_measured, with_measured
+from forerun.predictors.analytic.measured_step import has_probed, with_measured
 from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.stages import expert_spread, micro_batches, stage_shares
 from forerun.predictors.analytic.sync import replica_groups, synchronisation
@@ -42,7 +42,7 @@ def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     )
     spread = np.log2(np.maximum(rows.node["nodes"], 1.0))
     parts["straggler"] = constants.straggler_share * spread * np.asarray(compute + exposed)
-    if is_measured(rows).any():
+    if has_probed(rows):
         parts = with_measured(rows, parts)
     return _asynchronous(rows, {name: parts[name] for name in PARTS})
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, PS_SYNC, RECOMPUTE
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.measured_step import is_measured, measured_exposed
+from forerun.predictors.analytic.measured_step import has_probed, measured_exposed
 from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.stages import (
     expert_spread,
@@ -72,7 +72,7 @@ def synchronisation(
     each = _reduced_bytes(rows) * rows.work["trained_share"]
     traffic = [_traffic(rows, group, each, constants) for group in replica_groups(rows)]
     exposed = _exposed(rows, compute, window, traffic, constants)
-    if is_measured(rows).any():
+    if has_probed(rows):
         exposed = measured_exposed(rows, _reduced_bytes(rows), exposed)
     if np.any(rows.work["sparse_params"] > 0):
         exposed = exposed + _lookups(rows, replica_groups(rows)[0])
