@@ -128,9 +128,8 @@ def few_units(units: int) -> float:
 
     if units < 1:
         return 1.0
-    return (
-        student_95(max(units - 1.0, _LEAST_FREEDOM)) * np.sqrt(1.0 + 1.0 / units) / student_95(1e9)
-    )
+    grown = student_95(max(units - 1.0, _LEAST_FREEDOM)) / student_95(1e9)
+    return float(grown * np.sqrt(1.0 + 1.0 / units))
 
 
 def standing(trials: Trials, questions: Questions, i: int) -> Standing:
