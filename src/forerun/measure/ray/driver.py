@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 import uuid
@@ -20,6 +21,7 @@ from typing import Any
 from forerun.measure.ray.letterbox import LINE, Letterbox
 
 _LOOK_SECONDS = 0.2
+_KNOCK_SECONDS = 10.0
 
 
 def main(argument: str) -> int:
@@ -62,9 +64,21 @@ def connect(plan: Mapping[str, Any]) -> None:
     }  # fmt: skip
     address = plan["address"] or os.environ.get("RAY_ADDRESS", "")
     if address:
+        knock(address)
         ray.init(address=address, **given)
     else:
         ray.init(address="local", include_dashboard=False, num_cpus=plan["local_cpus"], **given)
+
+
+def knock(address: str) -> None:
+    """Raise ConnectionError where nothing listens at an address; Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"{address}: {error}") from None
 
 
 def shortage(plan: Mapping[str, Any]) -> str:
