@@ -47,7 +47,7 @@ def writer(place: str, name: str, calls: int, rows: int) -> subprocess.Popen[str
 
 
 def test_several_processes_write_at_once_and_none_is_lost(place: str) -> None:
-    processes = [writer(place, f"w{i}", 25, 4) for i in range(3)]
+    processes = [writer(place, f"w{i}", 20, 5) for i in range(3)]
     keys = set()
     for process in processes:
         out, err = process.communicate(timeout=120)
@@ -60,11 +60,11 @@ def test_several_processes_write_at_once_and_none_is_lost(place: str) -> None:
 
 def test_several_processes_may_make_the_store_at_once(tmp_path: Path) -> None:
     place = str(tmp_path / "new.db")
-    processes = [writer(place, f"w{i}", 1, 1) for i in range(4)]
+    processes = [writer(place, f"w{i}", 1, 1) for i in range(3)]
     for process in processes:
         assert process.communicate(timeout=120)[1] == ""
     with open_store(place) as store:
-        assert store.count() == 4
+        assert store.count() == 3
 
 
 def test_threads_share_one_store(store: SqlStore) -> None:
@@ -100,7 +100,7 @@ def test_a_forked_child_opens_its_own_connections(store: SqlStore) -> None:
 def test_a_killed_writer_leaves_whole_calls_only(place: str) -> None:
     """Killed by signal 9 in the midst of its calls, at several moments."""
     confirmed: set[str] = set()
-    for round_, wait in enumerate((0.0, 0.02, 0.05)):
+    for round_, wait in enumerate((0.0, 0.04)):
         process = writer(place, f"r{round_}", 1000, 50)
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
@@ -114,7 +114,7 @@ def test_a_killed_writer_leaves_whole_calls_only(place: str) -> None:
         table = store.table(provenance=True)
         assert confirmed <= set(table.texts("run_key")), "a confirmed run is gone"
         calls, counts = np.unique(table.texts("workload").astype(str), return_counts=True)
-        assert len(calls) >= 6
+        assert len(calls) >= 4
         assert set(counts) == {50}, "half of a call was kept"
         store.add_table(Table.from_columns({"workload": ["after"]}))
 
