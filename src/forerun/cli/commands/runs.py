@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
     from forerun.tables import Table
 
-_SHOWN = ("workload", "device", "instance_type", "devices", "global_batch")
+_SHOWN = ("devices", "global_batch")
+_MACHINES = ("device", "instance_type", "cluster")  # the first that any of them has
 _TIMES = ("step_time_s", "samples_per_s", "epoch_time_s", "time_to_train_s")  # the first is enough
 _KEY_DIGITS = 10
 _store_option = click.option(
@@ -64,7 +65,8 @@ def list_runs(
                 f"choose among {', '.join(table.columns)}",
             )  # fmt: skip
     times = [name for name in _TIMES if name in table][:1]
-    usual = (*_SHOWN, *times, "memory_gb", "status", "run_campaign")
+    machine = [name for name in _MACHINES if name in table][:1]
+    usual = ("workload", *machine, *_SHOWN, *times, "memory_gb", "status", "run_campaign")
     shown = [name for name in columns or usual if name in table]
     cells = [_told(table, name) for name in shown]
     keys = table.texts("run_key")
