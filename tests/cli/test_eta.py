@@ -162,3 +162,13 @@ def test_a_failed_job_is_said_to_have_failed(forerun: Run, log: Path) -> None:
         stream.write("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
     done = forerun("eta", str(log))
     assert "the log ends with: torch.OutOfMemoryError" in done.out
+
+
+def test_one_run_of_a_store_is_chosen_by_its_name(forerun: Run, tmp_path: Path) -> None:
+    store = str(made.mlflow_database(tmp_path / "mlflow.db"))
+    several = forerun("eta", store, "--total-steps", "100")
+    assert several.code == 2
+    assert "2 runs are in it (name-r1, name-r2)" in several.err
+    one = forerun("eta", store, "--total-steps", "100", "--run", "name-r1", "--json").json()
+    assert (one["log"], one["done"]) == ("name-r1", 39)
+    assert forerun("eta", store, "--run", "name-r3").code == 2

@@ -15,7 +15,7 @@ from forerun.cli.commands.eta_screen import alert_of, eta_json, show_eta
 from forerun.cli.kinds import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
 from forerun.cli.options import json_option, settings_of
 from forerun.cli.screen import Screen
-from forerun.errors import RequestError
+from forerun.errors import RequestError, UnknownNameError
 
 if TYPE_CHECKING:
     from forerun.measure.logs import Eta, LogSeries
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     "--pattern", default="", metavar="REGEX",
     help="For plain logs: an expression with named groups (step, step_time_ms, loss ...).",
 )  # fmt: skip
+@click.option(
+    "--run", "run_name", default="", help="Which run, where a folder or store has several."
+)
 @click.option("--follow", is_flag=True, help="Answer again whenever the log has grown.")
 @click.option(
     "--every",
@@ -118,13 +121,18 @@ class _Job:
         from forerun.measure.logs import read_logs
 
         found = read_logs(path, reader=self.options["reader"], pattern=self.options["pattern"])
-        if len(found) > 1 and len({series.name for series in found}) > 1:
-            names = ", ".join(series.name for series in found[:5])
+        wanted = self.options["run_name"]
+        if wanted:
+            chosen = tuple(series for series in found if series.name == wanted)
+            if not chosen:
+                raise UnknownNameError("run", wanted, [series.name for series in found])
+            return chosen
+        names = list(dict.fromkeys(series.name for series in found))
+        if len(names) > 1:
             raise RequestError(
-                f"the ETA of {path}",
-                f"{len(found)} runs are in it ({names})",
-                "name one run's path",
-            )
+                f"the ETA of {path}", f"{len(names)} runs are in it ({', '.join(names[:5])})",
+                "choose one with --run NAME",
+            )  # fmt: skip
         return found
 
     def deadline_s(self, found: Eta) -> float | None:
