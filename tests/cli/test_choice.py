@@ -52,7 +52,7 @@ def test_the_runs_choose_where_nobody_is_named(forerun: Run, tmp_path: Path) -> 
     done, rows = ask(forerun, tmp_path, grid_rows())
     assert done.code == 0
     assert "choice of the step's time" in done.out
-    assert "on more devices than any run" in done.out
+    assert "beyond the runs in devices" in done.out
     assert {row["predictor"].partition(":")[0] for row in rows} == {"auto"}
     assert all(float(row["predicted_step_time_s"]) > 0 for row in rows)
 

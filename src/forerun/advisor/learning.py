@@ -93,4 +93,7 @@ def _next(flags: Flags) -> str:
             "add a run that ended ok, with step_time_s; runs out of memory say where memory ends,"
             " and teach no time"
         )
-    return "mend the rows: `forerun fit --flags FILE.csv` lists every one with its reason"
+    return (
+        "mend the rows: `forerun fit --flags FILE.csv` lists every one with its reason; or let who"
+        " learns from labels alone learn from them: --predictor auto"
+    )

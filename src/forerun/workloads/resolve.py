@@ -56,7 +56,12 @@ def workload(reference: str, **changes: Any) -> Workload:
             "write package.module:callable, for example "
             + text.partition(".py")[0].strip("./").replace("/", ".") + ":build",
         )  # fmt: skip
-    raise UnknownNameError("workload", text, zoo_names(), f"(a workload is {FORMS})")
+    raise UnknownNameError(
+        "workload",
+        text,
+        zoo_names(),
+        f"(a workload is {FORMS}; labels of your own runs are asked by rows: predict --table)",
+    )
 
 
 def module_workload(module: Any, inputs: Any, changes: Mapping[str, Any]) -> Workload:

@@ -70,9 +70,15 @@ class JobColumns:
 
     @cached_property
     def share(self) -> FloatArray:
-        """Samples of a step on one device, (n,), NaN where not said."""
+        """Samples of a step on one device, (n,), NaN where not said.
+
+        A row may state what a device does alone: its micro-batch, and how many it accumulates.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(self.batch / self.machines)
+            shared = np.asarray(self.batch / self.machines)
+        passes = self.rows.labels.numbers("grad_accum")
+        stated = self.rows.labels.numbers("micro_batch") * np.where(passes > 1, passes, 1.0)
+        return np.where(np.isnan(shared), stated, shared)
 
     @cached_property
     def dataset(self) -> FloatArray:

@@ -24,7 +24,7 @@ BoolArray = NDArray[np.bool_]
 INSIDE, SETTINGS, PLAN, SIZE, DEVICES, NODES, CLUSTER, DEVICE, WORKLOAD, BOTH = range(10)
 WORDS: Sequence[str] = (
     "among the runs", "in another setting", "with another plan", "beyond the runs in size",
-    "on more devices than any run", "on several nodes, where the runs had one", "on another cluster",
+    "beyond the runs in devices", "on several nodes, where the runs had one", "on another cluster",
     "on a device without runs of the workload", "of a workload without runs",
     "of a workload and a device without runs",
 )  # fmt: skip
