@@ -163,7 +163,7 @@ def test_a_kind_that_no_run_could_judge_is_said_in_its_row() -> None:
 
 def test_who_answered_no_judged_run_is_named_where_others_were_judged() -> None:
     fitted = Auto(names=("ernest", "linear-scaling")).fit(runs_of(grid_rows(batches=(128,))[:3]))
-    told = [words for words in fitted.reasons if words.startswith("on more devices")]
+    told = [words for words in fitted.reasons if words.startswith("beyond the runs in devices")]
     assert any("without an answer there" in words and "ernest" in words for words in told)
 
 
