@@ -1,0 +1,233 @@
+"""The Ray study on the lab: epochs of three models are measured, and foreseen where nothing was measured.
+
+Hosts of a part of a core each are trained on for real: workers, batch, dataset size, share of a core
+and link rate vary. Then each predictor learns from some of the runs and foresees the others: between
+measured values, and beyond them in workers, data and resources. The analytic model, which knows the hosts
+from a probe, is calibrated on three runs and put beside them. Published for this setting: 3-15 %.
+
+    python benchmarks/ray_study.py --measure RUNS.csv [--on ray]   half an hour, as root, on a quiet machine
+    python benchmarks/ray_study.py --runs RUNS.csv [--out REPORT.md]
+
+Measured runs go to a store beside RUNS.csv, so that an interrupted study goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forerun import __version__
+from forerun.advisor import Advisor
+from forerun.advisor.measuring import Profiling
+from forerun.measure.campaign_file import campaign
+from forerun.measure.carrying import Progress
+from forerun.measure.lab import HostSpec, Lab
+from forerun.measure.local import LocalRunner
+from forerun.measure.probe.files import catalogue_text
+from forerun.measure.probe.probing import probe
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.store import open_store
+from forerun.tables import Runs, Table, read_table, write_table
+
+ROOT = Path(__file__).parents[1]
+MODELS = ("cnn", "mlp", "transformer")
+HOSTS, SHARE, RATES = 8, 0.22, (300, 100)
+WORKERS, BATCHES = (1, 2, 3, 4, 6, 8), (24, 48)
+USUAL_DATA, DATA, SHARES = 960, (480, 1920), (0.12, 0.16)
+PREDICTORS = "ray-ml,ernest,generic,gaussian,hierarchical,linear-scaling,auto"
+SPLITS = {
+    "between workers": "interpolation:devices",
+    "more workers (up to 4, then 6 and 8)": "extrapolation:devices=4",
+    "between dataset sizes": "between:dataset_size",
+    "larger datasets (up to 960, then 1920)": "extrapolation:dataset_size=960",
+    "between CPU shares": "between:cpus_per_worker",
+    "larger CPU shares (up to 0.16, then 0.22)": "extrapolation:cpus_per_worker=0.16",
+}  # fmt: skip
+DRAWS = 20
+
+
+def fields(rate: int, vary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the campaign's fields for one link rate."""
+    return {
+        "name": f"ray-study-{rate}",
+        "workloads": {m: {"entry": f"examples.lab_models:{m}"} for m in MODELS},
+        "vary": {"threads": 1, **vary},
+        "steps": {"epochs": 1}, "timeout": "10min",
+        "device": f"lab-{rate}", "asked": {"node_gbps": rate / 1000},
+    }  # fmt: skip
+
+
+def campaigns(rate: int, on: str) -> Iterator[dict[str, Any]]:
+    """Yield the campaigns of one link rate."""
+    base = {"dataset_size": USUAL_DATA, "cpus_per_worker": SHARE if on == "local" else 0}
+    workers = WORKERS if on == "local" else (1, 2, 3, 4)
+    yield {**fields(rate, {"workers": workers, "global_batch": BATCHES, **base})}
+    if rate == RATES[0] and on == "local":
+        some = {"workers": (1, 2, 4), "global_batch": BATCHES}
+        yield {
+            **fields(rate, {**some, "cpus_per_worker": SHARE, "dataset_size": DATA}),
+            "name": f"ray-study-{rate}-data",
+        }
+        yield {
+            **fields(rate, {**some, "cpus_per_worker": SHARES, "dataset_size": USUAL_DATA}),
+            "name": f"ray-study-{rate}-shares",
+        }
+
+
+@contextmanager
+def runner_on(lab: Lab, on: str, folder: Path) -> Iterator[Any]:
+    """Yield who carries runs out on the lab."""
+    if on == "local":
+        yield LocalRunner(lab.hosts, folder=folder, environment={"PYTHONPATH": str(ROOT)})
+        return
+    from forerun.measure.ray import RayRunner
+
+    with lab.ray(cpus=1) as cluster:
+        print(f"Ray on {HOSTS // 2} hosts after {cluster.start_seconds:.0f} s", flush=True)
+        yield RayRunner(
+            address=cluster.address, host=cluster.hosts[0], folder=folder, placement="SPREAD",
+            environment={**cluster.environment, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        )  # fmt: skip
+
+
+def told(one: Progress) -> None:
+    """Print one line a run."""
+    found = one.measurement
+    said = f"{found.epoch_seconds:.2f} s an epoch" if found.epoch_seconds else found.reason
+    print(f"{one.done} of {one.total}  {one.point}: {found.status} {said}", flush=True)
+
+
+def measure(path: Path, on: str) -> None:
+    """Measure the study's runs, and write them as a table; probes go beside it."""
+    tables = []
+    for rate in RATES if on == "local" else RATES[:1]:
+        probed = path.with_name(f"lab-{rate}.yaml")
+        count = HOSTS if on == "local" else HOSTS // 2
+        with ExitStack() as stack:
+            lab = stack.enter_context(Lab([HostSpec(cpus=SHARE, link_mbit=rate)] * count))
+            if not probed.exists():
+                found = probe(lab.hosts[:4], name=f"lab-{rate}", version=__version__)
+                probed.write_text(catalogue_text(found.entry))
+                print(f"probed at {rate} Mbit/s in {found.found['seconds']:.0f} s", flush=True)
+            runner = stack.enter_context(runner_on(lab, on, path.with_suffix(".logs")))
+            store = stack.enter_context(open_store(str(path.with_suffix(".db"))))
+            for asked in campaigns(rate, on):
+                one = campaign({**asked, "name": f"{asked['name']}-{on}"})
+                profiling = Profiling(one, runner, store, Advisor([probed]), hosts=count)
+                outcome = profiling.carried_out(told)
+                print(one.name, dict(outcome.made), outcome.stopped, flush=True)
+                tables.append(profiling.results())
+    rows = [table.row(i) for table in tables for i in range(len(table))]
+    write_table(Table.from_rows(rows), path)
+    print(f"wrote {len(rows)} runs to {path}")
+
+
+def scores(path: Path, split: str) -> list[dict[str, Any]]:
+    """Return the scores of one split, as `forerun evaluate` gives them."""
+    words = [
+        sys.executable, "-m", "forerun", "evaluate", "--runs", str(path), "--predictors", PREDICTORS,
+        "--split", split, "--start", "priors", "--json",
+    ]  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode not in (0, 3):
+        sys.exit(done.stderr)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["scores"]
+    return [one for one in found if not one.get("group")]
+
+
+def without(table: Table, names: Sequence[str]) -> Table:
+    """Return a table without some columns."""
+    return Table({n: c for n, c in table.columns.items() if n not in names}, len(table))
+
+
+def physics(path: Path) -> list[str]:
+    """Return lines on the analytic model: from the probe alone, and calibrated on three runs."""
+    lines = []
+    with open_store(str(path.with_suffix(".db"))) as store:
+        for rate in RATES:
+            runs: Runs = store.runs(campaign=f"ray-study-{rate}-local")
+            whole = np.flatnonzero(runs.jobs.resolved)
+            runs = runs.take(whole)
+            seconds = runs.table.numbers("step_mean_s")
+            start = AnalyticPredictor.shipped()
+            said = start.predict(runs.jobs).seconds[:, 1]
+            alone = np.abs(said / seconds - 1)
+            draw, after = np.random.default_rng(0), []
+            for _ in range(DRAWS):
+                index = np.sort(draw.choice(len(runs), 3, replace=False))
+                few = Runs(runs.jobs.take(index), Table({"step_time_s": seconds[index]}, 3))
+                found = start.fit(few).predict(runs.jobs).seconds[:, 1]
+                after.append(float(np.mean(np.delete(np.abs(found / seconds - 1), index))))
+            lines.append(
+                f"| {rate} Mbit/s | {len(runs)} | {100 * alone.mean():.1f} % | {100 * alone.max():.0f} % |"
+                f" {100 * np.median(after):.1f} % | {100 * max(after):.1f} % |"
+            )
+    return lines
+
+
+def report(path: Path) -> str:
+    """Return the report as Markdown."""
+    table = read_table(path)
+    lines = [
+        "# The Ray study on the lab", "",
+        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, forerun {__version__}; {HOSTS} hosts of"
+        f" {SHARE} core, links of {' and '.join(map(str, RATES))} Mbit/s, fp32, SGD, gloo;"
+        f" {len(table)} runs. Made by `python benchmarks/ray_study.py --runs {path.name}`.", "",
+        "Mean absolute error, in brackets the median; what a predictor declines is told.", "",
+    ]  # fmt: skip
+    for title, drop in (("epoch", ("step_time_s", "samples_per_s", "sync_time_s")),
+                        ("step", ("epoch_time_s",))):  # fmt: skip
+        part = path.with_name(f"{path.stem}-{title}.csv")
+        write_table(without(table, drop), part)
+        lines += [f"## Seconds of one {title}", "",
+                  f"| asked | judged | {' | '.join(PREDICTORS.split(','))} |",
+                  f"|---|---|{'---|' * len(PREDICTORS.split(','))}"]  # fmt: skip
+        for words, split in SPLITS.items():
+            found = {one["predictor"]: one for one in scores(part, split)}
+            cells = [cell(found.get(name)) for name in PREDICTORS.split(",")]
+            rows = max((one["rows"] for one in found.values()), default=0)
+            lines.append(f"| {words} | {rows} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += ["## The analytic model, of steps", "",
+              "| links | runs | probe alone, mean | worst | after three runs, mean (middle draw) | worst draw |",
+              "|---|---|---|---|---|---|", *physics(path), ""]  # fmt: skip
+    return "\n".join(lines)
+
+
+def cell(one: Mapping[str, Any] | None) -> str:
+    """Return one predictor's figures."""
+    if one is None or not one.get("answered"):
+        return "-"
+    share = one["answered"] / max(one["rows"], 1)
+    few = "" if share >= 0.9 else f" of {100 * share:.0f} % answered"
+    return f"{one['mape']:.1f} % ({one['median_ape']:.1f}){few}"
+
+
+def main() -> None:
+    """Measure, or report."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--measure", type=Path)
+    asked.add_argument("--on", choices=("local", "ray"), default="local")
+    asked.add_argument("--runs", type=Path)
+    asked.add_argument("--out", type=Path)
+    options = asked.parse_args()
+    if options.measure:
+        measure(options.measure, options.on)
+    if options.runs:
+        text = report(options.runs)
+        print(text)
+        if options.out:
+            options.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
