@@ -11,8 +11,8 @@ from forerun.catalog import load_catalog
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.errors import RequestError
-from forerun.tables import Jobs
-from forerun.tables.job_columns import job_columns
+from forerun.tables import Jobs, Table
+from forerun.tables.job_columns import described, job_columns
 from forerun.testing.samples import tiny_jobs
 from forerun.workloads.resolve import ZooReader
 from forerun.workloads.rows import jobs_from_table
@@ -59,3 +59,11 @@ def test_a_row_without_a_workload_has_no_columns() -> None:
 
 def test_no_jobs_are_no_rows() -> None:
     assert len(job_columns(tiny_jobs().take(np.array([], dtype=int)))) == 0
+
+
+def test_rows_of_which_no_job_is_whole_stay_as_they_are() -> None:
+    """A workload that was traced, on a device that no catalogue knows."""
+    table = Table.from_columns({"workload": ["mine"], "device": ["lab-300"], "devices": [2.0]})
+    jobs = tiny_jobs().take(np.arange(1))
+    jobs = replace(jobs, cluster_index=np.array([-1], dtype=np.int32))
+    assert described(table, jobs) is table

@@ -90,6 +90,8 @@ def described(table: Table, jobs: Jobs) -> Table:
             f"{len(table)} rows with {len(jobs)} jobs", "they are not as many", "give a job a row"
         )
     whole = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
+    if not whole.any():
+        return table
     told = job_columns(jobs.take(np.flatnonzero(whole)))
     columns = {}
     for name, cells in told.columns.items():
