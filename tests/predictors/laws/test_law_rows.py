@@ -66,5 +66,13 @@ def test_kinds_differ_in_any_setting_whether_it_is_text_or_a_number() -> None:
     kinds, index = rows.kinds
     assert len(kinds) == 4
     assert index[0] == index[4] == index[5]
-    assert kinds[index[1]] == ("sgd-job", "core", "a", "", "", "299", "", "allreduce")
+    assert kinds[index[1]] == ("sgd-job", "core", "a", "", "", "299", "", "allreduce", "", "")
+
+
+def test_what_a_worker_is_given_makes_another_kind_but_for_whoever_reads_numbers() -> None:
+    jobs = jobs_of(devices=[1] * 4, cpus_per_worker=[1, 2, 1, ""], node_gbps=[10, 10, 25, ""])
+    kinds, index = LawRows(jobs).kinds
+    assert len(kinds) == 4
+    assert kinds[index[2]][-2:] == ("1", "25")
+    assert len(LawRows(jobs, apart=False).kinds[0]) == 1
     assert kinds[index[3]][-1] == "ps-async"
