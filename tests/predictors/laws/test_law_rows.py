@@ -67,6 +67,7 @@ def test_kinds_differ_in_any_setting_whether_it_is_text_or_a_number() -> None:
     assert len(kinds) == 4
     assert index[0] == index[4] == index[5]
     assert kinds[index[1]] == ("sgd-job", "core", "a", "", "", "299", "", "allreduce", "", "")
+    assert kinds[index[3]][7] == "ps-async"
 
 
 def test_what_a_worker_is_given_makes_another_kind_but_for_whoever_reads_numbers() -> None:
@@ -75,4 +76,3 @@ def test_what_a_worker_is_given_makes_another_kind_but_for_whoever_reads_numbers
     assert len(kinds) == 4
     assert kinds[index[2]][-2:] == ("1", "25")
     assert len(LawRows(jobs, apart=False).kinds[0]) == 1
-    assert kinds[index[3]][-1] == "ps-async"
