@@ -177,9 +177,12 @@ def test_a_saved_model_knows_which_jobs_were_run(
 
 @pytest.mark.parametrize("criterion", ["V", "A", "D"])
 def test_a_saved_law_is_designed_for_as_its_runs_are(
-    forerun: Run, candidates: Path, good: Path, criterion: str
+    forerun: Run, candidates: Path, tmp_path: Path, criterion: str
 ) -> None:
+    """Repeats count too: what was run forty times is known better than what was run once."""
     words = ("--count", "2", "--criterion", criterion)
+    rows = timed(jobs((1, 2, 4, 8), (32, 64, 128)))
+    good = write(tmp_path / "repeated.csv", [*rows, *(rows[-2:] * 40)])
     model = saved(forerun, good, "ernest")
     by_model = asked_of(forerun, candidates, "--model", str(model), *words)
     by_runs = asked_of(

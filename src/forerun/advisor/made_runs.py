@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.advisor.suggesting_tables import IDENTITY
 from forerun.domain.forecast import QUANTITIES
@@ -26,10 +27,19 @@ class MadeRuns:
     Attributes:
         table: those that are kept, in the columns that say what a job is.
         every: how many there were.
+        counts: how often each that is kept was run, (n,); None is once.
     """
 
     table: Table
     every: int
+    counts: NDArray[np.int64] | None = None
+
+    @property
+    def repeated(self) -> Table:
+        """The configurations as often as they were run: what a design counts as made already."""
+        if self.counts is None:
+            return self.table
+        return self.table.take(np.repeat(np.arange(len(self.table)), self.counts))
 
     @property
     def note(self) -> str:
@@ -49,14 +59,19 @@ class MadeRuns:
         if done is None or table is None:
             return MadeRuns(Table({}, 0), 0)
         names = [name for name in IDENTITY if name in table]
-        first = np.sort(table.groups(names)[0])
+        found, group = table.groups(names)
+        order = np.argsort(found)
+        first, counts = found[order], np.bincount(group, minlength=len(found))[order]
         kept = table.take(first[:MOST_KEPT])
-        return MadeRuns(Table({name: kept.columns[name] for name in names}, len(kept)), len(first))
+        columns = {name: kept.columns[name] for name in names}
+        return MadeRuns(Table(columns, len(kept)), len(first), counts[:MOST_KEPT].astype(np.int64))
 
     def written_into(self, text: str) -> str:
         """Return a model's JSON with these configurations added."""
         columns = {name: _plain(self.table, name) for name in self.table.columns}
         made = {"rows": len(self.table), "every": self.every, "columns": columns}
+        if self.counts is not None and (self.counts > 1).any():
+            made["counts"] = self.counts.tolist()
         return json.dumps({**json.loads(text), _KEY: made})
 
     @staticmethod
@@ -98,4 +113,7 @@ def _made(saved: Mapping[str, Any]) -> MadeRuns:
     if any(len(values) != rows for values in known.values()):
         raise ValueError("columns of unequal length")
     table = Table.from_columns(known, "the configurations that were run") if known else Table({}, 0)
-    return MadeRuns(table, int(saved["every"]))
+    counts = np.array(saved.get("counts", [1] * rows), dtype=np.int64)
+    if counts.shape != (rows,) or (counts < 1).any():
+        raise ValueError("counts of other configurations")
+    return MadeRuns(table, int(saved["every"]), counts)

@@ -101,7 +101,10 @@ def described(table: Table, jobs: Jobs) -> Table:
         rows = whole & (blank | (name in NAMES))
         column[rows] = cells[rows[whole]]
         columns[name] = column
-    unread = {name: texts for name, texts in table.unread.items() if name not in NAMES}
+    unread = {
+        name: np.where(whole, "", texts).astype(object) if name in NAMES else texts
+        for name, texts in table.unread.items()
+    }
     return replace(table.with_columns(**columns), unread=unread)
 
 

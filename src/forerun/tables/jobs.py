@@ -185,7 +185,9 @@ class Runs:
 
     def take(self, index: NDArray[Any]) -> Runs:
         """Return the rows at the given positions (or where a mask is true)."""
-        kept = index.dtype == bool or bool((index[1:] >= index[:-1]).all())
+        kept = index.dtype == bool or bool(
+            (index[1:] >= index[:-1]).all() and (index[:1] >= 0).all()
+        )
         return Runs(self.jobs.take(index), self.table.take(index), self.ordered and kept)
 
     @property

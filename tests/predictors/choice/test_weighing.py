@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from forerun.predictors.choice.questions import DEVICE, INSIDE, WORKLOAD, Questions
+from forerun.predictors.choice.chosen import Chosen
+from forerun.predictors.choice.questions import BOTH, DEVICE, INSIDE, WORKLOAD, Questions
 from forerun.predictors.choice.trials import Trials
-from forerun.predictors.choice.weighing import MOST_A_UNIT, apart_likeness, few_units
+from forerun.predictors.choice.weighing import (
+    MOST_A_UNIT,
+    MOST_STRETCH,
+    apart_likeness,
+    few_units,
+)
 
 
 def trials(kind: int, units: int, each: int) -> Trials:
@@ -48,3 +56,25 @@ def test_a_band_for_the_next_new_one_shrinks_with_how_many_were_judged_and_never
     # The interval of one more draw after four: t of 3 degrees, 2.353, times sqrt(1 + 1/4), of 1.645.
     assert few_units(4) == pytest.approx(2.353 * 1.25**0.5 / 1.645, rel=0.01)
     assert few_units(0) == 1.0  # nothing was judged: the prior stands as it is
+
+
+def stretches(judged: Trials) -> dict[int, float]:
+    """Return by how much bands of each kind of new question are stretched, by trials of errors twice the band."""
+    chosen = Chosen("step", None, None, judged)  # type: ignore[arg-type]
+    ratio = np.full(len(judged), 2.0)
+    found = {}
+    for kind in (DEVICE, WORKLOAD, BOTH):
+        asked = replace(judged.questions.take(np.array([0])), kind=np.array([kind], dtype=np.int8))
+        found[kind] = chosen._stretch(asked, 0, ratio, 0.5)
+    return found
+
+
+@pytest.mark.parametrize("kind", [WORKLOAD, DEVICE])
+def test_what_nobody_judged_is_told_no_more_narrowly_than_what_was(kind: int) -> None:
+    found = stretches(trials(kind, 3, 10))
+    assert found[BOTH] >= max(found.values())
+    assert min(found.values()) >= found[kind] > 2.0
+
+
+def test_no_band_is_stretched_past_any_use() -> None:
+    assert max(stretches(trials(WORKLOAD, 1, 2)).values()) <= MOST_STRETCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forerun.predictors.laws.law_rows import LawRows
+from forerun.predictors.laws.law_rows import LawRows, filled
 from forerun.predictors.laws.placements import placement_counts
 from forerun.testing.samples import tiny_jobs
 from tests.predictors.laws.rows import jobs_of
@@ -76,3 +76,15 @@ def test_what_a_worker_is_given_makes_another_kind_but_for_whoever_reads_numbers
     assert len(kinds) == 4
     assert kinds[index[2]][-2:] == ("1", "25")
     assert len(LawRows(jobs, apart=False).kinds[0]) == 1
+
+
+def test_a_resource_that_never_varied_may_be_left_out_of_a_question() -> None:
+    known = LawRows(jobs_of(devices=[1, 2], cpus_per_worker=[2, 2], node_gbps=[10, 10])).kinds[0]
+    blank = LawRows(jobs_of(devices=[4])).kinds[0]
+    assert filled(blank, known) == known
+    both = LawRows(jobs_of(devices=[1, 2], cpus_per_worker=[2, 4], node_gbps=[10, 10])).kinds[0]
+    assert filled(blank, both) == blank  # which of the two is meant, nobody says
+    part = LawRows(jobs_of(devices=[4], cpus_per_worker=[4])).kinds[0]
+    assert filled(part, both)[0][-2:] == ("4", "10")
+    other = LawRows(jobs_of(devices=[4], cpus_per_worker=[8])).kinds[0]
+    assert filled(other, both) == other

@@ -271,7 +271,7 @@ def _of_table(
     advisor, made = taught.advisor, taught.made
     found = suggest_from_table(
         advisor.predictor, advisor.catalog, table, taught.runs, asked, asking,
-        None if made is None else made.table,
+        None if made is None else made.repeated,
     )  # fmt: skip
     return replace(found, notes=(*taught.notes, *found.notes))
 

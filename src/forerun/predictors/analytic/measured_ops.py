@@ -32,6 +32,7 @@ from forerun.predictors.analytic.measured_facts import tensors_of
 from forerun.predictors.analytic.slots import SLOTS, slots_of
 
 _NUMBER = re.compile(r"_\d+$")
+_ANY_PRODUCT = "matmul.forward"  # stands for products whose own curve was not measured
 _GROUP_WIDTH, _KERNEL_AREA = 16.0, 9.0
 # Kernels of fused attention skip whole blocks of what a causal mask hides, never less.
 _BLOCK = 64.0
@@ -58,8 +59,16 @@ class MeasuredOps:
 def measured_ops(
     workloads: list[Workload], devices: list[Device], keys: Keys
 ) -> MeasuredOps | None:
-    """Return the measured operations of I instances, None where no device was measured."""
-    known = np.array([device.measured is not None for device in devices])
+    """Return the measured operations of I instances, None where no device was measured.
+
+    A precision in which products or what moves elements were not measured is left to data sheets.
+    """
+    known = np.array(
+        [
+            device.measured is not None and _covers(device.measured, workload.precision)
+            for workload, device in zip(workloads, devices, strict=True)
+        ]
+    )
     if not known.any():
         return None
     shape = (len(known), len(SLOTS))
@@ -76,6 +85,13 @@ def measured_ops(
         for name, values in buckets.items():
             columns[name][rows] = values
     return MeasuredOps(known, products, others, columns)
+
+
+def _covers(measured: Measured, precision: str) -> bool:
+    """Whether curves price any product and any operation that moves elements in a precision."""
+    return None not in (
+        measured.curve(precision, (_ANY_PRODUCT,)), measured.curve(precision, ("elementwise",))
+    )  # fmt: skip
 
 
 def _one(
@@ -176,8 +192,7 @@ def _op_seconds(workload: Workload, measured: Measured, i: int, sizes: Sizes) ->
     curve = measured.curve(workload.precision, (name, f"{op.kind}.{phase}", str(op.kind)))
     if curve is None:
         curve = measured.curve(workload.precision, ("elementwise",))
-    if curve is None:
-        return np.zeros(len(moved))
+    assert curve is not None  # `_covers`
     if len(curve.axes) == 1:
         return curve.at(moved)
     width = np.full(len(moved), float(op.shape[-1]) if op.shape else curve.axes[1][-1])
@@ -204,10 +219,9 @@ def _product_seconds(workload: Workload, measured: Measured, i: int, sizes: Size
             pixels = depth if weights else rows
             taken = _flops_of_group(kind, pixels, copies)
             return curve.at(pixels, copies) * sizes.flops[:, i] / taken
-    curve = measured.curve(workload.precision, (f"{kind}.{role}", f"matmul.{role}"))
-    if curve is None:
-        rate = float(np.max(2.0 * rows * columns * depth)) / 1e9
-        return np.full(len(rows), rate)
+    names = (f"{kind}.{role}", f"matmul.{role}", _ANY_PRODUCT)
+    curve = measured.curve(workload.precision, names)
+    assert curve is not None  # `_covers`
     # Copies of a product are one with more rows.
     return curve.at(rows * copies, columns, depth)
 

@@ -20,9 +20,10 @@ from forerun.predictors.choice.claims import (
     with_claims,
 )
 from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.choice.questions import APART, WORDS, Questions, Seen, missing
+from forerun.predictors.choice.questions import APART, BOTH, WORDS, Questions, Seen, missing
 from forerun.predictors.choice.trials import Trials, trials_of
 from forerun.predictors.choice.weighing import (
+    MOST_STRETCH,
     Standing,
     apart_likeness,
     few_units,
@@ -186,8 +187,30 @@ class Chosen:
         ratio[~np.isfinite(error).any(axis=1)] = np.nan
         least = _LEAST_APART if questions.kind[i] in APART else _LEAST
         least += (1.0 - least) * _FEW / (_FEW + found.trust)
-        told_by, units = apart_likeness(trials, questions, i)
-        return Verdict(found, stretch(ratio, told_by, least) * few_units(units), short)
+        return Verdict(found, self._stretch(questions, i, ratio, least), short)
+
+    def _stretch(self, questions: Questions, i: int, ratio: FloatArray, least: float) -> float:
+        """Return by how much the bands of question i are stretched.
+
+        Of workloads and devices without runs: the fewer others were left out to be judged, the more.
+        Where none was, what was learned of the others of these questions holds; and a workload on
+        a device, both new, is never told more narrowly than one of them.
+        """
+        kind = int(questions.kind[i])
+        if kind not in APART:
+            return stretch(ratio, likeness(self.trials, questions, i), least)
+        found = {}
+        for other in APART:
+            asked = replace(questions.take(np.array([i])), kind=np.array([other], dtype=np.int8))
+            weight, units = apart_likeness(self.trials, asked, 0)
+            if units:
+                grown = stretch(ratio, weight, least) * few_units(units)
+                found[other] = min(grown, MOST_STRETCH)
+        if kind in found and kind != BOTH:
+            return found[kind]
+        return max(
+            found.values(), default=stretch(ratio, likeness(self.trials, questions, i), least)
+        )
 
     def _with_physics(
         self, made: Forecasts, physics: Forecasts | None, told: NDArray[np.bool_]

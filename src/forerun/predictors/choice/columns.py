@@ -76,8 +76,12 @@ class JobColumns:
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             shared = np.asarray(self.batch / self.machines)
-        passes = self.rows.labels.numbers("grad_accum")
-        stated = self.rows.labels.numbers("micro_batch") * np.where(passes > 1, passes, 1.0)
+        labels, plans = self.rows.labels, self.jobs.plans
+        passes, replicas = labels.numbers("grad_accum"), labels.numbers("dp")
+        split = (plans.tp * plans.pp * plans.cp).astype(np.float64)  # devices of one replica
+        with np.errstate(divide="ignore", invalid="ignore"):
+            split = np.where(replicas > 0, self.machines / replicas, split)
+        stated = labels.numbers("micro_batch") * np.where(passes > 1, passes, 1.0) / split
         return np.where(np.isnan(shared), stated, shared)
 
     @cached_property

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.laws.law_rows import GROUP, Kind
+from forerun.predictors.laws.law_rows import GROUP, Kind, filled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -151,7 +151,8 @@ class Seen:
         )
         several = (extent.nodes[1] <= 1) & (columns.nodes[rows] > 1)
         new_layout = np.array([text not in extent.layouts for text in layouts], dtype=bool)
-        new_kind = np.array([one not in extent.kinds for one in kinds], dtype=bool)
+        asked = filled(kinds, extent.kinds)
+        new_kind = np.array([one not in extent.kinds for one in asked], dtype=bool)
         labels = columns.cluster[rows]
         known = np.isin(labels.astype(str), [*extent.clusters, ""]) | (extent.clusters <= {""})
         for which, where, away in (

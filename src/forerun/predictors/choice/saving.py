@@ -102,7 +102,7 @@ def _trials(saved: Mapping[str, Any]) -> Trials:
         tuple((str(words), int(count)) for words, count in saved["folds"]),
         {str(name): str(why) for name, why in saved["dropped"].items()}, (used, every),
         int(saved.get("cut", 0)), bool(saved.get("late", False)), int(saved.get("familiar", 0)),
-        np.array(saved.get("unit", saved["cell"]), dtype=np.int64),
+        np.array(saved["unit"], dtype=np.int64),
     )  # fmt: skip
 
 

@@ -64,8 +64,10 @@ class Trials:
     unit: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
-        if len(self.unit) != len(self.error):
+        if not len(self.unit):
             object.__setattr__(self, "unit", self.cell)
+        if len(self.unit) != len(self.error):
+            raise ValueError(f"{len(self.unit)} units of {len(self.error)} trials")
 
     def __len__(self) -> int:
         return len(self.error)

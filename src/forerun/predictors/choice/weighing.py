@@ -224,9 +224,9 @@ def stretch(ratio: FloatArray, weight: FloatArray, least: float = 0.5, level: fl
     mass = np.concatenate([weight[told], np.full(_CALM, PRIOR_COUNT / _CALM)])
     order = np.argsort(values)
     share = np.cumsum(mass[order]) / mass.sum()
-    return float(np.clip(values[order][np.searchsorted(share, level)], least, _MOST_STRETCH))
+    return float(np.clip(values[order][np.searchsorted(share, level)], least, MOST_STRETCH))
 
 
 _LEAST_FREEDOM = 2.0  # below it a t band reaches past any use; the least known of one draw alone
 _CALM = 20
-_MOST_STRETCH = 8.0
+MOST_STRETCH = 8.0

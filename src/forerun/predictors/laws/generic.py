@@ -72,7 +72,7 @@ class Generic(GroupedLaws[GenericLaw]):
         f"at least {LEAST_POINTS} runs that differ, on two numbers of devices or more where it is "
         "asked of another number"
     )
-    version = 1
+    version = 2
 
     def size_of(self, rows: LawRows) -> str:
         """Return "": sizes are columns like any other."""

@@ -33,7 +33,7 @@ from forerun.predictors.laws.grouping import (
     mixed_units,
     part_of,
 )
-from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows, chosen_size, measured
+from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows, chosen_size, filled, measured
 from forerun.predictors.laws.widths import MOST_SIGMA, PRIOR_SIGMA, Widths, learned_widths
 from forerun.tables import Jobs, Runs, sorted_runs
 
@@ -74,7 +74,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     # The parts of the median, which add up to it; what is needed to fit one law, in words.
     terms: ClassVar[tuple[str, ...]] = ()
     needed: ClassVar[str] = ""
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     # Whether runs on one number of devices speak of another.
     one_number_speaks: ClassVar[bool] = False
     # Times beside the main one that teach it.
@@ -244,6 +244,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     def _chosen(self, rows: LawRows) -> IntArray:
         """Return which law answers each job, (n,), -1 where none does."""
         kinds, index = rows.kinds
+        kinds = filled(kinds, self.laws)
         place = {kind: i for i, kind in enumerate(self.laws)}
         of = [place.get(kind, place.get(kind[: len(GROUP)], -1)) for kind in kinds]
         return np.array([*of, -1], dtype=np.int64)[index]

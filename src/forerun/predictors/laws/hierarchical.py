@@ -27,7 +27,7 @@ from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 
 FloatArray = NDArray[np.float64]
-VERSION = 1
+VERSION = 2
 PARTS = ("compute", "communication")
 _ARRAYS = ("theta", "shared", "covariance", "alone", "gain", "tree", "effects")
 _WHOLE = ("tree", "effects")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -197,6 +197,27 @@ class LawRows:
     def _clusters(self) -> tuple[list[Kind], IntArray]:
         known: list[Kind] = [(c.device.id, c.instance_type) for c in self.jobs.clusters]
         return completed(known, self.jobs.cluster_index, self.labels, _CLUSTER_TEXTS)
+
+
+def filled(kinds: Sequence[Kind], known: Collection[Kind]) -> list[Kind]:
+    """Return kinds with what they say of no resource taken from the one known kind that is alike.
+
+    Whoever asks leaves out what never varied; where known kinds differ in it, it stays blank.
+    """
+    first = len(GROUP) + SETTINGS.index(RESOURCES[0])
+    stop = first + len(RESOURCES)
+    alike: dict[Kind, list[Kind]] = {}
+    for kind in known:
+        alike.setdefault((*kind[:first], *kind[stop:]), []).append(kind)
+    found = []
+    for kind in kinds:
+        given = kind[first:stop]
+        near = [
+            other for other in alike.get((*kind[:first], *kind[stop:]), ())
+            if all(mine in ("", theirs) for mine, theirs in zip(given, other[first:stop], strict=False))
+        ] if "" in given and kind not in known else []  # fmt: skip
+        found.append(near[0] if len(near) == 1 else kind)
+    return found
 
 
 def _text(value: float) -> str:

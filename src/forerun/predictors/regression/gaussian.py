@@ -33,7 +33,7 @@ from forerun.tables import Jobs, Runs, sorted_runs
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-VERSION = 1
+VERSION = 2
 LEAST_RUNS = 4
 # A kind with so many runs has a process of its own; the others teach one another in one process.
 OWN_RUNS = 60

@@ -31,7 +31,7 @@ from forerun.tables import Jobs, Runs, sorted_runs
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-VERSION = 1
+VERSION = 2
 # Fewer runs leave nothing to choose by, once rows are set aside twice.
 LEAST_RUNS = 8
 OWN_RUNS = 24  # that give a kind a model of its own
