@@ -1,4 +1,4 @@
-# The verbs of this project: setup demo test lint bench docs constants. CI calls the same ones.
+# The verbs of this project: setup demo demo-ray test lint bench docs constants. CI calls the same ones.
 #
 # Needs only python3 (3.11 or newer, with venv), make and git; everything else goes into .venv.
 
@@ -19,10 +19,10 @@ TORCHVISION := torchvision==0.28.0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs constants clean
+.PHONY: help setup demo demo-ray test lint bench docs constants clean
 
 help:  ## list the verbs
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with the forerun command and every extra that the tests use
 
@@ -40,6 +40,9 @@ $(STAMP): pyproject.toml Makefile
 
 demo: $(STAMP)  ## two recommendations: a zoo model, and an nn.Module of your own
 	@bash examples/demo.sh
+
+demo-ray: $(STAMP)  ## two models measured on a Ray cluster of this machine, and unseen runs foreseen
+	@$(BIN)/python examples/demo_ray.py
 
 test: $(STAMP)  ## the tests; FORERUN_DATA names a folder of measured runs, where there is one
 	@$(BIN)/python -m pytest -q $(ARGS)
