@@ -41,7 +41,7 @@ _OF_WORKLOAD: Mapping[str, Callable[[Workload], Any]] = {
 }  # fmt: skip
 _OF_CLUSTER: Mapping[str, Callable[[Cluster], Any]] = {
     "device": lambda c: c.device.id, "instance_type": _machine,
-    "cluster": lambda c: c.name, "placement": lambda c: "-".join(map(str, c.placement)),
+    "placement": lambda c: "-".join(map(str, c.placement)),
     "nodes": lambda c: c.nodes, "devices": lambda c: c.devices,
     "devices_per_node": lambda c: c.devices_per_node,
     "price_usd_per_hour": lambda c: np.nan if c.dollars_per_hour is None else c.dollars_per_hour,
@@ -52,6 +52,8 @@ def job_columns(jobs: Jobs) -> Table:
     """Return n whole jobs as n rows of a runs table, blank where a job does not say.
 
     Names, sizes and totals of the workload, the cluster with its price, every field of the plan.
+    The column `cluster` is not among them: beside a device it is a label, and 2 and 4 nodes of one
+    cluster would be two.
     What no column can hold (the operation graph, the links) is not in it.
 
     Raises:
