@@ -15,10 +15,10 @@ from pathlib import Path
 
 CAMPAIGN = """
 name: {name}
-on: ray
+runner: ray
 workloads:
-  cnn: {{entry: "examples.lab_models:cnn"}}
-  mlp: {{entry: "examples.lab_models:mlp"}}
+  small-cnn: {{entry: "examples.lab_models:cnn"}}
+  small-mlp: {{entry: "examples.lab_models:mlp"}}
 vary: {{workers: [1, 2], global_batch: {batches}, threads: 1}}
 steps: {{warmup: 5, least: 20, most: 300, half_width: 3%, seconds: 8s}}
 timeout: 3min
@@ -51,7 +51,7 @@ def main() -> None:
     asked = [
         {"workload": model, "device": "this-machine", "devices": workers, "nodes": 1,
          "global_batch": 32, "framework": "pytorch", "precision": "fp32", "optimizer": "sgd"}
-        for model in ("cnn", "mlp") for workers in (1, 2)
+        for model in ("small-cnn", "small-mlp") for workers in (1, 2)
     ]  # fmt: skip
     jobs = folder / "jobs.csv"
     with jobs.open("w", newline="") as stream:
@@ -64,7 +64,13 @@ def main() -> None:
     print("\nforeseen; now the same jobs are run for real", flush=True)
     say("profile", folder / "unseen.yaml", "--store", store, "--out", folder / "unseen.csv")
     told = {key(row): row for row in rows(answers)}
-    pairs = [(row, told[key(row)]) for row in rows(folder / "unseen.csv") if row["status"] == "ok"]
+    pairs = [
+        (row, told[key(row)]) for row in rows(folder / "unseen.csv")
+        if row["status"] == "ok" and told[key(row)]["predicted_step_time_s"]
+    ]  # fmt: skip
+    for row in told.values():
+        if row["declined"]:
+            print(f"declined {row['workload']} on {row['devices']}: {row['declined']}")
     show(pairs)
     picture = folder / "demo-ray.svg"
     picture.write_text(drawn(pairs))

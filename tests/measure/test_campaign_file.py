@@ -50,7 +50,9 @@ def test_every_combination_and_repeat_is_a_point_of_its_own(tmp_path: Path) -> N
 
 
 def test_caps_prices_and_columns_are_read(tmp_path: Path) -> None:
-    found = read(tmp_path)
+    found = read(tmp_path, GOOD + "runner: ray\n")
+    assert found.runner == "ray"
+    assert read(tmp_path).runner == "local"
     task = found.points[0].task
     assert (task.steps.least, task.steps.most, task.steps.half_width) == (5, 40, 0.05)
     assert (task.steps.seconds, task.timeout_seconds) == (20.0, 300.0)

@@ -21,7 +21,7 @@ from forerun.tables.schema import ALIASES
 from forerun.units import counted, parse_count, parse_dollars, parse_duration
 
 _TOP = (
-    "name", "on", "workloads", "vary", "leave_out", "steps", "repeats", "timeout", "hang",
+    "name", "runner", "workloads", "vary", "leave_out", "steps", "repeats", "timeout", "hang",
     "budget", "price_usd_per_worker_hour", "device", "asked", "seed",
 )  # fmt: skip
 # What may vary: fields of a Task, and the batch of one worker in place of the global one.
@@ -80,7 +80,7 @@ def campaign_of(top: Section) -> Campaign:
         points=tuple(_in_order(kept)),
         budget=_budget(top),
         dollars_per_worker_hour=top.number("price_usd_per_worker_hour", 0.0),
-        runner=top.choice("on", RUNNERS, RUNNERS[0]),
+        runner=top.choice("runner", RUNNERS, RUNNERS[0]),
         notes=notes,
         spec=dict(top.values),
     )

@@ -30,7 +30,7 @@ INTERRUPTED = 130  # as shells have it for Ctrl-C
 @click.argument("campaign", type=FILE, metavar="CAMPAIGN.yaml")
 @click.option(
     "--on", type=click.Choice(RUNNERS),
-    help="Who carries runs out: local processes, or Ray Train (the file's `on`, else local).",
+    help="Who carries runs out: local processes, or Ray Train (the file's `runner`, else local).",
 )  # fmt: skip
 @click.option("--lab", "lab_name", metavar="LAB", help="On the hosts of a lab that is up.")
 @click.option(
