@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -364,7 +365,7 @@ def test_a_saved_predictor_answers_as_it_did_without_the_libraries(tmp_path: Pat
 @pytest.mark.parametrize(
     ("spoil", "found"),
     [(lambda t: t[:-9], "not its JSON"), (lambda t: "[]", "not its JSON"),
-     (lambda t: t.replace('"version": 1', '"version": 9'), "version is 9"),
+     (lambda t: re.sub(r'"version": [0-9]+', '"version": 9', t, count=1), "version is 9"),
      (lambda t: t.replace('"linear"', '"os.system"'), "not its JSON"),
      (lambda t: t.replace('"places": [', '"places": [999, '), "not its JSON")],
 )  # fmt: skip
