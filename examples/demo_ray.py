@@ -116,7 +116,7 @@ def drawn(pairs: list[tuple[dict[str, str], dict[str, str]]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
         'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>',
         f'<text x="{MARGIN}" y="30" font-size="15">Steps on Ray: foreseen with their 5-95 % bands '
-        "(blue), and measured afterwards (orange)</text>",
+        "(blue); measured afterwards (orange)</text>",
     ]  # fmt: skip
     for part in range(5):
         value = top * part / 4
