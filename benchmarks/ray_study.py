@@ -18,6 +18,7 @@ import datetime
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,6 +29,9 @@ import numpy as np
 from forerun import __version__
 from forerun.advisor import Advisor
 from forerun.advisor.measuring import Profiling
+from forerun.catalog import load_catalog
+from forerun.domain.job import Job
+from forerun.domain.plan import Plan
 from forerun.measure.campaign_file import campaign
 from forerun.measure.carrying import Progress
 from forerun.measure.lab import HostSpec, Lab
@@ -36,7 +40,8 @@ from forerun.measure.probe.files import catalogue_text
 from forerun.measure.probe.probing import probe
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.store import open_store
-from forerun.tables import Runs, Table, read_table, write_table
+from forerun.tables import Jobs, Runs, Table, read_table, write_table
+from forerun.workloads.resolve import workload
 
 ROOT = Path(__file__).parents[1]
 MODELS = ("cnn", "mlp", "transformer")
@@ -130,7 +135,7 @@ def measure(path: Path, on: str) -> None:
             store = stack.enter_context(open_store(str(path.with_suffix(".db"))))
             for asked in campaigns(rate, on):
                 one = campaign({**asked, "name": f"{asked['name']}-{on}"})
-                profiling = Profiling(one, runner, store, Advisor([probed]), hosts=count)
+                profiling = Profiling(one, runner, store, Advisor([probed]))
                 outcome = profiling.carried_out(told)
                 print(one.name, dict(outcome.made), outcome.stopped, flush=True)
                 tables.append(profiling.results())
@@ -158,44 +163,57 @@ def without(table: Table, names: Sequence[str]) -> Table:
     return Table({n: c for n, c in table.columns.items() if n not in names}, len(table))
 
 
-def physics(path: Path) -> list[str]:
+def jobs_at(table: Table, rate: int, path: Path) -> tuple[Jobs, np.ndarray]:
+    """Return the jobs that were run at a link rate on hosts as probed, and their mean step seconds."""
+    catalog = load_catalog([path.with_name(f"lab-{rate}.yaml")])
+    alike = (table.texts("device") == f"lab-{rate}") & (table.numbers("cpus_per_worker") == SHARE)
+    some = table.take(np.flatnonzero(alike & (table.numbers("dataset_size") == USUAL_DATA)))
+    traced = {m: workload(f"examples.lab_models:{m}", optimizer="sgd") for m in MODELS}
+    rows = zip(
+        some.texts("workload"), some.numbers("devices"), some.numbers("global_batch"), strict=True
+    )
+    jobs = [
+        Job(traced[model], catalog.cluster(f"{int(workers)}x1xlab-{rate}"),
+            Plan(dp=int(workers), micro_batch=int(batch / workers), global_batch=int(batch)))
+        for model, workers, batch in rows
+    ]  # fmt: skip
+    return Jobs.of(jobs), some.numbers("step_mean_s")
+
+
+def physics(table: Table, path: Path) -> list[str]:
     """Return lines on the analytic model: from the probe alone, and calibrated on three runs."""
     lines = []
-    with open_store(str(path.with_suffix(".db"))) as store:
-        for rate in RATES:
-            runs: Runs = store.runs(campaign=f"ray-study-{rate}-local")
-            whole = np.flatnonzero(runs.jobs.resolved)
-            runs = runs.take(whole)
-            seconds = runs.table.numbers("step_mean_s")
-            start = AnalyticPredictor.shipped()
-            said = start.predict(runs.jobs).seconds[:, 1]
-            alone = np.abs(said / seconds - 1)
-            draw, after = np.random.default_rng(0), []
-            for _ in range(DRAWS):
-                index = np.sort(draw.choice(len(runs), 3, replace=False))
-                few = Runs(runs.jobs.take(index), Table({"step_time_s": seconds[index]}, 3))
-                found = start.fit(few).predict(runs.jobs).seconds[:, 1]
-                after.append(float(np.mean(np.delete(np.abs(found / seconds - 1), index))))
-            lines.append(
-                f"| {rate} Mbit/s | {len(runs)} | {100 * alone.mean():.1f} % | {100 * alone.max():.0f} % |"
-                f" {100 * np.median(after):.1f} % | {100 * max(after):.1f} % |"
-            )
+    for rate in RATES:
+        jobs, seconds = jobs_at(table, rate, path)
+        start = AnalyticPredictor.shipped()
+        alone = np.abs(start.predict(jobs).seconds[:, 1] / seconds - 1)
+        draw, after = np.random.default_rng(0), []
+        for _ in range(DRAWS):
+            index = np.sort(draw.choice(len(jobs), 3, replace=False))
+            few = Runs(jobs.take(index), Table({"step_time_s": seconds[index]}, 3))
+            found = start.fit(few).predict(jobs).seconds[:, 1]
+            after.append(float(np.mean(np.delete(np.abs(found / seconds - 1), index))))
+        lines.append(
+            f"| {rate} Mbit/s | {len(jobs)} | {100 * alone.mean():.1f} % | {100 * alone.max():.0f} % |"
+            f" {100 * np.median(after):.1f} % | {100 * max(after):.1f} % |"
+        )
     return lines
 
 
-def report(path: Path) -> str:
+def report(path: Path, folder: Path) -> str:
     """Return the report as Markdown."""
     table = read_table(path)
+    sys.path.insert(0, str(ROOT))
     lines = [
         "# The Ray study on the lab", "",
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, forerun {__version__}; {HOSTS} hosts of"
         f" {SHARE} core, links of {' and '.join(map(str, RATES))} Mbit/s, fp32, SGD, gloo;"
-        f" {len(table)} runs. Made by `python benchmarks/ray_study.py --runs {path.name}`.", "",
+        f" {len(table)} runs. Made by `python benchmarks/ray_study.py --runs {path}`.", "",
         "Mean absolute error, in brackets the median; what a predictor declines is told.", "",
     ]  # fmt: skip
     for title, drop in (("epoch", ("step_time_s", "samples_per_s", "sync_time_s")),
                         ("step", ("epoch_time_s", "samples_per_s"))):  # fmt: skip
-        part = path.with_name(f"{path.stem}-{title}.csv")
+        part = folder / f"{title}.csv"
         told = without(table, drop)
         if title == "step":  # a share of a core comes in bursts: of short steps the median lies
             told = told.with_columns(step_time_s=table.numbers("step_mean_s"))
@@ -211,7 +229,7 @@ def report(path: Path) -> str:
         lines.append("")
     lines += ["## The analytic model, of steps", "",
               "| links | runs | probe alone, mean | worst | after three runs, mean (middle draw) | worst draw |",
-              "|---|---|---|---|---|---|", *physics(path), ""]  # fmt: skip
+              "|---|---|---|---|---|---|", *physics(table, path), ""]  # fmt: skip
     return "\n".join(lines)
 
 
@@ -232,10 +250,13 @@ def main() -> None:
     asked.add_argument("--runs", type=Path)
     asked.add_argument("--out", type=Path)
     options = asked.parse_args()
+    if not (options.measure or options.runs):
+        asked.error("nothing is asked: give --measure RUNS.csv, --runs RUNS.csv, or both")
     if options.measure:
         measure(options.measure, options.on)
     if options.runs:
-        text = report(options.runs)
+        with tempfile.TemporaryDirectory() as folder:
+            text = report(options.runs, Path(folder))
         print(text)
         if options.out:
             options.out.write_text(text)

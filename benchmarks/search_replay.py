@@ -27,6 +27,7 @@ CherryPick and the others have no constant of ours. `--variations` prints those 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -149,7 +150,10 @@ def stops(box: Replay, seeds: int) -> list[str]:
 def main() -> int:
     """Run the benchmark; print and, where asked, write its page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with runs/*.csv")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("FORERUN_DATA"),
+        help="folder with runs/*.csv ($FORERUN_DATA)",
+    )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--variations", action="store_true", help="the questions that chose, too")
     parser.add_argument("--out", type=Path, help="write the page here")

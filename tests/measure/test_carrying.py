@@ -52,6 +52,9 @@ class Scripted:
         finally:
             self.closed += 1
 
+    def placement(self, task: Task) -> tuple[int, ...]:
+        return (task.workers,)
+
     def refuses(self, task: Task) -> str | None:
         return "only 4 workers fit" if task.workers > 4 else None
 

@@ -28,8 +28,8 @@ _OWN = ("accumulate",)  # settings of the loop that leave the traced graph of a 
 class StoreLedger:
     """A campaign's results in a store; each is kept, with the state of its point, in one step.
 
-    Raises:
-        RequestError: the store has a campaign of that name with another content.
+    A campaign of that name which asked for something else gets this content; points that both
+    have keep their results.
     """
 
     def __init__(self, store: SqlStore, campaign: Campaign, known: Mapping[str, Known]) -> None:
@@ -132,16 +132,15 @@ class Profiling:
         runner: who carries it out.
         store: who keeps it.
         advisor: knows workloads and devices, so that runs are kept with their whole jobs.
-        hosts: how many places the runner lays workers on, one after the other.
         retry: whether points that failed are run again.
     """
 
     def __init__(
         self, campaign: Campaign, runner: Carrier, store: SqlStore, advisor: Advisor,
-        hosts: int = 1, retry: bool = True,
+        retry: bool = True,
     ) -> None:  # fmt: skip
         self.campaign, self.runner, self.store, self.retry = campaign, runner, store, retry
-        self._known = known_of(campaign.points, advisor, hosts)
+        self._known = known_of(campaign.points, advisor, runner)
         self._advisor = advisor
         self.ledger = StoreLedger(store, campaign, self._known)
 
@@ -178,23 +177,21 @@ class Profiling:
         return found
 
 
-def known_of(points: Sequence[Point], advisor: Advisor, hosts: int) -> dict[str, Known]:
+def known_of(points: Sequence[Point], advisor: Advisor, runner: Carrier) -> dict[str, Known]:
     """Return what is known of each point, by its key; a module is traced once for each precision."""
     traced: dict[tuple[str, ...], Workload | str] = {}
-    clusters: dict[tuple[str, int, int], Cluster | str] = {}
+    clusters: dict[tuple[str, tuple[int, ...]], Cluster | str] = {}
     found = {}
     for point in points:
         task = point.task
-        used = min(task.workers, hosts)
-        counts = tuple(task.workers // used + (i < task.workers % used) for i in range(used))
+        counts = runner.placement(task)
         model = (task.entry, task.precision, task.optimizer, repr(sorted(task.settings.items())))
         if model not in traced:
             traced[model] = _workload(point, advisor)
         label = str(point.asked.get("device", ""))
-        machine = (label, used, counts[0])
-        if machine not in clusters:
-            clusters[machine] = _cluster(advisor, *machine, even=len(set(counts)) == 1)
-        workload, cluster = traced[model], clusters[machine]
+        if (label, counts) not in clusters:
+            clusters[label, counts] = _cluster(advisor, label, counts)
+        workload, cluster = traced[model], clusters[label, counts]
         why = "; ".join(text for text in (workload, cluster) if isinstance(text, str) and text)
         found[point.key] = Known(
             None if isinstance(workload, str) else workload,
@@ -220,13 +217,15 @@ def _workload(point: Point, advisor: Advisor) -> Workload | str:
     return replace(workload, name=str(point.asked["workload"]))
 
 
-def _cluster(advisor: Advisor, label: str, nodes: int, each: int, even: bool) -> Cluster | str:
+def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> Cluster | str:
     if not label:
         return "no device is named: runs are kept without one; `forerun probe` makes a device of this machine"
-    if not even:
+    if not counts:
+        return "how workers will lie on the nodes is not known: runs are kept without a placement"
+    if len(set(counts)) > 1:
         return ""
     try:
-        return advisor.cluster(f"{nodes}x{each}x{label}")
+        return advisor.cluster(f"{len(counts)}x{counts[0]}x{label}")
     except ForerunError as error:
         return f"{error.asked}: {error.found}; its runs are kept by that label alone"
 

@@ -33,6 +33,10 @@ class Carrier(Protocol):
         """Return why it cannot carry a task out, or None."""
         ...
 
+    def placement(self, task: Task) -> tuple[int, ...]:
+        """Return how many workers each host gets; () where that is not known beforehand."""
+        ...
+
 
 class Ledger(Protocol):
     """Where a campaign's results are kept, each as soon as it is there."""

@@ -51,6 +51,12 @@ def local_host() -> Host:
     return Host("localhost", "127.0.0.1", interface)
 
 
+def blocks(workers: int, hosts: int) -> tuple[int, ...]:
+    """Return how many workers each host that is used gets: blocks as even as can be."""
+    used = min(workers, hosts)
+    return tuple(workers // used + (i < workers % used) for i in range(used))
+
+
 def check_hosts(hosts: Sequence[Host]) -> tuple[Host, ...]:
     """Return the hosts. Raises RequestError where there is none or two share a name."""
     if not hosts:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from forerun.measure.hosts import Host
+from forerun.measure.hosts import Host, blocks
 from forerun.measure.limits import Holding
 from forerun.measure.session import FOLDER, RUNNER
 from forerun.measure.task import Task
@@ -152,11 +152,9 @@ def marked(mark: str) -> list[int]:
 
 def places(workers: int, hosts: Sequence[Host]) -> list[tuple[Host, int, int]]:
     """Return (host, local rank, workers on that host) by rank: blocks as even as can be."""
-    used = min(workers, len(hosts))
-    counts = [workers // used + (i < workers % used) for i in range(used)]
     return [
         (host, local, count)
-        for host, count in zip(hosts, counts, strict=False)
+        for host, count in zip(hosts, blocks(workers, len(hosts)), strict=False)
         for local in range(count)
     ]
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from forerun.domain.job import Job
-from forerun.domain.run import Run
-from forerun.errors import ForerunError
-from forerun.measure.asking import task_of
-from forerun.measure.hosts import Host, check_hosts, local_host
+from forerun.measure.hosts import Host, blocks, check_hosts, local_host
 from forerun.measure.launch import Launch
 from forerun.measure.limits import refusal, remove_stale
 from forerun.measure.measurement import Measurement
-from forerun.measure.task import Steps, Task, sharing
+from forerun.measure.task import Steps, Task
+from forerun.measure.tasks_runner import TasksRunner
 from forerun.measure.watching import Watch
 
 _PORT_TAKEN = ("address already in use", "eaddrinuse")
 _TRIES = 3  # with another port each
 
 
-class LocalRunner:
+class LocalRunner(TasksRunner):
     """Carries tasks out in processes of this machine, or of hosts that can be reached from it.
 
     Args:
@@ -47,44 +43,13 @@ class LocalRunner:
         timeout_seconds: float = 600.0,
     ) -> None:
         self.hosts = check_hosts(tuple(hosts) or (local_host(),))
-        self.folder = Path(folder) if folder else _cache_folder()
-        self._entries = dict(entries)
-        self._steps = steps or Steps()
+        super().__init__(folder, entries, steps, timeout_seconds)
         self._environment = dict(environment)
-        self._timeout_seconds = timeout_seconds
         remove_stale()
 
-    def run(self, job: Job) -> Run:
-        """Return the run of a job; one that cannot be carried out failed, and says why."""
-        host = ", ".join(h.name for h in self.hosts)
-        try:
-            task = task_of(job, self._entries, self._steps, timeout_seconds=self._timeout_seconds)
-        except ForerunError as error:
-            return Run(job, "failed", origin=f"local runner on {host}: {error}")
-        return self.measure(task).run(job, f"measured by forerun's local runner on {host}")
-
-    def measure(self, task: Task) -> Measurement:
-        """Return what one task told."""
-        return self.measure_many([task])[0]
-
-    def measure_many(self, tasks: Iterable[Task]) -> list[Measurement]:
-        """Return what each task told, in order; those that can share their processes do."""
-        asked = list(tasks)
-        found = dict(self.each(asked))
-        return [found[i] for i in range(len(asked))]
-
-    def each(self, tasks: Iterable[Task]) -> Iterator[tuple[int, Measurement]]:
-        """Yield (position, measurement) as tasks end; closing the iterator ends what still runs."""
-        asked = list(tasks)
-        for group in sharing(asked):
-            left = list(group)
-            while left:
-                reason = self.refuses(asked[left[0]])
-                if reason is not None:
-                    yield left.pop(0), Measurement("failed", reason)
-                    continue
-                for measured in self._carry([asked[i] for i in left]):
-                    yield left.pop(0), measured
+    def placement(self, task: Task) -> tuple[int, ...]:
+        """Return how many workers of a task each host that is used gets."""
+        return blocks(task.workers, len(self.hosts))
 
     def refuses(self, task: Task) -> str | None:
         """Return why this runner cannot carry a task out, None where it can."""
@@ -124,9 +89,8 @@ class LocalRunner:
             if not taken:
                 return
 
-    def _new_folder(self, task: Task) -> Path:
-        moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        return self.folder / f"{moment}-{task.key[:8]}-{os.getpid()}-{time.monotonic_ns() % 10**9}"
+    def _where(self) -> str:
+        return f"on {', '.join(host.name for host in self.hosts)}"
 
 
 def _port_was_taken(launch: Launch) -> bool:
@@ -136,8 +100,3 @@ def _port_was_taken(launch: Launch) -> bool:
     except OSError:
         return False
     return any(words in text for words in _PORT_TAKEN)
-
-
-def _cache_folder() -> Path:
-    top = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(top) / "forerun" / "measure"

@@ -69,11 +69,11 @@ def profile(
     writable(out, "--out", TABLES, [campaign, *catalog_files])
     asked = read_campaign(campaign)
     asked = asked.on(on or asked.runner)
-    runner, hosts = _runner(asked.runner, lab_name, address)
+    runner = _runner(asked.runner, lab_name, address)
     advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
     screen = Screen(settings)
     with open_store(where or "") as store:
-        profiling = Profiling(asked, runner, store, advisor, hosts, retry=not no_retry)
+        profiling = Profiling(asked, runner, store, advisor, retry=not no_retry)
         planned = profiling.planned()
         if not as_json:
             show_plan(screen, planned, store.where)
@@ -120,8 +120,8 @@ def _agreed(planned: Planned, yes: bool) -> None:
         )  # fmt: skip
 
 
-def _runner(name: str, lab_name: str | None, address: str | None) -> tuple[Carrier, int]:
-    """Return the runner and how many hosts it lays workers on."""
+def _runner(name: str, lab_name: str | None, address: str | None) -> Carrier:
+    """Return who carries runs out."""
     hosts: Sequence[Host] = ()
     if lab_name is not None:
         from forerun.measure.lab import Lab
@@ -135,12 +135,11 @@ def _runner(name: str, lab_name: str | None, address: str | None) -> tuple[Carri
             )  # fmt: skip
         from forerun.measure.ray import RayRunner
 
-        runner = RayRunner(address=address or "")
-        return runner, runner.host_count
+        return RayRunner(address=address or "")
     if address is not None:
         raise RequestError(
             "--address", "only a Ray cluster has one", "add --on ray, or leave it out"
         )
     from forerun.measure.local import LocalRunner
 
-    return LocalRunner(hosts), max(len(hosts), 1)
+    return LocalRunner(hosts)

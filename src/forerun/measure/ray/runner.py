@@ -6,23 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from forerun.domain.job import Job
-from forerun.domain.run import Run
-from forerun.errors import ForerunError, RequestError, one_of
-from forerun.measure.asking import task_of
-from forerun.measure.hosts import Host, local_host
-from forerun.measure.local import _cache_folder
+from forerun.errors import RequestError, one_of
+from forerun.measure.hosts import Host, blocks, local_host
 from forerun.measure.measurement import Measurement
 from forerun.measure.ray.errand import Errand
 from forerun.measure.ray.words import unreachable
-from forerun.measure.task import Steps, Task, sharing
+from forerun.measure.task import Steps, Task
+from forerun.measure.tasks_runner import TasksRunner
 
 OLDEST = (2, 30)
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -35,7 +31,7 @@ _COUNT = (
 _PASSED = ("RAY_AUTH_MODE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS")
 
 
-class RayRunner:
+class RayRunner(TasksRunner):
     """Carries tasks out on a Ray cluster, through TorchTrainer.
 
     CPUs are a resource that Ray counts and does not hold: a worker that was given one may use
@@ -77,45 +73,19 @@ class RayRunner:
                 "Ray has no such strategy",
                 one_of(placement, PLACEMENTS),
             )
-        self.address, self.submit, self.placement = address, submit, placement
+        self.address, self.submit, self.placement_group = address, submit, placement
         self.resources = dict(resources)
         self.host = host or local_host()
         self.environment = dict(environment)
         self.storage = storage
-        self.folder = Path(folder) if folder else _cache_folder()
-        self._entries, self._steps = dict(entries), steps or Steps()
-        self._timeout_seconds = timeout_seconds
+        super().__init__(folder, entries, steps, timeout_seconds)
 
-    def run(self, job: Job) -> Run:
-        """Return the run of a job; one that cannot be carried out failed, and says why."""
-        try:
-            task = task_of(job, self._entries, self._steps, timeout_seconds=self._timeout_seconds)
-        except ForerunError as error:
-            return Run(job, "failed", origin=f"ray runner: {error}")
-        return self.measure(task).run(job, f"measured by forerun's ray runner, {self._where()}")
-
-    def measure(self, task: Task) -> Measurement:
-        """Return what one task told."""
-        return self.measure_many([task])[0]
-
-    def measure_many(self, tasks: Iterable[Task]) -> list[Measurement]:
-        """Return what each task told, in order; those of one number of workers share a fit."""
-        asked = list(tasks)
-        found = dict(self.each(asked))
-        return [found[i] for i in range(len(asked))]
-
-    def each(self, tasks: Iterable[Task]) -> Iterator[tuple[int, Measurement]]:
-        """Yield (position, measurement) as tasks end; closing the iterator ends what still runs."""
-        asked = list(tasks)
-        for group in sharing(asked):
-            left = list(group)
-            while left:
-                reason = self.refuses(asked[left[0]])
-                if reason is not None:
-                    yield left.pop(0), Measurement("failed", reason)
-                    continue
-                for measured in self._carry([asked[i] for i in left]):
-                    yield left.pop(0), measured
+    def placement(self, task: Task) -> tuple[int, ...]:
+        """Return how many workers each node gets; () where Ray packs them as it finds room."""
+        nodes = self.host_count
+        if nodes == 1:
+            return (task.workers,)
+        return blocks(task.workers, nodes) if self.placement_group.endswith("SPREAD") else ()
 
     def refuses(self, task: Task) -> str | None:
         """Return why this runner cannot carry a task out, None where it can."""
@@ -155,17 +125,12 @@ class RayRunner:
         return int(done.stdout.split()[-1])
 
     def _where(self) -> str:
-        return (
-            self.submit
-            or self.address
-            or os.environ.get("RAY_ADDRESS", "a cluster of this machine")
-        )
+        given = self.submit or self.address or os.environ.get("RAY_ADDRESS", "")
+        return f"on {given or 'a cluster of this machine'}"
 
     def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
         """Yield measurements of tasks from one driver, as long as it goes on."""
-        moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        name = f"{moment}-{tasks[0].key[:8]}-{os.getpid()}-{time.monotonic_ns() % 10**9}"
-        folder = self.folder / name
+        folder = self._new_folder(tasks[0])
         folder.mkdir(parents=True)
         well = True
         errand = Errand(
@@ -193,7 +158,7 @@ class RayRunner:
             variables["PYTHONPATH"] = self._path()
         return {
             "tasks": [task.to_json() for task in tasks], "workers": first.workers,
-            "resources": resources, "placement": self.placement, "variables": variables,
+            "resources": resources, "placement": self.placement_group, "variables": variables,
             "address": "auto" if self.submit else self.address, "storage": self._storage(folder),
             "local_cpus": max(os.cpu_count() or 1, 1),
             "backend": str(first.settings.get("backend", "")),

@@ -1,0 +1,95 @@
+"""TasksRunner: what runners of tasks have in common: jobs become tasks, and these share their starts."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from forerun.domain.job import Job
+from forerun.domain.run import Run
+from forerun.errors import ForerunError
+from forerun.measure.asking import task_of
+from forerun.measure.measurement import Measurement
+from forerun.measure.task import Steps, Task, sharing
+
+
+class TasksRunner(ABC):
+    """Carries tasks out in groups that one start of processes can serve.
+
+    Args:
+        folder: for logs and records, kept of runs that failed; blank is forerun's cache folder.
+        entries: what to train for a workload, by its name (for `run`).
+        steps: how long a job is measured (for `run`).
+        timeout_seconds: limit of a job (for `run`).
+    """
+
+    name: str
+
+    def __init__(
+        self, folder: str | Path, entries: Mapping[str, str], steps: Steps | None,
+        timeout_seconds: float,
+    ) -> None:  # fmt: skip
+        self.folder = Path(folder) if folder else _cache_folder()
+        self._entries, self._steps = dict(entries), steps or Steps()
+        self._timeout_seconds = timeout_seconds
+
+    @abstractmethod
+    def refuses(self, task: Task) -> str | None:
+        """Return why this runner cannot carry a task out, None where it can."""
+
+    @abstractmethod
+    def placement(self, task: Task) -> tuple[int, ...]:
+        """Return how many workers of a task each host gets; () where that is not known beforehand."""
+
+    @abstractmethod
+    def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
+        """Yield measurements of tasks from one start, until the first that is not ok."""
+
+    @abstractmethod
+    def _where(self) -> str:
+        """Return where it carries tasks out, for a run's origin."""
+
+    def run(self, job: Job) -> Run:
+        """Return the run of a job; one that cannot be carried out failed, and says why."""
+        try:
+            task = task_of(job, self._entries, self._steps, timeout_seconds=self._timeout_seconds)
+        except ForerunError as error:
+            return Run(job, "failed", origin=f"{self.name} runner {self._where()}: {error}")
+        told = f"measured by forerun's {self.name} runner {self._where()}"
+        return self.measure(task).run(job, told)
+
+    def measure(self, task: Task) -> Measurement:
+        """Return what one task told."""
+        return self.measure_many([task])[0]
+
+    def measure_many(self, tasks: Iterable[Task]) -> list[Measurement]:
+        """Return what each task told, in order; those that can share a start do."""
+        asked = list(tasks)
+        found = dict(self.each(asked))
+        return [found[i] for i in range(len(asked))]
+
+    def each(self, tasks: Iterable[Task]) -> Iterator[tuple[int, Measurement]]:
+        """Yield (position, measurement) as tasks end; closing the iterator ends what still runs."""
+        asked = list(tasks)
+        for group in sharing(asked):
+            left = list(group)
+            while left:
+                reason = self.refuses(asked[left[0]])
+                if reason is not None:
+                    yield left.pop(0), Measurement("failed", reason)
+                    continue
+                for measured in self._carry([asked[i] for i in left]):
+                    yield left.pop(0), measured
+
+    def _new_folder(self, task: Task) -> Path:
+        """Return the name of a folder that no other start has."""
+        moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        return self.folder / f"{moment}-{task.key[:8]}-{os.getpid()}-{time.monotonic_ns() % 10**9}"
+
+
+def _cache_folder() -> Path:
+    top = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(top) / "forerun" / "measure"
