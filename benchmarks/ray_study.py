@@ -5,7 +5,8 @@ and link rate vary. Then each predictor learns from some of the runs and foresee
 measured values, and beyond them in workers, data and resources. The analytic model, which knows the hosts
 from a probe, is calibrated on three runs and put beside them. Published for this setting: 3-15 %.
 
-    python benchmarks/ray_study.py --measure RUNS.csv [--on ray]   half an hour, as root, on a quiet machine
+    python benchmarks/ray_study.py --measure RUNS.csv [--on ray] [--passes 3]
+        twenty minutes a pass, as root, on a quiet machine
     python benchmarks/ray_study.py --runs RUNS.csv [--out REPORT.md]
 
 Measured runs go to a store beside RUNS.csv, so that an interrupted study goes on where it stopped.
@@ -38,6 +39,7 @@ from forerun.measure.lab import HostSpec, Lab
 from forerun.measure.local import LocalRunner
 from forerun.measure.probe.files import catalogue_text
 from forerun.measure.probe.probing import probe
+from forerun.measure.repeats import joined
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.store import open_store
 from forerun.tables import Jobs, Runs, Table, read_table, write_table
@@ -45,55 +47,35 @@ from forerun.workloads.resolve import workload
 
 ROOT = Path(__file__).parents[1]
 MODELS = ("cnn", "mlp", "transformer")
-HOSTS, SHARE, RATES = 8, 0.22, (300, 100)
+HOSTS, RATES = 8, (300, 100)
+SHARES = (0.09, 0.13, 0.18)  # of a core, a worker; the largest is the usual one
 WORKERS, BATCHES = (1, 2, 3, 4, 6, 8), (24, 48)
-USUAL_DATA, DATA, SHARES = 960, (480, 1920), (0.12, 0.16)
+FEW_WORKERS = (1, 2, 4)
+SIZES = (384, 768, 1536)  # samples an epoch; the middle one is the usual one
 PREDICTORS = "ray-ml,ernest,generic,gaussian,hierarchical,linear-scaling,auto"
-# What is asked, the split, and the runs that take part: those in which the column varies.
-_BASE = ("node_gbps=0.3", "devices=1,2,4")
-SPLITS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "between workers (1, 2, 4, 8; then 3 and 6)": (
-        "interpolation:devices=3,6", ("cpus_per_worker=0.22", "dataset_size=960")),
-    "more workers (up to 4; then 6 and 8)": (
-        "extrapolation:devices=4", ("cpus_per_worker=0.22", "dataset_size=960")),
-    "between dataset sizes (480, 1920; then 960)": (
-        "interpolation:dataset_size=960", (*_BASE, "cpus_per_worker=0.22")),
-    "larger datasets (up to 960; then 1920)": (
-        "extrapolation:dataset_size=960", (*_BASE, "cpus_per_worker=0.22")),
-    "between CPU shares (0.12, 0.22; then 0.16)": (
-        "interpolation:cpus_per_worker=0.16", (*_BASE, "dataset_size=960")),
-    "larger CPU shares (up to 0.16; then 0.22)": (
-        "extrapolation:cpus_per_worker=0.16", (*_BASE, "dataset_size=960")),
-}  # fmt: skip
 DRAWS = 20
 
 
-def fields(rate: int, vary: Mapping[str, Any]) -> dict[str, Any]:
+def fields(rate: int, name: str, vary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the campaign's fields for one link rate."""
     return {
-        "name": f"ray-study-{rate}",
+        "name": name,
         "workloads": {m: {"entry": f"examples.lab_models:{m}"} for m in MODELS},
-        "vary": {"threads": 1, **vary},
+        "vary": {"threads": 1, "global_batch": BATCHES, **vary},
         "steps": {"epochs": 1}, "timeout": "10min",
         "device": f"lab-{rate}", "asked": {"node_gbps": rate / 1000},
     }  # fmt: skip
 
 
-def campaigns(rate: int, on: str) -> Iterator[dict[str, Any]]:
+def campaigns(rate: int, name: str) -> Iterator[dict[str, Any]]:
     """Yield the campaigns of one link rate."""
-    base = {"dataset_size": USUAL_DATA, "cpus_per_worker": SHARE if on == "local" else 0}
-    workers = WORKERS if on == "local" else (1, 2, 3, 4)
-    yield {**fields(rate, {"workers": workers, "global_batch": BATCHES, **base})}
-    if rate == RATES[0] and on == "local":
-        some = {"workers": (1, 2, 4), "global_batch": BATCHES}
-        yield {
-            **fields(rate, {**some, "cpus_per_worker": SHARE, "dataset_size": DATA}),
-            "name": f"ray-study-{rate}-data",
-        }
-        yield {
-            **fields(rate, {**some, "cpus_per_worker": SHARES, "dataset_size": USUAL_DATA}),
-            "name": f"ray-study-{rate}-shares",
-        }
+    usual = {"dataset_size": SIZES[1], "cpus_per_worker": SHARES[-1]}
+    yield fields(rate, f"{name}-{rate}", {**usual, "workers": WORKERS})
+    if rate == RATES[0]:
+        some = {**usual, "workers": FEW_WORKERS}
+        sizes = (SIZES[0], SIZES[-1])
+        yield fields(rate, f"{name}-{rate}-data", {**some, "dataset_size": sizes})
+        yield fields(rate, f"{name}-{rate}-shares", {**some, "cpus_per_worker": SHARES[:-1]})
 
 
 @contextmanager
@@ -105,9 +87,10 @@ def runner_on(lab: Lab, on: str, folder: Path) -> Iterator[Any]:
     from forerun.measure.ray import RayRunner
 
     with lab.ray(cpus=1) as cluster:
-        print(f"Ray on {HOSTS // 2} hosts after {cluster.start_seconds:.0f} s", flush=True)
+        print(f"Ray on {HOSTS} hosts after {cluster.start_seconds:.0f} s", flush=True)
         yield RayRunner(
-            address=cluster.address, host=cluster.hosts[0], folder=folder, placement="SPREAD",
+            address=cluster.address, host=cluster.hosts[0], folder=folder,
+            placement="STRICT_SPREAD", hold=True,
             environment={**cluster.environment, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
         )  # fmt: skip
 
@@ -119,29 +102,64 @@ def told(one: Progress) -> None:
     print(f"{one.done} of {one.total}  {one.point}: {found.status} {said}", flush=True)
 
 
-def measure(path: Path, on: str) -> None:
-    """Measure the study's runs, and write them as a table; probes go beside it."""
-    tables = []
-    for rate in RATES if on == "local" else RATES[:1]:
-        probed = path.with_name(f"lab-{rate}.yaml")
-        count = HOSTS if on == "local" else HOSTS // 2
-        with ExitStack() as stack:
-            lab = stack.enter_context(Lab([HostSpec(cpus=SHARE, link_mbit=rate)] * count))
-            if not probed.exists():
-                found = probe(lab.hosts[:4], name=f"lab-{rate}", version=__version__)
-                probed.write_text(catalogue_text(found.entry))
-                print(f"probed at {rate} Mbit/s in {found.found['seconds']:.0f} s", flush=True)
-            runner = stack.enter_context(runner_on(lab, on, path.with_suffix(".logs")))
-            store = stack.enter_context(open_store(str(path.with_suffix(".db"))))
-            for asked in campaigns(rate, on):
-                one = campaign({**asked, "name": f"{asked['name']}-{on}"})
-                profiling = Profiling(one, runner, store, Advisor([probed]))
-                outcome = profiling.carried_out(told)
-                print(one.name, dict(outcome.made), outcome.stopped, flush=True)
-                tables.append(profiling.results())
-    rows = [table.row(i) for table in tables for i in range(len(table))]
-    write_table(Table.from_rows(rows), path)
-    print(f"wrote {len(rows)} runs to {path}")
+def probed(path: Path) -> list[Path]:
+    """Return catalogue files of the hosts at each link rate, probing them where that was not done."""
+    files = [path.with_name(f"lab-{rate}.yaml") for rate in RATES]
+    for rate, file in zip(RATES, files, strict=True):
+        if not file.exists():
+            with Lab([HostSpec(cpus=SHARES[-1], link_mbit=rate)] * 4) as lab:
+                found = probe(lab.hosts, name=f"lab-{rate}", version=__version__)
+            file.write_text(catalogue_text(found.entry))
+            print(f"probed at {rate} Mbit/s in {found.found['seconds']:.0f} s", flush=True)
+    return files
+
+
+def measure(path: Path, on: str, passes: int) -> None:
+    """Measure the study's runs, and write them as a table; probes go beside it.
+
+    The machine's own speed wanders over minutes: each pass measures everything once, and a run
+    of the table is the median of its passes.
+    """
+    sys.path.insert(0, str(ROOT))
+    advisor, tables = Advisor(probed(path)), []
+    # Ray's own processes are outside the workers' shares, as they are beside them on larger hosts.
+    host = HostSpec(cpus=SHARES[-1] if on == "local" else 1.0, link_mbit=RATES[0])
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab([host] * HOSTS, crowded=on == "ray"))
+        runner = stack.enter_context(runner_on(lab, on, path.with_suffix(".logs")))
+        store = stack.enter_context(open_store(str(path.with_suffix(".db"))))
+        for number in range(1, passes + 1):
+            for rate in RATES:
+                for one in lab.hosts:
+                    lab.rate(one, rate)
+                for asked in campaigns(rate, f"ray-study-{on}-{number}"):
+                    profiling = Profiling(campaign(asked), runner, store, advisor)
+                    outcome = profiling.carried_out(told)
+                    print(asked["name"], dict(outcome.made), outcome.stopped, flush=True)
+                    tables.append(profiling.results())
+            rows = [table.row(i) for table in tables for i in range(len(table))]
+            table = joined(Table.from_rows(rows))
+            write_table(table, path)
+            print(f"wrote {len(table)} runs to {path} after pass {number}", flush=True)
+
+
+def splits(table: Table) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return what is asked: the split, and the runs that take part: those in which the column varies."""
+    low, middle, usual = (f"{x:g}" for x in np.unique(table.numbers("cpus_per_worker")))
+    few, some, many = (f"{x:g}" for x in np.unique(table.numbers("dataset_size")))
+    share, size = f"cpus_per_worker={usual}", f"dataset_size={some}"
+    base = ("node_gbps=0.3", "devices=1,2,4")
+    return {
+        "between workers (1, 2, 4, 8; then 3 and 6)": ("interpolation:devices=3,6", (share, size)),
+        "more workers (up to 4; then 6 and 8)": ("extrapolation:devices=4", (share, size)),
+        f"between dataset sizes ({few}, {many}; then {some})": (
+            f"interpolation:{size}", (*base, share)),
+        f"larger datasets (up to {some}; then {many})": (f"extrapolation:{size}", (*base, share)),
+        f"between CPU shares ({low}, {usual}; then {middle})": (
+            f"interpolation:cpus_per_worker={middle}", (*base, size)),
+        f"larger CPU shares (up to {middle}; then {usual})": (
+            f"extrapolation:cpus_per_worker={middle}", (*base, size)),
+    }  # fmt: skip
 
 
 def scores(path: Path, split: str, where: Sequence[str]) -> list[dict[str, Any]]:
@@ -166,8 +184,9 @@ def without(table: Table, names: Sequence[str]) -> Table:
 def jobs_at(table: Table, rate: int, path: Path) -> tuple[Jobs, np.ndarray]:
     """Return the jobs that were run at a link rate on hosts as probed, and their mean step seconds."""
     catalog = load_catalog([path.with_name(f"lab-{rate}.yaml")])
-    alike = (table.texts("device") == f"lab-{rate}") & (table.numbers("cpus_per_worker") == SHARE)
-    some = table.take(np.flatnonzero(alike & (table.numbers("dataset_size") == USUAL_DATA)))
+    shares, sizes = table.numbers("cpus_per_worker"), table.numbers("dataset_size")
+    alike = (table.texts("device") == f"lab-{rate}") & (shares == shares.max())
+    some = table.take(np.flatnonzero(alike & (sizes == np.median(np.unique(sizes)))))
     traced = {m: workload(f"examples.lab_models:{m}", optimizer="sgd") for m in MODELS}
     rows = zip(
         some.texts("workload"), some.numbers("devices"), some.numbers("global_batch"), strict=True
@@ -206,9 +225,10 @@ def report(path: Path, folder: Path) -> str:
     sys.path.insert(0, str(ROOT))
     lines = [
         "# The Ray study on the lab", "",
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, forerun {__version__}; {HOSTS} hosts of"
-        f" {SHARE} core, links of {' and '.join(map(str, RATES))} Mbit/s, fp32, SGD, gloo;"
-        f" {len(table)} runs. Made by `python benchmarks/ray_study.py --runs {path}`.", "",
+        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, forerun {__version__}; {HOSTS} hosts,"
+        f" workers of {' '.join(f'{x:g}' for x in np.unique(table.numbers('cpus_per_worker')))} core,"
+        f" links of {' and '.join(map(str, RATES))} Mbit/s, fp32, SGD, gloo; {len(table)} runs,"
+        f" each the median of {table.numbers('repeats').max():g}. Made by `python benchmarks/ray_study.py --runs {path}`.", "",
         "Mean absolute error, in brackets the median; what a predictor declines is told.", "",
     ]  # fmt: skip
     for title, drop in (("epoch", ("step_time_s", "samples_per_s", "sync_time_s")),
@@ -221,7 +241,7 @@ def report(path: Path, folder: Path) -> str:
         lines += [f"## Seconds of one {title}", "",
                   f"| asked | judged | {' | '.join(PREDICTORS.split(','))} |",
                   f"|---|---|{'---|' * len(PREDICTORS.split(','))}"]  # fmt: skip
-        for words, (split, where) in SPLITS.items():
+        for words, (split, where) in splits(table).items():
             found = {one["predictor"]: one for one in scores(part, split, where)}
             cells = [cell(found.get(name)) for name in PREDICTORS.split(",")]
             rows = max((one["rows"] for one in found.values()), default=0)
@@ -247,13 +267,14 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--measure", type=Path)
     asked.add_argument("--on", choices=("local", "ray"), default="local")
+    asked.add_argument("--passes", type=int, default=3)
     asked.add_argument("--runs", type=Path)
     asked.add_argument("--out", type=Path)
     options = asked.parse_args()
     if not (options.measure or options.runs):
         asked.error("nothing is asked: give --measure RUNS.csv, --runs RUNS.csv, or both")
     if options.measure:
-        measure(options.measure, options.on)
+        measure(options.measure, options.on, options.passes)
     if options.runs:
         with tempfile.TemporaryDirectory() as folder:
             text = report(options.runs, Path(folder))

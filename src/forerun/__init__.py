@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor, Answer, Explanation
-    from forerun.advisor.shortcuts import explain, predict, predict_table, recommend
+    from forerun.advisor.shortcuts import explain, predict, predict_table, profile, recommend
     from forerun.domain.estimate import Estimate
     from forerun.domain.forecast import Forecast
     from forerun.domain.hardware import Cluster, Device, Link
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("Advisor", "Answer", "Explanation"), "forerun.advisor"),
     **dict.fromkeys(
-        ("explain", "predict", "predict_table", "recommend"), "forerun.advisor.shortcuts"
+        ("explain", "predict", "predict_table", "profile", "recommend"), "forerun.advisor.shortcuts"
     ),
     **dict.fromkeys(("Table", "read_table", "write_table"), "forerun.tables"),
     **dict.fromkeys(("Cluster", "Device", "Link"), "forerun.domain.hardware"),
@@ -49,7 +49,7 @@ _HOMES = {
 __all__ = [
     "Advisor", "Answer", "Cluster", "Device", "Estimate", "Explanation", "Forecast", "ForerunError",
     "Job", "Length", "Link", "Objective", "Plan", "Preemption", "Recommendation", "Run", "Table",
-    "Workload", "explain", "predict", "predict_table", "read_table", "recommend", "write_table",
+    "Workload", "explain", "predict", "predict_table", "profile", "read_table", "recommend", "write_table",
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.cli.conftest import Run
 
 pytest.importorskip("torch", reason="measuring needs the extra torch")
 
+ROOT = Path(__file__).parents[2]
 CAMPAIGN = """
 name: small
 workloads:
@@ -155,3 +157,16 @@ def test_a_wrong_word_is_told_before_anything_runs(
     done = forerun("profile", str(study), *place, *words)
     assert done.code == 2, done.err
     assert said in done.err
+
+
+def test_the_documented_campaign_in_python_measures_and_keeps(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "campaigns.md").read_text()
+    [code] = [c for c in re.findall(r"```python\n(.*?)```", text, re.S) if "forerun.profile(" in c]
+    code = code.replace('"runs.db"', repr(str(tmp_path / "runs.db")))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"\d\.\d+", done.stdout)) == 2, done.stdout
+    with open_store(str(tmp_path / "runs.db")) as opened:
+        assert opened.count(campaign="from-python") == 2

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from forerun.measure.hosts import Host
 from forerun.measure.task import Task
@@ -100,6 +101,13 @@ class Holding:
         set_quota(group, asked)
         (group / "cgroup.procs").write_text(str(pid))
 
+    def take(self, rank: int, who: Mapping[str, Any]) -> None:
+        """Hold a worker that told who it is (`itself`). Raises OSError where it is not of this machine."""
+        here = itself()
+        if any(who[name] != here[name] for name in ("boot", "processes")):
+            raise OSError(f"worker {rank} runs on another machine, or among other processes")
+        self.apply(rank, int(who["pid"]))
+
     def release(self) -> None:
         """Remove the control groups and give the hosts their own shares back; workers have ended."""
         for group in self.groups:
@@ -108,6 +116,31 @@ class Holding:
         for host in self._held:
             host.release()  # type: ignore[attr-defined]
         self._held.clear()
+
+
+def itself() -> dict[str, Any]:
+    """Return who this process is: its number, and the boot and the process space in which it is that."""
+    return {
+        "pid": os.getpid(),
+        "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "processes": str(Path("/proc/self/ns/pid").readlink()),
+    }
+
+
+def wait_until_held(cpus: float, seconds: float = 60.0) -> None:
+    """Wait until this process is held to so many cores. Raises TimeoutError after so many seconds."""
+    until = time.monotonic() + seconds
+    while not is_held(cpus):
+        if time.monotonic() > until:
+            raise TimeoutError(f"nobody held this worker to {cpus:g} CPUs in {seconds:g} s")
+        time.sleep(0.02)
+
+
+def is_held(cpus: float) -> bool:
+    """Whether this process is held as a `Holding` does it."""
+    if float(cpus).is_integer():
+        return len(usable_cores()) == int(cpus)
+    return f"/{_PREFIX}" in Path("/proc/self/cgroup").read_text()
 
 
 def set_quota(group: Path, cpus: float) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forerun.advisor.measuring import Planned
     from forerun.measure.carrying import Carrier
     from forerun.measure.hosts import Host
+    from forerun.measure.lab import Lab
 
 RUNNERS = ("local", "ray")
 INTERRUPTED = 130  # as shells have it for Ctrl-C
@@ -37,6 +38,7 @@ INTERRUPTED = 130  # as shells have it for Ctrl-C
     "--address", metavar="ADDRESS",
     help="With --on ray: the cluster's address (auto: the one of this machine; local: a new one).",
 )  # fmt: skip
+@click.option("--hold", is_flag=True, help="With Ray here: hold workers to their cpus_per_worker.")
 @click.option("--store", "where", metavar="STORE", help="A file or URL (the setting `store`).")
 @click.option("--out", type=FILE, metavar="RUNS.csv", help="Write the campaign's runs as a table.")
 @click.option(
@@ -48,8 +50,8 @@ INTERRUPTED = 130  # as shells have it for Ctrl-C
 @click.option("--no-retry", is_flag=True, help="Leave runs that failed as they are.")
 @json_option
 def profile(
-    campaign: Path, on: str | None, lab_name: str | None, address: str | None, where: str | None,
-    out: Path | None, catalog_files: Sequence[Path], dry_run: bool, yes: bool, no_retry: bool,
+    campaign: Path, on: str | None, lab_name: str | None, address: str | None, hold: bool,
+    where: str | None, out: Path | None, catalog_files: Sequence[Path], dry_run: bool, yes: bool, no_retry: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Measure the runs of a campaign, and keep every one as soon as it has ended.
@@ -69,7 +71,7 @@ def profile(
     writable(out, "--out", TABLES, [campaign, *catalog_files])
     asked = read_campaign(campaign)
     asked = asked.on(on or asked.runner)
-    runner = _runner(asked.runner, lab_name, address)
+    runner = _runner(asked.runner, lab_name, address, hold)
     advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
     screen = Screen(settings)
     with open_store(where or "") as store:
@@ -120,22 +122,26 @@ def _agreed(planned: Planned, yes: bool) -> None:
         )  # fmt: skip
 
 
-def _runner(name: str, lab_name: str | None, address: str | None) -> Carrier:
+def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) -> Carrier:
     """Return who carries runs out."""
     hosts: Sequence[Host] = ()
     if lab_name is not None:
         from forerun.measure.lab import Lab
 
-        hosts = Lab.open(lab_name).hosts
+        lab = Lab.open(lab_name)
+        if name == "ray" and address is None:
+            return _on_lab(lab)
+        hosts = lab.hosts
     if name == "ray":
         if hosts:
             raise RequestError(
-                "--lab with --on ray", "a lab's Ray cluster is reached from inside it",
-                "run this command on the lab's head: forerun lab run h1 -- forerun profile ...",
-            )  # fmt: skip
+                "--lab with --address", "both say where the Ray cluster is", "leave one of them out"
+            )
         from forerun.measure.ray import RayRunner
 
-        return RayRunner(address=address or "")
+        return RayRunner(address=address or "", hold=hold)
+    if hold:
+        raise RequestError("--hold", f"the {name} runner holds workers by itself", "leave it out")
     if address is not None:
         raise RequestError(
             "--address", "only a Ray cluster has one", "add --on ray, or leave it out"
@@ -143,3 +149,19 @@ def _runner(name: str, lab_name: str | None, address: str | None) -> Carrier:
     from forerun.measure.local import LocalRunner
 
     return LocalRunner(hosts)
+
+
+def _on_lab(lab: Lab) -> Carrier:
+    """Return who carries runs out on a lab's Ray cluster, each worker held to its CPUs."""
+    from forerun.measure.lab.raycluster import entrance, has_ray, variables
+    from forerun.measure.ray import RayRunner
+
+    if not has_ray(lab):
+        raise RequestError(
+            f"--on ray with lab {lab.id.name}", "no Ray cluster is on it",
+            "start it with one: forerun lab up --ray",
+        )  # fmt: skip
+    given = variables(lab)
+    return RayRunner(
+        given["RAY_ADDRESS"], host=entrance(lab), environment=given, hold=True, placement="SPREAD"
+    )

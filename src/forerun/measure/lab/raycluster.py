@@ -75,8 +75,7 @@ class RayCluster:
     @property
     def head(self) -> Host:
         """The first host, as a place where the driver is started."""
-        first = self._lab.hosts[0]
-        return Host(first.name, first.address, first.interface, self._lab.prefix(1, _GROUP))
+        return entrance(self._lab)
 
     @property
     def hosts(self) -> list[Host]:
@@ -234,6 +233,12 @@ def variables(lab: Lab) -> dict[str, str]:
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "GLOO_SOCKET_IFNAME": head.interface,
     }
+
+
+def entrance(lab: Lab) -> Host:
+    """Return a lab's host 1 as the place where drivers of its Ray cluster are started."""
+    first = lab.hosts[0]
+    return Host(first.name, first.address, first.interface, lab.prefix(1, _GROUP))
 
 
 def has_ray(lab: Lab) -> bool:

@@ -120,7 +120,9 @@ def train(plan: Mapping[str, Any], first: int) -> int:
     gpus = bool(plan["resources"].get("GPU"))
     trainer = TorchTrainer(
         carry_out_plan,
-        train_loop_config={"tasks": plan["tasks"], "first": first, "box": box.name},
+        train_loop_config={
+            "tasks": plan["tasks"], "first": first, "box": box.name, "hold": plan["hold"],
+        },
         scaling_config=ScalingConfig(
             num_workers=plan["workers"], use_gpu=gpus, resources_per_worker=plan["resources"],
             placement_strategy=plan["placement"],
@@ -147,9 +149,8 @@ def train(plan: Mapping[str, Any], first: int) -> int:
     def pass_on() -> None:
         for letter in box.take():
             tell(letter)
-            done[letter["task"]] += (
-                letter["kind"] == "record" and letter["record"]["status"] == "ok"
-            )
+            if letter["kind"] == "record":
+                done[letter["task"]] += letter["record"]["status"] == "ok"
 
     while thread.is_alive():
         thread.join(_LOOK_SECONDS)

@@ -21,6 +21,7 @@ from forerun.measure.causes import Ended, cause
 from forerun.measure.failing import is_secondhand
 from forerun.measure.hosts import Host
 from forerun.measure.launch import MARK, end_all
+from forerun.measure.limits import Holding
 from forerun.measure.measurement import Measurement
 from forerun.measure.progress import STARTING, Seen
 from forerun.measure.ray.letterbox import LINE
@@ -66,16 +67,17 @@ class Errand:
         host: where the driver is started.
         variables: of the driver, beside those of this process.
         submit: address of a dashboard that the driver is handed to; "" starts it here.
+        holding: holds the workers to their cores; they wait for it where the plan says `hold`.
     """
 
     def __init__(
         self, plan: Mapping[str, Any], tasks: Sequence[Task], folder: Path, host: Host,
-        variables: Mapping[str, str], submit: str,
+        variables: Mapping[str, str], submit: str, holding: Holding,
     ) -> None:  # fmt: skip
         self._tasks, self._folder = tasks, folder
         self._mark = uuid.uuid4().hex
         self._job = f"forerun-{self._mark[:16]}" if submit else ""
-        self._submit = submit
+        self._submit, self._holding = submit, holding
         self._letters: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
         self._told = [_Told() for _ in tasks]
         self._since = time.monotonic()
@@ -137,6 +139,7 @@ class Errand:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
         end_all([self._process], self._mark)
+        self._holding.release()
         self._reader.join(_END_SECONDS)
         if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
@@ -196,10 +199,20 @@ class Errand:
             self._told[letter["task"]].progress(letter)
         elif letter["kind"] == "record":
             self._told[letter["task"]].records[int(letter["rank"])] = letter["record"]
+        elif letter["kind"] == "ready":
+            return self._held(letter)
         elif letter["kind"] == "connected":
             self._connected = True
         elif letter["kind"] in ("failed", "refused", "unreachable"):
             return letter
+        return None
+
+    def _held(self, letter: Letter) -> Letter | None:
+        """Hold a worker to its cores; return why not, where it cannot be."""
+        try:
+            self._holding.take(int(letter["rank"]), letter)
+        except OSError as error:
+            return {"kind": "refused", "reason": f"a worker cannot be held to its cores: {error}"}
         return None
 
     def _failed(self, told: _Told, task: Task, letter: Letter, elapsed: float) -> Measurement:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from forerun.measure.limits import itself, wait_until_held
 from forerun.measure.ray.letterbox import Postman, posting
 from forerun.measure.task import Task
-from forerun.measure.worker import carry_out
+from forerun.measure.worker import carry_out, prepare
 
 
 class TaskFailedError(Exception):
@@ -20,7 +22,8 @@ def carry_out_plan(config: Mapping[str, Any]) -> None:
 
     Args:
         config: `tasks` (as `Task.to_json`), `first`, the position from which on they are to be
-            carried out, and `box`, the letterbox's name.
+            carried out, and `box`, the letterbox's name; `hold`, where the runner is to hold this
+            worker to so many cores before it begins.
 
     Raises:
         TaskFailedError: a task failed; its record was posted before.
@@ -31,6 +34,13 @@ def carry_out_plan(config: Mapping[str, Any]) -> None:
     rank = context.get_world_rank()
     os.environ["LOCAL_RANK"] = str(context.get_local_rank())
     post = posting(str(config["box"]))
+    if config.get("hold"):
+        # What torch loads at first use would take minutes at a tenth of a core; where it cannot
+        # be loaded, carrying out the first task says so.
+        with suppress(Exception):
+            prepare(Task.from_json(config["tasks"][int(config["first"])]))
+        post({"kind": "ready", "rank": rank, **itself()})
+        wait_until_held(float(config["hold"]))
     for i in range(int(config["first"]), len(config["tasks"])):
         men: list[Postman] = []
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from forerun.errors import RequestError, one_of
 from forerun.measure.hosts import Host, blocks, local_host
+from forerun.measure.limits import Holding, refusal
 from forerun.measure.measurement import Measurement
 from forerun.measure.ray.errand import Errand
 from forerun.measure.ray.words import unreachable
@@ -35,7 +36,7 @@ class RayRunner(TasksRunner):
     """Carries tasks out on a Ray cluster, through TorchTrainer.
 
     CPUs are a resource that Ray counts and does not hold: a worker that was given one may use
-    more. `cpus_per_worker` 0 asks for one, as Ray Train does by itself.
+    more, unless `hold` is asked. `cpus_per_worker` 0 asks for one, as Ray Train does by itself.
 
     Args:
         address: of a cluster that is there (`auto`, `10.0.0.1:6379`, `ray://...`); blank is the
@@ -46,6 +47,8 @@ class RayRunner(TasksRunner):
         resources: of a worker, beside its CPUs and GPUs.
         host: where the driver is started; blank is this machine.
         environment: further variables of driver and workers.
+        hold: hold workers to their `cpus_per_worker`, by affinity or quota as the local runner
+            does; they have to run on this machine (its own cluster, or a lab's).
         storage: Ray Train's storage path, which all nodes must reach; blank is a local folder.
         folder: for logs, kept of runs that failed; blank is forerun's cache folder.
         entries, steps, timeout_seconds: for `run`, as of LocalRunner.
@@ -61,6 +64,7 @@ class RayRunner(TasksRunner):
         resources: Mapping[str, float] = {},
         host: Host | None = None,
         environment: Mapping[str, str] = {},
+        hold: bool = False,
         storage: str = "",
         folder: str | Path = "",
         entries: Mapping[str, str] = {},
@@ -77,6 +81,7 @@ class RayRunner(TasksRunner):
         self.resources = dict(resources)
         self.host = host or local_host()
         self.environment = dict(environment)
+        self.hold = hold
         self.storage = storage
         super().__init__(folder, entries, steps, timeout_seconds)
 
@@ -96,7 +101,7 @@ class RayRunner(TasksRunner):
             )
         if task.gpus_per_worker > 1:
             return f"a worker drives one GPU, and {task.gpus_per_worker} are asked"
-        return ray_problem()
+        return ray_problem() or (refusal(task) if self.hold else None)
 
     @cached_property
     def host_count(self) -> int:
@@ -134,8 +139,9 @@ class RayRunner(TasksRunner):
         folder.mkdir(parents=True)
         well = True
         errand = Errand(
-            self.plan(tasks, folder), tasks, folder, self.host, self._variables(), self.submit
-        )
+            self.plan(tasks, folder), tasks, folder, self.host, self._variables(), self.submit,
+            Holding(tasks[0]),
+        )  # fmt: skip
         try:
             for measured in errand.results():
                 well &= measured.status == "ok"
@@ -162,6 +168,7 @@ class RayRunner(TasksRunner):
             "address": "auto" if self.submit else self.address, "storage": self._storage(folder),
             "local_cpus": max(os.cpu_count() or 1, 1),
             "backend": str(first.settings.get("backend", "")),
+            "hold": first.cpus_per_worker if self.hold else 0.0,
         }  # fmt: skip
 
     def _storage(self, folder: Path) -> str:
