@@ -17,7 +17,14 @@ from forerun.measure.communication import covered_seconds, gradient_noise
 from forerun.measure.failing import is_secondhand, reason_of, status_of
 from forerun.measure.hosts import Host
 from forerun.measure.intervals import step_times, tight
-from forerun.measure.limits import Holding, cpu_controller, refusal, usable_cores
+from forerun.measure.limits import (
+    Holding,
+    cpu_controller,
+    itself,
+    refusal,
+    usable_cores,
+    wait_until_held,
+)
 from forerun.measure.measurement import Measurement
 from forerun.measure.progress import STARTING, STEPPING, Progress, seen, steps_done
 from forerun.measure.recorder import Recorder
@@ -290,3 +297,38 @@ def test_more_cores_than_there_are_cannot_be_held() -> None:
     cores = len(usable_cores())
     assert refusal(Task("m:f", cpus_per_worker=float(cores))) is None
     assert f"{cores} may be used here" in (refusal(Task("m:f", cpus_per_worker=cores + 1.0)) or "")
+
+
+THREADED = """
+import os, sys, threading, time
+event = threading.Event()
+threading.Thread(target=event.wait, daemon=True).start()
+from forerun.measure.limits import is_held, itself, wait_until_held
+import json
+print(json.dumps(itself()), is_held(1.0), flush=True)
+wait_until_held(1.0, 20.0)
+print(len(os.listdir("/proc/self/task")), is_held(1.0), flush=True)
+"""
+
+
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="one core: nothing can be held to less")
+def test_a_worker_is_held_with_all_its_threads_and_waits_for_it() -> None:
+    process = subprocess.Popen([sys.executable, "-c", THREADED], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    said, held = process.stdout.readline().rsplit(" ", 1)
+    assert held.strip() == "False"
+    holding = Holding(Task("m:f", cpus_per_worker=1))
+    holding.take(0, json.loads(said))
+    threads, held = process.stdout.readline().split()
+    assert (held, process.wait(20)) == ("True", 0)
+    assert int(threads) >= 2
+    process.stdout.close()
+
+
+def test_a_worker_of_another_machine_is_not_taken_for_one_of_this() -> None:
+    holding = Holding(Task("m:f", cpus_per_worker=1))
+    for changed in ({"boot": "another"}, {"processes": "pid:[1]"}):
+        with pytest.raises(OSError, match="worker 3 runs on another machine"):
+            holding.take(3, {**itself(), **changed})
+    with pytest.raises(TimeoutError, match="nobody held this worker to"):
+        wait_until_held(0.5, 0.05)

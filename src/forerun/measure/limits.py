@@ -90,7 +90,7 @@ class Holding:
             return
         if float(asked).is_integer():
             count = int(asked)
-            os.sched_setaffinity(pid, self.cores[rank * count : (rank + 1) * count])
+            bind(pid, self.cores[rank * count : (rank + 1) * count])
             return
         controller = cpu_controller(pid)
         if controller is None:
@@ -139,8 +139,28 @@ def wait_until_held(cpus: float, seconds: float = 60.0) -> None:
 def is_held(cpus: float) -> bool:
     """Whether this process is held as a `Holding` does it."""
     if float(cpus).is_integer():
-        return len(usable_cores()) == int(cpus)
+        return all(
+            len(os.sched_getaffinity(thread)) == int(cpus) for thread in threads_of(os.getpid())
+        )
     return f"/{_PREFIX}" in Path("/proc/self/cgroup").read_text()
+
+
+def bind(pid: int, cores: Sequence[int]) -> None:
+    """Bind a process to cores, with the threads that it has already; new ones inherit it."""
+    bound: set[int] = set()
+    while left := threads_of(pid) - bound:
+        for thread in left:
+            with suppress(ProcessLookupError):  # it ended meanwhile
+                os.sched_setaffinity(thread, cores)
+        bound |= left
+
+
+def threads_of(pid: int) -> set[int]:
+    """Return a process's threads by number, itself among them."""
+    try:
+        return {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()}
+    except FileNotFoundError:
+        raise ProcessLookupError(f"there is no process {pid}") from None
 
 
 def set_quota(group: Path, cpus: float) -> None:
