@@ -38,6 +38,7 @@ def inputs(**columns: Any) -> LawInputs:
     usual = {
         "devices": 8.0, "nodes": 2.0, "busy": 4.0, "micro_batch": 32.0, "accumulation": 1.0,
         "place": 0.5, "intra_rate": 16.0, "inter_rate": 6.0, "log_steps": 0.0,
+        "log_share": 0.0, "log_cores": 0.0, "log_rate": 0.0,
     }  # fmt: skip
     arrays = {name: np.atleast_1d(np.asarray(v, dtype=float)) for name, v in columns.items()}
     n = max((len(a) for a in arrays.values()), default=1)
@@ -48,8 +49,13 @@ def inputs(**columns: Any) -> LawInputs:
 def theta(n: int = 1, seed: int = 0, **changes: float) -> np.ndarray[Any, Any]:
     """Return plausible parameters of n jobs."""
     rng = np.random.default_rng(seed)
-    values = rng.normal(0.0, 0.2, COUNT)
+    of_resources = [AT[name] for name in ("share", "cores", "rate", "hop")]
+    values = np.zeros(COUNT)
+    values[np.setdiff1d(np.arange(COUNT), of_resources)] = rng.normal(0.0, 0.2, COUNT - 4)
+    values[of_resources] = rng.normal(0.0, 0.2, 4)
     values[AT["fixed"]], values[AT["sample"]], values[AT["volume"]] = -2.5, -5.0, -1.5
+    values[AT["share"]] += 1.0
+    values[AT["hop"]] += -7.0
     for name, value in changes.items():
         values[AT[name]] = value
     return np.repeat(values[None], n, axis=0)
@@ -85,7 +91,7 @@ def grid(noise: float = 0.0, seed: int = 0) -> tuple[dict[str, Any], np.ndarray[
     x = inputs(devices=nodes * each, nodes=nodes, busy=each, micro_batch=batch, inter_rate=1.25,
                place=np.log(batch / 8) / np.log(8))  # fmt: skip
     truth = theta(len(batch), seed=1, **{f"shape_{i}": 0.0 for i in range(6)},
-                  host_fixed=0.0, host_sample=0.0, single=0.0, overlap=0.5)  # fmt: skip
+                  host_fixed=0.0, host_sample=0.0, single=0.0, overlap=0.5, hop=-10.0)  # fmt: skip
     seconds = np.exp(evaluate_law(truth, x).log_seconds)
     return columns, seconds * np.exp(np.random.default_rng(seed).normal(0, noise, len(seconds)))
 

@@ -27,7 +27,7 @@ from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 
 FloatArray = NDArray[np.float64]
-VERSION = 2
+VERSION = 3
 PARTS = ("compute", "communication")
 _ARRAYS = ("theta", "shared", "covariance", "alone", "gain", "tree", "effects")
 _WHOLE = ("tree", "effects")
@@ -167,6 +167,9 @@ def _model(saved: Mapping[str, Any]) -> Model:
 
 
 def _known(entry: Mapping[str, Any]) -> Known:
-    batch = None if entry["batch"] is None else tuple(entry["batch"])
     names = {name: tuple(entry[name]) for name in ("app", "cluster", "own_batch", "rates")}
-    return Known(**{**entry, **names, "batch": batch})
+    spans = {
+        name: None if entry[name] is None else tuple(entry[name])
+        for name in ("batch", "cores", "wire")
+    }
+    return Known(**{**entry, **names, **spans})

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from forerun.domain.forecast import is_none
 from forerun.predictors.laws.hierarchical_law import COUNT, LawInputs, Outcome, evaluate_law
-from forerun.predictors.laws.hierarchical_model import Model, Served
+from forerun.predictors.laws.hierarchical_model import OTHER_SETTINGS, Model, Served
 from forerun.predictors.laws.hierarchical_rows import HierarchicalRows
+from forerun.predictors.laws.resources import Read
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 CHUNK = 16384
-# Log standard deviation, and distance, of each doubling of devices, nodes or batch beyond the runs.
+# Log standard deviation, and distance, of each doubling of devices, nodes, batch or resources beyond the runs.
 GROWTH_SIGMA, GROWTH_DISTANCE = 0.05, 0.2
 _UNFITTED = (
     "hierarchical answers from runs alone and was given none; give at least 3 data-parallel runs"
@@ -128,7 +129,28 @@ class Asked:
         batch = np.where(self._batched, self.rows.micro_batch, 1.0)
         batch = np.where(np.isnan(batch), 1.0, batch)
         place = (np.log(batch) - low[self.groups]) / width[self.groups]
-        return self.rows.inputs(place, batch)
+        return self.rows.inputs(place, batch, self._cores.values, self._wire.values)
+
+    @cached_property
+    def _cores(self) -> Read:
+        """The cores of each job's workers, as the runs of its group speak of them."""
+        assert self.model is not None
+        known = [group.cores for group in self.model.groups]
+        return Read.of(self.rows.resources.log_cores, self.groups, known)
+
+    @cached_property
+    def _wire(self) -> Read:
+        """The wire of each job, as the runs on its cluster speak of it."""
+        assert self.model is not None
+        found, index = self.served
+        known = [None if isinstance(s, str) else self.model.wire(s) for s in found]
+        return Read.of(self.rows.resources.log_wire, index, known)
+
+    @cached_property
+    def _unsure(self) -> FloatArray:
+        """Log standard deviation of what rows do not say of resources, or no run did, (n,)."""
+        several = self.rows.law_rows.machines > 1
+        return np.hypot(self._cores.unsure, np.where(several, self._wire.unsure, 0.0))
 
     def outcome(self, part: Part) -> tuple[Outcome, FloatArray]:
         """Return the law's answer to a part, with slopes, and its log standard deviations (n,).
@@ -144,13 +166,14 @@ class Asked:
         near = self.model.near[part.served.group]
         if part.served.cluster < 0 and part.served.sigma == 0.0 and near.serves:
             x = part.x
-            layout = np.stack([x.devices, x.nodes, x.busy], axis=1)
+            layout = np.stack([x.devices, x.nodes, x.busy, x.cores, x.inter_rate], axis=1)
             shift, support = near.corrections(
                 np.log(x.micro_batch), layout, self._placement[part.rows]
             )
             out = replace(out, log_seconds=out.log_seconds + shift)
             spread = spread + support**2 * (near.sigma**2 - spread)
         variance = known + spread + part.served.sigma**2 + (GROWTH_SIGMA * self.beyond(part)) ** 2
+        variance += self._unsure[part.rows] ** 2
         return out, np.sqrt(np.maximum(variance, 0.0))
 
     @cached_property
@@ -162,7 +185,7 @@ class Asked:
         return np.array([place.get(text, -1) for text in texts], dtype=np.int64)[index]
 
     def beyond(self, part: Part) -> FloatArray:
-        """Return how many doublings of devices, nodes and batch the jobs lie beyond the runs, (n,)."""
+        """Return how many doublings of numbers the jobs lie beyond the runs, (n,)."""
         assert self.model is not None
         group = self.model.groups[part.served.group]
         batch = np.log(part.x.micro_batch)
@@ -170,8 +193,10 @@ class Asked:
         away = np.maximum(np.log(part.x.devices / group.devices), 0.0)
         away += np.maximum(np.log(part.x.nodes / group.nodes), 0.0)
         away += np.maximum(batch - high, 0.0) + np.maximum(low - batch, 0.0)
+        away += self._cores.beyond[part.rows] + self._wire.beyond[part.rows]
         return np.asarray(away / np.log(2.0))
 
     def distance(self, part: Part) -> FloatArray:
         """Return how far the jobs of a part lie from the runs, (n,)."""
-        return part.served.distance + GROWTH_DISTANCE * self.beyond(part)
+        away = part.served.distance + GROWTH_DISTANCE * self.beyond(part)
+        return np.where(self._unsure[part.rows] > 0, np.maximum(away, OTHER_SETTINGS), away)

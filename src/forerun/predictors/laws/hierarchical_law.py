@@ -1,14 +1,19 @@
 """The law of all-reduce training for n jobs: its seconds, what they are made of, and their slopes.
 
-    compute  T = (a busy^x [single] + b busy^y micro_batch) shape(micro_batch)
-    in node  U = V / I  2(n-1)/n  (n/2)^q                      n = devices on the busiest node
-    between  W = V (1/J + 1/I)  2(K-1)/K  L^l (N/3)^m [two]    K devices on N nodes, L = K/N
-    step       = (accum - 1) T + (T^p + (U^r + W^r)^(p/r))^(1/p)
+    compute  T = (a busy^x [single] + b busy^y micro_batch) shape(micro_batch) / (s^u c^v)
+    hops     H = h 2(K-1) / s^u                                K devices; s of a core, c cores
+    in node  U = V / (I s^u)  2(n-1)/n  (n/2)^q                n = devices on the busiest node
+    between  W = V (1/J + 1/(I s^u))  2(K-1)/K  L^l (N/3)^m [two]    on N nodes, L = K/N
+    step       = (accum - 1) T + ((T + H)^p + (U^r + W^r)^(p/r))^(1/p)
 
-A ring moves 2(K-1)/K of the gradients V over every link (Patarasuk and Yuan, Bandwidth optimal
-all-reduce algorithms, 2009); between nodes a byte passes the host's path and the wire one after the
-other. The exponents and the p-norm of overlap are free (Qiao et al., Pollux, OSDI 2021, has p-norms
-and lines). Powers of L and n flatten: L^l stands for exp(l (1 - 1/L)).
+A ring moves 2(K-1)/K of the gradients V over every link in 2(K-1) messages (Patarasuk and Yuan,
+Bandwidth optimal all-reduce algorithms, 2009); between nodes a byte passes the host's path and the wire
+one after the other, and each message takes time of the processor that computes. The exponents and the
+p-norm of overlap are free (Qiao et al., Pollux, OSDI 2021, has p-norms and lines). Powers of L and n
+flatten: L^l stands for exp(l (1 - 1/L)).
+
+A worker that is held to a part s of a core computes that much slower, u = 1; of c whole cores its threads
+make what they can, v below 1 (Amdahl, 1967). Where nothing is said of either, both are 1.
 """
 
 from __future__ import annotations
@@ -23,8 +28,8 @@ FloatArray = NDArray[np.float64]
 
 KNOTS = 6  # of the shape of compute over the micro-batch
 PARAMETERS = (
-    "fixed", "sample", "host_fixed", "host_sample", "single", "volume", "intra", "intra_growth",
-    "inter", "node_size", "node_count", "two_nodes", "overlap",
+    "fixed", "sample", "host_fixed", "host_sample", "single", "share", "cores", "volume", "intra",
+    "intra_growth", "inter", "rate", "node_size", "node_count", "two_nodes", "hop", "overlap",
     *(f"shape_{i}" for i in range(KNOTS)),
 )  # fmt: skip
 COUNT = len(PARAMETERS)
@@ -35,6 +40,8 @@ LINK_NORM = 3.0
 # Of the host's path inside a node, what a byte between nodes pays beside the wire.
 HOST_SHARE = 1.0
 REFERENCE_NODES = 3.0
+# GB/s at which stated rates of a wire count as they are; beside it by the power 1 + rate.
+REFERENCE_RATE = 1.25
 _NOTHING = -60.0  # log seconds of a network that is not used
 LARGEST_LOG_OVERLAP = 2.3
 
@@ -50,6 +57,9 @@ class LawInputs:
         place: of the micro-batch among those measured, 0 the smallest, 1 the largest.
         intra_rate, inter_rate: nominal gigabytes a second of a node's inside and of its wire.
         log_steps: log of the steps that the timed quantity has; 0 for a step.
+        log_share, log_cores: logs of the part of one core that a worker has, 0 at most, and of its whole
+            cores, 0 at least; 0 where nothing is said.
+        log_rate: log of the stated rate of the wire over `REFERENCE_RATE`; 0 where none is stated.
     """
 
     devices: FloatArray
@@ -61,9 +71,17 @@ class LawInputs:
     intra_rate: FloatArray
     inter_rate: FloatArray
     log_steps: FloatArray
+    log_share: FloatArray
+    log_cores: FloatArray
+    log_rate: FloatArray
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    @property
+    def cores(self) -> FloatArray:
+        """Cores of a worker, (n,), 1 where nothing is said."""
+        return np.asarray(np.exp(self.log_share + self.log_cores))
 
     def take(self, index: Any) -> LawInputs:
         """Return the rows at the given positions."""
@@ -97,8 +115,9 @@ def evaluate_law(theta: FloatArray, x: LawInputs, slopes: bool = False) -> Outco
     network = _Network(theta, x)
     power = 1.0 + np.exp(np.minimum(theta[:, AT["overlap"]], LARGEST_LOG_OVERLAP))
     c, w = compute.log_seconds, np.maximum(network.log_seconds, compute.log_seconds + _NOTHING)
-    joined = np.logaddexp(power * c, power * w) / power
-    share = np.exp(power * (c - joined))  # of compute in the joined step
+    busy = np.logaddexp(c, network.log_hops)  # of the processor: to compute, and to send
+    joined = np.logaddexp(power * busy, power * w) / power
+    share = np.exp(power * (busy - joined))  # of the processor in the joined step
     extra = x.accumulation - 1.0
     whole = joined
     last = np.ones(len(c))
@@ -109,9 +128,12 @@ def evaluate_law(theta: FloatArray, x: LawInputs, slopes: bool = False) -> Outco
     if not slopes:
         return Outcome(seconds, alone)
     own = compute.slopes()
-    total = (last * share + (1.0 - last))[:, None] * own
+    sending = np.where(x.devices > 1, last * share * np.exp(network.log_hops - busy), 0.0)
+    total = (last * share - sending + (1.0 - last))[:, None] * own
     total += (last * (1.0 - share))[:, None] * network.slopes()
-    mixed = share * c + (1.0 - share) * w - joined
+    total[:, AT["hop"]] += sending
+    total[:, AT["share"]] -= sending * x.log_share
+    mixed = share * busy + (1.0 - share) * w - joined
     inside = theta[:, AT["overlap"]] < LARGEST_LOG_OVERLAP
     total[:, AT["overlap"]] += last * inside * mixed * (power - 1.0) / power
     return Outcome(seconds, alone, total, own)
@@ -141,7 +163,9 @@ class _Compute:
         rows = np.arange(len(at))
         shape = theta[rows, _FIRST_KNOT + self.low] * (1.0 - self.up)
         shape += theta[rows, _FIRST_KNOT + self.low + 1] * self.up
-        self.log_seconds = both + shape
+        self.log_share, self.log_cores = x.log_share, x.log_cores
+        speed = theta[:, AT["share"]] * x.log_share + theta[:, AT["cores"]] * x.log_cores
+        self.log_seconds = both + shape - speed
 
     def slopes(self) -> FloatArray:
         n = len(self.log_seconds)
@@ -151,6 +175,8 @@ class _Compute:
         result[:, AT["single"]] = self.fixed_share * self.alone
         result[:, AT["sample"]] = 1.0 - self.fixed_share
         result[:, AT["host_sample"]] = (1.0 - self.fixed_share) * self.crowd
+        result[:, AT["share"]] = -self.log_share
+        result[:, AT["cores"]] = -self.log_cores
         rows = np.arange(n)
         result[rows, _FIRST_KNOT + self.low] = 1.0 - self.up
         result[rows, _FIRST_KNOT + self.low + 1] = self.up
@@ -158,14 +184,19 @@ class _Compute:
 
 
 class _Network:
-    """log seconds of an all-reduce and their slopes; `_NOTHING` on one device."""
+    """log seconds of an all-reduce and their slopes, and of its messages; `_NOTHING` on one device."""
 
     def __init__(self, theta: FloatArray, x: LawInputs) -> None:
         crowd = np.maximum(x.busy, 2.0)
         self.growth = 1.0 - 2.0 / crowd
         volume = theta[:, AT["volume"]]
-        host = volume + theta[:, AT["intra"]] - np.log(x.intra_rate)
+        self.log_share, self.log_rate = x.log_share, x.log_rate
+        slowed = theta[:, AT["share"]] * x.log_share
+        host = volume + theta[:, AT["intra"]] - np.log(x.intra_rate) - slowed
         wire = volume + theta[:, AT["inter"]] - np.log(x.inter_rate)
+        wire = wire - theta[:, AT["rate"]] * x.log_rate
+        hops = theta[:, AT["hop"]] + np.log(2.0 * (np.maximum(x.devices, 2.0) - 1.0)) - slowed
+        self.log_hops = np.where(x.devices > 1, hops, _NOTHING)
         inside = host + theta[:, AT["intra_growth"]] * self.growth + _ring(crowd)
         path = np.logaddexp(wire, host + np.log(HOST_SHARE))
         self.wire_share = np.exp(wire - path)
@@ -183,10 +214,13 @@ class _Network:
     def slopes(self) -> FloatArray:
         result = np.zeros((len(self.log_seconds), COUNT))
         out = 1.0 - self.inside_share
+        host = self.inside_share + out * (1.0 - self.wire_share)
         result[:, AT["volume"]] = 1.0
-        result[:, AT["intra"]] = self.inside_share + out * (1.0 - self.wire_share)
+        result[:, AT["intra"]] = host
+        result[:, AT["share"]] = -host * self.log_share
         result[:, AT["intra_growth"]] = self.inside_share * self.growth
         result[:, AT["inter"]] = out * self.wire_share
+        result[:, AT["rate"]] = -out * self.wire_share * self.log_rate
         out = out * self.many
         result[:, AT["node_size"]] = out * self.size
         result[:, AT["node_count"]] = out * self.count

@@ -17,6 +17,7 @@ from forerun.predictors.laws.hierarchical_law import COUNT
 from forerun.predictors.laws.hierarchical_near import Near
 from forerun.predictors.laws.hierarchical_prior import WIDTHS
 from forerun.predictors.laws.hierarchical_rows import Name
+from forerun.predictors.laws.resources import Span
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -36,6 +37,8 @@ class Known:
         devices, nodes: the most that a run had. own_batch: logs of the span in this group.
         rates: nominal GB/s inside a node and of a node's wire.
         sigma: log standard deviation of a run about its forecast.
+        cores, wire: logs of the least and most cores of a worker that runs of the app state, and of the
+            GB/s that those on the cluster do; None where most state none.
     """
 
     app: Name
@@ -47,6 +50,8 @@ class Known:
     nodes: float
     rates: tuple[float, float]
     sigma: float
+    cores: Span | None = None
+    wire: Span | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,13 @@ class Model:
         mine = [i for i, group in enumerate(self.groups) if group.app == own]
         best = max(mine, key=lambda i: self.groups[i].runs)
         return Served(best, self.clusters.index(place), float(sigma), distance + NOT_TOGETHER)
+
+    def wire(self, served: Served) -> Span | None:
+        """Return what runs on the cluster that answers state of its wire, see `Known`."""
+        if served.cluster < 0:
+            return self.groups[served.group].wire
+        place = self.clusters[served.cluster]
+        return next(group.wire for group in self.groups if group.cluster == place)
 
     def parameters(self, served: Served) -> FloatArray:
         """Return the parameters that answer, (p,)."""

@@ -19,10 +19,11 @@ from forerun.domain.quantiles import Z95
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Layout = tuple[float, float, float, int]
+Layout = tuple[float, ...]
 
 # Standard deviations in units of the noise of one run: of a micro-batch, of one placement, of near layouts;
-# and their lengths in logs of the micro-batch and in doublings of devices, nodes and devices a node.
+# and their lengths in logs of the micro-batch and in doublings of devices, nodes, devices a node, cores and
+# link rate.
 NOISE, BATCH, PLACEMENT, NEAR = 1.0, 0.75, 1.25, 2.0
 BATCH_LENGTH, PLACEMENT_LENGTH, NEAR_LENGTH, LAYOUT_LENGTH = 1.0, 2.0, 1.5, 2.0
 LEAST_RUNS, MOST_RUNS = 8, 2000
@@ -39,8 +40,8 @@ class Near:
     """The runs of one group and their residuals.
 
     Attributes:
-        log_batch, devices, nodes, busy, placement: of each run, (n,); placements are positions in a list of
-            texts.
+        log_batch, devices, nodes, busy, cores, rate, placement: of each run, (n,): cores of a worker and
+            GB/s of the wire; placements are positions in a list of texts.
         residual: log measured over the law's seconds, (n,).
         tables: corrections and supports over `batches` of the layouts asked so far.
     """
@@ -49,6 +50,8 @@ class Near:
     devices: FloatArray
     nodes: FloatArray
     busy: FloatArray
+    cores: FloatArray
+    rate: FloatArray
     placement: IntArray
     residual: FloatArray
     tables: dict[Layout, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
@@ -70,11 +73,17 @@ class Near:
         """Return the log correction of n jobs and how near they are, 0 to 1, (n,) each.
 
         Args:
-            log_batch: (n,). layout: (n, 3) devices, nodes and devices on the busiest of them.
+            log_batch: (n,). layout: (n, 5) devices, nodes and devices on the busiest of them, cores of a
+                worker and GB/s of the wire.
             placement: (n,) -1 where no run has it.
         """
         rows = np.column_stack([layout, placement])
-        code = rows @ np.array([1.0, 2.0**13, 2.0**26, 2.0**39])
+        code = rows[:, [0, 1, 2, 5]] @ np.array([1.0, 2.0**13, 2.0**26, 2.0**39])
+        for column in (rows[:, 3], rows[:, 4]):
+            if np.any(column != column[0]):  # resources seldom vary, and are few where they do
+                code = np.unique(code, return_inverse=True)[1].reshape(-1).astype(np.float64)
+                distinct, one = np.unique(column, return_inverse=True)
+                code = code * len(distinct) + one.reshape(-1)
         _, first, index = np.unique(code, return_index=True, return_inverse=True)
         index = index.reshape(-1)
         correction, support = np.empty(len(code)), np.empty(len(code))
@@ -82,8 +91,7 @@ class Near:
         ends = np.r_[0, np.cumsum(np.bincount(index, minlength=len(first)))]
         for i, (start, end) in enumerate(pairwise(ends.tolist())):
             mine = order[start:end]
-            k, n, b, place = rows[first[i]].tolist()
-            shift, near = self._table((k, n, b, int(place)))
+            shift, near = self._table(tuple(rows[first[i]].tolist()))
             correction[mine] = np.interp(log_batch[mine], self.batches, shift)
             support[mine] = np.interp(log_batch[mine], self.batches, near)
         return correction, support
@@ -103,20 +111,18 @@ class Near:
         if found is None:
             assert self._solved is not None
             n = len(self.batches)
-            k, nodes, busy, place = layout
-            asked = (
-                self.batches, np.full(n, k), np.full(n, nodes), np.full(n, busy),
-                np.full(n, place, dtype=np.int64),
-            )  # fmt: skip
-            like = _kernel(asked, self._columns, self._columns[4] >= 0)
+            *sizes, place = layout
+            of = [self.batches, *(np.full(n, size) for size in sizes)]
+            like = _kernel((of, np.full(n, int(place))), self._columns, self.placement >= 0)
             whole = BATCH**2 + PLACEMENT**2 + NEAR**2
             found = like @ self._solved[0], like.max(axis=1) / whole
             self.tables[layout] = found
         return found
 
     @property
-    def _columns(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, IntArray]:
-        return self.log_batch, self.devices, self.nodes, self.busy, self.placement
+    def _columns(self) -> Columns:
+        sizes = [self.log_batch, self.devices, self.nodes, self.busy, self.cores, self.rate]
+        return sizes, self.placement
 
     @cached_property
     def _solved(self) -> tuple[FloatArray, float] | None:
@@ -139,7 +145,8 @@ class Near:
         return weights, float(np.quantile(np.abs(left_out), 0.9)) / Z95
 
 
-Columns = tuple[FloatArray, FloatArray, FloatArray, FloatArray, IntArray]
+Columns = tuple[list[FloatArray], IntArray]
+_LAYOUT = 3  # of the sizes after the first, those that place workers
 
 
 def _kernel(a: Columns, b: Columns, placed: NDArray[np.bool_]) -> FloatArray:
@@ -147,12 +154,15 @@ def _kernel(a: Columns, b: Columns, placed: NDArray[np.bool_]) -> FloatArray:
 
     placed: which of b have a placement that others can have, too.
     """
-    batch = np.abs(a[0][:, None] - b[0][None])
+    batch = np.abs(a[0][0][:, None] - b[0][0][None])
     far = np.zeros_like(batch)
-    same = (a[4][:, None] == b[4][None]) & placed
-    for x, y in zip(a[1:4], b[1:4], strict=True):
+    same = (a[1][:, None] == b[1][None]) & placed
+    for i, (x, y) in enumerate(zip(a[0][1:], b[0][1:], strict=True)):
+        if i >= _LAYOUT and x[0] == y[0] and np.all(x == x[0]) and np.all(y == y[0]):
+            continue  # resources seldom vary
         far += (np.log2(x)[:, None] - np.log2(y)[None]) ** 2
-        same &= x[:, None] == y[None]
+        if i < _LAYOUT:
+            same &= x[:, None] == y[None]
     result = BATCH**2 * np.exp(-batch / BATCH_LENGTH)
     result += PLACEMENT**2 * same * np.exp(-batch / PLACEMENT_LENGTH)
     result += NEAR**2 * np.exp(-batch / NEAR_LENGTH - np.sqrt(far) / LAYOUT_LENGTH)
@@ -161,7 +171,7 @@ def _kernel(a: Columns, b: Columns, placed: NDArray[np.bool_]) -> FloatArray:
 
 def as_saved(near: Near) -> Mapping[str, list[float]]:
     """Return the runs of a group as plain lists."""
-    names = ("log_batch", "devices", "nodes", "busy", "placement", "residual")
+    names = ("log_batch", "devices", "nodes", "busy", "cores", "rate", "placement", "residual")
     return {name: getattr(near, name).tolist() for name in names}
 
 

@@ -7,6 +7,7 @@ widths are wide where machines differ (rates, compute) and narrow where networks
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +26,17 @@ WIDTHS: dict[str, tuple[float, float, float, float, float]] = {
     "host_fixed": (0.1, 0.07, 0.07, 0.1, 0.15),
     "host_sample": (0.02, 0.02, 0.02, 0.03, 0.03),
     "single": (0.05, 0.03, 0.03, 0.05, 0.15),
+    "share": (0.08, 0.05, 0.03, 0.05, 0.05),
+    "cores": (0.2, 0.1, 0.1, 0.1, 0.1),
     "volume": (0.0, 0.7, 0.5, 0.0, 0.2),
     "intra": (0.0, 0.0, 0.0, 0.6, 0.25),
     "intra_growth": (0.2, 0.07, 0.07, 0.15, 0.1),
     "inter": (0.3, 0.0, 0.0, 0.4, 0.25),
+    "rate": (0.05, 0.0, 0.0, 0.05, 0.03),
     "node_size": (0.1, 0.04, 0.03, 0.1, 0.05),
     "node_count": (0.1, 0.04, 0.03, 0.1, 0.05),
     "two_nodes": (0.05, 0.04, 0.03, 0.4, 0.1),
+    "hop": (0.3, 0.1, 0.1, 0.5, 0.1),
     "overlap": (0.2, 0.25, 0.15, 0.1, 0.1),
     **{f"shape_{i}": (0.0, 0.05, 0.03, 0.0, 0.06) for i in range(KNOTS)},
 }
@@ -42,6 +47,18 @@ MEANS = {
     "intra": -np.log(0.25), "intra_growth": 0.5, "inter": -np.log(0.7), "node_size": 0.25,
     "node_count": 0.1, "two_nodes": 0.1, "overlap": 0.7,
 }  # fmt: skip
+# Of what computes on a processor, of what is not known, and of what computes on something else: powers of
+# a part of a core and of whole cores, and seconds that a core takes for one message (NCCL's are tens of
+# microseconds, those of gloo on TCP half a millisecond).
+BY_PROCESSOR: Mapping[int, Mapping[str, float]] = {
+    1: {"share": 1.0, "cores": 0.85, "hop": float(np.log(5e-4))},
+    0: {"share": 1.0, "cores": 0.85, "hop": float(np.log(5e-5))},
+    -1: {"share": 0.1, "cores": 0.1, "hop": float(np.log(5e-5))},
+}
+# PyTorch reduces gradients in buckets: the first of 1 MiB, the others of 25 (its documentation of
+# DistributedDataParallel). The last one starts when nothing is left to compute. On devices that leave
+# sending to others this was no gain (decision 20), so that it is said of processors alone.
+ONE_BUCKET_GB, ONE_BUCKET_OVERLAP = 26 * 2**20 / 1e9, -0.7
 
 
 @dataclass(frozen=True)
@@ -132,16 +149,26 @@ def _widths() -> FloatArray:
     return table
 
 
-def means(start: FloatArray, volume: FloatArray) -> FloatArray:
-    """Return where the parameters of each app start, (a, p).
+def means(
+    start: FloatArray, volume: FloatArray, processor: IntArray, known: FloatArray | None = None
+) -> FloatArray:
+    """Return where the parameters of each group start, (g, p).
 
     Args:
-        start: (a, 2) log seconds of the fixed and of the per-sample compute.
-        volume: (a,) log gigabytes of gradients.
+        start: (g, 2) log seconds of the fixed and of the per-sample compute.
+        volume: (g,) log gigabytes of gradients.
+        processor: (g,) 1 where it computes on a processor, -1 where on something else, else 0.
+        known: (g,) the volume where it is known, NaN elsewhere.
     """
     table = np.zeros((len(start), COUNT))
     for name, value in MEANS.items():
         table[:, AT[name]] = value
+    for kind, changes in BY_PROCESSOR.items():
+        for name, value in changes.items():
+            table[processor == kind, AT[name]] = value
     table[:, AT["fixed"]], table[:, AT["sample"]] = start.T
     table[:, AT["volume"]] = volume
+    if known is not None:
+        small = (known < np.log(ONE_BUCKET_GB)) & (processor == 1)
+        table[small, AT["overlap"]] = ONE_BUCKET_OVERLAP
     return table

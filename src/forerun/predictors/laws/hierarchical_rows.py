@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
-from forerun.predictors.laws.hierarchical_law import LawInputs
+from forerun.predictors.laws.hierarchical_law import REFERENCE_RATE, LawInputs
 from forerun.predictors.laws.law_rows import GROUP, RUN_SETTINGS, SETTINGS, LawRows
+from forerun.predictors.laws.resources import Resources
 from forerun.tables import Jobs
 from forerun.units import GIGA
 
@@ -38,6 +39,7 @@ USUAL_INTRA_GB, USUAL_INTER_GB = 16.0, 1.25
 # Texts of the row itself: a precision that nobody stated is not the usual one of its workload.
 _EXTRA = ("dataset", "cluster", "interconnect", "precision")
 _SERVERS = ("ps-sync", "ps-async")
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,13 @@ class HierarchicalRows:
 
     @cached_property
     def law_rows(self) -> LawRows:
-        """The same jobs as every law sees them."""
-        return LawRows(self.jobs, self.quantity)
+        """The same jobs as every law sees them; resources are numbers here, and make no kinds."""
+        return LawRows(self.jobs, self.quantity, apart=False)
+
+    @cached_property
+    def resources(self) -> Resources:
+        """What each worker is given."""
+        return Resources(self.law_rows)
 
     @cached_property
     def names(self) -> tuple[list[tuple[Name, Name]], IntArray]:
@@ -157,7 +164,8 @@ class HierarchicalRows:
             return np.zeros(len(self.jobs))
         data, batch = self.law_rows.size("dataset_size"), self.law_rows.size("global_batch")
         with np.errstate(invalid="ignore"):
-            return np.asarray(np.log(data / batch))
+            # The last step of a pass has what is left; as many as it has samples are no step less.
+            return np.asarray(np.log(np.ceil(data / batch * (1.0 - _ROUNDING))))
 
     @cached_property
     def sided(self) -> NDArray[np.object_]:
@@ -184,20 +192,36 @@ class HierarchicalRows:
         planned = getattr(self.jobs.plans, name).astype(np.float64)
         return np.where(np.isnan(stated), planned, stated)
 
-    def inputs(self, place: FloatArray, batch: FloatArray) -> LawInputs:
+    def inputs(
+        self, place: FloatArray, batch: FloatArray, log_cores: FloatArray, log_wire: FloatArray
+    ) -> LawInputs:
         """Return what the law reads.
 
         Args:
             place: of each micro-batch among those measured, (n,), see `LawInputs`.
             batch: micro-batches, (n,), 1 where the law of the job has none.
+            log_cores, log_wire: of a worker's cores and of the GB/s of its wire, (n,), NaN where the law
+                of the job reads none.
         """
         nodes, busy = self.nodes_and_busy
         intra, inter = self.rates
-        steps = self.log_steps_known
+        steps, cores = self.log_steps_known, np.nan_to_num(log_cores)
+        # What is asked of a known link is a ratio to it; of an unknown one it says nothing.
+        log_wire = np.where(np.isnan(log_wire) & self.linked, self.resources.log_wire, log_wire)
+        told = np.isfinite(log_wire)
+        inter = np.where(told, np.minimum(np.exp(log_wire), self._most_flow), inter)
         return LawInputs(
             np.fmax(self.law_rows.machines, 1.0), nodes, busy, batch,
             self.law_rows.accumulation, place, intra, inter, np.where(np.isnan(steps), 0.0, steps),
+            np.minimum(cores, 0.0), np.maximum(cores, 0.0),
+            np.where(told, np.log(inter / REFERENCE_RATE), 0.0),
         )  # fmt: skip
+
+    @property
+    def _most_flow(self) -> FloatArray:
+        """Return the GB/s that one flow of each job can have, (n,)."""
+        most = [FLOW_GB_PER_S if _is_amazon(cluster) else np.inf for cluster in self.jobs.clusters]
+        return np.array([*most, np.inf])[self.jobs.cluster_index]
 
     @cached_property
     def gradients_gb(self) -> FloatArray:
@@ -223,10 +247,14 @@ def _layout(cluster: Cluster) -> tuple[float, float]:
 def _rates(cluster: Cluster) -> tuple[float, float]:
     """Return GB/s inside a node and of a node's wire, capped by what one flow can carry."""
     inter = cluster.inter.bytes_per_second * cluster.devices_per_node / GIGA
-    amazon = _AMAZON.search(f"{cluster.provider} {cluster.instance_type}")
-    if cluster.inter.kind == "ethernet" and amazon:
+    if _is_amazon(cluster):
         inter = min(inter, FLOW_GB_PER_S)
     return cluster.intra.bytes_per_second / GIGA, inter
+
+
+def _is_amazon(cluster: Cluster) -> bool:
+    name = f"{cluster.provider} {cluster.instance_type}"
+    return cluster.inter.kind == "ethernet" and _AMAZON.search(name) is not None
 
 
 def _network_rate(text: str) -> float:

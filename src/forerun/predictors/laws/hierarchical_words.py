@@ -11,6 +11,7 @@ from forerun.predictors.laws.hierarchical_law import (
     AT,
     HOST_SHARE,
     LARGEST_LOG_OVERLAP,
+    REFERENCE_RATE,
     LawInputs,
     evaluate_law,
 )
@@ -20,6 +21,7 @@ from forerun.predictors.laws.hierarchical_rows import APP
 FloatArray = NDArray[np.float64]
 _ASSUMED = " (assumed: no run of it)"
 _SYNC = APP.index("sync")
+SHARE, CORES = "(part of a core)", "cores"
 
 
 def formulas(model: Model, quantity: str) -> dict[str, str]:
@@ -64,6 +66,8 @@ def _law(model: Model, served: Served, quantity: str) -> str:
         # Where no batch is known, an epoch or a run goes by a device's share of the data.
         share = "micro_batch" if quantity == "step" else "micro_batch (or dataset_size / devices)"
         compute = f"{compute} + {term('sample', unit='s a sample')} x {share}"
+    if group.cores is not None:
+        compute = f"({compute}) / {_speed(theta, spread, group.cores)}"
     lines = [f"seconds of {'an' if quantity == 'epoch' else 'a'} {quantity}: compute = {compute}"]
     if group.devices > 1:
         power = 1.0 + np.exp(min(theta[AT["overlap"]], LARGEST_LOG_OVERLAP))
@@ -75,7 +79,13 @@ def _law(model: Model, served: Served, quantity: str) -> str:
         lines.append(
             f"in a node of n = {inside} x 2(n-1)/n x exp({grow:.2g} (1 - 2/n)){_ASSUMED * alone}"
         )
-        wire = term("volume", "inter", offset=-float(np.log(group.rates[1])))
+        rate = log_rate_of(group)
+        wire = term(
+            "volume", "inter", offset=-float(np.log(group.rates[1])) - theta[AT["rate"]] * rate
+        )
+        hop = term("hop")
+        slower = "" if group.cores is None else f" / {SHARE}^{theta[AT['share']]:.2g}"
+        lines.append(f"messages = {hop} x 2(K-1){slower}")
         size, count = theta[AT["node_size"]], theta[AT["node_count"]]
         sd = spread[AT["node_size"]], spread[AT["node_count"]]
         lines.append(
@@ -83,8 +93,17 @@ def _law(model: Model, served: Served, quantity: str) -> str:
             f"exp({size:.2g} +- {sd[0]:.1g} (1 - 1/L)) x (N/3)^({count:.2g} +- {sd[1]:.1g})"
             f" x {np.exp(theta[AT['two_nodes']]):.2g} on two nodes{_ASSUMED * apart}"
         )
-        lines.append(f"joined as (compute^p + network^p)^(1/p), p = {power:.2g}")
+        lines.append(f"joined as ((compute + messages)^p + network^p)^(1/p), p = {power:.2g}")
     return "; ".join(lines)
+
+
+def _speed(theta: FloatArray, spread: FloatArray, cores: tuple[float, float]) -> str:
+    """Return how compute goes with the cores that runs state, in words."""
+    words = []
+    for name, text, met in (("share", SHARE, cores[0] < 0), ("cores", CORES, cores[1] > 0)):
+        if met:
+            words.append(f"{text}^({theta[AT[name]]:.2g} +- {spread[AT[name]]:.1g})")
+    return " x ".join(words) or "1 (one core)"
 
 
 def _limit(model: Model, served: Served) -> str:
@@ -104,8 +123,24 @@ def _limit(model: Model, served: Served) -> str:
         return f"{where} {share:.0f} % of the time is exposed communication inside the node"
     host = HOST_SHARE * np.exp(theta[0, AT["intra"]]) / group.rates[0]
     wire = np.exp(theta[0, AT["inter"]]) / group.rates[1]
-    most = "the wire between nodes" if wire > host else "the path through the host"
+    parts = {
+        "the wire between nodes": np.exp(theta[0, AT["volume"]]) * wire,
+        "the path through the host": np.exp(theta[0, AT["volume"]]) * host,
+        "the time that each message takes": np.exp(theta[0, AT["hop"]]) * group.devices,
+    }
+    most = max(parts, key=lambda name: parts[name])
     return f"{where} {share:.0f} % of the time is exposed communication, mostly {most}"
+
+
+def cores_of(group: Known) -> tuple[float, float]:
+    """Return the logs of the part of a core and of the whole cores that the middle run had."""
+    middle = 0.0 if group.cores is None else sum(group.cores) / 2.0
+    return min(middle, 0.0), max(middle, 0.0)
+
+
+def log_rate_of(group: Known) -> float:
+    """Return the log of the runs' wire over that of reference, 0 where they state none."""
+    return 0.0 if group.wire is None else float(np.log(group.rates[1] / REFERENCE_RATE))
 
 
 def _largest(group: Known) -> LawInputs:
@@ -115,6 +150,6 @@ def _largest(group: Known) -> LawInputs:
     place = (np.log(batch) - low) / max(high - low, 0.3)
     columns = (
         group.devices, group.nodes, np.ceil(group.devices / group.nodes), batch, 1.0, place,
-        group.rates[0], group.rates[1], 0.0,
+        group.rates[0], group.rates[1], 0.0, *cores_of(group), log_rate_of(group),
     )  # fmt: skip
     return LawInputs(*(np.array([float(value)]) for value in columns))
