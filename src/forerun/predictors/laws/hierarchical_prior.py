@@ -49,9 +49,16 @@ MEANS = {
 }  # fmt: skip
 # Of what computes on a processor, of what is not known, and of what computes on something else: powers of
 # a part of a core and of whole cores, and seconds that a core takes for one message (NCCL's are tens of
-# microseconds, those of gloo on TCP half a millisecond).
+# microseconds, those of gloo on TCP half a millisecond). Where messages take that long, they are what grows
+# with the nodes.
 BY_PROCESSOR: Mapping[int, Mapping[str, float]] = {
-    1: {"share": 1.0, "cores": 0.85, "hop": float(np.log(5e-4))},
+    1: {
+        "share": 1.0,
+        "cores": 0.85,
+        "hop": float(np.log(5e-4)),
+        "node_count": 0.0,
+        "two_nodes": 0.0,
+    },
     0: {"share": 1.0, "cores": 0.85, "hop": float(np.log(5e-5))},
     -1: {"share": 0.1, "cores": 0.1, "hop": float(np.log(5e-5))},
 }
