@@ -1,7 +1,8 @@
 """Needs: a test that lacks what it needs skips and says what, and fails where it must not lack it.
 
 The environment variable FORERUN_REQUIRE names what must be there, words apart by commas: `root`,
-`ray`, `postgres`, `lab`. Whoever runs the whole suite sets it, so that nothing passes unseen.
+`ray`, `dashboard` (Ray's), `postgres`, `lab`. Whoever runs the whole suite sets it, so that nothing
+passes unseen.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 
 import pytest
 
-WORDS = ("root", "ray", "postgres", "lab")
+WORDS = ("root", "ray", "dashboard", "postgres", "lab")
 # Read once, when tests are collected: fixtures that clear FORERUN_ variables come later.
 REQUIRED = frozenset(
     word.strip() for word in os.environ.get("FORERUN_REQUIRE", "").split(",") if word.strip()

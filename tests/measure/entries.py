@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from forerun.measure import Steps
+
+FEW = Steps(warmup=2, least=6, most=12, half_width=0.5, seconds=20)
+QUICK = {"rehearse": False}  # settings of functions that use no optimizer: they need not load one
+
 ENTRIES = '''
 import os, signal, sys, time
 import torch

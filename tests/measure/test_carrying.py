@@ -8,24 +8,12 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.measure import carrying
-from forerun.measure.campaign import Campaign, Point, outlook
+from forerun.measure.campaign import Campaign, outlook
 from forerun.measure.campaign_file import campaign
 from forerun.measure.carrying import Progress, carry_out, still_open
 from forerun.measure.measurement import Measurement
 from forerun.measure.task import Task
-
-
-class Notes:
-    """A ledger in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Measurement] = {}
-
-    def statuses(self) -> Mapping[str, str]:
-        return {key: found.status for key, found in self.kept.items()}
-
-    def keep(self, point: Point, measurement: Measurement) -> None:
-        self.kept[point.key] = measurement
+from tests.measure.conftest import Notes
 
 
 class Scripted:

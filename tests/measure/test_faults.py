@@ -11,18 +11,8 @@ import pytest
 from forerun.measure import Host, Steps, Task
 from forerun.measure.lab.system import missing
 from forerun.measure.local import LocalRunner
-from tests.measure.entries import ENTRIES
+from tests.measure.entries import QUICK
 from tests.needs import require, require_root
-
-QUICK = {"rehearse": False}
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the entries."""
-    (tmp_path / "toys.py").write_text(ENTRIES)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture

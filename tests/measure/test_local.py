@@ -13,31 +13,14 @@ import pytest
 
 from forerun.measure import Steps, Task
 from forerun.measure.local import LocalRunner
-from tests.measure.entries import ENTRIES, SCRIPT
-
-QUICK = {"rehearse": False}  # functions that use no optimizer need not load one
-FEW = Steps(warmup=2, least=6, most=12, half_width=0.5, seconds=20)
+from tests.measure.conftest import alive
+from tests.measure.entries import FEW, QUICK, SCRIPT
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalRunner:
+def runner(folder: Path) -> LocalRunner:
     """A runner in a folder that holds the entries."""
-    (tmp_path / "toys.py").write_text(ENTRIES)
-    monkeypatch.chdir(tmp_path)
-    return LocalRunner(folder=tmp_path / "runs")
-
-
-def alive(marker: str) -> list[int]:
-    """Return processes whose environment or command line holds a marker."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if marker.encode() in text and int(path.name) != os.getpid():
-            found.append(int(path.name))
-    return found
+    return LocalRunner(folder=folder / "runs")
 
 
 def test_two_workers_train_modules_one_after_another_and_tell_their_steps(

@@ -87,15 +87,15 @@ def carry_out(task: Task, rank: int, progress: Callable[[int], Reporter]) -> Rec
         if isinstance(error, SystemExit) and recorder is not None and error.code in (None, 0):
             return recorder.record()
         traceback.print_exc()
-        return failure(rank, task, status_of(error), _told(error))
+        return failure(rank, task.workers, status_of(error), _told(error))
 
 
-def failure(rank: int, task: Task, status: str, reason: str) -> Record:
-    """Return the record of a worker that failed."""
+def failure(rank: int, workers: int, status: str, reason: str) -> Record:
+    """Return the record of a worker, one of so many, that failed."""
     import time
 
     return {
-        "rank": rank, "workers": task.workers, "status": status, "reason": reason,
+        "rank": rank, "workers": workers, "status": status, "reason": reason,
         "ended": time.time(),
     }  # fmt: skip
 
@@ -154,14 +154,14 @@ def make_recorder(task: Task, rank: int, progress: Reporter | None) -> Recorder:
 def run_entry(task: Task, recorder: Recorder) -> None:
     """Run what the task names: a script, a training function, or forerun's loop over a module."""
     if task.is_script:
-        with _unchanged(recorder):
+        with unchanged(recorder):
             sys.argv = [task.entry, *task.arguments]
             sys.path.insert(0, str(Path(task.entry).resolve().parent))
             runpy.run_path(task.entry, run_name="__main__")
         return
     target = load_entry(task.entry)
     if is_training_function(target):
-        with _unchanged(recorder):
+        with unchanged(recorder):
             target(configuration(task, recorder.rank))
         return
     from forerun.measure.loop import train
@@ -169,7 +169,7 @@ def run_entry(task: Task, recorder: Recorder) -> None:
     train(task, build(task, target), recorder)
 
 
-class _unchanged:  # noqa: N801  (a context manager, used like a function)
+class unchanged:  # noqa: N801  (a context manager, used like a function)
     """Code that is run as it is: an optimizer's update ends a step, where nobody says otherwise."""
 
     def __init__(self, recorder: Recorder) -> None:

@@ -15,34 +15,14 @@ from forerun.errors import RequestError
 from forerun.measure import Steps, Task
 from forerun.measure.ray import RayRunner
 from forerun.measure.ray.words import from_ray, unreachable
-from tests.measure.entries import ENTRIES
-from tests.needs import require
-
-FEW = Steps(warmup=2, least=6, most=12, half_width=0.5, seconds=20)
-QUICK = {"rehearse": False}
+from tests.measure.conftest import alive
+from tests.measure.entries import FEW, QUICK
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RayRunner:
+def runner(able: None, folder: Path) -> RayRunner:
     """A runner with a cluster of its own, in a folder that holds the entries."""
-    require("ray", find_spec("ray") is not None, "pip install 'forerun[ray]'")
-    (tmp_path / "toys.py").write_text(ENTRIES)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    return RayRunner(folder=tmp_path / "runs")
-
-
-def alive(marker: str) -> list[int]:
-    """Return processes whose environment or command line holds a marker."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if marker.encode() in text and int(path.name) != os.getpid():
-            found.append(int(path.name))
-    return found
+    return RayRunner(folder=folder / "runs")
 
 
 def test_tasks_share_a_cluster_and_failures_among_them_are_told_apart(

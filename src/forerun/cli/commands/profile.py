@@ -36,7 +36,8 @@ INTERRUPTED = 130  # as shells have it for Ctrl-C
 @click.option("--lab", "lab_name", metavar="LAB", help="On the hosts of a lab that is up.")
 @click.option(
     "--address", metavar="ADDRESS",
-    help="With --on ray: the cluster's address (auto: the one of this machine; local: a new one).",
+    help="With --on ray: the cluster's address (auto: the one of this machine; local: a new one;"
+    " http://HEAD:8265: a dashboard, by `ray job submit`).",
 )  # fmt: skip
 @click.option("--hold", is_flag=True, help="With Ray here: hold workers to their cpus_per_worker.")
 @click.option("--store", "where", metavar="STORE", help="A file or URL (the setting `store`).")
@@ -139,6 +140,8 @@ def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) ->
             )
         from forerun.measure.ray import RayRunner
 
+        if address is not None and address.startswith(("http://", "https://")):
+            return RayRunner(submit=address, hold=hold)
         return RayRunner(address=address or "", hold=hold)
     if hold:
         raise RequestError("--hold", f"the {name} runner holds workers by itself", "leave it out")

@@ -173,6 +173,21 @@ class RayCluster:
                 )  # fmt: skip
             time.sleep(_PAUSE_SECONDS)
 
+    def rejoin(self, host: Host | str | int) -> None:
+        """Start a node once more on a host whose own was lost; the host is mended (`Lab.mend`).
+
+        Raises:
+            RequestError: it did not start, or the host is the head's.
+        """
+        place = self.hosts[self._lab.host(host).number - 1]
+        if place.name == self.head.name:
+            raise RequestError(
+                f"another Ray node on {place.name}", "it has the head, and a cluster ends with it",
+                "start another cluster",
+            )  # fmt: skip
+        with self._lab.full_speed() if self._full_speed else nullcontext():
+            self._check(place, self._node(place, [f"--address={self.address}"]))
+
     def _node(self, host: Host, words: Sequence[str]) -> subprocess.Popen[str]:
         command = [
             sys.executable, "-m", "ray.scripts.scripts", "start", *words,

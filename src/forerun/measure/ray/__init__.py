@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from forerun.measure.ray.runner import RayRunner
+from forerun.measure.ray.training import measured
 
-__all__ = ["RayRunner"]
+__all__ = ["RayRunner", "measured"]

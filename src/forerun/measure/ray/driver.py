@@ -1,6 +1,6 @@
 """Driver: the process that asks a Ray cluster to train: `python -m forerun.measure.ray.driver`.
 
-It reads a plan from its argument (JSON, or @ and the name of a file of it), and tells what happens
+It reads a plan from its argument (`letterbox.unpacked`), and tells what happens
 in lines of its output that begin with `letterbox.LINE`: so it can be started here, on a lab's host, or by
 `ray job submit`, and its measurements come home all the same.
 """
@@ -15,10 +15,10 @@ import threading
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from forerun.measure.ray.letterbox import LINE, Letterbox
+from forerun.measure.ray.letterbox import LINE, Letterbox, unpacked
+from forerun.measure.ray.words import failures, words_of
 
 _LOOK_SECONDS = 0.2
 _KNOCK_SECONDS = 10.0
@@ -30,20 +30,15 @@ def main(argument: str) -> int:
 
     if os.environ.get("FORERUN_RUNNER"):
         die_with_parent()
-    text = Path(argument[1:]).read_text() if argument.startswith("@") else argument
-    plan = json.loads(text)
+    plan = unpacked(argument)
     try:
         connect(plan)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (Ray raises many kinds, some its own)
-        tell({"kind": "unreachable", "reason": _words(error)})
-        return 0
-    problem = shortage(plan)
-    if problem:
-        tell({"kind": "refused", "reason": problem})
+        tell({"kind": "unreachable", "reason": words_of(error)})
         return 0
     tell({"kind": "connected"})
     first = 0
-    while first < len(plan["tasks"]):
+    while first < len(plan["tasks"]) and fits(plan):
         first = train(plan, first) + 1
     return 0
 
@@ -79,6 +74,14 @@ def knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECONDS).close()
     except OSError as error:
         raise ConnectionError(f"{address}: {error}") from None
+
+
+def fits(plan: Mapping[str, Any]) -> bool:
+    """Say whether the cluster, as it is now, has room for the workers; tell what it lacks."""
+    problem = shortage(plan)
+    if problem:
+        tell({"kind": "refused", "reason": problem})
+    return not problem
 
 
 def shortage(plan: Mapping[str, Any]) -> str:
@@ -145,9 +148,11 @@ def train(plan: Mapping[str, Any], first: int) -> int:
     thread = threading.Thread(target=fit, daemon=True)
     thread.start()
     done = [0] * len(plan["tasks"])
+    begun: list[bool] = []
 
     def pass_on() -> None:
         for letter in box.take():
+            begun.append(True)
             tell(letter)
             if letter["kind"] == "record":
                 done[letter["task"]] += letter["record"]["status"] == "ok"
@@ -155,6 +160,8 @@ def train(plan: Mapping[str, Any], first: int) -> int:
     while thread.is_alive():
         thread.join(_LOOK_SECONDS)
         pass_on()
+        if not begun and not fits(plan):  # a node was lost before: Ray Train would wait for it
+            return len(done) - 1
     pass_on()
     error = ended[0]
     if error is None:
@@ -162,19 +169,6 @@ def train(plan: Mapping[str, Any], first: int) -> int:
     failed = next((i for i in range(first, len(done)) if done[i] < plan["workers"]), len(done) - 1)
     tell({"kind": "failed", "task": failed, "failures": failures(error)})
     return failed
-
-
-def failures(error: BaseException) -> dict[str, str]:
-    """Return what Ray says of each worker by rank; of the fit as a whole under ""."""
-    own = getattr(error, "worker_failures", None)
-    if isinstance(own, Mapping) and own:
-        return {str(rank): _words(one) for rank, one in own.items()}
-    return {"": _words(error)}
-
-
-def _words(error: BaseException) -> str:
-    """Return an exception's kind and words on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shlex
 import subprocess
 import sys
 import threading
@@ -13,48 +12,26 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forerun.measure.causes import Ended, cause
-from forerun.measure.failing import is_secondhand
 from forerun.measure.hosts import Host
 from forerun.measure.launch import MARK, end_all
 from forerun.measure.limits import Holding
 from forerun.measure.measurement import Measurement
-from forerun.measure.progress import STARTING, Seen
-from forerun.measure.ray.letterbox import LINE
-from forerun.measure.ray.words import from_ray, unreachable
+from forerun.measure.progress import STARTING
+from forerun.measure.ray.letterbox import LINE, packed
+from forerun.measure.ray.told import Told
+from forerun.measure.ray.words import unreachable
 from forerun.measure.records import merged
 from forerun.measure.session import RUNNER
 from forerun.measure.task import Task
 from forerun.measure.watching import least_step_seconds
 
 Letter = dict[str, Any]
+JOB = (sys.executable, "-m", "ray.scripts.scripts", "job")
+_STOP_SECONDS = 60.0  # for a dashboard to take in that a job is to end
 _END_SECONDS = 10.0  # for a driver that was asked to end: it takes its cluster down
-
-
-@dataclass
-class _Told:
-    """What was told of one task: records and progress by rank."""
-
-    records: dict[int, Letter] = field(default_factory=dict)
-    seen: dict[int, Seen] = field(default_factory=dict)
-
-    def progress(self, letter: Letter) -> None:
-        """Take in how far a worker has come."""
-        rank = int(letter["rank"])
-        before = self.seen.get(rank)
-        seconds = (*(before.seconds if before else ()), *letter["seconds"])
-        self.seen[rank] = Seen(
-            letter["phase"], len(seconds), letter["begun"], letter["last"], seconds
-        )
-
-    @property
-    def state(self) -> tuple[tuple[int, int, int], ...]:
-        """What changes as long as anything moves."""
-        return tuple((rank, one.phase, one.steps) for rank, one in sorted(self.seen.items()))
 
 
 class Errand:
@@ -79,10 +56,10 @@ class Errand:
         self._job = f"forerun-{self._mark[:16]}" if submit else ""
         self._submit, self._holding = submit, holding
         self._letters: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
-        self._told = [_Told() for _ in tasks]
+        self._told = [Told() for _ in tasks]
         self._since = time.monotonic()
         self._tail = ""
-        own = {MARK: self._mark, RUNNER: str(os.getpid())}
+        own = {MARK: self._mark, RUNNER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
             self._command(plan, host), env={**os.environ, **variables, **own},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
@@ -106,10 +83,11 @@ class Errand:
             return host.command([sys.executable, "-m", "forerun.measure.ray.driver", f"@{path}"])
         package = str(Path(__file__).resolve().parents[2])
         environment = {"env_vars": plan["variables"], "py_modules": [package]}
+        asked = packed({**plan, "variables": {}})  # the job has them: Ray takes none of them twice
         return host.command([
-            "ray", "job", "submit", "--address", self._submit, "--submission-id", self._job,
+            *JOB, "submit", "--address", self._submit, "--submission-id", self._job,
             "--working-dir", str(Path.cwd()), "--runtime-env-json", json.dumps(environment), "--",
-            "python", "-m", "forerun.measure.ray.driver", shlex.quote(json.dumps(plan)),
+            "python", "-m", "forerun.measure.ray.driver", asked,
         ])  # fmt: skip
 
     def _read(self) -> None:
@@ -132,8 +110,9 @@ class Errand:
             return
         self._ended = True
         if self._job and self._process.poll() is None:
-            words = ["ray", "job", "stop", "--address", self._submit, "--no-wait", self._job]
-            subprocess.run(words, capture_output=True, timeout=60, check=False)
+            words = [*JOB, "stop", "--address", self._submit, "--no-wait", self._job]
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(words, capture_output=True, timeout=_STOP_SECONDS, check=False)
         if self._process.poll() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -175,7 +154,7 @@ class Errand:
             if elapsed > task.timeout_seconds:
                 return self._timed_out(told, task, elapsed)
             if task.hang_seconds and time.monotonic() - moved > task.hang_seconds:
-                where, self._stopped = _hindmost(told, task), True
+                where, self._stopped = told.hindmost(task.workers), True
                 return Measurement(
                     "failed",
                     f"no step for {task.hang_seconds:g} s: it hangs {where}",
@@ -215,7 +194,7 @@ class Errand:
             return {"kind": "refused", "reason": f"a worker cannot be held to its cores: {error}"}
         return None
 
-    def _failed(self, told: _Told, task: Task, letter: Letter, elapsed: float) -> Measurement:
+    def _failed(self, told: Told, task: Task, letter: Letter, elapsed: float) -> Measurement:
         log = f" (log: {self._folder})"
         if letter["kind"] != "failed":
             self._stopped = True
@@ -231,12 +210,14 @@ class Errand:
             code = self._process.wait()
             reason = f"the driver ended with exit status {code}: {self._tail[:300]}"
             return Measurement("failed", reason + log, seconds=elapsed)
-        status, reason = _cause(told, task, letter["failures"])
+        status, reason = told.cause(task.workers, letter["failures"])
         return Measurement(status, reason + log, seconds=elapsed)
 
-    def _timed_out(self, told: _Told, task: Task, elapsed: float) -> Measurement:
+    def _timed_out(self, told: Told, task: Task, elapsed: float) -> Measurement:
         self._stopped = True
-        reason = f"ended after its limit of {task.timeout_seconds:g} s, {_hindmost(told, task)}"
+        reason = (
+            f"ended after its limit of {task.timeout_seconds:g} s, {told.hindmost(task.workers)}"
+        )
         stepping = [one for one in told.seen.values() if one.phase != STARTING]
         if not stepping:
             return Measurement("timeout", reason, seconds=elapsed)
@@ -245,31 +226,3 @@ class Errand:
         return Measurement(
             "timeout", reason, step_seconds=least, steps=slowest.steps, seconds=elapsed
         )
-
-
-def _hindmost(told: _Told, task: Task) -> str:
-    """Return where the worker was that had come least far."""
-    if len(told.seen) < task.workers:
-        return "while starting"
-    return min(told.seen.values(), key=lambda one: one.steps).place()
-
-
-def _cause(told: _Told, task: Task, failures: Mapping[str, str]) -> tuple[str, str]:
-    """Return status and reason from the workers' own records, else from what Ray says of them."""
-    ends = [
-        Ended(rank, None, told.records.get(rank), told.seen.get(rank))
-        for rank in range(task.workers)
-    ]
-    spoken = [e for e in ends if e.record is not None and e.record["status"] != "ok"]
-    firsthand = [e for e in spoken if e.record and not is_secondhand(str(e.record["reason"]))]
-    if firsthand or (spoken and not failures):
-        return cause(ends)
-    silent = {r: w for r, w in failures.items() if r == "" or told.records.get(int(r)) is None}
-    for rank, words in (silent or dict(failures)).items():
-        status, reason = from_ray(words)
-        if rank == "":
-            return status, reason
-        seen = told.seen.get(int(rank))
-        place = "while starting" if seen is None else seen.place()
-        return status, f"worker {rank} of {task.workers} {reason} {place}"
-    return "failed", "Ray Train ended without a word"

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import threading
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 Letter = dict[str, Any]
 LINE = "FORERUN "  # begins each line of a driver's output that is a letter
 _POST_SECONDS = 0.5
+_PACKED = "packed:"
+
+
+def packed(plan: Mapping[str, Any]) -> str:
+    """Return a plan as one word of a command line that no shell, and no quoting, takes apart."""
+    text = base64.urlsafe_b64encode(zlib.compress(json.dumps(plan).encode()))
+    return _PACKED + text.decode()
+
+
+def unpacked(word: str) -> dict[str, Any]:
+    """Return the plan of a command line: `packed`, or @ and the name of a file of JSON."""
+    if word.startswith("@"):
+        text = Path(word[1:]).read_text()
+    else:
+        text = zlib.decompress(base64.urlsafe_b64decode(word.removeprefix(_PACKED))).decode()
+    plan: dict[str, Any] = json.loads(text)
+    return plan
 
 
 class _Box:
@@ -26,53 +47,95 @@ class _Box:
         return taken
 
 
+class _Board(_Box):
+    """The actor of a training that nobody attends: it keeps what is true at last.
+
+    Of each worker that is the latest progress and the record; a worker that begins once more
+    begins a new attempt, in which what was told before counts no longer.
+    """
+
+    def put(self, letter: Letter) -> None:
+        if letter["kind"] == "begun":
+            letter["restarts"] = self._begin(letter)
+        about = letter["kind"], letter["rank"]
+        others = [one for one in self._letters if (one["kind"], one["rank"]) != about]
+        self._letters = [*others, letter]
+
+    def _begin(self, letter: Letter) -> int:
+        """Forget what is over where a worker begins; return how often its fit began anew."""
+        begun = [one for one in self._letters if one["kind"] == "begun"]
+        before = [one for one in begun if one["fit"] == letter["fit"]]
+        restarts = max((int(one["restarts"]) for one in before), default=0)
+        again = any(one["rank"] == letter["rank"] for one in before)
+        if again or not before:
+            self._letters = []
+        return restarts + again
+
+    def take(self) -> list[Letter]:
+        return self._letters
+
+
 class Letterbox:
     """The driver's side: makes the actor, hands out its name, fetches letters.
 
     Measurements travel by this actor and not by Ray Train's own reports, whose metrics do not
     come back where no checkpoint is saved.
+
+    Args:
+        name: the actor's.
+        attended: letters are fetched again and again; otherwise the last ones are kept.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, attended: bool = True) -> None:
         import ray
 
         self.name = name
-        self._actor: Any = ray.remote(_Box).options(name=name, num_cpus=0).remote()
+        kind = _Box if attended else _Board
+        self._actor: Any = ray.remote(kind).options(name=name, num_cpus=0).remote()
         ray.get(self._actor.take.remote())  # it is there
 
     def take(self) -> list[Letter]:
-        """Return the letters that came since the last call."""
+        """Return the letters that came since the last call, or those that were kept."""
         import ray
 
         letters: list[Letter] = ray.get(self._actor.take.remote())
         return letters
 
 
-def posting(name: str) -> Callable[[Letter], None]:
-    """Return, in a worker, what puts a letter into the box of that name and waits until it is in."""
+def posting(name: str, seconds: float | None = None) -> Callable[[Letter], None]:
+    """Return, in a worker, what puts a letter into the box of that name and waits until it is in.
+
+    Args:
+        name: the box.
+        seconds: that it waits at most; then GetTimeoutError of Ray is raised. None is no limit.
+    """
     import ray
 
     actor: Any = ray.get_actor(name)
 
     def post(letter: Letter) -> None:
-        ray.get(actor.put.remote(letter))
+        ray.get(actor.put.remote(letter), timeout=seconds)
 
     return post
 
 
 class Postman:
-    """Tells of a worker's progress by letters, twice a second, from a thread of its own.
+    """Tells of a worker's progress by letters, from a thread of its own.
 
     Args:
         post: puts a letter into the box.
         task: which task of the plan, by position.
         rank: which worker.
+        pause_seconds: between two letters.
     """
 
-    def __init__(self, post: Callable[[Letter], None], task: int, rank: int) -> None:
-        self._post = post
+    def __init__(
+        self, post: Callable[[Letter], None], task: int, rank: int,
+        pause_seconds: float = _POST_SECONDS,
+    ) -> None:  # fmt: skip
+        self._post, self._pause_seconds = post, pause_seconds
         self._about = {"kind": "progress", "task": task, "rank": rank}
-        self._phase, self._begun, self._last = 0, 0.0, time.time()
+        self._phase, self._begun, self._last, self._steps = 0, 0.0, time.time(), 0
         self._seconds: list[float] = []
         self._ended = threading.Event()
         self._send()
@@ -85,6 +148,7 @@ class Postman:
     def step(self, seconds: float) -> None:
         """Say that a step ended, which took so long."""
         self._seconds.append(seconds)
+        self._steps += 1
         self._last = time.time()
 
     def finish(self) -> None:
@@ -99,12 +163,12 @@ class Postman:
             self._send()
 
     def _go(self) -> None:
-        while not self._ended.wait(_POST_SECONDS):
+        while not self._ended.wait(self._pause_seconds):
             self._send()
 
     def _send(self) -> None:
         seconds, self._seconds = self._seconds, []
         self._post(
             {**self._about, "phase": self._phase, "begun": self._begun, "last": self._last,
-             "seconds": seconds}
+             "steps": self._steps, "seconds": seconds}
         )  # fmt: skip

@@ -28,6 +28,10 @@ _COUNT = (
     "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
     " print(sum(n['Alive'] for n in ray.nodes()))"
 )
+_COUNT_BY_DASHBOARD = (
+    "import sys; from ray.util.state import list_nodes;"
+    " print(len(list_nodes(address=sys.argv[1], filters=[('state', '=', 'ALIVE')])))"
+)
 # Variables of the driver that every worker needs too.
 _PASSED = ("RAY_AUTH_MODE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS")
 
@@ -110,10 +114,10 @@ class RayRunner(TasksRunner):
         Raises:
             RequestError: no cluster answers.
         """
-        address = "auto" if self.submit else self.address or os.environ.get("RAY_ADDRESS", "")
+        address = self.submit or self.address or os.environ.get("RAY_ADDRESS", "")
         if not address:
             return 1
-        words = [sys.executable, "-c", _COUNT, address]
+        words = [sys.executable, "-c", _COUNT_BY_DASHBOARD if self.submit else _COUNT, address]
         try:
             done = subprocess.run(
                 self.host.command(words), env={**os.environ, **self._variables()}, check=False,
@@ -125,8 +129,8 @@ class RayRunner(TasksRunner):
                 "check the address, or start one: ray start --head",
             ) from None  # fmt: skip
         if done.returncode:
-            last = next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "")
-            raise RequestError(f"the Ray cluster at {address}", unreachable(last), "and try again")
+            found = unreachable(done.stderr)
+            raise RequestError(f"the Ray cluster at {address}", found, "and try again")
         return int(done.stdout.split()[-1])
 
     def _where(self) -> str:

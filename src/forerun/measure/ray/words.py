@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 # Where a worker has merely gone, Ray names want of memory among what may have happened: only
 # these say that it did.
 _WANT = ("OutOfMemoryError", "running low on memory", "memory usage threshold")
 _SILENT = ("connectionerror", "could not find any running ray instance", "timed out",
            "failed to connect to gcs", "unable to connect to gcs")  # fmt: skip
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit)\b")  # as a traceback ends
+_THEIRS = re.compile(r"cluster was started with:\s*Ray: (\S+)\s+Python: (\S+)")
 _DIED = ("ActorDiedError", "ActorUnavailableError", "actor died", "WorkerCrashedError", "worker died",
          "SYSTEM_ERROR", "connection error code", "unexpectedly")  # fmt: skip
 _NODE = ("node died", "node failure", "NodeDiedError", "unexpected node", "its node has died",
@@ -24,24 +29,57 @@ def from_ray(text: str) -> tuple[str, str]:
     return "failed", f"failed: {_short(text)}"
 
 
-def unreachable(text: str) -> str:
-    """Return why no driver could work on the cluster, with what to do."""
+def unreachable(output: str) -> str:
+    """Return why no driver could work on the cluster, with what to do.
+
+    Args:
+        output: one error in words, or all that a program wrote until it ended.
+    """
+    text = _last_error(output)
     low = text.lower()
+    said = f"({_short(text)})"
     if "version mismatch" in low:
-        return (
-            f"the cluster runs another version of Ray or Python ({_short(text)}); install the same"
-        )
+        theirs = _THEIRS.search(text)
+        same = f": Python {theirs[2]} with pip install ray=={theirs[1]}" if theirs else ""
+        return f"the cluster runs another version of Ray or Python {said}; install the same{same}"
     if "no module named 'ray'" in low:
-        return "Ray is not installed there; install it with: pip install 'forerun[ray]'"
+        return (
+            "the Python of the driver has no Ray; install it there (pip install 'forerun[ray]'), or"
+            " start the cluster where the python that has it comes first on the PATH"
+        )
+    if "timed out during startup" in low:
+        return (
+            "a cluster could not be started in time on this machine; try again when it is less busy,"
+            " or give the address of one that runs (ray start --head)"
+        )
     if "authentication" in low or "token" in low:
-        return f"the cluster asks for a token ({_short(text)}); set RAY_AUTH_MODE as the cluster has it"
-    if (
-        "connectionerror" in low
-        or "could not find any running ray instance" in low
-        or "timed out" in low
-    ):
-        return f"no Ray cluster answers ({_short(text)}); check the address, or start one: ray start --head"
+        return (
+            f"the cluster asks for a token {said}; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN where"
+            " it is another machine's"
+        )
+    if any(words in output.lower() for words in _SILENT):
+        return f"no Ray cluster answers {said}; check the address, or start one: ray start --head"
     return f"Ray could not be used: {_short(text)}"
+
+
+def _last_error(output: str) -> str:
+    """Return the last exception that a program's output tells of, else its last line."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    found = [i for i, line in enumerate(lines) if _ERROR.match(line)]
+    return " ".join(lines[found[-1] :]) if found else (lines or [""])[-1]
+
+
+def failures(error: BaseException) -> dict[str, str]:
+    """Return what Ray says of each worker by rank; of the fit as a whole under ""."""
+    own = getattr(error, "worker_failures", None)
+    if isinstance(own, Mapping) and own:
+        return {str(rank): words_of(one) for rank, one in own.items()}
+    return {"": words_of(error)}
+
+
+def words_of(error: BaseException) -> str:
+    """Return an exception's kind and words on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}"
 
 
 def _short(text: str) -> str:

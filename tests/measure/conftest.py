@@ -1,0 +1,47 @@
+"""What tests of runners share: a folder with entries to train, a ledger, and who is still alive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from forerun.measure.campaign import Point
+from forerun.measure.measurement import Measurement
+from tests.measure.entries import ENTRIES
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, which holds the entries as the module `toys`."""
+    (tmp_path / "toys.py").write_text(ENTRIES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def alive(marker: str) -> list[int]:
+    """Return processes whose environment or command line holds a marker."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if marker.encode() in text and int(path.name) != os.getpid():
+            found.append(int(path.name))
+    return found
+
+
+class Notes:
+    """A ledger in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Measurement] = {}
+
+    def statuses(self) -> Mapping[str, str]:
+        return {key: found.status for key, found in self.kept.items()}
+
+    def keep(self, point: Point, measurement: Measurement) -> None:
+        self.kept[point.key] = measurement

@@ -1,0 +1,152 @@
+"""A Ray trainer of a user's own is measured by one line, and its failures are told by worker and step."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forerun.errors import RequestError
+from forerun.measure import Measurement
+from forerun.measure.ray import measured
+from forerun.measure.ray.letterbox import _Board
+from forerun.measure.ray.training import _measurement
+from forerun.measure.recorder import Recorder
+from forerun.measure.worker import failure
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# A loop as Ray's own guides write it; 32 samples a worker. In step 13 its second worker may go.
+OWN = """
+import os, time
+import ray, torch
+from ray import train
+from ray.train.torch import prepare_model
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+
+def train_loop(config):
+    line = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    model = prepare_model(line)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(23):
+        if step == 12 and config.get("dies") and train.get_context().get_world_rank() == 1:
+            time.sleep(3)
+            os.kill(os.getpid(), 9)
+        loss = model(torch.randn(32, 64)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    train.report({"loss": loss.item()})
+"""
+AFTER = """
+def fit_and_lose():
+    trainer = TorchTrainer(loop, train_loop_config={"dies": True},
+                           scaling_config=ScalingConfig(num_workers=2))
+    try:
+        trainer.fit()
+    except Exception as error:
+        return loop.measurement(error)
+
+import json
+print("FOUND", json.dumps([found.to_json(), fit_and_lose().to_json(), loop.measurement().to_json()]))
+"""
+
+
+def snippet() -> str:
+    """Return what the page on campaigns shows of a Ray trainer."""
+    page = (ROOT / "docs" / "campaigns.md").read_text()
+    return next(
+        code for code in re.findall(r"```python\n(.*?)```", page, re.S) if "TorchTrainer" in code
+    )
+
+
+def test_what_the_page_shows_measures_a_trainer_of_ones_own(able: None, tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(OWN + snippet() + AFTER)
+    variables = {**os.environ, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0",
+                 "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False,
+        env=variables, cwd=tmp_path, timeout=400,
+    )  # fmt: skip
+    assert "FOUND " in done.stdout, done.stderr[-3000:]
+    told = json.loads(done.stdout.partition("FOUND ")[2])
+    plain, lost, silent = (Measurement.from_json(one) for one in told)
+    assert plain.status == "ok", plain.reason
+    assert plain.steps == 19, "23 updates are 22 steps, and three of these are warm-up"
+    assert set(plain.parts) == {"forward", "backward", "optimizer", "sync"}
+    assert plain.sync_bytes == 4 * (64 * 256 + 256 + 256 + 1)
+    assert plain.step_mean_seconds is not None
+    assert plain.samples_per_second == pytest.approx(64 / plain.step_mean_seconds)
+    assert plain.grad_var is not None
+    assert plain.peak_bytes is not None
+    assert plain.fingerprint["ray"]
+    assert lost.status == silent.status == "failed"
+    assert re.search(r"worker 1 of 2 died without a word .* in step 12$", lost.reason), lost.reason
+    assert silent.reason.startswith(
+        "worker 1 of 2 told nothing of its end; it was last seen in step 12"
+    )
+
+
+def letters(*told: tuple[str, int, dict[str, Any]]) -> _Board:
+    board = _Board()
+    for kind, rank, more in told:
+        board.put({"kind": kind, "rank": rank, **more})
+    return board
+
+
+def test_of_a_training_that_began_anew_the_last_attempt_counts() -> None:
+    first, second = {"fit": "a", "workers": 2}, {"fit": "b", "workers": 2}
+    board = letters(
+        ("begun", 0, first), ("begun", 1, first), ("record", 0, {}), ("progress", 1, {"steps": 3}),
+        ("progress", 1, {"steps": 4}),
+    )  # fmt: skip
+    assert [one.get("steps") for one in board.take()] == [None, None, None, 4]
+    board.put({"kind": "begun", "rank": 1, **first})
+    board.put({"kind": "begun", "rank": 0, **first})
+    assert [(one["kind"], one["rank"]) for one in board.take()] == [("begun", 1), ("begun", 0)]
+    assert max(one["restarts"] for one in board.take()) == 1
+    board.put({"kind": "begun", "rank": 0, **first})
+    assert [one["restarts"] for one in board.take()] == [2], "whichever worker began first before"
+    board.put({"kind": "begun", "rank": 0, **second})
+    assert [one["restarts"] for one in board.take()] == [0], "another fit is no restart"
+
+
+def test_the_worker_at_fault_is_told_and_not_the_one_that_waited_for_it() -> None:
+    recorder = Recorder(rank=0, workers=2)
+    for _ in range(8):
+        recorder.step()
+    ok = recorder.record()
+    wrong = failure(1, 2, "failed", "ValueError: odd (own.py:3)")
+    waited = failure(0, 2, "failed", "RuntimeError: Connection closed by peer")
+
+    def found(*records: dict[str, Any], error: Exception | None = None) -> Measurement:
+        kept = [{"kind": "record", "rank": r["rank"], "record": r, "seconds": 2.0} for r in records]
+        return _measurement(kept, 2, error)
+
+    assert found(ok, {**ok, "rank": 1}).steps == 5
+    assert found(ok, {**ok, "rank": 1}).seconds == 2.0
+    assert found(waited, wrong).reason == "worker 1 of 2: ValueError: odd (own.py:3)"
+    assert found(ok, wrong).status == "failed"
+    assert "last seen while starting" in found(ok).reason
+    unplaced = found(error=RuntimeError("Resources were never there"))
+    assert unplaced.reason == "failed: RuntimeError: Resources were never there"
+
+
+def test_before_a_fit_there_is_nothing_and_it_says_what_to_do() -> None:
+    def train_loop(config: dict[str, Any]) -> None:
+        raise AssertionError
+
+    with pytest.raises(
+        RequestError, match=r"of train_loop: no worker has begun .* call the trainer's fit\(\)"
+    ):
+        measured(train_loop).measurement()
+    with pytest.raises(RequestError, match="Ray says: ValueError: no room"):
+        measured(train_loop).measurement(ValueError("no room"))
