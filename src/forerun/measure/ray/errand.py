@@ -60,8 +60,9 @@ class Errand:
         self._since = time.monotonic()
         self._tail = ""
         own = {MARK: self._mark, RUNNER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        self._environment = {**os.environ, **variables, **own}
         self._process = subprocess.Popen(
-            self._command(plan, host), env={**os.environ, **variables, **own},
+            self._command(plan, host), env=self._environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
             stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -109,10 +110,7 @@ class Errand:
         if self._ended:
             return
         self._ended = True
-        if self._job and self._process.poll() is None:
-            words = [*JOB, "stop", "--address", self._submit, "--no-wait", self._job]
-            with suppress(subprocess.TimeoutExpired):
-                subprocess.run(words, capture_output=True, timeout=_STOP_SECONDS, check=False)
+        self._stop_job()
         if self._process.poll() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -122,6 +120,21 @@ class Errand:
         self._reader.join(_END_SECONDS)
         if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
+
+    def _stop_job(self) -> None:
+        """Let the dashboard end the job that was submitted, unless it has ended well by itself."""
+        running = self._process.poll() is None
+        if not self._job or not (running or (self._connected and self._process.returncode)):
+            return
+        words = [*JOB, "stop", "--address", self._submit, "--no-wait", self._job]
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                words,
+                env=self._environment,
+                capture_output=True,
+                timeout=_STOP_SECONDS,
+                check=False,
+            )
 
     def results(self) -> Iterator[Measurement]:
         """Yield a measurement for each task in order, as long as the driver goes on.

@@ -13,7 +13,7 @@ from typing import Any
 from forerun.domain.job import Job
 from forerun.domain.run import Run
 from forerun.errors import RequestError
-from forerun.measure.failing import reason_of, status_of
+from forerun.measure.failing import is_secondhand, reason_of, status_of
 from forerun.measure.measurement import Measurement
 from forerun.measure.ray.letterbox import Letter, Letterbox, Postman, posting
 from forerun.measure.ray.told import Told
@@ -195,14 +195,16 @@ def _measurement(
     records = [told.records[rank] for rank in sorted(told.records)]
     if len(records) == workers and all(record["status"] == "ok" for record in records):
         return merged(records, seconds=seconds)
-    silent = [rank for rank in range(workers) if rank not in told.records]
     said = _failures(error)
-    if silent and not said and all(record["status"] == "ok" for record in records):
+    silent = [rank for rank in range(workers) if rank not in told.records]
+    wrong = [str(record["reason"]) for record in records if record["status"] != "ok"]
+    if silent and not said and all(map(is_secondhand, wrong)):
         seen = told.seen.get(silent[0])
         place = "while starting" if seen is None else seen.place()
         return Measurement(
             "failed", f"worker {silent[0]} of {workers} told nothing of its end; it was last seen"
             f" {place} (give measurement() what fit() raised: Ray's words may say more)",
+            seconds=seconds,
         )  # fmt: skip
     return Measurement(*told.cause(workers, said), seconds=seconds)
 

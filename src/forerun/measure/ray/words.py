@@ -74,7 +74,7 @@ def failures(error: BaseException) -> dict[str, str]:
     own = getattr(error, "worker_failures", None)
     if isinstance(own, Mapping) and own:
         return {str(rank): words_of(one) for rank, one in own.items()}
-    return {"": words_of(error)}
+    return {"": words_of(error.__cause__ or error)}
 
 
 def words_of(error: BaseException) -> str:
