@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from forerun.advisor.made_runs import MadeRuns
     from forerun.tables import Runs, Table
     from forerun.tables.suspects import Flags
+    from forerun.workloads.own_labels import OwnLabels
 
 PlanLike = str | Mapping[str, Any] | Plan | None
 
@@ -108,6 +109,13 @@ class Advisor:
         return None if self._fitted is None else made_of(self._fitted)
 
     @cached_property
+    def own_labels(self) -> OwnLabels:
+        """What the given runs mean by their labels, which rows that are asked mean by them too."""
+        from forerun.advisor.meaning import labels_of
+
+        return labels_of(self._told, self.made, self.catalog)
+
+    @cached_property
     def catalog(self) -> Catalog:
         """Devices, machines and prices; read when first needed."""
         return load_catalog(self._catalog_files)
@@ -116,8 +124,9 @@ class Advisor:
         """Return a workload from a reference, an nn.Module with example inputs, or itself.
 
         Args:
-            workload: a zoo name, a file, `package.module:callable`, an nn.Module, a pair of an
-                nn.Module and its inputs, a Workload.
+            workload: a zoo name, a label of the runs that were given, a file,
+                `package.module:callable`, an nn.Module, a pair of an nn.Module and its inputs, a
+                Workload.
             inputs: example inputs of an nn.Module (a tensor, or a tuple or mapping of them).
             **changes: see `forerun.workloads.resolve.CHANGES`; None means no change.
 
@@ -130,7 +139,10 @@ class Advisor:
         if isinstance(workload, tuple) and len(workload) == 2 and inputs is None:
             workload, inputs = workload
         if isinstance(workload, str | Path):
-            return resolve.workload(str(workload), **changes)
+            from forerun.advisor.meaning import meant_workload
+
+            meant = meant_workload(self.own_labels, str(workload), changes)
+            return resolve.workload(str(workload), **changes) if meant is None else meant
         given = resolve.checked_changes(changes)
         if isinstance(workload, Workload):
             return resolve.described(workload, given)
@@ -222,7 +234,7 @@ class Advisor:
     ) -> Any:
         """Return a runs table (or data frame) with the answers as added columns.
 
-        Row order and every input column stay. A row that cannot be answered carries its reason in
+        A label that the given runs use for a workload of their own means that one. Row order and every input column stay. A row that cannot be answered carries its reason in
         `declined` and blanks.
 
         Raises:
@@ -230,7 +242,7 @@ class Advisor:
         """
         from forerun.advisor.tabulate import predict_table
 
-        return predict_table(self.predictor, self.catalog, table, length, market)
+        return predict_table(self.predictor, self.catalog, table, length, market, self.own_labels)
 
     def recommend(
         self,

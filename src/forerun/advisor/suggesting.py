@@ -123,6 +123,7 @@ def suggest_from_table(
             and no design is made.
         UnsatisfiedError: all were run already, or none can be paid for.
     """
+    from forerun.workloads.own_labels import OwnLabels
     from forerun.workloads.rows import jobs_from_table
 
     if not len(candidates):
@@ -141,7 +142,9 @@ def suggest_from_table(
         notes.append(f"{_MOST:,} of {len(asked):,} asked jobs looked at, evenly spread")
         asked = asked.take(evenly(np.arange(len(asked)), _MOST))
     both = joined(candidates.take(open_rows), asked)
-    plans = planned(predictor, jobs_from_table(both, catalog), both)
+    known = None if made is None or not len(made) else jobs_from_table(made, catalog)
+    labels = OwnLabels.of(known if runs is None else runs.jobs)
+    plans = planned(predictor, jobs_from_table(both, catalog, labels.read), both)
     jobs, both = plans.jobs, both.with_columns(suggested_plan=plans.chosen)
     n = len(open_rows)
     first = np.arange(n)
@@ -162,7 +165,6 @@ def suggest_from_table(
         )
         prices = replace(prices, amount=np.where(doomed, np.nan, prices.amount))
     wanted = first if asked is None else np.arange(n, len(both))
-    known = None if made is None or not len(made) else jobs_from_table(made, catalog)
     request = Request(
         predictor, jobs, first, wanted, prices, asking.budget, asking.count, runs, known
     )

@@ -21,6 +21,7 @@ from forerun.domain.workload import Length
 from forerun.errors import RequestError, one_of
 from forerun.tables import Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
+from forerun.workloads.own_labels import OwnLabels, meant_note
 
 FloatArray = NDArray[np.float64]
 # The columns that are added, and what they mean.
@@ -40,7 +41,8 @@ ADDED: Mapping[str, str] = {
     "predicted_time_to_train_p95_s": "the same, 95 % quantile",
     "predicted_cost_usd": "dollars of the whole run, median",
     "predicted_plan": "the plan that the search chose; blank where the row states its own",
-    "predicted_note": "how plan and batch were chosen, and whether it does not fit",
+    "predicted_note": "what a label of your runs means, how plan and batch were chosen, and whether"
+    " it does not fit",
     "predictor": "who answered, of a chosen mean the heaviest first; blank where nobody did",
     "declined": "why there is no answer",
 }
@@ -53,8 +55,13 @@ def predict_table(
     table: Table | Any,
     length: Length | None = None,
     market: str = "on-demand",
+    labels: OwnLabels | None = None,
 ) -> Any:
     """Return the table (or data frame) with `OUTPUT_COLUMNS` added; see `Advisor.predict_table`.
+
+    Args:
+        predictor, catalog, table, length, market: of the request.
+        labels: what the runs that taught the predictor mean by their labels.
 
     Raises:
         RequestError: an unknown market, wrong columns, or a table that has answers already.
@@ -64,7 +71,7 @@ def predict_table(
     if length is not None:
         checked_length(length)
     if isinstance(table, Table):
-        return _answered(predictor, catalog, table, length, market)
+        return _answered(predictor, catalog, table, length, market, labels)
     from forerun.tables.files import from_frame, to_frame
 
     if not hasattr(table, "columns"):
@@ -72,7 +79,7 @@ def predict_table(
             f"a table of type {type(table).__name__}", "it is no Table and no data frame",
             "give what forerun.read_table returns, or a pandas DataFrame",
         )  # fmt: skip
-    answered = _answered(predictor, catalog, from_frame(table), length, market)
+    answered = _answered(predictor, catalog, from_frame(table), length, market, labels)
     added = to_frame(
         Table({name: answered.columns[name] for name in OUTPUT_COLUMNS}, len(answered))
     )
@@ -81,21 +88,34 @@ def predict_table(
 
 
 def _answered(
-    predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str
-) -> Table:
+    predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str,
+    labels: OwnLabels | None,
+) -> Table:  # fmt: skip
     from forerun.advisor.table_plans import planned
     from forerun.workloads.rows import jobs_from_table
 
-    jobs = jobs_from_table(table, catalog)
+    jobs = jobs_from_table(table, catalog, None if labels is None else labels.read)
     lengths = row_lengths(jobs, length, _datasets(jobs))
     plans = planned(predictor, without(jobs, lengths.reasons), table)
     jobs = plans.jobs
     answers = answer_columns(jobs, _forecasts(predictor, jobs), lengths, market)
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
-    notes = np.where((plans.notes != "") & (doomed != ""), plans.notes + "; ", plans.notes)
-    said = {"predicted_plan": plans.chosen, "predicted_note": notes + doomed}
+    notes = _and(_and(_meant(jobs), plans.notes), doomed)
+    said = {"predicted_plan": plans.chosen, "predicted_note": notes}
     added = {**answers, **said}
     return table.with_columns(**{name: added[name] for name in OUTPUT_COLUMNS})
+
+
+def _meant(jobs: Jobs) -> NDArray[np.object_]:
+    """Return what is said of rows whose label stands for a workload of the given runs, (n,)."""
+    said = [meant_note(workload) for workload in jobs.workloads]
+    return np.array([*said, ""], dtype=object)[jobs.workload_index]
+
+
+def _and(first: NDArray[np.object_], then: NDArray[np.object_]) -> NDArray[np.object_]:
+    """Return two notes of each row as one, (n,)."""
+    joined: NDArray[np.object_] = np.where((first != "") & (then != ""), first + "; ", first) + then
+    return joined
 
 
 def _forecasts(predictor: Predictor, jobs: Jobs) -> list[Forecasts]:

@@ -68,17 +68,17 @@ def _resolve(row: Row) -> Workload | str:
     if entry is not None:
         against = _disagreements(row, entry)
         if not against:
-            return _described(row, _from_zoo(row, entry))
+            return described(row, _from_zoo(row, entry))
     workload = from_shape_columns(row) or from_total_columns(row)
     if workload is not None:
         if entry is not None:
             note = f"not taken as {entry.name} of the zoo: {'; '.join(against)}"
             workload = workload.with_(notes=(*workload.notes, note))
-        return _described(row, workload)
+        return described(row, workload)
     if entry is not None and not _refuted(row, against):
         workload = _from_zoo(row, entry)
         note = f"the row differs from the zoo: {'; '.join(against)}"
-        return _described(row, workload.with_(notes=(*workload.notes, note)))
+        return described(row, workload.with_(notes=(*workload.notes, note)))
     if against:
         return f"workload {row.text('workload')!r}: {'; '.join(against)}"
     if not row.text("workload"):
@@ -164,7 +164,7 @@ def _from_zoo(row: Row, entry: Entry) -> Workload:
     return workload.with_(notes=(*workload.notes, note)) if note else workload
 
 
-def _described(row: Row, workload: Workload) -> Workload:
+def described(row: Row, workload: Workload) -> Workload:
     """Return the workload with what the row says of its data, framework and task."""
     changes: dict[str, Any] = {}
     if row.text("framework"):

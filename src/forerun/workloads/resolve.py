@@ -64,6 +64,15 @@ def workload(reference: str, **changes: Any) -> Workload:
     )
 
 
+def is_name(reference: str) -> bool:
+    """Return whether a reference is a name, of the zoo or of nobody, and no file, folder or module."""
+    for name in registry.names("readers"):
+        reader: Reader = registry.load("readers", name)()
+        if reader.accepts(reference.strip()):
+            return name == ZooReader.name
+    return True
+
+
 def module_workload(module: Any, inputs: Any, changes: Mapping[str, Any]) -> Workload:
     """Return the workload of an nn.Module and its example inputs.
 

@@ -18,6 +18,8 @@ _ENCODER = re.compile(r"bert|electra")
 _MEGATRON_VOCAB = 51200
 _BERT_VOCAB = 30522
 _HEAD_SIZES = (64, 128, 96, 80)
+# Where the structure of a row that stands as itself was taken from.
+ROW_SOURCES = ("shape columns of the row", "totals of the row")
 _PARAMS_TOLERANCE = 0.10
 
 
@@ -44,7 +46,7 @@ def from_shape_columns(row: Row) -> Workload | None:
         family=row.text("family") or "transformer",
         precision=precision,
         optimizer=optimizer_of(row) or "adamw",
-        source="shape columns of the row",
+        source=ROW_SOURCES[0],
         notes=(*notes, note) if note else tuple(notes),
     )
 
@@ -75,7 +77,7 @@ def from_total_columns(row: Row) -> Workload | None:
         optimizer=optimizer,
         length=None if seq_len else Length("epochs", 90, "usual for image classifiers"),
         detailed=False,
-        source="totals of the row",
+        source=ROW_SOURCES[1],
         notes=(*notes, note) if note else tuple(notes),
     )
 

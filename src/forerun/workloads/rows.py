@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WorkloadReader = Callable[[Mapping[str, Any]], "Workload | str"]
 
 
-def jobs_from_table(table: Table, catalog: Catalog) -> Jobs:
+def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None = None) -> Jobs:
     """Return the n rows of a table as n jobs, each with its reason where it cannot be one.
 
     A row never raises: an unknown workload or device leaves its reason in `workload_problem` or
@@ -33,12 +33,14 @@ def jobs_from_table(table: Table, catalog: Catalog) -> Jobs:
     Args:
         table: any runs table; `labels` of the result is this table.
         catalog: where devices and links are looked up.
+        read: the workload of a row's cells (`workload_from_columns` by default; or what runs mean
+            by their labels: `own_labels.OwnLabels.read`).
     """
     from forerun.workloads.columns import WORKLOAD_COLUMNS, workload_from_columns
 
     labels, (table, said) = table, spread_plans(table)
     workloads, index, workload_problems = _workloads(
-        table, tuple(WORKLOAD_COLUMNS), workload_from_columns
+        table, tuple(WORKLOAD_COLUMNS), read or workload_from_columns
     )
     if table.problems is not None:  # a row with a cell that could not be read is no job
         unread = ~is_none(table.problems)
