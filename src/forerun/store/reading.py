@@ -47,7 +47,8 @@ def chunks_of(
     options = {} if few else {"yield_per": _CHUNK_ROWS}
     with connection.execute(query, execution_options=options) as found:
         if not asked.own:
-            yield from found.partitions()
+            # Without a size of their own, partitions are of one row each.
+            yield from found.partitions(_CHUNK_ROWS)
             return
         at = columns.index("rest")
         held = (

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, select, text
+from sqlalchemy import Connection, delete, func, select
 
 from forerun.domain.run import STATUSES, Run
 from forerun.errors import RequestError, UnknownNameError, one_of
@@ -20,6 +20,7 @@ from forerun.store.interned import Interned
 from forerun.store.kept import Added, Stored
 from forerun.store.keys import Origins
 from forerun.store.layout import fingerprints, runs
+from forerun.store.planning import LOOK_EVERY, inform
 from forerun.store.reading import chunks_of, runs_of, table_of
 from forerun.store.records import Records, states_of
 from forerun.tables import Jobs, Runs, Table
@@ -28,7 +29,6 @@ from forerun.tables.job_columns import described, job_columns
 from forerun.units import GIGA
 
 Where = Iterable[str | Condition]
-_MANY_ROWS = 10_000  # added at once: what the planner knows of the tables is out of date
 _PART = 500  # ids in one statement
 _MEASURED = {
     "step_time_s": "step_seconds", "sync_time_s": "sync_seconds", "epoch_time_s": "epoch_seconds",
@@ -53,6 +53,7 @@ class SqlStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._interned = Interned()
+        self._unlooked = LOOK_EVERY
         self.campaigns = Records(database, "campaign")
         self.searches = Records(database, "search")
         self.artifacts = Artifacts(database)
@@ -228,13 +229,12 @@ class SqlStore:
         )  # fmt: skip
 
     def _after(self, added: Sequence[Added]) -> None:
-        """Let the planner see what many new rows look like."""
-        if sum(one.new for one in added) < _MANY_ROWS:
-            return
-        with self._database.writing() as connection:
-            if connection.dialect.name == "sqlite":
-                connection.execute(text("PRAGMA analysis_limit=2000"))
-            connection.execute(text("ANALYZE runs"))
+        """Let the planner see what new rows look like: at a process's first ones, then now and then."""
+        new = sum(one.new for one in added)
+        self._unlooked += new
+        if new and self._unlooked >= LOOK_EVERY:
+            self._unlooked = 0
+            inform(self._database, new)
 
 
 def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
