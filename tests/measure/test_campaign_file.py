@@ -119,3 +119,42 @@ def test_a_mistake_is_told_with_what_to_do(
     with pytest.raises(RequestError) as error:
         read(tmp_path, GOOD.replace(*change))
     assert words in str(error.value)
+
+
+LISTED = """
+workloads:
+  mlp: {entry: "examples.lab_models:mlp", optimizer: adam}
+vary: {workers: 2, dataset_size: [0, 1024]}
+runs:
+  - {workload: mlp, global_batch: 32, dataset_size: 0}
+  - {workload: mlp, global_batch: 64, workers: 4, dataset_size: 512, precision: bf16}
+  - {workload: mlp, global_batch: 32, dataset_size: 0}
+  - {workload: mlp, global_batch: 16}
+"""
+
+
+def test_listed_runs_are_made_alone_and_equal_ones_are_repeats(tmp_path: Path) -> None:
+    found = read(tmp_path, LISTED)
+    asked = [
+        (p.task.workers, p.task.global_batch, p.task.dataset_size, p.repeat) for p in found.points
+    ]
+    assert sorted(asked) == [
+        (2, 16, 0, 0), (2, 16, 1024, 0), (2, 32, 0, 0), (2, 32, 0, 1), (4, 64, 512, 0),
+    ]  # fmt: skip
+    assert {p.task.optimizer for p in found.points} == {"adam"}
+    assert found.points[-1].task.precision == "bf16"
+    assert len({p.key for p in read(tmp_path, LISTED + "repeats: 2\n").points}) == 10
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [("{workload: cnn, global_batch: 8}", "line 5.*no workload 'cnn'.*mlp"),
+     ("{workload: mlp, batch: 8}", "no such field.*global_batch"),
+     ("{workload: mlp}", "no batch is given")],
+)  # fmt: skip
+def test_a_listed_run_that_is_wrong_is_told_with_its_line(
+    tmp_path: Path, wrong: str, words: str
+) -> None:
+    text = f"workloads:\n  mlp: {{entry: 'm:f'}}\nvary: {{workers: 2}}\nruns:\n  - {wrong}\n"
+    with pytest.raises(RequestError, match=words):
+        read(tmp_path, text)

@@ -13,6 +13,7 @@ import numpy as np
 
 from forerun.errors import RequestError, one_of
 from forerun.measure.campaign import Budget, Campaign, Point
+from forerun.measure.campaign_runs import sections_of, told_apart
 from forerun.measure.task import Steps, Task
 from forerun.sections import Section, read_section
 from forerun.tables import Table
@@ -21,7 +22,7 @@ from forerun.tables.schema import ALIASES
 from forerun.units import counted, parse_count, parse_dollars, parse_duration
 
 _TOP = (
-    "name", "runner", "workloads", "vary", "leave_out", "steps", "repeats", "timeout", "hang",
+    "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",
     "budget", "price_usd_per_worker_hour", "device", "asked", "seed",
 )  # fmt: skip
 # What may vary: fields of a Task, and the batch of one worker in place of the global one.
@@ -70,10 +71,11 @@ def campaign_of(top: Section) -> Campaign:
         )
     asked = _asked(top)
     points = [
-        point
-        for name in workloads.values
-        for point in _points(top, workloads.section(str(name)), str(name), asked)
-    ]
+        point for section, name in sections_of(top, workloads, ("settings", "arguments", *_VARY))
+        for point in _points(top, section, name, asked)
+    ]  # fmt: skip
+    if "runs" in top.values:
+        points = told_apart(points)
     kept, notes = _left(top, points)
     return Campaign(
         name=str(top.values.get("name") or top.path.stem),

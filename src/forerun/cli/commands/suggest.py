@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forerun import wire
 from forerun.cli.completion import complete_clusters, complete_workload
-from forerun.cli.flagging import fitted, flags_option
+from forerun.cli.flagging import flags_option
 from forerun.cli.kinds import BUDGET, COUNT, DURATION, FILE, NAMES, TABLES, WHOLE, WHOLES, writable
 from forerun.cli.options import (
-    advisor_of,
     catalog_option,
     changes_of,
     json_option,
@@ -22,22 +21,19 @@ from forerun.cli.options import (
     market_options,
     preemption_of,
     settings_of,
-    start_of,
     start_option,
     workload_options,
 )
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralTables, files_in
 from forerun.cli.suggested import show_suggestion, suggestion_json
+from forerun.cli.taught import taught_by
 from forerun.errors import RequestError
 from forerun.units import counted
 
 if TYPE_CHECKING:
-    from forerun.advisor import Advisor
-    from forerun.advisor.made_runs import MadeRuns
     from forerun.advisor.suggesting import Asking, Suggested
     from forerun.settings import Settings
-    from forerun.tables import Runs, Table
 
 
 @click.command(cls=SeveralTables)
@@ -94,10 +90,19 @@ if TYPE_CHECKING:
 @flags_option
 @catalog_option
 @click.option("--out", type=FILE, metavar="NEXT.csv", help="Write the runs as rows of a table.")
+@click.option(
+    "--campaign", type=FILE, metavar="NEXT.yaml",
+    help="Write the runs as a campaign, for forerun profile.",
+)  # fmt: skip
+@click.option(
+    "--entry", "entries", multiple=True, metavar="NAME=WHAT",
+    help="With --campaign: what to train for a workload (package.module:callable or a script).",
+)  # fmt: skip
 @json_option
 def suggest(
-    workload: str | None, candidates: Path | None, out: Path | None, as_json: bool, **options: Any
-) -> None:
+    workload: str | None, candidates: Path | None, out: Path | None, campaign: Path | None,
+    entries: tuple[str, ...], as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """The next runs that teach most for their price, with the reason of each.
 
     Of the jobs in --candidates; or, for a WORKLOAD, short runs on a few nodes of the clusters that
@@ -112,6 +117,8 @@ def suggest(
     (its start and --run-steps) x the row's price_usd_per_hour or the catalogue's; devices x hours
     where neither is known. --budget counts the unit that is printed.
     """
+    from forerun.advisor.suggesting_campaign import entries_of
+
     settings = settings_of(options)
     if (workload is None) == (candidates is None):
         found = "both" if workload else "neither"
@@ -123,6 +130,10 @@ def suggest(
     runs = files_in(options["runs"], "--runs") if options["runs"] else []
     read = (*runs, *options["catalog_files"], *filter(None, (candidates, options["asked"])))
     writable(out, "writing", TABLES, read)
+    writable(campaign, "writing", (".yaml", ".yml"), read)
+    trained, budget, own = entries_of(entries), options["budget"], options["catalog_files"]
+    if entries and campaign is None:
+        raise RequestError("--entry", "no campaign is written", "add --campaign NEXT.yaml")
     if workload is None:
         assert candidates is not None
         found_runs = _of_table(settings, candidates, runs, options)
@@ -132,12 +143,34 @@ def suggest(
         from forerun.tables import write_table
 
         write_table(found_runs.table, out)
+    if campaign is not None and len(found_runs.table):
+        _write_campaign(campaign, found_runs, trained, budget, (*settings.catalog_files, *own))
     if as_json:
         click.echo(wire.dumps(suggestion_json(found_runs, out)))
     else:
         show_suggestion(Screen(settings), found_runs)
         if out is not None:
             click.echo(f"{counted(len(found_runs.table), 'run')} written to {out}")
+        if campaign is not None and len(found_runs.table):
+            click.echo(f"measure them: forerun profile {campaign}")
+
+
+def _write_campaign(
+    path: Path, found: Suggested, entries: dict[str, str], budget: float | None,
+    catalog_files: Sequence[str | Path],
+) -> None:  # fmt: skip
+    """Write suggested runs as a campaign. Raises RequestError where no campaign can make them."""
+    from forerun.advisor.suggesting_campaign import campaign_text
+    from forerun.catalog import load_catalog
+    from forerun.tables.files import write_whole
+
+    most = float("inf") if budget is None else budget
+    text = campaign_text(found, entries, load_catalog(catalog_files), path.stem, most)
+    write_whole(path, lambda name: _write(name, text))
+
+
+def _write(name: str, text: str) -> None:
+    Path(name).write_text(text, encoding="utf-8")
 
 
 _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", "seq_len", "image_size", "precision",
@@ -179,82 +212,6 @@ def _asking(options: dict[str, Any], goal: str) -> Asking:
     )
 
 
-class _Taught(NamedTuple):
-    """Who answers, from what.
-
-    Attributes:
-        advisor: that learned. runs: those given that tell anything.
-        notes: what is said of it.
-        made: what a saved model keeps of the jobs that taught it.
-    """
-
-    advisor: Advisor
-    runs: Runs | None = None
-    notes: Sequence[str] = ()
-    made: MadeRuns | None = None
-
-
-def _taught(
-    settings: Settings,
-    files: list[Path],
-    options: dict[str, Any],
-    tables: tuple[Table, Table] | None,
-) -> _Taught:
-    """Return the advisor that learned from runs, the runs, and what is said of it.
-
-    Where no predictor was named, the runs choose who answers, as for `predict --fit`. Where nobody
-    can answer yet, the first runs are designed: that needs no answer.
-
-    Args:
-        settings, options: of the command. files: of runs.
-        tables: candidates, and jobs whose answers matter; None where answers are needed.
-
-    Raises:
-        RequestError: the runs cannot teach the predictor, and it cannot do without.
-    """
-    from forerun.advisor import Advisor
-    from forerun.advisor.made_runs import told_runs
-    from forerun.advisor.models import runs_of
-    from forerun.advisor.suggesting_who import (
-        first_runs,
-        reason_of,
-        saved_words,
-        why_unanswered,
-    )
-
-    flags, own = options.pop("flags_file"), map(str, options["catalog_files"])
-    catalog_files = (*settings.catalog_files, *own)
-    before = advisor_of(settings, options)
-    named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
-    made = before.made
-    if not files:
-        if settings.text("model") and settings.origins["predictor"] != "flag":
-            return _Taught(before, None, saved_words(before.predictor, made), made)
-        if named or tables is None or not (why := why_unanswered(before, tables[1])):
-            return _Taught(before)
-        found = first_runs(catalog_files, before.predictor.name, why, tables[0])
-        return _Taught(before) if found is None else _Taught(found[0], None, found[1])
-    runs = told_runs(runs_of(files, before.catalog))
-    advisor = before if named else Advisor(catalog_files, "auto", None, start_of(settings))
-    try:
-        learned = fitted(advisor, files, flags)
-    except RequestError as error:
-        if tables is None:
-            raise
-        if hasattr(advisor.predictor, "linear_features"):
-            return _Taught(advisor, runs, [f"not fitted yet: {reason_of(error)}"], made)
-        found = first_runs(catalog_files, advisor.predictor.name, reason_of(error), tables[0])
-        if found is None:
-            raise
-        return _Taught(found[0], runs, found[1], made)
-    if named or tables is None or not (why := why_unanswered(learned, tables[1])):
-        return _Taught(learned, runs, made=made)
-    found = first_runs(catalog_files, learned.predictor.name, why, tables[0])
-    if found is None:
-        return _Taught(learned, runs, made=made)
-    return _Taught(found[0], runs, found[1], made)
-
-
 def _of_table(
     settings: Settings, candidates: Path, files: list[Path], options: dict[str, Any]
 ) -> Suggested:
@@ -267,7 +224,7 @@ def _of_table(
     table = read_table(candidates)
     asked = None if options["asked"] is None else read_table(options["asked"])
     tables = None if asking.goal == "decision" else (table, table if asked is None else asked)
-    taught = _taught(settings, files, options, tables)
+    taught = taught_by(settings, files, options, tables)
     advisor, made = taught.advisor, taught.made
     found = suggest_from_table(
         advisor.predictor, advisor.catalog, table, taught.runs, asked, asking,
@@ -285,7 +242,7 @@ def _of_workload(
     from forerun.domain.objective import Objective
 
     asking = _asking(options, "decision")
-    taught = _taught(settings, files, options, None)
+    taught = taught_by(settings, files, options, None)
     advisor = taught.advisor
     deadline = asking.deadline_seconds
     found = advisor.recommend(
