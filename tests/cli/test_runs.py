@@ -160,3 +160,61 @@ def test_kept_runs_teach_and_are_judged(forerun: Run, failed: Failed, table: Pat
     assert Path("a.json").read_text() == Path("b.json").read_text()
     judged = forerun("evaluate", "--runs", "kept.db", "--predictors", "analytic", "--json")
     assert judged.code == 0
+
+
+def test_a_log_says_when_its_target_was_met(forerun: Run, failed: Failed, table: Path) -> None:
+    lines = (
+        f'{{"step": {i}, "time": {1000 + i * 0.5}, "loss": {4 - 0.05 * i}}}' for i in range(60)
+    )
+    Path("job.jsonl").write_text("\n".join(lines))
+    ask = ("runs", "import", "job.jsonl", "--with", "workload=resnet50", "--with", "global_batch=8")
+    assert forerun(*ask, "--target", "loss=2.0").code == 0
+    run = forerun("runs", "list", "--json").json()["runs"][0]
+    assert run["target"] == "loss <= 2"
+    assert 40 * 8 <= run["samples_to_target"] <= 43 * 8
+    assert "it is not METRIC=VALUE" in failed(*ask, "--target", "loss")
+    assert "has no 'accuracy'" in failed(*ask, "--target", "accuracy=0.9")
+    assert "rows say that themselves" in failed("runs", "import", "runs.csv", "--target", "loss=2")
+
+
+def test_artifacts_are_kept_listed_and_given_out(forerun: Run, failed: Failed, table: Path) -> None:
+    forerun("runs", "import", "runs.csv")
+    key = forerun("runs", "list", "--json").json()["runs"][0]["run_key"]
+    Path("m.json").write_text('{"a": 1}')
+    put = (
+        "runs",
+        "artifacts",
+        "put",
+        "m.json",
+        "--kind",
+        "model",
+        "--run",
+        key[:10],
+        "--seed",
+        "7",
+    )
+    assert "m.json (" in forerun(*put, "--command", "forerun fit").out
+    Path("plot.svg").write_text("<svg/>")
+    forerun("runs", "artifacts", "put", "plot.svg", "--name", "speed", "--kind", "plot", "--leave")
+
+    found = forerun("runs", "artifacts", "list", "--json").json()["artifacts"]
+    assert [one["name"] for one in found] == ["m.json", "speed"]
+    assert (found[0]["runs"], found[0]["seed"], found[0]["kind"]) == ([key], 7, "model")
+    assert found[0]["command"] == "forerun fit"
+    shown = forerun("runs", "artifacts", "list", "--kind", "plot").out
+    assert "speed" in shown
+    assert "m.json" not in shown
+    assert "1 artifact in kept.db" in shown
+
+    assert "already" in failed("runs", "artifacts", "get", "m.json")
+    assert forerun("runs", "artifacts", "get", "m.json", "--out", "again.json").code == 0
+    assert Path("again.json").read_text() == '{"a": 1}'
+    Path("m.json").unlink()
+    assert forerun("runs", "artifacts", "get", found[0]["digest"][:8]).code == 0
+    assert Path("m.json").read_text() == '{"a": 1}'
+
+    Path("plot.svg").write_text("<svg>other</svg>")
+    assert "has changed since" in failed("runs", "artifacts", "get", "speed", "--out", "p.svg")
+    assert "speed" in failed("runs", "artifacts", "get", "sped", "--out", "p.svg")
+    assert "no such file" in failed("runs", "artifacts", "put", "absent").lower()
+    assert "run" in failed("runs", "artifacts", "put", "m.json", "--run", "nothing-such")

@@ -155,3 +155,64 @@ def test_rows_that_do_different_work_are_warned_of(forerun: Run, tmp_path: Path)
     )
     assert "warnings" not in one.out
     assert forerun("search", "--replay", str(path), "--json").json()["warnings"]
+
+
+@pytest.mark.parametrize("searcher", ["random", "grid", "cherrypick", "bayesian"])
+def test_a_kept_search_goes_on_where_it_stopped(
+    forerun: Run, table: str, tmp_path: Path, searcher: str
+) -> None:
+    ask = ("search", "--replay", table, "--searcher", searcher, "--deadline", "150s", "--no-stop",
+           "--json")  # fmt: skip
+    kept = (*ask, "--keep", "night", "--store", str(tmp_path / "runs.db"))
+    whole = forerun(*ask, "--max-runs", "6").json()["searches"][0]
+    first = forerun(*kept, "--max-runs", "4").json()["searches"][0]
+    assert first["runs"] == whole["runs"][:4]
+    assert forerun(*kept, "--max-runs", "6").json()["searches"][0] == whole
+
+
+def test_an_interrupted_search_loses_no_run(
+    forerun: Run, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forerun.cli.kept_search import KeptSearch
+    from forerun.store import open_store
+
+    place, kept = str(tmp_path / "runs.db"), KeptSearch.keep
+    made = []
+
+    def killed(search: KeptSearch, choice: object) -> None:
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        made.append(choice)
+        kept(search, choice)  # type: ignore[arg-type]
+
+    ask = ("search", "--replay", table, "--searcher", "random", "--max-runs", "5", "--no-stop",
+           "--keep", "night", "--store", place)  # fmt: skip
+    monkeypatch.setattr(KeptSearch, "keep", killed)
+    assert forerun(*ask).code not in (0, None)
+    monkeypatch.setattr(KeptSearch, "keep", kept)
+    again = forerun(*ask)
+    assert "kept      as 'night'; 3 runs of it made before" in again.out
+    with open_store(place) as store:
+        record = store.searches.get("night")
+    assert record is not None
+    assert len(record.points) == 5
+    assert record.spec["searcher"] == "random"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--seed", "3", "--keep", "a"), "begun with another seed"),
+        (("--keep", "a", "--seeds", "2"), "leave --seeds out"),
+        ((), "give the search a name"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(
+    forerun: Run, table: str, tmp_path: Path, more: tuple[str, ...], words: str
+) -> None:
+    ask = ("search", "--replay", table, "--searcher", "grid", "--max-runs", "2", "--store",
+           str(tmp_path / "runs.db"))  # fmt: skip
+    assert forerun(*ask, "--keep", "a").code == 0
+    done = forerun(*ask, *more)
+    assert done.code == 2
+    assert words in done.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +93,10 @@ class Trail:
         return float(self.spent[int(runs) - 1]) if np.isfinite(runs) else np.inf
 
 
-def follow(searcher: Searcher, replay: Replay, max_runs: int, until_near: bool = False) -> Trail:
+def follow(
+    searcher: Searcher, replay: Replay, max_runs: int, until_near: bool = False,
+    made: Sequence[Choice] = (), told: Callable[[Choice], None] = lambda choice: None,
+) -> Trail:  # fmt: skip
     """Return the trail of a searcher on a replayed table.
 
     Args:
@@ -101,9 +105,11 @@ def follow(searcher: Searcher, replay: Replay, max_runs: int, until_near: bool =
         max_runs: it is stopped after so many.
         until_near: stop as soon as a run is within 10 % of the oracle, which no searcher can know:
             for counting.
+        made: choices of an earlier call, which are gone on from.
+        told: is called with each new choice once its run is made.
     """
-    at: list[int] = []
-    reasons: list[str] = []
+    at = [choice.at for choice in made]
+    reasons = [choice.reason for choice in made]
     stopped = f"{max_runs} runs are made, the most that it may ask for"
     while len(at) < max_runs:
         choices = _asked(searcher, replay, at)
@@ -113,6 +119,7 @@ def follow(searcher: Searcher, replay: Replay, max_runs: int, until_near: bool =
         for choice in choices[: max_runs - len(at)]:
             at.append(choice.at)
             reasons.append(choice.reason)
+            told(choice)
         if until_near and replay.values[at].min() <= NEAR * replay.oracle:
             stopped = "within 10 % of the oracle"
             break

@@ -9,35 +9,35 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
+from forerun.cli.commands.artifacts import artifacts
 from forerun.cli.kinds import FILE, NAMES, TABLES, WHOLE, writable
 from forerun.cli.options import json_option, together
 from forerun.cli.screen import Screen
+from forerun.cli.stored import opened, say, store_option
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.units import counted
 
 if TYPE_CHECKING:
-    from forerun.store.sql_store import SqlStore
     from forerun.tables import Table
 
 _SHOWN = ("devices", "global_batch")
 _MACHINES = ("device", "instance_type", "cluster")  # the first that any of them has
 _TIMES = ("step_time_s", "samples_per_s", "epoch_time_s", "time_to_train_s")  # the first is enough
 _KEY_DIGITS = 10
-_store_option = click.option(
-    "--store", "where", default="", metavar="STORE",
-    help="An SQLite file, or postgresql://USER@HOST/DATABASE. Default: the setting `store`.",
-)  # fmt: skip
 _where_option = click.option(
     "--where", "conditions", multiple=True, metavar="CONDITION",
     help="Only these runs, e.g. 'devices<=8', device=t4,v100 or campaign=night (may be repeated).",
 )  # fmt: skip
-_asking = together(_where_option, _store_option, json_option)
+_asking = together(_where_option, store_option, json_option)
 
 
 @click.group()
 def runs() -> None:
     """The runs that the store keeps: every one that was measured or imported, with its origin."""
+
+
+runs.add_command(artifacts)
 
 
 @runs.command("list")
@@ -50,13 +50,13 @@ def list_runs(
     where: str, as_json: bool,
 ) -> None:  # fmt: skip
     """The last runs, newest first; `forerun runs show KEY` has all of one."""
-    with _opened(where) as store:
+    with opened(where) as store:
         count = store.count(where=conditions)
         table = store.table(where=conditions, limit=limit, newest=not oldest, provenance=True)
         place = store.where
     if as_json:
         rows = [table.row(i) for i in range(len(table))]
-        _say("runs", {"store": place, "count": count, "runs": rows})
+        say("runs", {"store": place, "count": count, "runs": rows})
         return
     for name in columns or ():
         if name not in table and len(table):
@@ -79,11 +79,11 @@ def list_runs(
 
 @runs.command()
 @click.argument("key")
-@_store_option
+@store_option
 @json_option
 def show(key: str, where: str, as_json: bool) -> None:
     """All that is known of one run, by its KEY or the first 8 or more characters of it."""
-    with _opened(where) as store:
+    with opened(where) as store:
         run = store.get(key)
     about = {
         "key": run.key, "started": run.started, "added": run.added, "campaign": run.campaign,
@@ -92,7 +92,7 @@ def show(key: str, where: str, as_json: bool) -> None:
     if as_json:
         job = None if run.job is None else wire.job_summary(run.job)
         body = {"fingerprint": run.fingerprint, "columns": run.row, "job": job}
-        _say("run", {"run": {**about, **body}})
+        say("run", {"run": {**about, **body}})
         return
     screen = Screen(load_settings())
     rows = [(name, value) for name, value in about.items() if value]
@@ -115,11 +115,15 @@ def show(key: str, where: str, as_json: bool) -> None:
     "--pattern", default="", metavar="REGEX",
     help="For plain logs: an expression with named groups (step, step_time_ms, loss ...).",
 )  # fmt: skip
-@_store_option
+@click.option(
+    "--target", default="", metavar="METRIC=VALUE",
+    help="For logs: when training is done, e.g. loss=2.0; the samples and epochs until then are kept.",
+)  # fmt: skip
+@store_option
 @json_option
 def import_runs(
     files: tuple[Path, ...], campaign: str, given: tuple[str, ...], reader: str, pattern: str,
-    where: str, as_json: bool,
+    target: str, where: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Bring runs in from tables (CSV, Parquet) and logs (TensorBoard, MLflow, traces, JSON lines).
 
@@ -127,10 +131,11 @@ def import_runs(
     table that has grown may be imported again; a row without a measured figure is no run, and is
     left out.
     """
-    from forerun.cli.commands.runs_files import tables_of
+    from forerun.cli.commands.runs_files import tables_of, target_of
 
-    tables = tables_of(files, dict(_given(text) for text in given), reader, pattern)
-    with _opened(where, new=True) as store:
+    stated, done = dict(_given(text) for text in given), target_of(target)
+    tables = tables_of(files, stated, reader, pattern, done)
+    with opened(where, new=True) as store:
         added = store.add_tables([table.runs for table in tables], campaign=campaign)
         place = store.where
     files_json = []
@@ -142,7 +147,7 @@ def import_runs(
         if not as_json:
             click.echo(f"{table.name}: {table.words(one)}")
     if as_json:
-        _say("import", {"store": place, "files": files_json})
+        say("import", {"store": place, "files": files_json})
     else:
         click.echo(f"{counted(sum(one.new for one in added), 'new run')} in {place}")
 
@@ -170,7 +175,7 @@ def export(
     from forerun.errors import UnsatisfiedError
     from forerun.tables.files import write_table
 
-    with _opened(where) as store:
+    with opened(where) as store:
         table = store.table(where=conditions, provenance=not plain)
         place = store.where
     if not len(table):
@@ -180,7 +185,7 @@ def export(
         )  # fmt: skip
     write_table(table, out, exact=True)
     if as_json:
-        _say("export", {"store": place, "out": str(out), "count": len(table)})
+        say("export", {"store": place, "out": str(out), "count": len(table)})
     else:
         click.echo(f"{counted(len(table), 'run')} of {place}, written to {out}")
 
@@ -195,25 +200,15 @@ def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) ->
             "forerun runs remove", "no --where says which",
             "name them, e.g. --where source=mistake or --where key=KEY",
         )  # fmt: skip
-    with _opened(where) as store:
+    with opened(where) as store:
         count = store.remove(where=conditions) if yes else store.count(where=conditions)
         place = store.where
     if as_json:
-        _say("remove", {"store": place, "count": count, "removed": yes})
+        say("remove", {"store": place, "count": count, "removed": yes})
     elif yes:
         click.echo(f"{counted(count, 'run')} removed from {place}")
     else:
         click.echo(f"it would remove {counted(count, 'run')} from {place}; give --yes to do it")
-
-
-def _opened(where: str, new: bool = False) -> SqlStore:
-    from forerun.store import open_store
-
-    return open_store(where, new=new)
-
-
-def _say(kind: str, body: dict[str, Any]) -> None:
-    click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}))
 
 
 def _told(table: Table, name: str) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,24 +53,49 @@ class FileRuns:
         return ", ".join(parts)
 
 
+def target_of(text: str) -> tuple[str, float] | None:
+    """Return METRIC=VALUE as a metric and the value at which training is done; None for "".
+
+    Raises:
+        RequestError: it is of another form.
+    """
+    if not text:
+        return None
+    name, sign, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not sign or not name.strip() or not math.isfinite(number):
+        raise RequestError(f"--target {text}", "it is not METRIC=VALUE", "write e.g. loss=2.0")
+    return name.strip(), number
+
+
 def tables_of(
-    paths: Sequence[Path], given: Mapping[str, str], reader: str, pattern: str
-) -> list[FileRuns]:
+    paths: Sequence[Path], given: Mapping[str, str], reader: str, pattern: str,
+    target: tuple[str, float] | None = None,
+) -> list[FileRuns]:  # fmt: skip
     """Return the runs of each file; a folder stands for the tables in it, else for its logs.
 
     Raises:
-        RequestError: a file cannot be read, or no row of it is a run.
+        RequestError: a file cannot be read, no row of it is a run, or a table is given a target.
     """
     found: list[FileRuns] = []
     for path in dict.fromkeys(paths):
         inside = sorted(path.glob("*.csv")) if path.is_dir() else []
+        log = reader or pattern or (path.exists() and path.suffix.lower() not in TABLES)
+        if target is not None and (inside or not log) and not reader:
+            raise RequestError(
+                f"importing {path} with --target", "it is a table, whose rows say that themselves",
+                "fill its columns target and samples_to_target, or leave --target out",
+            )  # fmt: skip
         if inside and not reader:
             found += [_runs(str(p), _stated(read_table(p), given)) for p in inside]
-        elif reader or pattern or (path.exists() and path.suffix.lower() not in TABLES):
+        elif log:
             from forerun.measure.logs import read_runs
 
             said: dict[str, Any] = dict(given)
-            table = read_runs(path, reader=reader, pattern=pattern, **said)
+            table = read_runs(path, reader=reader, pattern=pattern, target=target, **said)
             found.append(_runs(str(path), table))
         else:
             found.append(_runs(str(path), _stated(read_table(path), given)))

@@ -12,8 +12,10 @@ from forerun import wire
 from forerun.cli.kinds import DURATION, FILE, WHOLE
 from forerun.cli.options import catalog_option, json_option
 from forerun.cli.screen import Screen
+from forerun.cli.stored import opened, store_option
 from forerun.errors import RequestError, one_of
 from forerun.settings import load_settings
+from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.search.observed import Goal
@@ -58,9 +60,16 @@ if TYPE_CHECKING:
     "--to-the-end", is_flag=True,
     help="Let a run go on after the deadline, and pay for it; else it is stopped there.",
 )  # fmt: skip
+@click.option(
+    "--keep", "name", default="", metavar="NAME",
+    help="Keep the search in the store under a name, run by run; asked again, it goes on from there.",
+)  # fmt: skip
+@store_option
 @catalog_option
 @json_option
-def search(table: Path | None, seed: int, seeds: int, as_json: bool, **options: Any) -> None:
+def search(
+    table: Path | None, seed: int, seeds: int, name: str, where: str, as_json: bool, **options: Any
+) -> None:
     """Search for the cheapest or fastest configuration, one run at a time.
 
     With --replay the runs are those of a table: each run asked for is shown with its price, why it
@@ -68,10 +77,15 @@ def search(table: Path | None, seed: int, seeds: int, as_json: bool, **options: 
     oracle, the best of the table: runs and money until a run was within 10 % of it, and how much
     worse the recommended one is. A run that lasts beyond the deadline is stopped and paid for until
     then. Only a measured run that met the deadline is ever recommended.
+
+    With --keep the search is one of the store: interrupted, or ended by --max-runs, the same command
+    goes on with the next run.
     """
     from forerun.cli.commands.search_screen import show_many, show_one
     from forerun.search.trail import follow
 
+    if where and not name:
+        raise RequestError("--store without --keep", "nothing is kept", "give the search a name")
     goal = _goal(options)
     make = _searcher(options["searcher"])
     if table is None:
@@ -81,16 +95,52 @@ def search(table: Path | None, seed: int, seeds: int, as_json: bool, **options: 
             " forecasts, without a run",
         )  # fmt: skip
     box = _box(table, goal, options)
-    trails = [
-        follow(make(goal, seed + i, not options["no_stop"]), box, options["max_runs"])
-        for i in range(seeds)
-    ]
+    if name:
+        trails, before = _kept(table, make(goal, seed, not options["no_stop"]), box, seeds, name,
+                               where, {**options, "seed": seed})  # fmt: skip
+    else:
+        before = 0
+        trails = [
+            follow(make(goal, seed + i, not options["no_stop"]), box, options["max_runs"])
+            for i in range(seeds)
+        ]
     if as_json:
         click.echo(wire.dumps(_json(table, trails)))
     elif seeds == 1:
-        show_one(Screen(load_settings()), trails[0])
+        screen = Screen(load_settings())
+        if name:
+            screen.line(f"kept      as {name!r}; {counted(before, 'run')} of it made before")
+        show_one(screen, trails[0])
     else:
         show_many(Screen(load_settings()), trails)
+
+
+def _kept(
+    path: Path, searcher: Any, box: Replay, seeds: int, name: str, where: str,
+    options: dict[str, Any],
+) -> tuple[list[Trail], int]:  # fmt: skip
+    """Return the trail of a search that the store keeps, and how many of its runs it had already.
+
+    Raises:
+        RequestError: several searches are asked for, or another one has the name.
+    """
+    from forerun.cli.kept_search import KeptSearch
+    from forerun.evaluate.entries import table_code
+    from forerun.search.trail import follow
+
+    if seeds > 1:
+        raise RequestError(
+            f"--keep {name} with --seeds {seeds}", "one search has one name", "leave --seeds out"
+        )
+    deciding = ("searcher", "minimize", "deadline", "seed", "no_stop", "to_the_end")
+    spec: dict[str, Any] = {"table": path.name, "content": table_code(box.runs.table)}
+    spec |= {option: options[option] for option in deciding}
+    spec["where"] = list(options["conditions"])
+    with opened(where, new=True) as store:
+        search = KeptSearch(store, name, box)
+        made = search.begun(spec)
+        trail = follow(searcher, box, options["max_runs"], made=made, told=search.keep)
+    return [trail], len(made)
 
 
 def _goal(options: dict[str, Any]) -> Goal:
