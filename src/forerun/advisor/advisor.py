@@ -32,9 +32,9 @@ from forerun.predictors.starts import known_by
 
 if TYPE_CHECKING:
     from forerun.advisor.made_runs import MadeRuns
+    from forerun.advisor.meaning import Meanings
     from forerun.tables import Runs, Table
     from forerun.tables.suspects import Flags
-    from forerun.workloads.own_labels import OwnLabels
 
 PlanLike = str | Mapping[str, Any] | Plan | None
 
@@ -109,11 +109,11 @@ class Advisor:
         return None if self._fitted is None else made_of(self._fitted)
 
     @cached_property
-    def own_labels(self) -> OwnLabels:
-        """What the given runs mean by their labels, which rows that are asked mean by them too."""
-        from forerun.advisor.meaning import labels_of
+    def meanings(self) -> Meanings:
+        """What rows that are asked mean, where they say less than the given runs of their kind."""
+        from forerun.advisor.meaning import Meanings
 
-        return labels_of(self._told, self.made, self.catalog)
+        return Meanings.of(self._told, self.made, self.catalog)
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -141,7 +141,7 @@ class Advisor:
         if isinstance(workload, str | Path):
             from forerun.advisor.meaning import meant_workload
 
-            meant = meant_workload(self.own_labels, str(workload), changes)
+            meant = meant_workload(self.meanings.labels, str(workload), changes)
             return resolve.workload(str(workload), **changes) if meant is None else meant
         given = resolve.checked_changes(changes)
         if isinstance(workload, Workload):
@@ -242,7 +242,7 @@ class Advisor:
         """
         from forerun.advisor.tabulate import predict_table
 
-        return predict_table(self.predictor, self.catalog, table, length, market, self.own_labels)
+        return predict_table(self.predictor, self.catalog, table, length, market, self.meanings)
 
     def recommend(
         self,

@@ -26,7 +26,7 @@ def why_unanswered(advisor: Advisor, asked: Table) -> str:
     # A few tell it in most cases.
     for rows in (evenly(np.arange(len(asked)), _FEW), evenly(np.arange(len(asked)), _MANY)):
         part = asked.take(rows)
-        jobs = jobs_from_table(part, advisor.catalog, advisor.own_labels.read)
+        jobs = jobs_from_table(part, advisor.catalog, advisor.meanings.labels.read)
         plans = planned(advisor.predictor, jobs, part)
         forecasts = advisor.predictor.predict(plans.jobs)
         if not len(part) or np.isfinite(forecasts.seconds[:, 1]).any():

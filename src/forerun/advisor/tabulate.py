@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from forerun.advisor.asking import checked_length
 from forerun.advisor.estimating import HOPELESS, MAY_FIT
+from forerun.advisor.meaning import Meanings
 from forerun.advisor.table_lengths import RowLengths, row_lengths, without
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
@@ -21,7 +22,7 @@ from forerun.domain.workload import Length
 from forerun.errors import RequestError, one_of
 from forerun.tables import Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
-from forerun.workloads.own_labels import OwnLabels, meant_note
+from forerun.workloads.own_labels import meant_note
 
 FloatArray = NDArray[np.float64]
 # The columns that are added, and what they mean.
@@ -41,8 +42,8 @@ ADDED: Mapping[str, str] = {
     "predicted_time_to_train_p95_s": "the same, 95 % quantile",
     "predicted_cost_usd": "dollars of the whole run, median",
     "predicted_plan": "the plan that the search chose; blank where the row states its own",
-    "predicted_note": "what a label of your runs means, how plan and batch were chosen, and whether"
-    " it does not fit",
+    "predicted_note": "what your runs told of the row, how plan and batch were chosen, and whether it"
+    " does not fit",
     "predictor": "who answered, of a chosen mean the heaviest first; blank where nobody did",
     "declined": "why there is no answer",
 }
@@ -55,13 +56,13 @@ def predict_table(
     table: Table | Any,
     length: Length | None = None,
     market: str = "on-demand",
-    labels: OwnLabels | None = None,
+    meanings: Meanings | None = None,
 ) -> Any:
     """Return the table (or data frame) with `OUTPUT_COLUMNS` added; see `Advisor.predict_table`.
 
     Args:
         predictor, catalog, table, length, market: of the request.
-        labels: what the runs that taught the predictor mean by their labels.
+        meanings: what rows mean that say less than the runs that taught the predictor.
 
     Raises:
         RequestError: an unknown market, wrong columns, or a table that has answers already.
@@ -71,7 +72,7 @@ def predict_table(
     if length is not None:
         checked_length(length)
     if isinstance(table, Table):
-        return _answered(predictor, catalog, table, length, market, labels)
+        return _answered(predictor, catalog, table, length, market, meanings)
     from forerun.tables.files import from_frame, to_frame
 
     if not hasattr(table, "columns"):
@@ -79,7 +80,7 @@ def predict_table(
             f"a table of type {type(table).__name__}", "it is no Table and no data frame",
             "give what forerun.read_table returns, or a pandas DataFrame",
         )  # fmt: skip
-    answered = _answered(predictor, catalog, from_frame(table), length, market, labels)
+    answered = _answered(predictor, catalog, from_frame(table), length, market, meanings)
     added = to_frame(
         Table({name: answered.columns[name] for name in OUTPUT_COLUMNS}, len(answered))
     )
@@ -89,21 +90,25 @@ def predict_table(
 
 def _answered(
     predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str,
-    labels: OwnLabels | None,
+    meanings: Meanings | None,
 ) -> Table:  # fmt: skip
     from forerun.advisor.table_plans import planned
     from forerun.workloads.rows import jobs_from_table
 
-    jobs = jobs_from_table(table, catalog, None if labels is None else labels.read)
+    given, said = table, np.full(len(table), "", dtype=object)
+    if meanings is not None:
+        table, said = meanings.cells.filled(table)
+    jobs = jobs_from_table(table, catalog, None if meanings is None else meanings.labels.read)
     lengths = row_lengths(jobs, length, _datasets(jobs))
     plans = planned(predictor, without(jobs, lengths.reasons), table)
     jobs = plans.jobs
     answers = answer_columns(jobs, _forecasts(predictor, jobs), lengths, market)
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
-    notes = _and(_and(_meant(jobs), plans.notes), doomed)
-    said = {"predicted_plan": plans.chosen, "predicted_note": notes}
-    added = {**answers, **said}
-    return table.with_columns(**{name: added[name] for name in OUTPUT_COLUMNS})
+    notes = _and(_and(_and(_meant(jobs), said), plans.notes), doomed)
+    added = {**answers, "predicted_plan": plans.chosen, "predicted_note": notes}
+    if meanings is not None:
+        added["declined"] = meanings.cells.explained(answers["declined"], table)
+    return given.with_columns(**{name: added[name] for name in OUTPUT_COLUMNS})
 
 
 def _meant(jobs: Jobs) -> NDArray[np.object_]:

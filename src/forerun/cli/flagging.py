@@ -11,6 +11,7 @@ import numpy as np
 
 from forerun.cli.kinds import FILE
 from forerun.cli.screen import plain_lines
+from forerun.cli.waiting import waiting
 from forerun.units import counted
 
 if TYPE_CHECKING:
@@ -40,8 +41,12 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
     """
     from forerun.advisor.learning import LearningError
 
+    names = ", ".join(path.name for path in files[:_FIRST]) + (
+        " ..." if len(files) > _FIRST else ""
+    )
     try:
-        learned = advisor.fit(*files)
+        with waiting(f"{advisor.predictor.name} learns from {names}"):
+            learned = advisor.fit(*files)
     except LearningError as error:
         report(error.flags, to, aside=True, all_kinds=not aside)
         raise
