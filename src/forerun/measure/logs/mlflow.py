@@ -16,6 +16,8 @@ from forerun.measure.logs.points import Point, add_points
 from forerun.measure.logs.series import Fact, Gathered, LogSeries
 
 _SQLITE = b"SQLite format 3\0"
+_FINISHED = ("FINISHED", "3")
+_DELETED = "deleted"  # a run's lifecycle_stage in MLflow's bin
 _STATUSES = {"FAILED": "failed", "KILLED": "failed", "4": "failed", "5": "failed"}
 # Parameters that mean one thing alone; a plain `batch_size` may be that of a device, so it is none.
 _PARAMS = ("global_batch", "devices", "total_steps", "total_epochs", "steps_per_epoch")
@@ -33,7 +35,7 @@ def accepts(path: Path) -> bool:
 
 
 def read_mlflow(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return every run of a store that has metrics.
+    """Return every run of a store that has metrics, deleted ones left out, in order of their start.
 
     Raises:
         RequestError: the store cannot be read, or none of its runs has a metric.
@@ -56,17 +58,24 @@ def _run_folders(path: Path) -> Iterator[Path]:
 
 
 def _folders(path: Path) -> Iterator[LogSeries]:
-    for folder in _run_folders(path):
+    known = [(_meta(folder / "meta.yaml"), folder) for folder in _run_folders(path)]
+    for meta, folder in sorted(known, key=lambda run: (_started(run[0]), str(run[1]))):
+        if meta.get("lifecycle_stage") == _DELETED and folder.resolve() != path.resolve():
+            continue
         files = [p for p in sorted((folder / "metrics").rglob("*")) if p.is_file()]
         points = [point for file in files for point in _points(file, folder / "metrics")]
         if not points:
             continue
-        meta = _meta(folder / "meta.yaml")
         params = {p.name: _text(p) for p in sorted((folder / "params").glob("*")) if p.is_file()}
         yield _series(
             str(meta.get("run_name") or folder.name), str(folder), points, params,
             str(meta.get("status", "")), written_s(*files),
         )  # fmt: skip
+
+
+def _started(meta: Mapping[str, Any]) -> float:
+    started = meta.get("start_time")
+    return float(started) if isinstance(started, int | float) else 0.0
 
 
 def _meta(path: Path) -> dict[str, Any]:
@@ -128,7 +137,11 @@ def _tables(database: sqlite3.Connection) -> set[str]:
 
 def _database(path: Path) -> Iterator[LogSeries]:
     with _connected(path) as database:
-        runs = list(database.execute("SELECT run_uuid, name, status FROM runs ORDER BY start_time"))
+        columns = {row[1] for row in database.execute("PRAGMA table_info(runs)")}
+        kept = "WHERE lifecycle_stage != ?" if "lifecycle_stage" in columns else "WHERE ? != ''"
+        runs = list(database.execute(
+            f"SELECT run_uuid, name, status FROM runs {kept} ORDER BY start_time", (_DELETED,)
+        ))  # fmt: skip
         for key, name, status in runs:
             rows = database.execute(
                 "SELECT key, value, timestamp, step FROM metrics"
@@ -152,12 +165,16 @@ def _series(
     gathered = Gathered()
     other = add_points([p for p in points if not p[0].startswith("system/")], gathered)
     ended = _STATUSES.get(status.strip(), "ok")
-    notes = (f"logged by another count than steps, and left out: {', '.join(other)}",)
+    notes = []
+    if other:
+        notes.append(f"logged by another count than steps, and left out: {', '.join(other)}")
+    if status.strip() in _FINISHED:
+        notes.append("MLflow says that the run has finished")
     return LogSeries(
         name=name, reader="mlflow", paths=(where,), columns=gathered.columns(),
         facts={**gathered.facts, **_facts(params)}, status=ended,
         reason="MLflow's status of the run" if ended != "ok" else "", absolute=True,
-        resolution_s=0.001, written_s=written, notes=notes if other else (),
+        resolution_s=0.001, written_s=written, notes=tuple(notes),
     )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ _LIGHTNING = _pattern(
     "lightning", "Epoch&it",
     rf"\bEpoch\s+(?P<epoch_number>\d+)(?:/\d+)?:?\s.*?\b(?P<in_epoch>\d+)/(?P<steps_per_epoch>\d+)\s*"
     rf"(?:\[(?P<clock>[\d:]+)<[\d:?]+,\s*|(?P<clock2>[\d:]+)\s\W+\s[\d:-]+\s)"
-    rf"(?P<rate>{N})\s*(?P<rate_unit>it/s|s/it)(?:.*?(?:train_)?loss(?:_step)?[=:]\s*(?P<loss>{NAN}))?",
+    rf"(?:(?P<rate>{N})|\?)\s*(?P<rate_unit>it/s|s/it)(?:.*?(?:train_)?loss(?:_step)?[=:]\s*(?P<loss>{NAN}))?",
     "Epoch 0:  45%|####5     | 450/1000 [01:23<01:40,  5.50it/s, v_num=0, train_loss=0.512]",
 )  # fmt: skip
 _TQDM = _pattern(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 
 from forerun.measure.logs.keys import column_of
-from forerun.measure.logs.series import RESTART, Gathered
+from forerun.measure.logs.series import EVALUATION, RESTART, Gathered
 
 Point = tuple[str, float, float, float]  # key, value, seconds since 1970, step
 _FACTS = ("total_steps", "total_epochs", "steps_per_epoch", "devices")
+# A word of a key that says its score is of an evaluation: val_loss, eval/accuracy, Loss/test.
+_AXES = ("step", "epoch", "time_s")
+_EVALUATED = re.compile(r"(?:^|[/_.])(?:val|valid|validation|eval|evaluation|test)(?:[/_.]|$)")
+_SPARSE = 0.5  # of the rows: scores that come with every row tell nothing apart
 _SAME_AXIS = 0.5  # of the highest step: a key that never comes so far counts something else
 
 
@@ -20,6 +26,7 @@ def add_points(points: Sequence[Point], gathered: Gathered) -> tuple[str, ...]:
     epochs beside keys that count steps are not on the same axis, and are left out.
     """
     kept, other = _one_axis(sorted(points, key=lambda p: p[2]))
+    counts = Counter(key for key, *_ in kept)
     rows: dict[float, dict[str, float]] = {}
     reached: dict[str, float] = {}
     by_epoch = bool(kept) and all(key.startswith(("epoch_", "epoch/")) for key, *_ in kept)
@@ -29,6 +36,9 @@ def add_points(points: Sequence[Point], gathered: Gathered) -> tuple[str, ...]:
             gathered.event(RESTART)
             reached.clear()
         reached[key] = step
+        # A last score, logged once without a step, is written as one of step 0: no row of its own.
+        if counts[key] == 1 and step not in rows and step < max(reached.values()):
+            continue
         row = rows.setdefault(step, {"epoch" if by_epoch else "step": step, "time_s": time})
         _put(row, key, value)
     _flush(rows, gathered)
@@ -38,10 +48,9 @@ def add_points(points: Sequence[Point], gathered: Gathered) -> tuple[str, ...]:
 def _one_axis(points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
     """Return the points whose keys count the same steps, and the other keys."""
     highest: dict[str, float] = {}
-    counts: dict[str, int] = {}
+    counts = Counter(key for key, *_ in points)
     for key, _, _, step in points:
         highest[key] = max(step, highest.get(key, -math.inf))
-        counts[key] = counts.get(key, 0) + 1
     top = max(highest.values(), default=0.0)
     # A key logged once (a setting, a last score) tells nothing of the axis, and does no harm.
     other = {k for k, step in highest.items() if step < _SAME_AXIS * top and counts[k] > 1}
@@ -51,7 +60,19 @@ def _one_axis(points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
 
 
 def _flush(rows: dict[float, dict[str, float]], gathered: Gathered) -> None:
-    for row in rows.values():
+    """Hand over the rows of one session, each with what is known to have come before it."""
+    scored = [
+        [bool(_EVALUATED.search(name.lower())) for name in row if name not in _AXES]
+        for row in rows.values()
+    ]
+    # A row has the time of its first point: a score that came later was computed after that.
+    own = [bool(keys) and keys[0] for keys in scored]
+    later = [False, *(any(keys) and not keys[0] for keys in scored)]
+    told = [a or b for a, b in zip(own, later, strict=False)]
+    sparse = sum(told) <= _SPARSE * len(told)
+    for row, evaluated in zip(rows.values(), told, strict=True):
+        if evaluated and sparse:
+            gathered.event(EVALUATION)
         for name in _FACTS:
             if name in row:
                 gathered.facts[name] = row.pop(name)

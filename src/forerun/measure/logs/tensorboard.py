@@ -6,7 +6,9 @@ and cannot say at which byte a file that is still being written ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.errors import RequestError
@@ -17,6 +19,16 @@ from forerun.measure.logs.series import RESTART, Gathered, LogSeries
 from forerun.measure.logs.tfrecord import Reading, is_record_file, records_in
 
 _MARK = "tfevents"
+_WRITER = re.compile(r"tfevents\.\d+\.(.+\.\d+)\.\d+(?:\D.*)?$")  # seconds, host.process, number
+
+
+@dataclass
+class _Session:
+    """The events that one start of a job wrote."""
+
+    writer: str
+    begin_s: float
+    events: list[Event]
 
 
 def accepts(path: Path) -> bool:
@@ -31,7 +43,9 @@ def _event_files(folder: Path) -> Iterator[Path]:
 
 
 def read_tensorboard(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
-    """Return the runs below a folder: as TensorBoard sees them, each folder with files is one.
+    """Return the runs below a folder: each folder with files is one, as TensorBoard sees them.
+
+    But what SummaryWriter puts below its own folder (add_scalars, add_hparams) is of its run.
 
     Raises:
         RequestError: no event could be read, or no scalar is in them.
@@ -40,7 +54,12 @@ def read_tensorboard(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     folders: dict[Path, list[Path]] = {}
     for file in files:
         folders.setdefault(file.parent, []).append(file)
-    found = [s for f, group in folders.items() if (s := _run(path, f, group)) is not None]
+    homes = {folder: _home(folder, folders) for folder in folders}
+    groups = {
+        home: [file for folder in folders if homes[folder] == home for file in folders[folder]]
+        for home in folders if homes[home] == home
+    }  # fmt: skip
+    found = [s for f, group in groups.items() if (s := _run(path, f, group)) is not None]
     if not found:
         raise RequestError(
             f"reading {path}", "its event files have no scalars (yet)",
@@ -49,23 +68,50 @@ def read_tensorboard(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     return tuple(found)
 
 
+def _home(folder: Path, folders: Mapping[Path, list[Path]]) -> Path:
+    """Return the folder whose run a folder's files are of: one above, where one process wrote both."""
+    mine = {_writer(file) for file in folders[folder]}
+    for above in folder.parents:
+        if above in folders and "" not in mine and mine <= {_writer(f) for f in folders[above]}:
+            return _home(above, folders)
+    return folder
+
+
+def _writer(file: Path) -> str:
+    """Return the host and process that a file's name tells, "" where it tells none."""
+    match = _WRITER.search(file.name)
+    return match[1] if match else ""
+
+
 def _run(root: Path, folder: Path, files: list[Path]) -> LogSeries | None:
     """Return the run of one folder, None where its files have no scalars."""
-    sessions, notes = [], list[str]()
-    for file in files:
+    sessions, notes = list[_Session](), list[str]()
+    for file in sorted(files, key=lambda file: file.parent != folder):
         events, said = _events(file)
         notes += said
-        if any(e.scalars for e in events):
-            sessions.append(events)
+        events = [e for e in events if e.scalars or file.parent == folder]
+        if not events:
+            continue
+        if file.parent == folder:
+            sessions.append(_Session(_writer(file), events[0].wall_time_s, events))
+            continue
+        # Written on the way by the session that the same process had begun last.
+        own = [s for s in sessions if s.writer == _writer(file)]
+        begun = [s for s in own if s.begin_s <= events[0].wall_time_s] or own[:1]
+        prefix = f"{file.parent.relative_to(folder).as_posix()}/"
+        for event in events:
+            event.scalars = {prefix + tag: value for tag, value in event.scalars.items()}
+        max(begun, key=lambda s: s.begin_s).events.extend(events)
+    sessions = [s for s in sessions if any(e.scalars for e in s.events)]
     if not sessions:
         return None
-    sessions.sort(key=lambda events: events[0].wall_time_s)
+    sessions.sort(key=lambda s: s.begin_s)
     gathered = Gathered()
     other = set[str]()
-    for i, events in enumerate(sessions):
+    for i, session in enumerate(sessions):
         if i:
             gathered.event(RESTART)
-        other.update(_session(events, gathered))
+        other.update(_points(session.events, gathered))
     if other:
         notes.append(
             f"logged by another count than steps, and left out: {', '.join(sorted(other))}"
@@ -104,7 +150,7 @@ def _events(file: Path) -> tuple[list[Event], list[str]]:
     return events, notes
 
 
-def _session(events: list[Event], gathered: Gathered) -> tuple[str, ...]:
+def _points(events: list[Event], gathered: Gathered) -> tuple[str, ...]:
     """Add one file's events; return the tags that count something else than steps."""
     points: list[Point] = [
         (tag, value, event.wall_time_s, float(event.step))
