@@ -241,16 +241,33 @@ def report(path: Path, folder: Path) -> str:
         lines += [f"## Seconds of one {title}", "",
                   f"| asked | judged | {' | '.join(PREDICTORS.split(','))} |",
                   f"|---|---|{'---|' * len(PREDICTORS.split(','))}"]  # fmt: skip
+        kinds: dict[str, list[dict[str, Any]]] = {"interpolation": [], "extrapolation": []}
         for words, (split, where) in splits(table).items():
             found = {one["predictor"]: one for one in scores(part, split, where)}
             cells = [cell(found.get(name)) for name in PREDICTORS.split(",")]
             rows = max((one["rows"] for one in found.values()), default=0)
             lines.append(f"| {words} | {rows} | {' | '.join(cells)} |")
+            kinds[split.partition(":")[0]].append(found)
+        lines += [
+            f"| **{kind}**, mean of the three | | {means(each)} |" for kind, each in kinds.items()
+        ]
         lines.append("")
     lines += ["## The analytic model, of steps", "",
               "| links | runs | probe alone, mean | worst | after three runs, mean (middle draw) | worst draw |",
               "|---|---|---|---|---|---|", *physics(table, path), ""]  # fmt: skip
     return "\n".join(lines)
+
+
+def means(each: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+    """Return each predictor's mean error over several splits, where it answered nearly all of each."""
+    cells = []
+    for name in PREDICTORS.split(","):
+        errors = [
+            found[name]["mape"] for found in each
+            if name in found and found[name].get("answered", 0) >= 0.9 * found[name]["rows"]
+        ]  # fmt: skip
+        cells.append(f"{np.mean(errors):.1f} %" if len(errors) == len(each) else "-")
+    return " | ".join(cells)
 
 
 def cell(one: Mapping[str, Any] | None) -> str:
