@@ -1,23 +1,28 @@
 """ETA: error and coverage of a running job's ETA, on made and on real logs, against what is usual.
 
-`python benchmarks/eta.py [--seeds 40] [--from-seed 1000] [--out FILE.md]`: each job is cut at 10, 25,
-50 and 75 % of its wall time, and what is left is foreseen from what the log says up to there. The
-constants of measure/logs were chosen on seeds below 1000; the figures for the record are of others.
+`python benchmarks/eta.py [--seeds 40] [--from-seed 1000] [--real-only] [--out FILE.md]`: each job is cut
+at 5, 10, 25, 50 and 75 % of its wall time, and what is left is foreseen from what the log says up to
+there. The constants of measure/logs were chosen on made jobs of seeds below 1000 and on the real jobs
+of DEVELOPMENT; the figures for the record are of other seeds and of the other real jobs.
 
 Rivals: `naive`, the time since the job's first row over the steps done; `tqdm`, an exponential mean
 of the last rows' speed (smoothing 0.3), begun anew where the job was. They give no band.
-Real logs: benchmarks/logs, made by benchmarks/eta_logs.py: `own` on a host of the lab that has its share of a
-core to itself, `shared` on a core that unknown others used as well, so that its speed changed by
-factors within seconds. Six of the eight jobs are killed or slowed, which nobody can foresee: the shares are
-counted anew from the last such surprise, too.
+Real logs, in benchmarks/logs:
+* `jobs`, made by benchmarks/eta_jobs.py: kinds of training on two cores that unknown others used as
+  well, with a quota that was narrowed on the way; by the wall clock, and by the process's own CPU time,
+  which is what the same job would see on a core of its own.
+* `own` and `shared`, made by benchmarks/eta_logs.py: on a host of the lab that has its share of a core
+  to itself, and on a core that unknown others used as well. Six of the eight jobs are killed or slowed
+  on purpose, which nobody can foresee: the shares are counted anew from the last such surprise, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,11 +35,17 @@ from forerun.errors import RequestError
 from forerun.measure.logs import Ask, LogSeries, eta_of, read_log
 from forerun.measure.logs.series import CHECKPOINT, EVALUATION, RESTART
 
-SHARES = (0.1, 0.25, 0.5, 0.75)
+SHARES = (0.05, 0.1, 0.25, 0.5, 0.75)
 RIVALS = ("forerun", "naive", "tqdm")
 LOGS = Path(__file__).parent / "logs"
 FAMILIES = ("steady", "noisy", "evaluated", "slowed", "slowed for a while", "drifting", "stragglers",
             "resumed", "all of it")  # fmt: skip
+# Each second job of eta_logs.JOBS and eta_jobs.KINDS, in their order there: settled before a look at any.
+DEVELOPMENT = frozenset((
+    "evaluated", "resumed_twice", "slowed_for_a_while", "wide",
+    "mlp", "cnn", "lstm", "ragged", "recommender", "curriculum", "rollouts", "audio",
+))  # fmt: skip
+_CPU = re.compile(r" step \d+/\d+ cpu=([\d.]+)")
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,7 @@ class Replay:
     event: np.ndarray
     total: float
     begin_s: float = 0.0
+    resolution_s: float = 0.0
 
     def cut_s(self, share: float) -> float:
         """Return the time of a share."""
@@ -60,7 +72,8 @@ class Replay:
         """Return the log as it was when a share of the job's wall time had gone by."""
         kept = self.time_s <= self.cut_s(share)
         columns = {"step": self.done[kept], "time_s": self.time_s[kept], "event": self.event[kept]}
-        return LogSeries(self.name, "replay", (), columns, absolute=True)
+        return LogSeries(self.name, "replay", (), columns, absolute=True,
+                         resolution_s=self.resolution_s)  # fmt: skip
 
 
 def made(family: str, seed: int) -> Replay:
@@ -131,14 +144,25 @@ def _interrupted(
     return done, seconds, event
 
 
-def real(folder: str) -> Iterator[Replay]:
-    """Yield the real logs of a folder."""
+def real(folder: str, development: bool = False) -> Iterator[Replay]:
+    """Yield the real logs of a folder: those for the report, or those for choosing constants."""
     for path in sorted((LOGS / folder).glob("*.log")):
+        if (path.stem in DEVELOPMENT) is not development:
+            continue
         series = read_log(path)
         yield Replay(
             path.stem, series.numbers("step"), series.numbers("time_s"),
             np.nan_to_num(series.numbers("event")).astype(int), series.fact("total_steps"),
         )  # fmt: skip
+
+
+def by_own_time(replays: Iterable[Replay], folder: str) -> Iterator[Replay]:
+    """Yield the same jobs by their process's CPU time, where their logs tell it."""
+    for replay in replays:
+        times = _CPU.findall((LOGS / folder / f"{replay.name}.log").read_text())
+        if len(times) == len(replay.done):
+            clock = 1.7e9 + np.array(times, dtype=float)
+            yield replace(replay, time_s=clock, resolution_s=0.01)
 
 
 def after_surprise(replay: Replay) -> Replay:
@@ -192,9 +216,9 @@ class Score:
     widths: list[float]
 
 
-def scored(replays: list[Replay]) -> dict[float, Score]:
+def scored(replays: list[Replay], shares: tuple[float, ...] = SHARES) -> dict[float, Score]:
     """Return the scores at each share of the jobs."""
-    scores = {share: Score({name: [] for name in RIVALS}, [], []) for share in SHARES}
+    scores = {share: Score({name: [] for name in RIVALS}, [], []) for share in shares}
     for replay in replays:
         for share, score in scores.items():
             said = foreseen(replay, share)
@@ -213,14 +237,16 @@ def scored(replays: list[Replay]) -> dict[float, Score]:
 def table(groups: dict[str, list[Replay]]) -> list[str]:
     """Return the results as lines of a Markdown table."""
     lines = [
-        "| jobs | at | n | forerun | naive | tqdm | in the 90 % band | band's width |",
-        "|---|---|---|---|---|---|---|---|",
+        "| jobs | at | n | forerun | naive | tqdm | forerun, mean | naive, mean | in the 90 % band"
+        " | band's width |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, replays in groups.items():
         for share, score in scored(replays).items():
             if not score.covered:
                 continue
-            errors = (f"{100 * np.median(score.errors[r]):.1f} %" for r in RIVALS)
+            errors = [f"{100 * np.median(score.errors[r]):.1f} %" for r in RIVALS]
+            errors += [f"{100 * np.mean(score.errors[r]):.1f} %" for r in RIVALS[:2]]
             lines.append(
                 f"| {name} | {share:.0%} | {len(score.covered)} | {' | '.join(errors)} |"
                 f" {100 * np.mean(score.covered):.0f} % | {100 * np.median(score.widths):.0f} % |"
@@ -228,24 +254,43 @@ def table(groups: dict[str, list[Replay]]) -> list[str]:
     return lines
 
 
+def real_groups(development: bool) -> dict[str, list[Replay]]:
+    """Return the groups of real jobs: of the report, or of development."""
+    jobs = list(real("jobs", development))
+    own, shared = list(real("own", development)), list(real("shared", development))
+    owned = list(by_own_time(jobs, "jobs"))
+    later, later_shared = [after_surprise(r) for r in own], [after_surprise(r) for r in shared]
+    return {
+        "kinds of training, wall clock": jobs,
+        "the same, own CPU time": owned,
+        "own share of a core": own,
+        "the same, from the last surprise on": later,
+        "shared core": shared,
+        "the same, from the last surprise on ": later_shared,
+        "all real, from the last surprise on": [*jobs, *owned, *later, *later_shared],
+    }
+
+
 def main() -> None:
     """Print the tables; write them where a file is named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--from-seed", type=int, default=1000)
+    parser.add_argument("--real-only", action="store_true")
+    parser.add_argument("--development", action="store_true", help="the other real jobs")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     begun = time.perf_counter()
     seeds = range(options.from_seed, options.from_seed + options.seeds)
-    groups = {family: [made(family, seed) for seed in seeds] for family in FAMILIES}
-    groups["all made"] = [replay for replays in groups.values() for replay in replays]
-    groups["real, own share of a core"] = list(real("own"))
-    groups["the same, from the last surprise on"] = [after_surprise(r) for r in real("own")]
-    groups["real, cores shared with others"] = list(real("shared"))
+    groups = real_groups(options.development)
+    if not options.real_only:
+        families = {family: [made(family, seed) for seed in seeds] for family in FAMILIES}
+        groups |= families
+        groups["all made"] = [replay for replays in families.values() for replay in replays]
     lines = table(groups)
-    words = f"python benchmarks/eta.py --seeds {options.seeds} --from-seed {options.from_seed}"
+    words = " ".join(("python benchmarks/eta.py", *sys.argv[1:]))
     text = "\n".join((
-        f"Median error of the time left, {time.strftime('%Y-%m-%d')}, `{words}`"
+        f"Median (and mean) error of the time left, {time.strftime('%Y-%m-%d')}, `{words}`"
         f" ({time.perf_counter() - begun:.0f} s)", "", *lines, "",
     ))  # fmt: skip
     print(text)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +28,13 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_the_answer_has_what_is_left_its_band_and_its_cost(forerun: Run, log: Path) -> None:
-    done = forerun("eta", str(log), "--price", "36")
+    done = forerun("eta", str(log), "--price", "36", "--as-of", "last")
     assert done.code == 0
     assert "step 500 of 1,000, 50.0 % (the log says)" in done.out
     assert "left      4." in done.out
     assert "done at" in done.out
     assert "cost      $2.45 so far, $2." in done.out
-    assert "what one takes is not counted" in done.out
+    assert "what one takes is a guess of the band" in done.out
 
 
 def test_json_has_the_same_in_si_units(forerun: Run, log: Path) -> None:
@@ -107,40 +110,53 @@ def test_several_logs_of_one_job_are_joined(forerun: Run, tmp_path: Path) -> Non
 
 def test_a_growing_log_is_followed(forerun: Run, log: Path) -> None:
     """A writer adds steps while the command looks again and again."""
+    answered = threading.Event()
 
     def write() -> None:
-        for step in range(510, 541, 10):
-            time.sleep(0.25)
+        for step in range(510, 1000, 10):
+            if answered.wait(0.25):
+                return
             with log.open("a") as stream:
                 stream.write(f"{made.stamp(time.time())} INFO step {step}/1000 loss=1.0\n")
 
     writer = threading.Thread(target=write)
     writer.start()
-    done = forerun("eta", str(log), "--follow", "--every", "50ms", "--times", "4", "--json")
+    done = forerun(
+        "eta", str(log), "--follow", "--every", "50ms", "--times", "3", "--json", "--deadline", "1h",
+    )  # fmt: skip
+    answered.set()
     writer.join()
     assert done.code == 0
-    answers = [line for line in done.out.splitlines() if line.startswith("{")]
-    assert len(answers) == 4
-    steps = [json.loads(line)["done"] for line in answers]
-    assert steps[0] == 500
+    answers = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
+    assert len(answers) == 3
+    left = [answer["deadline_seconds"] for answer in answers]
+    assert all(b < a <= 3600 for a, b in pairwise(left)), "a deadline stays where it is"
+    steps = [answer["done"] for answer in answers]
     assert steps == sorted(set(steps))
 
 
-def test_following_waits_for_the_first_steps(forerun: Run, tmp_path: Path) -> None:
+def test_following_ends_with_the_alert_as_soon_as_it_is_sure(forerun: Run, log: Path) -> None:
+    done = forerun("eta", str(log), "--follow", "--every", "50ms", "--deadline", "2min")
+    assert done.code == 3
+    assert "it will be missed with probability >0.99" in done.err
+    assert done.out.count("deadline  in") == 1
+
+
+def test_following_waits_for_the_file_and_for_its_first_steps(tmp_path: Path) -> None:
     path = tmp_path / "late.log"
-    path.touch()
-
-    def write() -> None:
-        time.sleep(0.3)
-        made.plain(path, range(10, 101, 10), 0.5, start=time.time() - 45)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    done = forerun("eta", str(path), "--follow", "--every", "50ms", "--times", "2")
-    writer.join()
-    assert done.code == 0
-    assert "it is empty" in done.err
-    assert "step 100 of 1,000" in done.out
+    words = [sys.executable, "-m", "forerun", "eta", str(path), "--follow", "--every", "50ms"]
+    with subprocess.Popen(
+        [*words, "--times", "3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "there is no such file or folder; waiting for" in process.stderr.readline()
+        path.touch()
+        assert "it is empty" in process.stderr.readline()
+        made.plain(tmp_path / "whole.log", range(10, 101, 10), 0.5, start=time.time() - 45)
+        (tmp_path / "whole.log").rename(path)
+        assert "step 100 of 1,000" in process.stdout.read()
+    assert process.returncode == 0
 
 
 def test_a_log_that_vanishes_while_it_is_followed_is_told(forerun: Run, log: Path) -> None:

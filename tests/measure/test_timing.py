@@ -191,9 +191,13 @@ def test_a_log_of_steps_is_written_for_whoever_waits(tmp_path: Path) -> None:
         for _ in r.steps(range(25)):
             time.sleep(0.05)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert len(lines) == 1
+    assert lines[-1]["step"] == 25, "whoever follows it must see the end"
     assert 0.05 <= lines[0]["step_time_s"] < 0.2
     assert lines[0]["step"] - 1 == pytest.approx(1.0 / lines[0]["step_time_s"], abs=2)
+    with record(log=log, resumed_at=20) as r:
+        for _ in r.steps(range(3)):
+            time.sleep(0.01)
+    assert json.loads(log.read_text().splitlines()[-1])["step"] == 23
 
 
 def test_a_host_that_holds_by_itself_is_asked_once_for_all_its_workers() -> None:

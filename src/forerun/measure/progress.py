@@ -87,22 +87,36 @@ class Progress:
 
 
 class StepLog:
-    """A log of steps in lines of JSON, at most one a second, for whoever waits for the end."""
+    """A log of steps in lines of JSON, at most one a second, for whoever waits for the end.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the file; lines are added to it.
+        done: steps that a run before this one has done, which are counted on from.
+    """
+
+    def __init__(self, path: Path, done: int = 0) -> None:
         self._path = path
-        self._steps = self._told = 0
-        self._since = 0.0
+        self._done = self._steps = self._told = done
+        self._since = self._last = 0.0
 
     def step(self, now: float) -> None:
         """Say that a step ended at a moment of `time.perf_counter`; the first one starts the clock."""
         self._steps += 1
-        if self._steps == 1:
-            self._told, self._since = 1, now
-        if now - self._since < 1.0:
-            return
+        self._last = now
+        if self._steps == self._done + 1:
+            self._told, self._since = self._steps, now
+        if now - self._since >= 1.0:
+            self._tell(now)
+
+    def end(self) -> None:
+        """Say that no step follows: the last one is told too, however short the time since."""
+        if self._steps > self._told:
+            self._tell(self._last)
+
+    def _tell(self, now: float) -> None:
         mean = (now - self._since) / (self._steps - self._told)
-        line = {"step": self._steps, "time": time.time(), "step_time_s": mean}
+        ended = time.time() - (time.perf_counter() - now)
+        line = {"step": self._steps, "time": ended, "step_time_s": mean}
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
         self._told, self._since = self._steps, now

@@ -40,6 +40,7 @@ class Recorder:
         norms_every: steps between two looks at gradient norms; 0 never.
         log: a file that the first worker adds a line of JSON to, once a second at most: `step`,
             `time` (seconds since 1970) and `step_time_s`, the mean since the line before.
+        resumed_at: the step of the checkpoint that this run goes on from; `log` counts on from it.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Recorder:
         progress: Reporter | None = None,
         norms_every: int = 10,
         log: str | Path = "",
+        resumed_at: int = 0,
     ) -> None:
         self.rank, self.workers, self.gpu = rank, workers, gpu
         self.explicit = False  # somebody says where steps end, so that no hook need guess
@@ -61,7 +63,7 @@ class Recorder:
         self._warmup = steps.warmup if steps is not None else 3
         self._agreement = None if steps is None or steps.epochs else Agreement(steps, rank, workers)
         self._progress = progress
-        self._log = StepLog(Path(log)) if log and rank == 0 else None
+        self._log = StepLog(Path(log), resumed_at) if log and rank == 0 else None
         self._clock: Clock = WallClock() if gpu is None else CudaClock()
         self._timeline = Timeline(self._clock)
         self._communication = Communication(self._clock, norms_every)
@@ -195,6 +197,8 @@ class Recorder:
             self._rates = self._usage.rates()
         if self._count > 0:
             self._settle()
+        if self._log is not None:
+            self._log.end()
         if self._progress is not None and status == "ok":
             self._progress.finish()
         if status == "ok" and not self._seconds and not self._epochs:

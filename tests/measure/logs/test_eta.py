@@ -38,7 +38,8 @@ def test_a_job_of_one_speed_is_foreseen_exactly(
     done = np.arange(1, rows + 1) * every
     eta = eta_of(series(done, 1e6 + done * seconds), Ask(steps=rows * every + more))
     p05, p50, p95 = eta.remaining_seconds
-    assert p50 == pytest.approx(more * seconds, rel=0.03)
+    # Evaluations that none of so few steps has shown yet are in the median with a little.
+    assert p50 == pytest.approx(more * seconds, rel=0.05)
     assert p05 <= more * seconds * 1.0001
     assert p95 >= more * seconds * 0.9999
 
@@ -225,7 +226,7 @@ def test_a_single_long_silence_within_a_session_is_a_halt_not_a_pause() -> None:
 def test_the_band_holds_and_the_error_is_below_the_rivals() -> None:
     """36 made jobs of nine kinds, a quarter and half done; the benchmark has the figures."""
     replays = [made(family, seed) for family in FAMILIES for seed in (5001, 5002, 5003, 5004)]
-    scores = [score for share, score in scored(replays).items() if share in (0.25, 0.5)]
+    scores = scored(replays, (0.25, 0.5)).values()
     covered = np.mean([hit for score in scores for hit in score.covered])
     errors = {
         name: np.median([e for s in scores for e in s.errors[name]])

@@ -111,3 +111,13 @@ def test_tqdm_s_bar_of_each_epoch_counts_on() -> None:
     eta = eta_of(series, Ask(epochs=3))
     assert (eta.done, eta.total) == (120, 180)
     assert eta.outlook.step_seconds == pytest.approx(0.042, abs=0.01)
+
+
+def test_traces_of_two_ranks_show_the_communication_between_them() -> None:
+    series = read_log(SAMPLES / "kineto")
+    assert series.facts["devices"] == 2
+    assert series.numbers("step").tolist() == [3, 4, 5]
+    parts = series.parts
+    assert all(parts[n] > 0 for n in ("input", "forward", "backward", "optimizer", "sync"))
+    exposed, step = series.numbers("sync_time_s"), series.numbers("step_time_s")
+    assert np.all((exposed > 0.3 * step) & (exposed < step)), "gloo on a busy machine is most of it"

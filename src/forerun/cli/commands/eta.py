@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the draws.")
 @json_option
-def eta(logs: tuple[Path, ...], as_json: bool, follow: bool, **options: Any) -> None:
+def eta(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """When a running job will be done: from its log, with a 90 % band, its cost, and an alert.
 
     LOG is a plain log, JSON lines, TensorBoard event files or their folder, an MLflow run, or
@@ -72,8 +72,9 @@ def eta(logs: tuple[Path, ...], as_json: bool, follow: bool, **options: Any) -> 
     progress, and the time between sessions is counted apart. A change of speed is found and told,
     and the new speed is used. What recurs (evaluation, checkpoints) is foreseen.
 
-    Exit code 3 where the deadline will be missed with the asked confidence.
+    Exit code 3 where the deadline will be missed with the asked confidence; --follow ends there.
     """
+    follow = bool(options["follow"])
     settings = settings_of(options)
     job = _Job(logs, settings, options)
     write: Callable[[Eta], None]
@@ -106,6 +107,8 @@ class _Job:
             options["steps_per_epoch"], options["global_batch"], options["seq_len"],
         )  # fmt: skip
         self.deadline = _deadline(options["deadline"])
+        if self.deadline is not None and options["follow"] and not self.deadline[1]:
+            self.deadline = time.time() + self.deadline[0], True  # it stays where it is
         self.per_hour, self.price_source = _price(settings, options)
         self.as_of = _as_of(options["as_of"])
 
@@ -163,7 +166,7 @@ class _Job:
 
 
 def _followed(job: _Job, write: Callable[[Eta], None], options: dict[str, Any]) -> Eta | None:
-    """Answer whenever the logs have grown; return the last answer.
+    """Answer whenever the logs have grown, until the job is done or will be late; return the last.
 
     Raises:
         RequestError: the log was there, and is gone.
@@ -185,13 +188,16 @@ def _followed(job: _Job, write: Callable[[Eta], None], options: dict[str, Any]) 
             try:
                 found = job.look()
             except RequestError as error:
-                if gone or found is not None:
+                if found is not None:
                     raise
-                click.echo(f"{error.found}; {error.next_step}", err=True)
+                waits = f"waiting for {', '.join(gone)}" if gone else error.next_step
+                click.echo(f"{error.found}; {waits}", err=True)
                 time.sleep(options["every"])
                 continue
             write(found)
             if found.share >= 1 or found.status != "ok":
+                break
+            if alert_of(found, job.deadline_s(found), options["sure"]) is not None:
                 break
         if options["times"] is None or answers < options["times"]:
             time.sleep(options["every"])

@@ -20,6 +20,7 @@ from forerun.units import (
 if TYPE_CHECKING:
     from forerun.measure.logs import Eta
 
+_SHORTLY = 1800.0  # seconds between a band's ends, below which its times are told to the second
 _LIKELY = 0.5  # above it a person should hear of a deadline, also below the asked confidence
 
 
@@ -44,7 +45,8 @@ def show_eta(
             f"left      {format_seconds(p50)} (90 %: {format_seconds(p05)} to {format_seconds(p95)})"
         )
         if eta.finish_s is not None:
-            early, middle, late = map(_clock, eta.finish_s)
+            fine = eta.finish_s[2] - eta.finish_s[0] < _SHORTLY
+            early, middle, late = (_clock(seconds, fine) for seconds in eta.finish_s)
             screen.line(f"done at   {middle} (90 %: {early} to {late})")
     screen.line(f"so far    {format_seconds(eta.elapsed_seconds)}{_away(eta)}")
     for text in _pauses(eta):
@@ -125,9 +127,10 @@ def eta_json(eta: Eta, per_hour: float | None, deadline_s: float | None) -> dict
     }  # fmt: skip
 
 
-def _clock(seconds: float) -> str:
-    """Return a time of this machine's zone, to the minute."""
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
+def _clock(seconds: float, fine: bool) -> str:
+    """Return a time of this machine's zone, to the minute, or to the second."""
+    moment = datetime.fromtimestamp(seconds).astimezone()
+    return moment.isoformat(" ", "seconds" if fine else "minutes")
 
 
 def _iso(seconds: float) -> str:

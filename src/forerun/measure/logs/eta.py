@@ -181,7 +181,9 @@ def _unknown(series: LogSeries, intervals: Intervals, outlook: Outlook) -> list[
     if not intervals.marks.clocked:
         found.append("the log has no times, so pauses and gaps are not known")
     elif not outlook.pauses:
-        found.append("no evaluation or checkpoint has come yet; what one takes is not counted")
+        found.append(
+            "no evaluation or checkpoint has come yet; what one takes is a guess of the band"
+        )
     single = [p for p in outlook.pauses if len(p.at) == 1]
     if single:
         found.append(f"one {single[0].kind} was seen so far: how often it comes is a guess")

@@ -1,37 +1,30 @@
 """Outlook: how long the rest of a job may take, as draws of what can still happen.
 
-The rest is: its steps at the present speed (whose mean is not known better than the steps since the
-speed last changed tell, a block bootstrap for neighbours that are alike), changes of speed that may
-still come (as often as they came, and a little for those that have not yet), the pauses that recur,
-and further restarts where there was one.
+The rest is: its steps at the present speed, which wanders (see `wander`), changes of speed that may
+still come (as often as they came, and a little for those that have not yet), the pauses that recur
+and those that may still begin to, and further restarts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from forerun.measure.logs.recurring import Pauses, pauses_of
+from forerun.measure.logs.recurring import Pauses, pauses_of, unseen
 from forerun.measure.logs.series import FloatArray
 from forerun.measure.logs.speed import Speeds, speeds_of
 from forerun.measure.logs.steady import Intervals
+from forerun.measure.logs.wander import stretch_of
 
 DRAWS = 4000
 _HALF_LIFE = 0.35  # of the intervals since the speed changed: newer ones count more
-_BLOCKS = 20  # that a bootstrap cuts the intervals into
-_ALONE = 0.15  # spread of the log of the mean where a single interval is known
 _JOB_CHANGES, _JOB_SEEN = 0.5, 0.6  # changes of speed in a job before any is seen: 0.5 / 0.6
 _JOB_RESTARTS, _JOB_WHOLE = 0.1, 0.3  # restarts of a job before any is seen: 0.1 / 0.3
 _RESTART_COST = 0.03  # of the job's time: median, with a factor of e as its spread
 _CHANGE_SIZE, _CHANGE_TAIL = 0.2, 3  # spread of a change's log, and its degrees of freedom
 _BACK = 0.7  # of the changes that follow one, the share that goes back to a speed seen before
 _MOST_CHANGES = 8
-_JUMP = 0.1  # in logs: a change below may be part of a drift
-_DRIFT = 0.02  # spread of the log of the mean over a rest as long as what was seen
-_DRIFT_ROWS = 2.0  # backtests that this belief is worth
 
 
 @dataclass(frozen=True)
@@ -76,77 +69,46 @@ def outlook_of(intervals: Intervals, total: float, seed: int = 0, draws: int = D
     done = float(intervals.marks.done[-1])
     left = max(0.0, total - done)
     speeds = speeds_of(intervals)
-    level, step_seconds = _level(intervals, speeds, rng, draws)
-    drift = _drift(intervals, left, done, rng, draws)
-    future = _changes(speeds, done, total, rng, draws)
-    steps = left * level * np.exp(drift) * future
+    step_seconds, convex = _present(intervals, speeds)
+    steps = np.zeros(draws)
+    if left:
+        level = _rest(intervals, speeds, left, convex, rng, draws)
+        steps = left * level * _changes(speeds, done, total, rng, draws)
     pauses = pauses_of(intervals)
-    paused = np.zeros(draws)
+    paused = steps * unseen(pauses, done / total, rng, draws) if left else np.zeros(draws)
     for group in pauses:
         paused += group.to_come(done, total, rng, draws)
     lost, number = _interruptions(intervals, step_seconds, left, total, rng, draws)
     seconds = steps + (paused + lost if left else 0.0)
-    middle = float(np.median(paused)) if left else 0.0
+    middle = float(np.median(paused)) if left and pauses else 0.0
     return Outlook(seconds, step_seconds, pauses, middle, number if left else 0.0, speeds)
 
 
-def _level(
-    intervals: Intervals, speeds: Speeds, rng: np.random.Generator, draws: int
-) -> tuple[FloatArray, float]:
-    """Return draws of the present mean seconds of a step (draws,), and its estimate."""
+def _present(intervals: Intervals, speeds: Speeds) -> tuple[float, float]:
+    """Return a step's mean seconds now, and by how much the log of a mean is above the logs' mean."""
     rows = np.arange(speeds.now.first, speeds.now.last + 1)
-    # What comes after the newest steady interval belongs to the present too.
     rows = rows[intervals.steady[rows]] if intervals.steady[rows].any() else rows
     steps, seconds = intervals.steps[rows], intervals.work_seconds[rows]
     age = steps[::-1].cumsum()[::-1] - steps / 2
     weight = 0.5 ** (age / (_HALF_LIFE * steps.sum()))
-    mean = float((weight * seconds).sum() / (weight * steps).sum())
-    if len(rows) < 3:
-        spread = _ALONE / np.sqrt(len(rows))
-        return mean * np.exp(spread * rng.standard_normal(draws)), mean
-    blocks = np.array_split(np.arange(len(rows)), min(_BLOCKS, len(rows)))
-    worked = np.array([(weight * seconds)[b].sum() for b in blocks])
-    counted = np.array([(weight * steps)[b].sum() for b in blocks])
-    chosen = rng.integers(0, len(blocks), (draws, len(blocks)))
-    means = worked[chosen].sum(axis=1) / counted[chosen].sum(axis=1)
-    # A bootstrap of few blocks is too sure by as much as the normal law is beside Student's.
-    student = rng.standard_t(max(len(blocks) - 1, 2), draws)
-    spread = float(np.std(np.log(means))) * np.sqrt(len(blocks) / (len(blocks) - 1))
-    return mean * np.exp(spread * np.clip(student, -8, 8)), mean
+    stretch, block = stretch_of(steps, seconds)
+    mean_of_logs = np.average(stretch.logs, weights=np.bincount(block, steps))
+    convex = float(np.log(seconds.sum() / steps.sum()) - mean_of_logs)
+    return float((weight * seconds).sum() / (weight * steps).sum()), convex
 
 
-def _drift(
-    intervals: Intervals, left: float, done: float, rng: np.random.Generator, draws: int
-) -> FloatArray:
-    """Return draws of the log of the rest's mean over the present one's, from the job's own past.
-
-    Its parts are foretold by those before them: how far off that was tells how far off this is.
-    """
+def _rest(
+    intervals: Intervals, speeds: Speeds, left: float, convex: float,
+    rng: np.random.Generator, draws: int,
+) -> FloatArray:  # fmt: skip
+    """Return draws of the mean seconds of a step over the rest, at the present level (draws,)."""
     rows = np.flatnonzero(intervals.steady)
-    errors = []
-    logs = np.log(intervals.work_seconds[rows] / intervals.steps[rows])
-    if len(rows) >= 12:
-        # Large changes are drawn apart from this; small ones in a row are a drift.
-        logs = _without_jumps(logs, rows, speeds_of(intervals))
-        for quarter in (1, 2, 3):
-            at = len(rows) * quarter // 4
-            wide = len(rows) // 4
-            errors.append(float(np.mean(logs[at : at + wide]) - np.mean(logs[at - wide : at])))
-    variance = (_DRIFT_ROWS * _DRIFT**2 + sum(e * e / 2 for e in errors)) / (
-        _DRIFT_ROWS + len(errors)
-    )
-    reach = min(2.0, (left / max(done, 1e-9)) ** 0.25) if left else 0.0
-    return np.asarray(np.sqrt(variance) * reach * rng.standard_normal(draws))
-
-
-def _without_jumps(logs: FloatArray, rows: NDArray[np.int64], speeds: Speeds) -> FloatArray:
-    """Return logs of speed (n,) of intervals `rows` (n,) with the large changes taken out."""
-    logs = logs.copy()
-    for before, after in pairwise(speeds.segments):
-        jump = float(np.log(after.step_seconds / before.step_seconds))
-        if abs(jump) > _JUMP:
-            logs[rows >= after.first] -= jump
-    return logs
+    if not len(rows):
+        rows = np.arange(len(intervals))
+    stretch, block = stretch_of(intervals.steps[rows], intervals.work_seconds[rows])
+    firsts = np.searchsorted(rows, [s.first for s in speeds.segments[1:]])
+    cuts = sorted({int(c) for c in block[firsts]} - {0})
+    return np.asarray(np.exp(stretch.mean_of_rest(cuts, left, rng, draws) + convex))
 
 
 def _changes(

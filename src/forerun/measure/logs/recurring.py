@@ -12,6 +12,10 @@ from forerun.measure.logs.steady import Intervals
 _EVEN = 0.25  # spread of the distances between pauses, over their mean: below, they are periodic
 _CAME = 0.6  # of the pauses of a period that are due
 _ALIKE = 0.35  # spread of the logs of pauses that are of one kind
+# Jobs that will still begin to pause now and then, before any is seen; of their time left, the share
+# that it takes: a log-normal law. Periods are taken to be log-uniform from a hundredth of a job on.
+_PAUSING, _PAUSING_MORE, _SHORTEST = 0.4, 0.1, 0.01
+_TAKEN, _TAKEN_SPREAD = 0.08, 1.2
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,22 @@ def pauses_of(intervals: Intervals) -> tuple[Pauses, ...]:
         if rest:
             found.append(_group(intervals, sorted(rest), kind))
     return tuple(found)
+
+
+def unseen(
+    pauses: tuple[Pauses, ...], share: float, rng: np.random.Generator, draws: int
+) -> FloatArray:
+    """Return draws of what pauses of which none has come yet add to the rest, over its steps' time.
+
+    Args:
+        pauses: those that came; with a periodic one among them, fewer are missing.
+        share: of the job that is done.
+        rng, draws: of the draws.
+    """
+    jobs = _PAUSING_MORE if any(np.isfinite(p.period) for p in pauses) else _PAUSING
+    longer = float(np.clip(np.log(1 / max(share, 1e-9)) / np.log(1 / _SHORTEST), 0.0, 1.0))
+    taken = _TAKEN * np.exp(_TAKEN_SPREAD * rng.standard_normal(draws))
+    return np.where(rng.random(draws) < jobs * longer, taken, 0.0)
 
 
 def _group(intervals: Intervals, members: list[int], kind: str) -> Pauses:

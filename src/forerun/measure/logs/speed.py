@@ -13,12 +13,14 @@ import numpy as np
 
 from forerun.measure.logs.series import FloatArray
 from forerun.measure.logs.steady import Intervals
+from forerun.measure.logs.wander import stretch_of
 from forerun.units import format_percent, format_seconds
 
 _SHORTEST = 4  # intervals of a segment
 _LEAST_CHANGE = 0.04  # in logs: less is no change that anyone acts upon
 _PENALTY = 8.0  # times the log of the count: a few false splits in a hundred noisy logs
 _POINTS = 600  # intervals that are looked at one by one; more are joined
+_GAIN = 2.0  # times the log of the count: what a change adds to the log of the likelihood of drift
 _CLIPPED = 3.0  # spreads: a lone slow interval must not look like a change
 
 
@@ -84,7 +86,7 @@ def speeds_of(intervals: Intervals) -> Speeds:
     )
     seconds = np.array([intervals.work_seconds[g].sum() for g in groups])
     steps = np.array([intervals.steps[g].sum() for g in groups])
-    cuts = _cuts(np.log(seconds / steps))
+    cuts = _likely(_cuts(np.log(seconds / steps)), steps, seconds)
     segments = []
     for a, b in zip([0, *cuts], [*cuts, len(groups)], strict=True):
         first, last = int(groups[a][0]), int(groups[b - 1][-1])
@@ -116,6 +118,24 @@ def _cuts(logs: FloatArray) -> list[int]:
         cuts.append(at)
         waiting += [(a, at), (at, b)]
     return _large(values, sorted(cuts))
+
+
+def _likely(cuts: list[int], steps: FloatArray, seconds: FloatArray) -> list[int]:
+    """Return the cuts that drift does not explain as well, leaving out the least likely first."""
+    if not cuts:
+        return []
+    stretch, block = stretch_of(steps, seconds)
+    kept = {int(block[cut]): cut for cut in cuts if block[cut] > 0}
+    least = _GAIN * np.log(len(stretch))
+    likelihood = stretch.likelihood(list(kept))
+    while kept:
+        without = {at: stretch.likelihood([k for k in kept if k != at]) for at in kept}
+        weakest = max(without, key=lambda at: without[at])
+        if likelihood - without[weakest] >= least:
+            break
+        likelihood = without[weakest]
+        del kept[weakest]
+    return sorted(kept.values())
 
 
 def _noise(logs: FloatArray) -> float:
