@@ -187,4 +187,6 @@ def test_one_run_of_a_store_is_chosen_by_its_name(forerun: Run, tmp_path: Path) 
     assert "2 runs are in it (name-r1, name-r2)" in several.err
     one = forerun("eta", store, "--total-steps", "100", "--run", "name-r1", "--json").json()
     assert (one["log"], one["done"]) == ("name-r1", 39)
+    by_key = forerun("eta", store, "--total-steps", "100", "--run", "r1", "--json").json()
+    assert by_key["log"] == "name-r1"
     assert forerun("eta", store, "--run", "name-r3").code == 2

@@ -61,14 +61,16 @@ def test_megatron_s_arguments_are_facts(tmp_path: Path) -> None:
     assert (row["devices"], row["tp"], row["seq_len"], row["global_batch"]) == (16, 4, 2048, 256)
 
 
-def test_huggingface_s_dictionaries_are_steps_of_their_epochs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quote", ["", "'"], ids=["numbers", "texts"])
+def test_huggingface_s_dictionaries_are_steps_of_their_epochs(tmp_path: Path, quote: str) -> None:
     path = tmp_path / "hf.log"
     head = ["***** Running training *****", "  Num examples = 6,400", "  Num Epochs = 2",
             "  Total train batch size (w. parallel, distributed & accumulation) = 64",
             "  Total optimization steps = 200"]  # fmt: skip
     rows = [
         f"\r{i // 2}%|#  | {i}/200 [00:{i // 4:02d}<01:00,  4.00it/s]\r"
-        f"{{'loss': {5 / i:.4f}, 'grad_norm': 1.0, 'learning_rate': 5e-05, 'epoch': {i / 100:.2f}}}"
+        f"{{'loss': {quote}{5 / i:.4f}{quote}, 'grad_norm': {quote}1.0{quote},"
+        f" 'learning_rate': {quote}5e-05{quote}, 'epoch': {quote}{i / 100:.2f}{quote}}}"
         for i in range(4, 121, 4)
     ]
     path.write_text("\n".join((*head, *rows)))

@@ -48,7 +48,10 @@ if TYPE_CHECKING:
     help="For plain logs: an expression with named groups (step, step_time_ms, loss ...).",
 )  # fmt: skip
 @click.option(
-    "--run", "run_name", default="", help="Which run, where a folder or store has several."
+    "--run",
+    "run_name",
+    default="",
+    help="Which run, by its name or key, where a folder or store has several.",
 )
 @click.option("--follow", is_flag=True, help="Answer again whenever the log has grown.")
 @click.option(
@@ -126,7 +129,8 @@ class _Job:
         found = read_logs(path, reader=self.options["reader"], pattern=self.options["pattern"])
         wanted = self.options["run_name"]
         if wanted:
-            chosen = tuple(series for series in found if series.name == wanted)
+            ends = tuple(f"{mark}{wanted}" for mark in "#/")  # a store's own key of the run
+            chosen = tuple(s for s in found if s.name == wanted or s.paths[0].endswith(ends))
             if not chosen:
                 raise UnknownNameError("run", wanted, [series.name for series in found])
             return chosen
