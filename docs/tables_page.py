@@ -40,6 +40,11 @@ other row a blank degree is 1, `dp` is devices / (tp pp cp), `global_batch` is m
 grad_accum, `micro_batch` is global_batch / dp / grad_accum (1 in a pipeline), `zero_stage` is 0 and
 `recompute` is none. **Length**: the row's own, else that of `--steps` and its like, else
 `samples_to_target` or `epochs_to_target`, else the workload's usual one.
+
+**Labels.** Where runs are given (`--fit`, `--model`), a label that they use for a workload of their own means that
+one, though the zoo has the name too (`mlp`): its shape, and how it is trained where the row does not say it, come
+from the runs. Blank `cpus_per_worker` and `node_gbps` are those of all runs of that workload on that machine, where
+they agree. `predicted_note` says both; a row that the runs leave open is declined with what they have.
 """
 _SUSPECTS = """\
 ## Runs that look wrong

@@ -139,14 +139,19 @@ class Advisor:
         if isinstance(workload, tuple) and len(workload) == 2 and inputs is None:
             workload, inputs = workload
         if isinstance(workload, str | Path):
-            from forerun.advisor.meaning import meant_workload
-
-            meant = meant_workload(self.meanings.labels, str(workload), changes)
-            return resolve.workload(str(workload), **changes) if meant is None else meant
+            return self._meant(str(workload), changes) or resolve.workload(str(workload), **changes)
         given = resolve.checked_changes(changes)
         if isinstance(workload, Workload):
             return resolve.described(workload, given)
         return resolve.module_workload(workload, inputs, given)
+
+    def _meant(self, name: str, changes: Mapping[str, Any]) -> Workload | None:
+        """Return what the given runs mean by a name; None without runs, or where it is none of theirs."""
+        if self._told is None and self._fitted is None:
+            return None
+        from forerun.advisor.meaning import meant_workload
+
+        return meant_workload(self.meanings.labels, name, changes)
 
     def cluster(
         self, cluster: str | Cluster, region: str | None = None, price: float | None = None
