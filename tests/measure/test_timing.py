@@ -112,6 +112,37 @@ def test_overlapping_collectives_are_counted_once() -> None:
     assert covered_seconds([]) == 0.0
 
 
+def test_gradients_are_reduced_as_without_the_hook_and_made_up_ones_are_not_looked_at() -> None:
+    torch = pytest.importorskip("torch", reason="training needs the extra torch")
+    dist = torch.distributed
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        told, gradients = {}, []
+        for made_up in (None, False, True):
+            torch.manual_seed(0)
+            module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+            recorder = Recorder(Steps(warmup=1), norms_every=1)
+            if made_up is not None:
+                recorder.reduce_through(module)
+            if made_up:
+                recorder.data_is_made_up()
+            for _ in range(3):
+                module.zero_grad()
+                module(torch.ones(3, 4)).square().mean().backward()
+                recorder.step()
+            gradients.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+            told[made_up] = recorder.record()
+    finally:
+        dist.destroy_process_group()
+    assert torch.equal(gradients[0], gradients[1])
+    assert torch.equal(gradients[0], gradients[2])
+    assert told[False]["local_sqr"] == pytest.approx(float(gradients[0].square().sum()))
+    assert told[False]["mean_sqr"] == pytest.approx(told[False]["local_sqr"])
+    assert told[True]["sync_bytes"] == told[False]["sync_bytes"] == 4 * 10
+    assert told[True]["local_sqr"] is told[True]["mean_sqr"] is None
+    assert told[True]["made_up"]
+
+
 def test_gradient_noise_is_recovered_from_the_two_norms() -> None:
     true_sqr, true_var, workers, batch = 3.0, 40.0, 4, 32
     local = true_sqr + true_var * workers / batch

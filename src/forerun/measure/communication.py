@@ -58,6 +58,10 @@ class Communication:
         hook = lambda group, bucket: self._reduce(group, bucket)  # noqa: E731, PLW0108
         module.register_comm_hook(module.process_group, hook)
 
+    def leave_norms(self) -> None:
+        """Take no more gradient norms: each reads all gradients twice."""
+        self._every = 0
+
     def _reduce(self, group: Any, bucket: Any) -> Any:
         """Average a bucket over the workers: what DDP does by itself, with marks."""
         import torch.distributed as dist
@@ -68,7 +72,7 @@ class Communication:
         norms = self._every > 0 and self._count % self._every == 0
         if norms:
             seen.local = buffer.dot(buffer)
-        buffer.div_(group.size())
+        buffer.mul_(1.0 / group.size())  # as DDP's own reducer does, and quicker than to divide
         work = dist.all_reduce(buffer, group=group, async_op=True)
 
         def ended(future: Any) -> Any:

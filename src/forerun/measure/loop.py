@@ -28,7 +28,7 @@ def train(task: Task, built: Built, recorder: Recorder) -> None:
     trainer = Trainer(task, built, recorder)
     batches = Batches(task, trainer.inputs, recorder.rank, recorder.gpu is not None)
     recorder.explicit = True
-    recorder.made_up = True
+    recorder.data_is_made_up()
     recorder.samples = task.global_batch
     if not task.steps.epochs:
         trainer.run(batches.endless())

@@ -58,7 +58,7 @@ class Recorder:
         self.explicit = False  # somebody says where steps end, so that no hook need guess
         self.notes: list[str] = []
         self.samples = 0  # in a step of all workers, where known
-        self.made_up = False  # its data says nothing of gradients
+        self.made_up = False
         self._asked = steps
         self._warmup = steps.warmup if steps is not None else 3
         self._agreement = None if steps is None or steps.epochs else Agreement(steps, rank, workers)
@@ -151,6 +151,11 @@ class Recorder:
         self._parts += parts
         self._traffic += self._communication.read()
         self._usage.sample()
+
+    def data_is_made_up(self) -> None:
+        """Say that its gradients say nothing of any data: no look is taken at their norms."""
+        self.made_up = True
+        self._communication.leave_norms()
 
     def epoch_begins(self) -> None:
         """Say that a whole pass over the data begins, its loader not yet started."""

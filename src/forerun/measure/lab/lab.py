@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from forerun.errors import RequestError, UnknownNameError
@@ -122,10 +121,7 @@ class Lab:
     def __enter__(self) -> Lab:
         return self.up()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *raised: object) -> None:
         self.down()
 
     @property

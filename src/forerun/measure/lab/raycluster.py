@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
-from types import TracebackType
 from typing import Any
 
 from forerun.errors import MissingExtraError, RequestError
@@ -150,10 +149,7 @@ class RayCluster:
     def __enter__(self) -> RayCluster:
         return self.up()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *raised: object) -> None:
         self.down()
 
     def _start_nodes(self) -> None:
