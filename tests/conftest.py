@@ -1,0 +1,46 @@
+"""All tests: which of them one process carries out, where several share them (`make test`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# These make hosts, start workers and clusters, or time what runs: one process carries them out, so
+# that they keep out of each other's way. It begins with them, since they take longest.
+MACHINE = (
+    "tests/measure/lab/",
+    "tests/measure/ray/",
+    "tests/measure/probe/",
+    "tests/measure/test_exams.py",
+    "tests/measure/test_faults.py",
+    "tests/measure/test_local.py",
+    "tests/measure/test_timing.py",
+    "tests/cli/test_profile.py",
+    "tests/house/test_shown_commands.py",
+)
+
+
+def company(nodeid: str) -> str:
+    """Return what a test is carried out together with: those of the machine, or of its file."""
+    return "machine" if nodeid.startswith(MACHINE) else nodeid.partition("::")[0]
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives each file to one process, so that what its tests share is made once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return company(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Return who gives tests to processes, in the order in which they were collected."""
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest first, where several processes share the tests."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: company(item.nodeid) != "machine")
