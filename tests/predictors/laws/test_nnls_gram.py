@@ -34,3 +34,25 @@ def test_equal_columns_and_columns_of_zeros_have_a_solution() -> None:
     (found,) = nnls_gram((matrix.T @ matrix)[None], (matrix.T @ target)[None])
     assert matrix @ found == pytest.approx(target)
     assert found[2] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        ([[1.0, 1.0], [2.0, 2.0]], None),  # equal: either of them, or both
+        ([[0.0, 1.0], [0.0, 2.0]], [0.0, 2.0]),
+        ([[1.0, 0.0], [2.0, 0.0]], [2.0, 0.0]),
+        ([[0.0, 0.0], [0.0, 0.0]], [0.0, 0.0]),
+        ([[1.0, -1.0], [2.0, -2.0]], [2.0, 0.0]),  # the second would have to be negative
+    ],
+)
+def test_two_columns_that_are_alike_or_empty(
+    matrix: list[list[float]], expected: list[float] | None
+) -> None:
+    columns, target = np.array(matrix), np.array([2.0, 4.0])
+    (found,) = nnls_gram((columns.T @ columns)[None], (columns.T @ target)[None])
+    assert (found >= 0).all()
+    if expected is None:
+        assert columns @ found == pytest.approx(target)
+    else:
+        assert found == pytest.approx(expected)

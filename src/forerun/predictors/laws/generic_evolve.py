@@ -72,6 +72,8 @@ def evolve(
     made, converged = 0, np.zeros(problems, dtype=bool)
     while made < generations and not converged.all():
         made += 1
+        order = rng.permutation(shape[1])
+        population, costs = population[:, order], costs[:, order]
         trial = _challengers(population, low, high, rng)
         tried = judged(trial)
         won = tried <= costs
@@ -96,21 +98,19 @@ def _spread(members: int, dimensions: int, rng: np.random.Generator) -> FloatArr
 def _challengers(
     population: FloatArray, low: FloatArray, high: FloatArray, rng: np.random.Generator
 ) -> FloatArray:
-    """Return one challenger for each member, (g, p, d), within the bounds."""
-    problems, members, dimensions = population.shape
-    lots = rng.random((problems, members, members))
-    self_ = np.arange(members)
-    lots[:, self_, self_] = np.inf  # the three are not the member itself
-    three = np.argpartition(lots, 2, axis=2)[:, :, :3]
-    first, second, third = (
-        np.take_along_axis(population, three[:, :, i, None], axis=1) for i in range(3)
-    )
+    """Return one challenger for each member, (g, p, d), within the bounds.
+
+    Each is made of the three members after it, of a population in random order, as a ring: so do
+    Storn's and Price's own programs for arrays (DeMat).
+    """
+    members = population.shape[1]
+    ring = np.concatenate([population, population[:, :3]], axis=1)
+    first, second, third = (ring[:, i : i + members] for i in (1, 2, 3))
     mutant = first + rng.uniform(*_SCALE) * (second - third)
+    part, lots = rng.random((2, *population.shape))
     # Beyond a bound: anywhere between the bound and the member that was to be changed.
-    part = rng.random(population.shape)
-    mutant = np.where(mutant < low, low + part * (first - low), mutant)
-    mutant = np.where(mutant > high, high + part * (first - high), mutant)
-    crossed = rng.random(population.shape) < _CROSSOVER
-    sure = rng.integers(0, dimensions, (problems, members)) if dimensions else 0
-    crossed |= np.arange(dimensions) == np.asarray(sure)[..., None]
+    within = np.minimum(np.maximum(mutant, low), high)
+    mutant = np.where(within == mutant, mutant, within + part * (first - within))
+    # One coordinate of the mutant is taken at the least.
+    crossed = lots <= np.maximum(lots.min(axis=2, keepdims=True, initial=1.0), _CROSSOVER)
     return np.where(crossed, mutant, population)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from forerun.predictors.laws.generic_evolve import evolve
 from forerun.predictors.laws.generic_form import MOST_EXPONENT, Cost, FormRows
-from forerun.predictors.laws.generic_solve import Solved, descend, judged, problems
+from forerun.predictors.laws.generic_solve import Solved, descend, judge, problems
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -27,10 +27,11 @@ STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 LEAST_HELD_OUT, USUAL_STRENGTH = 5, 1e-5
 FOLDS = 5
 
-# The fast way: rows that the exponents evolve on; members and generations for each exponent; when
+# The fast way: rows that the exponents evolve on; members for each of d exponents, of d (d + 1)
+# generations (what descends from the best of few finds the valley of one or two exponents); when
 # the costs are near enough to lie in one valley.
 EVOLVED_ROWS = 192
-FAST_MEMBERS, FAST_GENERATIONS, FAST_TOLERANCE, FAST_NOTHING = 8, 5, 0.1, 1e-6
+FAST_MEMBERS, FAST_TOLERANCE, FAST_NOTHING = 8, 0.1, 1e-6
 # Of the descent: the best members on few rows, and the best of these on all.
 STARTS, FINALISTS = 8, 2
 # The published way: members for each constant, generations, when the costs have come together.
@@ -88,8 +89,8 @@ def nearest(costs: list[Cost]) -> tuple[FloatArray, int]:
     members = max(FAST_MEMBERS * d, 4)
     every = problems(some, np.repeat(np.arange(g), members))
     evolved = evolve(
-        lambda population: judged(every, population), -bound, bound, members=members,
-        generations=FAST_GENERATIONS * d, tolerance=FAST_TOLERANCE, nothing=FAST_NOTHING, seed=SEED,
+        judge(every), -bound, bound, members=members,
+        generations=d * (d + 1), tolerance=FAST_TOLERANCE, nothing=FAST_NOTHING, seed=SEED,
         problems=g,
     )  # fmt: skip
     starts = evolved.population[:, :STARTS]
@@ -107,6 +108,8 @@ def stacked(costs: list[Cost]) -> Cost:
     n = max(len(cost.rows) for cost in costs)
 
     def padded(values: FloatArray, fill: float) -> FloatArray:
+        if len(values) == n:
+            return values
         made = np.full((n, *values.shape[1:]), fill)
         made[: len(values)] = values
         return made

@@ -7,13 +7,15 @@ says how to change the exponents (variable projection: Golub and Pereyra, Invers
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.predictors.laws.generic_form import MOST_EXPONENT, Cost
-from forerun.predictors.laws.nnls_gram import nnls_gram
+from forerun.predictors.laws.nnls_gram import diagonal, nnls_gram
 
 FloatArray = NDArray[np.float64]
 
@@ -53,36 +55,46 @@ class Solved:
 
 
 def inner(cost: Cost, columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the best coefficients (p, k) for columns (p, n, k), and what they miss, (p, n).
-
-    With either penalty the problem stays one of non-negative least squares: l2 adds lambda to the
-    diagonal of the Gram matrix, l1 takes lambda / 2 from the moment, since no coefficient is negative.
-    """
-    weights = cost.weights if cost.weights.ndim == 2 else cost.weights[None]
-    turned = (columns * weights[:, :, None]).transpose(0, 2, 1)
-    seconds = cost.seconds if cost.seconds.ndim == 2 else cost.seconds[None]
-    gram, moment = turned @ columns, (turned @ seconds[:, :, None])[:, :, 0]
-    strength = np.broadcast_to(np.asarray(cost.strength, dtype=float), len(columns))[:, None]
-    if cost.penalty == "l1":
-        moment = moment - strength / 2
-    else:
-        gram = gram + strength[:, :, None] * np.eye(gram.shape[1])
-    coefficients = nnls_gram(gram, moment)
+    """Return the best coefficients (p, k) for columns (p, n, k), and what they miss, (p, n)."""
+    coefficients = nnls_gram(*_squares(cost, columns))
     left = cost.seconds - (columns @ coefficients[:, :, None])[:, :, 0]
     return coefficients, left
 
 
-def judged(cost: Cost, exponents: FloatArray) -> FloatArray:
-    """Return the least cost with each member's exponents (p, d), (p,)."""
-    costs = np.empty(len(exponents))
-    step = max(MOST_NUMBERS // max(len(cost.rows) * 8, 1), 1)
-    for start in range(0, len(exponents), step):
-        some = exponents[start : start + step]
-        now = problems(cost, slice(start, start + step))
-        coefficients, left = inner(now, now.rows.columns(some))
-        constants = np.concatenate([coefficients, some], axis=1)
-        costs[start : start + step] = _total(now, left, constants)
-    return costs
+def _squares(cost: Cost, columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return Gram matrix (p, k, k) and moment (p, k) of the coefficients' non-negative least squares.
+
+    It is that with either penalty: l2 adds lambda to the diagonal of the Gram matrix, l1 takes
+    lambda / 2 from the moment, since no coefficient is negative.
+    """
+    gram, moment = normal_equations(cost, columns, cost.seconds)
+    strength = np.reshape(cost.strength, (-1, 1))
+    if cost.penalty == "l1":
+        moment -= strength / 2
+    else:
+        diagonal(gram)[...] += strength
+    return gram, moment
+
+
+def judge(cost: Cost) -> Callable[[FloatArray], FloatArray]:
+    """Return what tells the least cost with each member's exponents (p, d), (p,).
+
+    The best x that is not negative has x (h - G x) = 0, so that its cost is that of no coefficient
+    less h x: right to the rounding of the squares of the times.
+    """
+    nothing = np.broadcast_to(np.sum(cost.weights * cost.seconds**2, axis=-1), len(cost.seconds))
+    size = max(MOST_NUMBERS // max(len(cost.rows) * 8, 1), 1)
+    parts = [slice(at, at + size) for at in range(0, len(cost.seconds), size)]
+    costs = [(problems(cost, part), part) for part in parts]
+
+    def judged(exponents: FloatArray) -> FloatArray:
+        found = np.empty(len(exponents))
+        for now, part in costs:
+            gram, moment = _squares(now, now.rows.columns(exponents[part]))
+            found[part] = np.einsum("pk,pk->p", nnls_gram(gram, moment), moment)
+        return np.maximum(nothing - found, 0.0) + cost.penalised(exponents)
+
+    return judged
 
 
 def _total(cost: Cost, left: FloatArray, constants: FloatArray) -> FloatArray:
@@ -99,13 +111,15 @@ def descend(
         cost: of one problem, or of p.
         exponents: where each descent starts, (p, d).
         steps: at most.
-        gain: the last step is one that gains less than this share of the cost.
+        gain: the last step is one that gains, or promises, less than this share of the cost.
     """
     size = max(MOST_NUMBERS // max(len(cost.rows) * 8, 1), 1)
     parts = []
     for start in range(0, len(exponents), size):
         some = slice(start, start + size)
         parts.append(_descended(problems(cost, some), exponents[some], steps, gain))
+    if len(parts) == 1:
+        return parts[0]
     joined = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("coefficients", "exponents", "costs", "settled")
@@ -113,35 +127,75 @@ def descend(
     return Solved(**joined)
 
 
-def _descended(cost: Cost, exponents: FloatArray, steps: int, least: float) -> Solved:
-    count = len(exponents)
+@dataclass(frozen=True)
+class _Place:
+    """Where p descents have come: columns (p, n, k) and what follows from the exponents (p, d)."""
+
+    columns: FloatArray
+    coefficients: FloatArray
+    exponents: FloatArray
+    left: FloatArray
+    costs: FloatArray
+
+    def take(self, index: NDArray[Any]) -> _Place:
+        """Return some of the descents."""
+        return _Place(
+            self.columns[index], self.coefficients[index], self.exponents[index],
+            self.left[index], self.costs[index],
+        )  # fmt: skip
+
+    def moved(self, other: _Place, better: NDArray[np.bool_]) -> _Place:
+        """Return the other place where it is better, (p,)."""
+        if better.all():
+            return other
+        for name in ("columns", "coefficients", "exponents", "left", "costs"):
+            getattr(self, name)[better] = getattr(other, name)[better]
+        return self
+
+
+def _place(cost: Cost, exponents: FloatArray) -> _Place:
     columns = cost.rows.columns(exponents)
     coefficients, left = inner(cost, columns)
     costs = _total(cost, left, np.concatenate([coefficients, exponents], axis=1))
-    damping = np.full(count, _FIRST_DAMPING)
-    settled = (costs <= _NOTHING) | (exponents.shape[1] == 0)
+    return _Place(columns, coefficients, exponents, left, costs)
+
+
+def _descended(cost: Cost, exponents: FloatArray, steps: int, least: float) -> Solved:
+    place = _place(cost, exponents.copy())
+    damping = np.full(len(exponents), _FIRST_DAMPING)
+    ended = Solved(place.coefficients.copy(), exponents.copy(), place.costs.copy(),
+                   np.zeros(len(exponents), dtype=bool))  # fmt: skip
+    at = np.arange(len(exponents))  # the descents that go on
+    done = (place.costs <= _NOTHING) | (exponents.shape[1] == 0)
     for _ in range(steps):
-        if settled.all():
+        if done.any():
+            _keep(ended, at[done], place.take(done), True)
+            going = np.flatnonzero(~done)
+            at, place, damping = at[going], place.take(going), damping[going]
+            cost = problems(cost, going)
+            done = done[going]
+        if not len(at):
             break
-        open_ = np.flatnonzero(~settled)
-        now = problems(cost, open_)
-        step = _step(
-            now, columns[open_], coefficients[open_], exponents[open_], left[open_], damping[open_]
-        )
-        trial = np.clip(exponents[open_] + step, -MOST_EXPONENT, MOST_EXPONENT)
-        trial_columns = now.rows.columns(trial)
-        found, missed = inner(now, trial_columns)
-        reached = _total(now, missed, np.concatenate([found, trial], axis=1))
-        better = reached < costs[open_]
-        gain = costs[open_] - reached
-        small = better & (gain <= least * costs[open_])
-        won = open_[better]
-        columns[won], coefficients[won] = trial_columns[better], found[better]
-        exponents = exponents.copy()
-        exponents[won], left[won], costs[won] = trial[better], missed[better], reached[better]
-        damping[open_] *= np.where(better, _EASIER, _HARDER)
-        settled[open_] = small | (damping[open_] > _MOST_DAMPING) | (costs[open_] <= _NOTHING)
-    return Solved(coefficients, exponents, costs, settled)
+        step, promised = _step(cost, place, damping)
+        if (promised <= least * place.costs).all():
+            done[...] = True
+            break
+        trial = place.exponents + step
+        trial = np.minimum(np.maximum(trial, -MOST_EXPONENT), MOST_EXPONENT)
+        reached = _place(cost, trial)
+        better = reached.costs < place.costs
+        small = better & (place.costs - reached.costs <= least * place.costs)
+        place = place.moved(reached, better)
+        damping *= np.where(better, _EASIER, _HARDER)
+        done = small | (damping > _MOST_DAMPING) | (place.costs <= _NOTHING)
+    _keep(ended, at, place, done)
+    return ended
+
+
+def _keep(ended: Solved, at: NDArray[np.int64], place: _Place, settled: Any) -> None:
+    """Write where some descents have come, in place."""
+    ended.coefficients[at], ended.exponents[at] = place.coefficients, place.exponents
+    ended.costs[at], ended.settled[at] = place.costs, settled
 
 
 def problems(cost: Cost, index: slice | NDArray[np.int64]) -> Cost:
@@ -154,35 +208,42 @@ def problems(cost: Cost, index: slice | NDArray[np.int64]) -> Cost:
     return replace(cost, rows=rows, weights=weights, seconds=seconds, strength=strength)
 
 
-def _step(
-    cost: Cost, columns: FloatArray, coefficients: FloatArray, exponents: FloatArray,
-    left: FloatArray, damping: FloatArray,
-) -> FloatArray:  # fmt: skip
-    """Return the damped step of the exponents (p, d), the coefficients free to follow."""
-    k, d = coefficients.shape[1], exponents.shape[1]
-    slopes = cost.rows.slopes(columns, coefficients)
-    every = np.concatenate([columns, slopes], axis=2)
-    matrix, pull = normal_equations(cost, every, left)
-    strength = np.broadcast_to(np.asarray(cost.strength, dtype=float), len(columns))[:, None]
+def _step(cost: Cost, place: _Place, damping: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the damped step of the exponents (p, d), and what it promises to gain, (p,).
+
+    The coefficients are free to follow.
+    """
+    coefficients, exponents = place.coefficients, place.exponents
+    k = coefficients.shape[1]
+    slopes = cost.rows.slopes(place.columns, coefficients)
+    every = np.concatenate([place.columns, slopes], axis=2)
+    matrix, pull = normal_equations(cost, every, place.left)
+    pull[:, :k] = 0.0  # the coefficients are at their best already
+    spread = diagonal(matrix)
+    strength = np.reshape(cost.strength, (-1, 1))
     if cost.penalty == "l1":
         pull[:, k:] = _kinked(pull[:, k:], exponents, strength / 2)
     else:
-        matrix += strength[:, :, None] * np.eye(k + d)
+        spread += strength
         pull[:, k:] -= strength * exponents
-    pull[:, :k] = 0.0  # the coefficients are at their best already
-    outward = (np.abs(exponents) >= MOST_EXPONENT) & (pull[:, k:] * exponents > 0)
-    at_kink = (exponents == 0) & (pull[:, k:] == 0)
-    free = np.concatenate([coefficients > 0, ~outward & ~at_kink], axis=1)
-    diagonal = np.einsum("pii->pi", matrix)
-    eye = np.eye(k + d)
-    matrix = np.where(free[:, :, None] & free[:, None, :], matrix, eye)
-    held = np.where(free, damping[:, None] * diagonal + 1e-14, 1.0)
-    matrix = matrix + held[:, :, None] * eye
-    solved = np.linalg.solve(matrix, np.where(free, pull, 0.0)[:, :, None])[:, k:, 0]
-    step: FloatArray = np.clip(solved, -1.0, 1.0)
+    free = np.concatenate([coefficients > 0, _free(exponents, pull[:, k:])], axis=1)
+    spread += damping[:, None] * spread + 1e-14
+    if not free.all():
+        matrix = np.where(free[:, :, None] & free[:, None, :], matrix, np.eye(free.shape[1]))
+        pull = np.where(free, pull, 0.0)
+    solved = np.linalg.solve(matrix, pull[:, :, None])[:, k:, 0]
+    step: FloatArray = np.minimum(np.maximum(solved, -1.0), 1.0)
     if cost.penalty == "l1":
         step = np.where((exponents != 0) & ((exponents + step) * exponents < 0), -exponents, step)
-    return step
+    # Of the squares as the slopes see them; the damping only adds to it.
+    return step, np.einsum("pd,pd->p", solved, pull[:, k:])
+
+
+def _free(exponents: FloatArray, pull: FloatArray) -> NDArray[np.bool_]:
+    """Return which exponents may move, (p, d): none beyond its bound, none that a kink holds."""
+    outward = (np.abs(exponents) >= MOST_EXPONENT) & (pull * exponents > 0)
+    free: NDArray[np.bool_] = ~(outward | ((exponents == 0) & (pull == 0)))
+    return free
 
 
 def _kinked(pull: FloatArray, exponents: FloatArray, half: FloatArray) -> FloatArray:
@@ -194,7 +255,9 @@ def _kinked(pull: FloatArray, exponents: FloatArray, half: FloatArray) -> FloatA
 def normal_equations(
     cost: Cost, every: FloatArray, left: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted Gram matrix (p, m, m) of columns (p, n, m), and their moment with `left`."""
-    weights = cost.weights if cost.weights.ndim == 2 else cost.weights[None]
-    turned = (every * weights[:, :, None]).transpose(0, 2, 1)
-    return turned @ every, (turned @ left[:, :, None])[:, :, 0]
+    """Return the weighted Gram matrix (p, m, m) of columns (p, n, m), and their moment (p, m).
+
+    The moment is that with `left`, (p, n) or (n,).
+    """
+    turned = (every * cost.weights[..., None]).transpose(0, 2, 1)
+    return turned @ every, (turned @ left[..., None])[:, :, 0]
