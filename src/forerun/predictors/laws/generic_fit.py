@@ -27,11 +27,12 @@ STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 LEAST_HELD_OUT, USUAL_STRENGTH = 5, 1e-5
 FOLDS = 5
 
-# The fast way: rows that the exponents evolve on; members for each of d exponents, of d (d + 1)
-# generations (what descends from the best of few finds the valley of one or two exponents); when
-# the costs are near enough to lie in one valley.
+# The fast way: rows that the exponents evolve on; members and generations for each exponent; when
+# the costs are near enough to lie in one valley. Of one or two exponents so many members lie in
+# every valley: more generations than two found no other on 320 made-up laws, of which 4 were missed.
 EVOLVED_ROWS = 192
-FAST_MEMBERS, FAST_TOLERANCE, FAST_NOTHING = 8, 0.1, 1e-6
+FAST_MEMBERS, FAST_GENERATIONS, FAST_TOLERANCE, FAST_NOTHING = 8, 5, 0.1, 1e-6
+FEW_EXPONENTS, FEW_GENERATIONS = 2, 2
 # Of the descent: the best members on few rows, and the best of these on all.
 STARTS, FINALISTS = 8, 2
 # The published way: members for each constant, generations, when the costs have come together.
@@ -87,11 +88,11 @@ def nearest(costs: list[Cost]) -> tuple[FloatArray, int]:
     some = stacked([_thinned(cost) for cost in costs])
     bound = np.full(d, MOST_EXPONENT)
     members = max(FAST_MEMBERS * d, 4)
+    generations = FAST_GENERATIONS * d if d > FEW_EXPONENTS else FEW_GENERATIONS
     every = problems(some, np.repeat(np.arange(g), members))
     evolved = evolve(
-        judge(every), -bound, bound, members=members,
-        generations=d * (d + 1), tolerance=FAST_TOLERANCE, nothing=FAST_NOTHING, seed=SEED,
-        problems=g,
+        judge(every), -bound, bound, members=members, generations=generations,
+        tolerance=FAST_TOLERANCE, nothing=FAST_NOTHING, seed=SEED, problems=g,
     )  # fmt: skip
     starts = evolved.population[:, :STARTS]
     size = starts.shape[1]

@@ -24,6 +24,8 @@ MOST_STEPS, LEAST_GAIN = 100, 1e-9
 MOST_NUMBERS = 4_000_000
 # Of times near 1: what is missed is a billionth of them, and less than the rounding of their squares.
 _NOTHING = 1e-18
+# A step that promises less than this share of the least gain is not taken.
+_FLAT = 1e-3
 _FIRST_DAMPING, _EASIER, _HARDER, _MOST_DAMPING = 1e-3, 0.2, 8.0, 1e6
 
 
@@ -111,7 +113,7 @@ def descend(
         cost: of one problem, or of p.
         exponents: where each descent starts, (p, d).
         steps: at most.
-        gain: the last step is one that gains, or promises, less than this share of the cost.
+        gain: the last step is one that gains less than this share of the cost.
     """
     size = max(MOST_NUMBERS // max(len(cost.rows) * 8, 1), 1)
     parts = []
@@ -177,17 +179,18 @@ def _descended(cost: Cost, exponents: FloatArray, steps: int, least: float) -> S
         if not len(at):
             break
         step, promised = _step(cost, place, damping)
-        if (promised <= least * place.costs).all():
+        flat = (promised <= _FLAT * least * place.costs) & (damping <= _FIRST_DAMPING)
+        if flat.all():
             done[...] = True
             break
         trial = place.exponents + step
         trial = np.minimum(np.maximum(trial, -MOST_EXPONENT), MOST_EXPONENT)
         reached = _place(cost, trial)
-        better = reached.costs < place.costs
+        better = (reached.costs < place.costs) & ~flat
         small = better & (place.costs - reached.costs <= least * place.costs)
         place = place.moved(reached, better)
         damping *= np.where(better, _EASIER, _HARDER)
-        done = small | (damping > _MOST_DAMPING) | (place.costs <= _NOTHING)
+        done = small | flat | (damping > _MOST_DAMPING) | (place.costs <= _NOTHING)
     _keep(ended, at, place, done)
     return ended
 
