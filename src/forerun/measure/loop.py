@@ -10,6 +10,7 @@ from forerun.errors import RequestError
 from forerun.measure.data import Batches, Inputs
 from forerun.measure.entry import Built
 from forerun.measure.optimizers import LEARNING_RATE, make_optimizer
+from forerun.measure.precision import Precision
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Task
 
@@ -65,7 +66,7 @@ class Trainer:
             task.optimizer, [p for p in self._module.parameters() if p.requires_grad],
             float(task.settings.get("learning_rate", LEARNING_RATE)),
         )  # fmt: skip
-        self._precision = _Precision(task.precision, self._device.type)
+        self._precision = Precision(task.precision, self._device.type)
         if task.workers > 1:
             recorder.reduce_through(self._module)
 
@@ -110,39 +111,6 @@ class Trainer:
             return nullcontext()
         no_sync: AbstractContextManager[Any] = self._module.no_sync()
         return no_sync
-
-
-class _Precision:
-    """Arithmetic of a step: autocast and, for fp16, a scaled loss."""
-
-    def __init__(self, precision: str, device: str) -> None:
-        import torch
-
-        if precision == "tf32":
-            torch.backends.cuda.matmul.allow_tf32 = True
-            torch.backends.cudnn.allow_tf32 = True
-        self._device = device
-        self._dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
-        scaled = precision == "fp16" and device == "cuda"
-        self._scaler = torch.amp.GradScaler(device) if scaled else None
-
-    def forward(self) -> AbstractContextManager[Any]:
-        import torch
-
-        if self._dtype is None:
-            return nullcontext()
-        context: AbstractContextManager[Any] = torch.autocast(self._device, self._dtype)
-        return context
-
-    def backward(self, loss: Any) -> None:
-        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-
-    def step(self, optimizer: Any) -> None:
-        if self._scaler is None:
-            optimizer.step()
-        else:
-            self._scaler.step(optimizer)
-            self._scaler.update()
 
 
 def mean_loss(output: Any, loss: Any = None) -> Any:

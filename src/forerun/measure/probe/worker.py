@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from forerun.measure.fingerprint import fingerprint
+from forerun.measure.precision import use_tf32
 from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.collectives import Ring, jitter
 from forerun.measure.probe.curves import Measurements
@@ -64,6 +65,7 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     request: device (cpu or cuda), threads, dtypes, seconds (of measuring, at most), only (names of
     grids; all where there is none).
     """
+    use_tf32(False)
     device, threads = str(request["device"]), int(request["threads"])
     begun = time.monotonic()
     share, share_spread = cpu_share() if device == "cpu" and threads == 1 else (1.0, 0.0)
