@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from forerun.errors import RequestError
 from forerun.measure.task import Steps, Task, sharing
+from forerun.measure.worker import prepare
 
 
 def test_a_task_comes_back_from_json_with_its_key() -> None:
@@ -90,3 +93,23 @@ def test_tasks_share_processes_where_only_batch_or_data_differ() -> None:
         Task("t.py", workers=2, global_batch=8),
     ]  # fmt: skip
     assert sharing(tasks) == [[0, 1, 3], [2], [4], [5], [6]]
+
+
+def test_tasks_of_another_backend_or_without_a_rehearsal_get_processes_of_their_own() -> None:
+    one = Task("m:f", workers=2, global_batch=4)
+    tasks = [
+        one, one.with_(settings={"backend": "mpi"}), one.with_(settings={"rehearse": False}),
+        one.with_(settings={"backend": "gloo", "rehearse": True, "bucket_mb": 1}),
+    ]  # fmt: skip
+    assert sharing(tasks) == [[0, 3], [1], [2]]
+    assert one.with_(gpus_per_worker=1).backend == "nccl"
+
+
+def test_a_live_process_group_of_another_backend_is_refused(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store")
+    try:
+        prepare(Task("m:f", settings={"rehearse": False}))
+        with pytest.raises(RequestError, match="workers already talk through gloo"):
+            prepare(Task("m:f", settings={"backend": "nccl", "rehearse": False}))
+    finally:
+        dist.destroy_process_group()

@@ -182,6 +182,17 @@ class Task:
         return self.global_batch // self.workers
 
     @property
+    def backend(self) -> str:
+        """Backend of the workers' process group: as set, else nccl for GPUs and gloo for CPUs."""
+        usual = "nccl" if self.gpus_per_worker else "gloo"
+        return str(self.settings.get("backend") or usual).lower()
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether workers train a tiny step before anything is measured."""
+        return bool(self.settings.get("rehearse", True))
+
+    @property
     def key(self) -> str:
         """The task's key: SHA-256 of what is measured, 64 hexadecimal digits.
 
@@ -225,11 +236,15 @@ def sharing(tasks: Sequence[Task]) -> list[list[int]]:
     """Return positions of tasks that one set of processes can carry out, in order of appearance.
 
     Starting workers is dear: tasks that differ in batch, dataset, precision, optimizer or entry
-    share theirs; another number of workers, cores, GPUs or threads, or a script, needs new ones.
+    share theirs. What a process is given once needs new ones: another number of workers, cores,
+    GPUs or threads, another backend, a rehearsal or none; and every script has its own.
     """
     groups: dict[Any, list[int]] = {}
     for i, task in enumerate(tasks):
         alone = i if task.is_script else -1
-        ask = (task.workers, task.cpus_per_worker, task.gpus_per_worker, task.threads, alone)
+        ask = (
+            task.workers, task.cpus_per_worker, task.gpus_per_worker, task.threads,
+            task.backend, task.rehearses, alone,
+        )  # fmt: skip
         groups.setdefault(ask, []).append(i)
     return list(groups.values())

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from forerun.errors import ForerunError
+from forerun.errors import ForerunError, RequestError
 from forerun.measure.entry import build, configuration, is_training_function, load_entry
 from forerun.measure.failing import reason_of, status_of
 from forerun.measure.progress import Progress, Reporter
@@ -105,7 +105,11 @@ def _told(error: BaseException) -> str:
 
 
 def prepare(task: Task) -> None:
-    """Set threads and join the process group, as far as this is done once a process."""
+    """Set threads and join the process group, as far as this is done once a process.
+
+    Raises:
+        RequestError: the process group that is there has another backend than the task asks for.
+    """
     import torch
 
     if task.threads:
@@ -113,9 +117,14 @@ def prepare(task: Task) -> None:
     if task.is_script or not torch.distributed.is_available():
         return
     if not torch.distributed.is_initialized():
-        usual = "nccl" if task.gpus_per_worker else "gloo"
-        torch.distributed.init_process_group(str(task.settings.get("backend", usual)))
-    if task.settings.get("rehearse", True):
+        torch.distributed.init_process_group(task.backend)
+    live = str(torch.distributed.get_backend())
+    if live != task.backend:
+        raise RequestError(
+            f"{task.entry} with backend {task.backend}", f"its workers already talk through {live}",
+            "give workers of their own to tasks of another backend",
+        )  # fmt: skip
+    if task.rehearses:
         rehearse(bool(task.gpus_per_worker))
 
 
