@@ -199,7 +199,11 @@ def test_a_silent_log_is_said_to_be_silent() -> None:
     log = series(np.arange(1, 101), 1e6 + np.arange(1, 101))
     eta = eta_of(log, Ask(steps=200), now_s=1e6 + 100 + 7200)
     assert "no step for 2 h, where one row came every 1 s" in " ".join(eta.notes)
-    assert eta.remaining_seconds[1] == pytest.approx(100, rel=0.05)
+    assert eta.remaining_seconds[1] == pytest.approx(100, rel=0.05), "as if it went on now"
+    assert eta.finish_s is not None
+    assert eta.finish_s[0] > 1e6 + 7300, "no job ends in the past"
+    assert eta.missed(-3600.0) > 0.999, "a deadline an hour ago"
+    assert eta.missed(1000.0) < 0.01
 
 
 def test_time_since_the_last_row_is_taken_off_what_is_left() -> None:

@@ -60,9 +60,10 @@ def show_eta(
         )
     if deadline_s is not None:
         missed = eta.missed(deadline_s)
-        within = format_seconds(deadline_s) if deadline_s > 0 else "no time"
+        late = deadline_s <= 0
+        when = f"{format_seconds(-deadline_s)} ago" if late else f"in {format_seconds(deadline_s)}"
         word = "it will probably be late: " if missed > _LIKELY else ""
-        screen.line(f"deadline  in {within}: {word}{chance_text('missed', missed)}")
+        screen.line(f"deadline  {when}: {word}{chance_text('missed', missed)}")
     screen.items("notes", eta.notes)
     screen.items("unknown", eta.unknown)
 

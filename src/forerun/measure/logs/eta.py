@@ -28,6 +28,8 @@ class Eta:
         intervals: what was seen; `outlook`: what is to come.
         last_s: the time of the last row; `now_s`: that from which the rest is counted; both in
             seconds since 1970, NaN where neither the log nor its file tells.
+        silent: nothing came for so long that it may have stopped: what passed since the last row
+            counts for nothing, and the rest is as long as if it went on at `now_s`.
         status, reason: of the log's end.
         notes: what a reader of the figures should know; `unknown`: what nobody told.
     """
@@ -41,6 +43,7 @@ class Eta:
     outlook: Outlook
     last_s: float
     now_s: float
+    silent: bool
     status: str
     reason: str
     notes: tuple[str, ...]
@@ -88,7 +91,7 @@ class Eta:
     @property
     def _since(self) -> float:
         since = self.now_s - self.last_s
-        return since if np.isfinite(since) else 0.0
+        return since if np.isfinite(since) and not self.silent else 0.0
 
 
 def eta_of(
@@ -128,7 +131,7 @@ def eta_of(
         notes.append("the log has no dates; its file's last write counts as the last row's time")
     return Eta(
         series.name, done, length.total, marks.unit, length.source, intervals, outlook, last,
-        last if silent else now, series.status, series.reason, tuple(notes),
+        now, silent, series.status, series.reason, tuple(notes),
         tuple(_unknown(series, intervals, outlook)),
     )  # fmt: skip
 
@@ -149,8 +152,8 @@ def _notes(
     if silent:
         notes.append(
             f"no {unit[:-1]} for {format_seconds(since)}, where one row came every"
-            f" {format_seconds(typical)}: it hangs, has stopped, or the log is old; counted from the"
-            " last row"
+            f" {format_seconds(typical)}: it hangs, has stopped, or the log is old; counted as if"
+            " it went on now"
         )
         since = 0.0
     speeds = outlook.speeds
