@@ -13,6 +13,7 @@ from forerun.predictors.choice.questions import (
     CLUSTER,
     DEVICE,
     DEVICES,
+    GIVEN,
     INSIDE,
     NODES,
     PLAN,
@@ -64,6 +65,32 @@ def test_a_job_is_the_question_that_its_place_makes_it(
 ) -> None:
     found = asked([{**ROW, **change}])
     assert (WORDS[found.kind[0]], found.doublings[0]) == (WORDS[kind], doublings)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "doublings"),
+    [
+        ({"cpus_per_worker": 0.3, "node_gbps": 5}, INSIDE, 0.0),
+        ({"cpus_per_worker": 1.6}, GIVEN, 2.0),
+        ({"cpus_per_worker": 8, "threads": 1}, GIVEN, 1.25),
+        ({"cpus_per_worker": 0.2, "node_gbps": 20}, GIVEN, 1.0),
+        ({"cpus_per_worker": 0.8, "devices": 16, "global_batch": 512}, GIVEN, 2.0),
+        ({}, INSIDE, 0.0),
+    ],
+)
+def test_what_a_worker_is_given_is_a_number(
+    change: dict[str, Any], kind: int, doublings: float
+) -> None:
+    known = [
+        {**row, "cpus_per_worker": share, "node_gbps": rate}
+        for row in grid_rows() for share, rate in ((0.2, 1), (0.4, 10))
+    ]  # fmt: skip
+    found = seen(known).questions(JobColumns(jobs_of([{**ROW, **change}])))
+    assert (WORDS[found.kind[0]], found.doublings[0]) == (WORDS[kind], doublings)
+
+
+def test_a_share_that_no_run_states_is_another_setting() -> None:
+    assert asked([{**ROW, "cpus_per_worker": 0.3}]).kind[0] == SETTINGS
 
 
 def test_a_job_alone_is_the_same_question_as_among_others() -> None:

@@ -37,7 +37,8 @@ def grid() -> Steps:
         for a in np.meshgrid([1, 2, 3, 4, 2, 4, 6, 8, 12, 16], [8, 32, 64], [1, 3])
     )
     between = np.tile(np.repeat([0.0, 0, 0, 0, 1, 1, 1, 1, 1, 1], 2), 3)
-    return Steps(micro, passes, devices, between)
+    alike = np.ones_like(micro)
+    return Steps(micro, passes, devices, between, alike, alike)
 
 
 def rows(steps: Steps, **more: Any) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def test_a_step_lies_between_its_longer_part_and_their_sum(
     gamma: float, a_c: float, a_r: float
 ) -> None:
     theta = np.array([a_c, 1e-8, 1.0, 1e-8, a_r, 1e-8, gamma])
-    step = timed(theta, Steps(*(np.array([v]) for v in (1.0, 1.0, 4.0, 0.0)))).step[0]
+    step = timed(theta, Steps(*(np.array([v]) for v in (1.0, 1.0, 4.0, 0.0, 1.0, 1.0)))).step[0]
     assert max(a_c, a_r) * (1 - 1e-9) <= step <= (a_c + a_r) * (1 + 1e-6) + 1e-7
 
 
@@ -279,3 +280,42 @@ def test_pollux_is_foretold_as_its_own_paper_s_law_does(split: str, most: float)
     assert score.share_answered == 1.0
     assert score.median_ape < most
     assert score.coverage >= 0.85
+
+
+def given_rows(noise: float = 0.02) -> dict[str, Any]:
+    """Return columns of an epoch of 960 samples on parts of a core and links of two rates, with seconds."""
+    axes = ([1, 2, 4], [24, 48], [0.1, 0.2, 0.4], [0.3, 0.6])
+    k, batch, cores, rate = (a.ravel().astype(float) for a in np.meshgrid(*axes))
+    each = (0.002 + 0.0005 * batch / k) / cores
+    network = np.where(k > 1, (0.02 + 0.004 * (k - 2)) * 0.3 / rate, 0.0)
+    luck = np.exp(np.random.default_rng(0).normal(0.0, noise, len(k)))
+    step = np.sqrt(each**2 + network**2)
+    return {
+        "devices": k, "nodes": k, "global_batch": batch, "dataset_size": np.full(len(k), 960.0),
+        "cpus_per_worker": cores, "node_gbps": rate, "epoch_time_s": step * 960 / batch * luck,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["cpus_per_worker", "node_gbps"])
+def test_one_law_serves_other_shares_of_a_core_and_other_links(name: str) -> None:
+    rows = given_rows()
+    few = rows[name] < rows[name].max()
+    fitted = Goodput().fit(runs_of(**{key: v[few] for key, v in rows.items()}))
+    asked = {key: v[~few] for key, v in rows.items() if key != "epoch_time_s"}
+    answer = fitted.predict(jobs_of(**asked))
+    measured = rows["epoch_time_s"][~few]
+    assert np.mean(np.abs(answer.seconds[:, 1] / measured - 1.0)) < 0.06
+    near = fitted.predict(jobs_of(**{**asked, name: rows[name][few].max() * np.ones(sum(~few))}))
+    assert (answer.distance > near.distance).all()
+    again = Goodput.from_json(fitted.to_json()).predict(jobs_of(**asked))
+    assert np.allclose(again.seconds, answer.seconds)
+
+
+def test_a_question_without_a_share_is_of_the_middle_one() -> None:
+    rows = given_rows()
+    fitted = Goodput().fit(runs_of(**rows))
+    asked = {"devices": [1.0], "nodes": [1.0], "global_batch": [24.0], "dataset_size": [960.0]}
+    silent = fitted.predict(jobs_of(**asked, node_gbps=[0.3]))
+    middle = fitted.predict(jobs_of(**asked, node_gbps=[0.3], cpus_per_worker=[0.2]))
+    assert np.allclose(silent.seconds[:, 1], middle.seconds[:, 1])
+    assert silent.seconds[0, 2] > 1.5 * middle.seconds[0, 2]

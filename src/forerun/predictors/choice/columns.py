@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from forerun.domain.plan_columns import NAMES
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
+from forerun.predictors.laws.resources import Resources
 from forerun.tables import Jobs
 
 FloatArray = NDArray[np.float64]
@@ -33,8 +34,14 @@ class JobColumns:
 
     @cached_property
     def rows(self) -> LawRows:
-        """The jobs as laws read them."""
-        return LawRows(self.jobs, self.quantity)
+        """The jobs as laws read them; what a worker is given is a number, and makes no kinds."""
+        return LawRows(self.jobs, self.quantity, apart=False)
+
+    @cached_property
+    def given(self) -> tuple[FloatArray, FloatArray]:
+        """Cores that a worker can use, and GB/s of a machine's network, (n,) each, NaN where not said."""
+        resources = Resources(self.rows)
+        return np.exp(resources.log_cores), np.exp(resources.log_wire)
 
     @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:

@@ -67,8 +67,10 @@ def _outs(
     for i in range(parts):
         yield "runs left out by chance", part[config] == i
     groups, group = columns.groups
+    cores, wire = columns.given
     for name, values in (("devices", columns.machines), ("samples a device", columns.share),
-                         ("samples of an epoch", columns.dataset)):  # fmt: skip
+                         ("samples of an epoch", columns.dataset), ("cores of a worker", cores),
+                         ("rates of the network", wire)):  # fmt: skip
         for words, bound in (("the upper half", 0.5), ("the most", 1.0)):
             out = _upper(values, group, len(groups), bound)
             if out.any():

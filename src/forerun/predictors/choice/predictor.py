@@ -23,7 +23,7 @@ from forerun.predictors.starts import PRIORS, SHIPPED, started
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.units import counted
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)

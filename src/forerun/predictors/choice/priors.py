@@ -17,6 +17,7 @@ from forerun.predictors.choice.questions import (
     CLUSTER,
     DEVICE,
     DEVICES,
+    GIVEN,
     INSIDE,
     NODES,
     PLAN,
@@ -37,11 +38,17 @@ _NEAR = {
     "analytic": -0.3, "residual": -0.6, "hierarchical": -0.5, "gaussian": -0.5, "ray-ml": -0.3,
     "ernest": 0.1, "linear-scaling": 0.4, "constant-mfu": 1.4,
 }  # fmt: skip
+# No published table varies what a worker is given: laws that have a power of it are believed before those
+# that read it as a number like any other, and these before those that do not read it.
+_GIVEN = {
+    "hierarchical": -0.7, "goodput": -0.4, "generic": -0.2, "gaussian": 0.0, "ray-ml": 0.3, "analytic": 0.3,
+    "residual": 0.3, "ernest": 0.7, "linear-scaling": 0.7, "constant-mfu": 1.2,
+}  # fmt: skip
 # No law of sizes and machines sees how a plan lays the work.
 _UNSEEN_PLAN = {"analytic": -1.1, "residual": -1.3, "gaussian": 0.0, "constant-mfu": 1.0}
 _BY_KIND: Mapping[int, Mapping[str, float]] = {
     INSIDE: _NEAR, SETTINGS: _FAR, PLAN: _UNSEEN_PLAN, SIZE: _FAR, DEVICES: _FAR, NODES: _FAR,
-    CLUSTER: _FAR, DEVICE: _APART, WORKLOAD: _APART, BOTH: _APART,
+    GIVEN: _GIVEN, CLUSTER: _FAR, DEVICE: _APART, WORKLOAD: _APART, BOTH: _APART,
 }  # fmt: skip
 
 

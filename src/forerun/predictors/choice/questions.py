@@ -14,19 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.laws.law_rows import GROUP, Kind, filled
+from forerun.predictors.laws.law_rows import GROUP, Kind
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 # Kinds of question, and what they are called.
-INSIDE, SETTINGS, PLAN, SIZE, DEVICES, NODES, CLUSTER, DEVICE, WORKLOAD, BOTH = range(10)
+INSIDE, SETTINGS, PLAN, SIZE, DEVICES, NODES, CLUSTER, DEVICE, WORKLOAD, BOTH, GIVEN = range(11)
 WORDS: Sequence[str] = (
     "among the runs", "in another setting", "with another plan", "beyond the runs in size",
     "beyond the runs in devices", "on several nodes, where the runs had one", "on another cluster",
     "on a device without runs of the workload", "of a workload without runs",
     "of a workload and a device without runs",
+    "beyond the runs in what a worker is given",
 )  # fmt: skip
 # Those of which no run of the workload on the device tells.
 APART = (DEVICE, WORKLOAD, BOTH)
@@ -43,6 +44,8 @@ class Extent:
     nodes: tuple[float, float]
     share: tuple[float, float]
     dataset: tuple[float, float]
+    cores: tuple[float, float]
+    wire: tuple[float, float]
     kinds: frozenset[Kind]
     clusters: frozenset[str]
     layouts: frozenset[bytes]
@@ -102,6 +105,7 @@ class Seen:
                 configurations=len(np.unique(config[rows])),
                 machines=_span(columns.machines[rows]), nodes=_span(columns.nodes[rows]),
                 share=_span(columns.share[rows]), dataset=_span(columns.dataset[rows]),
+                cores=_span(columns.given[0][rows]), wire=_span(columns.given[1][rows]),
                 kinds=frozenset(kinds[k] for k in np.unique(kind[rows])),
                 clusters=frozenset(columns.cluster[rows].tolist()),
                 layouts=frozenset(layouts[p] for p in np.unique(layout[rows])),
@@ -151,14 +155,18 @@ class Seen:
         )
         several = (extent.nodes[1] <= 1) & (columns.nodes[rows] > 1)
         new_layout = np.array([text not in extent.layouts for text in layouts], dtype=bool)
-        asked = filled(kinds, extent.kinds)
-        new_kind = np.array([one not in extent.kinds for one in asked], dtype=bool)
+        new_kind = np.array([one not in extent.kinds for one in kinds], dtype=bool)[kind[rows]]
+        given = np.zeros(len(rows))
+        for values, span in zip(columns.given, (extent.cores, extent.wire), strict=True):
+            given += _beyond(values[rows], span)
+            # Nobody knows what the runs were given.
+            new_kind |= np.isfinite(values[rows]) & np.isnan(span[0])
         labels = columns.cluster[rows]
         known = np.isin(labels.astype(str), [*extent.clusters, ""]) | (extent.clusters <= {""})
         for which, where, away in (
             (PLAN, new_layout[layout[rows]], None), (SIZE, size > _BEYOND, size),
-            (DEVICES, machines > _BEYOND, machines), (NODES, several, machines),
-            (SETTINGS, new_kind[kind[rows]], machines), (CLUSTER, ~known, machines),
+            (DEVICES, machines > _BEYOND, machines), (GIVEN, given > _BEYOND, given + machines),
+            (NODES, several, machines), (SETTINGS, new_kind, machines), (CLUSTER, ~known, machines),
         ):  # fmt: skip
             made.kind[rows[where]] = which
             if away is not None:

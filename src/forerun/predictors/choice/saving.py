@@ -16,7 +16,7 @@ from forerun.predictors.choice.chosen import Chosen
 from forerun.predictors.choice.questions import Extent, Questions, Seen
 from forerun.predictors.choice.trials import Trials
 
-_SPANS = ("machines", "nodes", "share", "dataset")
+_SPANS = ("machines", "nodes", "share", "dataset", "cores", "wire")
 
 
 def unsaved(chosen: Chosen) -> tuple[str, ...]:

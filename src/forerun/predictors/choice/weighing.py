@@ -19,11 +19,13 @@ from forerun.predictors.choice.questions import (
     CLUSTER,
     DEVICE,
     DEVICES,
+    GIVEN,
     INSIDE,
     NODES,
     PLAN,
     SETTINGS,
     SIZE,
+    WORDS,
     WORKLOAD,
     Questions,
 )
@@ -47,6 +49,7 @@ _RELATED = {
     (INSIDE, SETTINGS): 0.2, (INSIDE, PLAN): 0.2, (INSIDE, SIZE): 0.2, (SIZE, DEVICES): 0.15,
     (DEVICES, NODES): 0.4, (WORKLOAD, DEVICE): 0.1, (WORKLOAD, BOTH): 0.3, (DEVICE, BOTH): 0.3,
     (DEVICE, CLUSTER): 0.3, (INSIDE, CLUSTER): 0.1, (INSIDE, DEVICES): 0.05, (SETTINGS, PLAN): 0.2,
+    (SIZE, GIVEN): 0.15, (DEVICES, GIVEN): 0.15, (INSIDE, GIVEN): 0.05,
 }  # fmt: skip
 _UNRELATED = 0.003
 
@@ -90,7 +93,7 @@ def losses(error: FloatArray) -> FloatArray:
 def likeness(trials: Trials, questions: Questions, i: int) -> FloatArray:
     """Return how much each trial says of question i, (r,), runs of one cell together bounded."""
     own = trials.questions
-    kind = np.full(10, _UNRELATED)
+    kind = np.full(len(WORDS), _UNRELATED)
     for (a, b), value in _RELATED.items():
         if int(questions.kind[i]) in (a, b):
             kind[a if b == int(questions.kind[i]) else b] = value

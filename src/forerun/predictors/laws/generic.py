@@ -73,6 +73,7 @@ class Generic(GroupedLaws[GenericLaw]):
         "asked of another number"
     )
     version = 2
+    apart = False
 
     def size_of(self, rows: LawRows) -> str:
         """Return "": sizes are columns like any other."""

@@ -96,7 +96,7 @@ class GoodputCosts:
         slopes = log_slopes(each, self.steps, parts)
         slopes[:, GAMMA] *= each[:, GAMMA]
         of_pass = np.zeros_like(slopes)
-        of_pass[:, A_C] = self.known * each[:, A_C] / parts.accumulation
+        of_pass[:, A_C] = self.known * each[:, A_C] / (parts.accumulation * self.steps.speed)
         of_pass[:, B_C] = self.known - of_pass[:, A_C]
         errors = np.log(parts.step) - self.log_seconds
         also = (np.log(parts.accumulation) - self.log_passes) * self.known

@@ -99,7 +99,7 @@ def _start(kind: Timings) -> tuple[FloatArray, NDArray[np.bool_]]:
     """
     steps, seconds, accumulation = kind.steps, kind.seconds, kind.accumulation
     many, between = steps.devices > 1, steps.between > 0
-    per_pass = np.where(np.isnan(accumulation), seconds / steps.passes, accumulation)
+    per_pass = np.where(np.isnan(accumulation), seconds / steps.passes, accumulation) * steps.speed
     pass_seconds = float(np.median(per_pass[~np.isnan(accumulation)])) if (
         np.isfinite(accumulation).any()
     ) else 0.7 * float(per_pass.min())  # fmt: skip
@@ -111,7 +111,8 @@ def _start(kind: Timings) -> tuple[FloatArray, NDArray[np.bool_]]:
     for a, b, rows in ((A_N, B_N, many & between), (A_R, B_R, many & ~between)):
         free[a] = rows.any()
         free[b] = len(np.unique(steps.devices[rows])) > 1
-        rest = np.maximum(seconds - steps.passes * pass_seconds, 0.1 * seconds)[rows]
+        rest = seconds - steps.passes * pass_seconds / steps.speed
+        rest = (np.maximum(rest, 0.1 * seconds) * steps.rate)[rows]
         theta[a] = float(np.median(rest)) if free[a] else LEAST_SECONDS
         theta[b] = 0.05 * theta[a] if free[b] else LEAST_SECONDS
     free[GAMMA] = many.any()

@@ -24,6 +24,7 @@ from forerun.predictors.laws.goodput_step import (
 )
 from forerun.predictors.laws.group_words import article, interval, percent
 from forerun.predictors.laws.grouping import Answers, banded, doublings, reach_of
+from forerun.predictors.laws.resources import Read, Span
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -48,6 +49,8 @@ class GoodputLaw:
         machines, micro_batches, nodes: least and most that a run had.
         size: micro_batch, or the dataset's size of an epoch or a run; "" where none is stated.
         runs: how many taught it.
+        speeds, wires: logs of the least and most speed of a device, see `Resources.log_speed`, and GB/s
+            of the network that runs state; None where most state none.
         notes: what was noticed while fitting.
     """
 
@@ -61,6 +64,8 @@ class GoodputLaw:
     nodes: tuple[float, float]
     size: str
     runs: int
+    speeds: Span | None = None
+    wires: Span | None = None
     notes: tuple[str, ...] = ()
 
     def formula(self, quantity: str) -> str:
@@ -71,6 +76,8 @@ class GoodputLaw:
         if quantity != "step":
             lead += f"steps x ({self.size or 'one'} / global_batch of them) "
         text = f"{lead}(passes - 1) C + (C^g + N^g)^(1/g), C = {passes}"
+        if self.speeds is not None:
+            text += f" (over the speed of a device / {np.exp(sum(self.speeds) / 2):.3g})"
         levels = (
             ("within a node", A_R, B_R), ("between nodes", A_N, B_N),
         )  # fmt: skip
@@ -79,6 +86,8 @@ class GoodputLaw:
             + ("" if self.free[a] else " (no run: an optimistic prior)")
             for where, a, b in levels
         ]
+        if self.wires is not None:
+            networks[-1] += f" (over GB/s of the network / {np.exp(sum(self.wires) / 2):.3g})"
         return f"{text}, N = {'; '.join(networks)}, g = {said[GAMMA]}"
 
     def limit(self) -> str:
@@ -89,7 +98,9 @@ class GoodputLaw:
         if not self.free[A_N]:
             spread = np.zeros(3)  # nothing is known of several nodes, so that one is spoken of
         micro = float(np.sqrt(self.micro_batches[0] * self.micro_batches[1]))
-        parts = timed(self.theta, Steps(np.full(3, micro), np.ones(3), counts, spread))
+        parts = timed(
+            self.theta, Steps(np.full(3, micro), np.ones(3), counts, spread, np.ones(3), np.ones(3))
+        )
         exposed = 1.0 - parts.accumulation / parts.step
         where = f" at {micro:.3g} samples a device" if self.size == "micro_batch" else ""
         kept = ", ".join(
@@ -103,20 +114,25 @@ class GoodputLaw:
 
 
 def fitted_laws(
-    timings: Sequence[Timings], nodes: Sequence[FloatArray], sizes: Sequence[str]
-) -> list[GoodputLaw]:
+    timings: Sequence[Timings], nodes: Sequence[FloatArray], sizes: Sequence[str],
+    given: Sequence[tuple[Span | None, Span | None]],
+) -> list[GoodputLaw]:  # fmt: skip
     """Return the law of each kind of job.
 
     Args:
         timings: of each kind's runs.
         nodes: that each run of a kind lies on.
         sizes: the column that each law calls its size.
+        given: speeds and wires of each, see `GoodputLaw`.
     """
     found = fitted(timings)
-    return [_law(*of) for of in zip(found, timings, nodes, sizes, strict=True)]
+    return [_law(*of) for of in zip(found, timings, nodes, sizes, given, strict=True)]
 
 
-def _law(found: Fitted, timings: Timings, nodes: FloatArray, size: str) -> GoodputLaw:
+def _law(
+    found: Fitted, timings: Timings, nodes: FloatArray, size: str,
+    given: tuple[Span | None, Span | None],
+) -> GoodputLaw:  # fmt: skip
     steps = timings.steps
     logs = np.concatenate([np.log(found.theta[:GAMMA]), found.theta[GAMMA:]])
     low, high = np.quantile(logs + found.draws, (0.05, 0.95), axis=0)
@@ -134,6 +150,8 @@ def _law(found: Fitted, timings: Timings, nodes: FloatArray, size: str) -> Goodp
         nodes=(float(nodes.min()), float(nodes.max())),
         size=size,
         runs=len(steps),
+        speeds=given[0],
+        wires=given[1],
         notes=_notes(found.converged, found.free),
     )
 
@@ -154,7 +172,10 @@ def _notes(converged: bool, free: NDArray[np.bool_]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def answers(laws: list[GoodputLaw], index: IntArray, steps: Steps, nodes: FloatArray) -> Answers:
+def answers(
+    laws: list[GoodputLaw], index: IntArray, steps: Steps, nodes: FloatArray,
+    given: Sequence[Read] = (),
+) -> Answers:  # fmt: skip
     """Return what laws say of n steps.
 
     Args:
@@ -162,6 +183,7 @@ def answers(laws: list[GoodputLaw], index: IntArray, steps: Steps, nodes: FloatA
         index: which of them each step is answered by, (n,).
         steps: what they are made of.
         nodes: that each lies on, (n,).
+        given: what each is given, as its law reads it.
     """
     theta = np.stack([law.theta for law in laws])[index]
     parts = timed(theta, steps)
@@ -179,6 +201,9 @@ def answers(laws: list[GoodputLaw], index: IntArray, steps: Steps, nodes: FloatA
         # Nodes go with devices: beyond the measured ones they are counted once.
         more = doublings(bounds, index, values)
         beyond = np.maximum(beyond, more) if name == "nodes" else beyond + more
+    for one in given:
+        beyond = beyond + one.beyond / np.log(2.0)
+        variance = variance + one.unsure**2
     reach = np.array([law.reach for law in laws])[index]
     seconds = banded(parts.step, reach, variance + np.where(unseen, UNSEEN_SIGMA**2, 0.0))
     fixed = theta[:, A_C] * steps.passes

@@ -30,26 +30,34 @@ class Steps:
         micro_batch: samples of a pass; passes: in a step, 1 or more.
         devices: that take part.
         between: 1 where they lie on several nodes, evenly or not, else 0.
+        speed, rate: of a device and of the network over that of the middle run, 1 where nothing is said.
     """
 
     micro_batch: FloatArray
     passes: FloatArray
     devices: FloatArray
     between: FloatArray
+    speed: FloatArray
+    rate: FloatArray
 
     def __len__(self) -> int:
         return len(self.devices)
 
     def take(self, index: NDArray[np.int64]) -> Steps:
         """Return the steps at the given positions."""
-        return Steps(
-            self.micro_batch[index], self.passes[index], self.devices[index], self.between[index]
-        )
+        return Steps(*(column[index] for column in self.columns))
+
+    @property
+    def columns(self) -> tuple[FloatArray, ...]:
+        """The columns in order, each (n,)."""
+        return (
+            self.micro_batch, self.passes, self.devices, self.between, self.speed, self.rate,
+        )  # fmt: skip
 
     @staticmethod
     def joined(parts: Sequence[Steps]) -> Steps:
         """Return the steps of all parts, in order."""
-        columns = [(s.micro_batch, s.passes, s.devices, s.between) for s in parts]
+        columns = [one.columns for one in parts]
         return Steps(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
@@ -71,10 +79,10 @@ def timed(theta: FloatArray, steps: Steps) -> Timed:
         steps: n of them.
     """
     t = theta.T
-    accumulation = t[A_C] + t[B_C] * steps.micro_batch
+    accumulation = (t[A_C] + t[B_C] * steps.micro_batch) / steps.speed
     farther = np.maximum(steps.devices - 2.0, 0.0)
     network = np.where(steps.between > 0, t[A_N] + t[B_N] * farther, t[A_R] + t[B_R] * farther)
-    network = np.where(steps.devices > 1, np.maximum(network, _LEAST), 0.0)
+    network = np.where(steps.devices > 1, np.maximum(network / steps.rate, _LEAST), 0.0)
     longer = np.maximum(accumulation, network)
     shorter = np.minimum(accumulation, network)
     # (x^g + y^g)^(1/g) without overflow: the longer of both, drawn out.
@@ -94,6 +102,7 @@ def log_slopes(theta: FloatArray, steps: Steps, parts: Timed) -> FloatArray:
     by_pass = (steps.passes - 1.0) + (parts.accumulation / parts.last) ** (gamma - 1.0)
     mixed = (1.0 - share) * np.log(parts.accumulation) + share * log_network
     slopes = np.empty((len(steps), len(PARAMETERS)))
+    by_pass, by_network = by_pass / steps.speed, by_network / steps.rate
     between = np.where(steps.between > 0, by_network, 0.0)
     within = by_network - between
     slopes[:, A_C] = by_pass * t[A_C]

@@ -77,6 +77,8 @@ class GroupedLaws(ABC, Generic[LawT]):
     version: ClassVar[int] = 3
     # Whether runs on one number of devices speak of another.
     one_number_speaks: ClassVar[bool] = False
+    # Whether other resources make another kind; not of a law that reads them as numbers.
+    apart: ClassVar[bool] = True
     # Times beside the main one that teach it.
     also_measured: ClassVar[tuple[str, ...]] = ()
     # How far off, as a log, a doubling away: before runs have shown it, and at most (see `widths`).
@@ -172,9 +174,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     ) -> tuple[dict[Kind, LawT], dict[Kind, str], Widths]:
         """Return the laws of runs of which each has a time, why a kind has none, and widths of bands."""
         groups: dict[bytes, Group | TooFewError] = {}
-        members = [
-            (kind, of, of.tobytes()) for kind, of in by_kind(LawRows(jobs, self.quantity).kinds)
-        ]
+        members = [(kind, of, of.tobytes()) for kind, of in by_kind(self._rows(jobs).kinds)]
         for kind, of, key in members:  # pooled runs of a workload with one setting are those of it
             if key not in groups:
                 groups[key] = self._group(kind, jobs.take(of), seconds[of], part_of(also, of))
@@ -194,7 +194,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     def _group(
         self, kind: Kind, jobs: Jobs, seconds: FloatArray, also: Columns
     ) -> Group | TooFewError:
-        rows = LawRows(jobs, self.quantity)
+        rows = self._rows(jobs)
         size = self.size_of(rows)
         columns: Columns = {**self.columns(rows), "size": rows.size(size)}
         usable = np.logical_and.reduce([np.isfinite(values) for values in columns.values()])
@@ -212,7 +212,7 @@ class GroupedLaws(ABC, Generic[LawT]):
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs and the terms as parts; memory is not answered (NaN)."""
-        rows, laws = LawRows(jobs, self.quantity), list(self.laws.values())
+        rows, laws = self._rows(jobs), list(self.laws.values())
         blank = Forecasts.blank(len(jobs), self.name, self.quantity)
         chosen = self._chosen(rows)
         parts = np.full((len(self.terms), len(jobs)), np.nan)
@@ -240,6 +240,9 @@ class GroupedLaws(ABC, Generic[LawT]):
     def formulas(self) -> dict[str, str]:
         """Each law as a formula with units, and what limits it, by the name of its kind."""
         return formulas_of(self.laws, self.quantity)
+
+    def _rows(self, jobs: Jobs) -> LawRows:
+        return LawRows(jobs, self.quantity, self.apart)
 
     def _chosen(self, rows: LawRows) -> IntArray:
         """Return which law answers each job, (n,), -1 where none does."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.predictors.laws.hierarchical_law import AT, COUNT, KNOTS
+from forerun.predictors.laws.resources import BESIDE_POWER, CORES_POWER, SHARE_POWER
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -59,8 +60,8 @@ BY_PROCESSOR: Mapping[int, Mapping[str, float]] = {
         "node_count": 0.0,
         "two_nodes": 0.0,
     },
-    0: {"share": 1.0, "cores": 0.85, "hop": float(np.log(5e-5))},
-    -1: {"share": 0.1, "cores": 0.1, "hop": float(np.log(5e-5))},
+    0: {"share": SHARE_POWER, "cores": CORES_POWER, "hop": float(np.log(5e-5))},
+    -1: {"share": BESIDE_POWER, "cores": BESIDE_POWER, "hop": float(np.log(5e-5))},
 }
 # PyTorch reduces gradients in buckets: the first of 1 MiB, the others of 25 (its documentation of
 # DistributedDataParallel). The last one starts when nothing is left to compute. On devices that leave

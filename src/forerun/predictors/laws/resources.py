@@ -24,6 +24,9 @@ Span = tuple[float, float]
 _BITS = 8.0  # in a byte
 # Log standard deviation of an answer to a row that states what no run did.
 UNREAD_SIGMA = 0.3
+# Powers by which speed goes with a part of a core and with whole cores (Amdahl, 1967: some of the work is
+# not divided), and with those beside an accelerator, which computes itself.
+SHARE_POWER, CORES_POWER, BESIDE_POWER = 1.0, 0.85, 0.1
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,13 @@ class Resources:
     def log_wire(self) -> FloatArray:
         """Log of the stated GB/s of a machine's network, (n,)."""
         return np.log(self._stated("node_gbps") / _BITS)
+
+    @cached_property
+    def log_speed(self) -> FloatArray:
+        """Log of the speed of a worker over that of one core, (n,), as it is believed to go with cores."""
+        share, cores = np.minimum(self.log_cores, 0.0), np.maximum(self.log_cores, 0.0)
+        alone = SHARE_POWER * share + CORES_POWER * cores
+        return np.where(self.kinds[1], BESIDE_POWER * (share + cores), alone)
 
     @cached_property
     def kinds(self) -> tuple[BoolArray, BoolArray]:
@@ -76,11 +86,13 @@ class Read:
             where the runs of its group state none.
         unsure: log standard deviation that this adds, (n,).
         beyond: logs by which the value lies outside what the runs had, (n,).
+        offset: of the value from the middle of what the runs state, (n,), 0 where it is not read.
     """
 
     values: FloatArray
     unsure: FloatArray
     beyond: FloatArray
+    offset: FloatArray
 
     @staticmethod
     def of(values: FloatArray, group: IntArray, known: Sequence[Span | None]) -> Read:
@@ -96,9 +108,9 @@ class Read:
         filled = np.where(stated, values, (low + high) / 2.0)
         unsure = np.where(stated, np.where(taught, 0.0, UNREAD_SIGMA), (high - low) / 2.0)
         beyond = np.fmax(filled - high, low - filled)
-        return Read(
-            np.where(taught, filled, np.nan), np.nan_to_num(unsure), np.fmax(beyond, 0.0)
-        )  # fmt: skip
+        offset = np.where(taught, filled - (low + high) / 2.0, 0.0)
+        read = np.where(taught, filled, np.nan)
+        return Read(read, np.nan_to_num(unsure), np.fmax(beyond, 0.0), np.nan_to_num(offset))
 
     @property
     def ambiguous(self) -> BoolArray:
