@@ -174,7 +174,10 @@ def test_a_run_that_says_no_share_among_those_that_differ_teaches_nothing() -> N
     blanked["cpus_per_worker"][3] = np.nan
     spoiled = seconds.copy()
     spoiled[3] *= 9.0
-    one = Hierarchical().fit(runs(blanked, seconds)).predict(jobs(taught)).seconds
+    fitted = Hierarchical().fit(runs(blanked, seconds))
+    (warning,) = fitted.predict(jobs(taught)).warnings
+    assert f"of {len(seconds)} runs 1 state no cpus_per_worker" in warning
+    one = fitted.predict(jobs(taught)).seconds
     other = Hierarchical().fit(runs(blanked, spoiled)).predict(jobs(taught)).seconds
     assert np.array_equal(one, other)
 

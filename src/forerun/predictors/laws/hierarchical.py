@@ -58,11 +58,11 @@ class Hierarchical:
         runs = sorted_runs(runs)
         seconds = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
         quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(seconds[name]).sum()))
-        model, posterior, _ = taught(runs, seconds[quantity], quantity)
+        model, posterior, notes = taught(runs, seconds[quantity], quantity)
         said = () if posterior.converged else (
             f"the fit had not settled after {posterior.rounds} rounds; the best found serves",
         )  # fmt: skip
-        return Hierarchical(quantity, model, said)
+        return Hierarchical(quantity, model, (*notes, *said))
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer, or None."""

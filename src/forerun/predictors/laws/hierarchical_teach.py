@@ -33,8 +33,12 @@ MOST_LEVERAGE = 0.75
 _HALF = 0.7  # of a step at the middle batch is fixed, as a log: exp(-0.7)
 
 
-def taught(runs: Runs, seconds: FloatArray, quantity: str) -> tuple[Model, Posterior, Teaching]:
+def taught(
+    runs: Runs, seconds: FloatArray, quantity: str
+) -> tuple[Model, Posterior, tuple[str, ...]]:
     """Return what runs teach, of which some have the seconds of the quantity, (n,) or NaN.
+
+    With it come sentences on runs that could not be read.
 
     Raises:
         RequestError: fewer than `LEAST_RUNS` can teach.
@@ -47,6 +51,7 @@ def taught(runs: Runs, seconds: FloatArray, quantity: str) -> tuple[Model, Poste
     app_of = np.array([apps.index(app) for app, _ in names])
     cluster_of = np.array([clusters.index(cluster) for _, cluster in names])
     keep, batched, cores_known, wires_known = _readable(rows, pair, app_of, cluster_of)
+    notes = _unplaced(int(np.count_nonzero(~keep & np.isfinite(rows.micro_batch))), len(runs))
     order = np.flatnonzero(keep)[np.argsort(pair[keep], kind="stable")]
     rows = HierarchicalRows(runs.jobs.take(usable[order]), quantity)
     pair, seconds = pair[order], seconds[usable[order]]
@@ -87,7 +92,7 @@ def taught(runs: Runs, seconds: FloatArray, quantity: str) -> tuple[Model, Poste
         tuple(groups), posterior.theta, posterior.shared, posterior.covariance, posterior.alone,
         posterior.gain, tree.shared, tree.cluster_effect, tuple(texts), tuple(near),
     )  # fmt: skip
-    return model, posterior, teaching
+    return model, posterior, notes
 
 
 def _usable(runs: Runs, seconds: FloatArray, quantity: str) -> IntArray:
@@ -133,6 +138,16 @@ def _readable(
     return keep, batched, cores, wires
 
 
+def _unplaced(count: int, every: int) -> tuple[str, ...]:
+    """Return what is said of runs that state no resource where others differ in it."""
+    if not count:
+        return ()
+    return (
+        f"of {every:,} runs {count:,} state no cpus_per_worker or no node_gbps, in which the others differ,"
+        " and teach nothing; state them",
+    )
+
+
 def places(
     log_batch: FloatArray, spans: list[tuple[float, float] | None], group: IntArray
 ) -> FloatArray:
@@ -157,13 +172,15 @@ def left_out(posterior: Posterior, tree: Tree, group: IntArray) -> FloatArray:
 def residual_sigma(residual: FloatArray, group: IntArray, groups: int) -> FloatArray:
     """Return the log standard deviation that holds 90 % of a group's residuals, (g,).
 
-    Drawn to the usual where few teach: a law of many parameters passes near a few runs.
+    Drawn to the usual where few teach: a law of many parameters passes near a few runs. Where all groups
+    together lie farther off than is usual, it is drawn to that.
     """
     result = np.empty(groups)
+    usual = max(PRIOR_SIGMA, float(np.quantile(np.abs(residual), 0.9)) / Z95)
     for i in range(groups):
         mine = np.abs(residual[group == i])
         wide = float(np.quantile(mine, 0.9)) / Z95
-        pooled = (len(mine) * wide**2 + PRIOR_RUNS * PRIOR_SIGMA**2) / (len(mine) + PRIOR_RUNS)
+        pooled = (len(mine) * wide**2 + PRIOR_RUNS * usual**2) / (len(mine) + PRIOR_RUNS)
         result[i] = max(float(np.sqrt(pooled)), SMALLEST_SIGMA)
     return result
 
