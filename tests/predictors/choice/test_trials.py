@@ -42,6 +42,26 @@ def test_beyond_the_lower_half_only_more_devices_are_judged() -> None:
     assert devices[fold.teach].max() < devices[fold.judge].min()
 
 
+def test_trials_ask_beyond_what_workers_were_given_and_beyond_the_data() -> None:
+    rows = [
+        {**row, "cpus_per_worker": share, "node_gbps": rate, "dataset_size": data}
+        for row in grid_rows(machines=(1, 2), batches=(64,))
+        for share in (0.1, 0.2, 0.4) for rate in (1, 10) for data in (640, 1280)
+    ]  # fmt: skip
+    runs = runs_of(rows)
+    every = np.ones(len(runs), dtype=bool)
+    folds = folds_of(JobColumns(runs.jobs), configurations(runs.table)[1], every)
+    found = {fold.words: fold for fold in folds}
+    for words, column, most in (
+        ("the most of cores of a worker left out", "cpus_per_worker", 0.4),
+        ("the upper half of rates of the network left out", "node_gbps", 10.0),
+        ("the upper half of samples of an epoch left out", "dataset_size", 1280.0),
+    ):
+        values = runs.table.numbers(column)
+        assert set(values[found[words].judge]) == {most}
+        assert values[found[words].teach].max() < most
+
+
 def test_runs_that_cannot_be_judged_only_teach() -> None:
     runs = runs_of(grid_rows())
     timed = np.arange(len(runs)) % 2 == 0

@@ -208,6 +208,13 @@ def test_the_last_step_of_an_epoch_is_a_step() -> None:
     assert np.isclose(more, whole)
 
 
+def test_a_saved_law_reads_resources_alike() -> None:
+    fitted, asked = of_one_share(), jobs(grid(cpus_per_worker=(0.1, 0.3), node_gbps=(0.1, 0.5)))
+    again = Hierarchical.from_json(fitted.to_json())
+    assert np.allclose(again.predict(asked).seconds, fitted.predict(asked).seconds)
+    assert np.allclose(again.log_covariance(asked), fitted.log_covariance(asked))
+
+
 def test_its_formula_tells_of_cores_and_messages() -> None:
     taught = grid(cpus_per_worker=(0.12, 0.24))
     (text,) = Hierarchical().fit(runs(taught, law(taught), noise=0.02)).formulas.values()

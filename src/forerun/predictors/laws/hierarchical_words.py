@@ -126,7 +126,8 @@ def _limit(model: Model, served: Served) -> str:
     parts = {
         "the wire between nodes": np.exp(theta[0, AT["volume"]]) * wire,
         "the path through the host": np.exp(theta[0, AT["volume"]]) * host,
-        "the time that each message takes": np.exp(theta[0, AT["hop"]]) * group.devices,
+        "the time that each message takes": group.devices
+        * np.exp(theta[0, AT["hop"]] - theta[0, AT["share"]] * cores_of(group)[0]),
     }
     most = max(parts, key=lambda name: parts[name])
     return f"{where} {share:.0f} % of the time is exposed communication, mostly {most}"
