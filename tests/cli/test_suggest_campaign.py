@@ -84,3 +84,21 @@ def test_an_entry_without_a_campaign_is_refused(forerun: Run, candidates: Path) 
     done = forerun("suggest", "--candidates", str(candidates), "--entry", "mlp=m:f")
     assert done.code == 2
     assert "--campaign NEXT.yaml" in done.err
+
+
+def test_runs_that_say_their_nodes_answer_candidates_that_leave_them_open(
+    forerun: Run, candidates: Path, tmp_path: Path
+) -> None:
+    """A campaign's rows say on how many nodes they ran: the same candidates are not asked again."""
+    rows = [
+        {**CELLS, "devices": n, "nodes": n, "global_batch": 16 * n * k, "cpus_per_worker": 0.5,
+         "dataset_size": 960 * k, "step_time_s": 0.1 * n + 0.01 * k}
+        for n in (1, 2) for k in (1, 2)
+    ]  # fmt: skip
+    runs = write(tmp_path / "runs.csv", rows)
+    done = forerun("suggest", "--candidates", str(candidates), "--runs", str(runs), "--predictor",
+                   "ernest", "--json")  # fmt: skip
+    assert done.code == 0, done.err
+    found = done.json()
+    assert {run["row"]["devices"] for run in found["runs"]} == {4}
+    assert any("4 candidates left out: run already" in note for note in found["assumptions"])

@@ -97,3 +97,22 @@ def test_what_is_asked_for_together_is_found_by_one_index(
     assert index in plan
     assert found == (every if limit is None else limit)
     assert every > 20
+
+
+def test_runs_are_kept_also_where_the_planner_cannot_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer comes between a call's rows and the look: the call has kept its rows."""
+    place = tmp_path / "runs.db"
+    with open_store(str(place), wait_seconds=0.1) as store, sqlite3.connect(place) as other:
+        other.isolation_level = None
+        monkeypatch.setattr(
+            "forerun.store.planning._last",
+            lambda connection: other.execute("BEGIN IMMEDIATE") and 5000,
+        )
+        assert store.add_table(rows(10)).new == 10
+        other.execute("ROLLBACK")
+        monkeypatch.undo()
+        assert store.count() == 10
+        assert store.add_table(rows(2000, 10)).new == 2000
+    assert seen(place) == 2010

@@ -21,6 +21,8 @@ IDENTITY = tuple(
 )
 # Two tables may say in other columns where a job runs: one that says it otherwise is another job.
 _PLACE = ("cluster", "device", "nodes", "devices")
+# A candidate of so many devices of a kind, which leaves open on how many nodes, was run on any.
+_PLACED = {"device", "devices"}
 
 
 def made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
@@ -28,7 +30,10 @@ def made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
     if runs is None or not len(runs):
         return np.zeros(len(candidates), dtype=bool)
     both = [name for name in IDENTITY if name in candidates and name in runs]
-    names = [*both, *(n for n in _PLACE if n not in both and (n in candidates or n in runs))]
+    places = [n for n in _PLACE if n not in both and (n in candidates or n in runs)]
+    if set(both) >= _PLACED and "nodes" not in candidates:
+        places = [n for n in places if n != "nodes"]
+    names = [*both, *places]
     if "workload" not in names:
         return np.zeros(len(candidates), dtype=bool)
     had = set(_keys(runs, names))

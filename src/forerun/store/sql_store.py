@@ -232,9 +232,15 @@ class SqlStore:
         """Let the planner see what new rows look like: at a process's first ones, then now and then."""
         new = sum(one.new for one in added)
         self._unlooked += new
-        if new and self._unlooked >= LOOK_EVERY:
-            self._unlooked = 0
+        if not new or self._unlooked < LOOK_EVERY:
+            return
+        try:
             inform(self._database, new)
+            self._unlooked = 0
+        except RequestError:
+            # The runs are kept: that a busy or full disk leaves the planner as it was is no reason
+            # to say otherwise. The next call looks again.
+            return
 
 
 def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
