@@ -66,7 +66,7 @@ def test_the_trainer_of_transformers_is_measured(tmp_path: Path, torchvision: No
     out = tmp_path / "m.json"
     hugging_trainer(tmp_path, TrainerCallback(samples=8, out=out), 20).train()
     measured = Measurement.from_json(json.loads(out.read_text()))
-    assert (measured.status, measured.steps) == ("ok", 17)
+    assert (measured.status, measured.steps + measured.warmup_steps) == ("ok", 20)
     assert {"input", "forward", "backward", "optimizer"} <= set(measured.parts)
     assert measured.samples_per_second is not None
 
@@ -109,7 +109,7 @@ def test_lightning_is_measured(tmp_path: Path, torchvision: None) -> None:
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(ROWS, batch_size=4))  # type: ignore[arg-type]
     measured = Measurement.from_json(json.loads(out.read_text()))
-    assert (measured.status, measured.steps) == ("ok", 17)
+    assert (measured.status, measured.steps + measured.warmup_steps) == ("ok", 20)
     assert {"input", "optimizer"} <= set(measured.parts)
 
 

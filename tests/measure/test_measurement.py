@@ -15,7 +15,7 @@ from forerun.testing.samples import tiny_jobs
 
 FULL = Measurement(
     step_seconds=0.1, step_mean_seconds=0.11, step_std_seconds=0.01, interval=(0.098, 0.102),
-    steps=40, parts=dict.fromkeys(PARTS, 0.02), samples_per_second=320.0, epoch_seconds=3.0,
+    steps=40, warmup_steps=5, parts=dict.fromkeys(PARTS, 0.02), samples_per_second=320.0, epoch_seconds=3.0,
     peak_bytes=2e9, sync_bytes=4e6, comm_seconds=0.03, grad_sqr=0.5, grad_var=2.0, cpu_share=0.9,
     network_bytes_per_second=1e6, fingerprint={"torch": "2.13"}, started="2026-01-01T00:00:00Z",
     seconds=12.0,

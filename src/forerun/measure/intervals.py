@@ -7,16 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.measure.task import Steps
 
 _Z95 = 1.959964
+_LIKELY_ALIKE = 0.99  # the largest correlation of neighbours that is reckoned with
+_ERRORS = 1.645  # standard errors: with 95 % the correlation of neighbours is no larger
+_LEAST_LEFT = 0.2  # of the variance, where a window of lags is nearly as long as the run
 FEWEST = 6  # the least and the largest of fewer do not hold the median with 95 %
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What n steps say, in seconds; `low` and `high` are None where there are fewer than `FEWEST`."""
+    """What n steps say, in seconds; `low` and `high` are None where there are fewer than `FEWEST`.
+
+    They are the fastest and the slowest step, and `clipped`, where 95 % would reach further.
+    """
 
     count: int
     median: float
@@ -24,6 +31,7 @@ class StepTimes:
     std: float
     low: float | None
     high: float | None
+    clipped: bool = False
 
     @property
     def half_width(self) -> float:
@@ -38,8 +46,13 @@ def step_times(seconds: Sequence[float]) -> StepTimes | None:
 
     The interval is that of the median by order statistics: it supposes no distribution. Where
     neighbouring steps are alike (a slow machine stays slow for a while) they count for less: the
-    variance of the rank is widened by (1 + r) / (1 - r), r their correlation, as for an AR(1)
-    series.
+    variance of the median's rank is widened by `alike`.
+
+    It holds the median that a run of any length on the same machine in the same state would have.
+    A drift slower than the run (a machine that is slower for an hour) shows in no interval of
+    that run: only repeats tell it. By simulation (AR(1) series, stopped by `measure.stopping`)
+    it holds in 96 % of runs and more where steps are independent, 95 % where neighbours correlate
+    by 0.6, and 91 % by 0.8; by 0.95, where 20 to 200 steps are mostly drift, in 75 to 90 %.
     """
     times = np.asarray(seconds, dtype=np.float64)
     n = len(times)
@@ -47,25 +60,50 @@ def step_times(seconds: Sequence[float]) -> StepTimes | None:
         return None
     std = float(times.std(ddof=1)) if n > 1 else 0.0
     low = high = None
+    reach = 0.0
     if n >= FEWEST:
-        r = min(max(_correlation(times), 0.0), 0.9)
-        reach = _Z95 * math.sqrt(n * (1 + r) / (1 - r)) / 2
+        reach = _Z95 * math.sqrt(n * alike(times)) / 2
         ordered = np.sort(times)
         low = float(ordered[max(math.floor(n / 2 - reach), 0)])
         high = float(ordered[min(math.ceil(n / 2 + reach), n) - 1])
-    return StepTimes(n, float(np.median(times)), float(times.mean()), std, low, high)
+    middle = float(np.median(times))
+    return StepTimes(n, middle, float(times.mean()), std, low, high, reach > n / 2)
 
 
-def _correlation(times: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Return the correlation of neighbouring steps above or below the median; 0 where all are alike."""
+def alike(times: NDArray[np.float64]) -> float:
+    """Return how many steps are worth one independent step, from 1, by which are above the median.
+
+    The larger of two estimates on the signs of steps about their median: the integrated
+    autocorrelation, over the initial positive and falling sequence of pairs of lags (Geyer 1992,
+    Practical Markov chain Monte Carlo, 3.3), mended for what the median takes of it; and
+    (1 + r) / (1 - r) with r the largest correlation of neighbours that is likely (its upper 95 %
+    bound, mended for bias), since few steps cannot show how alike they are.
+    """
     side = np.sign(times - np.median(times))
-    power = float((side * side).sum())
-    return float((side[1:] * side[:-1]).sum()) / power if power else 0.0
+    power = float(side @ side)
+    if not power:
+        return 1.0
+    n = len(side)
+    r = float(side[1:] @ side[:-1]) / power
+    r += (1 + 3 * r) / n + _ERRORS * math.sqrt(max(1 - r * r, 0.0) / n)
+    r = min(max(r, 0.0), _LIKELY_ALIKE)
+    return max((1 + r) / (1 - r), _integrated(side, power))
 
 
-def tight(steps: Steps, seconds: Sequence[float]) -> bool:
-    """Whether the interval of counted steps is as tight as was asked."""
-    if len(seconds) < steps.least:
-        return False
+def _integrated(side: NDArray[np.float64], power: float) -> float:
+    """Return 1 + 2 times the sum of autocorrelations of signs (n,), `power` the sum of squares."""
+    n = len(side)
+    total, window, last = -1.0, 1, math.inf
+    for lag in range(0, n - 2, 2):
+        pair = float(side[: n - lag] @ side[lag:]) + float(side[: n - lag - 1] @ side[lag + 1 :])
+        last = min(pair / power, last)
+        if last <= 0:
+            break
+        total, window = total + 2 * last, 2 * lag + 3
+    return total / max(1 - window / n, _LEAST_LEFT)
+
+
+def narrow(steps: Steps, seconds: Sequence[float]) -> bool:
+    """Whether the interval of counted steps is as tight as was asked, however few they are."""
     times = step_times(seconds)
-    return times is not None and times.half_width <= steps.half_width
+    return times is not None and not times.clipped and times.half_width <= steps.half_width

@@ -21,6 +21,7 @@ _COLUMNS: Mapping[str, tuple[str, float]] = {
     "step_mean_seconds": ("step_mean_s", 1.0),
     "step_std_seconds": ("step_std_s", 1.0),
     "steps": ("measured_steps", 1.0),
+    "warmup_steps": ("warmup_steps", 1.0),
     "samples_per_second": ("samples_per_s", 1.0),
     "epoch_seconds": ("epoch_time_s", 1.0),
     "peak_bytes": ("memory_gb", GIGA),
@@ -48,6 +49,8 @@ class Measurement:
         step_mean_seconds, step_std_seconds: mean and standard deviation of the same steps.
         interval: 95 % interval of `step_seconds`, (low, high).
         steps: counted steps.
+        warmup_steps: steps before them that were left out: as many as were asked, and those after
+            that were slower than what followed.
         parts: seconds of a step by part (`PARTS`; sync is exposed communication), mean over
             steps and workers; a part that could not be told apart is missing.
         samples_per_second: of all workers.
@@ -73,6 +76,7 @@ class Measurement:
     step_std_seconds: float | None = None
     interval: tuple[float, float] | None = None
     steps: int = 0
+    warmup_steps: int = 0
     parts: Mapping[str, float] = field(default_factory=dict)
     samples_per_second: float | None = None
     epoch_seconds: float | None = None

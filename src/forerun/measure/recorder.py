@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from forerun.measure.communication import Communication, Traffic
 from forerun.measure.fingerprint import fingerprint
 from forerun.measure.intervals import step_times
@@ -16,6 +18,7 @@ from forerun.measure.stopping import Agreement
 from forerun.measure.task import Steps
 from forerun.measure.timeline import Clock, CudaClock, Timeline, WallClock
 from forerun.measure.usage import PeakMemory, Usage
+from forerun.measure.warmup import warm_steps
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -209,21 +212,31 @@ class Recorder:
         if status == "ok" and not self._seconds and not self._epochs:
             done = self._warmup + self._count
             status, reason = "failed", f"it ended after {done} steps, and none was counted"
-        parts = _means(self._parts)
-        traffic = self._traffic[-len(self._seconds) :] if self._seconds else []
+        warm = self._still_warm()
+        parts = _means(self._parts[warm:])
+        traffic = self._traffic[-len(self._seconds) :][warm:] if self._seconds else []
         return {
             "rank": self.rank, "workers": self.workers, "status": status, "reason": reason,
             "ended": time.time(), "started": datetime.fromtimestamp(self._born, UTC).isoformat(),
-            "seconds": self._seconds, "epochs": self._epochs, "samples": self.samples,
+            "seconds": self._seconds[warm:], "epochs": self._epochs, "samples": self.samples,
+            "warmup_steps": self._warmup + warm,
             "parts": _with_sync(parts, traffic, self._attached or self.workers == 1),
             **_traffic_means(traffic), "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
             "fingerprint": fingerprint(), "notes": self.notes, **self._rates,
         }  # fmt: skip
 
+    def _still_warm(self) -> int:
+        """Return how many counted steps are warm-up still; none of whole epochs."""
+        if self._asked is not None and self._asked.epochs:
+            return 0
+        if self._agreement is not None and self._agreement.warm is not None:
+            return self._agreement.warm
+        return warm_steps(np.asarray(self._seconds))
+
     def summary(self) -> str:
         """Return the step time so far, in words."""
         self._settle()
-        times = step_times(self._seconds)
+        times = step_times(self._seconds[self._still_warm() :])
         if times is None:
             return "no step was counted"
         return f"{times.median:.6g} s a step, over {times.count} steps"

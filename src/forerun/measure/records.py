@@ -62,6 +62,7 @@ def merged(
     return Measurement(
         "ok", _reason(records, times),
         **_step_fields(times),
+        warmup_steps=int(_largest(records, "warmup_steps") or 0),
         parts=_part_means(records),
         samples_per_second=batch / times.mean if times is not None and batch else None,
         epoch_seconds=_epoch(records),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from forerun.measure.intervals import tight
-from forerun.measure.task import Steps
+import numpy as np
 
-_RECHECK = 0.2  # of the steps done so far, until the next look
-_SPARSE = 5  # steps between two looks at the least, so that looking costs nothing
+from forerun.measure.intervals import narrow
+from forerun.measure.task import Steps
+from forerun.measure.warmup import warm_steps
+
+_GROWTH = 1.5  # from one look to the next: each look is another chance to be lucky
 
 
 class Agreement:
@@ -18,6 +21,15 @@ class Agreement:
 
     Every worker calls `due` after each counted step, and `decide` where it is; all of them come
     to the same steps, since the first worker also tells when it looks next.
+
+    An interval that is narrow by chance would stop a run at the wrong moment. So there are few
+    looks, each half as many steps again after the one before, and it is enough where two looks in
+    a row found it narrow, the first of them before `steps.least`.
+
+    Attributes:
+        reason: why it stopped, where that is not what was asked.
+        warm: counted steps at the beginning that are warm-up still (`measure.warmup`), the same
+            for all workers that are connected; None until it stopped.
     """
 
     def __init__(self, steps: Steps, rank: int, workers: int) -> None:
@@ -25,8 +37,11 @@ class Agreement:
         self._rank = rank
         self._workers = workers
         self._next = 1
+        self._first = math.ceil(steps.least / _GROWTH)
+        self._was_narrow = False
         self._begun = time.perf_counter()
         self.reason = ""
+        self.warm: int | None = None
 
     def begin(self) -> None:
         """Say that stepping begins: the cap in seconds counts from here."""
@@ -43,18 +58,25 @@ class Agreement:
             count: counted steps.
             seconds: of those steps, as this worker saw them.
         """
-        stop, following = self._own(count, seconds)
+        warm = warm_steps(np.asarray(seconds))
+        stop, following = self._own(count - warm, seconds[warm:])
+        following += warm
         if self._workers > 1 and _connected():
-            stop, following = _from_first(stop, following)
-        elif self._workers > 1 and count < self._steps.most:
-            stop, following = False, self._steps.most  # a count is all that they can agree on
+            stop, following, warm = _from_first(stop, following, warm)
+        elif self._workers > 1:  # a count is all that they can agree on
+            following = self._steps.most
+            stop = count >= following
         self._next = following
+        self.warm = warm if stop else None
         return stop
 
     def _own(self, count: int, seconds: Sequence[float]) -> tuple[bool, int]:
+        """Return whether it is enough and else the next look; counts are without the warm-up."""
         steps = self._steps
         elapsed = time.perf_counter() - self._begun
-        if tight(steps, seconds):
+        is_narrow, was_narrow = narrow(steps, seconds), self._was_narrow
+        self._was_narrow = is_narrow
+        if is_narrow and (was_narrow or count >= steps.most) and count >= steps.least:
             return True, count
         if count >= steps.most:
             self.reason = f"stopped at {count} steps, its interval wider than asked"
@@ -64,8 +86,12 @@ class Agreement:
         if left < 1:
             self.reason = f"stopped after {elapsed:.3g} s and {count} steps, before it was as sure"
             return True, count
-        wanted = max(steps.least - count, _SPARSE, int(_RECHECK * count))
-        return False, min(count + min(wanted, left), steps.most)
+        return False, min(self._look_after(count), count + left, steps.most)
+
+    def _look_after(self, count: int) -> int:
+        if count < self._first:
+            return self._first
+        return self._steps.least if count < self._steps.least else math.ceil(_GROWTH * count)
 
 
 def _connected() -> bool:
@@ -74,7 +100,7 @@ def _connected() -> bool:
     return bool(dist.is_available() and dist.is_initialized())
 
 
-def _from_first(stop: bool, following: int) -> tuple[bool, int]:
+def _from_first(stop: bool, following: int, warm: int) -> tuple[bool, int, int]:
     """Return what the first worker of the default process group says."""
     import torch
     import torch.distributed as dist
@@ -82,6 +108,7 @@ def _from_first(stop: bool, following: int) -> tuple[bool, int]:
     device: Any = "cpu"
     if "nccl" in str(dist.get_backend()):
         device = torch.device("cuda", torch.cuda.current_device())
-    told = torch.tensor([int(stop), following], device=device)
+    told = torch.tensor([int(stop), following, warm], device=device)
     dist.broadcast(told, src=0)
-    return bool(told[0].item()), int(told[1].item())
+    stopped, following, warm = told.tolist()
+    return bool(stopped), following, warm

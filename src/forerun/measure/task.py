@@ -29,10 +29,11 @@ class Steps:
     """How many steps are measured: until the step time is known well enough, or a cap.
 
     Attributes:
-        warmup: first steps that are run and not counted.
+        warmup: first steps that are run and not counted, at the least: those after them that are
+            slower than what follows are not counted either.
         least, most: counted steps, at least and at most.
         half_width: enough is measured once the 95 % interval of the step time lies within plus
-            and minus this share of it.
+            and minus this share of it, at two looks in a row.
         seconds: stop after so many seconds of stepping, the warm-up among them; the first counted
             step is always finished.
         epochs: above 0, so many whole epochs are run and timed, whatever the four above say.

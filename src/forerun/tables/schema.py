@@ -98,6 +98,7 @@ _ALL: list[Column] = [
         "step_mean_s|s|mean of the single steps, where step_time_s is their median",
         "step_std_s|s|standard deviation of the single steps", "step_low_s|s|95 % interval of step_time_s",
         "step_high_s|s|the same, its upper end", "measured_steps||steps behind step_time_s",
+        "warmup_steps||steps before them that were left out",
         "input_time_s|s|of a step, waiting for data", "forward_time_s|s|of a step, with the loss",
         "backward_time_s|s|of a step, without exposed communication",
         "optimizer_time_s|s|of a step, the update of the weights",

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from forerun.measure.logs.progress import Gap, Marks, marks_of
 from forerun.measure.logs.series import CHECKPOINT, EVALUATION, FloatArray, LogSeries
+from forerun.measure.warmup import WINDOW, longest, slow_beginning
 
-_WINDOW = 21  # intervals whose median is the speed at their middle
 _PAUSE_SPREADS, _PAUSE_LEAST = 5.0, 0.05  # an interval is a pause above these, in logs of its speed
 _TOLD_SPREADS, _TOLD_LEAST = 2.0, 0.02  # the same where the log tells of a pause
 _RUN_OF_PAUSES = 3  # more in a row are a slower stretch, not pauses
-_WARM = 0.15  # above the speed that follows, in logs
-_WARM_MOST = 20  # intervals
 _HALT = 50.0  # typical intervals; a single pause so long, of which nothing is said, is a halt
 _HALT_ALONE = 3.0  # times the next longest pause
 
@@ -110,7 +108,7 @@ def _reference(speed: FloatArray, session: NDArray[np.int64]) -> tuple[FloatArra
     logs = np.log(speed)
     if len(logs) < 4:
         return np.full(len(logs), float(np.exp(np.median(logs)))), 0.0
-    half = min(_WINDOW // 2, (len(logs) - 1) // 2)
+    half = min(WINDOW // 2, (len(logs) - 1) // 2)
     padded = np.pad(logs, half, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
     middle = np.median(windows, axis=1)
@@ -127,14 +125,9 @@ def _warm(
         rows = np.flatnonzero(session == number)
         if len(rows) < 4 and len(speed) == len(rows):
             rows = rows[: 1 + len(rows) // 2]
-        most = min(_WARM_MOST, max(1, len(rows) // 3))
-        after = speed[rows[0] + most : rows[0] + most + _WINDOW]
-        level = float(np.median(after)) if len(after) >= 2 else float(np.median(speed))
-        for i in rows[:most]:
-            if np.log(speed[i] / level) <= _WARM:
-                break
-            warm[i] = True
-            reference[i] = level
+        count, level = slow_beginning(speed[rows[0] :], longest(len(rows)), float(np.median(speed)))
+        warm[rows[:count]] = True
+        reference[rows[:count]] = level
     return warm
 
 
