@@ -62,6 +62,31 @@ def test_runs_mark_their_points_in_the_same_act(store: SqlStore) -> None:
     assert store.runs(campaign="night", point="w=2").table.texts("workload").tolist() == ["b"]
 
 
+def test_a_late_failure_leaves_a_point_that_is_ok_as_it_is(place: str) -> None:
+    """Two processes measure one point; the second one's run fails after the first one's was kept."""
+    with open_store(place) as first, open_store(place) as second:
+        first.campaigns.put("night", SPEC)
+
+        def kept(store: SqlStore, status: str, started: str) -> str:
+            row = Table.from_columns({"workload": ["a"], "status": [status]})
+            return store.add_table(
+                row, campaign="night", points=["w=1"], started=started, notes=[f"by {started}"]
+            ).keys[0]
+
+        kept(second, "timeout", "0")
+        good = kept(first, "ok", "1")
+        bad = kept(second, "failed", "2")
+        record = first.campaigns.get("night")
+        assert record is not None
+        point = record.points["w=1"]
+        assert (point.status, point.run_key, point.note) == ("ok", good, "by 1")
+        assert second.get(bad).row["status"] == "failed", "the run itself is kept all the same"
+        better = kept(second, "ok", "3")
+        record = first.campaigns.get("night")
+        assert record is not None
+        assert record.points["w=1"].run_key == better
+
+
 def test_no_campaign_no_run(store: SqlStore) -> None:
     with pytest.raises(UnknownNameError, match="no such campaign"):
         store.add_table(Table.from_columns({"workload": ["a"]}), campaign="nights", points=["1"])

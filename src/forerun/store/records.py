@@ -78,10 +78,21 @@ class Records:
     def mark(self, name: str, point: str, status: str, run_key: str = "", note: str = "") -> None:
         """Set the state of a point, which is new or known. Raises UnknownNameError for the name."""
         with self.database.writing() as connection:
-            self.mark_in(connection, name, {point: Point(status, run_key, note)})
+            self.mark_in(connection, name, {point: Point(status, run_key, note)}, over=True)
 
-    def mark_in(self, connection: Connection, name: str, points: Mapping[str, Point]) -> None:
+    def mark_in(
+        self, connection: Connection, name: str, points: Mapping[str, Point], over: bool = False
+    ) -> None:
         """Set the states of several points in the caller's transaction.
+
+        A point that is ok stays so, unless its new state is ok too: of two processes that measure
+        one point, the one that ends last and failed must not undo what the other one found.
+
+        Args:
+            connection: the caller's.
+            name: of a campaign or search.
+            points: their new states.
+            over: set them whatever they were.
 
         Raises:
             UnknownNameError: there is no campaign or search of that name.
@@ -106,8 +117,9 @@ class Records:
         changed = {n: insert.excluded[n] for n in ("status", "run_key", "note", "updated")}
         # The conflict that is left alone elsewhere is an update here.
         upsert = type(insert)(table).on_conflict_do_update(
-            index_elements=["owner_id", "point"], set_=changed
-        )
+            index_elements=["owner_id", "point"], set_=changed,
+            where=None if over else (table.c.status != "ok") | (insert.excluded.status == "ok"),
+        )  # fmt: skip
         connection.execute(upsert, rows)
 
 
@@ -124,10 +136,11 @@ def _record(connection: Connection, owners: SqlTable, points: SqlTable, name: st
 
 
 def states_of(
-    points: Sequence[str], keys: Sequence[str], statuses: Sequence[str]
+    points: Sequence[str], keys: Sequence[str], statuses: Sequence[str], notes: Sequence[str] = ()
 ) -> dict[str, Point]:
-    """Return the state that each point gets from its run."""
+    """Return the state that each point gets from its run, with its owner's note where one is given."""
+    told = notes or [""] * len(points)
     return {
-        point: Point(status or "ok", key)
-        for point, key, status in zip(points, keys, statuses, strict=True) if point
+        point: Point(status or "ok", key, note)
+        for point, key, status, note in zip(points, keys, statuses, told, strict=True) if point
     }  # fmt: skip

@@ -98,7 +98,7 @@ class SqlStore:
     def add_table(
         self, table: Table, jobs: Jobs | None = None, *, keys: Sequence[str] | None = None,
         campaign: str = "", points: Sequence[str] | None = None, started: str | Sequence[str] = "",
-        fingerprint: Mapping[str, Any] | None = None,
+        fingerprint: Mapping[str, Any] | None = None, notes: Sequence[str] = (),
     ) -> Added:  # fmt: skip
         """Keep the n rows of a runs table, all of them or none.
 
@@ -113,9 +113,10 @@ class SqlStore:
                 its job; the second of equal rows in one call gets another one than the first.
             campaign: who asked for them.
             points: of that campaign, which gets each run's key and status in the same transaction;
-                it must be in `campaigns`.
+                it must be in `campaigns`. A point that is ok stays so where the new run is not.
             started: when they began, ISO 8601 in UTC: one for all, or n.
             fingerprint: software and hardware that they ran on, as JSON.
+            notes: what the points' states say beside, n texts.
 
         Raises:
             RequestError: a key is there for another run, a cell cannot be kept, the disk is full,
@@ -129,7 +130,8 @@ class SqlStore:
         with self._database.writing() as connection:
             added = adding.into(connection)
             if points is not None:
-                states = states_of(origins.points, added.keys, list(table.texts("status")))
+                statuses = list(table.texts("status"))
+                states = states_of(origins.points, added.keys, statuses, notes)
                 self.campaigns.mark_in(connection, campaign, states)
         self._after([added])
         return added
