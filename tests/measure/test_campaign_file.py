@@ -84,6 +84,30 @@ def test_the_batch_of_one_worker_grows_with_the_workers() -> None:
     assert {p.asked["bucket_mb"] for p in found.points} == {1, 25}
 
 
+def test_with_accumulation_a_pass_of_a_worker_is_its_batch_by_the_passes() -> None:
+    found = campaign({
+        "workloads": {"m": {"entry": "a:b", "settings": {"accumulate": [1, 2, 4]}}},
+        "vary": {"workers": 2, "global_batch": [16, 32]},
+        "leave_out": ["batch_per_worker=8 and grad_accum=4", "batch_per_worker=16 and accumulate=2"],
+    })  # fmt: skip
+    rows = {(p.asked["global_batch"], p.asked["grad_accum"], p.asked["micro_batch"])
+            for p in found.points}  # fmt: skip
+    assert rows == {(16, 1, 8), (16, 2, 4), (32, 1, 16), (32, 4, 4)}
+    assert all("accumulate" not in p.asked for p in found.points), "the schema has a name for it"
+    table = found.table()
+    each = table.numbers("micro_batch") * table.numbers("grad_accum") * table.numbers("devices")
+    assert each.tolist() == table.numbers("global_batch").tolist()
+    plain = campaign({"workloads": {"m": {"entry": "a:b"}}, "vary": {"global_batch": 8}})
+    assert "grad_accum" not in plain.points[0].asked
+
+
+def test_passes_that_do_not_divide_a_workers_batch_are_told_before_anything_runs() -> None:
+    for passes in (3, 0, "two"):
+        with pytest.raises(RequestError, match="they do not divide it evenly"):
+            campaign({"workloads": {"m": {"entry": "a:b", "settings": {"accumulate": passes}}},
+                      "vary": {"global_batch": 8}})  # fmt: skip
+
+
 def test_words_of_a_script_are_filled_in() -> None:
     found = campaign({
         "workloads": {"own": {"entry": "train.py", "arguments": ["--batch", "{batch_per_worker}"]}},

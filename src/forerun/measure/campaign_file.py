@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from forerun.errors import RequestError, one_of
-from forerun.measure.campaign import Budget, Campaign, Point
+from forerun.measure.campaign import Campaign, Point
+from forerun.measure.campaign_fields import budget, duration, number, several, steps, whole
 from forerun.measure.campaign_runs import sections_of, told_apart
-from forerun.measure.task import Steps, Task
+from forerun.measure.task import Task
 from forerun.sections import Section, read_section
 from forerun.tables import Table
 from forerun.tables.conditions import Condition, parse_condition
 from forerun.tables.schema import ALIASES
-from forerun.units import counted, parse_count, parse_dollars, parse_duration
+from forerun.units import counted
 
 _TOP = (
     "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",
@@ -36,7 +37,6 @@ _WHOLE = (
 )
 _VARY = (*_WHOLE, "cpus_per_worker", "precision", "optimizer")
 _WORKLOAD = ("entry", "arguments", "settings", *_VARY)
-_STEPS = ("warmup", "least", "most", "half_width", "seconds", "epochs")
 RUNNERS = ("local", "ray")
 MOST_POINTS = 100_000
 
@@ -80,7 +80,7 @@ def campaign_of(top: Section) -> Campaign:
     return Campaign(
         name=str(top.values.get("name") or top.path.stem),
         points=tuple(_in_order(kept)),
-        budget=_budget(top),
+        budget=budget(top),
         dollars_per_worker_hour=top.number("price_usd_per_worker_hour", 0.0),
         runner=top.choice("runner", RUNNERS, RUNNERS[0]),
         notes=notes,
@@ -99,12 +99,12 @@ def _points(
             "entry", "it has none", "write entry: package.module:callable, or train.py"
         )
     varied = _varied(top, section)
-    repeats = _whole(top, "repeats", top.values.get("repeats", 1), 1)
+    repeats = whole(top, "repeats", top.values.get("repeats", 1), 1)
     common = {
-        "arguments": tuple(str(word) for word in _several(section.values.get("arguments", []))),
-        "steps": _steps(top), "seed": _whole(top, "seed", top.values.get("seed", 0), 0),
-        "timeout_seconds": _duration(top, "timeout", Task.timeout_seconds),
-        "hang_seconds": _duration(top, "hang", Task.hang_seconds),
+        "arguments": tuple(str(word) for word in several(section.values.get("arguments", []))),
+        "steps": steps(top), "seed": whole(top, "seed", top.values.get("seed", 0), 0),
+        "timeout_seconds": duration(top, "timeout", Task.timeout_seconds),
+        "hang_seconds": duration(top, "hang", Task.hang_seconds),
     }  # fmt: skip
     count = int(np.prod([len(values) for values in varied.values()], dtype=float)) * repeats
     if count > MOST_POINTS:
@@ -131,7 +131,7 @@ def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
         found |= {name: _cells(part, name) for name in names}
         if "settings" in part.values:
             inner = part.section("settings")
-            found |= {f"settings.{key}": _several(value) for key, value in inner.values.items()}
+            found |= {f"settings.{key}": several(value) for key, value in inner.values.items()}
     if not {"global_batch", "batch_per_worker"} & set(found):
         raise section.error("", "no batch is given", "add global_batch or batch_per_worker")
     return found
@@ -139,14 +139,14 @@ def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
 
 def _cells(section: Section, name: str) -> list[Any]:
     """Return the values of a field that varies, checked."""
-    values = _several(section.values[name])
+    values = several(section.values[name])
     if not values:
         raise section.error(name, "it has no value", "write one value or a list")
     if name in _WHOLE:
         lowest = 0 if name in ("dataset_size", "gpus_per_worker", "threads") else 1
-        return [_whole(section, name, value, lowest) for value in values]
+        return [whole(section, name, value, lowest) for value in values]
     if name == "cpus_per_worker":
-        return [_number(section, name, value) for value in values]
+        return [number(section, name, value) for value in values]
     return [str(value) for value in values]
 
 
@@ -160,10 +160,22 @@ def _task(
         fields["global_batch"] = each * int(fields.get("workers", 1))
     try:
         task = Task(entry=entry, settings=settings, **fields, **common)
+        _check_passes(task)
     except RequestError as error:
         raise section.error("", f"{error.asked}: {error.found}", error.next_step) from None
     words = tuple(_filled(word, task) for word in task.arguments)
     return task.with_(arguments=words)
+
+
+def _check_passes(task: Task) -> None:
+    """Raise RequestError where the passes of a step do not divide a worker's batch."""
+    passes = task.settings.get("accumulate", 1)
+    count = isinstance(passes, int) and not isinstance(passes, bool)
+    if not count or passes < 1 or task.batch % passes:
+        raise RequestError(
+            f"settings.accumulate={passes} with {task.batch} samples a worker",
+            "they do not divide it evenly", "choose a divisor of the batch of one worker",
+        )  # fmt: skip
 
 
 def _filled(word: str, task: Task) -> str:
@@ -185,16 +197,21 @@ def _filled(word: str, task: Task) -> str:
 
 def _columns(task: Task, chosen: Mapping[str, Any]) -> dict[str, object]:
     """Return a point's columns in the runs table."""
+    passes = int(task.settings.get("accumulate", 1))
     row: dict[str, object] = {
-        "devices": task.workers, "global_batch": task.global_batch, "micro_batch": task.batch,
-        "precision": task.precision, "optimizer": task.optimizer, "framework": "pytorch",
+        "devices": task.workers, "global_batch": task.global_batch,
+        "micro_batch": task.batch // passes, "precision": task.precision,
+        "optimizer": task.optimizer, "framework": "pytorch",
     }  # fmt: skip
+    if "accumulate" in task.settings:
+        row["grad_accum"] = passes
     if task.dataset_size:
         row["dataset_size"] = task.dataset_size
     own = ("cpus_per_worker", "threads")
     row |= {name: chosen[name] for name in own if name in chosen}
-    row |= {k.partition(".")[2]: v for k, v in chosen.items() if k.startswith("settings.")}
-    return row
+    settings = {k.partition(".")[2]: v for k, v in chosen.items() if k.startswith("settings.")}
+    settings.pop("accumulate", None)  # the schema's name of it is grad_accum
+    return row | settings
 
 
 def _asked(top: Section) -> dict[str, object]:
@@ -209,17 +226,20 @@ def _asked(top: Section) -> dict[str, object]:
 
 def _left(top: Section, points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
     """Return the points for which no `leave_out` condition holds, and a note on the others."""
-    conditions = [_condition(top, text) for text in _several(top.values.get("leave_out", []))]
+    conditions = [_condition(top, text) for text in several(top.values.get("leave_out", []))]
     if not conditions or not points:
         return list(points), ()
     names = dict.fromkeys(name for point in points for name in point.asked)
-    table = Table.from_columns(
-        {n: [p.asked.get(n, "") for p in points] for n in names}, str(top.path)
-    )
+    columns = {n: [p.asked.get(n, "") for p in points] for n in names}
+    # Fields of a campaign that are no columns of a row, or have another name there.
+    columns["batch_per_worker"] = [p.task.batch for p in points]
+    if "grad_accum" in columns:
+        columns["accumulate"] = columns["grad_accum"]
+    table = Table.from_columns(columns, str(top.path))
     out = np.zeros(len(points), dtype=bool)
-    for several in conditions:
+    for together in conditions:
         try:
-            out |= np.all([condition.holds(table) for condition in several], axis=0)
+            out |= np.all([condition.holds(table) for condition in together], axis=0)
         except RequestError as error:
             raise top.error("leave_out", error.found, error.next_step) from None
     left = int(out.sum())
@@ -233,8 +253,7 @@ def _condition(top: Section, text: object) -> list[Condition]:
         found = [parse_condition(part) for part in re.split(r"\s+and\s+", str(text))]
     except RequestError as error:
         raise top.error("leave_out", f"{text!r}: {error.found}", error.next_step) from None
-    named = {**ALIASES, "batch_per_worker": "micro_batch"}
-    return [replace(one, column=named.get(one.column, one.column)) for one in found]
+    return [replace(one, column=ALIASES.get(one.column, one.column)) for one in found]
 
 
 def _in_order(points: Sequence[Point]) -> list[Point]:
@@ -243,73 +262,3 @@ def _in_order(points: Sequence[Point]) -> list[Point]:
     Small runs come first: they cost least, and tell soonest that something is wrong.
     """
     return sorted(points, key=lambda point: (point.task.workers, point.task.cpus_per_worker))
-
-
-def _budget(top: Section) -> Budget:
-    if "budget" not in top.values:
-        return Budget()
-    section = top.section("budget")
-    section.only(("time", "dollars"))
-    dollars = section.values.get("dollars")
-    return Budget(
-        _duration(section, "time", 0.0) or None,
-        None if dollars is None else section.checked(lambda: parse_dollars(str(dollars))),
-    )
-
-
-def _steps(top: Section) -> Steps:
-    if "steps" not in top.values:
-        return Steps()
-    section = top.section("steps")
-    section.only(_STEPS)
-    given: dict[str, Any] = {
-        name: _whole(section, name, section.values[name], 0)
-        for name in ("warmup", "least", "most", "epochs") if name in section.values
-    }  # fmt: skip
-    if "half_width" in section.values:
-        given["half_width"] = _share(section, "half_width")
-    if "seconds" in section.values:
-        given["seconds"] = _duration(section, "seconds", Steps().seconds)
-    if "least" in given:
-        given.setdefault("most", max(given["least"], Steps().most))
-    elif "most" in given:
-        given["least"] = min(given["most"], Steps().least)
-    return section.checked(lambda: Steps(**given))
-
-
-def _share(section: Section, name: str) -> float:
-    text = str(section.values[name]).strip()
-    number = text.removesuffix("%")
-    try:
-        return float(number) / (100.0 if text.endswith("%") else 1.0)
-    except ValueError:
-        raise section.error(name, f"{text!r} is no share", "write 3% or 0.03") from None
-
-
-def _duration(section: Section, name: str, default: float) -> float:
-    if name not in section.values:
-        return default
-    value = section.values[name]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = f"{value}s"
-    return section.checked(lambda: parse_duration(str(value), name))
-
-
-def _whole(section: Section, name: str, value: object, lowest: int) -> int:
-    zero = str(value).strip() in ("0", "0.0")
-    try:
-        number = 0.0 if zero else parse_count(str(value), name)
-    except RequestError as error:
-        raise section.error(name, f"{value!r}: {error.found}", error.next_step) from None
-    if not number.is_integer() or number < lowest or isinstance(value, bool):
-        raise section.error(name, f"{value!r} is not a whole number from {lowest}", "mend it")
-    return int(number)
-
-
-def _number(section: Section, name: str, value: object) -> float:
-    return Section(section.path, section.name, {name: value}, section.lines).number(name)
-
-
-def _several(value: object) -> list[Any]:
-    """Return a value as a list; a single one is a list of itself."""
-    return list(value) if isinstance(value, list | tuple) else [value]
