@@ -76,10 +76,14 @@ class Holding:
     _held: list[Host] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Let hosts that hold by themselves do so, before their workers are started."""
+        """Let hosts that hold by themselves do so, before their workers are started.
+
+        Each gets its own share first: a runner that was killed may have left it at another.
+        """
         asked = self.task.cpus_per_worker
-        for host in dict.fromkeys(self.hosts):
-            if asked and _holds(host):
+        for host in filter(_holds, dict.fromkeys(self.hosts)):
+            host.release()  # type: ignore[attr-defined]
+            if asked:
                 self._held.append(host)
                 host.hold(asked * sum(other == host for other in self.hosts))  # type: ignore[attr-defined]
 

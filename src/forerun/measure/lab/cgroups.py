@@ -118,6 +118,18 @@ class HostGroup:
         if bursts and quota:
             _write(burst, str(quota))
 
+    def cpus(self) -> float | None:
+        """Return the share of the cores that the kernel holds it to, None where it has no limit."""
+        folder = self.folders["cpu"]
+        if self.versions["cpu"] == 2:
+            quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
+        else:
+            quota, period = (
+                (folder / f"cpu.cfs_{name}_us").read_text(encoding="utf-8").strip()
+                for name in ("quota", "period")
+            )
+        return None if quota in ("max", "-1") else int(quota) / int(period)
+
     def limit_memory(self, memory_bytes: int) -> None:
         """Kill a process of the host when all of them hold more than this.
 

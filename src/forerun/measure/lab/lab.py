@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from forerun.errors import RequestError, UnknownNameError
 from forerun.measure.hosts import Host
-from forerun.measure.lab import entering, network, removing, state, system
+from forerun.measure.lab import entering, network, overview, removing, state, system
 from forerun.measure.lab.cgroups import Controllers, HostGroup
 from forerun.measure.lab.guard import Guard
-from forerun.measure.lab.names import LabId, checked_name
-from forerun.measure.lab.place import LabHost, places
+from forerun.measure.lab.names import LabId, checked_name, this_process
+from forerun.measure.lab.place import LabHost, lifted, places, settle
 from forerun.measure.lab.spec import HostSpec, check_cpus, check_rate, check_sum
 from forerun.measure.lab.state import HostState, LabState
 
@@ -61,12 +61,14 @@ class Lab:
     def open(cls, name: str) -> Lab:
         """Return a lab that is up, to use it without owning it.
 
+        Hosts that a process held to another share when it was killed get their own again.
+
         Raises:
             UnknownNameError: no such lab is up.
         """
         system.require()
-        labs = {lab.name: lab for lab in state.written() if not lab.abandoned}
-        found = state.read(labs[name]) if name in labs else None
+        labs = {each.lab.name: each.lab for each in overview.labs() if not each.lab.abandoned}
+        found = settle(labs[name]) if name in labs else None
         if found is None:
             raise UnknownNameError("lab", name, labs, "start one: forerun lab up")
         specs = [HostSpec(h.cpus, h.link_mbit, h.memory_bytes) for h in found.hosts]
@@ -91,14 +93,18 @@ class Lab:
             lab = LabId(name) if keep else LabId.of_this_process(name)
             made = datetime.now(UTC).isoformat(timespec="seconds")
             hosts = tuple(map(HostState.of, self.specs))
-            first = LabState(lab, subnet, made, hosts, Controllers.found())
+            first = LabState(
+                lab, subnet, made, hosts, Controllers.found(), maker=this_process()
+            )  # fmt: skip
             state.write(first)  # before the first part is made, so that no crash hides one
+            whole = replace(first, maker="")
             try:
                 self._make(first)
+                state.write(whole)
             except BaseException:
                 removing.remove(lab)
                 raise
-        self._take(first)
+        self._take(whole)
         if not keep:
             self._pid = os.getpid()
             self._guard = Guard(lab)
@@ -160,8 +166,8 @@ class Lab:
         """Give a host another share of the cores from now on: a straggler."""
         check_cpus(cpus)
         number = self._number(host)
+        self._change(number, cpus=cpus)  # first: what the kernel has is settled by it
         self._group(number).limit_cpus(cpus)
-        self._change(number, cpus=cpus)
 
     def rate(self, host: Host | str | int, link_mbit: float) -> None:
         """Give a host's link another rate from now on."""
@@ -193,17 +199,12 @@ class Lab:
 
     @contextmanager
     def full_speed(self) -> Iterator[None]:
-        """Lift every share for a while: programs start in seconds that would take a minute."""
-        controllers, numbers = self._up().controllers, range(1, len(self._hosts) + 1)
-        controllers.favour(self.id, False)
-        for number in numbers:
-            self._group(number).limit_cpus(None)
-        try:
+        """Lift every share for a while: programs start in seconds that would take a minute.
+
+        As with `LabHost.hold`, whoever uses the lab next sets right what a killed process left.
+        """
+        with lifted(self._up()):
             yield
-        finally:
-            for number, host in zip(numbers, self.state().hosts, strict=True):
-                self._group(number).limit_cpus(host.cpus)
-            controllers.favour(self.id, True)
 
     def pids(self, host: Host | str | int) -> list[int]:
         """Return a host's processes."""

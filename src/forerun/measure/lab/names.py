@@ -57,6 +57,17 @@ class LabId:
         return not self.kept and started_at(self.pid) != self.start
 
 
+def this_process() -> str:
+    """Return the running process as a text that no later one has: its number and its start."""
+    return f"{os.getpid()}-{started_at(os.getpid()) or 0}"
+
+
+def lives(process: str) -> bool:
+    """Whether the process of `this_process` still runs; "" is none."""
+    pid, _, start = process.partition("-")
+    return pid.isdigit() and started_at(int(pid)) == int(start or 0)
+
+
 def parse_id(text: str) -> LabId | None:
     """Return the id that a name holds, or None where it is no lab's."""
     match = _ID.fullmatch(text)

@@ -11,9 +11,13 @@ from forerun.measure.lab.state import LabState
 
 
 def labs() -> list[LabState]:
-    """Return the labs that are up on this machine, the abandoned ones too, in order of name."""
+    """Return the labs that are up on this machine, the abandoned ones too, in order of name.
+
+    One that is being made is not up yet, and one whose maker was killed never will be.
+    """
     found = (state.read(lab) for lab in state.written())
-    return sorted((lab for lab in found if lab is not None), key=lambda s: str(s.lab))
+    whole = (lab for lab in found if lab is not None and not lab.maker)
+    return sorted(whole, key=lambda s: str(s.lab))
 
 
 def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[LabId]:

@@ -53,8 +53,16 @@ def every() -> list[LabId]:
 
 
 def sweep() -> list[LabId]:
-    """Remove every lab whose owner is dead; return them. The caller holds `state.locked()`."""
-    return [lab for lab in every() if lab.abandoned and remove(lab)]
+    """Remove every lab whose owner is dead, or whose maker died over it; return them.
+
+    The caller holds `state.locked()`.
+    """
+    return [lab for lab in every() if (lab.abandoned or _unfinished(lab)) and remove(lab)]
+
+
+def _unfinished(lab: LabId) -> bool:
+    known = state.read(lab)
+    return known is not None and known.unfinished
 
 
 def _lift_quotas(group: Path) -> None:

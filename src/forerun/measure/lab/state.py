@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from forerun.errors import RequestError
 from forerun.measure.lab import network
 from forerun.measure.lab.cgroups import Controllers, HostGroup
-from forerun.measure.lab.names import PREFIX, LabId, parse_id
+from forerun.measure.lab.names import PREFIX, LabId, lives, parse_id
 from forerun.measure.lab.spec import HostSpec
 
 _SUBNETS = 256
@@ -22,12 +22,22 @@ _SUBNETS = 256
 
 @dataclass(frozen=True)
 class HostState:
-    """What one host has at present."""
+    """What one host has at present.
+
+    Args:
+        cpus: its own share of the cores.
+        link_mbit: rate of its link, each way.
+        memory_bytes: limit of its memory.
+        linked: whether its cable is in.
+        holder: the process that has given it another share for a while (`names.this_process`);
+            written before the share is changed, so that one that was killed is known by it.
+    """
 
     cpus: float
     link_mbit: float
     memory_bytes: int | None = None
     linked: bool = True
+    holder: str = ""
 
     @classmethod
     def of(cls, spec: HostSpec) -> HostState:
@@ -46,6 +56,7 @@ class LabState:
         hosts: in their order; the first is number 1.
         controllers: where its groups are: those of whoever made it, who is seldom who reads.
         folders: temporary folders that go with it.
+        maker: the process that is making it; "" once it is whole, and only then is it up.
     """
 
     lab: LabId
@@ -54,6 +65,7 @@ class LabState:
     hosts: tuple[HostState, ...]
     controllers: Controllers
     folders: tuple[str, ...] = ()
+    maker: str = ""
 
     def address(self, number: int) -> str:
         """Return the address of a host (from 1)."""
@@ -62,6 +74,23 @@ class LabState:
     def group(self, number: int) -> HostGroup:
         """Return the control group of a host (from 1)."""
         return self.controllers.group(self.lab, f"h{number}")
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether whoever was making it died over it."""
+        return bool(self.maker) and not lives(self.maker)
+
+    def is_held(self, number: int, but_by: str = "") -> bool:
+        """Whether a process that lives, other than the one named, has changed a host's share."""
+        holder = self.hosts[number - 1].holder
+        return holder != but_by and lives(holder)
+
+    def held(self, numbers: Sequence[int], holder: str) -> LabState:
+        """Return it with some hosts (from 1) held by a process, or by none: ""."""
+        hosts = list(self.hosts)
+        for number in numbers:
+            hosts[number - 1] = replace(hosts[number - 1], holder=holder)
+        return replace(self, hosts=tuple(hosts))
 
     def with_host(self, number: int, host: HostState) -> LabState:
         """Return it with another state of one host (from 1)."""
@@ -99,7 +128,7 @@ def write(state: LabState) -> None:
         "lab": str(state.lab), "subnet": state.subnet, "made": state.made,
         "hosts": [asdict(host) for host in state.hosts], "folders": state.folders,
         "parents": {name: str(path) for name, path in state.controllers.parents.items()},
-        "versions": dict(state.controllers.versions),
+        "versions": dict(state.controllers.versions), "maker": state.maker,
     }  # fmt: skip
     draft.write_text(json.dumps(fields), encoding="utf-8")
     draft.replace(target)
@@ -114,6 +143,7 @@ def read(lab: LabId) -> LabState | None:
         return LabState(
             lab, int(fields["subnet"]), str(fields["made"]), hosts,
             Controllers(parents, fields["versions"]), tuple(fields["folders"]),
+            str(fields.get("maker", "")),
         )  # fmt: skip
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
