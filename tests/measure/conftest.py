@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forerun.measure.campaign import Point
+from forerun.measure.carrying import Spent, State
 from forerun.measure.measurement import Measurement
 from tests.measure.entries import ENTRIES
 
@@ -39,9 +40,17 @@ class Notes:
 
     def __init__(self) -> None:
         self.kept: dict[str, Measurement] = {}
+        self.known: dict[str, State] = {}
 
-    def statuses(self) -> Mapping[str, str]:
-        return {key: found.status for key, found in self.kept.items()}
+    def begin(self) -> None:
+        pass
+
+    def states(self) -> Mapping[str, State]:
+        return self.known
+
+    def spent(self) -> Spent:
+        return Spent()
 
     def keep(self, point: Point, measurement: Measurement) -> None:
         self.kept[point.key] = measurement
+        self.known[point.key] = State.of(point.task, measurement)

@@ -135,6 +135,7 @@ def test_time_limits_and_hangs_end_a_run(runner: LocalRunner, tmp_path: Path) ->
     assert 0.3 <= late.step_seconds < 1.0, "a lower bound of a step of 0.305 s and more"
     assert stuck.status == "failed"
     assert "no step for 1.5 s: it hangs in step 5" in stuck.reason
+    assert stuck.hangs
     assert not alive(str(tmp_path / "runs"))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +13,15 @@ from forerun.domain.plan import Plan
 from forerun.domain.plan_columns import PlanColumns
 from forerun.errors import ForerunError
 from forerun.measure.campaign import Campaign, Outlook, Point, outlook
-from forerun.measure.carrying import Carrier, Outcome, Progress, carry_out, still_open
+from forerun.measure.carrying import (
+    Carrier,
+    Outcome,
+    Progress,
+    Spent,
+    State,
+    carry_out,
+    still_open,
+)  # fmt: skip
 from forerun.measure.measurement import Measurement
 from forerun.tables import Jobs, Table
 
@@ -23,23 +32,37 @@ if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
 
 _OWN = ("accumulate",)  # settings of the loop that leave the traced graph of a sample as it is
+_LIMIT = "limit_s"  # in a point's note: the limit that ended its run
 
 
 class StoreLedger:
     """A campaign's results in a store; each is kept, with the state of its point, in one step.
 
-    A campaign of that name which asked for something else gets this content; points that both
-    have keep their results.
+    Nothing is written before `begin`. A campaign of that name which asked for something else gets
+    this content then; points that both have keep their results.
     """
 
     def __init__(self, store: SqlStore, campaign: Campaign, known: Mapping[str, Known]) -> None:
         self._store, self._campaign, self._known = store, campaign, known
-        store.campaigns.put(campaign.name, campaign.spec, replace=True)
 
-    def statuses(self) -> Mapping[str, str]:
-        """Return the status of every point that was run, by its key."""
+    def begin(self) -> None:
+        """Write down what the campaign asks for."""
+        self._store.campaigns.put(self._campaign.name, self._campaign.spec, replace=True)
+
+    def states(self) -> Mapping[str, State]:
+        """Return the state of every point that was run, by its key."""
         record = self._store.campaigns.get(self._campaign.name)
-        return {} if record is None else {key: p.status for key, p in record.points.items()}
+        points = {} if record is None else record.points
+        return {key: State(p.status, _limit(p.note)) for key, p in points.items()}
+
+    def spent(self) -> Spent:
+        """Return what all runs of the campaign took, as the store has them."""
+        runs = self._store.table(campaign=self._campaign.name)
+        if not len(runs):
+            return Spent()
+        seconds = np.nan_to_num(runs.numbers("run_time_s"))
+        workers = np.nan_to_num(runs.numbers("devices"), nan=1.0)
+        return Spent(float(seconds.sum()), float(seconds @ workers))
 
     def keep(self, point: Point, measurement: Measurement) -> None:
         """Keep one result."""
@@ -52,8 +75,22 @@ class StoreLedger:
         self._store.add_table(
             Table.from_rows([row], f"{point}"), known.jobs(point),
             campaign=self._campaign.name, points=[point.key],
+            notes=[_note(State.of(point.task, measurement))],
             started=measurement.started, fingerprint=dict(measurement.fingerprint),
         )  # fmt: skip
+
+
+def _note(state: State) -> str:
+    """Return what a point's record says of the limit that ended its run, "" where none did."""
+    return json.dumps({_LIMIT: state.limit_seconds}) if state.limit_seconds else ""
+
+
+def _limit(note: str) -> float:
+    """Return the limit that `_note` wrote down; 0 where it says none."""
+    try:
+        return float(json.loads(note)[_LIMIT]) if note else 0.0
+    except (ValueError, KeyError, TypeError):  # somebody's own words
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -77,8 +114,7 @@ class Known:
             row["nodes"] = len(self.placement)
             if len(set(self.placement)) == 1:
                 row["devices_per_node"] = self.placement[0]
-            joint = "" if max(self.placement) < 10 else "-"
-            row["placement"] = joint.join(map(str, self.placement))
+            row["placement"] = "-".join(map(str, self.placement))
         if self.workload is not None:
             row |= {
                 "params": self.workload.params,
@@ -114,6 +150,7 @@ class Planned:
         left: points without a final result.
         outlook: what they are expected to take.
         forecast: how many of them somebody foresaw, so that the outlook is more than a guess.
+        spent: what earlier sittings took.
         notes: what a person should know.
     """
 
@@ -121,6 +158,7 @@ class Planned:
     left: tuple[Point, ...]
     outlook: Outlook
     forecast: int
+    spent: Spent
     notes: tuple[str, ...]
 
 
@@ -142,39 +180,46 @@ class Profiling:
         self.campaign, self.runner, self.store, self.retry = campaign, runner, store, retry
         self._known = known_of(campaign.points, advisor, runner)
         self._advisor = advisor
+        self._believed: dict[str, float] = {}
+        self._asked: set[str] = set()
         self.ledger = StoreLedger(store, campaign, self._known)
 
     def planned(self) -> Planned:
         """Return what is still to be run, and what it is expected to take."""
         left = still_open(self.campaign, self.ledger, self.retry)
-        steps = self._foreseen(left)
+        believed = self.believed(left)
         reasons = dict.fromkeys(k.why for k in self._known.values() if k.why)
         return Planned(
-            self.campaign, tuple(left), outlook(self.campaign, left, steps),
-            int(np.isfinite(steps).sum()), (*self.campaign.notes, *reasons),
+            self.campaign, tuple(left), outlook(self.campaign, left, believed),
+            sum(point.key in believed for point in left), self.ledger.spent(),
+            (*self.campaign.notes, *reasons),
         )  # fmt: skip
 
     def carried_out(self, told: Callable[[Progress], None]) -> Outcome:
         """Run what is open and keep each result. Raises RequestError as `carry_out` does."""
-        return carry_out(self.campaign, self.runner, self.ledger, told, self.retry)
+        believed = self.believed(still_open(self.campaign, self.ledger, self.retry))
+        return carry_out(self.campaign, self.runner, self.ledger, told, self.retry, believed)
 
     def results(self) -> Table:
         """Return every run of the campaign that the store has, of this and earlier sittings."""
         return self.store.table(campaign=self.campaign.name)
 
-    def _foreseen(self, points: Sequence[Point]) -> Any:
-        """Return the step seconds that the advisor's predictor believes, (n,), NaN where none."""
-        found = np.full(len(points), np.nan)
-        whole = [
-            (i, known) for i, point in enumerate(points)
-            if (known := self._known[point.key]).workload is not None and known.cluster is not None
-        ]  # fmt: skip
-        for i, known in whole:
-            jobs = known.jobs(points[i])
+    def believed(self, points: Sequence[Point]) -> Mapping[str, float]:
+        """Return the seconds of a step that the advisor's predictor believes, by the point's key.
+
+        What is shown, what the budget is judged by and the time left all rest on these.
+        """
+        for point in points:
+            known = self._known[point.key]
+            if point.key in self._asked or known.workload is None or known.cluster is None:
+                continue
+            self._asked.add(point.key)
+            jobs = known.jobs(point)
             assert jobs is not None
-            forecasts = self._advisor.predictor.predict(jobs)
-            found[i] = forecasts.seconds[0, 1]
-        return found
+            seconds = float(self._advisor.predictor.predict(jobs).seconds[0, 1])
+            if np.isfinite(seconds):
+                self._believed[point.key] = seconds
+        return self._believed
 
 
 def known_of(points: Sequence[Point], advisor: Advisor, runner: Carrier) -> dict[str, Known]:

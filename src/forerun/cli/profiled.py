@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun.cli.screen import Screen
+from forerun.measure.campaign import HOUR
 from forerun.measure.repeats import joined
 from forerun.tables import Table
 from forerun.units import counted, format_dollars, format_seconds
@@ -48,8 +49,24 @@ def show_plan(screen: Screen, planned: Planned, where: str) -> None:
             *([format_dollars(budget.dollars)] if budget.dollars else []),
         ]  # fmt: skip
         if limits:
-            screen.line(f"budget  {' and '.join(limits)}; no run is begun that would pass it")
+            screen.line(
+                f"budget  {' and '.join(limits)} for all sittings{_spent(planned)}; no run is begun"
+                " that would pass it"
+            )
     screen.items("notes", planned.notes)
+
+
+def _spent(planned: Planned) -> str:
+    """Return what earlier sittings took of the budget, in words; "" where nothing."""
+    budget, spent = planned.campaign.budget, planned.spent
+    if not spent.seconds:
+        return ""
+    price = planned.campaign.dollars_per_worker_hour / HOUR
+    parts = [
+        *([format_seconds(spent.seconds)] if budget.seconds else []),
+        *([format_dollars(spent.worker_seconds * price)] if budget.dollars else []),
+    ]  # fmt: skip
+    return f", of which {' and '.join(parts)} spent"
 
 
 def _price(planned: Planned) -> str:
@@ -182,6 +199,11 @@ def shown_json(planned: Planned, outcome: Outcome | None, table: Table | None) -
             "seconds": ahead.seconds, "most_seconds": ahead.most_seconds,
             "dollars": ahead.dollars, "most_dollars": ahead.most_dollars,
             "runs": ahead.runs, "starts": ahead.starts, "foreseen": planned.forecast,
+        },
+        "spent": {
+            "seconds": planned.spent.seconds,
+            "dollars": planned.spent.worker_seconds
+            * planned.campaign.dollars_per_worker_hour / HOUR,
         },
         "notes": list(planned.notes),
     }  # fmt: skip

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from forerun.errors import RequestError
 from forerun.measure.task import Task, sharing
 from forerun.tables import Table
@@ -61,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a campaign may take in all; None is no limit.
+    """What a campaign may take in all, over every sitting of it; None is no limit.
 
     Attributes:
         seconds: of this machine's or cluster's time.
@@ -140,27 +137,28 @@ class Outlook:
 
 
 def outlook(
-    campaign: Campaign, points: Sequence[Point], step_seconds: NDArray[np.float64] | None = None
-) -> Outlook:
+    campaign: Campaign, points: Sequence[Point], believed: Mapping[str, float] = {},
+    started: bool = False,
+) -> Outlook:  # fmt: skip
     """Return what some of a campaign's points will take.
 
     Args:
         campaign: theirs; it has the price and the runner.
         points: those still to run.
-        step_seconds: (n,) what a step of each is believed to take, NaN where nobody knows.
+        believed: seconds of a step by the point's key; a usual one where nobody knows.
+        started: the processes of the first of them run already.
     """
     if not points:
         return Outlook(0.0, 0.0, 0.0, 0.0, 0, 0)
-    believed = np.full(len(points), np.nan) if step_seconds is None else step_seconds
-    step = np.where(np.isfinite(believed), believed, USUAL_STEP_SECONDS)
-    startup = STARTUP_SECONDS.get(campaign.runner, STARTUP_SECONDS["local"])
+    usual = STARTUP_SECONDS.get(campaign.runner, STARTUP_SECONDS["local"])
     groups = campaign.groups(points)
-    place = {point.key: i for i, point in enumerate(points)}
     likely = most = likely_worker = most_worker = 0.0
-    for group in groups:
-        at = [place[point.key] for point in group]
-        expected = startup + sum(_seconds(points[i].task, float(step[i])) for i in at)
-        longest = max(expected, startup + sum(points[i].task.timeout_seconds for i in at))
+    for i, group in enumerate(groups):
+        startup = 0.0 if started and not i else usual
+        expected = startup + sum(
+            _seconds(point.task, believed.get(point.key, USUAL_STEP_SECONDS)) for point in group
+        )
+        longest = max(expected, startup + sum(point.task.timeout_seconds for point in group))
         likely, most = likely + expected, most + longest
         likely_worker += expected * group[0].task.workers
         most_worker += longest * group[0].task.workers

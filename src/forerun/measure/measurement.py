@@ -34,6 +34,7 @@ _COLUMNS: Mapping[str, tuple[str, float]] = {
     "network_bytes_per_second": ("network_bytes_per_s", 1.0),
     "seconds": ("run_time_s", 1.0),
 }
+_HANGS = "no step for "  # how a reason begins, where a run was ended since no step came
 _PART_COLUMNS = {part: f"{part}_time_s" for part in PARTS}
 
 
@@ -104,6 +105,11 @@ class Measurement:
                 f"a measurement with parts {', '.join(unknown)}", "no such part of a step",
                 f"use {', '.join(PARTS)}",
             )  # fmt: skip
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it was ended since no step came for its limit of that."""
+        return self.status == "failed" and self.reason.startswith(_HANGS)
 
     def row(self) -> dict[str, Any]:
         """Return its columns of the runs table, without those that were not measured.

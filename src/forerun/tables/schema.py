@@ -55,7 +55,7 @@ _ALL: list[Column] = [
         "instance_type||machine, e.g. aws:p5.48xlarge",
         "cluster||a cluster's text (4x8xh100-sxm-80gb) where device and instance_type are blank;"
         " else a label: same label, same machines",
-        "placement||devices on each node, e.g. 4-4-2",
+        "placement||devices on each node, e.g. 4-4-2; also one digit a node, e.g. 442",
         "interconnect||links in words, e.g. NVLink + RoCE 1600 Gb/s per node",
     ),
     *_columns(

@@ -60,8 +60,8 @@ def show_eta(
         )
     if deadline_s is not None:
         missed = eta.missed(deadline_s)
-        late = deadline_s <= 0
-        when = f"{format_seconds(-deadline_s)} ago" if late else f"in {format_seconds(deadline_s)}"
+        ago, within = format_seconds(-deadline_s), format_seconds(deadline_s)
+        when = f"{ago} ago" if deadline_s <= 0 else f"in {within}"
         word = "it will probably be late: " if missed > _LIKELY else ""
         screen.line(f"deadline  {when}: {word}{chance_text('missed', missed)}")
     screen.items("notes", eta.notes)
