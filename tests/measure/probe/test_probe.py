@@ -98,7 +98,13 @@ def test_too_little_time_is_said_and_no_device_is_made(probed: Probe) -> None:
 
 
 def test_a_busy_machine_is_warned_of() -> None:
-    quiet = {"spread": 0.02, "cpu_share_spread": 0.01, "cpu_share": 1.0, "left_out": []}
+    quiet = {
+        "spread": 0.02,
+        "cpu_share_spread": 0.01,
+        "cpu_share": 1.0,
+        "left_out": [],
+        "refused": {},
+    }
     assert warnings_of(quiet) == []
     busy = {**quiet, "spread": 0.4, "cpu_share_spread": 0.6, "left_out": ["fp32/gelu"]}
     assert [word for word in ("busy", "by turns", "fp32/gelu")

@@ -3,7 +3,8 @@
 On a CPU with one thread the clock is the process's own CPU time: what other processes take, and
 what a quota makes it wait, is not the operation's. What share of the wall clock the process gets is
 measured apart (`machine.cpu_share`). With more threads it is the wall clock. On CUDA devices it is
-the time between two events on the stream.
+the time between two events on the stream, which is empty at the first: where an operation ends
+before the next is launched, that is the time of a launch (`launch_seconds`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 Call = Callable[[], Any]
@@ -57,6 +59,21 @@ class Clock:
             return time.process_time()
         return time.perf_counter()
 
+    def on_host(self) -> Clock:
+        """Return the clock of what the processor does: the wall clock beside a CUDA device."""
+        return (
+            self
+            if self.device == "cpu"
+            else replace(self, device="cpu", threads=max(self.threads, 2))
+        )
+
+    def launch_seconds(self, torch: Any) -> float:
+        """Return what launching an operation on one number takes; 0 on a CPU, which launches none."""
+        if self.device == "cpu":
+            return 0.0
+        x = torch.zeros(1, device=self.device)
+        return self.time(partial(x.add_, 1.0)).seconds
+
     def time(self, call: Call) -> Timed:
         """Return the seconds of one call, warmed up."""
         measure = self._on_events if self.device == "cuda" else self._on_clock
@@ -82,6 +99,7 @@ class Clock:
         import torch
 
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()  # what was put on the stream before is none of the calls
         first.record()
         for _ in range(calls):
             call()

@@ -12,14 +12,8 @@ from typing import Any
 
 from forerun.measure.probe.clock import Call
 from forerun.measure.probe.products import Grid
+from forerun.measure.probe.sizes import CPU, Sizes
 
-# Elements of the operation's input: from one that only costs a call, to what no cache holds.
-COUNTS = (64, 8192, 131072, 1048576, 4194304)
-WIDTHS = (10, 128, 1024)
-# Bytes: from what a core's own cache holds to what only memory does.
-FOOTPRINTS = (1e6, 4e6, 8e6, 16e6, 32e6, 64e6, 192e6)
-_CHUNK = 65536
-ROWS = (8, 256, 4096)
 # Operations of each input element to the one that stands for others of its class.
 CLASSES = {
     "elementwise": "add", "norm": "native_layer_norm", "batch_norm": "native_batch_norm",
@@ -33,17 +27,33 @@ _UNARY = ("relu", "gelu", "tanh", "sigmoid", "silu", "hardswish")
 _BY_OUTPUT = ("tanh", "sigmoid")
 
 
-def memory_grid(torch: Any, device: str, dtype: Any) -> Grid:
+def memory_grid(
+    torch: Any, device: str, dtype: Any, sizes: Sizes = CPU, least_seconds: float = 0.0
+) -> Grid:
     """Return the reading and writing of one element by the bytes that are gone through in turn.
 
     What was last touched so many bytes ago comes from the cache that holds so much, or from memory.
+
+    Args:
+        torch: the module.
+        device, dtype: where and in which precision.
+        sizes: at which footprints, and in calls of how many elements.
+        least_seconds: a call that takes less tells of its launch; its footprint is left out.
     """
     made = {"device": device, "dtype": dtype}
+    multiply = torch.mul
+
+    def parts(footprint: float) -> tuple[int, int]:
+        """Return in how many calls of how many elements a footprint is gone through."""
+        if not sizes.chunk:
+            return 1, max(int(footprint / 2 / dtype.itemsize), 1)
+        return max(round(footprint / 8 / sizes.chunk), 1), sizes.chunk
 
     def make(footprint: int) -> Call:
-        count = max(round(footprint / 8 / _CHUNK), 1)
-        pairs = [(torch.randn(_CHUNK, **made), torch.empty(_CHUNK, **made)) for _ in range(count)]
-        multiply = torch.mul
+        count, length = parts(footprint)
+        pairs = [(torch.randn(length, **made), torch.empty(length, **made)) for _ in range(count)]
+        if count == 1:
+            return partial(multiply, pairs[0][0], 2.0, out=pairs[0][1])
 
         def go() -> None:
             for x, y in pairs:
@@ -52,19 +62,20 @@ def memory_grid(torch: Any, device: str, dtype: Any) -> Grid:
         return go
 
     def each(footprint: float) -> float:
-        return max(round(footprint / 8 / _CHUNK), 1) * float(_CHUNK)
+        count, length = parts(footprint)
+        return float(count * length)
 
-    return Grid("memory", (FOOTPRINTS,), make, per=each)
+    return Grid("memory", (sizes.footprints,), make, per=each, least_seconds=least_seconds)
 
 
-def element_grids(torch: Any, device: str, dtype: Any) -> Iterator[Grid]:
+def element_grids(torch: Any, device: str, dtype: Any, sizes: Sizes = CPU) -> Iterator[Grid]:
     """Yield what is timed of operations that move elements, the most useful first."""
     made = {"device": device, "dtype": dtype}
     aten = torch.ops.aten
     for name, moved, make in _plain(torch, aten, made):
-        yield Grid(name, (tuple(float(moved * n) for n in COUNTS),), _by_count(make, moved))
+        yield Grid(name, (tuple(float(moved * n) for n in sizes.counts),), _by_count(make, moved))
     for name, moved, by_rows in _by_rows(torch, aten, made):
-        axes = (tuple(float(moved * n * 64) for n in ROWS), tuple(map(float, WIDTHS)))
+        axes = (tuple(float(moved * n * 64) for n in sizes.lines), tuple(map(float, sizes.widths)))
         yield Grid(name, axes, _by_width(by_rows, moved))
 
 

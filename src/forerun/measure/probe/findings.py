@@ -101,7 +101,14 @@ def device_entry(
     Raises:
         UnsatisfiedError: too little was measured in the time given.
     """
-    missing = [n for n in _NEEDED if f"{precisions[0]}/{n}" not in found["curves"]]
+    main = precisions[0]
+    missing = [n for n in _NEEDED if f"{main}/{n}" not in found["curves"]]
+    refused = next((n for n in missing if f"{main}/{n}" in found["refused"]), None)
+    if refused is not None:
+        raise UnsatisfiedError(
+            "a measured device", f"{refused} was not timed: {found['refused'][f'{main}/{refused}']}",
+            "see that nothing else uses it, or name another of the precisions first (--dtypes)",
+        )  # fmt: skip
     if missing:
         raise UnsatisfiedError(
             f"a device measured in {found['seconds']:.0f} s",
@@ -152,7 +159,8 @@ def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]
         "cpu_share": f"{found['cpu_share']:.3f}",
         "cpu_share_spread": f"{found['cpu_share_spread']:.3f}",
         "spread": f"{found['spread']:.3f}",
-        "not_measured": ", ".join(found["left_out"]),
+        "not_measured": ", ".join([*found["left_out"], *found["refused"]]),
+        **({"launch_seconds": f"{found['launch_seconds']:.3g}"} if found["launch_seconds"] else {}),
     }
 
 
@@ -198,6 +206,8 @@ def warnings_of(found: Mapping[str, Any]) -> list[str]:
             f"no time was left for {few}{f' and {more} more' if more > 0 else ''}; figures of their "
             "class serve; give --seconds more"
         )
+    for name, why in list(found["refused"].items())[:4]:
+        said.append(f"{name} could not be timed: {why}; figures of its class serve")
     return said
 
 

@@ -50,7 +50,8 @@ def probe(
 
     Raises:
         MissingExtraError: torch is not installed.
-        RequestError: no such precision or device, too few seconds, a host that cannot be reached.
+        RequestError: no such precision or device, too few seconds, links between CUDA devices, a
+            host that cannot be reached.
         UnsatisfiedError: the time did not suffice for what every step needs.
     """
     for dtype in dtypes:
@@ -61,8 +62,13 @@ def probe(
             f"a probe of {seconds:g} s", f"it takes {LEAST_SECONDS:g} s at the very least",
             "give --seconds 60",
         )  # fmt: skip
-    _check_torch(device)
     places = check_hosts(tuple(hosts) or (local_host(),))
+    _check_device(device, places, beside)
+    for (
+        place
+    ) in places:  # a host of a lab may be held at another share, by a runner that was killed
+        if callable(release := getattr(place, "release", None)):
+            release()
     found = probe_hosts(
         places, seconds=seconds, threads=threads, dtypes=dtypes, device=device, beside=beside,
         only=only,
@@ -73,14 +79,20 @@ def probe(
     return Probe(entry, found, warnings_of(found))
 
 
-def _check_torch(device: str) -> None:
+def _check_device(device: str, places: Sequence[Host], beside: int) -> None:
     try:
         import torch
     except ImportError:
         raise MissingExtraError("forerun probe", "torch", "torch") from None
     if device not in ("cpu", "cuda"):
         raise RequestError(f"device {device!r}", "it cannot be probed", "give cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and (len(places) > 1 or beside > 1):
+        raise RequestError(
+            "probing links between CUDA devices (several --hosts, or --beside)",
+            "only links between processors are measured so far",
+            "leave --hosts and --beside out: one CUDA device is timed by itself",
+        )  # fmt: skip
+    if device == "cuda" and places[0].is_local and not torch.cuda.is_available():
         raise RequestError(
             "probing a CUDA device", "torch finds none on this machine",
             "give --device cpu, or run it where there is one",

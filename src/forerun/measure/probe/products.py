@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from forerun.measure.probe.clock import Call
+from forerun.measure.probe.sizes import CPU, MOST_FLOPS, Sizes
 
-ROWS, SIDES = (8, 64, 512), (10, 64, 256, 1024)
-# (side of the image, samples): pixels in all are 512, 4,096 and 16,384.
-IMAGES = ((8, 8), (16, 16), (32, 16))
-# More would take a small host too long; time is proportional to size beyond.
-MOST_FLOPS = 1.3e9
 ROLES = ("forward", "dgrad", "wgrad")
 
 
@@ -26,8 +22,9 @@ ROLES = ("forward", "dgrad", "wgrad")
 class Grid:
     """What is timed at each point of a grid of sizes: `make(*sizes)` returns the call.
 
-    flops: of a point, to leave out what takes too long. per: how many units one call of a point
-    does, whose time is asked.
+    flops: of a point, to leave out what takes too long: more than `most_flops`. per: how many
+    units one call of a point does, whose time is asked. least_seconds: points whose call takes
+    less tell of launches and are left out (grids of one axis).
     """
 
     name: str
@@ -35,6 +32,8 @@ class Grid:
     make: Callable[..., Call]
     flops: Callable[..., float] = lambda *sizes: 0.0
     per: Callable[..., float] = lambda *sizes: 1.0
+    most_flops: float = MOST_FLOPS
+    least_seconds: float = 0.0
 
     @property
     def points(self) -> list[tuple[float, ...]]:
@@ -42,18 +41,31 @@ class Grid:
         return list(itertools.product(*self.axes))
 
 
-def product_grids(torch: Any, device: str, dtype: Any) -> Iterator[Grid]:
+def product_grids(torch: Any, device: str, dtype: Any, sizes: Sizes = CPU) -> Iterator[Grid]:
     """Yield what is timed of products, the most useful first."""
-    made = {"device": device, "dtype": dtype}
-    yield from _matmuls(torch, made)
-    yield from _convolutions(torch, made, 3, "conv", (16, 64, 128), (3, 16, 64, 128))
-    yield from _attentions(torch, made)
-    yield from _convolutions(torch, made, 1, "conv_1x1", (16, 64, 256), (16, 64, 256))
-    yield from _depthwise(torch, made)
-    yield from _grouped(torch, made)
+    for grid in _grids(torch, {"device": device, "dtype": dtype}, sizes):
+        yield replace(grid, most_flops=sizes.most_flops)
 
 
-def _matmuls(torch: Any, made: dict[str, Any]) -> Iterator[Grid]:
+def _grids(torch: Any, made: dict[str, Any], sizes: Sizes) -> Iterator[Grid]:
+    images = sizes.images
+    yield from _matmuls(torch, made, sizes.rows, sizes.sides)
+    yield from _convolutions(torch, made, images, 3, "conv", sizes.outputs, sizes.inputs)
+    yield from _attentions(torch, made, (sizes.tokens, sizes.head_sizes, sizes.heads))
+    yield from _convolutions(
+        torch, made, images, 1, "conv_1x1", sizes.pointwise, sizes.pointwise
+    )  # fmt: skip
+    # 3 x 3 convolutions of single channels, by pixels and channels; of groups of 16 channels.
+    for name, width, groups in (
+        ("conv_depthwise", 1, sizes.depthwise), ("conv_grouped", 16, sizes.groups)
+    ):  # fmt: skip
+        for role in ROLES:
+            yield _by_group(torch, made, images, name, width, groups, role)
+
+
+def _matmuls(
+    torch: Any, made: dict[str, Any], tall: tuple[int, ...], sides: tuple[int, ...]
+) -> Iterator[Grid]:
     linear, random = torch.nn.functional.linear, torch.randn
 
     def forward(rows: int, columns: int, depth: int) -> Call:
@@ -72,9 +84,9 @@ def _matmuls(torch: Any, made: dict[str, Any]) -> Iterator[Grid]:
         g, x = random(depth, rows, **made), random(depth, columns, **made)
         return lambda: g.t().mm(x)
 
-    yield Grid("matmul.forward", (ROWS, SIDES, SIDES), forward, _flops)
-    yield Grid("matmul.dgrad", (ROWS, SIDES, SIDES), dgrad, _flops)
-    yield Grid("matmul.wgrad", (SIDES, SIDES, ROWS), wgrad, _flops)
+    yield Grid("matmul.forward", (tall, sides, sides), forward, _flops)
+    yield Grid("matmul.dgrad", (tall, sides, sides), dgrad, _flops)
+    yield Grid("matmul.wgrad", (sides, sides, tall), wgrad, _flops)
 
 
 def _flops(rows: float, columns: float, depth: float) -> float:
@@ -82,13 +94,13 @@ def _flops(rows: float, columns: float, depth: float) -> float:
 
 
 def _convolutions(
-    torch: Any, made: dict[str, Any], kernel: int, name: str,
+    torch: Any, made: dict[str, Any], images: tuple[tuple[int, int], ...], kernel: int, name: str,
     outputs: tuple[int, ...], inputs: tuple[int, ...],
 ) -> Iterator[Grid]:  # fmt: skip
     """Yield dense convolutions, whose depth is the input channels times the kernel's area."""
     area = kernel * kernel
-    pixels = tuple(float(side * side * n) for side, n in IMAGES)
-    image = dict(zip(pixels, IMAGES, strict=True))
+    pixels = tuple(float(side * side * n) for side, n in images)
+    image = dict(zip(pixels, images, strict=True))
     depths = tuple(float(c * area) for c in inputs)
     widths = tuple(float(c) for c in outputs)
 
@@ -125,21 +137,12 @@ def _convolution(
     return lambda: backward(g, x, w, [o], one, size, one, False, [0, 0], groups, mask)
 
 
-def _depthwise(torch: Any, made: dict[str, Any]) -> Iterator[Grid]:
-    """Yield 3 x 3 convolutions of single channels, by pixels and channels."""
-    yield from (_by_group(torch, made, "conv_depthwise", 1, (16, 64, 256), role) for role in ROLES)
-
-
-def _grouped(torch: Any, made: dict[str, Any]) -> Iterator[Grid]:
-    """Yield 3 x 3 convolutions of groups of 16 channels, by pixels and groups."""
-    yield from (_by_group(torch, made, "conv_grouped", 16, (2, 8, 32), role) for role in ROLES)
-
-
 def _by_group(
-    torch: Any, made: dict[str, Any], name: str, width: int, groups: tuple[int, ...], role: str
-) -> Grid:
-    pixels = tuple(float(side * side * n) for side, n in IMAGES)
-    image = dict(zip(pixels, IMAGES, strict=True))
+    torch: Any, made: dict[str, Any], images: tuple[tuple[int, int], ...], name: str, width: int,
+    groups: tuple[int, ...], role: str,
+) -> Grid:  # fmt: skip
+    pixels = tuple(float(side * side * n) for side, n in images)
+    image = dict(zip(pixels, images, strict=True))
 
     def make(m: float, g: float) -> Call:
         return _convolution(torch, made, image[m], width, width, int(g), 3, role)
@@ -150,9 +153,10 @@ def _by_group(
     return Grid(f"{name}.{role}", (pixels, tuple(map(float, groups))), make, flops)
 
 
-def _attentions(torch: Any, made: dict[str, Any]) -> Iterator[Grid]:
+def _attentions(
+    torch: Any, made: dict[str, Any], axes: tuple[tuple[float, ...], ...]
+) -> Iterator[Grid]:
     """Yield fused attention by tokens, size of a head, and heads of all samples."""
-    axes = ((32.0, 128.0, 512.0), (32.0, 64.0), (16.0, 128.0))
     attend = torch.nn.functional.scaled_dot_product_attention
 
     def inputs(tokens: float, size: float, heads: float) -> list[Any]:

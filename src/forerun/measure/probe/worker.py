@@ -23,6 +23,7 @@ from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
 from forerun.measure.probe.framework import framework_costs, loader_costs, optimizer_costs
 from forerun.measure.probe.machine import cpu_share, memory_bytes, nominal_flops
 from forerun.measure.probe.products import Grid, product_grids
+from forerun.measure.probe.sizes import LAUNCHES, sizes_of
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 # What most steps hold; the rest follows in its own order.
@@ -71,14 +72,17 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     share, share_spread = cpu_share() if device == "cpu" and threads == 1 else (1.0, 0.0)
     clock = Clock(device, threads, until=begun + float(request["seconds"]))
     found = Measurements()
-    costs = {**framework_costs(torch, device, clock), **loader_costs(torch, clock)}
+    full_precision(torch)
+    launch = clock.launch_seconds(torch)
+    costs = {**framework_costs(torch, device, clock), **loader_costs(torch, clock.on_host())}
     updates = optimizer_costs(torch, device, clock)
     for dtype in request["dtypes"]:
         number = getattr(torch, DTYPES[dtype])
+        sizes = sizes_of(torch, device, number.itemsize)
         grids = in_order(
-            [memory_grid(torch, device, number)],
-            product_grids(torch, device, number),
-            element_grids(torch, device, number),
+            [memory_grid(torch, device, number, sizes, LAUNCHES * launch)],
+            product_grids(torch, device, number, sizes),
+            element_grids(torch, device, number, sizes),
         )
         only = request.get("only")
         grids = [grid for grid in grids if not only or grid.name in only]
@@ -97,9 +101,17 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
         "updates": updates,
         "curves": found.curves,
         "left_out": found.left_out,
+        "refused": found.refused,
+        "launch_seconds": launch,
         "spread": sorted(clock.spreads)[len(clock.spreads) // 2],
         "seconds": time.monotonic() - begun,
     }
+
+
+def full_precision(torch: Any) -> None:
+    """Let products in fp32 be just that: libraries may round their inputs to TF32's ten bits."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def in_order(*sources: Iterable[Grid]) -> list[Grid]:
