@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forerun.errors import RequestError
 from forerun.measure.communication import covered_seconds, gradient_noise
 from forerun.measure.failing import is_secondhand, reason_of, status_of
 from forerun.measure.hosts import Host
@@ -215,6 +216,23 @@ def test_the_three_lines_work_without_a_runner(tmp_path: Path) -> None:
     assert measured.samples_per_second is not None
 
 
+def test_a_measurement_that_cannot_be_written_leaves_the_one_before_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "m.json"
+    out.write_text("before")
+
+    def full(stream: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("forerun.measure.records.os.fsync", full)
+    with pytest.raises(RequestError, match="No space left"), record(out=out) as r:
+        for _ in r.steps(range(6)):
+            pass
+    assert out.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [out]
+
+
 def test_a_log_of_steps_is_written_for_whoever_waits(tmp_path: Path) -> None:
     log = tmp_path / "steps.jsonl"
     with record(log=log) as r:
@@ -247,8 +265,12 @@ def test_a_host_that_holds_by_itself_is_asked_once_for_all_its_workers() -> None
     holding.begin()
     holding.apply(0, os.getpid())
     holding.release()
-    assert Holder.told == [0.6, "released"]
+    assert Holder.told == ["released", 0.6, "released"]
     assert holding.groups == []
+    Holding(task.with_(cpus_per_worker=0.0), [host, host]).begin()
+    assert Holder.told[3:] == ["released"], (
+        "also where nothing is asked: it may be held since a crash"
+    )
     away = Host("h2", "10.0.0.2", prefix=("env",))
     assert "host h2 cannot hold" in (refusal(task, [away]) or "")
 

@@ -31,10 +31,11 @@ def progress_path(folder: Path, rank: int) -> Path:
 def write_record(folder: Path, record: Record) -> None:
     """Write a worker's record. Raises RequestError where the disk is full."""
     text = json.dumps(record)
-    write_whole(record_path(folder, record["rank"]), lambda name: _write(name, text))
+    write_whole(record_path(folder, record["rank"]), lambda name: write_synced(name, text))
 
 
-def _write(name: str, text: str) -> None:
+def write_synced(name: str, text: str) -> None:
+    """Write a text to a file; once this returns, the disk has it."""
     with Path(name).open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()

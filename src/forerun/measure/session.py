@@ -12,8 +12,10 @@ from typing import Any
 from forerun.measure.measurement import Measurement
 from forerun.measure.progress import Progress
 from forerun.measure.recorder import Recorder
-from forerun.measure.records import merged, progress_path, write_record
+from forerun.measure.records import merged, progress_path, write_record, write_synced
 from forerun.measure.task import Steps
+from forerun.measure.usage import own_gpu
+from forerun.tables.files import write_whole
 
 FOLDER = "FORERUN_RECORD_DIR"
 STEPS = "FORERUN_STEPS"
@@ -51,8 +53,11 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
 
     Args:
         samples: in one optimizer step of all workers, where it should tell a throughput.
-        out: a JSON file.
+        out: a JSON file, written whole or not at all.
         given: further arguments of `Recorder`.
+
+    Raises:
+        RequestError: `out` cannot be written.
     """
     running = current()
     if running is not None:  # a runner's: it asks for the record itself
@@ -74,7 +79,8 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
             if told["status"] == "ok"
             else Measurement(told["status"], told["reason"])
         )
-        Path(out).write_text(json.dumps(measured.to_json(), indent=2))
+        text = json.dumps(measured.to_json(), indent=2)
+        write_whole(Path(out), lambda name: write_synced(name, text))
 
 
 @contextmanager
@@ -105,4 +111,4 @@ def _gpu() -> int | None:
     """Return the GPU that this process computes on, None where torch sees none."""
     import torch
 
-    return int(os.environ.get("LOCAL_RANK", "0")) if torch.cuda.is_available() else None
+    return own_gpu() if torch.cuda.is_available() else None

@@ -1,4 +1,4 @@
-"""Usage: what a worker takes of its machine: CPU time, resident memory, network bytes, the GPU."""
+"""Usage: what a worker and its children take: CPU time, resident memory, network bytes, the GPU."""
 
 from __future__ import annotations
 
@@ -15,6 +15,49 @@ _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _TRAFFIC = Path("/proc/self/net/dev")
 _NVML = "libnvidia-ml.so.1"
+GPU = "FORERUN_GPU"  # which of the GPUs that this process sees is its own, where a runner knows
+# Of /proc/PID/stat behind the command's name: processor time of a process and of its ended children.
+_TICKS = slice(11, 15)
+
+
+def own_gpu() -> int:
+    """Return which of the GPUs that this process sees is its own: the one told, or its local rank."""
+    return int(os.environ.get(GPU) or os.environ.get("LOCAL_RANK", "0"))
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of this process and of all its children, the ended ones too.
+
+    Workers of a DataLoader are children: they load and augment for this process. Where the system
+    does not tell children (/proc), those that still run are left out.
+    """
+    ended = 0.0
+    if sys.platform != "win32":
+        import resource
+
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ended = used.ru_utime + used.ru_stime
+    return time.process_time() + ended + sum(map(_process_seconds, _descendants(os.getpid())))
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the children of a process, and theirs, that still run (Linux; elsewhere none)."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            with suppress(OSError):
+                children = [int(word) for word in path.read_text().split()]
+                found += children
+                waiting += children
+    return found
+
+
+def _process_seconds(pid: int) -> float:
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[_TICKS])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def sent_bytes(interface: str = "") -> float | None:
@@ -93,17 +136,22 @@ def _portable_peak() -> float | None:
 
 
 class Usage:
-    """CPU time and traffic over a window: `begin` it, then ask for `rates`."""
+    """CPU time and traffic over a window: `begin` it, then ask for `rates`.
+
+    Args:
+        interface: the network interface that is counted; "" as GLOO_SOCKET_IFNAME says, or all.
+        gpu: which of the GPUs that torch sees is the worker's own, None where it has none.
+    """
 
     def __init__(self, interface: str = "", gpu: int | None = None) -> None:
         self._interface = interface or os.environ.get("GLOO_SOCKET_IFNAME", "")
-        self._gpu = None if gpu is None else GpuBusy(gpu)
+        self._gpu = None if gpu is None else GpuBusy(gpu_uuid(gpu))
         self.begin()
 
     def begin(self) -> None:
         """Start the window now."""
         self._wall = time.perf_counter()
-        self._cpu = time.process_time()
+        self._cpu = cpu_seconds()
         self._sent = sent_bytes(self._interface)
 
     def sample(self) -> None:
@@ -117,25 +165,50 @@ class Usage:
         sent = sent_bytes(self._interface)
         network = None if sent is None or self._sent is None else (sent - self._sent) / wall
         return {
-            "cpu_share": (time.process_time() - self._cpu) / wall,
+            "cpu_share": max(cpu_seconds() - self._cpu, 0.0) / wall,
             "network_bytes_per_second": network,
             "gpu_share": None if self._gpu is None else self._gpu.share(),
         }
 
 
-class GpuBusy:
-    """How busy a GPU was, by its driver's own count (NVML), at the moments it was looked at."""
+def gpu_uuid(index: int) -> str:
+    """Return the name by which the driver knows a GPU of torch's, "" where torch does not tell it.
 
-    def __init__(self, index: int) -> None:
+    Torch counts the GPUs that CUDA_VISIBLE_DEVICES leaves it, the driver all of the machine: the
+    same number is another GPU there.
+    """
+    import torch
+
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    return "" if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
+
+
+def _nvml() -> Any:
+    """Return the driver's library (NVML), None where there is none."""
+    try:
+        return ctypes.CDLL(_NVML)
+    except OSError:
+        return None
+
+
+class GpuBusy:
+    """How busy a GPU was, by its driver's own count (NVML), at the moments it was looked at.
+
+    Args:
+        uuid: of the GPU (`gpu_uuid`); of "" nothing is told.
+        library: NVML; None is the one of this machine.
+    """
+
+    def __init__(self, uuid: str, library: Any = None) -> None:
         self._seen: list[float] = []
         self._library: Any = None
-        with suppress(OSError, AttributeError):
-            library = ctypes.CDLL(_NVML)
-            self._handle = ctypes.c_void_p()
-            if library.nvmlInit_v2() == 0 and (
-                library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self._handle)) == 0
-            ):
-                self._library = library
+        self._handle = ctypes.c_void_p()
+        library = library if library is not None else _nvml()
+        if library is None or not uuid or library.nvmlInit_v2() != 0:
+            return
+        name = ctypes.c_char_p(uuid.encode())
+        if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(self._handle)) == 0:
+            self._library = library
 
     def sample(self) -> None:
         """Note how busy the GPU has been in the last fraction of a second."""

@@ -24,6 +24,7 @@ from forerun.measure.recorder import Enough, Record, Recorder
 from forerun.measure.records import progress_path, write_record
 from forerun.measure.session import RUNNER, installed
 from forerun.measure.task import Task
+from forerun.measure.usage import own_gpu
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -137,7 +138,7 @@ def rehearse(on_gpu: bool) -> None:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) if on_gpu else 0)
+    device = torch.device("cuda", own_gpu() if on_gpu else 0)
     tiny = torch.nn.Linear(8, 8).to(device if on_gpu else "cpu")
     module = DistributedDataParallel(tiny, device_ids=[device.index] if on_gpu else None)
     module(torch.zeros(2, 8, device=device if on_gpu else "cpu")).square().mean().backward()
@@ -150,7 +151,7 @@ def make_recorder(task: Task, rank: int, progress: Reporter | None) -> Recorder:
     if task.gpus_per_worker:
         import torch
 
-        gpu = int(os.environ.get("LOCAL_RANK", "0"))
+        gpu = own_gpu()
         torch.cuda.set_device(gpu)
     recorder = Recorder(
         task.steps, rank, task.workers, gpu, progress,

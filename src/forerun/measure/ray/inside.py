@@ -10,7 +10,17 @@ from typing import Any
 from forerun.measure.limits import itself, wait_until_held
 from forerun.measure.ray.letterbox import Postman, posting
 from forerun.measure.task import Task
+from forerun.measure.usage import GPU
 from forerun.measure.worker import carry_out, prepare
+
+
+def tell_gpu() -> None:
+    """Note which GPU Ray Train has given this worker: how it numbers them is its own affair."""
+    from ray.train.torch import get_device
+
+    device = get_device()
+    if device.type == "cuda" and device.index is not None:
+        os.environ[GPU] = str(device.index)
 
 
 class TaskFailedError(Exception):
@@ -33,6 +43,7 @@ def carry_out_plan(config: Mapping[str, Any]) -> None:
     context = train.get_context()
     rank = context.get_world_rank()
     os.environ["LOCAL_RANK"] = str(context.get_local_rank())
+    tell_gpu()
     post = posting(str(config["box"]))
     if config.get("hold"):
         # What torch loads at first use would take minutes at a tenth of a core; where it cannot

@@ -1,0 +1,155 @@
+"""What is told of a GPU, on machines without one: the arithmetic, on small stand-ins for CUDA and NVML.
+
+No GPU is here to measure: these tests say nothing of how a real one behaves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from forerun.measure.timeline import CudaClock, Timeline
+from forerun.measure.usage import GPU, GpuBusy, Usage, cpu_seconds, gpu_uuid, own_gpu
+from tests.measure.cuda import Stream
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Stream:
+    """CUDA's events, on a stream of this test."""
+    return Stream().installed(monkeypatch)
+
+
+def test_a_step_on_a_gpu_is_timed_by_what_the_device_does_and_not_by_its_launches(
+    stream: Stream,
+) -> None:
+    timeline = Timeline(CudaClock())
+    timeline.begin()
+    for scale in (1.0, 2.0):
+        for part, seconds in (("forward", 0.010), ("backward", 0.020), ("", 0.002)):
+            timeline.switch(part)
+            stream.host += 1e-5  # the host has launched it, and goes on at once
+            stream.run(scale * seconds)
+        timeline.end()
+    assert stream.waits == 0, "nothing waits for the device between steps"
+    totals, parts = timeline.read()
+    assert stream.waits == 1
+    assert totals == pytest.approx([0.032, 0.064], abs=1e-4)
+    assert parts[0] == pytest.approx({"forward": 0.010, "backward": 0.020}, abs=1e-4)
+    assert parts[1] == pytest.approx({"forward": 0.020, "backward": 0.040}, abs=1e-4)
+
+
+def test_a_gap_in_which_the_device_waits_for_its_host_is_part_of_the_step(stream: Stream) -> None:
+    clock = CudaClock()
+    first = clock.now()
+    stream.run(0.001)
+    stream.synchronize()
+    stream.host += 0.5  # say, for data
+    stream.run(0.001)
+    last = clock.now()
+    clock.settle()
+    assert clock.seconds(first, last) == pytest.approx(0.502)
+    assert clock.seconds(last, first) == pytest.approx(-0.502)
+
+
+class Nvml:
+    """The driver of a machine with GPUs of some names, busy as told: shares by name."""
+
+    def __init__(self, busy: dict[str, list[int]]) -> None:
+        self.busy = {name: iter(shares) for name, shares in busy.items()}
+        self.names = list(busy)
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802 (the driver's)
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, name: ctypes.c_char_p, handle: Any) -> int:  # noqa: N802 (the driver's)
+        text = (name.value or b"").decode()
+        if text not in self.names:
+            return 6  # NVML_ERROR_NOT_FOUND
+        handle._obj.value = 1 + self.names.index(text)
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, handle: ctypes.c_void_p, shares: Any) -> int:  # noqa: N802 (the driver's)
+        found = next(self.busy[self.names[(handle.value or 0) - 1]], None)
+        if found is None:
+            return 999  # NVML_ERROR_UNKNOWN
+        shares[0] = found
+        return 0
+
+
+def test_a_gpu_is_looked_up_by_its_name_and_not_by_torch_s_number() -> None:
+    driver = Nvml({"GPU-a": [100, 100, 100], "GPU-b": [20, 40]})
+    busy = GpuBusy("GPU-b", driver)
+    assert busy.share() is None, "nothing was seen yet"
+    for _ in range(3):  # the third look fails, and is none
+        busy.sample()
+    assert busy.share() == pytest.approx(0.3)
+    for unknown in ("GPU-c", ""):
+        stranger = GpuBusy(unknown, driver)
+        stranger.sample()
+        assert stranger.share() is None, "no figure rather than another GPU's"
+
+
+def test_the_driver_s_name_of_a_gpu_is_torch_s_with_a_prefix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for told, name in (
+        (SimpleNamespace(uuid="5f3c-1"), "GPU-5f3c-1"), (SimpleNamespace(uuid="GPU-7"), "GPU-7"),
+        (SimpleNamespace(), ""),  # torch before 2.4
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index, told=told: told)
+        assert gpu_uuid(1) == name
+
+
+def test_a_worker_s_gpu_is_what_its_runner_says_or_its_local_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (GPU, "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert own_gpu() == 0
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert own_gpu() == 2
+    monkeypatch.setenv(GPU, "0")
+    assert own_gpu() == 0, "where Ray shows a worker its own GPU alone, that is number 0"
+
+
+def test_in_ray_train_the_gpu_is_the_one_that_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forerun.measure.ray.inside import tell_gpu
+
+    for device, told in ((torch.device("cuda", 3), "3"), (torch.device("cpu"), None)):
+        monkeypatch.delenv(GPU, raising=False)
+        module = SimpleNamespace(get_device=lambda device=device: device)
+        monkeypatch.setitem(sys.modules, "ray.train.torch", module)
+        tell_gpu()
+        assert os.environ.get(GPU) == told
+    monkeypatch.delenv(GPU, raising=False)
+
+
+BUSY = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ninput()"
+
+
+def test_processor_time_of_children_is_counted_while_they_run_and_after() -> None:
+    usage, before = Usage(), cpu_seconds()
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
+    child = subprocess.Popen(
+        [sys.executable, "-c", nested], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "done\n"
+    own = time.process_time()
+    while_it_runs = cpu_seconds()
+    assert while_it_runs - before >= 0.45
+    child.communicate("\n")
+    after = cpu_seconds()
+    assert after >= while_it_runs - 0.05, "what has ended is not forgotten"
+    assert after - before < 3.0 + (time.process_time() - own), "and not counted twice"
+    share = usage.rates()["cpu_share"]
+    assert share is not None
+    assert share > 0.02
