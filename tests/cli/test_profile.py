@@ -76,6 +76,10 @@ def test_a_campaign_is_measured_kept_and_never_made_twice(
 
 
 def test_a_killed_campaign_loses_no_finished_run_and_goes_on(study: Path, tmp_path: Path) -> None:
+    # On one worker: each start of another number of them takes seconds.
+    batches = "  workers: 1\n  global_batch: [4, 8, 16, 32]"
+    study.write_text(CAMPAIGN.replace("  workers: [1, 2]\n  global_batch: [4, 8]", batches))
+    assert batches in study.read_text()
     store = tmp_path / "runs.db"
     words = [sys.executable, "-m", "forerun", "profile", str(study), "--store", str(store)]
     process = subprocess.Popen(

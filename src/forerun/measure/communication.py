@@ -64,8 +64,6 @@ class Communication:
 
     def _reduce(self, group: Any, bucket: Any) -> Any:
         """Average a bucket over the workers: what DDP does by itself, with marks."""
-        import torch.distributed as dist
-
         buffer = bucket.buffer()
         seen = _Bucket(buffer.numel() * buffer.element_size(), self._clock.now())
         self._buckets.append(seen)
@@ -73,7 +71,7 @@ class Communication:
         if norms:
             seen.local = buffer.dot(buffer)
         buffer.mul_(1.0 / group.size())  # as DDP's own reducer does, and quicker than to divide
-        work = dist.all_reduce(buffer, group=group, async_op=True)
+        work = group.allreduce([buffer])  # what `dist.all_reduce` ends in
 
         def ended(future: Any) -> Any:
             value = future.value()[0]
