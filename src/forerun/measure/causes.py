@@ -14,6 +14,8 @@ from forerun.measure.failing import is_secondhand
 from forerun.measure.progress import Seen
 
 _KERNEL_LOG = "/dev/kmsg"
+# Ends of a worker, from cause to consequence.
+_KERNEL, _SIGNAL, _MEMORY, _FIRSTHAND, _ABORT, _BARE, _SECONDHAND, _NOTHING = range(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +41,44 @@ class Ended:
 def cause(workers: Sequence[Ended]) -> tuple[str, str]:
     """Return (status, reason) of a run whose workers did not all end well.
 
-    A worker killed by a signal comes first: its neighbours fail because it is gone. Then memory,
-    then the earliest failure that does not merely say that another worker went away.
+    The first of these that there is, since each may be what the ones below followed from: a worker
+    that the kernel ended for want of memory; one that a signal ended; what a worker says itself,
+    memory before all else and the earliest before later ones; one that aborted, as libraries do
+    whose neighbour has gone; one that ended without a word; and what merely says that another
+    worker went away.
     """
     count = len(workers)
-    for one in workers:
-        if one.code is not None and one.code < 0:
-            return _killed(one, count)
-    failed = [one for one in workers if one.record is not None and one.record["status"] != "ok"]
-    failed.sort(key=_rank_of_failure)
-    if failed:
-        record = failed[0].record
-        assert record is not None
-        return str(record["status"]), f"{_worker(failed[0].rank, count)}: {record['reason']}"
-    for one in workers:
-        if one.code is not None and one.record is None:
-            last = f": {one.log}" if one.log else ""
-            return "failed", (
-                f"{_worker(one.rank, count)} ended with exit status {one.code} {place(one)}{last}"
-            )
-    return "failed", "its workers wrote no records"
+    first = min(workers, key=_order)
+    kind = _order(first)[0]
+    if kind == _NOTHING:
+        return "failed", "its workers wrote no records"
+    if kind in (_KERNEL, _SIGNAL, _ABORT):
+        return _killed(first, count)
+    if kind != _BARE and first.record is not None:
+        reason = f"{_worker(first.rank, count)}: {first.record['reason']}"
+        return str(first.record["status"]), reason
+    last = f": {first.log}" if first.log else ""
+    return "failed", (
+        f"{_worker(first.rank, count)} ended with exit status {first.code} {place(first)}{last}"
+    )
 
 
-def _rank_of_failure(one: Ended) -> tuple[bool, bool, float]:
-    assert one.record is not None
-    secondhand = is_secondhand(str(one.record["reason"]))
-    return one.record["status"] != "oom", secondhand, float(one.record["ended"])
+def _order(one: Ended) -> tuple[int, float]:
+    """Return the place of a worker's end among the causes of a run's, and its time where known."""
+    failed = one.record is not None and one.record["status"] != "ok"
+    if one.by_kernel:
+        return _KERNEL, 0.0
+    if one.code is not None and one.code < 0 and one.code != -signal.SIGABRT:
+        return _SIGNAL, 0.0
+    if failed and one.record is not None:
+        ended = float(one.record["ended"])
+        if one.record["status"] == "oom":
+            return _MEMORY, ended
+        return _SECONDHAND if is_secondhand(str(one.record["reason"])) else _FIRSTHAND, ended
+    if one.code == -signal.SIGABRT:
+        return _ABORT, 0.0
+    bare = one.code is not None and one.record is None
+    return _BARE if bare else _NOTHING, 0.0
 
 
 def _killed(one: Ended, count: int) -> tuple[str, str]:
