@@ -18,7 +18,8 @@ class Traffic:
         exposed_seconds: from the end of the local gradient computation, when the last bucket was
             ready, to the end of the last bucket.
         local_sqr, mean_sqr: squared norm of the worker's own gradient and of the mean gradient,
-            None in a step whose norms were not taken.
+            None in a step whose norms were not taken, or which reduced its gradients several
+            times (accumulation without no_sync): what is reduced then holds sums of both kinds.
     """
 
     bytes: float
@@ -30,6 +31,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class _Bucket:
+    index: int
     bytes: int
     ready: Any
     end: Any = None
@@ -65,11 +67,11 @@ class Communication:
     def _reduce(self, group: Any, bucket: Any) -> Any:
         """Average a bucket over the workers: what DDP does by itself, with marks."""
         buffer = bucket.buffer()
-        seen = _Bucket(buffer.numel() * buffer.element_size(), self._clock.now())
+        seen = _Bucket(bucket.index(), buffer.numel() * buffer.element_size(), self._clock.now())
         self._buckets.append(seen)
         norms = self._every > 0 and self._count % self._every == 0
         if norms:
-            seen.local = buffer.dot(buffer)
+            seen.local = _square(buffer)
         buffer.mul_(1.0 / group.size())  # as DDP's own reducer does, and quicker than to divide
         work = group.allreduce([buffer])  # what `dist.all_reduce` ends in
 
@@ -77,7 +79,7 @@ class Communication:
             value = future.value()[0]
             seen.end = self._clock.now()
             if norms:
-                seen.mean = value.dot(value)
+                seen.mean = _square(value)
             return value
 
         return work.get_future().then(ended)
@@ -110,11 +112,21 @@ class Communication:
         ]
         exposed = max(end for _, end in spans) - max(ready for ready, _ in spans)
         local = mean = None
-        if all(bucket.local is not None and bucket.mean is not None for bucket in done):
+        once = len({bucket.index for bucket in done}) == len(done)
+        if once and all(one.local is not None and one.mean is not None for one in done):
             local = sum(float(bucket.local) for bucket in done)
             mean = sum(float(bucket.mean) for bucket in done)
         volume = float(sum(bucket.bytes for bucket in done))
         return Traffic(volume, covered_seconds(spans), max(exposed, 0.0), local, mean)
+
+
+def _square(values: Any) -> Any:
+    """Return the squared norm of a flat tensor, () in float32 or more: half precision overflows."""
+    import torch
+
+    wide = values.dtype in (torch.float32, torch.float64)
+    flat = values if wide else values.float()
+    return flat.dot(flat)
 
 
 def covered_seconds(spans: list[tuple[float, float]]) -> float:
@@ -134,8 +146,12 @@ def gradient_noise(
     Args:
         local_sqr: mean over steps and workers of |g_i|^2, each over global_batch / workers samples.
         mean_sqr: mean over steps of |g|^2, g the mean gradient of a step.
-        workers: K; None is returned for one.
+        workers: K; None is returned for one: a single replica has no second gradient of the same
+            weights, and keeping the one of the step before would add to the memory measured.
         global_batch: B.
+
+    Both are unbiased, and so may come out below zero where the noise is large: means over many
+    steps or runs have to keep such values, or they are too high.
 
     Source: Pollux (OSDI 2021), as in METHODS 4: E|g_i|^2 = |G|^2 + K tr Sigma / B and
     E|g|^2 = |G|^2 + tr Sigma / B, so that |G|^2 = (K |g|^2 - |g_i|^2) / (K - 1) and

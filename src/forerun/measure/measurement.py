@@ -35,6 +35,8 @@ _COLUMNS: Mapping[str, tuple[str, float]] = {
     "seconds": ("run_time_s", 1.0),
 }
 _HANGS = "no step for "  # how a reason begins, where a run was ended since no step came
+# Unbiased estimates, which noise may carry below zero: without those their means were too high.
+_SIGNED = ("grad_sqr", "grad_var")
 _PART_COLUMNS = {part: f"{part}_time_s" for part in PARTS}
 
 
@@ -61,7 +63,8 @@ class Measurement:
         sync_bytes: bytes that a worker hands to collectives in a step.
         comm_seconds: of a step, time in which a collective was under way, hidden or not.
         grad_sqr, grad_var: squared norm of the true gradient and variance of a sample's gradient,
-            unbiased estimates (Pollux); None on one worker and on made-up data.
+            unbiased estimates (Pollux), either of which may be below zero; None on one worker, on
+            made-up data, and where a step reduces its gradients several times.
         cpu_share: cores that a worker kept busy, mean over workers.
         gpu_share: share of the time in which its GPU was busy, mean over workers.
         network_bytes_per_second: bytes that a host sent, the busiest host's.
@@ -119,7 +122,7 @@ class Measurement:
         cells: dict[str, Any] = {"status": self.status}
         for name, (column, unit) in _COLUMNS.items():
             value = getattr(self, name)
-            if value is not None and math.isfinite(value) and (value > 0 or name in ("grad_var",)):
+            if value is not None and math.isfinite(value) and (value > 0 or name in _SIGNED):
                 cells[column] = value / unit
         for part, seconds in self.parts.items():
             cells[_PART_COLUMNS[part]] = seconds

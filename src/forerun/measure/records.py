@@ -136,5 +136,5 @@ def _noise(records: Sequence[Record], batch: float) -> dict[str, Any]:
     local, mean = _mean(records, "local_sqr"), _mean(records, "mean_sqr")
     if local is None or mean is None or not batch or any(r["made_up"] for r in records):
         return {}
-    noise = gradient_noise(local, mean, len(records), batch)
+    noise = gradient_noise(local, mean, int(records[0]["workers"]), batch)
     return {} if noise is None else {"grad_sqr": noise[0], "grad_var": noise[1]}
