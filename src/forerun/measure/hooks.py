@@ -63,6 +63,41 @@ def _with_gradient(output: Any) -> Any:
     return None
 
 
+def watch_trained(recorder: Recorder, optimizer: Any) -> None:
+    """Watch what an optimizer trains, in code that is run unchanged and says nothing of it.
+
+    That is the DDP module; where there is none, each of the modules that hold most of the
+    optimizer's parameters: a model and whatever merely wraps it hold the same.
+    """
+    modules = _modules()
+    ddp = next((module for module in modules if _is_ddp(module)), None)
+    if ddp is not None:
+        watch_module(recorder, ddp)
+        return
+    own = {id(p): p.numel() for group in optimizer.param_groups for p in group["params"]}
+    held = [sum(own.get(id(p), 0) for p in module.parameters()) for module in modules]
+    most = max(held, default=0)
+    # What torch.compile has taken in is called from compiled code, which no hook may break.
+    inner = {id(getattr(module, "_orig_mod", None)) for module in modules}
+    for module, count in zip(modules, held, strict=True):
+        if count == most and most and id(module) not in inner:
+            watch_module(recorder, module)
+
+
+def find_ddp(model: Any) -> Any:
+    """Return the DistributedDataParallel module that trains a model, None where none does."""
+    own = {id(parameter) for parameter in model.parameters()}
+    ddps = [module for module in _modules() if _is_ddp(module)]
+    return next((one for one in ddps if any(id(p) in own for p in one.parameters())), None)
+
+
+def _modules() -> list[Any]:
+    """Return all modules of this process."""
+    import torch
+
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+
+
 class OptimizerHooks:
     """Marks every optimizer's update; where nobody says where a step ends, it ends with one.
 
@@ -99,17 +134,8 @@ class OptimizerHooks:
             return
         if self._leader is None:
             self._leader = optimizer
-            self._find_ddp()
+            watch_trained(self._recorder, optimizer)
             self._recorder.begin()
             self._recorder.resume()
         elif optimizer is self._leader and self._recorder.step():
             self._stop()
-
-    def _find_ddp(self) -> None:
-        """Watch the DDP module of code that is run unchanged."""
-        if self._recorder.workers == 1:
-            return
-        for thing in gc.get_objects():
-            if type(thing).__name__ == "DistributedDataParallel" and _is_ddp(thing):
-                watch_module(self._recorder, thing)
-                return
