@@ -1,8 +1,8 @@
 """Needs: a test that lacks what it needs skips and says what, and fails where it must not lack it.
 
 The environment variable FORERUN_REQUIRE names what must be there, words apart by commas: `root`,
-`ray`, `dashboard` (Ray's), `postgres`, `lab`. Whoever runs the whole suite sets it, so that nothing
-passes unseen.
+`ray`, `dashboard` (Ray's), `postgres`, `lab`, `cgroups`, `transformers`, `lightning`. Whoever runs
+the whole suite sets it, so that nothing passes unseen.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import os
 
 import pytest
 
-WORDS = ("root", "ray", "dashboard", "postgres", "lab")
+WORDS = (
+    "root", "ray", "dashboard", "postgres", "lab", "cgroups", "transformers", "lightning",
+)  # fmt: skip
 # Read once, when tests are collected: fixtures that clear FORERUN_ variables come later.
 REQUIRED = frozenset(
     word.strip() for word in os.environ.get("FORERUN_REQUIRE", "").split(",") if word.strip()

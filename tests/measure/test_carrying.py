@@ -127,14 +127,23 @@ def test_the_outlook_grows_with_runs_and_workers_and_ends_at_nothing() -> None:
     assert outlook(whole, ()).seconds == 0
 
 
-def test_seconds_left_follow_what_runs_really_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(float(10 * i) for i in range(1000))
-    monkeypatch.setattr(carrying.time, "monotonic", lambda: next(clock))
-    told: list[Progress] = []
-    carry_out(study(), Scripted(), Notes(), told.append)
+@pytest.mark.parametrize("pace", [0.5, 3.0])
+def test_seconds_left_follow_what_runs_really_took(
+    monkeypatch: pytest.MonkeyPatch, pace: float
+) -> None:
     whole = study()
-    ratios = [
-        one.seconds_left / outlook(whole, whole.points[one.done :]).seconds for one in told[:-1]
-    ]
-    assert ratios[0] > 0
-    assert ratios[-1] != pytest.approx(1.0, abs=0.01)
+    each = outlook(whole, whole.points).seconds / len(whole.points)  # groups are alike
+    clock = [0.0]
+    monkeypatch.setattr(carrying.time, "monotonic", lambda: clock[0])
+
+    class Paced(Scripted):
+        def each(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Measurement]]:
+            for done in super().each(tasks):
+                clock[0] += pace * each
+                yield done
+
+    told: list[Progress] = []
+    carry_out(whole, Paced(), Notes(), told.append)
+    left = [outlook(whole, whole.points[one.done :]).seconds for one in told]
+    assert [one.seconds_left for one in told] == pytest.approx([pace * one for one in left])
+    assert left[0] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ from forerun.measure.stopping import Agreement
 from forerun.measure.task import Steps, Task
 from forerun.measure.timeline import Timeline, WallClock
 from forerun.measure.usage import PeakMemory, sent_bytes
-from tests.needs import require_root
+from tests.needs import require, require_root
 
 
 def test_the_interval_of_the_median_holds_it_as_often_as_it_says() -> None:
@@ -312,9 +313,21 @@ def test_a_reason_is_one_line_with_its_place() -> None:
 
 
 def test_bytes_that_were_sent_are_counted() -> None:
-    sent = sent_bytes()
-    assert sent is not None
-    assert sent >= 0
+    before = sent_bytes("lo")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as there,
+        server.accept()[0] as here,
+    ):
+        for _ in range(20):
+            there.sendall(bytes(50_000))
+            left = 50_000
+            while left:
+                left -= len(here.recv(left))
+    after = sent_bytes("lo")
+    assert before is not None
+    assert after is not None
+    assert after - before >= 1_000_000
 
 
 def test_whole_cores_are_held_by_affinity() -> None:
@@ -329,8 +342,7 @@ def test_whole_cores_are_held_by_affinity() -> None:
 
 def test_parts_of_a_core_are_held_by_a_quota_and_its_group_is_removed() -> None:
     require_root()
-    if cpu_controller(os.getpid()) is None:
-        pytest.skip("no cpu controller can be written here")
+    require("cgroups", cpu_controller(os.getpid()) is not None, "a cpu controller to write to")
     task = Task("m:f", cpus_per_worker=0.2)
     assert refusal(task) is None
     code = (
