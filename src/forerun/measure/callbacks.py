@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from forerun.errors import RequestError
+from forerun.measure.hooks import find_ddp, watch_collectives
 from forerun.measure.recorder import Recorder
 from forerun.measure.session import record
 
@@ -17,22 +18,45 @@ class _Session:
     def __init__(self, **given: Any) -> None:
         self._given = given
         self._open: ExitStack | None = None
+        self._model: Any = None
         self.recorder: Recorder | None = None
 
     def begin(self, model: Any) -> None:
         """Start to measure, and watch a model."""
         self._open = ExitStack()
         self.recorder = self._open.enter_context(record(**self._given))
+        self._model = model
         if model is not None:
             self.recorder.watch(model)
         self.recorder.begin()
-        self.recorder.resume()
-        self.recorder.switch("input")
+        self.resume()
+
+    def resume(self) -> None:
+        """Start the next step now: what was done since the last one ended belongs to none."""
+        if self._open is not None and self.recorder is not None:
+            self.recorder.resume()
+            self.recorder.switch("input")
 
     def step_begins(self) -> None:
-        """Say that a batch is there."""
+        """Say that a batch is there; at the first, also find the DDP module of a bare model."""
+        if self.recorder is None:
+            return
+        self.recorder.switch("")
+        if self._model is not None:
+            model, self._model = self._model, None
+            ddp = find_ddp(model) if self.recorder.workers > 1 else None
+            if ddp is not None:
+                watch_collectives(self.recorder, ddp)
+
+    def watch(self, module: Any) -> None:
+        """Watch a further module."""
         if self.recorder is not None:
-            self.recorder.switch("")
+            self.recorder.watch(module)
+
+    def switch(self, part: str) -> None:
+        """Say that the step is now in a part."""
+        if self.recorder is not None:
+            self.recorder.switch(part)
 
     def step_ends(self) -> bool:
         """End a step; return whether it is enough."""
@@ -53,7 +77,8 @@ class TrainerCallback:
     """For the HuggingFace Trainer: `Trainer(..., callbacks=[TrainerCallback()])`.
 
     It ends training early only where a forerun runner asks for it. Steps are optimizer steps;
-    what lies between two of them, such as logging and evaluation, counts as waiting for input.
+    what lies between two of them, such as logging, counts as waiting for input; evaluations and
+    checkpoints belong to no step.
 
     Args:
         given: as of `measure.record` (samples, out ...).
@@ -83,14 +108,82 @@ class TrainerCallback:
             control.should_training_stop = True
         return control
 
+    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+        """An evaluation has ended."""
+        self._session.resume()
+        return control
+
+    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+        """A checkpoint is written."""
+        self._session.resume()
+        return control
+
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         """Stop measuring."""
         self._session.end()
         return control
 
 
+class _Lightning:
+    """What Lightning's callback does: it tells the recorder where steps and their parts begin."""
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+        self._steps = 0  # that the optimizer had done when the last one was counted
+        self._accumulates = False
+        self._disturbed = False  # by something that belongs to no step
+        self._spoiled = False  # disturbed amid a step
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._steps = trainer.global_step
+        self._session.begin(trainer.strategy.model or pl_module)
+        if trainer.strategy.model in (None, pl_module):  # then its forward need not be called
+            for child in pl_module.children():
+                self._session.watch(child)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
+        if self._disturbed:
+            self._session.resume()
+            self._spoiled = self._accumulates
+            self._disturbed = False
+        self._session.step_begins()
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        self._session.switch("backward")
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        self._session.switch("optimizer")
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
+        self._accumulates = trainer.global_step == self._steps
+        if self._accumulates:
+            self._session.switch("input")
+            return
+        self._steps = trainer.global_step
+        if self._spoiled:
+            self._session.resume()
+            self._spoiled = False
+        elif self._session.step_ends():
+            trainer.should_stop = True
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._disturbed = True
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        self._disturbed = True  # it is written after this
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._session.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._session.end()
+
+
 def lightning_callback(**given: Any) -> Any:
     """Return a callback for Lightning's Trainer: `Trainer(callbacks=[lightning_callback()])`.
+
+    Steps are optimizer steps, of as many batches as are accumulated. Validation and checkpoints
+    belong to no step, and neither does the wait for the batch after one.
 
     Args:
         given: as of `measure.record` (samples, out ...).
@@ -109,27 +202,5 @@ def lightning_callback(**given: Any) -> Any:
                 "install it with: pip install lightning",
             ) from None  # fmt: skip
 
-    class Measuring(Callback):  # type: ignore[misc]  # an extra's class is untyped here
-        """Tells forerun's recorder where a batch begins and where it ends."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self._session = _Session(**given)
-
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            self._session.begin(trainer.strategy.model or pl_module)
-
-        def on_train_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
-            self._session.step_begins()
-
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
-            if self._session.step_ends():
-                trainer.should_stop = True
-
-        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            self._session.end()
-
-        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            self._session.end()
-
-    return Measuring()
+    kind: Any = type("Measuring", (_Lightning, Callback), {})
+    return kind(_Session(**given))
