@@ -131,10 +131,42 @@ def test_rays_words_are_told_apart(text: str, status: str, words: str) -> None:
     assert words in reason
 
 
-def test_a_cluster_of_another_version_is_told_with_what_to_do() -> None:
-    text = (
-        "RuntimeError: Version mismatch: The cluster was started with: Ray: 2.40.0 Python: 3.11.7"
-        " This process on node 127.0.0.1 was started with: Ray: 2.60.0 Python: 3.11.7"
-    )
-    assert "runs another version of Ray or Python" in unreachable(text)
-    assert "install the same" in unreachable(text)
+# What Ray wrote in each case, from its version 2.60.
+MISMATCH = (
+    "RuntimeError: Version mismatch: The cluster was started with: Ray: 2.40.0 Python: 3.11.7"
+    " This process on node 192.0.2.2 was started with: Ray: 2.60.0 Python: 3.12.1"
+)
+NO_TOKEN = """Traceback (most recent call last):
+  File "/site-packages/ray/_private/authentication/x.py", line 342, in _do_request
+    raise AuthenticationError(formatted_error)
+ray.exceptions.AuthenticationError: Authentication required: Unauthorized: Missing authentication token
+
+Token authentication is enabled but no authentication token was found.
+"""
+NO_DASHBOARD = """Traceback (most recent call last):
+  File "/site-packages/ray/_private/authentication/x.py", line 81, in __init__
+    raise RuntimeError(
+RuntimeError: The Ray jobs CLI & SDK require the ray[default] installation: `pip install 'ray[default]'`
+"""
+TOO_BUSY = "Exception: The current node timed out during startup. This could happen because some"
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "todo"),
+    [
+        (MISMATCH, "another version of Ray or Python (RuntimeError: Version mismatch: The cluster",
+         "install the same: Python 3.11.7 with pip install ray==2.40.0"),
+        (NO_TOKEN, "asks for a token (ray.exceptions.AuthenticationError: Auth", "RAY_AUTH_MODE=token"),
+        (NO_DASHBOARD, "could not be used: RuntimeError: The Ray jobs", "pip install 'ray[default]'"),
+        (TOO_BUSY, "could not be started in time", "ray start --head"),
+        ("ModuleNotFoundError: No module named 'ray'", "has no Ray", "pip install 'forerun[ray]'"),
+        ("ConnectionError: 127.0.0.1:1: refused", "no Ray cluster answers", "ray start --head"),
+    ],
+)  # fmt: skip
+def test_why_a_cluster_cannot_be_used_is_told_with_what_to_do(
+    text: str, found: str, todo: str
+) -> None:
+    said = unreachable(text)
+    assert found in said
+    assert todo in said
+    assert "Traceback" not in said

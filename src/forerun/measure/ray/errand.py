@@ -83,13 +83,23 @@ class Errand:
             path.write_text(json.dumps(plan))
             return host.command([sys.executable, "-m", "forerun.measure.ray.driver", f"@{path}"])
         package = str(Path(__file__).resolve().parents[2])
-        environment = {"env_vars": plan["variables"], "py_modules": [package]}
+        environment = {
+            "env_vars": plan["variables"], "py_modules": [package], "excludes": self._growing(),
+        }  # fmt: skip
         asked = packed({**plan, "variables": {}})  # the job has them: Ray takes none of them twice
         return host.command([
             *JOB, "submit", "--address", self._submit, "--submission-id", self._job,
             "--working-dir", str(Path.cwd()), "--runtime-env-json", json.dumps(environment), "--",
             "python", "-m", "forerun.measure.ray.driver", asked,
         ])  # fmt: skip
+
+    def _growing(self) -> list[str]:
+        """Return what Ray must not take along with the working directory: the log that it writes.
+
+        It knows the directory by a hash of its content, and looks twice.
+        """
+        here, folder = Path.cwd(), self._folder.resolve()
+        return [f"/{folder.relative_to(here)}/"] if folder.is_relative_to(here) else []
 
     def _read(self) -> None:
         """Pass on the driver's letters, and keep the rest in its log."""
