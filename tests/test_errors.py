@@ -53,10 +53,14 @@ def test_an_unknown_name_offers_the_nearest_ones_and_the_hint() -> None:
     assert str(error).endswith("or add it to your file")
 
 
-def test_a_name_like_no_other_says_how_many_are_known() -> None:
+def test_a_name_like_no_other_says_what_is_known_or_how_many() -> None:
     error = UnknownNameError("device", "qqqq", ["h100", "a100"])
     assert error.nearest == []
-    assert error.next_step == "2 devices are known"
+    assert error.next_step == "known: h100, a100"
+    many = UnknownNameError("device", "qqqq", [f"x{i}" for i in range(9)], "or add it")
+    assert many.next_step == "9 devices are known; or add it"
+    none = UnknownNameError("lab", "qqqq", [], "start one: forerun lab up")
+    assert none.next_step == "start one: forerun lab up"
 
 
 def test_a_missing_extra_names_the_command_that_installs_it() -> None:

@@ -39,6 +39,9 @@ class RequestError(ForerunError):
     """The request itself is wrong (exit code 2)."""
 
 
+_FEW = 5  # names that an error lists
+
+
 class UnknownNameError(RequestError):
     """A name that no catalogue, zoo or registry holds; the nearest ones are offered."""
 
@@ -52,12 +55,10 @@ class UnknownNameError(RequestError):
     ) -> None:
         known = list(known)
         self.nearest = nearest_names(name, known) if nearest is None else list(nearest)
-        offer = (
-            f"did you mean {', '.join(self.nearest)}?"
-            if self.nearest
-            else f"{len(known)} {kind}s are known"
-        )
-        super().__init__(f"{kind} {name!r}", f"no such {kind}", f"{offer} {hint}".strip())
+        offer = f"did you mean {', '.join(self.nearest)}?" if self.nearest else _known(kind, known)
+        parts = [part for part in (offer, hint) if part]
+        join = " " if hint.startswith("(") else "; "
+        super().__init__(f"{kind} {name!r}", f"no such {kind}", join.join(parts))
 
 
 class UnsatisfiedError(ForerunError):
@@ -103,3 +104,10 @@ def nearest_names(name: str, known: Iterable[str], count: int = 4) -> list[str]:
     holding = [k for f, k in folded.items() if wanted and (wanted in f or f in wanted)]
     holding.sort(key=lambda k: (abs(len(k) - len(name)), k))
     return list(dict.fromkeys(close + holding))[:count]
+
+
+def _known(kind: str, known: list[str]) -> str:
+    """Return what there is of a kind: the names of a few, the number of many."""
+    if len(known) > _FEW:
+        return f"{len(known)} {kind}s are known"
+    return f"known: {', '.join(map(str, known))}" if known else ""

@@ -174,3 +174,17 @@ def test_the_documented_campaign_in_python_measures_and_keeps(tmp_path: Path) ->
     assert len(re.findall(r"\d\.\d+", done.stdout)) == 2, done.stdout
     with open_store(str(tmp_path / "runs.db")) as opened:
         assert opened.count(campaign="from-python") == 2
+
+
+def test_a_script_that_is_not_there_is_told_before_anything_is_planned(
+    forerun: Run, study: Path, tmp_path: Path
+) -> None:
+    text = study.read_text()
+    study.write_text(text.replace("examples.lab_models:mlp", "missing.py"))
+    done = forerun("profile", str(study), "--store", str(tmp_path / "s.db"), "--dry-run")
+    assert done.code == 2
+    assert "there is no script missing.py" in done.err
+    study.write_text(text.replace("vary:", '  gone: {entry: "missing.py"}\nvary:'))
+    done = forerun("profile", str(study), "--store", str(tmp_path / "s.db"), "--dry-run")
+    assert done.code == 0, done.err
+    assert "4 runs cannot be carried out: there is no script missing.py" in done.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,10 +21,12 @@ from forerun.measure.carrying import (
     Spent,
     State,
     carry_out,
+    check_any,
     still_open,
 )  # fmt: skip
 from forerun.measure.measurement import Measurement
 from forerun.tables import Jobs, Table
+from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.advisor.advisor import Advisor
@@ -185,14 +188,23 @@ class Profiling:
         self.ledger = StoreLedger(store, campaign, self._known)
 
     def planned(self) -> Planned:
-        """Return what is still to be run, and what it is expected to take."""
+        """Return what is still to be run, and what it is expected to take.
+
+        Raises:
+            RequestError: the runner can carry out none of it.
+        """
         left = still_open(self.campaign, self.ledger, self.retry)
+        refused = Counter(why for p in left if (why := self.runner.refuses(p.task)) is not None)
+        check_any(self.campaign, self.runner, len(left) - refused.total(), list(refused))
         believed = self.believed(left)
         reasons = dict.fromkeys(k.why for k in self._known.values() if k.why)
         return Planned(
             self.campaign, tuple(left), outlook(self.campaign, left, believed),
             sum(point.key in believed for point in left), self.ledger.spent(),
-            (*self.campaign.notes, *reasons),
+            (*self.campaign.notes, *reasons, *(
+                f"{counted(count, 'run')} cannot be carried out: {why}"
+                for why, count in refused.items()
+            )),
         )  # fmt: skip
 
     def carried_out(self, told: Callable[[Progress], None]) -> Outcome:

@@ -136,6 +136,10 @@ def _words(one: Progress) -> str:
     return f"{one.point}: {step} a step{spread}"
 
 
+def _notes(table: Table) -> list[str]:
+    return list(map(str, table.texts("note"))) if "note" in table.columns else []
+
+
 def show_outcome(
     screen: Screen, planned: Planned, outcome: Outcome | None, table: Table, out: Path | None
 ) -> None:
@@ -145,6 +149,12 @@ def show_outcome(
     if outcome is not None:
         made = ", ".join(f"{count} {status}" for status, count in sorted(outcome.made.items()))
         screen.line(f"made    {made or 'no run'} in {format_seconds(max(outcome.seconds, 1e-3))}")
+        unsure = sum("as sure" in note or "wider than asked" in note for note in _notes(table))
+        if unsure:
+            screen.line(
+                f"unsure  {unsure} of {len(table)} runs ended before their step time was as sure as"
+                " asked; their notes say why (forerun runs show KEY)"
+            )
         if outcome.stopped:
             screen.line(f"stopped {outcome.stopped}")
         if outcome.left:

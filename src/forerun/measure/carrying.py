@@ -180,11 +180,7 @@ def carry_out(
     todo = still_open(campaign, ledger, retry)
     refused = {p.key: why for p in todo if (why := runner.refuses(p.task)) is not None}
     ready = [point for point in todo if point.key not in refused]
-    if todo and not ready:
-        raise RequestError(
-            f"campaign {campaign.name!r} with the runner {runner.name!r}",
-            next(iter(refused.values())), "change what is asked, or the runner",
-        )  # fmt: skip
+    check_any(campaign, runner, len(ready), list(refused.values()))
     ledger.begin()
     sitting = _Sitting(campaign, runner, ledger, told, ready, len(todo), believed)
     sitting.go()
@@ -192,6 +188,15 @@ def carry_out(
         sitting.made, sitting.before, len(todo) - sitting.final, refused, sitting.stopped,
         sitting.seconds, sitting.dollars,
     )  # fmt: skip
+
+
+def check_any(campaign: Campaign, runner: Carrier, ready: int, reasons: Sequence[str]) -> None:
+    """Raise RequestError where a runner refuses, and nothing is ready that it does not refuse."""
+    if reasons and not ready:
+        raise RequestError(
+            f"campaign {campaign.name!r} with the runner {runner.name!r}",
+            reasons[0], "change what is asked, or the runner",
+        )  # fmt: skip
 
 
 class _Sitting:

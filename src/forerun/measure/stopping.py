@@ -58,7 +58,8 @@ class Agreement:
             count: counted steps.
             seconds: of those steps, as this worker saw them.
         """
-        warm = warm_steps(np.asarray(seconds))
+        # What counted as warm-up may look usual later: no more than `most` steps count all the same.
+        warm = max(warm_steps(np.asarray(seconds)), count - self._steps.most)
         stop, following = self._own(count - warm, seconds[warm:])
         following += warm
         if self._workers > 1 and _connected():

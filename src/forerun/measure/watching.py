@@ -20,6 +20,10 @@ _LOOK_SECONDS = 0.05
 _ROOM_BYTES = 131072  # more than the progress and record of a worker
 _GRACE_SECONDS = 2.0  # for the neighbours of a worker that failed to say what they know
 
+# To import what is trained takes its time, and no step can come meanwhile: a hang of a start is
+# told so much later than one of a step.
+START_SECONDS = 60.0
+
 
 class Watch:
     """A launch and the clock of the task that it carries out now."""
@@ -147,7 +151,9 @@ class _Hang:
         now = [steps_done(path) for path in self._paths]
         if now != self._last:
             self._last, self._moved = now, time.monotonic()
-        return time.monotonic() - self._moved > self._task.hang_seconds
+        starts = all(phase == STARTING for phase, _ in now)
+        allowed = self._task.hang_seconds + START_SECONDS * starts
+        return time.monotonic() - self._moved > allowed
 
 
 def least_step_seconds(seen: Seen, task: Task, now: float) -> float | None:

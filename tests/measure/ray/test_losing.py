@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -64,7 +65,8 @@ def test_a_campaign_outlives_a_lost_node_and_resumes_when_it_is_back(
     done = carry_out(asked, runner, notes, lose)
     ends = {point.asked["workload"]: notes.kept[point.key] for point in asked.points}
     assert (done.made, done.left) == ({"ok": 2, "failed": 2}, 2), ends
-    assert "worker 1 of 2 was lost with its node" in ends["long"].reason
+    # Which rank it was is Ray's to say: nodes get theirs as they come.
+    assert re.search(r"worker [01] of 2 was lost with its node", ends["long"].reason)
     assert "in step" in ends["long"].reason
     assert ends["last"].status == "ok", "what still fits is run"
     assert "do not fit: this cluster of 1 nodes has room for 1" in ends["wide"].reason

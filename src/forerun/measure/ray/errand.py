@@ -31,6 +31,7 @@ from forerun.measure.watching import least_step_seconds
 Letter = dict[str, Any]
 JOB = (sys.executable, "-m", "ray.scripts.scripts", "job")
 _STOP_SECONDS = 60.0  # for a dashboard to take in that a job is to end
+_FIT_SECONDS = 120.0  # in which no step can come: Ray starts its workers, and these import torch
 _END_SECONDS = 10.0  # for a driver that was asked to end: it takes its cluster down
 
 
@@ -176,7 +177,9 @@ class Errand:
                 )
             if elapsed > task.timeout_seconds:
                 return self._timed_out(told, task, elapsed)
-            if task.hang_seconds and time.monotonic() - moved > task.hang_seconds:
+            starts = all(one.phase == STARTING for one in told.seen.values())
+            allowed = task.hang_seconds + _FIT_SECONDS * starts
+            if task.hang_seconds and time.monotonic() - moved > allowed:
                 where, self._stopped = told.hindmost(task.workers), True
                 return Measurement(
                     "failed",

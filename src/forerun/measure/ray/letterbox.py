@@ -88,10 +88,15 @@ class Letterbox:
 
     def __init__(self, name: str, attended: bool = True) -> None:
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.name = name
         kind = _Box if attended else _Board
-        self._actor: Any = ray.remote(kind).options(name=name, num_cpus=0).remote()
+        # On the driver's own node: a node of workers may be lost, and letters with it.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        self._actor: Any = (
+            ray.remote(kind).options(name=name, num_cpus=0, scheduling_strategy=here).remote()
+        )
         ray.get(self._actor.take.remote())  # it is there
 
     def take(self) -> list[Letter]:

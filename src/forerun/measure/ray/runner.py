@@ -129,8 +129,12 @@ class RayRunner(TasksRunner):
                 "check the address, or start one: ray start --head",
             ) from None  # fmt: skip
         if done.returncode:
-            found = unreachable(done.stderr)
-            raise RequestError(f"the Ray cluster at {address}", found, "and try again")
+            found, _, todo = unreachable(done.stderr).partition("; ")
+            raise RequestError(
+                f"the Ray cluster at {address}",
+                found,
+                todo or "look whether it is well: ray status",
+            )
         return int(done.stdout.split()[-1])
 
     def _where(self) -> str:

@@ -47,6 +47,11 @@ def unreachable(output: str) -> str:
             "the Python of the driver has no Ray; install it there (pip install 'forerun[ray]'), or"
             " start the cluster where the python that has it comes first on the PATH"
         )
+    if "invalid address format" in low:
+        return (
+            "that is no address of a Ray cluster; write HOST:PORT, auto, local, ray://HOST:PORT, or"
+            " http://HEAD:8265 to submit"
+        )
     if "timed out during startup" in low:
         return (
             "a cluster could not be started in time on this machine; try again when it is less busy,"
