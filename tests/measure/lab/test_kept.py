@@ -85,6 +85,7 @@ def test_a_kept_lab_whose_maker_was_killed_is_not_up_and_the_next_one_sweeps_it(
         time.sleep(0.0005)
     maker.kill()
     maker.wait()
+    time.sleep(1.0)  # a program that it had started meanwhile goes on to its end
     try:
         assert left_of(str(LabId(name))), "it was killed in the middle"
         found = state.read(LabId(name))
