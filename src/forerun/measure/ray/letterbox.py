@@ -93,7 +93,7 @@ class Letterbox:
         self.name = name
         kind = _Box if attended else _Board
         # On the driver's own node: a node of workers may be lost, and letters with it.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._actor: Any = (
             ray.remote(kind).options(name=name, num_cpus=0, scheduling_strategy=here).remote()
         )
