@@ -56,9 +56,9 @@ SYSTEM = System(
         Claim(
             "The fast way ends at the same cost or below it, in a fraction of the time",
             "reproduced",
-            "95 to 400 times as fast with seven and eight constants; with four constants, where "
-            "plain evolution is quick itself, 51 to 69 times "
-            "(benchmarks/results/generic-recovery-2026-11-21.md)",
+            "87 to 172 times as fast with seven and eight constants; with four constants, where "
+            "plain evolution is quick itself, 30 times without noise and 67 times with it "
+            "(benchmarks/results/generic-recovery-2026-11-22.md)",
             "benchmarks/generic_recovery.py",
         ),
         Claim(

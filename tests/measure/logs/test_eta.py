@@ -38,8 +38,9 @@ def test_a_job_of_one_speed_is_foreseen_exactly(
     done = np.arange(1, rows + 1) * every
     eta = eta_of(series(done, 1e6 + done * seconds), Ask(steps=rows * every + more))
     p05, p50, p95 = eta.remaining_seconds
-    # Evaluations that none of so few steps has shown yet are in the median with a little.
-    assert p50 == pytest.approx(more * seconds, rel=0.05)
+    # Evaluations that the first twentieth of a job has not shown yet are in the median with a little.
+    early = done[-1] < 0.05 * (done[-1] + more)
+    assert p50 == pytest.approx(more * seconds, rel=0.05 if early else 0.03)
     assert p05 <= more * seconds * 1.0001
     assert p95 >= more * seconds * 0.9999
 

@@ -37,7 +37,7 @@ def test_tasks_share_a_cluster_and_failures_among_them_are_told_apart(
         task.with_(dataset_size=128, steps=Steps(warmup=1, epochs=2)),
         *(task.with_(entry=entry, settings=QUICK) for entry in bad),
         task.with_(entry="toys:regression", settings=QUICK),
-        task.with_(entry="toys:slow", settings={"pause": 0.3, **QUICK}, timeout_seconds=8.0,
+        task.with_(entry="toys:slow", settings={"pause": 0.3, **QUICK}, timeout_seconds=4.0,
                    steps=Steps(warmup=2, least=100)),
     ]  # fmt: skip
     plain, epochs, *wrong, function, late = runner.measure_many(tasks)
