@@ -89,10 +89,10 @@ def test_an_all_reduce_takes_what_the_link_allows_also_on_small_shares(
 ) -> None:
     torch = pytest.importorskip("torch")
     assert torch.distributed.is_available()
-    count = 800_000
+    count, tries = 800_000, 15
     with Lab([HostSpec(cpus=0.22, link_mbit=300)] * 2) as small:
         hosts = small.hosts
-        words = [program("allreduce", rank, 2, hosts[0].address, count, 9) for rank in range(2)]
+        words = [program("allreduce", rank, 2, hosts[0].address, count, tries) for rank in range(2)]
         with small.full_speed():  # importing torch at a fifth of a core would be most of the test
             workers = [
                 started(small, host.name, ["env", "OMP_NUM_THREADS=1",
@@ -109,5 +109,7 @@ def test_an_all_reduce_takes_what_the_link_allows_also_on_small_shares(
         for worker in workers:
             worker.communicate(timeout=20)
         physics = count * 4 / small.specs[0].payload_bytes_per_second
-    assert [each["first"] for each in told] == [2.0**10] * 2, "each doubles the sum: it is real"
-    assert physics * 0.93 < told[0]["seconds"] < physics * 1.15
+    assert [each["first"] for each in told] == [2.0 ** (tries + 1)] * 2, "each doubles the sum"
+    # Whatever else runs here can only make one slower; that all are quicker than the link, nothing.
+    assert physics * 0.93 < told[0]["usual"]
+    assert told[0]["best"] < physics * 1.15

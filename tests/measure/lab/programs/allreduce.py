@@ -20,5 +20,6 @@ for _ in range(int(sys.argv[5])):
     began = time.perf_counter()
     dist.all_reduce(tensor)
     times.append(time.perf_counter() - began)
-print(json.dumps({"seconds": statistics.median(times), "first": float(tensor[0])}), flush=True)
+told = {"usual": statistics.median(times), "best": min(times), "first": float(tensor[0])}
+print(json.dumps(told), flush=True)
 dist.destroy_process_group()
