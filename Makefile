@@ -44,7 +44,8 @@ demo: $(STAMP)  ## two recommendations: a zoo model, and an nn.Module of your ow
 demo-ray: $(STAMP)  ## two models measured on a Ray cluster of this machine, and unseen runs foreseen
 	@$(BIN)/python examples/demo_ray.py
 
-# A process a core shares the tests (tests/conftest.py says how); their numbers run on one thread.
+# A process a core, and one that waits for clusters, share the tests (tests/conftest.py says how);
+# their numbers run on one thread.
 test: $(STAMP)  ## the tests; FORERUN_DATA names a folder of measured runs, where there is one
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(ARGS)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# These make hosts, start workers and clusters, or time what runs: one process carries them out, so
-# that they keep out of each other's way. It begins with them, since they take longest.
+# These start clusters, which take a minute each and wait for most of it.
+RAY = ("tests/measure/ray/", "tests/measure/lab/test_ray.py")
+# These make hosts, start workers, or time what runs: one process carries them out, so that they keep
+# out of each other's way.
 MACHINE = (
     "tests/measure/lab/",
-    "tests/measure/ray/",
     "tests/measure/probe/",
     "tests/measure/test_exams.py",
     "tests/measure/test_faults.py",
@@ -23,8 +25,15 @@ MACHINE = (
 
 
 def company(nodeid: str) -> str:
-    """Return what a test is carried out together with: those of the machine, or of its file."""
+    """Return what a test is carried out together with: those of Ray, of the machine, or of its file."""
+    if nodeid.startswith(RAY):
+        return "ray"
     return "machine" if nodeid.startswith(MACHINE) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many processes share the tests: one a core, and one that waits for clusters."""
+    return (os.cpu_count() or 1) + 1
 
 
 class ByFile(LoadScopeScheduling):
@@ -43,4 +52,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest first, where several processes share the tests."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: company(item.nodeid) != "machine")
+        first = {"ray": 0, "machine": 1}
+        items.sort(key=lambda item: first.get(company(item.nodeid), len(first)))

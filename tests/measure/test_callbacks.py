@@ -106,6 +106,11 @@ def test_evaluations_and_checkpoints_of_the_trainer_belong_to_no_step(
 
 HUGGING = """
 import sys, torch
+from importlib.util import find_spec
+from forerun.workloads.trace import prepare_torchvision
+
+if find_spec("torchvision") is not None:  # transformers looks for it: it may be of another build
+    prepare_torchvision()
 from transformers import Trainer, TrainingArguments
 from forerun.measure.callbacks import TrainerCallback
 
