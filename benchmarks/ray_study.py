@@ -219,6 +219,19 @@ def physics(table: Table, path: Path) -> list[str]:
     return lines
 
 
+def wandering(table: Table) -> str:
+    """Return a line on how repeats of one run differ, and what that leaves to be foreseen."""
+    repeats = int(table.numbers("repeats").max())
+    spread = table.numbers("std_s") / table.numbers("step_time_s")
+    sigma = float(np.sqrt(np.nanmean(spread**2)))
+    draws = np.random.default_rng(0).normal(0.0, sigma, (repeats, 100_000))
+    error = float(np.mean(np.abs(np.expm1(np.median(draws, axis=0)))))
+    return (
+        f"Repeats of one run differ by {100 * sigma:.0f} % (standard deviation, root of the mean square over runs):"
+        f" who knew the true time of each would miss these medians of {repeats} by {100 * error:.1f} % on average."
+    )
+
+
 def report(path: Path, folder: Path) -> str:
     """Return the report as Markdown."""
     table = read_table(path)
@@ -230,6 +243,7 @@ def report(path: Path, folder: Path) -> str:
         f" links of {' and '.join(map(str, RATES))} Mbit/s, fp32, SGD, gloo; {len(table)} runs,"
         f" each the median of {table.numbers('repeats').max():g}. Made by `python benchmarks/ray_study.py --runs {path}`.", "",
         "Mean absolute error, in brackets the median; what a predictor declines is told.", "",
+        *([wandering(table), ""] if table.numbers("repeats").max() > 1 else []),
     ]  # fmt: skip
     for title, drop in (("epoch", ("step_time_s", "samples_per_s", "sync_time_s")),
                         ("step", ("epoch_time_s", "samples_per_s"))):  # fmt: skip
