@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.domain.measured import Curve, Exchange, Measured, Update
+from forerun.domain.curves import Curve
+from forerun.domain.exchange import Exchange
+from forerun.domain.measured import Measured, Update
 from forerun.errors import RequestError
 
 GRID = Curve(((8.0, 64.0), (10.0, 100.0, 1000.0)), (1e-6, 2e-6, 9e-6, 3e-6, 8e-6, 5e-5))
@@ -56,13 +58,19 @@ def test_what_is_no_curve_is_refused(
         Curve(axes, seconds)
 
 
+LINK = Exchange(
+    1e-4, 1e7, all_reduces={2: Curve(((4.0, 1e6),), (1e-3, 0.1))},
+    rested={2: Curve(((4.0, 1e5),), (1e-3, 0.01))},
+)  # fmt: skip
+
+
 def full() -> Measured:
     return Measured(
         {"fp32/matmul.forward": GRID, "fp32/elementwise": Curve(((1.0,),), (1e-6,), 0.1)},
         forward_call_seconds=2e-6,
         updates={"sgd": Update(1e-5, 1e-6, 1e-10)},
         together=(1.0, 1.5),
-        links={"inter": Exchange(1e-4, 1e7, all_reduces={2: Curve(((4.0, 1e6),), (1e-3, 0.1))})},
+        links={"inter": LINK},
         about={"date": "2026-11-22"},
     )
 
@@ -80,6 +88,8 @@ def test_figures_come_back_from_their_plain_form() -> None:
         {"step_seconds": "fast"},
         {"together": [1.0, -2.0]},
         {"links": {"inter": {"latency_seconds": 1e-4}}},
+        {"links": {"inter": {**LINK.to_dict(), "all_reduces": {}}}},
+        {"links": {"inter": {**LINK.to_dict(), "rested": {"1": GRID.to_dict()}}}},
         {"updates": {"sgd": {"step_seconds": 1.0, "speed": 2.0}}},
         {"nonsense": 1.0},
     ],
@@ -109,3 +119,13 @@ def test_a_ring_among_more_processes_has_more_steps_and_hardly_more_volume() -> 
     assert link.all_reduce_seconds(4.0, 8) == pytest.approx(7e-3)
     assert link.all_reduce_seconds(1e6, 8) == pytest.approx(7e-3 + 0.099 * 7 / 4)
     assert Exchange(1e-3, 1e7).all_reduce_seconds(1e7, 2) == pytest.approx(1.002)
+
+
+def test_a_link_s_bucket_is_spared_once_however_large_the_buffer_and_however_many_take_part() -> (
+    None
+):
+    at_1e5 = float(LINK.all_reduces[2].at(1e5)) - 0.01
+    assert LINK.spared_seconds(1e5, 2) == pytest.approx(at_1e5)
+    assert LINK.spared_seconds(1e9, 16) == pytest.approx(at_1e5)
+    assert LINK.spared_seconds(1e5, 1) == 0.0
+    assert Exchange(1e-4, 1e7).spared_seconds(1e5, 2) == 0.0

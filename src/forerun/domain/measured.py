@@ -2,90 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.domain.curves import Curve, sound_numbers
+from forerun.domain.exchange import Exchange
 from forerun.errors import RequestError
-
-FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Seconds of one call of an operation on a grid of sizes.
-
-    Attributes:
-        axes: for each size of the operation, increasing values at which it was measured.
-        seconds: on the grid of the axes, in C order (the last axis runs fastest).
-        spread: range of repeats over their median, the middle one of all points.
-    """
-
-    axes: tuple[tuple[float, ...], ...]
-    seconds: tuple[float, ...]
-    spread: float = field(default=0.0, compare=False)
-
-    def __post_init__(self) -> None:
-        count = int(np.prod([len(axis) for axis in self.axes]))
-        rising = all(
-            all(a < b for a, b in itertools.pairwise(axis)) and axis[0] > 0 for axis in self.axes
-        )
-        sound = np.isfinite(self.seconds).all() and min(self.seconds, default=0.0) > 0
-        if not self.axes or not rising or len(self.seconds) != count or not sound:
-            raise RequestError(
-                f"a curve of {len(self.seconds)} seconds over {[len(a) for a in self.axes]} sizes",
-                "it needs a positive time at each point of its sizes, and sizes that increase",
-                "measure again (forerun probe), or correct the curve",
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        axes = [list(axis) for axis in self.axes]
-        return {"axes": axes, "seconds": list(self.seconds), "spread": self.spread}
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Curve:
-        """Return what `to_dict` wrote. Raises KeyError, TypeError, ValueError or RequestError."""
-        axes = tuple(tuple(map(float, axis)) for axis in data["axes"])
-        return Curve(axes, tuple(map(float, data["seconds"])), float(data.get("spread", 0.0)))
-
-    @cached_property
-    def _logs(self) -> FloatArray:
-        logs: FloatArray = np.log(np.asarray(self.seconds, dtype=np.float64))
-        return logs.reshape([len(a) for a in self.axes])
-
-    def at(self, *sizes: Any) -> FloatArray:
-        """Return seconds at sizes, arrays of one shape: straight lines between logarithms.
-
-        Beyond the largest size that was measured, time is proportional to it; below the smallest,
-        it is that of the smallest: a call is never faster than the smallest one.
-        """
-        found: FloatArray = np.zeros(np.broadcast_shapes(*(np.shape(s) for s in sizes)))
-        lower, share = [], []
-        for axis, size in zip(self.axes, sizes, strict=True):
-            logs, asked = np.log(axis), np.log(np.maximum(size, 1e-300))
-            found = found + np.maximum(asked - logs[-1], 0.0)
-            place = np.clip(
-                np.searchsorted(logs, asked, side="right") - 1, 0, max(len(axis) - 2, 0)
-            )
-            step = logs[np.minimum(place + 1, len(axis) - 1)] - logs[place]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                part = np.where(step > 0, (asked - logs[place]) / step, 0.0)
-            lower.append(place)
-            share.append(np.clip(part, 0.0, 1.0))
-        for corner in itertools.product((0, 1), repeat=len(self.axes)):
-            weight: Any = 1.0
-            index = []
-            for up, place, part, axis in zip(corner, lower, share, self.axes, strict=True):
-                weight = weight * (part if up else 1.0 - part)
-                index.append(np.minimum(place + up, len(axis) - 1))
-            found = found + weight * self._logs[tuple(index)]
-        return np.exp(found)
 
 
 @dataclass(frozen=True)
@@ -95,67 +21,6 @@ class Update:
     step_seconds: float
     tensor_seconds: float
     parameter_seconds: float
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """What processes meet when they talk over one kind of link.
-
-    Attributes:
-        latency_seconds: of each of the 2 (K - 1) steps of an all-reduce among K.
-        bytes_per_second: at which a ring carries a buffer, a process and direction.
-        call_seconds: of a collective, whatever its size and however many take part.
-        busy_seconds_per_byte: of the processor's time that sending, receiving and adding a byte of
-            the buffer takes: where the processor computes too, it is taken from the backward pass.
-        send_latency_seconds, send_bytes_per_second: of a message from one process to another.
-        all_reduces: seconds of one by the bytes of its buffer, for each number of processes that
-            was tried: the two figures above are their summary.
-    """
-
-    latency_seconds: float
-    bytes_per_second: float
-    call_seconds: float = 0.0
-    busy_seconds_per_byte: float = 0.0
-    send_latency_seconds: float = 0.0
-    send_bytes_per_second: float = 0.0
-    all_reduces: Mapping[int, Curve] = field(default_factory=dict)
-
-    def all_reduce_seconds(self, size: float, ranks: float) -> float:
-        """Return the seconds of an all-reduce of `size` bytes among ranks.
-
-        Straight lines between the numbers of ranks that were tried; beyond them what does not
-        depend on the size grows as the steps of a ring, K - 1, and the rest as its volume,
-        (K - 1) / K (Patarasuk and Yuan 2009).
-        """
-        if ranks <= 1:
-            return 0.0
-        if not self.all_reduces:
-            moved = 2.0 * (ranks - 1.0) / ranks * size
-            steps = 2.0 * (ranks - 1.0) * self.latency_seconds
-            return self.call_seconds + steps + moved / self.bytes_per_second
-        tried = sorted(self.all_reduces)
-        found = [float(self.all_reduces[k].at(size)) for k in tried]
-        if tried[0] <= ranks <= tried[-1]:
-            return float(np.interp(ranks, tried, found))
-        near = tried[0] if ranks < tried[0] else tried[-1]
-        whole = found[tried.index(near)]
-        fixed = min(self.all_reduces[near].seconds[0], whole)
-        steps = (ranks - 1.0) / (near - 1.0)
-        return fixed * steps + (whole - fixed) * steps * near / ranks
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        curves = {str(k): c.to_dict() for k, c in self.all_reduces.items()}
-        return {**vars(self), "all_reduces": curves}
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Exchange:
-        """Return what `to_dict` wrote. Raises KeyError, TypeError, ValueError or RequestError."""
-        values = dict(data)
-        curves = {int(k): Curve.from_dict(c) for k, c in values.pop("all_reduces", {}).items()}
-        if any(ranks < 2 for ranks in curves):
-            raise ValueError("an all-reduce takes two ranks or more")
-        return Exchange(**_sound(values), all_reduces=curves)
 
 
 @dataclass(frozen=True)
@@ -182,7 +47,8 @@ class Measured:
         hosts_together: the same of n hosts (more than 1 where hosts share a machine).
         links: `intra` and `inter`, where they were measured.
         jitter_seconds: standard deviation of the time of a piece of work beyond its share.
-        about: where and when it was measured, with which versions, and its spread: for a reader.
+        about: where and when it was measured, with which versions, and its spread: for a reader;
+            and the part of a core that it was measured on.
     """
 
     curves: Mapping[str, Curve]
@@ -201,6 +67,17 @@ class Measured:
     links: Mapping[str, Exchange] = field(default_factory=dict)
     jitter_seconds: float = 0.0
     about: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def threads(self) -> float:
+        """Threads of an operation while it was timed; 0 where `about` does not say."""
+        return _number(self.about.get("threads"))
+
+    @property
+    def cores(self) -> float:
+        """Cores that the process got, a part of one under a quota; 0 where `about` does not say."""
+        share = _number(self.about.get("cpu_share"))
+        return share if self.threads <= 1.0 else self.threads
 
     def curve(self, precision: str, names: Sequence[str]) -> Curve | None:
         """Return the first curve among names in this precision, else in fp32; None if there is none."""
@@ -237,22 +114,33 @@ class Measured:
         try:
             values = dict(data)
             curves = {str(k): Curve.from_dict(c) for k, c in values.pop("curves").items()}
-            updates = {str(k): Update(**_sound(v)) for k, v in values.pop("updates", {}).items()}
+            updates = {
+                str(k): Update(**sound_numbers(v)) for k, v in values.pop("updates", {}).items()
+            }
             links = {str(k): Exchange.from_dict(v) for k, v in values.pop("links", {}).items()}
             about = {str(k): str(v) for k, v in values.pop("about", {}).items()}
             together, hosts = (
-                tuple(_sound(dict(enumerate(values.pop(name, (1.0,))))).values())
+                tuple(sound_numbers(dict(enumerate(values.pop(name, (1.0,))))).values())
                 for name in ("together", "hosts_together")
             )
             return Measured(
                 curves, updates=updates, links=links, about=about,
-                together=together, hosts_together=hosts, **_sound(values),
+                together=together, hosts_together=hosts, **sound_numbers(values),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RequestError(
                 "figures that a probe measured", f"a part is missing or wrong: {error!r}",
                 "measure again (forerun probe), or correct the file",
             ) from None  # fmt: skip
+
+
+def _number(text: str | None) -> float:
+    """Return a number of `about`; 0 where it is none."""
+    try:
+        value = float(text or 0.0)
+    except ValueError:
+        return 0.0
+    return value if math.isfinite(value) and value > 0 else 0.0
 
 
 def _between(values: tuple[float, ...], count: float) -> float:
@@ -262,12 +150,3 @@ def _between(values: tuple[float, ...], count: float) -> float:
     if count > len(values):
         return values[-1] + (values[-1] - values[-2]) * (count - len(values))
     return float(np.interp(count, np.arange(1, len(values) + 1), values))
-
-
-def _sound(values: Mapping[Any, Any]) -> dict[str, float]:
-    """Return values as numbers. Raises ValueError for what is negative or not finite."""
-    numbers = {str(name): float(value) for name, value in values.items()}
-    for name, number in numbers.items():
-        if not (np.isfinite(number) and number >= 0):
-            raise ValueError(f"{name} is {number}")
-    return numbers

@@ -68,6 +68,9 @@ def test_its_links_carry_what_was_measured_between_its_hosts(written: Path) -> N
     assert 1e6 < cluster.inter.bytes_per_second < 1e12
     small, large = (measured.links["inter"].all_reduce_seconds(s, 2) for s in (4.0, 1e7))
     assert 1e-6 < small < large < 10.0
+    link = measured.links["inter"]
+    assert set(link.rested) == {2}
+    assert 0.0 <= link.spared_seconds(1e6, 2) < link.all_reduce_seconds(1e6, 2)
 
 
 def test_a_model_is_predicted_on_it_with_no_run_at_all(
@@ -124,6 +127,18 @@ def test_the_steps_of_a_ring_are_told_from_what_every_call_takes() -> None:
     assert found.latency_seconds == pytest.approx(1e-4, rel=0.01)
     assert found.bytes_per_second == pytest.approx(1e7, rel=0.01)
     assert found.all_reduce_seconds(1e6, 4) == pytest.approx(points(4)[-1][1])
+
+
+def test_what_a_link_lets_go_at_once_is_told_from_the_bytes_that_follow() -> None:
+    """All-reduces of 1 ms and 10 MB/s; after a pause ranks wake 5 ms apart, and 50 kB find room."""
+    group = {
+        "all_reduces": {"2": [[size, 1e-3 + size / 1e7, 0.0] for size in (4.0, 1e5, 1e6)]},
+        "messages": [],
+        "rested": {"2": [[4.0, 6e-3], [1e5, 11e-3], [1e6, 101e-3]]},
+    }
+    found = exchange_of(group, 1.0)
+    for size in (1e5, 1e6, 1e9):
+        assert found.spared_seconds(size, 2) == pytest.approx(5e-3, rel=0.01)
 
 
 def test_a_cpu_is_timed_in_its_own_seconds_and_waiting_is_none() -> None:

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from forerun.domain.curves import Curve
+from forerun.domain.exchange import Exchange
 from forerun.domain.graph import Graph, Op, OpKind, Phase
 from forerun.domain.hardware import Cluster, Link
 from forerun.domain.job import Job
-from forerun.domain.measured import Curve, Exchange, Measured, Update
+from forerun.domain.measured import Measured, Update
 from forerun.domain.plan import Plan
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
@@ -167,3 +169,36 @@ def test_a_job_on_a_probed_device_comes_back_from_the_wire_and_figures_make_its_
     assert job_key(again) == job_key(job)
     other = Job(linear_net(), cluster(measured(step_seconds=1.0)), plan)
     assert job_key(other) != job_key(job)
+
+
+def meeting(rested: float) -> dict[str, Exchange]:
+    """Return a link whose all-reduces take 0.2 s one after the other, and `rested` the first."""
+    steady = Curve(((4.0, 1e9),), (0.2, 0.2))
+    first = Curve(((4.0, 1e9),), (rested, rested))
+    return {"inter": Exchange(0.0, 1e8, all_reduces={2: steady}, rested={2: first})}
+
+
+def test_a_link_that_rested_while_there_was_work_is_the_faster_and_no_step_beats_its_rate() -> None:
+    busy = linear_net(60)  # computes for longer than an all-reduce takes
+    steady, rested = (seconds(measured(links=meeting(r)), 2, busy) for r in (0.2, 0.15))
+    assert steady - rested == pytest.approx(0.05, rel=0.01)
+    # A step of 8 ms gathers no more than 8 ms of its all-reduces.
+    idle = linear_net(1)
+    steady, rested = (seconds(measured(links=meeting(r)), 2, idle) for r in (0.2, 0.01))
+    assert 0.2 <= rested < steady
+    assert steady - rested == pytest.approx(seconds(measured(), 1, idle), rel=0.01)
+
+
+def test_a_smaller_part_of_a_core_takes_the_longer_and_threads_are_no_more_cores() -> None:
+    known = measured(about={"cpu_share": "0.2", "threads": "1"}, step_seconds=1e-3)
+    job = Job(linear_net(), cluster(known), Plan(micro_batch=8, global_batch=8))
+
+    def at(share: str) -> float:
+        labels = Table({"cpus_per_worker": np.array([share], dtype=object)}, 1)
+        jobs = replace(Jobs.of([job]), labels=labels)
+        return float(AnalyticPredictor().predict(jobs).seconds[0, 1])
+
+    usual = seconds(known)
+    assert at("") == at("0.2") == usual
+    assert at("0.1") == pytest.approx(2.0 * usual)
+    assert at("1") == at("4") == pytest.approx(0.2 * usual)

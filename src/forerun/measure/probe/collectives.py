@@ -18,6 +18,10 @@ SIZES = (4, 16384, 262144, 1048576, 4194304, 16777216)
 # A call longer than this says enough of larger ones.
 LONG_SECONDS = 0.15
 _LAYERS = (8, 32)
+# A pause in which a link that lets go of so many bytes at once has room for them again.
+REST_SECONDS = 0.03
+RESTED_SIZES = SIZES[:4]
+_ROUNDS = 12
 
 
 @dataclass
@@ -98,6 +102,26 @@ class Ring:
     def _settle(self) -> None:
         if self.device == "cuda":
             self.torch.cuda.synchronize()
+
+    def rested(self) -> list[list[float]]:
+        """Return [bytes, seconds] of all-reduces, each after a pause in which nothing was sent.
+
+        The smallest one says how far apart ranks wake up, which is in the others too.
+        """
+        found = []
+        for size in RESTED_SIZES:
+            held = self.torch.ones(size // 4, device=self.device)
+            walls = []
+            for _ in range(_ROUNDS):
+                time.sleep(REST_SECONDS)
+                begun = time.perf_counter()
+                self._reduce(held)
+                self._settle()
+                walls.append(time.perf_counter() - begun)
+            found.append([float(size), self.mean(float(np.median(walls)))])
+            if found[-1][1] > LONG_SECONDS:
+                break
+        return found
 
     def together(self, seconds: float = 0.6) -> list[float]:
         """Return how much slower a rank computes while n do, for n = 1 to all."""

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from forerun.domain.measured import Curve, Exchange, Measured, Update
+from forerun.domain.curves import Curve
+from forerun.domain.exchange import Exchange
+from forerun.domain.measured import Measured, Update
 from forerun.errors import UnsatisfiedError
 from forerun.measure.probe.collectives import fitted
 from forerun.units import GIGA, TERA
@@ -78,13 +80,29 @@ def exchange_of(group: Mapping[str, Any], share: float) -> Exchange:
     messages = group["messages"]
     sent = _line(messages) if len(messages) > 1 else (0.0, 0.0)
     curves = {ranks: _by_size(points) for ranks, points in calls.items()}
-    return Exchange(latency, rate, call, busy, *sent, all_reduces=curves)
+    rested = {
+        ranks: _rested(group["rested"][str(ranks)], curve) for ranks, curve in curves.items()
+        if len(group.get("rested", {}).get(str(ranks), ())) > 1
+    }  # fmt: skip
+    return Exchange(latency, rate, call, busy, *sent, all_reduces=curves, rested=rested)
 
 
 def _by_size(points: Sequence[Sequence[float]]) -> Curve:
     """Return seconds by bytes; a larger buffer is never faster, whatever the noise of the small."""
     seconds = np.maximum.accumulate([point[1] for point in points])
     return Curve((tuple(float(point[0]) for point in points),), tuple(map(float, seconds)))
+
+
+def _rested(points: Sequence[Sequence[float]], steady: Curve) -> Curve:
+    """Return seconds by bytes of an all-reduce to which nothing was sent just before.
+
+    What a buffer adds to one of no size, never more than when one follows the other.
+    """
+    sizes = np.array([point[0] for point in points])
+    walls = np.array([point[1] for point in points])
+    seconds = steady.seconds[0] + np.maximum.accumulate(walls - walls[0])
+    seconds = np.minimum(seconds, steady.at(sizes))
+    return Curve((tuple(map(float, sizes)),), tuple(map(float, seconds)))
 
 
 def _line(points: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -130,13 +130,16 @@ def talk(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, ranks in request["groups"].items():
         rings = [ranks[:2], ranks] if len(ranks) > 2 else [ranks]
-        found[name] = {"all_reduces": {}, "messages": [], "together": [], "replicas": []}
+        found[name] = {
+            "all_reduces": {}, "rested": {}, "messages": [], "together": [], "replicas": [],
+        }  # fmt: skip
         for members in rings:
             group = dist.new_group(members)
             if rank in members:
                 ring = Ring(torch, members, group, rank)
                 one = found[name]
                 one["all_reduces"][str(len(members))] = ring.all_reduces()
+                one["rested"][str(len(members))] = ring.rested()
                 if members is rings[0]:
                     one["messages"] = ring.messages()
                     one["replicas"] = ring.replicas()

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.domain.exchange import Exchange
 from forerun.domain.graph import Op, OpKind
 from forerun.domain.hardware import Cluster
-from forerun.domain.measured import Exchange, Update
+from forerun.domain.measured import Update
 from forerun.domain.workload import Workload
+from forerun.tables import Jobs
+
+FloatArray = NDArray[np.float64]
 
 # Which measured optimizer stands for one with so many states a parameter.
 _BY_STATES = ("sgd", "momentum", "adamw")
@@ -16,7 +23,7 @@ REDUCED_BYTES = (4.0, 4096.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.
 UPDATE_FIELDS = tuple(Update.__dataclass_fields__)
 _NAMES = ("measured", "step_fixed", "batch_fixed", "sample", "slowdown", "jitter", "replica_step", "replica_tensor",
           "replica_parameter", "exchange_rate", "exchange_busy",
-          *(f"reduce_{i}" for i in range(len(REDUCED_BYTES))),
+          *(f"{word}_{i}" for word in ("reduce", "rested") for i in range(len(REDUCED_BYTES))),
           *(f"update_{i}_{part}" for i in range(3) for part in UPDATE_FIELDS))  # fmt: skip
 
 
@@ -60,9 +67,34 @@ def measured_facts(cluster: Cluster) -> dict[str, float]:
     }
     for i, size in enumerate(REDUCED_BYTES):
         found[f"reduce_{i}"] = link.all_reduce_seconds(size, cluster.devices)
+        spared = link.spared_seconds(size, cluster.devices)
+        found[f"rested_{i}"] = max(found[f"reduce_{i}"] - spared, 0.0)
     for i, update in enumerate(updates):
         found |= {f"update_{i}_{part}": getattr(update, part) for part in UPDATE_FIELDS}
     return found
+
+
+def held_back(node: dict[str, FloatArray], jobs: Jobs) -> dict[str, FloatArray]:
+    """Return clusters' facts by row, (n,) each, where a row states the share that workers are held to.
+
+    A quota is time on the processor: what it does in the probe's share takes so much longer in a
+    smaller one. No more counts than the threads that were timed.
+    """
+    if "measured" not in node or jobs.labels is None:
+        return node
+    probed = [_share(c) for c in jobs.clusters]
+    share, threads = (np.array(values)[jobs.cluster_index] for values in zip(*probed, strict=True))
+    stated = jobs.labels.numbers("cpus_per_worker")
+    given = np.minimum(np.where(stated > 0, stated, np.inf), threads)
+    known = (stated > 0) & (share > 0)
+    slower = np.where(known, share / np.where(known, given, 1.0), 1.0)
+    return {**node, "slowdown": node["slowdown"] * slower}
+
+
+def _share(cluster: Cluster) -> tuple[float, float]:
+    """Return (cores that a probed process got, its threads); zeros where that was not measured."""
+    known = cluster.device.measured
+    return (known.cores, known.threads) if known is not None else (0.0, 0.0)
 
 
 def _update(updates: Mapping[str, Update], name: str) -> Update | None:

@@ -60,13 +60,19 @@ def with_measured(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatAr
 _COMPUTED = ("forward", "backward", "recompute")
 
 
-def measured_exposed(rows: Rows, each: FloatArray, exposed: FloatArray) -> FloatArray:
+def measured_exposed(
+    rows: Rows, compute: FloatArray, each: FloatArray, exposed: FloatArray
+) -> FloatArray:
     """Return seconds that gradients' all-reduces add to the step, (n,).
 
     each: bytes of a gradient as it is reduced, (n,); exposed: of rows that this does not speak of.
 
     A bucket is sent once its last gradient is there and the one before it is through. Meanwhile the
-    sending takes the processor from the backward pass.
+    sending takes the processor from the backward pass. The first one finds a link that has rested
+    as long as there was work: what a bucket of tokens then lets pass at once, it has gathered
+    meanwhile, so that no step is shorter than its all-reduces one after the other.
+
+    compute: seconds of the step without them, (n,).
     """
     node, key, plan = rows.node, rows.key, rows.plan
     ranks = plan["dp"] * plan["cp"]
@@ -85,7 +91,10 @@ def measured_exposed(rows: Rows, each: FloatArray, exposed: FloatArray) -> Float
     for bucket in range(BUCKETS):
         share, ready = key[f"bucket_{bucket}_share"], key[f"bucket_{bucket}_ready"]
         sent = size * share
-        taken = _reduce_seconds(node, sent) * slower
+        taken = _reduce_seconds(node, "reduce", sent) * slower
+        if bucket == 0:
+            rested = _reduce_seconds(node, "rested", sent) * slower
+            taken = np.maximum(rested, taken - compute)
         begun = np.maximum(end, ready * backward + stolen)
         last = ready >= 1.0
         end = np.where(share > 0, begun + taken, end)
@@ -95,10 +104,13 @@ def measured_exposed(rows: Rows, each: FloatArray, exposed: FloatArray) -> Float
     return np.where(known, added, exposed)
 
 
-def _reduce_seconds(node: dict[str, FloatArray], size: FloatArray) -> FloatArray:
-    """Return seconds of an all-reduce of bytes, (n,): straight lines between logarithms."""
+def _reduce_seconds(node: dict[str, FloatArray], name: str, size: FloatArray) -> FloatArray:
+    """Return seconds of an all-reduce of bytes, (n,): straight lines between logarithms.
+
+    name: `reduce`, of one that follows another, or `rested`, of the first after a while.
+    """
     bytes_ = np.log(REDUCED_BYTES)
-    seconds = np.log(np.maximum([node[f"reduce_{i}"] for i in range(len(bytes_))], 1e-300))
+    seconds = np.log(np.maximum([node[f"{name}_{i}"] for i in range(len(bytes_))], 1e-300))
     asked = np.log(np.maximum(size, REDUCED_BYTES[0]))
     place = np.clip(np.searchsorted(bytes_, asked) - 1, 0, len(bytes_) - 2)
     rows = np.arange(len(size))

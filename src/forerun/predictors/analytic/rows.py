@@ -35,7 +35,7 @@ from forerun.predictors.analytic.inside_layers import Traffic, layer_comm, traff
 from forerun.predictors.analytic.keys import Keys
 from forerun.predictors.analytic.layer_shapes import cut_shape, layer_shape
 from forerun.predictors.analytic.links import Links, links_of
-from forerun.predictors.analytic.measured_facts import with_probed
+from forerun.predictors.analytic.measured_facts import held_back, with_probed
 from forerun.predictors.analytic.measured_ops import MeasuredOps, measured_ops
 from forerun.predictors.analytic.operations import anchored, instance_costs
 from forerun.predictors.analytic.places import taught_places
@@ -207,7 +207,8 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
         return _remember(kept, "ops", w, distinct_ops, w)
 
     layout = Layout(
-        jobs, columns, _spread(work, jobs.workload_index), _spread(node, jobs.cluster_index),
+        jobs, columns, _spread(work, jobs.workload_index),
+        held_back(_spread(node, jobs.cluster_index), jobs),
         links_of(clusters).take(jobs.cluster_index),
         place[jobs.workload_index], distinct, position, keys,
         flatten(owners, [c.device for c in places], keys, ops_of, constants),

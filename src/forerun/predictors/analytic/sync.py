@@ -73,7 +73,7 @@ def synchronisation(
     traffic = [_traffic(rows, group, each, constants) for group in replica_groups(rows)]
     exposed = _exposed(rows, compute, window, traffic, constants)
     if has_probed(rows):
-        exposed = measured_exposed(rows, _reduced_bytes(rows), exposed)
+        exposed = measured_exposed(rows, compute, _reduced_bytes(rows), exposed)
     if np.any(rows.work["sparse_params"] > 0):
         exposed = exposed + _lookups(rows, replica_groups(rows)[0])
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
