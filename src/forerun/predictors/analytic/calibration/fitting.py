@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration.manner import USUAL, Manner
+from forerun.predictors.analytic.calibration.noise import leverage, scale_of, usual_scale
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
     moved,
@@ -38,9 +39,7 @@ LOOSE_WEIGHT = 0.25
 SETTLED = 0.02
 MOST_TRIALS = 6  # of ever more damped steps
 SAME_SLOPES = 0.15  # a shorter step leaves the slopes as they were
-SMALLEST_SCALE = 0.03  # no model of this kind comes nearer on jobs that it has not seen
 DRIFT = 0.4
-PRIOR_SCALE, PRIOR_COUNT = 0.10, 3.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def fit_runs(
     prior = 1.0 / np.r_[own_sd, np.full(offsets.shape[1], manner.setting_sd)] ** 2
     shared = _shared_weight(jobs, manner.shared_power)
     theta, slopes, scale = _gauss_newton(
-        forecast, jacobian, target, shared, setting, prior, manner.degrees
+        forecast, jacobian, target, shared, setting, usual_scale(jobs), prior, manner.degrees
     )
     residual = target - forecast(theta)
     weight = _weights(residual, shared, scale, manner.degrees)
@@ -194,6 +193,7 @@ def _gauss_newton(
     target: FloatArray,
     shared: FloatArray,
     setting: NDArray[np.int64],
+    usual: FloatArray,
     prior: FloatArray,
     degrees: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -203,7 +203,7 @@ def _gauss_newton(
     """
     theta = np.zeros(len(prior))
     now = forecast(theta)
-    scale = _scale(target - now, shared, setting, first=True)
+    scale = scale_of(target - now, shared, setting, usual, None)
     slopes = np.zeros((len(target), len(prior)))
     far, damping = True, 0.0
     for _ in range(MAX_ROUNDS):
@@ -222,7 +222,8 @@ def _gauss_newton(
                 theta, now, damping = trial, there, damping / 4.0
                 break
             damping = max(4.0 * damping, 0.05)
-        scale = _scale(target - now, shared, setting)
+        taken = leverage(slopes, _weights(target - now, shared, scale, degrees), prior)
+        scale = scale_of(target - now, shared, setting, usual, taken)
         went = float(np.abs(theta - before).max())
         if went < SETTLED and not (went == 0.0 and not far):
             break
@@ -270,21 +271,3 @@ def _jacobian(
         shifted[i] += STEP
         columns[:, i] = (forecast(shifted) - now) / STEP
     return columns
-
-
-def _scale(
-    residual: FloatArray, shared: FloatArray, setting: NDArray[np.int64], first: bool = False
-) -> FloatArray:
-    """Return each row's robust residual scale, (n,): its setting's, drawn to a prior where few.
-
-    One laboratory repeats to a percent, another shares its network with strangers.
-    """
-    middle = float(np.median(residual)) if first else 0.0
-    scales = np.empty(int(setting.max()) + 1)
-    for i in range(len(scales)):
-        ours = setting == i
-        spread = 1.4826 * float(np.median(np.abs(residual[ours] - middle)))
-        count = float(shared[ours].sum())
-        pooled = (count * spread**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
-        scales[i] = max(float(np.sqrt(pooled)), SMALLEST_SCALE)
-    return scales[setting]
