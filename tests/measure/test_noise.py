@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import nn
 
 import forerun
-from forerun.measure.communication import Communication, Traffic, gradient_noise
+from forerun.measure.communication import Communication
 from forerun.measure.measurement import Measurement
 from forerun.measure.timeline import WallClock
+from forerun.measure.traffic import Traffic, gradient_noise
 
 SCRIPT = """
 import sys, torch
@@ -51,11 +52,12 @@ def traffic(module: nn.Module, inputs: Any, passes: int = 1) -> Traffic:
     """Return the traffic of one step of DDP."""
     model = nn.parallel.DistributedDataParallel(module)
     communication = Communication(WallClock(), norms_every=1)
-    communication.attach(model)
+    assert communication.attach(model) == ""
     for _ in range(passes):
         model(inputs).sum().backward()
-    communication.end()
+    communication.end(0.1)
     (seen,) = communication.read()
+    assert seen is not None
     return seen
 
 

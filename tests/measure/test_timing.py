@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure.communication import covered_seconds, gradient_noise
 from forerun.measure.failing import is_secondhand, reason_of, status_of
 from forerun.measure.hosts import Host
 from forerun.measure.intervals import narrow, step_times
@@ -35,6 +34,7 @@ from forerun.measure.session import record
 from forerun.measure.stopping import Agreement
 from forerun.measure.task import Steps, Task
 from forerun.measure.timeline import Timeline, WallClock
+from forerun.measure.traffic import covered_seconds, gradient_noise
 from forerun.measure.usage import PeakMemory, sent_bytes
 from tests.needs import require, require_root
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from forerun.errors import RequestError
-from forerun.measure.hooks import find_ddp, watch_collectives
+from forerun.measure.hooks import find_ddp
 from forerun.measure.recorder import Recorder
 from forerun.measure.session import record
 
@@ -46,7 +46,7 @@ class _Session:
             model, self._model = self._model, None
             ddp = find_ddp(model) if self.recorder.workers > 1 else None
             if ddp is not None:
-                watch_collectives(self.recorder, ddp)
+                self.recorder.reduce_through(ddp)
 
     def watch(self, module: Any) -> None:
         """Watch a further module."""

@@ -1,108 +1,220 @@
-"""Communication: a DDP hook that reduces as DDP does, and times each bucket on its way."""
+"""Communication: collectives of a DDP module, timed on their way in a sample of its steps."""
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
+from forerun.measure.looking import looking
+from forerun.measure.sampling import Pace, Sample
 from forerun.measure.timeline import Clock
+from forerun.measure.traffic import Traffic, covered_seconds
 
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Collectives of one step of one worker.
-
-    Attributes:
-        bytes: handed to collectives.
-        under_way_seconds: time in which at least one of them was under way.
-        exposed_seconds: from the end of the local gradient computation, when the last bucket was
-            ready, to the end of the last bucket.
-        local_sqr, mean_sqr: squared norm of the worker's own gradient and of the mean gradient,
-            None in a step whose norms were not taken, or which reduced its gradients several
-            times (accumulation without no_sync): what is reduced then holds sums of both kinds.
-    """
-
-    bytes: float
-    under_way_seconds: float
-    exposed_seconds: float
-    local_sqr: float | None = None
-    mean_sqr: float | None = None
+# What looking at a bucket takes, at the most: 60 to 90 us (`benchmarks/measure_overhead.py
+# --calls`). A slower processor takes longer over it, and so it does over the steps it is a share of.
+_BUCKET_SECONDS = 1e-4
+_NORM_SECONDS = 2e-5  # what the two norms of a bucket take beside reading it
+_TIMING = (0.005, 0.1)  # share of the time that timing collectives may take, and least of the steps
+_NORMS = (0.002, 0.02, 0.1)  # likewise of norms, and the most of the steps
+# A reducer may still know of a group that stood before its own: both live as long as the module.
+_GROUPS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
 class _Bucket:
-    index: int
+    """A bucket on its way: bytes that are handed over, and those of the gradients they stand for."""
+
     bytes: int
+    whole: int
     ready: Any
     end: Any = None
     local: Any = None
     mean: Any = None
 
 
+@dataclass(slots=True)
+class _Step:
+    """What was seen of a step; `scale` is of its loss, None where its gradients are not a step's."""
+
+    buckets: list[_Bucket]
+    scale: float | None
+
+
+def _no_module() -> None:
+    """Return what a reference to a module that is gone returns."""
+
+
 class Communication:
-    """The hook of one DistributedDataParallel module and what it saw, step by step.
+    """What goes through one DistributedDataParallel module's process group, in a sample of steps.
+
+    In the steps that are looked at, another process group stands before the module's own (see
+    `measure.looking`); in all others DDP works as if nobody measured. It reduces its gradients
+    itself in both. Times and volume are of a sample as large as half a percent of the steps' time
+    allows, but of a tenth of the steps at the least and of the first three; where a step takes
+    20 ms for each of its buckets, that is all of them. Norms are of a sample of that sample.
 
     Args:
         clock: marks the moments.
-        norms_every: take gradient norms in every so many steps; 0 never.
+        norms_every: take gradient norms in every so many steps, whatever it costs; 0 never; None
+            as often as it costs little, in a tenth of the steps at the most.
     """
 
-    def __init__(self, clock: Clock, norms_every: int = 10) -> None:
+    def __init__(self, clock: Clock, norms_every: int | None = None) -> None:
         self._clock = clock
         self._every = norms_every
+        self._timing, self._norms, self._pace = Sample(*_TIMING), Sample(*_NORMS), Pace()
+        self._norm_seconds = math.inf  # of a step, the least so far: the first reads cold memory
+        self._reading = 0.0  # what norms have taken in this step
+        self._module: Any = _no_module
+        self._size, self._bytes = 1, 0
+        self._own: frozenset[int] = frozenset()  # parameters of the module
         self._count = 0
+        self._timed = self._normed = False
+        self._told_of_updates = False
+        self._scale: float | None = 1.0
+        self._whole = True  # no gradients are left over from the step before
         self._buckets: list[_Bucket] = []
-        self._steps: list[list[_Bucket]] = []
+        self._steps: list[_Step | None] = []
 
-    def attach(self, module: Any) -> None:
-        """Reduce the gradients of a DistributedDataParallel module through this hook."""
-        # DDP compares the annotations of a hook, which here are texts; a lambda has none.
-        hook = lambda group, bucket: self._reduce(group, bucket)  # noqa: E731, PLW0108
-        module.register_comm_hook(module.process_group, hook)
+    # -- what is looked at --------------------------------------------------------------------
+
+    def attach(self, module: Any) -> str:
+        """Look at what a DistributedDataParallel module reduces; return why not, "" where it is so."""
+        if not hasattr(module.reducer, "_update_process_group"):
+            return "this torch does not let it be seen"
+        if self._has_hook(module):
+            return "the module has a hook of its own"
+        self._module = ref(module)
+        self._size = module.process_group.size()
+        self._bytes = int(module._get_ddp_logging_data()["total_parameter_size_bytes"])
+        self._own = frozenset(map(id, module.parameters()))
+        self._choose()
+        return ""
+
+    def detach(self) -> str:
+        """Look no more; return why what was seen is not all, "" where it is."""
+        module = self._module()
+        if module is None:
+            return ""
+        self._stand(module, before=False)
+        self._module = _no_module
+        return "the module has a hook of its own" if self._has_hook(module) else ""
+
+    @staticmethod
+    def _has_hook(module: Any) -> bool:
+        """Whether somebody else reduces its gradients: then nothing passes through its group."""
+        return "comm_hook" in module._get_ddp_logging_data()
 
     def leave_norms(self) -> None:
         """Take no more gradient norms: each reads all gradients twice."""
         self._every = 0
+        self._normed = False
 
-    def _reduce(self, group: Any, bucket: Any) -> Any:
-        """Average a bucket over the workers: what DDP does by itself, with marks."""
-        buffer = bucket.buffer()
-        seen = _Bucket(bucket.index(), buffer.numel() * buffer.element_size(), self._clock.now())
+    def _choose(self) -> None:
+        """Choose whether to look at the step that begins."""
+        if self._every is None:
+            self._normed = self._norms.has(self._count)
+        else:
+            self._normed = self._every > 0 and self._count % self._every == 0
+        timed = self._normed or self._timing.has(self._count)
+        if timed is not self._timed and (module := self._module()) is not None:
+            self._stand(module, before=timed)
+
+    def _stand(self, module: Any, before: bool) -> None:
+        """Let a group that looks stand before the module's own, or none."""
+        group = module.process_group
+        if before:
+            group = _GROUPS[module] = looking(group, self._begun)
+        module.reducer._update_process_group(group)
+        self._timed = before
+
+    def _begun(self, buffer: Any) -> Any:
+        """Take note of a bucket that is ready; return what takes note of its end."""
+        whole = buffer.numel() * buffer.element_size()
+        handed = whole if not buffer.is_sparse else _held_bytes(buffer)
+        seen = _Bucket(handed, whole, self._clock.now())
         self._buckets.append(seen)
-        norms = self._every > 0 and self._count % self._every == 0
+        norms = self._normed and not buffer.is_sparse
         if norms:
-            seen.local = _square(buffer)
-        buffer.mul_(1.0 / group.size())  # as DDP's own reducer does, and quicker than to divide
-        work = group.allreduce([buffer])  # what `dist.all_reduce` ends in
+            # DDP has divided it by the number of workers already.
+            seen.local = self._square(buffer)
 
-        def ended(future: Any) -> Any:
-            value = future.value()[0]
+        def ended(mean: Any) -> None:
             seen.end = self._clock.now()
             if norms:
-                seen.mean = _square(value)
-            return value
+                seen.mean = self._square(mean)
 
-        return work.get_future().then(ended)
+        return ended
 
-    def end(self) -> None:
-        """End a step: the buckets since the last one are its traffic."""
-        self._steps.append(self._buckets)
+    def _square(self, values: Any) -> Any:
+        begun = time.perf_counter()
+        result = _square(values)
+        self._reading += time.perf_counter() - begun
+        return result
+
+    # -- what a recorder says -----------------------------------------------------------------
+
+    def updates_are_told(self) -> None:
+        """Say that `updated` will be called with every update of an optimizer."""
+        self._told_of_updates = True
+        self._scale = None
+
+    def updated(self, optimizer: Any) -> None:
+        """Say that an optimizer is about to take its gradients; called from within its pre-hook."""
+        if self._scale is None and self._trains(optimizer):
+            from forerun.measure.scaling import loss_scale
+
+            self._scale = loss_scale() if self._normed else 1.0
+
+    def _trains(self, optimizer: Any) -> bool:
+        groups = optimizer.param_groups
+        return any(id(p) in self._own for group in groups for p in group["params"][:1])
+
+    def end(self, seconds: float) -> None:
+        """End a step, which took so long: the buckets since the last one are its traffic."""
+        if not self._own:
+            self._steps.append(None)
+            return
+        scale = self._scale if self._whole else None
+        self._steps.append(_Step(self._buckets, scale) if self._timed else None)
+        self._pace.add(seconds)
+        if self._timed and self._buckets:
+            self._settle()
+        self._whole = self._scale is not None
+        if self._told_of_updates:
+            self._scale = None
         self._buckets = []
         self._count += 1
+        self._choose()
+
+    def _settle(self) -> None:
+        """Choose how many steps to look at, by what this one cost."""
+        count, step = len(self._buckets), self._pace.seconds()
+        self._timing.settle(step, count * _BUCKET_SECONDS)
+        if self._normed:
+            self._norm_seconds = min(self._norm_seconds, self._reading + count * _NORM_SECONDS)
+            self._norms.settle(step, self._norm_seconds)
+        self._reading = 0.0
 
     def forget(self) -> None:
         """Leave out the buckets since the last step."""
         self._buckets = []
 
-    def read(self) -> list[Traffic]:
-        """Return the traffic of the steps that ended since the last call, in order."""
+    def read(self) -> list[Traffic | None]:
+        """Return the traffic of the steps that ended since the last call, in order.
+
+        It is None of steps that were not looked at.
+        """
         if self._steps:
             self._clock.settle()
         steps, self._steps = self._steps, []
-        return [self._traffic(buckets) for buckets in steps]
+        return [None if step is None else self._traffic(step) for step in steps]
 
-    def _traffic(self, buckets: list[_Bucket]) -> Traffic:
-        done = [bucket for bucket in buckets if bucket.end is not None]
+    def _traffic(self, step: _Step) -> Traffic:
+        done = [bucket for bucket in step.buckets if bucket.end is not None]
         if not done:
             return Traffic(0.0, 0.0, 0.0)
         zero = done[0].ready
@@ -111,13 +223,35 @@ class Communication:
             for bucket in done
         ]
         exposed = max(end for _, end in spans) - max(ready for ready, _ in spans)
-        local = mean = None
-        once = len({bucket.index for bucket in done}) == len(done)
-        if once and all(one.local is not None and one.mean is not None for one in done):
-            local = sum(float(bucket.local) for bucket in done)
-            mean = sum(float(bucket.mean) for bucket in done)
         volume = float(sum(bucket.bytes for bucket in done))
-        return Traffic(volume, covered_seconds(spans), max(exposed, 0.0), local, mean)
+        whole = sum(bucket.whole for bucket in done)
+        times = max(round(whole / self._bytes), 1) if self._bytes else 1
+        local, mean, why = self._squares(done, step.scale) if times == 1 else (None, None, "")
+        return Traffic(
+            volume, covered_seconds(spans), max(exposed, 0.0), local, mean, times, why
+        )  # fmt: skip
+
+    def _squares(
+        self, done: list[_Bucket], scale: float | None
+    ) -> tuple[float | None, float | None, str]:
+        """Return squared norms of the worker's own and of the mean gradient, or why they are not told."""
+        if all(one.local is None for one in done):
+            return None, None, ""
+        if any(one.local is None or one.mean is None for one in done):
+            return None, None, "some gradients are sparse"
+        if not scale:
+            return None, None, "no optimizer of torch took the gradients of each step"
+        local = sum(float(one.local) for one in done) * (self._size / scale) ** 2
+        mean = sum(float(one.mean) for one in done) / scale**2
+        if not (math.isfinite(local) and math.isfinite(mean)):
+            return None, None, "gradients are not finite"
+        return local, mean, ""
+
+
+def _held_bytes(values: Any) -> int:
+    """Return the bytes of what a sparse tensor holds, and of its places."""
+    parts = (values._values(), values._indices())
+    return sum(int(part.numel() * part.element_size()) for part in parts)
 
 
 def _square(values: Any) -> Any:
@@ -127,38 +261,3 @@ def _square(values: Any) -> Any:
     wide = values.dtype in (torch.float32, torch.float64)
     flat = values if wide else values.float()
     return flat.dot(flat)
-
-
-def covered_seconds(spans: list[tuple[float, float]]) -> float:
-    """Return how much time is covered by at least one of the spans (start, end)."""
-    total, reached = 0.0, float("-inf")
-    for start, end in sorted(spans):
-        total += max(end - max(start, reached), 0.0)
-        reached = max(reached, end)
-    return total
-
-
-def gradient_noise(
-    local_sqr: float, mean_sqr: float, workers: int, global_batch: float
-) -> tuple[float, float] | None:
-    """Return (|G|^2, tr Sigma): squared norm of the true gradient and variance of a sample's.
-
-    Args:
-        local_sqr: mean over steps and workers of |g_i|^2, each over global_batch / workers samples.
-        mean_sqr: mean over steps of |g|^2, g the mean gradient of a step.
-        workers: K; None is returned for one: a single replica has no second gradient of the same
-            weights, and keeping the one of the step before would add to the memory measured.
-        global_batch: B.
-
-    Both are unbiased, and so may come out below zero where the noise is large: means over many
-    steps or runs have to keep such values, or they are too high.
-
-    Source: Pollux (OSDI 2021), as in METHODS 4: E|g_i|^2 = |G|^2 + K tr Sigma / B and
-    E|g|^2 = |G|^2 + tr Sigma / B, so that |G|^2 = (K |g|^2 - |g_i|^2) / (K - 1) and
-    tr Sigma = (|g_i|^2 - |g|^2) B / (K - 1).
-    """
-    if workers < 2:
-        return None
-    sqr = (workers * mean_sqr - local_sqr) / (workers - 1)
-    var = (local_sqr - mean_sqr) * global_batch / (workers - 1)
-    return sqr, var

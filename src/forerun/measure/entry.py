@@ -25,7 +25,7 @@ SETTINGS: Mapping[str, str] = {
     "gradient_as_bucket_view": "DDP: gradients are views of the buckets",
     "learning_rate": "of the optimizer",
     "loader_workers": "processes that load data for each worker",
-    "norms_every": "steps between two looks at gradient norms, 0 for never",
+    "norms_every": "steps between two looks at gradient norms, 0 for never; else as often as it costs little",
     "rehearse": "a tiny step first, so that what libraries load is not counted as memory",
     "static_graph": "DDP: the graph does not change",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,17 +34,7 @@ def watch_module(recorder: Recorder, model: Any) -> None:
     model.register_forward_pre_hook(forward_begins)
     model.register_forward_hook(forward_ends)
     if _is_ddp(model):
-        watch_collectives(recorder, model)
-
-
-def watch_collectives(recorder: Recorder, model: Any) -> None:
-    """Time the collectives of a DDP module, unless a hook of its own reduces its gradients."""
-    try:
         recorder.reduce_through(model)
-    except RuntimeError as error:
-        if "can only be called once" not in str(error):
-            raise
-        recorder.notes.append("communication is not told apart: the module has a hook of its own")
 
 
 def _is_ddp(model: Any) -> bool:
@@ -70,11 +61,11 @@ def watch_trained(recorder: Recorder, optimizer: Any) -> None:
     optimizer's parameters: a model and whatever merely wraps it hold the same.
     """
     modules = _modules()
-    ddp = next((module for module in modules if _is_ddp(module)), None)
+    own = {id(p): p.numel() for group in optimizer.param_groups for p in group["params"]}
+    ddp = _ddp_of(own, modules)
     if ddp is not None:
         watch_module(recorder, ddp)
         return
-    own = {id(p): p.numel() for group in optimizer.param_groups for p in group["params"]}
     held = [sum(own.get(id(p), 0) for p in module.parameters()) for module in modules]
     most = max(held, default=0)
     # What torch.compile has taken in is called from compiled code, which no hook may break.
@@ -86,8 +77,12 @@ def watch_trained(recorder: Recorder, optimizer: Any) -> None:
 
 def find_ddp(model: Any) -> Any:
     """Return the DistributedDataParallel module that trains a model, None where none does."""
-    own = {id(parameter) for parameter in model.parameters()}
-    ddps = [module for module in _modules() if _is_ddp(module)]
+    return _ddp_of({id(parameter) for parameter in model.parameters()}, _modules())
+
+
+def _ddp_of(own: Container[int], modules: Iterable[Any]) -> Any:
+    """Return the first DDP module that holds one of some parameters, told by their ids."""
+    ddps = (module for module in modules if _is_ddp(module))
     return next((one for one in ddps if any(id(p) in own for p in one.parameters())), None)
 
 
@@ -115,6 +110,7 @@ class OptimizerHooks:
         self._recorder = recorder
         self._stop = stop
         self._leader: Any = None
+        recorder.updates_are_told()
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -126,6 +122,7 @@ class OptimizerHooks:
             handle.remove()
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._recorder.updated(optimizer)
         self._recorder.switch("optimizer")
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from forerun.measure.communication import Communication, Traffic
+from forerun.measure.communication import Communication
 from forerun.measure.fingerprint import fingerprint
 from forerun.measure.intervals import step_times
 from forerun.measure.progress import Reporter, StepLog
 from forerun.measure.stopping import Agreement
 from forerun.measure.task import Steps
 from forerun.measure.timeline import Clock, CudaClock, Timeline, WallClock
+from forerun.measure.traffic import Traffic, means, notes
 from forerun.measure.usage import PeakMemory, Usage
 from forerun.measure.warmup import warm_steps
 
@@ -40,7 +41,8 @@ class Recorder:
         rank, workers: which worker this is, of how many.
         gpu: index of its GPU, None on CPUs.
         progress: tells others how far it has come.
-        norms_every: steps between two looks at gradient norms; 0 never.
+        norms_every: steps between two looks at gradient norms, whatever they cost; 0 never; None
+            as often as it costs little.
         log: a file that the first worker adds a line of JSON to, once a second at most: `step`,
             `time` (seconds since 1970) and `step_time_s`, the mean since the line before.
         resumed_at: the step of the checkpoint that this run goes on from; `log` counts on from it.
@@ -53,7 +55,7 @@ class Recorder:
         workers: int = 1,
         gpu: int | None = None,
         progress: Reporter | None = None,
-        norms_every: int = 10,
+        norms_every: int | None = None,
         log: str | Path = "",
         resumed_at: int = 0,
     ) -> None:
@@ -70,6 +72,7 @@ class Recorder:
         self._clock: Clock = WallClock() if gpu is None else CudaClock()
         self._timeline = Timeline(self._clock)
         self._communication = Communication(self._clock, norms_every)
+        self._reducer: Any = None
         self._attached = False
         self._usage = Usage(gpu=gpu)
         self._peak = PeakMemory(gpu)
@@ -79,7 +82,7 @@ class Recorder:
         self._running = False
         self._seconds: list[float] = []
         self._parts: list[dict[str, float]] = []
-        self._traffic: list[Traffic] = []
+        self._traffic: list[Traffic | None] = []
         self._epochs: list[float] = []
         self._epoch_begun: float | None = None
         self._rates: Mapping[str, float | None] = {}
@@ -107,8 +110,8 @@ class Recorder:
         """End a step; return whether enough has been measured (the same for all workers)."""
         self.begin()
         self._timeline.end()
-        self._communication.end()
         now = time.perf_counter()
+        self._communication.end(now - self._last)
         if self._progress is not None:
             self._progress.step(now - self._last)
         if self._log is not None:
@@ -192,10 +195,28 @@ class Recorder:
         watch_module(self, model)
 
     def reduce_through(self, module: Any) -> None:
-        """Time the collectives of a DistributedDataParallel module."""
-        if not self._attached:
-            self._communication.attach(module)
-            self._attached = True
+        """Time the collectives of a DistributedDataParallel module, of the first that is named.
+
+        In the steps that are looked at (see `measure.communication`) they go through a process
+        group that shows them; the module reduces its gradients itself, as ever. Where a hook of
+        its own does, a note says that communication is not told apart.
+        """
+        if self._reducer is None:
+            self._reducer = module
+            self._tell_apart(self._communication.attach(module))
+
+    def _tell_apart(self, why_not: str) -> None:
+        self._attached = not why_not
+        if why_not:
+            self.notes.append(f"communication is not told apart: {why_not}")
+
+    def updates_are_told(self) -> None:
+        """Say that `updated` will be called with every update of an optimizer."""
+        self._communication.updates_are_told()
+
+    def updated(self, optimizer: Any) -> None:
+        """Say that an optimizer takes its gradients now; from within its pre-hook."""
+        self._communication.updated(optimizer)
 
     # -- what comes of it ---------------------------------------------------------------------
 
@@ -205,6 +226,8 @@ class Recorder:
             self._rates = self._usage.rates()
         if self._count > 0:
             self._settle()
+        if self._attached:
+            self._leave()
         if self._log is not None:
             self._log.end()
         if self._progress is not None and status == "ok":
@@ -214,16 +237,28 @@ class Recorder:
             status, reason = "failed", f"it ended after {done} steps, and none was counted"
         warm = self._still_warm()
         parts = _means(self._parts[warm:])
-        traffic = self._traffic[-len(self._seconds) :][warm:] if self._seconds else []
+        traffic = self._looked_at(warm)
         return {
             "rank": self.rank, "workers": self.workers, "status": status, "reason": reason,
             "ended": time.time(), "started": datetime.fromtimestamp(self._born, UTC).isoformat(),
             "seconds": self._seconds[warm:], "epochs": self._epochs, "samples": self.samples,
             "warmup_steps": self._warmup + warm,
             "parts": _with_sync(parts, traffic, self._attached or self.workers == 1),
-            **_traffic_means(traffic), "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
-            "fingerprint": fingerprint(), "notes": self.notes, **self._rates,
+            **means(traffic), "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
+            "fingerprint": fingerprint(), "notes": self.notes + notes(traffic), **self._rates,
         }  # fmt: skip
+
+    def _leave(self) -> None:
+        """Look at no more collectives."""
+        if why_not := self._communication.detach():
+            self._tell_apart(why_not)
+            self._traffic = []
+
+    def _looked_at(self, warm: int) -> list[Traffic]:
+        """Return the traffic of counted steps that were looked at; of warm ones where there are no others."""
+        counted = self._traffic[-len(self._seconds) :] if self._seconds else []
+        seen = [one for one in counted[warm:] if one is not None]
+        return seen or [one for one in counted if one is not None]
 
     def _still_warm(self) -> int:
         """Return how many counted steps are warm-up still; none of whole epochs."""
@@ -257,20 +292,3 @@ def _with_sync(parts: dict[str, float], traffic: list[Traffic], known: bool) -> 
     if "backward" in parts:
         result["backward"] = max(parts["backward"] - exposed, 0.0)
     return result
-
-
-def _traffic_means(traffic: list[Traffic]) -> Record:
-    """Return volume and time of communication in a step, and gradient norms, as means."""
-    if not traffic or not any(t.bytes for t in traffic):
-        return {"sync_bytes": None, "comm_seconds": None, "local_sqr": None, "mean_sqr": None}
-    normed = [t for t in traffic if t.local_sqr is not None and t.mean_sqr is not None]
-
-    def mean(pick: Callable[[Traffic], float | None], among: list[Traffic]) -> float | None:
-        return sum(pick(t) or 0.0 for t in among) / len(among) if among else None
-
-    return {
-        "sync_bytes": mean(lambda t: t.bytes, traffic),
-        "comm_seconds": mean(lambda t: t.under_way_seconds, traffic),
-        "local_sqr": mean(lambda t: t.local_sqr, normed),
-        "mean_sqr": mean(lambda t: t.mean_sqr, normed),
-    }

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from forerun.measure.communication import gradient_noise
 from forerun.measure.fingerprint import joined
 from forerun.measure.intervals import StepTimes, step_times
 from forerun.measure.measurement import Measurement
+from forerun.measure.traffic import gradient_noise
 from forerun.tables.files import write_whole
 
 Record = dict[str, Any]

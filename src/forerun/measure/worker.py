@@ -153,9 +153,10 @@ def make_recorder(task: Task, rank: int, progress: Reporter | None) -> Recorder:
 
         gpu = own_gpu()
         torch.cuda.set_device(gpu)
+    every = task.settings.get("norms_every")
     recorder = Recorder(
         task.steps, rank, task.workers, gpu, progress,
-        norms_every=int(task.settings.get("norms_every", 10)),
+        norms_every=None if every is None else int(every),
     )  # fmt: skip
     recorder.samples = task.global_batch
     return recorder

@@ -1,0 +1,99 @@
+"""Traffic: what collectives of steps come to: their volume and time, and the noise of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Collectives of one step of one worker.
+
+    Attributes:
+        bytes: handed to collectives.
+        under_way_seconds: time in which at least one of them was under way.
+        exposed_seconds: from the end of the local gradient computation, when the last bucket was
+            ready, to the end of the last bucket.
+        local_sqr, mean_sqr: squared norm of the worker's own gradient and of the mean gradient,
+            of the loss as it was before a GradScaler scaled it. None in a step whose norms were
+            not taken, were not finite, or would be of something else: of a step that reduced its
+            gradients several times (accumulation without no_sync), which sums both kinds, or
+            whose gradients no optimizer took.
+        times: how often the gradients were reduced.
+        why: why norms that were taken are not told, "" where they are.
+    """
+
+    bytes: float
+    under_way_seconds: float
+    exposed_seconds: float
+    local_sqr: float | None = None
+    mean_sqr: float | None = None
+    times: int = 0
+    why: str = ""
+
+
+def means(traffic: Sequence[Traffic]) -> dict[str, float | None]:
+    """Return volume and time of communication in a step, and gradient norms, as means over steps."""
+    if not any(t.bytes for t in traffic):
+        return {"sync_bytes": None, "comm_seconds": None, "local_sqr": None, "mean_sqr": None}
+    normed = [t for t in traffic if t.local_sqr is not None and t.mean_sqr is not None]
+
+    def mean(pick: Callable[[Traffic], float | None], among: Sequence[Traffic]) -> float | None:
+        return sum(pick(t) or 0.0 for t in among) / len(among) if among else None
+
+    return {
+        "sync_bytes": mean(lambda t: t.bytes, traffic),
+        "comm_seconds": mean(lambda t: t.under_way_seconds, traffic),
+        "local_sqr": mean(lambda t: t.local_sqr, normed),
+        "mean_sqr": mean(lambda t: t.mean_sqr, normed),
+    }
+
+
+def notes(traffic: Sequence[Traffic]) -> list[str]:
+    """Return what a reader of the figures should know of how gradients were reduced."""
+    most = max((t.times for t in traffic), default=0)
+    if most > 1:
+        return [
+            f"gradients are reduced {most} times a step: volume and time of communication are of"
+            " all of them, and gradient noise is not told; accumulate within no_sync() to reduce once"
+        ]
+    why = next((t.why for t in traffic if t.why), "")
+    if why and all(t.local_sqr is None for t in traffic):
+        return [f"gradient noise is not told: {why}"]
+    return []
+
+
+def covered_seconds(spans: list[tuple[float, float]]) -> float:
+    """Return how much time is covered by at least one of the spans (start, end)."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return total
+
+
+def gradient_noise(
+    local_sqr: float, mean_sqr: float, workers: int, global_batch: float
+) -> tuple[float, float] | None:
+    """Return (|G|^2, tr Sigma): squared norm of the true gradient and variance of a sample's.
+
+    Args:
+        local_sqr: mean over steps and workers of |g_i|^2, each over global_batch / workers samples.
+        mean_sqr: mean over steps of |g|^2, g the mean gradient of a step.
+        workers: K; None is returned for one: a single replica has no second gradient of the same
+            weights, and keeping the one of the step before would add to the memory measured.
+        global_batch: B.
+
+    Both are unbiased, and so may come out below zero where the noise is large: means over many
+    steps or runs have to keep such values, or they are too high.
+
+    Source: Pollux (OSDI 2021), as in METHODS 4: E|g_i|^2 = |G|^2 + K tr Sigma / B and
+    E|g|^2 = |G|^2 + tr Sigma / B, so that |G|^2 = (K |g|^2 - |g_i|^2) / (K - 1) and
+    tr Sigma = (|g_i|^2 - |g|^2) B / (K - 1).
+    """
+    if workers < 2:
+        return None
+    sqr = (workers * mean_sqr - local_sqr) / (workers - 1)
+    var = (local_sqr - mean_sqr) * global_batch / (workers - 1)
+    return sqr, var
