@@ -4,11 +4,16 @@ Each process trains one model in blocks of four rounds, plain, measured, measure
 other way around: a machine that slows down steadily slows both alike. For each model is printed
 what measuring adds to the time of a step (the median over blocks, with its 95 % interval by
 bootstrap) and to the CPU time of the worker, which other processes disturb less; once as forerun's
-own loop is measured, and once with the gradient norms that are taken of a user's own data. With
-`--calls`, what the recorder's calls take by themselves, in microseconds a step and a bucket.
+own loop is measured, and once with the gradient norms that are taken of a user's own data.
+
+With `--calls`, CPU time in one process, which other processes disturb least: of the recorder's
+calls in a step, of the callback for the HuggingFace Trainer with its hooks, of a look at a bucket
+of gradients without and with its norms. From them follows what measuring takes of steps of given
+lengths and buckets, by how many of them the recorder would look at. The collective, of one worker,
+is in both sides.
 
     python benchmarks/measure_overhead.py [--workers 2] [--blocks 20] [--json]
-    python benchmarks/measure_overhead.py --calls
+    python benchmarks/measure_overhead.py --calls [--rounds 40] [--json]
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 MODELS = {"mlp-small": (64, 128, 2), "mlp-medium": (64, 512, 3), "mlp-large": (64, 1024, 3)}
 DATA = {"made-up data": False, "own data": True}  # and whether gradient norms are taken
-STEPS_MS = (5, 20, 100)  # steps that the calls' time is a share of
+STEPS = ((5, 0), (5, 1), (5, 4), (20, 4), (100, 20))  # (milliseconds, buckets)
 BUCKETS = 20  # of the model that tells what a bucket costs
 
 
@@ -67,6 +72,7 @@ class Training:
                 recorder.switch("backward")
             loss.backward()
             if recorder:
+                recorder.updated(self._optimizer)
                 recorder.switch("optimizer")
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
@@ -149,58 +155,115 @@ def ratio(blocks: FloatArray) -> dict[str, float]:
     }  # fmt: skip
 
 
-def calls(rounds: int = 40, steps: int = 500) -> dict[str, float]:
-    """Return CPU microseconds of the recorder's calls in a step, and of its hook for one bucket.
-
-    The hook's are what training in one process takes more with it, by the number of buckets: the
-    collective itself, of one worker, is in both.
-    """
+def layers(buckets: int) -> Any:
+    """Return DDP of as many layers as buckets: each is larger than a bucket may be."""
     import torch
-    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    torch.set_num_threads(1)
-    recorder, alone = recorder_of(norms=False), []
-    for _ in range(rounds):
-        begun = time.process_time()
-        for _ in range(steps):
-            for part in ("input", "forward", "backward", "optimizer"):
-                recorder.switch(part)
-            recorder.step()
-        alone.append((time.process_time() - begun) / steps)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    sides = []
-    for measured in (False, True):
-        layers = [torch.nn.Linear(32, 32, bias=False) for _ in range(BUCKETS)]
-        # Each layer is larger than a bucket may be, so that it has one for itself.
-        module = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1e-3)
-        sides.append(Training(module, 8, 32, recorder_of(norms=False) if measured else None))
-    more = []
+    parts = [torch.nn.Linear(32, 32, bias=False) for _ in range(buckets)]
+    return DistributedDataParallel(torch.nn.Sequential(*parts), bucket_cap_mb=1e-3)
+
+
+def more_of(sides: list[Training], rounds: int, steps: int) -> list[float]:
+    """Return the CPU microseconds of a step that each further side takes more than the first."""
+    used: list[list[float]] = [[] for _ in sides]
+    for side in sides:
+        side.run(steps)
     for i in range(rounds):
-        order = (0, 1, 1, 0) if i % 2 else (1, 0, 0, 1)
-        used = np.zeros(2)
-        for which in order:
-            used[which] += sides[which].run(10)[1] / 2
-        more.append(used[1] - used[0])
-    step = float(np.median(alone)) * 1e6
-    return {"step_us": step, "bucket_us": (float(np.median(more)) * 1e6 - step) / BUCKETS}
+        for k in range(len(sides))[:: -1 if i % 2 else 1]:
+            used[k].append(sides[k].run(steps)[1])
+    apart = np.array(used[1:]) - np.array(used[0])
+    return [float(one) * 1e6 for one in np.median(apart, axis=1)]
 
 
-def tell_calls(as_json: bool) -> None:
+def looking(looks: float, norms: bool = False) -> Any:
+    """Return a recorder that looks at all steps, or at none."""
+    from forerun.measure.sampling import Sample
+
+    recorder = recorder_of(norms)
+    recorder.updates_are_told()
+    recorder._communication._timing = Sample(looks, looks, looks)
+    recorder._communication._norms = Sample(looks, looks, looks)
+    return recorder
+
+
+def calls(rounds: int) -> dict[str, float]:
+    """Return CPU microseconds: of the recorder in a step, of a look at a bucket, of its norms."""
+    sides = [Training(layers(1), 8, 32), Training(layers(1), 8, 32, looking(0.0))]
+    (step,) = more_of(sides, rounds, 100)
+    sides = [
+        Training(layers(BUCKETS), 8, 32, looking(looks, norms))
+        for looks, norms in ((0.0, False), (1.0, False), (1.0, True))
+    ]
+    look, both = (one / BUCKETS for one in more_of(sides, rounds, 10))
+    return {"step_us": step, "look_us": look, "norms_us": both - look}
+
+
+class Called(Training):
+    """Training by a loop that calls the Trainer's callback, as the Trainer does."""
+
+    def __init__(self, module: Any) -> None:
+        from forerun.measure.callbacks import TrainerCallback
+
+        super().__init__(module, 8, 32)
+        self._callback = TrainerCallback()
+
+    def run(self, steps: int) -> tuple[float, float]:
+        """Return seconds and CPU seconds of a step; begin and end of training are in neither."""
+        callback, module, optimizer = self._callback, self._module, self._optimizer
+        callback.on_train_begin(None, None, None, model=module)
+        begun, cpu = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            callback.on_step_begin(None, None, None)
+            module(self._inputs).square().mean().backward()
+            optimizer.step()
+            callback.on_step_end(None, None, None)
+            optimizer.zero_grad(set_to_none=True)
+        wall, used = time.perf_counter() - begun, time.process_time() - cpu
+        callback.on_train_end(None, None, None)
+        return wall / steps, used / steps
+
+
+def shares(found: dict[str, float]) -> dict[str, float]:
+    """Return what measuring takes of a step's time, by length and buckets of the step."""
+    from forerun.measure.communication import BUCKET_SECONDS, NORM_SECONDS, NORMS, TIMING
+    from forerun.measure.sampling import Sample
+
+    result = {}
+    for ms, buckets in STEPS:
+        timing, norms = Sample(*TIMING), Sample(*NORMS)
+        timing.settle(ms / 1e3, buckets * BUCKET_SECONDS)
+        norms.settle(ms / 1e3, buckets * NORM_SECONDS)
+        for data, taken in DATA.items():
+            look = max(timing.share, norms.share) if taken else timing.share
+            used = look * found["look_us"] + taken * norms.share * found["norms_us"]
+            result[f"{ms} ms, {buckets} buckets, {data}"] = (
+                (found["step_us"] + buckets * used) / ms / 1e3
+            )  # fmt: skip
+    return result
+
+
+def tell_calls(rounds: int, as_json: bool) -> None:
     """Print what the calls take, and which share of a step that is."""
-    found = calls()
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    found = calls(rounds)
+    alone = [model_of(32, 2) for _ in range(2)]
+    (found["callback_us"],) = more_of([Training(alone[0], 8, 32), Called(alone[1])], rounds, 20)
+    found_shares = shares(found)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps({**found, "shares": found_shares}, indent=2))
         return
     print(
-        f"recorder's calls {found['step_us']:.1f} us a step, hook {found['bucket_us']:.1f} us a bucket"
+        f"recorder's calls {found['step_us']:.1f} us a step, the Trainer's callback and hooks"
+        f" {found['callback_us']:.1f} us; a look {found['look_us']:.1f} us a bucket,"
+        f" its norms {found['norms_us']:.1f} us more"
     )
-    for ms in STEPS_MS:
-        told = [
-            f"{buckets} buckets {(found['step_us'] + buckets * found['bucket_us']) / ms / 10:.3f} %"
-            for buckets in (0, 1, 4)
-        ]
-        print(f"of a step of {ms:3d} ms: {', '.join(told)}")
+    for name, share in found_shares.items():
+        print(f"of a step of {name:34s} {share:7.3%}")
 
 
 def main() -> None:
@@ -212,12 +275,13 @@ def main() -> None:
         "--steps", type=int, default=10, help="of a round, four of which are a block"
     )
     parser.add_argument("--calls", action="store_true", help="time the recorder's calls alone")
+    parser.add_argument("--rounds", type=int, default=40, help="of --calls")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     if "RANK" in os.environ:
         worker(asked.blocks, asked.steps)
     if asked.calls:
-        tell_calls(asked.json)
+        tell_calls(asked.rounds, asked.json)
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

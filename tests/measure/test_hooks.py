@@ -74,6 +74,9 @@ def test_a_loop_on_one_worker_that_says_nothing_tells_its_parts(
         train()
     hooks.remove()
     parts = recorder.record()["parts"]
+    for module in trained.modules():
+        assert not module._forward_hooks, "once it is recorded, the model is as it was"
+        assert not module._forward_pre_hooks
     assert {"forward", "backward", "optimizer"} <= set(parts)
     assert parts["forward"] >= 0.003
     assert parts["backward"] > 0

@@ -15,10 +15,10 @@ from forerun.measure.traffic import Traffic, covered_seconds
 
 # What looking at a bucket takes, at the most: 60 to 90 us (`benchmarks/measure_overhead.py
 # --calls`). A slower processor takes longer over it, and so it does over the steps it is a share of.
-_BUCKET_SECONDS = 1e-4
-_NORM_SECONDS = 2e-5  # what the two norms of a bucket take beside reading it
-_TIMING = (0.005, 0.1)  # share of the time that timing collectives may take, and least of the steps
-_NORMS = (0.002, 0.02, 0.1)  # likewise of norms, and the most of the steps
+BUCKET_SECONDS = 1e-4
+NORM_SECONDS = 2e-5  # what the two norms of a bucket take beside reading it
+TIMING = (0.005, 0.1)  # share of the time that timing collectives may take, and least of the steps
+NORMS = (0.002, 0.02, 0.1)  # likewise of norms, and the most of the steps
 # A reducer may still know of a group that stood before its own: both live as long as the module.
 _GROUPS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -65,7 +65,7 @@ class Communication:
     def __init__(self, clock: Clock, norms_every: int | None = None) -> None:
         self._clock = clock
         self._every = norms_every
-        self._timing, self._norms, self._pace = Sample(*_TIMING), Sample(*_NORMS), Pace()
+        self._timing, self._norms, self._pace = Sample(*TIMING), Sample(*NORMS), Pace()
         self._norm_seconds = math.inf  # of a step, the least so far: the first reads cold memory
         self._reading = 0.0  # what norms have taken in this step
         self._module: Any = _no_module
@@ -164,7 +164,7 @@ class Communication:
 
     def updated(self, optimizer: Any) -> None:
         """Say that an optimizer is about to take its gradients; called from within its pre-hook."""
-        if self._scale is None and self._trains(optimizer):
+        if self._scale is None and self._own and self._trains(optimizer):
             from forerun.measure.scaling import loss_scale
 
             self._scale = loss_scale() if self._normed else 1.0
@@ -193,9 +193,9 @@ class Communication:
     def _settle(self) -> None:
         """Choose how many steps to look at, by what this one cost."""
         count, step = len(self._buckets), self._pace.seconds()
-        self._timing.settle(step, count * _BUCKET_SECONDS)
+        self._timing.settle(step, count * BUCKET_SECONDS)
         if self._normed:
-            self._norm_seconds = min(self._norm_seconds, self._reading + count * _NORM_SECONDS)
+            self._norm_seconds = min(self._norm_seconds, self._reading + count * NORM_SECONDS)
             self._norms.settle(step, self._norm_seconds)
         self._reading = 0.0
 

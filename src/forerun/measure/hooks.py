@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from forerun.measure.recorder import Recorder
 
 
-def watch_module(recorder: Recorder, model: Any) -> None:
+def watch_module(recorder: Recorder, model: Any) -> list[Any]:
     """Let a module say when forward and backward begin, and time its collectives if it has any.
+
+    Returned are the handles by which its hooks are removed.
 
     Forward lasts until gradients reach the module's output, so that the loss is part of it;
     backward lasts until the optimizer's update, a next forward or the end of the step.
@@ -31,10 +33,12 @@ def watch_module(recorder: Recorder, model: Any) -> None:
             if tensor is not None:
                 tensor.register_hook(backward_begins)
 
-    model.register_forward_pre_hook(forward_begins)
-    model.register_forward_hook(forward_ends)
     if _is_ddp(model):
         recorder.reduce_through(model)
+    return [
+        model.register_forward_pre_hook(forward_begins),
+        model.register_forward_hook(forward_ends),
+    ]
 
 
 def _is_ddp(model: Any) -> bool:
@@ -64,7 +68,7 @@ def watch_trained(recorder: Recorder, optimizer: Any) -> None:
     own = {id(p): p.numel() for group in optimizer.param_groups for p in group["params"]}
     ddp = _ddp_of(own, modules)
     if ddp is not None:
-        watch_module(recorder, ddp)
+        recorder.watch(ddp)
         return
     held = [sum(own.get(id(p), 0) for p in module.parameters()) for module in modules]
     most = max(held, default=0)
@@ -72,7 +76,7 @@ def watch_trained(recorder: Recorder, optimizer: Any) -> None:
     inner = {id(getattr(module, "_orig_mod", None)) for module in modules}
     for module, count in zip(modules, held, strict=True):
         if count == most and most and id(module) not in inner:
-            watch_module(recorder, module)
+            recorder.watch(module)
 
 
 def find_ddp(model: Any) -> Any:

@@ -72,6 +72,7 @@ class Recorder:
         self._clock: Clock = WallClock() if gpu is None else CudaClock()
         self._timeline = Timeline(self._clock)
         self._communication = Communication(self._clock, norms_every)
+        self._hooks: list[Any] = []  # of modules that are watched
         self._reducer: Any = None
         self._attached = False
         self._usage = Usage(gpu=gpu)
@@ -192,7 +193,7 @@ class Recorder:
         """Find forward, backward and communication of a module by hooks (see `measure.hooks`)."""
         from forerun.measure.hooks import watch_module
 
-        watch_module(self, model)
+        self._hooks += watch_module(self, model)
 
     def reduce_through(self, module: Any) -> None:
         """Time the collectives of a DistributedDataParallel module, of the first that is named.
@@ -226,8 +227,7 @@ class Recorder:
             self._rates = self._usage.rates()
         if self._count > 0:
             self._settle()
-        if self._attached:
-            self._leave()
+        self._leave()
         if self._log is not None:
             self._log.end()
         if self._progress is not None and status == "ok":
@@ -249,7 +249,9 @@ class Recorder:
         }  # fmt: skip
 
     def _leave(self) -> None:
-        """Look at no more collectives."""
+        """Leave the modules as they were before they were watched."""
+        while self._hooks:
+            self._hooks.pop().remove()
         if why_not := self._communication.detach():
             self._tell_apart(why_not)
             self._traffic = []
