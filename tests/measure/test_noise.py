@@ -19,6 +19,9 @@ from torch import nn
 import forerun
 from forerun.measure.communication import Communication
 from forerun.measure.measurement import Measurement
+from forerun.measure.recorder import Recorder
+from forerun.measure.records import merged
+from forerun.measure.task import Steps
 from forerun.measure.timeline import WallClock
 from forerun.measure.traffic import Traffic, gradient_noise
 
@@ -74,6 +77,17 @@ def test_a_step_that_reduces_twice_has_no_norms(alone: None) -> None:
     twice = traffic(nn.Linear(4, 1), torch.ones(1, 4), passes=2)
     assert (twice.local_sqr, twice.mean_sqr) == (None, None)
     assert twice.bytes == 2 * 5 * 4
+
+
+def test_one_worker_that_is_asked_for_noise_says_why_it_has_none() -> None:
+    for asked, made_up in ((10, False), (None, False), (0, False), (10, True)):
+        recorder = Recorder(Steps(warmup=0), norms_every=asked)
+        if made_up:
+            recorder.data_is_made_up()
+        recorder.step()
+        told = merged([recorder.record()], 8)
+        assert told.grad_sqr is None
+        assert ("one worker has no second gradient" in told.reason) == (asked == 10 and not made_up)
 
 
 def test_estimates_below_zero_are_kept_since_means_are_too_high_without_them() -> None:

@@ -79,6 +79,11 @@ class Communication:
         self._buckets: list[_Bucket] = []
         self._steps: list[_Step | None] = []
 
+    @property
+    def asked(self) -> bool:
+        """Whether somebody asked for norms, and did not leave it to this."""
+        return bool(self._every)
+
     # -- what is looked at --------------------------------------------------------------------
 
     def attach(self, module: Any) -> str:

@@ -61,10 +61,14 @@ class Measurement:
         peak_bytes: of the most-loaded device; on CPUs the resident memory above that of a worker
             which has loaded its libraries.
         sync_bytes: bytes that a worker hands to collectives in a step.
-        comm_seconds: of a step, time in which a collective was under way, hidden or not.
+        comm_seconds: of a step, time in which a collective was under way, hidden or not. This,
+            sync_bytes and the part sync are means over the steps that were looked at: all, where
+            a step takes 20 ms for each of its buckets of gradients, else a sample, a tenth of
+            them at the least.
         grad_sqr, grad_var: squared norm of the true gradient and variance of a sample's gradient,
-            unbiased estimates (Pollux), either of which may be below zero; None on one worker, on
-            made-up data, and where a step reduces its gradients several times.
+            unbiased estimates (Pollux), either of which may be below zero; None on one worker,
+            which has no second gradient of the same weights, on made-up data, and where `reason`
+            says why. Means over a sample of the steps, a tenth of them at the most.
         cpu_share: cores that a worker kept busy, mean over workers.
         gpu_share: share of the time in which its GPU was busy, mean over workers.
         network_bytes_per_second: bytes that a host sent, the busiest host's.

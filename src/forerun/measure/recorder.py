@@ -238,6 +238,7 @@ class Recorder:
         warm = self._still_warm()
         parts = _means(self._parts[warm:])
         traffic = self._looked_at(warm)
+        alone = self.workers == 1 and self._communication.asked
         return {
             "rank": self.rank, "workers": self.workers, "status": status, "reason": reason,
             "ended": time.time(), "started": datetime.fromtimestamp(self._born, UTC).isoformat(),
@@ -245,7 +246,7 @@ class Recorder:
             "warmup_steps": self._warmup + warm,
             "parts": _with_sync(parts, traffic, self._attached or self.workers == 1),
             **means(traffic), "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
-            "fingerprint": fingerprint(), "notes": self.notes + notes(traffic), **self._rates,
+            "fingerprint": fingerprint(), "notes": self.notes + notes(traffic, alone), **self._rates,
         }  # fmt: skip
 
     def _leave(self) -> None:

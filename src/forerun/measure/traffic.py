@@ -50,8 +50,15 @@ def means(traffic: Sequence[Traffic]) -> dict[str, float | None]:
     }
 
 
-def notes(traffic: Sequence[Traffic]) -> list[str]:
-    """Return what a reader of the figures should know of how gradients were reduced."""
+def notes(traffic: Sequence[Traffic], alone: bool = False) -> list[str]:
+    """Return what a reader of the figures should know of how gradients were reduced.
+
+    Args:
+        traffic: of the counted steps that were looked at.
+        alone: norms were asked for, of one worker.
+    """
+    if alone:
+        return ["gradient noise is not told: one worker has no second gradient of the same weights"]
     most = max((t.times for t in traffic), default=0)
     if most > 1:
         return [
