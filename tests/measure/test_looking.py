@@ -193,7 +193,6 @@ def test_volume_and_time_of_communication_are_told_without_norms(found: list[Any
         assert told["sync_bytes"] == 4 * (8 * 16 + 16 + 16 * 4 + 4)
         assert told["local_sqr"] is told["mean_sqr"] is None
         assert 0 < told["parts"]["sync"] <= told["comm_seconds"] * 1.001
-        assert told["comm_seconds"] < mean_of(told["seconds"])
         assert told["notes"] == []
 
 
