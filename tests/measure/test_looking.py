@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
+from forerun.measure import communication
 from forerun.measure.hooks import OptimizerHooks
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Steps
@@ -146,6 +147,14 @@ for kind in ("bare", "sparse", "summed", "hooked", "hooked later", "scaled", "sc
     _, local, mean, told = training(1, kind)
     found[kind] = {"local": local, "mean": mean, "told": told}
 _, _, _, found["twice"] = training(1, passes=2)
+communication.may_stand_before = lambda module: False  # as where it computes on accelerators
+plain, *_ = training("plain")
+for every in (None, 1):
+    looked, local, mean, told = training(every)
+    found["same"][f"by a hook {every}"] = same(plain, looked)
+found["by a hook"] = {"local": local, "mean": mean, "told": told}
+_, local, mean, told = training(1, "scaled")
+found["scaled, by a hook"] = {"local": local, "mean": mean, "told": told}
 if sys.argv[1:]:
     Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(found))
 dist.barrier()
@@ -173,18 +182,20 @@ def mean_of(values: list[float]) -> float:
 
 def test_gradients_are_the_same_to_the_bit(found: list[Any]) -> None:
     for worker in found:
-        assert len(worker["same"]) == 9
+        assert len(worker["same"]) == 11
         assert all(worker["same"].values()), worker["same"]
         assert worker["norms"]["told"]["left"], "once it is recorded, DDP is as it was"
 
 
-def test_norms_are_those_of_the_worker_and_of_the_mean(found: list[Any]) -> None:
+@pytest.mark.parametrize("how", ["norms", "by a hook"])
+def test_norms_are_those_of_the_worker_and_of_the_mean(found: list[Any], how: str) -> None:
     for worker in found:
-        told = worker["norms"]["told"]
-        assert told["local_sqr"] == pytest.approx(mean_of(worker["norms"]["local"]), rel=1e-3)
-        assert told["mean_sqr"] == pytest.approx(mean_of(worker["norms"]["mean"]), rel=1e-4)
+        told = worker[how]["told"]
+        assert told["local_sqr"] == pytest.approx(mean_of(worker[how]["local"]), rel=1e-3)
+        assert told["mean_sqr"] == pytest.approx(mean_of(worker[how]["mean"]), rel=1e-4)
+        assert told["sync_bytes"] == 4 * (8 * 16 + 16 + 16 * 4 + 4)
         assert told["notes"] == []
-    assert found[0]["norms"]["told"]["local_sqr"] != found[1]["norms"]["told"]["local_sqr"]
+    assert found[0][how]["told"]["local_sqr"] != found[1][how]["told"]["local_sqr"]
 
 
 def test_volume_and_time_of_communication_are_told_without_norms(found: list[Any]) -> None:
@@ -196,7 +207,7 @@ def test_volume_and_time_of_communication_are_told_without_norms(found: list[Any
         assert told["notes"] == []
 
 
-@pytest.mark.parametrize("kind", ["scaled", "scaled, then clipped"])
+@pytest.mark.parametrize("kind", ["scaled", "scaled, then clipped", "scaled, by a hook"])
 def test_norms_are_of_the_loss_before_a_scaler_scaled_it(found: list[Any], kind: str) -> None:
     for worker in found:
         told = worker[kind]["told"]

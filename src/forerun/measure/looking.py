@@ -10,6 +10,16 @@ from typing import Any
 See = Callable[[Any], Callable[[Any], None] | None]
 
 
+def may_stand_before(module: Any) -> bool:
+    """Whether another group may stand before a DDP module's own.
+
+    What it takes is no promise of torch, and was tried on processors; elsewhere a hook that torch
+    documents does the same, whose cost an accelerator hardly waits for.
+    """
+    swaps = hasattr(module.reducer, "_update_process_group")
+    return swaps and all(one.device.type == "cpu" for one in module.parameters())
+
+
 def looking(group: Any, see: See) -> Any:
     """Return a process group that does what another one does, and shows its reductions on their way.
 

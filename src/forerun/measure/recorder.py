@@ -199,8 +199,9 @@ class Recorder:
         """Time the collectives of a DistributedDataParallel module, of the first that is named.
 
         In the steps that are looked at (see `measure.communication`) they go through a process
-        group that shows them; the module reduces its gradients itself, as ever. Where a hook of
-        its own does, a note says that communication is not told apart.
+        group that shows them, and the module reduces its gradients itself, as ever; on accelerators
+        through a hook. Where it has a hook of its own, a note says that communication is not told
+        apart.
         """
         if self._reducer is None:
             self._reducer = module
