@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import yaml
 
 from forerun.errors import RequestError, nearest_names, one_of
+from forerun.yaml_faults import not_text, not_yaml
 
 Value = TypeVar("Value")
 _LARGEST_FILE_BYTES = 10_000_000
@@ -129,19 +130,47 @@ def read_section(path: Path, what: str, subject: str) -> Section:
             raise RequestError(
                 asked, "it is larger than 10 MB", f"give a file that describes {subject}"
             )
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise RequestError(
             asked, f"it cannot be read ({error.strerror})", "give the path of a YAML file"
         ) from error
+    except UnicodeDecodeError as error:
+        raise RequestError(asked, *not_text(error)) from error
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        values = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        said = " ".join(str(error).split())
-        raise RequestError(asked, f"it is not YAML ({said})", "correct the file") from error
+        raise RequestError(asked, *not_yaml(error, text)) from error
     if not isinstance(values, Mapping):
-        raise RequestError(asked, "it is not a mapping of fields", "write field: value lines")
+        found = "it is empty, and not" if values is None else "it is not"
+        raise RequestError(asked, f"{found} a mapping of fields", "write field: value lines")
     return Section(path, "", values, dict(_lines(node, "")))
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain YAML alone, in which no field stands twice: the last one would win without a word."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return a node's value; one that is none of its kind (a 13th month) is told with its place."""
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping. Raises MarkedYAMLError where a field stands in it twice."""
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen and name != "<<":
+                raise yaml.MarkedYAMLError(
+                    problem=f"the field {name!r} is there already, in line {seen[name]}",
+                    problem_mark=key.start_mark,
+                )
+            seen[name] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
 
 
 def _lines(root: yaml.Node | None, name: str) -> Iterable[tuple[str, int]]:

@@ -69,8 +69,48 @@ def test_a_list_shows_the_last_runs_and_json_all_of_them(
     assert found["count"] == 2
     assert [run["step_time_s"] for run in found["runs"]] == [0.25, 0.3]
     assert forerun("runs", "list", "--columns", "label", "--oldest", "--limit", "1").out.split()[3]
-    assert forerun("runs", "list", "--where", "workload=nobody").out == "0 of 0 runs in kept.db\n"
     assert "none of these runs has such a column" in failed("runs", "list", "--columns", "lable")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words"),
+    [
+        (["workload=resnet5"], "resnet5: did you mean resnet50? workload is gpt2 (2 runs), resnet50 (2 runs)"),
+        (["devices=16"], "devices=16: devices is 1 (1 run), 2 (1 run), 4 (1 run), 8 (1 run)"),
+        (["label=c"], "label is a,b (1 run), unread (1 run), x (1 run)"),
+        (["memory_gb>1"], "no run fills memory_gb"),
+        (["devices<=2", "workload=gpt2"], "each holds for some, all of them for none: devices<=2 for 2 runs, workload=gpt2 for 2 runs"),
+    ],
+)  # fmt: skip
+def test_where_no_run_matches_the_values_that_there_are_are_told(
+    forerun: Run, failed: Failed, table: Path, conditions: list[str], words: str
+) -> None:
+    forerun("runs", "import", "runs.csv")
+    where = [word for text in conditions for word in ("--where", text)]
+    shown = forerun("runs", "list", *where)
+    assert shown.code == 0
+    assert shown.out.startswith("none of 4 runs in kept.db matches\n")
+    assert words in shown.out
+    assert words in forerun("runs", "remove", "--yes", *where).out
+    assert words in forerun("runs", "list", "--json", *where).json()["why_none"][0]
+    told = failed("runs", "export", "--out", "none.csv", *where)
+    assert "there are none among its 4 runs" in told
+    assert words in told
+    assert not Path("none.csv").exists()
+
+
+def test_a_column_that_no_run_has_and_a_store_without_runs_are_told(
+    forerun: Run, failed: Failed, table: Path
+) -> None:
+    forerun("runs", "import", "runs.csv")
+    assert "did you mean devices" in failed("runs", "list", "--where", "devicess<=8")
+    assert "ask by one that runs fill: device, devices," in failed(
+        "runs", "list", "--where", "q7=1"
+    )
+    forerun("runs", "remove", "--yes", "--where", "devices>0")
+    for more in ([], ["--where", "devices<=8"]):
+        assert "no run is in kept.db yet" in forerun("runs", "list", *more).out
+    assert "it has none yet" in failed("runs", "export", "--out", "none.csv")
 
 
 def test_one_run_is_shown_with_all_that_is_known(forerun: Run, failed: Failed, table: Path) -> None:

@@ -100,3 +100,21 @@ def test_a_name_with_signs_of_its_own_is_asked_for_as_it_is(store: SqlStore) -> 
     assert store.count(**{names[0]: 0}) == 1
     assert store.count(**{names[0]: None}) == 0
     assert store.count(where=[f"{names[1]}<=1"]) == 1
+
+
+def test_the_values_of_a_column_are_told_with_their_runs(store: SqlStore) -> None:
+    table = rows()
+    store.add_table(table, campaign="night")
+    for name in ("workload", "devices", "queue", "vcpus", "source"):
+        texts = [t for t in table.texts(name) if t not in ("", "nan")]
+        wanted = {text: texts.count(text) for text in dict.fromkeys(texts)}
+        found = store.values(name)
+        assert {float(k) if k[0].isdigit() else k: n for k, n in found.items()} == {
+            float(k) if k[0].isdigit() else k: n for k, n in wanted.items()
+        }, name
+        assert list(found.values()) == sorted(found.values(), reverse=True), name
+        assert list(store.values(name, 1).items()) == list(found.items())[:1], name
+    assert store.values("campaign") == {"night": N}
+    assert store.values("image_size") == {}
+    with pytest.raises(RequestError, match="no run has such a column"):
+        store.values("queueue")

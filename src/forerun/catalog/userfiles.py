@@ -173,16 +173,24 @@ def _load_yaml(path: Path) -> Any:
     """Return the tree of a YAML file; each mapping also holds the line of each of its keys."""
     import yaml
 
+    from forerun.yaml_faults import not_text, not_yaml
+
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             mapping: dict[Any, Any] = super().construct_mapping(node, deep=True)
             mapping[_LINES] = {str(k.value): k.start_mark.line + 1 for k, _ in node.value}
             return mapping
 
+    asked = f"catalogue file {path}"
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
-        found = " ".join(str(error).split())
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
         raise RequestError(
-            f"catalogue file {path}", f"it cannot be read: {found}", "give a readable YAML file"
+            asked, f"it cannot be read: {error.strerror}", "give a readable YAML file"
         ) from None
+    except UnicodeDecodeError as error:
+        raise RequestError(asked, *not_text(error)) from None
+    try:
+        return yaml.load(text, Loader=Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise RequestError(asked, *not_yaml(error, text)) from None

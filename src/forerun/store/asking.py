@@ -76,11 +76,11 @@ def asked_of(known: set[str], where: Iterable[str | Condition], equal: Mapping[s
     clauses: list[ColumnElement[bool]] = []
     own: list[Own] = []
     for name, sign, values in parts:
-        column = _column(name)
+        column = column_of(name)
         if column is not None:
             clauses.append(_clause(column, name, sign, values))
             continue
-        _check_own(known, name)
+        check_own(known, name)
         own.append(Own(name, sign, values))
         if None not in values:  # the row has the cell: few rows are read and judged for nothing
             mark = f"{json.dumps(name, ensure_ascii=False)}:"
@@ -93,7 +93,7 @@ def _several(value: Any) -> tuple[Any, ...]:
     return tuple(None if v is None or v == "" else v for v in values)
 
 
-def _column(name: str) -> Any:
+def column_of(name: str) -> Any:
     """Return the database's column for a name, None for one's own."""
     if name in REAL:
         return runs.c[name]
@@ -144,14 +144,18 @@ def filled(connection: Connection) -> set[str]:
     return set(connection.execute(select(filled_columns.c.name)).scalars())
 
 
-def _check_own(known: set[str], name: str) -> None:
+def check_own(known: set[str], name: str) -> None:
+    """Raise RequestError where a column is none of the schema's, and no run fills it."""
     if name in known or name in COLUMNS:
         return
     near = nearest_names(name, [*REAL, *known, *_ORIGINS])
-    raise RequestError(
-        f"runs by {name!r}", "no run has such a column",
-        f"did you mean {', '.join(near)}?" if near else "see docs/tables.md for the columns",
-    )  # fmt: skip
+    if near:
+        todo = f"did you mean {', '.join(near)}?"
+    elif known:
+        todo = f"ask by one that runs fill: {', '.join(sorted(known))}"
+    else:
+        todo = "the store is empty: bring runs in by `forerun runs import` or `forerun profile`"
+    raise RequestError(f"runs by {name!r}", "no run has such a column", todo)
 
 
 def _same(cell: Any, value: Any) -> bool:

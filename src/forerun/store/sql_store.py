@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import delete, func, select
 
 from forerun.domain.run import STATUSES, Run
-from forerun.errors import RequestError, UnknownNameError, one_of
+from forerun.errors import RequestError, one_of
 from forerun.store.adding import Adding
 from forerun.store.artifacts import Artifacts
 from forerun.store.asking import Asked, asked_of, filled
@@ -20,6 +20,7 @@ from forerun.store.interned import Interned
 from forerun.store.kept import Added, Stored
 from forerun.store.keys import Origins
 from forerun.store.layout import fingerprints, runs
+from forerun.store.named import by_key, values_of
 from forerun.store.planning import LOOK_EVERY, inform
 from forerun.store.reading import chunks_of, runs_of, table_of
 from forerun.store.records import Records, states_of
@@ -209,6 +210,19 @@ class SqlStore:
             query = select(func.count()).select_from(runs).where(*asked.clauses)
             return int(connection.execute(query).scalar_one())
 
+    def values(self, column: str, limit: int | None = None) -> dict[str, int]:
+        """Return the values of a column as texts and how many runs have each, the usual ones first.
+
+        Args:
+            column: of the runs table or one's own, or `campaign`, `point`, `key` and `started`.
+            limit: how many values at most.
+
+        Raises:
+            RequestError: no run has such a column.
+        """
+        with self._database.reading() as connection:
+            return values_of(connection, filled(connection), column, limit)
+
     def get(self, key: str) -> Stored:
         """Return one run by its key, or by the first 8 or more characters of it.
 
@@ -217,7 +231,7 @@ class SqlStore:
             RequestError: several do.
         """
         with self._database.reading() as connection:
-            row = _by_key(connection, key)
+            row = by_key(connection, key)
             asked = Asked((runs.c.id == row.id,), columns=frozenset(filled(connection)))
             found = runs_of(connection, asked, self._interned, None, False)
             body = connection.execute(
@@ -273,28 +287,3 @@ def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
 
 def _numbers(values: Sequence[float | None]) -> Any:
     return np.array(values, dtype=np.float64)
-
-
-def _by_key(connection: Connection, key: str) -> Any:
-    query = select(
-        runs.c.id, runs.c.key, runs.c.started, runs.c.added, runs.c.campaign, runs.c.point,
-        runs.c.fingerprint_id,
-    )  # fmt: skip
-    row = connection.execute(query.where(runs.c.key == key)).first()
-    if row is not None:
-        return row
-    found = []
-    if len(key) >= 8:
-        if connection.dialect.name == "sqlite":  # it orders texts by their letters' codes
-            begins = (runs.c.key >= key) & (runs.c.key < key[:-1] + chr(ord(key[-1]) + 1))
-        else:
-            begins = runs.c.key.startswith(key, autoescape=True)
-        found = list(connection.execute(query.where(begins).limit(3)))
-    if not found:
-        raise UnknownNameError("run", key, (), "(`forerun runs list` shows keys)", nearest=())
-    if len(found) > 1:
-        raise RequestError(
-            f"run {key!r}", f"several keys begin so: {', '.join(r.key for r in found)}",
-            "give more of it",
-        )  # fmt: skip
-    return found[0]

@@ -34,6 +34,7 @@ def list_artifacts(kind: str, where: str, as_json: bool) -> None:
     """The artifacts, oldest first."""
     with opened(where) as store:
         found, place = store.artifacts.every(kind), store.where
+        others = store.artifacts.every() if kind and not found else []
     if as_json:
         say("artifacts", {"store": place, "artifacts": [_json(one) for one in found]})
         return
@@ -45,6 +46,12 @@ def list_artifacts(kind: str, where: str, as_json: bool) -> None:
             for one in found
         ]  # fmt: skip
         screen.table(("digest", "name", "kind", "size", "of", "kept", "lies in"), rows)
+    if others:
+        kinds = ", ".join(sorted({one.kind for one in others if one.kind})) or "no kind at all"
+        screen.line(
+            f"none of {counted(len(others), 'artifact')} in {place} is of kind {kind}: {kinds}"
+        )
+        return
     screen.line(f"{counted(len(found), 'artifact')} in {place}")
 
 

@@ -19,6 +19,7 @@ from forerun.settings import load_settings
 from forerun.units import counted
 
 if TYPE_CHECKING:
+    from forerun.store.sql_store import SqlStore
     from forerun.tables import Table
 
 _SHOWN = ("devices", "global_batch")
@@ -54,9 +55,10 @@ def list_runs(
         count = store.count(where=conditions)
         table = store.table(where=conditions, limit=limit, newest=not oldest, provenance=True)
         place = store.where
+        every, why = (count, []) if count else _none(store, conditions)
     if as_json:
         rows = [table.row(i) for i in range(len(table))]
-        say("runs", {"store": place, "count": count, "runs": rows})
+        say("runs", {"store": place, "count": count, "why_none": why, "runs": rows})
         return
     for name in columns or ():
         if name not in table and len(table):
@@ -74,7 +76,20 @@ def list_runs(
     short = ([keys[i][:_KEY_DIGITS], *(_short(c[i]) for c in cells)] for i in range(len(table)))
     if len(table):
         screen.table(["key", *shown], short)
-    screen.line(f"{len(table):,} of {counted(count, 'run')} in {place}")
+        screen.line(f"{len(table):,} of {counted(count, 'run')} in {place}")
+    elif every:
+        screen.line(f"none of {counted(every, 'run')} in {place} matches")
+        screen.items("why", why)
+    else:
+        screen.line(f"no run is in {place} yet: `forerun runs import` or `forerun profile`")
+
+
+def _none(store: SqlStore, conditions: tuple[str, ...]) -> tuple[int, list[str]]:
+    """Return how many runs there are in all, and why none of them meets the conditions."""
+    from forerun.store.none_found import why_none
+
+    every = store.count()
+    return every, why_none(store, conditions) if every else []
 
 
 @runs.command()
@@ -178,10 +193,12 @@ def export(
     with opened(where) as store:
         table = store.table(where=conditions, provenance=not plain)
         place = store.where
+        every, why = (len(table), []) if len(table) else _none(store, conditions)
     if not len(table):
         raise UnsatisfiedError(
             f"runs of {place}" + "".join(f" --where {text}" for text in conditions),
-            "there are none", "loosen the conditions, or import some",
+            f"there are none among its {counted(every, 'run')}" if every else "it has none yet",
+            "; ".join(why) or "bring some in: `forerun runs import` or `forerun profile`",
         )  # fmt: skip
     write_table(table, out, exact=True)
     if as_json:
@@ -203,8 +220,13 @@ def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) ->
     with opened(where) as store:
         count = store.remove(where=conditions) if yes else store.count(where=conditions)
         place = store.where
+        every, why = (count, []) if count else _none(store, conditions)
     if as_json:
         say("remove", {"store": place, "count": count, "removed": yes})
+    elif not count:
+        click.echo(f"none of {counted(every, 'run')} in {place} matches")
+        for text in why:
+            click.echo(f"  - {text}")
     elif yes:
         click.echo(f"{counted(count, 'run')} removed from {place}")
     else:

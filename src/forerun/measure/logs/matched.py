@@ -7,6 +7,7 @@ import re
 from forerun.errors import RequestError
 from forerun.measure.logs.keys import column_of, gigabytes_in, seconds_in
 from forerun.measure.logs.patterns import GENERIC, GENERIC_MORE, Pattern
+from forerun.pointing import pointed
 
 Row = dict[str, float]
 _SHORT = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -90,11 +91,15 @@ def own_pattern(text: str) -> Pattern:
     Raises:
         RequestError: it is no regular expression, or none of its groups says where a step is.
     """
-    asked = f"--pattern {text!r}"
+    asked = f"--pattern '{text}'"
     try:
         expression = re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise RequestError(asked, f"it is no regular expression: {error}", "mend it") from None
+    except re.error as error:
+        raise RequestError(asked, _fault(error, text), _remedy(error.msg)) from None
+    except (OverflowError, RecursionError) as error:
+        raise RequestError(
+            asked, f"it is no regular expression: {error}", "write a shorter one"
+        ) from None
     names = set(expression.groupindex)
     columns = {(column_of(n) or (n, 1.0))[0] for n in names}
     if not columns & {"step", "epoch", "in_epoch"}:
@@ -110,3 +115,34 @@ def own_pattern(text: str) -> Pattern:
             asked, f"the group {name!r} has no unit", f"name it with its unit, e.g. {better}"
         )
     return Pattern("your pattern", (), expression, text)
+
+
+# What `re` says of a mistake, and what its author should do.
+_REMEDIES = (
+    ("missing ), unterminated", "close the bracket; one that is meant itself is written \\("),
+    ("unbalanced parenthesis", r"open it too; one that is meant itself is written \)"),
+    ("unterminated character set", "close it by ]; a bracket that is meant itself is written \\["),
+    ("nothing to repeat", r"write \ before a *, + or ? that is meant itself"),
+    ("multiple repeat", r"write \ before a *, + or ? that is meant itself"),
+    ("bad escape", r"leave the backslash out; one that is meant itself is written \\"),
+    ("bad character in group name", "name groups by letters, digits and _, as (?P<step>...)"),
+    ("unknown extension", "write a named group as (?P<step>...)"),
+    ("redefinition of group name", "give each group its own name"),
+)
+
+
+def _fault(error: re.error, text: str) -> str:
+    """Return what is wrong with an expression, and below it where."""
+    if error.pos is None:
+        return f"it is no regular expression: {error.msg}"
+    before = text[: error.pos].split("\n")
+    line = text.split("\n")[len(before) - 1]
+    return (
+        f"it is no regular expression: {error.msg}, at character {error.pos + 1}\n"
+        f"{pointed(line, len(before[-1]))}"
+    )
+
+
+def _remedy(said: str) -> str:
+    found = (todo for words, todo in _REMEDIES if words in said)
+    return next(found, "correct it there, and try it on one line of the log")
