@@ -53,7 +53,28 @@ def test_a_deadline_that_will_be_missed_is_an_alert(forerun: Run, log: Path) -> 
     assert "it will be missed with probability >0.99" in late.err
     assert "left" in late.out
     assert forerun("eta", str(log), "--deadline", "10min").code == 0
-    assert forerun("eta", str(log), "--deadline", "2020-01-01T00:00").code == 3
+    assert "too many; it ends at 20" in late.err
+    assert "add devices" in late.err
+
+
+def test_a_deadline_that_has_passed_says_so_and_when_the_job_will_end(
+    forerun: Run, log: Path, tmp_path: Path
+) -> None:
+    past = forerun("eta", str(log), "--deadline", "2020-01-01T00:00")
+    assert past.code == 3
+    assert "error: done by 20" in past.err
+    assert "years ago, and 4." in past.err
+    assert "min are left; it ends at 20" in past.err
+    assert "add devices" not in past.err
+    assert "deadline  it passed" in past.out
+    kept = past.err.split("--deadline ")[1].strip()  # what it says would do, does
+    assert forerun("eta", str(log), "--deadline", kept).code == 0
+    whole = tmp_path / "whole.log"
+    made.plain(whole, range(10, 1001, 10), 0.5, start=time.time() - 495)
+    for deadline, words in (("2020-01-01T00:00", "too late"), ("2100-01-01T00:00", "before")):
+        done = forerun("eta", str(whole), "--deadline", deadline)
+        assert done.code == 0
+        assert f"years {words}" in done.out
 
 
 def test_an_alert_needs_the_asked_confidence(forerun: Run, log: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from forerun.errors import likely_name, one_of
@@ -79,3 +83,51 @@ def test_the_versions_name_the_constants(forerun: Run) -> None:
     date, commit = constants.split(", commit ")
     assert len(date) == len("2026-11-21")
     assert commit
+
+
+CAMPAIGN = "workloads: {m: {entry: 'a:b', global_batch: 8}}\n"
+CATALOGUE = "devices: {mine: {memory_gb: 16}}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "text", "words"),
+    [
+        (["runs", "import"], "camp.yaml", CAMPAIGN,
+         "it is a campaign, not a table of runs or a log\n next: try: forerun profile camp.yaml"),
+        (["runs", "import"], "mine.yml", CATALOGUE,
+         "it is a catalogue of devices, not a table of runs or a log\n next: try: forerun predict ..."
+         " --catalog mine.yml"),
+        (["runs", "import"], "train.py", "print(1)\n", "it is a script"),
+        (["profile"], "runs.csv", "workload,step_time_s\na,1\n",
+         "it is a table of runs, not a campaign\n next: try: forerun runs import runs.csv"),
+        (["profile"], "train.py", "print(1)\n",
+         "it is a script, not a campaign\n next: try: forerun profile CAMPAIGN.yaml, where workloads"
+         " has NAME: {entry: train.py}"),
+        (["profile"], "mine.yaml", CATALOGUE, "it is a catalogue of devices, not a campaign"),
+        (["eta"], "camp.yaml", CAMPAIGN, "it is a campaign, not a log"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_kind_is_told_with_the_command_that_takes_it(
+    forerun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    command: list[str], name: str, text: str, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORERUN_STORE", "kept.db")
+    Path(name).write_text(text)
+    done = forerun(*command, name)
+    assert done.code == 2
+    assert words in done.err
+    assert not Path("kept.db").exists()
+
+
+def test_a_store_is_no_table_and_another_program_s_database_is_no_store(
+    forerun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs.csv").write_text("workload,step_time_s\na,1\n")
+    assert forerun("runs", "import", "runs.csv", "--store", "kept.db").code == 0
+    done = forerun("runs", "import", "kept.db", "--store", "other.db")
+    assert "it is a store, not a table of runs or a log" in done.err
+    with closing(sqlite3.connect("theirs.db")) as database:
+        database.execute("CREATE TABLE things (name TEXT)")
+    assert "it is a store" not in forerun("runs", "import", "theirs.db", "--store", "o.db").err

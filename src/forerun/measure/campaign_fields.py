@@ -75,7 +75,10 @@ def whole(section: Section, name: str, value: object, lowest: int) -> int:
     except RequestError as error:
         raise section.error(name, f"{value!r}: {error.found}", error.next_step) from None
     if not number.is_integer() or number < lowest or isinstance(value, bool):
-        raise section.error(name, f"{value!r} is not a whole number from {lowest}", "mend it")
+        raise section.error(
+            name, f"{value!r} is not a whole number from {lowest}",
+            f"write {name}: {max(lowest, 1)}, or more",
+        )  # fmt: skip
     return int(number)
 
 

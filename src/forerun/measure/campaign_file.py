@@ -108,7 +108,11 @@ def _points(
     }  # fmt: skip
     count = int(np.prod([len(values) for values in varied.values()], dtype=float)) * repeats
     if count > MOST_POINTS:
-        raise section.error("", f"{count:,} runs", f"a campaign has at most {MOST_POINTS:,}")
+        raise section.error(
+            "",
+            f"{count:,} runs, and a campaign has at most {MOST_POINTS:,}",
+            "vary fewer values, or divide it into several",
+        )
     for cells in product(*varied.values()):
         chosen = dict(zip(varied, cells, strict=True))
         task = _task(section, entry, chosen, common)
@@ -125,7 +129,11 @@ def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
         if part is general:
             part.only((*_VARY, "settings"))
         if "global_batch" in names and "batch_per_worker" in names:
-            raise part.error("", "global_batch and batch_per_worker are both given", "give one")
+            raise part.error(
+                "",
+                "global_batch and batch_per_worker are both given",
+                "keep one: the batch of all workers, or that of each",
+            )
         if {"global_batch", "batch_per_worker"} & set(names):
             found.pop("global_batch", None), found.pop("batch_per_worker", None)
         found |= {name: _cells(part, name) for name in names}

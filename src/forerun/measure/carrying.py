@@ -195,7 +195,8 @@ def check_any(campaign: Campaign, runner: Carrier, ready: int, reasons: Sequence
     if reasons and not ready:
         raise RequestError(
             f"campaign {campaign.name!r} with the runner {runner.name!r}",
-            reasons[0], "change what is asked, or the runner",
+            reasons[0],
+            "change what the campaign asks for, or let another runner carry it out (--on)",
         )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ _EFFORT = ("steps", "timeout_seconds", "hang_seconds")
 
 def _positive(asked: str, name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise RequestError(f"{asked} with {name}={value}", "not a number above 0", f"mend {name}")
+        raise RequestError(f"{asked} with {name}={value}", "not a number above 0",
+            f"give {name} in seconds, for example 900")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Steps:
                 raise RequestError(
                     f"steps with {name}={value}",
                     f"not a whole number from {lowest}",
-                    f"mend {name}",
+                    f"give {name} as one, {lowest} or more",
                 )
         if self.most < self.least:
             raise RequestError(
@@ -119,7 +120,9 @@ class Task:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise RequestError(
-                    f"{self.entry} with {name}={value}", "not a number from 0", "mend it"
+                    f"{self.entry} with {name}={value}",
+                    "not a number from 0",
+                    f"give {name} as one, for example 0.5; 0 is none",
                 )
         if self.precision not in PRECISIONS:
             raise RequestError(
@@ -150,7 +153,7 @@ class Task:
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
                 raise RequestError(
                     f"{self.entry} with {name}={value}", f"not a whole number from {lowest}",
-                    f"mend {name}",
+                    f"give {name} as one, {lowest} or more",
                 )  # fmt: skip
         if self.global_batch % self.workers:
             lower = self.global_batch - self.global_batch % self.workers

@@ -50,13 +50,15 @@ class Artifacts:
             raise RequestError(
                 f"the artifact {name!r} of seed {seed}",
                 "a seed has at most 64 bits",
-                "keep its hash",
+                "give a smaller one, e.g. seed % 2**63",
             )
         body = _content(name, content)
         path = str(content.resolve()) if isinstance(content, Path) and not keep else ""
         if not keep and not path:
             raise RequestError(
-                f"the artifact {name!r}", "it is no file", "give its path, or keep it"
+                f"the artifact {name!r}",
+                "content that is no file would be lost",
+                "give the path of a file, or keep=True",
             )
         digest = sha256(body).hexdigest()
         row = {
@@ -98,7 +100,7 @@ class Artifacts:
         if sha256(body).hexdigest() != row.digest:
             raise RequestError(
                 f"the artifact {row.name!r}", f"{row.path or 'its content'} has changed since it"
-                f" was stored (SHA-256 {row.digest[:12]}...)", "make it again",
+                f" was stored (SHA-256 {row.digest[:12]}...)", "put it in again as it is now, or bring the old file back",
             )  # fmt: skip
         return bytes(body)
 
@@ -119,7 +121,9 @@ def _content(name: str, content: bytes | str | Path) -> bytes:
         return content.read_bytes()
     except OSError as error:
         raise RequestError(
-            f"the artifact {name!r} in {content}", str(error.strerror), "check the path"
+            f"the artifact {name!r} in {content}",
+            str(error.strerror),
+            "give the path of a file that you may read",
         ) from None
 
 

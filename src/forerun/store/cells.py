@@ -77,7 +77,9 @@ def _digest(line: str) -> bytes:
         return blake2b(line.encode(), digest_size=DIGEST_BYTES).digest()
     except UnicodeEncodeError as error:
         raise RequestError(
-            "storing runs", f"a text is not Unicode: {error}", "mend the text"
+            "storing runs",
+            f"a text is not Unicode: {error}",
+            "take the half character out of it (text.encode(errors='replace'))",
         ) from None
 
 

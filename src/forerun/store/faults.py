@@ -45,7 +45,11 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
             asked, f"no connection was free for {wait_seconds:g} s", "open the store once a thread"
         ) from error
     except UnicodeEncodeError as error:
-        raise RequestError(asked, f"a text is not Unicode: {error}", "mend the text") from error
+        raise RequestError(
+            asked,
+            f"a text is not Unicode: {error}",
+            "take the half character out of it (text.encode(errors='replace'))",
+        ) from error
 
 
 def _words(error: BaseException | None, wait_seconds: float) -> tuple[str, str] | None:
@@ -62,11 +66,17 @@ def _sqlite(error: sqlite3.Error, wait_seconds: float) -> tuple[str, str] | None
     if name.startswith("SQLITE_FULL"):
         return f"the disk is full{_INTACT}", _NEXT_DISK
     if name.startswith("SQLITE_IOERR"):
-        return f"the disk could not be read or written ({error}){_INTACT}", "check the disk"
+        return (
+            f"the disk could not be read or written ({error}){_INTACT}",
+            "look for its fault in the system's log (dmesg), or copy the file to another disk",
+        )
     if name.startswith("SQLITE_READONLY"):
         return "it may not be written", "ask for the right to write the file and its folder"
     if name.startswith("SQLITE_CANTOPEN"):
-        return "the file cannot be opened", "check its path, its folder and the rights to both"
+        return (
+            "the file cannot be opened",
+            "name one that your user may write, in a folder that it may write (ls -ld shows)",
+        )
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return (
             f"it is no SQLite file, or a damaged one ({error})",
@@ -84,12 +94,18 @@ def _postgres(error: BaseException | None, wait_seconds: float) -> tuple[str, st
     if state in ("55P03", "40P01", "57014"):
         return f"another writer has locked it for more than {wait_seconds:g} s{_INTACT}", _NEXT_LOCK
     if state == "54000":
-        return f"a text is too long for an index of the server: {said}{_INTACT}", "shorten it"
+        return (
+            f"a text is too long for an index of the server: {said}{_INTACT}",
+            "shorten it below 2,700 bytes",
+        )
     if state in ("42501", "25006"):
         return f"it may not be written: {said}", "ask for the right to write in this database"
     # A connection that is not made has no state: the server's words tell.
     if state.startswith("28") or (not state and _REFUSED.search(said)):
-        return f"the server refuses the user: {said}", "check user and password"
+        return (
+            f"the server refuses the user: {said}",
+            "name the user in the URL, and give its password in PGPASSWORD or ~/.pgpass",
+        )
     if state == "3D000" or (not state and _NO_DATABASE.search(said)):
         return f"there is no such database: {said}", "make it first (createdb), or name another"
     if state.startswith(("08", "53", "57P")) or (

@@ -100,7 +100,7 @@ def _read(body: str, read: Callable[[Mapping[str, Any]], Any], asked: str) -> An
         raise RequestError(
             f"reading the stored {asked}",
             f"its schema is {schema!r}",
-            f"this forerun reads {SCHEMA}",
+            f"use the forerun that wrote it; this one reads {SCHEMA}",
         )
     return read(data)
 

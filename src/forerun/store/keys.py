@@ -59,7 +59,11 @@ class Origins:
                     f"give one of at most {MOST_CHARACTERS}",
                 )  # fmt: skip
         if keys is not None and not all(columns["run_key"]):
-            raise RequestError("storing runs under given keys", "a key is blank", "name every run")
+            raise RequestError(
+                "storing runs under given keys",
+                "a key is blank",
+                "give every run a key, or none and let the store make them",
+            )
         left = {name: c for name, c in table.columns.items() if name not in PROVENANCE}
         return Table(left, n, table.problems, table.lines, table.unread), Origins(*columns.values())
 
@@ -77,7 +81,9 @@ def canonical(value: Mapping[str, Any]) -> str:
             clean(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
         )
     except (TypeError, ValueError) as error:
-        raise RequestError("storing JSON", str(error), "give numbers, texts and lists") from None
+        raise RequestError(
+            "storing JSON", str(error), "give numbers, texts, lists and mappings"
+        ) from None
 
 
 def hash_of(text: str) -> str:

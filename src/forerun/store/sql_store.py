@@ -159,7 +159,11 @@ class SqlStore:
         with self._database.writing() as connection:
             asked = asked_of(filled(connection), where, equal)
             if not asked.clauses and not asked.own:
-                raise RequestError("removing runs", "nothing says which", "give conditions")
+                raise RequestError(
+                    "removing runs",
+                    "nothing says which",
+                    "give conditions: remove(where=['campaign=night'])",
+                )
             if not asked.own:
                 return int(connection.execute(delete(runs).where(*asked.clauses)).rowcount)
             columns = ("id", "rest")

@@ -13,6 +13,7 @@ import click
 from forerun import wire
 from forerun.cli.commands.eta_screen import alert_of, eta_json, show_eta
 from forerun.cli.kinds import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE
+from forerun.cli.mistaken import check_kind
 from forerun.cli.options import json_option, settings_of
 from forerun.cli.screen import Screen
 from forerun.errors import RequestError, UnknownNameError
@@ -126,6 +127,8 @@ class _Job:
     def _read(self, path: Path) -> tuple[LogSeries, ...]:
         from forerun.measure.logs import read_logs
 
+        if not self.options["reader"] and not self.options["pattern"]:
+            check_kind(path, f"the ETA of {path}", "a log", "store", "table")
         found = read_logs(path, reader=self.options["reader"], pattern=self.options["pattern"])
         wanted = self.options["run_name"]
         if wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -59,13 +60,23 @@ def show_eta(
             f" {format_dollars(per_hour)} an hour ({price_source})"
         )
     if deadline_s is not None:
-        missed = eta.missed(deadline_s)
-        ago, within = format_seconds(-deadline_s), format_seconds(deadline_s)
-        when = f"{ago} ago" if deadline_s <= 0 else f"in {within}"
-        word = "it will probably be late: " if missed > _LIKELY else ""
-        screen.line(f"deadline  {when}: {word}{chance_text('missed', missed)}")
+        screen.line(f"deadline  {_deadline(eta, deadline_s)}")
     screen.items("notes", eta.notes)
     screen.items("unknown", eta.unknown)
+
+
+def _deadline(eta: Eta, deadline_s: float) -> str:
+    """Return whether a deadline, so many seconds from now on, will be met or was, in words."""
+    if eta.share >= 1:
+        late = eta.last_s - (eta.now_s + deadline_s)
+        if not math.isfinite(late):
+            return "it is done; when, the log does not say"
+        return f"it was done {format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
+    missed = eta.missed(deadline_s)
+    if deadline_s <= 0:
+        return f"it passed {format_seconds(-deadline_s)} ago: {chance_text('missed', missed)}"
+    word = "it will probably be late: " if missed > _LIKELY else ""
+    return f"in {format_seconds(deadline_s)}: {word}{chance_text('missed', missed)}"
 
 
 def alert_of(eta: Eta, deadline_s: float | None, confidence: float) -> UnsatisfiedError | None:
@@ -75,13 +86,31 @@ def alert_of(eta: Eta, deadline_s: float | None, confidence: float) -> Unsatisfi
     missed = eta.missed(deadline_s)
     if missed < confidence:
         return None
-    _, middle, _ = eta.remaining_seconds
-    asked = f"done within {format_seconds(deadline_s)}" if deadline_s > 0 else "done by now"
+    _, middle, last = eta.remaining_seconds
+    if deadline_s <= 0:
+        return UnsatisfiedError(
+            f"done by {_clock(eta.now_s + deadline_s, fine=False)}",
+            f"that passed {format_seconds(-deadline_s)} ago, and {format_seconds(middle)} are left"
+            f"{_ends(eta)}",
+            f"give a deadline that lies ahead: it will be kept with 95 % at --deadline"
+            f" {math.ceil(last)}s",
+        )
     return UnsatisfiedError(
-        asked,
+        f"done within {format_seconds(deadline_s)}",
         f"it will be missed with probability {format_probability(missed)}: {format_seconds(middle)}"
-        f" are left, {format_seconds(middle - deadline_s)} too many",
+        f" are left, {format_seconds(middle - deadline_s)} too many{_ends(eta)}",
         "add devices or end earlier; `forerun recommend --deadline` says which cluster would do",
+    )
+
+
+def _ends(eta: Eta) -> str:
+    """Return when the job will be done, as the end of a sentence; "" where no date is known."""
+    if eta.finish_s is None:
+        return ""
+    early, middle, late = eta.finish_s
+    fine = late - early < _SHORTLY
+    return (
+        f"; it ends at {_clock(middle, fine)} (90 %: {_clock(early, fine)} to {_clock(late, fine)})"
     )
 
 

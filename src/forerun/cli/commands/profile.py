@@ -11,6 +11,7 @@ import click
 
 from forerun import wire
 from forerun.cli.kinds import FILE, TABLES, writable
+from forerun.cli.mistaken import check_kind
 from forerun.cli.options import json_option
 from forerun.cli.profiled import Bar, show_outcome, show_plan, shown_json
 from forerun.cli.screen import Screen
@@ -69,6 +70,7 @@ def profile(
     from forerun.store import open_store
 
     settings = load_settings({})
+    check_kind(campaign, f"campaign {str(campaign)!r}", "a campaign", "campaign")
     writable(out, "--out", TABLES, [campaign, *catalog_files])
     asked = read_campaign(campaign)
     asked = asked.on(on or asked.runner)

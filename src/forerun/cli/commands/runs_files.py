@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from forerun.cli.kinds import TABLES
+from forerun.cli.mistaken import check_kind
 from forerun.errors import RequestError
 from forerun.store import Added
 from forerun.tables import COLUMNS, Table, read_table
@@ -82,6 +83,8 @@ def tables_of(
     """
     found: list[FileRuns] = []
     for path in dict.fromkeys(paths):
+        if not reader and not pattern:
+            check_kind(path, f"importing {path}", "a table of runs or a log", "table")
         inside = sorted(path.glob("*.csv")) if path.is_dir() else []
         log = reader or pattern or (path.exists() and path.suffix.lower() not in TABLES)
         if target is not None and (inside or not log) and not reader:

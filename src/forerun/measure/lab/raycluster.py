@@ -209,7 +209,7 @@ class RayCluster:
             last = " ".join(said.split()[-60:])
             raise RequestError(
                 f"a Ray node on {host.name}", f"`ray start` said: {last}",
-                "see what it says; more time: timeout_seconds",
+                "end what else holds the machine or its ports, or give more time (timeout_seconds)",
             )  # fmt: skip
 
     def _with_environment(self, how: Mapping[str, Any]) -> dict[str, Any]:

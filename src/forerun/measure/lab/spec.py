@@ -76,7 +76,9 @@ def check_sum(specs: Sequence[HostSpec], crowded: bool) -> None:
     """Raise RequestError unless all hosts can have their share at once, or may be crowded."""
     if not 1 <= len(specs) <= MOST_HOSTS:
         raise RequestError(
-            f"a lab of {len(specs)} hosts", f"a lab has 1 to {MOST_HOSTS}", "ask for as many"
+            f"a lab of {len(specs)} hosts",
+            f"a lab has 1 to {MOST_HOSTS}",
+            f"ask for 1 to {MOST_HOSTS} hosts",
         )
     cores, wanted = os.cpu_count() or 1, sum(spec.cpus for spec in specs)
     if wanted > cores and not crowded:

@@ -82,7 +82,7 @@ def _advice(said: str) -> str:
         return "run it as root with CAP_NET_ADMIN and CAP_SYS_ADMIN"
     if "Unknown device type" in said or "Operation not supported" in said:
         return "the kernel lacks veth or bridge devices; load them (modprobe veth bridge)"
-    return "mend what it says, then `forerun lab down` and try again"
+    return "remove what it names, then `forerun lab down`, and try again"
 
 
 def _capabilities_missing() -> list[str]:

@@ -22,6 +22,7 @@ _STATUSES = {"FAILED": "failed", "KILLED": "failed", "4": "failed", "5": "failed
 # Parameters that mean one thing alone; a plain `batch_size` may be that of a device, so it is none.
 _PARAMS = ("global_batch", "devices", "total_steps", "total_epochs", "steps_per_epoch")
 _TEXTS = {"precision": "precision", "optimizer": "optimizer", "dataset": "dataset"}
+_WHOLE = "copy the file while nothing writes to it, and name the copy"
 
 
 def accepts(path: Path) -> bool:
@@ -92,7 +93,9 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
-        raise RequestError(f"reading {path}", str(error.strerror), "check its rights") from None
+        raise RequestError(
+            f"reading {path}", str(error.strerror), "let your user read it (ls -l shows who may)"
+        ) from None
 
 
 def _points(file: Path, metrics: Path) -> Iterator[Point]:
@@ -116,14 +119,14 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
             f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=5
         )
     except sqlite3.Error as error:
-        raise RequestError(f"reading {path}", str(error), "check the file") from None
+        raise RequestError(f"reading {path}", f"SQLite says: {error}", _WHOLE) from None
     try:
         yield database
     except sqlite3.Error as error:
         raise RequestError(
             f"reading {path}",
             f"SQLite says: {error}",
-            "check that the file is whole and not locked",
+            _WHOLE,
         ) from None
     finally:
         database.close()

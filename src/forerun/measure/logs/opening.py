@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from forerun.errors import RequestError
+from forerun.errors import RequestError, nearest_names
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 _HEAD_BYTES = 4096
@@ -59,7 +59,11 @@ def bytes_of(path: Path) -> tuple[bytes, bool]:
             break
         data = inflater.unused_data
     if not out:
-        raise RequestError(f"reading {path}", "it is no whole gzip file", "check the file")
+        raise RequestError(
+            f"reading {path}",
+            "it is no whole gzip file",
+            "copy it again from where it was written, or unpack what is whole: gzip -dc FILE",
+        )
     return bytes(out), whole
 
 
@@ -105,9 +109,27 @@ def written_s(*paths: Path) -> float:
     return max(times, default=float("nan"))
 
 
+def there(path: Path) -> str:
+    """Return what to do where a path does not exist: what lies beside it, the likeliest first."""
+    folder = path.parent
+    try:
+        names = sorted(one.name for one in folder.iterdir())
+    except OSError:
+        return f"give another path: there is no folder {folder}"
+    near = nearest_names(path.name, names)
+    if near:
+        return f"did you mean {', '.join(str(folder / name) for name in near)}?"
+    shown = f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''}" or "nothing"
+    return f"give another path; in {folder.resolve()} there is {shown}"
+
+
 def _unreadable(path: Path, error: OSError) -> RequestError:
     if isinstance(error, FileNotFoundError):
-        return RequestError(f"reading {path}", "there is no such file", "check the path")
+        return RequestError(f"reading {path}", "there is no such file", there(path))
     if isinstance(error, IsADirectoryError):
         return RequestError(f"reading {path}", "it is a folder", "name a file in it")
-    return RequestError(f"reading {path}", str(error.strerror or error), "check its rights")
+    return RequestError(
+        f"reading {path}",
+        str(error.strerror or error),
+        "let your user read it (ls -l shows who may)",
+    )

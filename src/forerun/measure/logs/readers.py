@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from forerun.errors import RequestError, UnknownNameError
+from forerun.measure.logs.opening import there
 from forerun.measure.logs.series import LogSeries
 
 
@@ -65,7 +66,7 @@ def reader_of(path: Path, name: str = "", pattern: str = "") -> LogReader:
         raise UnknownNameError("log reader", name, by_name, f"({', '.join(by_name)})")
     asked = f"reading {path}"
     if not path.exists():
-        raise RequestError(asked, "there is no such file or folder", "check the path")
+        raise RequestError(asked, "there is no such file or folder", there(path))
     if pattern and name in ("", "text"):
         return by_name["text"]
     if name:
@@ -81,4 +82,4 @@ def reader_of(path: Path, name: str = "", pattern: str = "") -> LogReader:
         if path.is_dir()
         else "it is no log that is known"
     )
-    raise RequestError(asked, what, f"known are {known}")
+    raise RequestError(asked, what, f"name one of these with --reader, or its --pattern: {known}")

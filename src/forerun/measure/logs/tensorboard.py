@@ -140,7 +140,7 @@ def _events(file: Path) -> tuple[list[Event], list[str]]:
         if not reading.records:
             raise RequestError(
                 f"reading {file}", f"byte {reading.broken_at:,} begins no TensorBoard record",
-                "check the file: its name says that it holds events",
+                "copy it again from where the job writes; as it is it holds no events, for all its name",
             )  # fmt: skip
         notes.append(f"{file.name}: damaged at byte {reading.broken_at:,}; the rest is not read")
     if reading.cut_at >= 0:

@@ -70,7 +70,11 @@ def read_trace(path: Path) -> RankTrace:
         ) from None  # fmt: skip
     events = found.get("traceEvents") if isinstance(found, dict) else found
     if not isinstance(events, list):
-        raise RequestError(f"reading {path}", "it has no traceEvents", "give a Chrome trace")
+        raise RequestError(
+            f"reading {path}",
+            "it has no traceEvents",
+            "give what a profiler wrote as a Chrome trace (torch: profile.export_chrome_trace)",
+        )
     spans = _Events(events)
     meta: Mapping[str, Any] = found if isinstance(found, dict) else {}
     steps = spans.steps()
