@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.domain.plan import Plan
-from forerun.domain.plan_columns import PlanColumns
-from forerun.errors import ForerunError
+from forerun.advisor.measuring_known import Known, in_words, known_of
 from forerun.measure.campaign import Campaign, Outlook, Point, outlook
 from forerun.measure.carrying import (
     Carrier,
@@ -25,16 +23,13 @@ from forerun.measure.carrying import (
     still_open,
 )  # fmt: skip
 from forerun.measure.measurement import Measurement
-from forerun.tables import Jobs, Table
+from forerun.tables import Table
 from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.advisor.advisor import Advisor
-    from forerun.domain.hardware import Cluster
-    from forerun.domain.workload import Workload
     from forerun.store.sql_store import SqlStore
 
-_OWN = ("accumulate",)  # settings of the loop that leave the traced graph of a sample as it is
 _LIMIT = "limit_s"  # in a point's note: the limit that ended its run
 
 
@@ -97,54 +92,6 @@ def _limit(note: str) -> float:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a point beyond its row: the workload traced, and its cluster's figures.
-
-    Attributes:
-        workload, cluster: None where they cannot be told, with the reason in `why`.
-        placement: workers on each host that is used.
-    """
-
-    workload: Workload | None = None
-    cluster: Cluster | None = None
-    placement: tuple[int, ...] = ()
-    why: str = ""
-
-    def columns(self) -> dict[str, object]:
-        """Return what the row gains by it: nodes, placement, and the workload's totals."""
-        row: dict[str, object] = {}
-        if self.placement:
-            row["nodes"] = len(self.placement)
-            if len(set(self.placement)) == 1:
-                row["devices_per_node"] = self.placement[0]
-            row["placement"] = "-".join(map(str, self.placement))
-        if self.workload is not None:
-            row |= {
-                "params": self.workload.params,
-                "gmacs": self.workload.graph.forward_flops / 2e9,
-            }
-        return row
-
-    def jobs(self, point: Point) -> Jobs | None:
-        """Return the point's job as far as it is known whole, None where nothing is."""
-        if self.workload is None and self.cluster is None:
-            return None
-        task = point.task
-        passes = int(task.settings.get("accumulate", 1))
-        plan = Plan(
-            dp=task.workers,
-            micro_batch=max(task.batch // passes, 1),
-            global_batch=task.global_batch,
-        )
-        workloads = () if self.workload is None else (_of_size(self.workload, task.dataset_size),)
-        clusters = () if self.cluster is None else (self.cluster,)
-        return Jobs(
-            workloads, clusters, np.array([len(workloads) - 1], dtype=np.int32),
-            np.array([len(clusters) - 1], dtype=np.int32), PlanColumns.of([plan]),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Planned:
     """A campaign before it is carried out.
 
@@ -197,7 +144,7 @@ class Profiling:
         refused = Counter(why for p in left if (why := self.runner.refuses(p.task)) is not None)
         check_any(self.campaign, self.runner, len(left) - refused.total(), list(refused))
         believed = self.believed(left)
-        reasons = dict.fromkeys(k.why for k in self._known.values() if k.why)
+        reasons = in_words(why for known in self._known.values() for why in known.why)
         return Planned(
             self.campaign, tuple(left), outlook(self.campaign, left, believed),
             sum(point.key in believed for point in left), self.ledger.spent(),
@@ -232,60 +179,3 @@ class Profiling:
             if np.isfinite(seconds):
                 self._believed[point.key] = seconds
         return self._believed
-
-
-def known_of(points: Sequence[Point], advisor: Advisor, runner: Carrier) -> dict[str, Known]:
-    """Return what is known of each point, by its key; a module is traced once for each precision."""
-    traced: dict[tuple[str, ...], Workload | str] = {}
-    clusters: dict[tuple[str, tuple[int, ...]], Cluster | str] = {}
-    found = {}
-    for point in points:
-        task = point.task
-        counts = runner.placement(task)
-        model = (task.entry, task.precision, task.optimizer, repr(sorted(task.settings.items())))
-        if model not in traced:
-            traced[model] = _workload(point, advisor)
-        label = str(point.asked.get("device", ""))
-        if (label, counts) not in clusters:
-            clusters[label, counts] = _cluster(advisor, label, counts)
-        workload, cluster = traced[model], clusters[label, counts]
-        why = "; ".join(text for text in (workload, cluster) if isinstance(text, str) and text)
-        found[point.key] = Known(
-            None if isinstance(workload, str) else workload,
-            None if isinstance(cluster, str) else cluster,
-            counts, why,
-        )  # fmt: skip
-    return found
-
-
-def _workload(point: Point, advisor: Advisor) -> Workload | str:
-    """Return the workload of a point's entry under the name that its rows have, or why not."""
-    task = point.task
-    own = sorted(set(task.settings) - set(_OWN))
-    if task.is_script or own:
-        what = "a script" if task.is_script else f"its settings {', '.join(own)} may change it"
-        return f"{task.entry} is not traced ({what}): its runs are kept by their label alone"
-    try:
-        workload = advisor.workload(
-            task.entry, precision=task.precision, optimizer=task.optimizer, framework="pytorch"
-        )
-    except ForerunError as error:
-        return f"{task.entry} is not traced ({error.found}): its runs are kept by their label alone"
-    return replace(workload, name=str(point.asked["workload"]))
-
-
-def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> Cluster | str:
-    if not label:
-        return "no device is named: runs are kept without one; `forerun probe` makes a device of this machine"
-    if not counts:
-        return "how workers will lie on the nodes is not known: runs are kept without a placement"
-    if len(set(counts)) > 1:
-        return ""
-    try:
-        return advisor.cluster(f"{len(counts)}x{counts[0]}x{label}")
-    except ForerunError as error:
-        return f"{error.asked}: {error.found}; its runs are kept by that label alone"
-
-
-def _of_size(workload: Workload, dataset_size: int) -> Workload:
-    return replace(workload, dataset_size=float(dataset_size)) if dataset_size else workload
