@@ -47,6 +47,8 @@ class Measured:
         hosts_together: the same of n hosts (more than 1 where hosts share a machine).
         links: `intra` and `inter`, where they were measured.
         jitter_seconds: standard deviation of the time of a piece of work beyond its share.
+        sureness: how much the figures tell of the device, 1 where nothing disturbed the measurement,
+            towards 0 on a machine that was busy with other work.
         about: where and when it was measured, with which versions, and its spread: for a reader;
             and the part of a core that it was measured on.
     """
@@ -66,6 +68,7 @@ class Measured:
     hosts_together: tuple[float, ...] = (1.0,)
     links: Mapping[str, Exchange] = field(default_factory=dict)
     jitter_seconds: float = 0.0
+    sureness: float = 1.0
     about: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -93,9 +96,12 @@ class Measured:
         return _between(self.together, processes) * _between(self.hosts_together, hosts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as `from_dict` reads them."""
+        """Return plain values, as `from_dict` reads them; a sureness of 1 goes without saying."""
+        told = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.sureness == 1.0:
+            del told["sureness"]
         return {
-            **{f.name: getattr(self, f.name) for f in fields(self)},
+            **told,
             "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
             "updates": {name: vars(update) for name, update in self.updates.items()},
             "links": {name: link.to_dict() for name, link in self.links.items()},

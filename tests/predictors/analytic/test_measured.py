@@ -145,11 +145,12 @@ def test_runs_correct_measured_products() -> None:
 
 def test_an_answer_about_a_probed_device_is_surer_than_one_by_its_data_sheet() -> None:
     plan = Plan(micro_batch=8, global_batch=8)
-    known, unknown = (
+    known, busy, unknown = (
         AnalyticPredictor().predict(Jobs.of([Job(linear_net(), cluster(m), plan)])).seconds[0]
-        for m in (measured(), None)
+        for m in (measured(), measured(sureness=0.2), None)
     )
-    assert known[2] / known[0] < unknown[2] / unknown[0]
+    assert known[2] / known[0] < busy[2] / busy[0] < unknown[2] / unknown[0]
+    assert busy[1] == known[1]
 
 
 def test_devices_beside_a_probed_one_are_answered_as_without_it() -> None:

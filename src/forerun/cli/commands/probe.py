@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from forerun import wire
+from forerun.cli.interrupting import orderly
 from forerun.cli.kinds import FILE, NAMES, WHOLE, writable
 from forerun.cli.options import json_option
 from forerun.cli.screen import Screen
+from forerun.cli.waiting import waiting
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_bytes, format_percent, format_seconds
@@ -53,6 +55,7 @@ Figure = tuple[str, str, str]
 )
 @click.option("--lab", metavar="LAB", help="The hosts of a lab that `forerun lab up` made.")
 @json_option
+@orderly("stopped; nothing is written")
 def probe(
     out: Path | None, force: bool, name: str, seconds: float, dtypes: Sequence[str],
     threads: int | None, device: str, beside: int | None, hosts: Sequence[str] | None,
@@ -77,10 +80,13 @@ def probe(
         raise RequestError(
             f"writing {out}", "the file is there already", "name another, or give --force"
         )
-    found = measure(
-        _hosts(hosts, interface, lab), name=name, seconds=seconds, threads=threads or 1,
-        dtypes=dtypes, device=device, beside=beside or 1, version=__version__,
-    )  # fmt: skip
+    with waiting(f"measures for {seconds:g} s") as doing:
+        found = measure(
+            _hosts(hosts, interface, lab), name=name, seconds=seconds, threads=threads or 1,
+            dtypes=dtypes, device=device, beside=beside or 1, version=__version__,
+            told=lambda words: click.echo(words, err=True),
+            doing=lambda what: doing(f"measures for {seconds:g} s: {what}"),
+        )  # fmt: skip
     if out is not None:
         from forerun.tables.files import write_whole
 
@@ -124,14 +130,21 @@ def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> N
     screen.table(("what", "measured", "expected"), [*rows, *_calls(measured), *_links(measured)])
     screen.line(
         f"spread  repeats lie {format_percent(found.found['spread'])} apart (their middle one of all"
-        " figures); a process gets"
-        f" {found.found['cpu_share']:.2f} of a core"
+        f" figures); {_clock(found)}"
     )
     screen.items("warnings", found.warnings)
     if out is not None:
         screen.line(
             f"written to {out}; ask: forerun predict ... --cluster 1x{name} --catalog {out}"
         )
+
+
+def _clock(found: Probe) -> str:
+    """Return what the clock was that timed operations."""
+    threads = int(found.found["threads"])
+    if threads > 1:
+        return f"the wall clock of {threads} threads"
+    return f"a process gets {found.found['cpu_share']:.2f} of a core"
 
 
 def _computing(measured: Measured, dtype: str, found: Probe) -> Iterator[Figure]:
@@ -155,7 +168,7 @@ def _computing(measured: Measured, dtype: str, found: Probe) -> Iterator[Figure]
         bytes_ = 8.0 if dtype == "fp32" else 16.0 if dtype == "fp64" else 4.0
         for footprint, seconds in zip(memory.axes[0], memory.seconds, strict=True):
             yield (f"{dtype} read and write in turns of {format_bytes(footprint)}",
-                   f"{bytes_ / seconds / GIGA:.1f} GB/s", "")  # fmt: skip
+                   f"{bytes_ / seconds / GIGA:.3g} GB/s", "")  # fmt: skip
 
 
 _SHOWN = (

@@ -22,6 +22,7 @@ _LAYERS = (8, 32)
 REST_SECONDS = 0.03
 RESTED_SIZES = SIZES[:4]
 _ROUNDS = 12
+_JITTER_SECONDS, _LEAST_PIECES = 4.0, 8
 
 
 @dataclass
@@ -190,7 +191,11 @@ def _work_rate(torch: Any, seconds: float) -> float:
 
 
 def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
-    """Return the standard deviation of a piece of work's wall time, seconds."""
+    """Return the standard deviation of a piece of work's wall time, seconds.
+
+    Where others take the processor, fewer pieces have to do.
+    """
+    until = time.perf_counter() + _JITTER_SECONDS
     a, b = torch.randn(128, 256), torch.randn(256, 256)
     begun = time.process_time()
     for _ in range(20):
@@ -202,7 +207,9 @@ def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
         for _ in range(calls):
             a.mm(b)
         walls.append(time.perf_counter() - begun)
-    kept = np.sort(walls)[: int(0.95 * pieces)]
+        if time.perf_counter() > until and len(walls) >= _LEAST_PIECES:
+            break
+    kept = np.sort(walls)[: int(0.95 * len(walls))]
     return float(np.std(kept))
 
 

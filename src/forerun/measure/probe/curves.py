@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,17 +21,20 @@ class LaunchesOnlyError(RuntimeError):
 class Measurements:
     """Curves as plain values ({axes, seconds, spread}) by name, and what there is none of.
 
-    left_out: names that there was no time for. refused: why the device could not do others.
+    left_out: names that there was no time for. refused: why the device could not do others. told:
+    called with the name of what is timed next.
     """
 
     curves: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    told: Callable[[str], None] = lambda name: None
 
     def add(self, prefix: str, grids: Iterable[Grid], clock: Clock) -> None:
         """Time grids, in their order, as `prefix/name`."""
         for grid in grids:
             name = f"{prefix}/{grid.name}"
+            self.told(name)
             try:
                 curve = None if clock.is_over else timed(grid, clock)
             except RuntimeError as error:  # as torch has it for what a device or a precision lacks

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +14,18 @@ from forerun.domain.curves import Curve
 from forerun.domain.exchange import Exchange
 from forerun.domain.measured import Measured, Update
 from forerun.errors import UnsatisfiedError
+from forerun.measure.probe.busy import BUSY_SPREAD, is_busy, said, sureness
 from forerun.measure.probe.collectives import fitted
+from forerun.measure.probe.worker import NEEDED
 from forerun.units import GIGA, TERA
 
-# Without these no step could be priced.
-_NEEDED = ("matmul.forward", "matmul.dgrad", "matmul.wgrad", "add", "memory")
 # Passes over a gradient beside its all-reduce: into its bucket, the division by K, and out again.
 _BUCKET_PASSES = 3.0
+# What figures of a busy machine are: of one thread, and of several.
+_BUSY_FIGURES = (
+    "figures are those of a machine so busy", "figures are the fastest of a few repeats"
+)  # fmt: skip
 _PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
-# Repeats further apart than this are no figure to rely on.
-BUSY_SPREAD = 0.25
 
 
 def measured_of(found: Mapping[str, Any], about: Mapping[str, str]) -> Measured:
@@ -39,6 +43,8 @@ def measured_of(found: Mapping[str, Any], about: Mapping[str, str]) -> Measured:
         )
         for name, c in found["curves"].items()
     }
+    if found.get("threads", 1) > 1:
+        curves |= {n: _cached(c) for n, c in curves.items() if n.endswith("/memory")}
     costs = {name: seconds / share for name, seconds in found["framework"].items()}
     updates = {n: Update(*(s / share for s in u)) for n, u in found["updates"].items()}
     groups = found.get("groups", {})
@@ -56,6 +62,7 @@ def measured_of(found: Mapping[str, Any], about: Mapping[str, str]) -> Measured:
         hosts_together=alone.get("inter", (1.0,)),
         links={name: exchange_of(group, share) for name, group in groups.items()},
         jitter_seconds=float(found["jitter_seconds"]),
+        sureness=sureness(found),
         about=about,
         **costs,
     )
@@ -85,6 +92,16 @@ def exchange_of(group: Mapping[str, Any], share: float) -> Exchange:
         if len(group.get("rested", {}).get(str(ranks), ())) > 1
     }  # fmt: skip
     return Exchange(latency, rate, call, busy, *sent, all_reduces=curves, rested=rested)
+
+
+def _cached(curve: Curve) -> Curve:
+    """Return seconds by footprint, of which none is slower than a larger one.
+
+    Threads that for a moment share a core wait for one another for milliseconds, which the wall clock
+    of a small footprint shows most.
+    """
+    least = np.minimum.accumulate(curve.seconds[::-1])[::-1]
+    return replace(curve, seconds=tuple(map(float, least)))
 
 
 def _by_size(points: Sequence[Sequence[float]]) -> Curve:
@@ -120,7 +137,7 @@ def device_entry(
         UnsatisfiedError: too little was measured in the time given.
     """
     main = precisions[0]
-    missing = [n for n in _NEEDED if f"{main}/{n}" not in found["curves"]]
+    missing = [n for n in NEEDED if f"{main}/{n}" not in found["curves"]]
     refused = next((n for n in missing if f"{main}/{n}" in found["refused"]), None)
     if refused is not None:
         raise UnsatisfiedError(
@@ -130,7 +147,10 @@ def device_entry(
     if missing:
         raise UnsatisfiedError(
             f"a device measured in {found['seconds']:.0f} s",
-            f"there was no time for {', '.join(missing)}", "give --seconds more",
+            f"there was no time for {', '.join(missing)}"
+            + (f": {said(found)}" if is_busy(found) else ""),
+            f"{'probe when it is quiet, or ' if is_busy(found) else ''}give it more time: --seconds"
+            f" {_enough_seconds(found, len(missing))}",
         )  # fmt: skip
     about = _about(found, version, place)
     measured = measured_of(found, about)
@@ -164,6 +184,13 @@ def device_entry(
     return {"id": name, **entry, "measured": rounded(measured.to_dict())}
 
 
+def _enough_seconds(found: Mapping[str, Any], missing: int) -> int:
+    """Return in how many seconds what every step needs might be timed, from what was so far."""
+    timed = len(NEEDED) - missing
+    longer = len(NEEDED) / timed if timed else 2.0 * len(NEEDED)
+    return math.ceil(1.5 * longer * float(found["seconds"]) / 60.0) * 60
+
+
 def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]:
     """Return where the figures come from, for a reader of the file."""
     day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
@@ -177,6 +204,7 @@ def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]
         "cpu_share": f"{found['cpu_share']:.3f}",
         "cpu_share_spread": f"{found['cpu_share_spread']:.3f}",
         "spread": f"{found['spread']:.3f}",
+        "got_share": f"{found.get('got_share', 1.0):.3f}",
         "not_measured": ", ".join([*found["left_out"], *found["refused"]]),
         **({"launch_seconds": f"{found['launch_seconds']:.3g}"} if found["launch_seconds"] else {}),
     }
@@ -206,27 +234,32 @@ def memory_rate(measured: Measured, precision: str) -> float:
 
 def warnings_of(found: Mapping[str, Any]) -> list[str]:
     """Return what a reader must know before relying on the figures."""
-    said = []
+    told = []
+    if is_busy(found):
+        told.append(
+            f"{said(found)}; {_BUSY_FIGURES[found.get('threads', 1) > 1]}, and bands are wider for"
+            " it: probe again when it is quiet"
+        )
     if found["spread"] > BUSY_SPREAD:
-        said.append(
-            f"repeats lie {100 * found['spread']:.0f} % apart: the machine is busy with other work; "
-            "probe again when it is quiet"
+        other = "" if is_busy(found) else "the machine is busy with other work; "
+        told.append(
+            f"repeats lie {100 * found['spread']:.0f} % apart: {other}probe again when it is quiet"
         )
     if found["cpu_share_spread"] > BUSY_SPREAD:
-        said.append(
+        told.append(
             f"a process gets {found['cpu_share']:.2f} of a core, give or take "
             f"{50 * found['cpu_share_spread']:.0f} %: other processes take the rest by turns"
         )
     if found["left_out"]:
         few = ", ".join(found["left_out"][:4])
         more = len(found["left_out"]) - 4
-        said.append(
+        told.append(
             f"no time was left for {few}{f' and {more} more' if more > 0 else ''}; figures of their "
             "class serve; give --seconds more"
         )
     for name, why in list(found["refused"].items())[:4]:
-        said.append(f"{name} could not be timed: {why}; figures of its class serve")
-    return said
+        told.append(f"{name} could not be timed: {why}; figures of its class serve")
+    return told
 
 
 def rounded(value: Any) -> Any:

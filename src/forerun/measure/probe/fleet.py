@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -19,13 +19,15 @@ from forerun.measure.hosts import Host
 WORKER = "forerun.measure.probe.worker"
 # Beside what is asked for measuring: starting, importing torch under a quota, talking over links.
 _MORE_SECONDS = 300.0
+Letter = dict[str, Any]
+_SILENT_SECONDS = 15.0  # in which torch is imported on any machine that has time for it
 _LOW_PORT, _HIGH_PORT = 20000, 32000
 _TAIL = 400
 
 
 def probe_hosts(
     hosts: Sequence[Host], *, seconds: float, threads: int, dtypes: Sequence[str], device: str,
-    beside: int = 1, only: Sequence[str] = (),
+    beside: int = 1, only: Sequence[str] = (), told: Callable[[Letter], None] = lambda letter: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what the workers of hosts found, as plain values.
 
@@ -37,6 +39,9 @@ def probe_hosts(
         device: cpu or cuda.
         beside: processes on the first host that are set to work at once.
         only: names of what is timed; everything where there is none.
+        told: called with what the first worker tells meanwhile: `machine`, what it gets of its host
+            (see `busy.look`), and `doing`, what it times; and `silent`, seconds after which it had
+            told nothing yet.
 
     Raises:
         RequestError: a host cannot be reached, a worker failed, or did not answer in time.
@@ -64,7 +69,27 @@ def probe_hosts(
                 environment["GLOO_SOCKET_IFNAME"] = host.interface
             request = {**shared, "rank": rank, "environment": environment}
             started.append(_Worker(host, request, stack))
-        return _answer(started, time.monotonic() + seconds + _MORE_SECONDS)
+        return _answer(started, time.monotonic() + seconds + _MORE_SECONDS, told)
+
+
+# What a worker, or ssh, says that could not begin, and what to do.
+_REMEDIES = (
+    ("Could not resolve hostname", "name a host that `ssh {host} true` reaches"),
+    ("Permission denied", "let `ssh {host} true` work without a password (ssh-copy-id {host})"),
+    ("Connection refused", "start sshd on {host}, or give its port in ~/.ssh/config"),
+    ("Connection timed out", "see that {host} is up: `ssh {host} true`"),
+    ("Host key verification failed", "accept its key once: ssh {host} true"),
+    ("No module named 'forerun'", "install forerun on {host}, for {python} as here"),
+    ("No module named 'torch'", "install torch on {host}: {python} -m pip install torch"),
+    (
+        "No such file or directory",
+        "install forerun and torch on {host} under the same path: {python}",
+    ),
+)
+_USUAL_REMEDY = (
+    "see that forerun and torch are installed there, at the same path as here, and that the hosts"
+    " reach one another"
+)
 
 
 class _Worker:
@@ -72,6 +97,7 @@ class _Worker:
 
     def __init__(self, host: Host, request: dict[str, Any], stack: ExitStack) -> None:
         self.host = host
+        self._read = 0
         self.out = _scratch(stack)
         self.err = _scratch(stack)
         text = json.dumps(request).encode().hex()
@@ -96,6 +122,13 @@ class _Worker:
             self.process.kill()
         self.process.wait()
 
+    def lines(self) -> list[str]:
+        """Return the whole lines that it wrote to stdout since the last call."""
+        self.out.seek(self._read)
+        whole, newline, _ = self.out.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        return whole.decode(errors="replace").splitlines()
+
     def said(self, file: IO[bytes]) -> str:
         """Return all that it wrote to one of its two files."""
         file.seek(0)
@@ -108,9 +141,17 @@ def _scratch(stack: ExitStack) -> IO[bytes]:
     return stack.enter_context(file)
 
 
-def _answer(workers: Sequence[_Worker], until: float) -> dict[str, Any]:
-    """Return what the first worker says, once all have ended well."""
+def _answer(
+    workers: Sequence[_Worker], until: float, told: Callable[[Letter], None]
+) -> dict[str, Any]:
+    """Return what the first worker says at last, once all have ended well."""
+    last, begun, silent = "", time.monotonic(), True
     while any(worker.process.poll() is None for worker in workers):
+        last = _passed_on(workers[0], last, told)
+        if silent and (last or time.monotonic() - begun > _SILENT_SECONDS):
+            silent = False
+            if not last:
+                told({"silent": time.monotonic() - begun})
         failed = next((w for w in workers if w.process.poll() not in (None, 0)), None)
         if failed is not None:
             raise _unreached(failed.host, failed.said(failed.err))
@@ -124,14 +165,32 @@ def _answer(workers: Sequence[_Worker], until: float) -> dict[str, Any]:
     failed = next((w for w in workers if w.process.poll() != 0), None)
     if failed is not None:
         raise _unreached(failed.host, failed.said(failed.err))
-    found: dict[str, Any] = json.loads(workers[0].said(workers[0].out).splitlines()[-1])
+    last = _passed_on(workers[0], last, told)
+    found: dict[str, Any] = json.loads(last)
     return found
+
+
+def _passed_on(worker: _Worker, last: str, told: Callable[[Letter], None]) -> str:
+    """Pass on what a worker tells meanwhile; return its last line so far.
+
+    A library may write to stdout too: what is no JSON is none of its words.
+    """
+    for line in worker.lines():
+        try:
+            letter = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(letter, dict):
+            last = line
+            told(letter)
+    return last
 
 
 def _unreached(host: Host, said: str) -> RequestError:
     last = " ".join(said.split())[-_TAIL:]
+    known = (todo for words, todo in _REMEDIES if words in said)
     return RequestError(
-        f"probing {host.name}", f"its worker failed: {last or 'it said nothing'}",
-        "see that forerun and torch are installed there, at the same path as here, and that the "
-        "hosts reach one another",
-    )  # fmt: skip
+        f"probing {host.name}",
+        f"its worker failed: {last or 'it said nothing'}",
+        next(known, _USUAL_REMEDY).format(host=host.name, python=sys.executable),
+    )

@@ -1,7 +1,8 @@
 """Worker: a process that measures on one host: `python -m forerun.measure.probe.worker REQUEST`.
 
 REQUEST is JSON in hexadecimal digits, so that any shell on the way leaves it as it is. Rank 0 writes
-what was found to stdout as one line of JSON; the others take part in what needs several.
+lines of JSON to stdout: what the machine is (`machine`), what is being timed (`doing`), and at last
+all that was found; the others take part in what needs several.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from forerun.measure.fingerprint import fingerprint
 from forerun.measure.precision import use_tf32
+from forerun.measure.probe.busy import is_busy, look
 from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.collectives import Ring, jitter
 from forerun.measure.probe.curves import Measurements
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
-from forerun.measure.probe.framework import framework_costs, loader_costs, optimizer_costs
-from forerun.measure.probe.machine import cpu_share, memory_bytes, nominal_flops
+from forerun.measure.probe.framework import (
+    OPTIMIZERS,
+    framework_costs,
+    loader_costs,
+    optimizer_costs,
+)
+from forerun.measure.probe.machine import memory_bytes, nominal_flops
 from forerun.measure.probe.products import Grid, product_grids
 from forerun.measure.probe.sizes import LAUNCHES, sizes_of
 
@@ -57,6 +65,11 @@ FIRST = (
     "embedding",
     "embedding.backward",
 )
+# Without these no step could be priced.
+NEEDED = ("memory", "matmul.forward", "matmul.dgrad", "matmul.wgrad", "add")
+_FEW_REPEATS = 2  # on a busy machine: that it is timed at all is worth more than a third repeat
+_MANY_REPEATS = 5  # of threads, whose fastest tells what the wall clock of the others hides
+LONGER = 1.5  # times what was asked, for what no step can do without
 _WAIT_SECONDS = 300.0
 
 
@@ -68,15 +81,23 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     """
     use_tf32(False)
     device, threads = str(request["device"]), int(request["threads"])
-    begun = time.monotonic()
-    share, share_spread = cpu_share() if device == "cpu" and threads == 1 else (1.0, 0.0)
-    clock = Clock(device, threads, until=begun + float(request["seconds"]))
-    found = Measurements()
+    begun, allowed = time.monotonic(), float(request["seconds"])
+    machine = look(torch, device, threads)
+    busy = is_busy(machine)
+    tell(machine=machine)
+    clock = Clock(device, threads, until=begun + allowed)
+    if busy and threads == 1:
+        clock = replace(clock, repeats=_FEW_REPEATS)
+    elif busy:
+        clock = replace(clock, repeats=_MANY_REPEATS, fastest=True)
+    found = Measurements(told=lambda name: tell(doing=name))
     full_precision(torch)
     launch = clock.launch_seconds(torch)
-    costs = {**framework_costs(torch, device, clock), **loader_costs(torch, clock.on_host())}
-    updates = optimizer_costs(torch, device, clock)
-    for dtype in request["dtypes"]:
+    # What no step can do without comes first, and may take half as long again.
+    longer = replace(clock, until=begun + LONGER * allowed)
+    costs = {**framework_costs(torch, device, longer), **loader_costs(torch, longer.on_host())}
+    updates: dict[str, list[float]] = {}
+    for position, dtype in enumerate(request["dtypes"]):
         number = getattr(torch, DTYPES[dtype])
         sizes = sizes_of(torch, device, number.itemsize)
         grids = in_order(
@@ -86,7 +107,11 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
         )
         only = request.get("only")
         grids = [grid for grid in grids if not only or grid.name in only]
-        found.add(dtype, grids, clock)
+        first = [grid for grid in grids if grid.name in NEEDED] if position == 0 else []
+        found.add(dtype, first, longer)
+        if position == 0:
+            updates = optimizer_costs(torch, device, clock)
+        found.add(dtype, [grid for grid in grids if grid not in first], clock)
         for name, source in CLASSES.items():
             if f"{dtype}/{source}" in found.curves:
                 found.curves[f"{dtype}/{name}"] = found.curves[f"{dtype}/{source}"]
@@ -94,18 +119,23 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
         "fingerprint": fingerprint(),
         "memory_bytes": memory_bytes(torch, device),
         "nominal_flops": nominal_flops(threads) if device == "cpu" else 0.0,
-        "cpu_share": share,
-        "cpu_share_spread": share_spread,
+        **machine,
         "jitter_seconds": jitter(torch) if device == "cpu" else 0.0,
         "framework": costs,
         "updates": updates,
         "curves": found.curves,
-        "left_out": found.left_out,
+        "left_out": [*found.left_out, *(f"update/{n}" for n in OPTIMIZERS if n not in updates)],
         "refused": found.refused,
         "launch_seconds": launch,
         "spread": sorted(clock.spreads)[len(clock.spreads) // 2],
         "seconds": time.monotonic() - begun,
+        "asked_seconds": allowed,
     }
+
+
+def tell(**words: Any) -> None:
+    """Write one line of JSON for whoever waits; what was found is the last line."""
+    print(json.dumps(words), flush=True)  # noqa: T201 (stdout is how it tells)
 
 
 def full_precision(torch: Any) -> None:
@@ -150,7 +180,13 @@ def talk(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure what the request asks for; rank 0 prints it."""
+    """Measure what the request asks for; rank 0 prints it.
+
+    It ends with whoever started it, over ssh with the connection.
+    """
+    from forerun.measure.worker import die_with_parent
+
+    die_with_parent()
     request = json.loads(bytes.fromhex(arguments[0]))
     rank, world = int(request.get("rank", 0)), int(request.get("world", 1))
     os.environ.update(request.get("environment", {}))
@@ -164,10 +200,12 @@ def main(arguments: list[str]) -> int:
     found = measured(torch, request) if rank == 0 else {}
     if world > 1:
         torch.distributed.barrier()
+        if rank == 0:
+            tell(doing="links")
         found["groups"] = talk(torch, request, rank)
         torch.distributed.destroy_process_group()
     if rank == 0:
-        print(json.dumps(found), flush=True)  # noqa: T201 (stdout is the answer)
+        tell(**found)
     return 0
 
 

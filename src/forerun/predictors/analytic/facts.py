@@ -138,7 +138,8 @@ def taught_cluster(cluster: Cluster, constants: Constants) -> dict[str, float]:
     """Return how well runs have taught the constants of a cluster, and its doublings beyond."""
     used = cluster.inter if cluster.nodes > 1 else cluster.intra
     most = constants.taught.get("devices", 1.0)
-    least = PROBED_TAUGHT if cluster.device.measured is not None else 0.0
+    probed = cluster.device.measured
+    least = PROBED_TAUGHT * probed.sureness if probed is not None else 0.0
     link = constants.taught_share("link", used.kind) if cluster.devices > 1 else 1.0
     return {
         "device_taught": max(constants.taught_share("device", cluster.device.id), least),

@@ -1,0 +1,103 @@
+"""Interrupting: a signal that asks for the end lets what is under way be ended in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from types import FrameType
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_PATIENCE_SECONDS = 20.0  # for the order; a signal after that ends it at once
+# Ctrl-C, what `kill` and a scheduler send, and a terminal that was closed.
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked for the end.
+
+    Attributes:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """As shells have it: 130 for Ctrl-C, 143 for SIGTERM, 129 for a closed terminal."""
+        return 128 + self.number
+
+
+def orderly(said: str) -> Callable[[Command], Command]:
+    """Return what makes a command end in order where a signal asks for it, with its exit code.
+
+    Args:
+        said: what a person is told then.
+    """
+
+    def made(command: Command) -> Command:
+        @wraps(command)
+        def run(*arguments: Any, **named: Any) -> Any:
+            try:
+                with interruptible():
+                    return command(*arguments, **named)
+            except Interrupted as error:
+                tell_last(said)
+                sys.exit(error.exit_code)
+
+        return run  # type: ignore[return-value]
+
+    return made
+
+
+def tell_last(words: str) -> None:
+    """Write a last line to stderr; where the terminal is gone, nothing more is written at all."""
+    try:
+        click.echo(words, err=True)
+    except (OSError, ValueError):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise Interrupted in the block where a signal asks for the end.
+
+    One that comes after it, while the program ends, is passed over for a while, so that no process
+    is left behind by an impatient second Ctrl-C. Signals that are ignored (nohup) stay ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    first: list[float] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if first and now - first[0] < _PATIENCE_SECONDS:
+            return
+        first[:] = [now]
+        raise Interrupted(number)
+
+    before = {}
+    for number in _SIGNALS:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
+            before[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # What is left to do after a signal is to exit; a second one must not change the code.
+            signal.signal(number, signal.SIG_IGN if first else handler)
