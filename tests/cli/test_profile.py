@@ -188,3 +188,64 @@ def test_a_script_that_is_not_there_is_told_before_anything_is_planned(
     done = forerun("profile", str(study), "--store", str(tmp_path / "s.db"), "--dry-run")
     assert done.code == 0, done.err
     assert "4 runs cannot be carried out: there is no script missing.py" in done.out
+
+
+def test_notes_of_a_plan_are_said_once_each_and_what_shares_a_reason_in_one(
+    forerun: Run, tmp_path: Path
+) -> None:
+    study = tmp_path / "notes.yaml"
+    study.write_text("""
+name: notes
+device: mylaptop
+workloads:
+  a: {entry: examples.lab_models:cnn, settings: {width: [8, 16]}}
+  b: {entry: examples.lab_models:mlp, settings: {width: [8, 16]}}
+  c: {entry: examples.nothing:here}
+vary: {workers: [1, 2], global_batch: 16, precision: [fp32, bf16]}
+""")
+    done = forerun("profile", str(study), "--store", str(tmp_path / "n.db"), "--dry-run", "--json")
+    assert done.code == 0, done.err
+    assert done.json()["notes"] == [
+        "examples.lab_models:cnn, examples.lab_models:mlp are not traced (the settings width may"
+        " change it): their runs are kept by their label alone",
+        "device 'mylaptop': no such device; its runs are kept by that label alone",
+        "examples.nothing:here is not traced (examples.nothing: no such module): its runs are kept"
+        " by their label alone",
+    ]
+
+
+def test_a_campaign_that_is_told_to_end_does_so_in_order(study: Path, tmp_path: Path) -> None:
+    batches = "  workers: 1\n  global_batch: [4, 8, 16, 32]"
+    study.write_text(CAMPAIGN.replace("  workers: [1, 2]\n  global_batch: [4, 8]", batches))
+    store = tmp_path / "r.db"
+    words = [sys.executable, "-m", "forerun", "profile", str(study), "--store", str(store)]
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MY_MARK": str(tmp_path)},
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert " of 4  mlp" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)  # an impatient second one leaves nothing behind
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 143, said
+    assert "every finished run is kept" in said
+    assert "Traceback" not in said
+    assert not marked_by(tmp_path)
+    with open_store(str(store)) as opened:
+        assert 1 <= opened.count(status="ok") < 4
+        assert opened.count() == opened.count(status="ok")
+
+
+def marked_by(folder: Path) -> list[int]:
+    """Return the processes that have a folder as their mark."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"MY_MARK={folder}".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found

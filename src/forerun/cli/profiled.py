@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -87,11 +88,19 @@ class Bar:
     def __enter__(self) -> Bar:
         if not self._quiet and sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                SpinnerColumn,
+                TextColumn,
+                TimeElapsedColumn,
+            )
 
             self._progress = Progress(
-                BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]} left"),
-                TextColumn("{task.description}"), console=Console(stderr=True),
+                SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                TextColumn("{task.fields[left]} left"),
+                TextColumn("{task.description}", markup=False), console=Console(stderr=True),
             )  # fmt: skip
             self._task = self._progress.add_task("starting", total=self._total, left="-")
             self._progress.start()
@@ -108,6 +117,15 @@ class Bar:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+
+    def doing(self, words: str) -> None:
+        """Show what is being done before a run has ended: the start of a cluster takes long."""
+        if self._quiet:
+            return
+        if self._progress is not None:
+            self._progress.update(self._task, description=words)
+        else:
+            click.echo(words, err=True)
 
     def told(self, one: Progress) -> None:
         """Show one run that has ended."""
@@ -141,9 +159,13 @@ def _notes(table: Table) -> list[str]:
 
 
 def show_outcome(
-    screen: Screen, planned: Planned, outcome: Outcome | None, table: Table, out: Path | None
-) -> None:
-    """Write what was measured, what is left and why, and what can be done with it."""
+    screen: Screen, planned: Planned, outcome: Outcome | None, table: Table, out: Path | None,
+    store: str = "",
+) -> None:  # fmt: skip
+    """Write what was measured, what is left and why, and what can be done with it.
+
+    store: where runs are kept, as it was named; "" is the setting `store`.
+    """
     if len(table):
         _show_runs(screen, joined(table))
     if outcome is not None:
@@ -165,8 +187,19 @@ def show_outcome(
     if out is not None:
         screen.line(f"wrote   {out}")
     if len(table):
-        runs = str(out) if out is not None else "RUNS.csv (with --out RUNS.csv)"
+        runs = _source(planned.campaign.name, out, store)
         screen.line(f"next    forerun fit --runs {runs} --predictor auto --out MODEL.json")
+
+
+def _source(campaign: str, out: Path | None, store: str) -> str:
+    """Return what names the campaign's runs for `--runs`, as a shell takes it."""
+    if out is not None:
+        return shlex.quote(str(out))
+    if not store:
+        return shlex.quote(f"store:campaign={campaign}")
+    if Path(store).suffix.lower() in (".db", ".sqlite", ".sqlite3"):
+        return shlex.quote(store)
+    return "RUNS.csv (with --out RUNS.csv)"
 
 
 def _show_runs(screen: Screen, rows: Table) -> None:

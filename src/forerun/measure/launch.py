@@ -123,7 +123,14 @@ class Launch:
 
 
 def end_all(processes: Sequence[subprocess.Popen[bytes]], mark: str) -> None:
-    """Kill process groups, and whatever else carries a mark in its environment; wait for them."""
+    """Kill process groups, what they started, and whatever else carries a mark; wait for them.
+
+    The mark stands in the environment; a process that writes its title over it (as Ray's workers
+    do) is known by its parents.
+    """
+    for pid in descendants([process.pid for process in processes if process.poll() is None]):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -137,6 +144,22 @@ def end_all(processes: Sequence[subprocess.Popen[bytes]], mark: str) -> None:
         if not strays:
             break
         time.sleep(0.02)
+
+
+def descendants(pids: Sequence[int]) -> list[int]:
+    """Return the children of processes, theirs and so on (Linux; elsewhere none is found)."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            # The name stands in brackets, and may hold brackets and blanks itself.
+            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found, waiting = list[int](), list(pids)
+    while waiting:
+        own = children.get(waiting.pop(), [])
+        found += own
+        waiting += own
+    return found
 
 
 def marked(mark: str) -> list[int]:

@@ -89,7 +89,9 @@ class LocalRunner(TasksRunner):
             if not taken:
                 return
 
-    def _where(self) -> str:
+    @property
+    def where(self) -> str:
+        """Where it carries tasks out."""
         return f"on {', '.join(host.name for host in self.hosts)}"
 
 

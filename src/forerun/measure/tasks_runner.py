@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from forerun.domain.job import Job
@@ -27,6 +27,7 @@ class TasksRunner(ABC):
     """
 
     name: str
+    tell: Callable[[str], None]  # called with what it does where that takes long, in words
 
     def __init__(
         self, folder: str | Path, entries: Mapping[str, str], steps: Steps | None,
@@ -35,6 +36,7 @@ class TasksRunner(ABC):
         self.folder = Path(folder) if folder else _cache_folder()
         self._entries, self._steps = dict(entries), steps or Steps()
         self._timeout_seconds = timeout_seconds
+        self.tell = _silent
 
     @abstractmethod
     def refuses(self, task: Task) -> str | None:
@@ -48,17 +50,18 @@ class TasksRunner(ABC):
     def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
         """Yield measurements of tasks from one start, until the first that is not ok."""
 
+    @property
     @abstractmethod
-    def _where(self) -> str:
-        """Return where it carries tasks out, for a run's origin."""
+    def where(self) -> str:
+        """Where it carries tasks out, e.g. `on localhost`."""
 
     def run(self, job: Job) -> Run:
         """Return the run of a job; one that cannot be carried out failed, and says why."""
         try:
             task = task_of(job, self._entries, self._steps, timeout_seconds=self._timeout_seconds)
         except ForerunError as error:
-            return Run(job, "failed", origin=f"{self.name} runner {self._where()}: {error}")
-        told = f"measured by forerun's {self.name} runner {self._where()}"
+            return Run(job, "failed", origin=f"{self.name} runner {self.where}: {error}")
+        told = f"measured by forerun's {self.name} runner {self.where}"
         return self.measure(task).run(job, told)
 
     def measure(self, task: Task) -> Measurement:
@@ -88,6 +91,10 @@ class TasksRunner(ABC):
         """Return the name of a folder that no other start has."""
         moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         return self.folder / f"{moment}-{task.key[:8]}-{os.getpid()}-{time.monotonic_ns() % 10**9}"
+
+
+def _silent(words: str) -> None:
+    """Tell nobody."""
 
 
 def _cache_folder() -> Path:

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING
 import click
 
 from forerun import wire
+from forerun.cli.interrupting import orderly
 from forerun.cli.kinds import FILE, TABLES, writable
 from forerun.cli.mistaken import check_kind
 from forerun.cli.options import json_option
 from forerun.cli.profiled import Bar, show_outcome, show_plan, shown_json
 from forerun.cli.screen import Screen
+from forerun.cli.waiting import waiting
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 
 if TYPE_CHECKING:
     from forerun.advisor.measuring import Planned
-    from forerun.measure.carrying import Carrier
     from forerun.measure.hosts import Host
     from forerun.measure.lab import Lab
+    from forerun.measure.tasks_runner import TasksRunner
 
 RUNNERS = ("local", "ray")
-INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 
 @click.command()
@@ -51,6 +52,7 @@ INTERRUPTED = 130  # as shells have it for Ctrl-C
 @click.option("--yes", is_flag=True, help="Begin without asking, whatever it costs.")
 @click.option("--no-retry", is_flag=True, help="Leave runs that failed as they are.")
 @json_option
+@orderly("stopped; every finished run is kept, and the same command goes on from here")
 def profile(
     campaign: Path, on: str | None, lab_name: str | None, address: str | None, hold: bool,
     where: str | None, out: Path | None, catalog_files: Sequence[Path], dry_run: bool, yes: bool, no_retry: bool,
@@ -78,8 +80,9 @@ def profile(
     advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
     screen = Screen(settings)
     with open_store(where or "") as store:
-        profiling = Profiling(asked, runner, store, advisor, retry=not no_retry)
-        planned = profiling.planned()
+        with waiting(_looking(asked.runner, runner)):
+            profiling = Profiling(asked, runner, store, advisor, retry=not no_retry)
+            planned = profiling.planned()
         if not as_json:
             show_plan(screen, planned, store.where)
         if dry_run:
@@ -90,15 +93,8 @@ def profile(
         outcome = None
         if planned.left:
             with Bar(len(asked.points), quiet=as_json) as bar:
-                try:
-                    outcome = profiling.carried_out(bar.told)
-                except KeyboardInterrupt:
-                    bar.close()
-                    click.echo(
-                        f"stopped; every finished run is kept in {store.where}; the same command"
-                        " goes on from here", err=True,
-                    )  # fmt: skip
-                    sys.exit(INTERRUPTED)
+                runner.tell = bar.doing
+                outcome = profiling.carried_out(bar.told)
         table = profiling.results()
         if out is not None:
             from forerun.tables import write_table
@@ -107,7 +103,14 @@ def profile(
         if as_json:
             click.echo(wire.dumps(shown_json(planned, outcome, table)))
         else:
-            show_outcome(screen, planned, outcome, table, out)
+            show_outcome(screen, planned, outcome, table, out, where or "")
+
+
+def _looking(name: str, runner: TasksRunner) -> str:
+    """Return what is looked at before anything is run, in words."""
+    if name == "ray":
+        return f"looks at the modules, and at Ray {runner.where}"
+    return "looks at the modules"
 
 
 def _agreed(planned: Planned, yes: bool) -> None:
@@ -125,7 +128,7 @@ def _agreed(planned: Planned, yes: bool) -> None:
         )  # fmt: skip
 
 
-def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) -> Carrier:
+def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) -> TasksRunner:
     """Return who carries runs out."""
     hosts: Sequence[Host] = ()
     if lab_name is not None:
@@ -156,7 +159,7 @@ def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) ->
     return LocalRunner(hosts)
 
 
-def _on_lab(lab: Lab) -> Carrier:
+def _on_lab(lab: Lab) -> TasksRunner:
     """Return who carries runs out on a lab's Ray cluster, each worker held to its CPUs."""
     from forerun.measure.lab.raycluster import entrance, has_ray, variables
     from forerun.measure.ray import RayRunner

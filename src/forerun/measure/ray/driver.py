@@ -58,7 +58,7 @@ def connect(plan: Mapping[str, Any]) -> None:
         "runtime_env": {"env_vars": plan["variables"]},
     }  # fmt: skip
     address = plan["address"] or os.environ.get("RAY_ADDRESS", "")
-    if address:
+    if address and address != "local":
         knock(address)
         ray.init(address=address, **given)
     else:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ from forerun.measure.records import merged
 from forerun.measure.session import RUNNER
 from forerun.measure.task import Task
 from forerun.measure.watching import least_step_seconds
+from forerun.units import counted, format_seconds
 
 Letter = dict[str, Any]
 JOB = (sys.executable, "-m", "ray.scripts.scripts", "job")
 _STOP_SECONDS = 60.0  # for a dashboard to take in that a job is to end
 _FIT_SECONDS = 120.0  # in which no step can come: Ray starts its workers, and these import torch
-_END_SECONDS = 10.0  # for a driver that was asked to end: it takes its cluster down
+_END_SECONDS = 10.0  # for a driver that was asked to end, or is done: it takes its leave of Ray
 
 
 class Errand:
@@ -46,22 +47,27 @@ class Errand:
         variables: of the driver, beside those of this process.
         submit: address of a dashboard that the driver is handed to; "" starts it here.
         holding: holds the workers to their cores; they wait for it where the plan says `hold`.
+        tell: called with how far the start has come, in words.
+        own: the driver starts its cluster, which is nobody else's.
     """
 
     def __init__(
         self, plan: Mapping[str, Any], tasks: Sequence[Task], folder: Path, host: Host,
         variables: Mapping[str, str], submit: str, holding: Holding,
+        tell: Callable[[str], None] = lambda words: None, own: bool = False,
     ) -> None:  # fmt: skip
         self._tasks, self._folder = tasks, folder
         self._mark = uuid.uuid4().hex
         self._job = f"forerun-{self._mark[:16]}" if submit else ""
         self._submit, self._holding = submit, holding
+        self._say, self._own = tell, own
         self._letters: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
         self._told = [Told() for _ in tasks]
-        self._since = time.monotonic()
+        self._began = self._since = time.monotonic()
+        self._stepping = False
         self._tail = ""
-        own = {MARK: self._mark, RUNNER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        self._environment = {**os.environ, **variables, **own}
+        marks = {MARK: self._mark, RUNNER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        self._environment = {**os.environ, **variables, **marks}
         self._process = subprocess.Popen(
             self._command(plan, host), env=self._environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
@@ -122,7 +128,8 @@ class Errand:
             return
         self._ended = True
         self._stop_job()
-        if self._process.poll() is None:
+        # A cluster of one's own ends with all its processes at once; another one is told.
+        if not self._own and self._process.poll() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
@@ -202,15 +209,25 @@ class Errand:
             return {"kind": "silent"}
         if letter["kind"] == "progress":
             self._told[letter["task"]].progress(letter)
+            self._say_stepping(letter)
         elif letter["kind"] == "record":
             self._told[letter["task"]].records[int(letter["rank"])] = letter["record"]
         elif letter["kind"] == "ready":
             return self._held(letter)
         elif letter["kind"] == "connected":
             self._connected = True
+            took = format_seconds(time.monotonic() - self._since)
+            workers = counted(self._tasks[0].workers, "worker")
+            self._say(f"Ray answers after {took}; waits for {workers} to import what is trained")
         elif letter["kind"] in ("failed", "refused", "unreachable"):
             return letter
         return None
+
+    def _say_stepping(self, letter: Letter) -> None:
+        """Say once that workers take steps: the wait for Ray is over."""
+        if letter["phase"] != STARTING and not self._stepping:
+            self._stepping = True
+            self._say(f"trains, {format_seconds(time.monotonic() - self._began)} after the start")
 
     def _held(self, letter: Letter) -> Letter | None:
         """Hold a worker to its cores; return why not, where it cannot be."""

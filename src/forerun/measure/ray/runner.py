@@ -114,7 +114,7 @@ class RayRunner(TasksRunner):
         Raises:
             RequestError: no cluster answers.
         """
-        address = self.submit or self.address or os.environ.get("RAY_ADDRESS", "")
+        address = self._given
         if not address:
             return 1
         words = [sys.executable, "-c", _COUNT_BY_DASHBOARD if self.submit else _COUNT, address]
@@ -137,18 +137,31 @@ class RayRunner(TasksRunner):
             )
         return int(done.stdout.split()[-1])
 
-    def _where(self) -> str:
+    @property
+    def where(self) -> str:
+        """Where it carries tasks out."""
+        return f"on {self._given or 'a cluster of this machine'}"
+
+    @property
+    def _given(self) -> str:
+        """Return the address of the cluster, "" where one is started here and ended with the run."""
         given = self.submit or self.address or os.environ.get("RAY_ADDRESS", "")
-        return f"on {given or 'a cluster of this machine'}"
+        return "" if given == "local" else given
 
     def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
         """Yield measurements of tasks from one driver, as long as it goes on."""
         folder = self._new_folder(tasks[0])
         folder.mkdir(parents=True)
         well = True
+        if self.submit:
+            self.tell(f"submits a job to the Ray cluster {self.where}")
+        elif self._given:
+            self.tell(f"connects to the Ray cluster {self.where}")
+        else:
+            self.tell("starts a Ray cluster on this machine (some ten seconds)")
         errand = Errand(
             self.plan(tasks, folder), tasks, folder, self.host, self._variables(), self.submit,
-            Holding(tasks[0]),
+            Holding(tasks[0]), self.tell, own=not self._given,
         )  # fmt: skip
         try:
             for measured in errand.results():

@@ -1,0 +1,56 @@
+"""A campaign on Ray that is told to end takes the cluster that it started with it, at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from forerun.measure.launch import descendants
+from forerun.store import open_store
+
+CAMPAIGN = """
+name: ends
+workloads: {mlp: {entry: "examples.lab_models:mlp"}}
+vary: {workers: 1, global_batch: 8, dataset_size: 64}
+steps: {least: 20, most: 2000}
+"""
+
+
+def test_the_cluster_that_was_started_is_gone_within_seconds(able: None, tmp_path: Path) -> None:
+    (tmp_path / "ends.yaml").write_text(CAMPAIGN)
+    store = tmp_path / "r.db"
+    words = [
+        sys.executable, "-m", "forerun", "profile", str(tmp_path / "ends.yaml"), "--on", "ray",
+        "--store", str(store),
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "starts a Ray cluster on this machine" in process.stderr.readline()
+    assert "Ray answers after" in process.stderr.readline()
+    started = descendants([process.pid])
+    assert len(started) > 3
+    process.send_signal(signal.SIGTERM)
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=30) == 143, said
+    assert "every finished run is kept" in said
+    until = time.monotonic() + 5.0
+    while left := [pid for pid in started if _runs(pid)]:
+        assert time.monotonic() < until, left
+        time.sleep(0.05)
+    with open_store(str(store)) as opened:
+        assert opened.count() == 0
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
