@@ -57,7 +57,7 @@ class Artifacts:
         if not keep and not path:
             raise RequestError(
                 f"the artifact {name!r}",
-                "content that is no file would be lost",
+                "it is no file, and would be lost",
                 "give the path of a file, or keep=True",
             )
         digest = sha256(body).hexdigest()
