@@ -25,6 +25,9 @@ _RESTART_COST = 0.03  # of the job's time: median, with a factor of e as its spr
 _CHANGE_SIZE, _CHANGE_TAIL = 0.2, 3  # spread of a change's log, and its degrees of freedom
 _BACK = 0.7  # of the changes that follow one, the share that goes back to a speed seen before
 _MOST_CHANGES = 8
+_ENDLESS = (
+    230.0  # log of seconds a step (1e100) that a draw may wander to: absurd logs end in no overflow
+)
 
 
 @dataclass(frozen=True)
@@ -108,14 +111,15 @@ def _rest(
     stretch, block = stretch_of(intervals.steps[rows], intervals.work_seconds[rows])
     firsts = np.searchsorted(rows, [s.first for s in speeds.segments[1:]])
     cuts = sorted({int(c) for c in block[firsts]} - {0})
-    return np.asarray(np.exp(stretch.mean_of_rest(cuts, left, rng, draws) + convex))
+    logs = stretch.mean_of_rest(cuts, left, rng, draws) + convex
+    return np.asarray(np.exp(np.clip(logs, -_ENDLESS, _ENDLESS)))
 
 
 def _changes(
     speeds: Speeds, done: float, total: float, rng: np.random.Generator, draws: int
 ) -> FloatArray:
     """Return draws of the rest's mean seconds of a step over the present one's (draws,)."""
-    share = done / total if total else 1.0
+    share = float(np.clip(done / total, 0.0, 1.0)) if total else 1.0
     seen = len(speeds.segments) - 1
     rate = (_JOB_CHANGES + seen) / (_JOB_SEEN + share) * max(0.0, 1 - share)
     number = np.minimum(rng.poisson(rate, draws), _MOST_CHANGES)

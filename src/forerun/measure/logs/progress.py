@@ -99,6 +99,11 @@ class Marks:
         return np.array(joined, dtype=np.int64)
 
 
+def _counts(values: FloatArray) -> FloatArray:
+    """Return counts as far as they tell anything: from 0 on, NaN below, and to a billionth."""
+    return np.asarray(np.round(np.where(values >= 0, values, np.nan), 9))
+
+
 def marks_of(series: LogSeries) -> Marks:
     """Return the rows of a log that say where it is and when.
 
@@ -106,7 +111,7 @@ def marks_of(series: LogSeries) -> Marks:
         RequestError: fewer than two rows do.
     """
     unit = "steps" if series.says("step") else "epochs"
-    done = series.numbers("step" if unit == "steps" else "epoch")
+    done = _counts(series.numbers("step" if unit == "steps" else "epoch"))
     event = np.nan_to_num(series.numbers("event")).astype(np.int64)
     event = _carried(event, np.isfinite(done))
     clocked = int(np.isfinite(series.numbers("time_s") + done).sum()) >= 2

@@ -30,6 +30,9 @@ _FLICKERS = np.geomspace(0.001, 1.5, 25)
 # White variance of a block over the flicker's Allan variance; the white deviation's prior, alike.
 _RATIOS = np.geomspace(0.03, 1e4, 12)
 _WHITE_MEDIAN, _WHITE_SPREAD = 0.05, 1.5
+# Of the whole: the least that a block, or what is ahead, is taken to be. Less is no share of a job, and
+# is lost where places are told apart.
+_NARROWEST = 1e-7
 _FARTHEST = 8.0  # spreads of a draw
 _FREEDOM = 4.0  # degrees of freedom: how much the speed wanders changes on the way, too
 
@@ -101,6 +104,7 @@ class Stretch:
         """
         levels, last = _levels(len(self), cuts), np.ones(1 + len(cuts))
         end = self.end[-1:]
+        ahead = max(ahead, _NARROWEST * float(end[0] - self.begin[0]))
         cross = self._flicker(end, end + ahead)[:, 0]
         alone = -float(_integrals(end, end + ahead, end, end + ahead)[0, 0]) / ahead**2
         own = (self._constant + alone) / (2 * np.log(2))
@@ -133,8 +137,9 @@ def stretch_of(steps: FloatArray, seconds: FloatArray) -> tuple[Stretch, NDArray
     """Return intervals (m,) joined to at most BLOCKS blocks, and the block of each interval (m,)."""
     block = np.arange(len(steps), dtype=np.int64) * min(BLOCKS, len(steps)) // len(steps)
     counted = np.bincount(block, steps).astype(np.float64)
-    end = np.cumsum(counted)
-    return Stretch(end - counted, end, np.log(np.bincount(block, seconds) / counted)), block
+    wide = np.maximum(counted, _NARROWEST * counted.sum())
+    end = np.cumsum(wide)
+    return Stretch(end - wide, end, np.log(np.bincount(block, seconds) / counted)), block
 
 
 def _integrals(
