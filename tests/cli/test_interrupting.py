@@ -18,6 +18,7 @@ def _as_they_were() -> Iterator[None]:
     """Give signals back as they were."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may be run by nohup
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -63,6 +64,7 @@ def test_a_terminal_that_is_gone_takes_no_word_and_does_no_harm() -> None:
     code = (
         "import os, signal\n"
         "from forerun.cli.interrupting import orderly\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "@orderly('stopped')\n"
         "def command():\n"
         "    os.close(2)\n"

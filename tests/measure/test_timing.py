@@ -204,6 +204,10 @@ def test_records_of_workers_become_one_measurement(tmp_path: Path) -> None:
     assert measured.samples_per_second == pytest.approx(40.0)
     assert measured.peak_bytes == 7e9
     assert measured.parts == {}, "a part that one worker could not tell is no part of the whole"
+    late = {**second, "warmup_steps": first["warmup_steps"] + 2, "seconds": [0.05] * 7}
+    measured = merged([first, late], 8, 3.0)
+    assert (measured.warmup_steps, measured.steps) == (first["warmup_steps"] + 2, 7)
+    assert measured.step_seconds == 0.1, "of the same steps, the slower worker's"
 
 
 def test_the_three_lines_work_without_a_runner(tmp_path: Path) -> None:

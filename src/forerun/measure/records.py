@@ -58,12 +58,13 @@ def merged(
         global_batch: samples in a step of all workers, 0 where not known.
         seconds: of the whole run.
     """
-    times = _slowest(records)
+    warm = max(int(record["warmup_steps"]) for record in records)
+    times = _slowest(records, warm)
     batch = global_batch or float(records[0].get("samples") or 0)
     return Measurement(
         "ok", _reason(records, times),
         **_step_fields(times),
-        warmup_steps=int(_largest(records, "warmup_steps") or 0),
+        warmup_steps=warm,
         parts=_part_means(records),
         samples_per_second=batch / times.mean if times is not None and batch else None,
         epoch_seconds=_epoch(records),
@@ -80,9 +81,10 @@ def merged(
     )  # fmt: skip
 
 
-def _slowest(records: Sequence[Record]) -> StepTimes | None:
-    """Return the step times of the worker whose median is the largest."""
-    known = [times for r in records if (times := step_times(r["seconds"])) is not None]
+def _slowest(records: Sequence[Record], warm: int) -> StepTimes | None:
+    """Return the step times of the worker whose median is the largest, after as many warm-up steps in all."""
+    after = [r["seconds"][warm - int(r["warmup_steps"]) :] for r in records]
+    known = [times for seconds in after if (times := step_times(seconds)) is not None]
     return max(known, key=lambda times: times.median, default=None)
 
 

@@ -24,7 +24,7 @@ SMALL = [HostSpec(cpus=0.1, link_mbit=100)]
 def test_nothing_is_left_at_the_end_of_the_block() -> None:
     with Lab(SMALL * 2) as lab:
         name = str(lab.id)
-        stubborn = lab.start(0, ["sh", "-c", "trap '' TERM INT HUP; sleep 600 & wait"])
+        stubborn = lab.start(0, ["sh", "-c", "trap '' TERM INT HUP; while :; do sleep 600; done"])
         while len(lab.pids(0)) < 2:
             time.sleep(0.01)
         assert left_of(name)
