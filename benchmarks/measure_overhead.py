@@ -235,8 +235,8 @@ def shares(found: dict[str, float]) -> dict[str, float]:
         timing.settle(ms / 1e3, buckets * BUCKET_SECONDS)
         norms.settle(ms / 1e3, buckets * NORM_SECONDS)
         for data, taken in DATA.items():
-            look = max(timing.share, norms.share) if taken else timing.share
-            used = look * found["look_us"] + taken * norms.share * found["norms_us"]
+            both = taken * min(timing.share, norms.share)
+            used = timing.share * found["look_us"] + both * found["norms_us"]
             result[f"{ms} ms, {buckets} buckets, {data}"] = (
                 (found["step_us"] + buckets * used) / ms / 1e3
             )  # fmt: skip

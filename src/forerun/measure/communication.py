@@ -19,7 +19,7 @@ from forerun.measure.traffic import Traffic, covered_seconds
 # slower processor takes longer over it, and so it does over the steps it is a share of.
 BUCKET_SECONDS = 2e-4
 NORM_SECONDS = 2e-5  # what the two norms of a bucket take beside reading it
-TIMING = (0.005, 0.1)  # share of the time that timing collectives may take, and least of the steps
+TIMING = (0.005, 0.05)  # share of the time that timing collectives may take, and least of the steps
 NORMS = (0.002, 0.02, 0.1)  # likewise of norms, and the most of the steps
 # A reducer may still know of a group that stood before its own: both live as long as the module.
 _GROUPS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -46,7 +46,7 @@ class _Step:
 
 
 def _no_module() -> None:
-    """Return what a reference to a module that is gone returns."""
+    """Return what a reference to something that is gone returns."""
 
 
 class Communication:
@@ -56,7 +56,7 @@ class Communication:
     `measure.looking`); in all others DDP works as if nobody measured. It reduces its gradients
     itself in both. On accelerators a communication hook reduces them, as DDP would, and looks in
     those steps alone; it stays with the module. Times and volume are of a sample as large as half a percent of the steps' time
-    allows, but of a tenth of the steps at the least and of the first three; where a step takes
+    allows, but of a twentieth of the steps at the least and of the first three; where a step takes
     40 ms for each of its buckets, that is all of them. Norms are of a sample of that sample.
 
     Args:
@@ -72,6 +72,8 @@ class Communication:
         self._norm_seconds = math.inf  # of a step, the least so far: the first reads cold memory
         self._reading = 0.0  # what norms have taken in this step
         self._module: Any = _no_module
+        self._optimizer: Any = _no_module  # the last one that was asked about
+        self._trained = False
         self._size, self._bytes = 1, 0
         self._own: frozenset[int] = frozenset()  # parameters of the module
         self._count = 0
@@ -127,11 +129,12 @@ class Communication:
 
     def _choose(self) -> None:
         """Choose whether to look at the step that begins."""
+        timed = self._timing.has(self._count)
         if self._every is None:
-            self._normed = self._norms.has(self._count)
+            self._normed = timed and self._norms.has(self._count)
         else:
             self._normed = self._every > 0 and self._count % self._every == 0
-        timed = self._normed or self._timing.has(self._count)
+        timed = self._normed or timed
         if timed is not self._timed and (module := self._module()) is not None:
             self._stand(module, before=timed)
 
@@ -198,8 +201,11 @@ class Communication:
             self._scale = loss_scale() if self._normed else 1.0
 
     def _trains(self, optimizer: Any) -> bool:
-        groups = optimizer.param_groups
-        return any(id(p) in self._own for group in groups for p in group["params"][:1])
+        if optimizer is not self._optimizer():
+            groups = optimizer.param_groups
+            self._trained = any(id(p) in self._own for group in groups for p in group["params"][:1])
+            self._optimizer = ref(optimizer)
+        return self._trained
 
     def end(self, seconds: float) -> None:
         """End a step, which took so long: the buckets since the last one are its traffic."""
