@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -58,11 +58,17 @@ def test_help_needs_no_arrays() -> None:
 
 
 def test_an_analytic_answer_comes_within_a_second() -> None:
-    """The best of three starts counts: the others may have waited for a busy machine."""
-    walls = []
+    """By the processor's time, which a busy machine lengthens little; the best of three starts counts."""
+    taken = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = processor_seconds()
         done = run(*PREDICT)
-        walls.append(time.perf_counter() - start)
+        taken.append(processor_seconds() - start)
         assert done.returncode == 0, done.stderr
-    assert min(walls) <= START_SECONDS, f"starts took {walls} s"
+    assert min(taken) <= START_SECONDS, f"starts took {taken} s of the processor"
+
+
+def processor_seconds() -> float:
+    """What children that have ended took."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

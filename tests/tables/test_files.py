@@ -225,8 +225,8 @@ def test_a_data_frame_with_a_doubled_column_is_refused() -> None:
         from_frame(pd.DataFrame([[1, 2]], columns=["nodes", "nodes"]))
 
 
-def test_a_million_rows_are_written_and_read_in_seconds(tmp_path: Path) -> None:
-    n, rng = 1_000_000, np.random.default_rng(0)
+def test_many_rows_are_written_and_read_in_seconds(tmp_path: Path) -> None:
+    n, rng = 200_000, np.random.default_rng(0)
     words = np.array([f"label-{i}" for i in range(40)], dtype=object)
     table = Table.from_columns(
         {
@@ -242,7 +242,7 @@ def test_a_million_rows_are_written_and_read_in_seconds(tmp_path: Path) -> None:
     os.remove(tmp_path / "t.csv")  # noqa: PTH107
     np.testing.assert_array_equal(back.numbers("step_time_s"), table.numbers("step_time_s"))
     assert (back.texts("device") == table.texts("device")).all()
-    assert taken < 20
+    assert taken < 5
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
