@@ -28,3 +28,21 @@ def test_a_file_of_another_form_is_told_by_what_it_should_be(
     with pytest.raises(RequestError, match=words) as error:
         read_section(path, "campaign", "a campaign")
     assert error.value.asked.startswith("campaign ")
+
+
+def test_fields_that_are_merged_may_be_given_anew(tmp_path: Path) -> None:
+    path = tmp_path / "merged.yaml"
+    path.write_text("b: &b {x: 1}\na:\n  mid: &m {<<: *b, x: 2}\ntop: {<<: *m, x: 3}\n")
+    section = read_section(path, "the file", "a thing")
+    assert section.values == {"b": {"x": 1}, "a": {"mid": {"x": 2}}, "top": {"x": 3}}
+    path.write_text("a:\n  x: 1\n  x: 2\n")
+    with pytest.raises(RequestError, match=r"line 3, column 3: the field 'x' is there already, in"):
+        read_section(path, "the file", "a thing")
+
+
+@pytest.mark.parametrize("text", ["!!map [1]", "!!timestamp y", "!!bool y", "!!float _", "!!int x"])
+def test_what_is_tagged_as_what_it_is_not_is_told_with_its_place(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "tagged.yaml"
+    path.write_text(f"a: {text}\n")
+    with pytest.raises(RequestError, match="it is not YAML: line 1, column 4: "):
+        read_section(path, "the file", "a thing")

@@ -157,12 +157,19 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except ValueError as error:
-            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
+            said = str(error)
+        except (AttributeError, LookupError, TypeError):  # what is tagged as what it is not
+            said = f"it is no {node.tag.rpartition(':')[2]}"
+        raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping. Raises MarkedYAMLError where a field stands in it twice."""
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return a mapping as it is written. Raises MarkedYAMLError where a field stands in it twice.
+
+        Later, what is merged into it by `<<` stands beside its own fields, which may well be the same.
+        """
+        composed: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: dict[str, int] = {}
-        for key, _ in node.value:
+        for key, _ in composed.value:
             name = str(key.value)
             if name in seen and name != "<<":
                 raise yaml.MarkedYAMLError(
@@ -170,7 +177,7 @@ class _Loader(yaml.SafeLoader):
                     problem_mark=key.start_mark,
                 )
             seen[name] = key.start_mark.line + 1
-        return super().construct_mapping(node, deep)
+        return composed
 
 
 def _lines(root: yaml.Node | None, name: str) -> Iterable[tuple[str, int]]:
