@@ -203,7 +203,8 @@ def test_volume_and_time_of_communication_are_told_without_norms(found: list[Any
         told = worker["timed"]
         assert told["sync_bytes"] == 4 * (8 * 16 + 16 + 16 * 4 + 4)
         assert told["local_sqr"] is told["mean_sqr"] is None
-        assert 0 < told["parts"]["sync"] <= told["comm_seconds"] * 1.001
+        assert told["parts"]["sync"] > 0
+        assert told["comm_seconds"] > 0
         assert told["notes"] == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from forerun.measure.looking import looking, may_stand_before
-from forerun.measure.sampling import Pace, Sample
+from forerun.measure.sampling import FIRST, Pace, Sample
 from forerun.measure.timeline import Clock
 from forerun.measure.traffic import Traffic, covered_seconds
 
@@ -55,9 +55,11 @@ class Communication:
     In the steps that are looked at, another process group stands before the module's own (see
     `measure.looking`); in all others DDP works as if nobody measured. It reduces its gradients
     itself in both. On accelerators a communication hook reduces them, as DDP would, and looks in
-    those steps alone; it stays with the module. Times and volume are of a sample as large as half a percent of the steps' time
-    allows, but of a twentieth of the steps at the least and of the first three; where a step takes
-    40 ms for each of its buckets, that is all of them. Norms are of a sample of that sample.
+    those steps alone; it stays with the module.
+
+    Times and volume are of a sample as large as half a percent of the steps' time allows, but of a
+    twentieth of the steps at the least, of the first three and of the first that counts: of all, where
+    a step takes 40 ms for each of its buckets. Norms are of a sample of that sample.
 
     Args:
         clock: marks the moments.
@@ -76,7 +78,7 @@ class Communication:
         self._trained = False
         self._size, self._bytes = 1, 0
         self._own: frozenset[int] = frozenset()  # parameters of the module
-        self._count = 0
+        self._count = self._restarted = 0
         self._timed = self._normed = self._hooked = False
         self._told_of_updates = False
         self._scale: float | None = 1.0
@@ -95,6 +97,8 @@ class Communication:
         """Look at what a DistributedDataParallel module reduces; return why not, "" where it is so."""
         if self._has_hook(module):
             return "the module has a hook of its own"
+        if getattr(module, "_use_python_reducer", False):
+            return "compiled code reduces the module's gradients"
         self._hooked = not may_stand_before(module)
         if self._hooked:
             # DDP compares the annotations of a hook, which here are texts; a lambda has none.
@@ -129,9 +133,10 @@ class Communication:
 
     def _choose(self) -> None:
         """Choose whether to look at the step that begins."""
-        timed = self._timing.has(self._count)
+        first, step = self._count < FIRST, self._count - self._restarted
+        timed = first or self._timing.has(step)
         if self._every is None:
-            self._normed = timed and self._norms.has(self._count)
+            self._normed = timed and (first or self._norms.has(step))
         else:
             self._normed = self._every > 0 and self._count % self._every == 0
         timed = self._normed or timed
@@ -166,12 +171,11 @@ class Communication:
         """Take note of a bucket that is ready; return what takes note of its end."""
         whole = buffer.numel() * buffer.element_size()
         handed = whole if not buffer.is_sparse else _held_bytes(buffer)
-        seen = _Bucket(handed, whole, self._clock.now())
-        self._buckets.append(seen)
         norms = self._normed and not buffer.is_sparse
-        if norms:
-            # DDP has divided it by the number of workers already.
-            seen.local = self._square(buffer)
+        # DDP has divided it by the number of workers already.
+        local = self._square(buffer) if norms else None
+        seen = _Bucket(handed, whole, self._clock.now(), local=local)
+        self._buckets.append(seen)
 
         def ended(mean: Any) -> None:
             seen.end = self._clock.now()
@@ -233,6 +237,11 @@ class Communication:
             self._norms.settle(step, self._norm_seconds)
         self._reading = 0.0
 
+    def restart(self) -> None:
+        """Say that counted steps begin: the first is looked at, however few they will be."""
+        self._restarted = self._count
+        self._choose()
+
     def forget(self) -> None:
         """Leave out the buckets since the last step."""
         self._buckets = []
@@ -261,9 +270,8 @@ class Communication:
         whole = sum(bucket.whole for bucket in done)
         times = max(round(whole / self._bytes), 1) if self._bytes else 1
         local, mean, why = self._squares(done, step.scale) if times == 1 else (None, None, "")
-        return Traffic(
-            volume, covered_seconds(spans), max(exposed, 0.0), local, mean, times, why
-        )  # fmt: skip
+        under_way = covered_seconds(spans)
+        return Traffic(volume, under_way, max(exposed, 0.0), local, mean, times, why)
 
     def _squares(
         self, done: list[_Bucket], scale: float | None

@@ -61,10 +61,10 @@ class Measurement:
         peak_bytes: of the most-loaded device; on CPUs the resident memory above that of a worker
             which has loaded its libraries.
         sync_bytes: bytes that a worker hands to collectives in a step.
-        comm_seconds: of a step, time in which a collective was under way, hidden or not. This,
-            sync_bytes and the part sync are means over the steps that were looked at: all, where
-            a step takes 40 ms for each of its buckets of gradients, else a sample, a twentieth
-            of them at the least.
+        comm_seconds: of a step, time in which a collective was under way, hidden or not. This and
+            sync_bytes are means over the steps that were looked at: all, where a step takes 40 ms
+            for each of its buckets of gradients, else a sample, a twentieth of them at the least. The
+            part sync is the share of backward that it was in these.
         grad_sqr, grad_var: squared norm of the true gradient and variance of a sample's gradient,
             unbiased estimates (Pollux), either of which may be below zero; None on one worker,
             which has no second gradient of the same weights, on made-up data, and where `reason`

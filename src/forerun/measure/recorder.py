@@ -17,7 +17,7 @@ from forerun.measure.progress import Reporter, StepLog
 from forerun.measure.stopping import Agreement
 from forerun.measure.task import Steps
 from forerun.measure.timeline import Clock, CudaClock, Timeline, WallClock
-from forerun.measure.traffic import Traffic, means, notes
+from forerun.measure.traffic import Traffic, means, notes, with_sync
 from forerun.measure.usage import PeakMemory, Usage
 from forerun.measure.warmup import warm_steps
 
@@ -73,8 +73,7 @@ class Recorder:
         self._timeline = Timeline(self._clock)
         self._communication = Communication(self._clock, norms_every)
         self._hooks: list[Any] = []  # of modules that are watched
-        self._reducer: Any = None
-        self._attached = False
+        self._named = False  # a DDP module
         self._usage = Usage(gpu=gpu)
         self._peak = PeakMemory(gpu)
         self._born = time.time()
@@ -132,6 +131,7 @@ class Recorder:
         """Forget the first steps; what follows is counted."""
         self._timeline.read()
         self._communication.read()
+        self._communication.restart()
         self._usage.begin()
         self.resume()
 
@@ -203,12 +203,11 @@ class Recorder:
         through a hook. Where it has a hook of its own, a note says that communication is not told
         apart.
         """
-        if self._reducer is None:
-            self._reducer = module
+        if not self._named:
+            self._named = True
             self._tell_apart(self._communication.attach(module))
 
     def _tell_apart(self, why_not: str) -> None:
-        self._attached = not why_not
         if why_not:
             self.notes.append(f"communication is not told apart: {why_not}")
 
@@ -238,16 +237,18 @@ class Recorder:
             status, reason = "failed", f"it ended after {done} steps, and none was counted"
         warm = self._still_warm()
         parts = _means(self._parts[warm:])
-        traffic = self._looked_at(warm)
+        counted = self._counted()
+        every = [one for one in counted if one is not None]
+        traffic = [one for one in counted[warm:] if one is not None] or every
         alone = self.workers == 1 and self._communication.asked
         return {
             "rank": self.rank, "workers": self.workers, "status": status, "reason": reason,
             "ended": time.time(), "started": datetime.fromtimestamp(self._born, UTC).isoformat(),
             "seconds": self._seconds[warm:], "epochs": self._epochs, "samples": self.samples,
             "warmup_steps": self._warmup + warm,
-            "parts": _with_sync(parts, traffic, self._attached or self.workers == 1),
-            **means(traffic), "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
-            "fingerprint": fingerprint(), "notes": self.notes + notes(traffic, alone), **self._rates,
+            "parts": with_sync(parts, counted, self._parts, warm, self.workers == 1),
+            **means(traffic, every), "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
+            "fingerprint": fingerprint(), "notes": self.notes + notes(every, alone), **self._rates,
         }  # fmt: skip
 
     def _leave(self) -> None:
@@ -258,11 +259,9 @@ class Recorder:
             self._tell_apart(why_not)
             self._traffic = []
 
-    def _looked_at(self, warm: int) -> list[Traffic]:
-        """Return the traffic of counted steps that were looked at; of warm ones where there are no others."""
-        counted = self._traffic[-len(self._seconds) :] if self._seconds else []
-        seen = [one for one in counted[warm:] if one is not None]
-        return seen or [one for one in counted if one is not None]
+    def _counted(self) -> list[Traffic | None]:
+        """Return the traffic of counted steps, None of those that were not looked at."""
+        return self._traffic[-len(self._seconds) :] if self._seconds else []
 
     def _still_warm(self) -> int:
         """Return how many counted steps are warm-up still; none of whole epochs."""
@@ -285,14 +284,3 @@ def _means(parts: list[dict[str, float]]) -> dict[str, float]:
     """Return the mean seconds of each part over all steps."""
     names = dict.fromkeys(name for one in parts for name in one)
     return {name: sum(one.get(name, 0.0) for one in parts) / len(parts) for name in names}
-
-
-def _with_sync(parts: dict[str, float], traffic: list[Traffic], known: bool) -> dict[str, float]:
-    """Return the parts with exposed communication taken out of backward, where it is known."""
-    if not known or not parts:
-        return parts
-    exposed = sum(t.exposed_seconds for t in traffic) / len(traffic) if traffic else 0.0
-    result = {**parts, "sync": exposed}
-    if "backward" in parts:
-        result["backward"] = max(parts["backward"] - exposed, 0.0)
-    return result

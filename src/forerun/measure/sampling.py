@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-_FIRST = (
-    3  # steps that are all looked at, since nothing is known of their cost yet; warm-up, as a rule
-)
+# Steps that are all looked at, since nothing is known of their cost yet; warm-up, as a rule.
+FIRST = 3
 _GOLDEN = 0.6180339887498949  # the share of a circle by which turns spread most evenly
 _REMEMBERED = 9  # steps whose time says how long one takes
 
@@ -33,7 +32,7 @@ class Sample:
     Step i is in it where the fractional part of i times the golden ratio lies below the sample's
     share: such steps keep no time with anything that comes round every so many steps, and a
     smaller sample is part of a larger one, so that workers who disagree a little on what a step
-    takes look at the same steps nearly always.
+    takes look at the same steps nearly always. Step 0 is in every sample.
 
     Args:
         budget: the share of all steps' time that looking may take.
@@ -57,4 +56,4 @@ class Sample:
 
     def has(self, step: int) -> bool:
         """Whether a step, counted from 0, is looked at."""
-        return self._most > 0 and (step < _FIRST or step * _GOLDEN % 1.0 < self.share)
+        return step * _GOLDEN % 1.0 < self.share

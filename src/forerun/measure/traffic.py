@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -33,11 +33,18 @@ class Traffic:
     why: str = ""
 
 
-def means(traffic: Sequence[Traffic]) -> dict[str, float | None]:
-    """Return volume and time of communication in a step, and gradient norms, as means over steps."""
+def means(traffic: Sequence[Traffic], every: Sequence[Traffic] = ()) -> dict[str, float | None]:
+    """Return volume and time of communication in a step, and gradient norms, as means over steps.
+
+    Args:
+        traffic: of the steps that are timed.
+        every: of all counted steps, whose norms serve where none of the others have any.
+    """
     if not any(t.bytes for t in traffic):
         return {"sync_bytes": None, "comm_seconds": None, "local_sqr": None, "mean_sqr": None}
-    normed = [t for t in traffic if t.local_sqr is not None and t.mean_sqr is not None]
+    normed = [t for t in traffic if t.local_sqr is not None] or [
+        t for t in every if t.local_sqr is not None
+    ]
 
     def mean(pick: Callable[[Traffic], float | None], among: Sequence[Traffic]) -> float | None:
         return sum(pick(t) or 0.0 for t in among) / len(among) if among else None
@@ -50,6 +57,38 @@ def means(traffic: Sequence[Traffic]) -> dict[str, float | None]:
     }
 
 
+def with_sync(
+    parts: Mapping[str, float],
+    traffic: Sequence[Traffic | None],
+    each: Sequence[Mapping[str, float]],
+    warm: int = 0,
+    alone: bool = False,
+) -> dict[str, float]:
+    """Return a step's parts with exposed communication taken out of backward, where it is known.
+
+    It is the share of backward that it was in the steps that were looked at. These may be few: a
+    mean of their own, beside one of backward over all steps, made a step that took long by chance
+    outweigh all others, and left no backward.
+
+    Args:
+        parts: seconds of each part, as means over steps.
+        traffic: of all counted steps, None of those that were not looked at.
+        each: the parts of the same steps.
+        warm: steps at the beginning that only count where no other was looked at.
+        alone: there is one worker, who waits for nobody.
+    """
+    both = [*zip(traffic, each, strict=False)]
+    looked = [(t, own) for t, own in both[warm:] if t] or [(t, own) for t, own in both if t]
+    if not parts or not any(t.bytes for t, _ in looked):
+        return {**parts, "sync": 0.0} if parts and alone else dict(parts)
+    exposed = sum(t.exposed_seconds for t, _ in looked)
+    within = sum(own.get("backward", 0.0) for _, own in looked)
+    if "backward" not in parts or not within:
+        return {**parts, "sync": exposed / len(looked)}
+    sync = parts["backward"] * min(exposed / within, 1.0)
+    return {**parts, "sync": sync, "backward": parts["backward"] - sync}
+
+
 def notes(traffic: Sequence[Traffic], alone: bool = False) -> list[str]:
     """Return what a reader of the figures should know of how gradients were reduced.
 
@@ -59,6 +98,11 @@ def notes(traffic: Sequence[Traffic], alone: bool = False) -> list[str]:
     """
     if alone:
         return ["gradient noise is not told: one worker has no second gradient of the same weights"]
+    if traffic and not any(t.bytes for t in traffic):
+        return [
+            "communication is not told apart: the DDP module reduced nothing in the steps that were"
+            " looked at"
+        ]
     most = max((t.times for t in traffic), default=0)
     if most > 1:
         return [

@@ -1,0 +1,117 @@
+"""Few looks: what is told where few steps were looked at, where none were, and of one that took long."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+from weakref import ref
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from forerun.measure import communication
+from forerun.measure.hooks import OptimizerHooks
+from forerun.measure.recorder import Recorder
+from forerun.measure.traffic import Traffic, with_sync
+
+PARAMETERS = 16 * 16 + 16
+
+
+@pytest.fixture(autouse=True, scope="module")
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def told_of(
+    warmup: int, steps: int, norms_every: int | None = None, alone: bool = False
+) -> tuple[dict[str, Any], Any]:
+    """Return what a recorder of so many steps told, and a reference to the module it watched."""
+    module = DistributedDataParallel(nn.Linear(16, 16))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    recorder = Recorder(workers=2, norms_every=norms_every)
+    recorder._warmup, recorder._count = warmup, -warmup
+    recorder.explicit, recorder.samples = True, 4
+    hooks = OptimizerHooks(recorder)
+    recorder.watch(module)
+    recorder.begin()
+    for _ in range(warmup + steps):
+        optimizer.zero_grad()
+        with module.no_sync() if alone else nullcontext():
+            module(torch.randn(4, 16)).square().mean().backward()
+        optimizer.step()
+        recorder.step()
+    told = recorder.record()
+    hooks.remove()
+    lived = ref(module)
+    del module, optimizer
+    gc.collect()
+    assert recorder.rank == 0, "it is still there, and holds no module"
+    return told, lived
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [(6, 6), (14, 11), (3, 1)])
+def test_of_the_fewest_steps_one_is_looked_at(warmup: int, steps: int) -> None:
+    told, _ = told_of(warmup, steps)
+    assert told["sync_bytes"] == 4 * PARAMETERS
+    assert told["local_sqr"] is not None
+    assert told["parts"]["sync"] > 0
+
+
+def test_where_nothing_is_reduced_communication_is_not_told_to_be_nothing() -> None:
+    told, _ = told_of(3, 6, alone=True)
+    assert told["sync_bytes"] is None
+    assert "sync" not in told["parts"]
+    assert "the DDP module reduced nothing" in "".join(told["notes"])
+
+
+def test_a_recorder_that_is_done_holds_no_module() -> None:
+    _, module = told_of(3, 3)
+    assert module() is None
+
+
+def test_what_reading_a_norm_takes_is_no_communication(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = communication._square
+
+    def slow(values: Any) -> Any:
+        time.sleep(0.5)
+        return square(values)
+
+    monkeypatch.setattr(communication, "_square", slow)
+    told, _ = told_of(0, 1, norms_every=1)
+    assert told["local_sqr"] is not None
+    assert 0 < told["parts"]["sync"] <= told["comm_seconds"] < 0.5
+
+
+def test_what_compiled_code_reduces_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = DistributedDataParallel(nn.Linear(2, 2))
+    monkeypatch.setattr(module, "_use_python_reducer", True)
+    recorder = Recorder(workers=2)
+    recorder.reduce_through(module)
+    assert "comm_hook" not in module._get_ddp_logging_data()
+    assert recorder.notes == [
+        "communication is not told apart: compiled code reduces the module's gradients"
+    ]
+
+
+def test_a_step_that_took_long_by_chance_leaves_backward_its_share() -> None:
+    usual = {"forward": 1.0, "backward": 2.0}
+    steps = [Traffic(8.0, 1.0, 1.0), None, Traffic(8.0, 60.0, 58.0), *[None] * 97]
+    each = [usual, usual, {"forward": 1.0, "backward": 60.0}, *[usual] * 97]
+    mean = {"forward": 1.0, "backward": 2.58}
+    told = with_sync(mean, steps, each)
+    assert told["sync"] == pytest.approx(2.58 * 59 / 62)
+    assert told["sync"] + told["backward"] == pytest.approx(2.58)
+    assert with_sync(mean, steps, each, warm=1)["sync"] == pytest.approx(2.58 * 58 / 60)
+    assert with_sync(mean, steps[:1], each, warm=1)["sync"] == pytest.approx(1.29)
+    assert with_sync({"forward": 1.0}, steps, [{}] * 100)["sync"] == pytest.approx(29.5)
+    assert with_sync(mean, [None, None], each) == mean
+    assert with_sync(mean, [], [], alone=True) == {**mean, "sync": 0.0}
+    assert with_sync({}, [], [], alone=True) == {}
