@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from forerun.measure import communication
+from forerun.measure import communication, record
 from forerun.measure.hooks import OptimizerHooks
 from forerun.measure.recorder import Recorder
 from forerun.measure.traffic import Traffic, with_sync
@@ -75,6 +75,23 @@ def test_where_nothing_is_reduced_communication_is_not_told_to_be_nothing() -> N
 def test_a_recorder_that_is_done_holds_no_module() -> None:
     _, module = told_of(3, 3)
     assert module() is None
+
+
+def test_a_module_is_left_as_it_was_where_training_fails() -> None:
+    module = DistributedDataParallel(nn.Linear(16, 16))
+
+    def loss() -> Any:
+        return module(torch.randn(4, 16)).square().mean()
+
+    with pytest.raises(ValueError, match="of the user's"), record() as run:
+        run.watch(module)
+        loss().backward()
+        run.step()
+        raise ValueError("of the user's")
+    assert not module._forward_hooks
+    assert not module._forward_pre_hooks
+    loss().backward()
+    assert not run._communication._buckets, "nobody looks any more"
 
 
 def test_what_reading_a_norm_takes_is_no_communication(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,7 +227,7 @@ class Recorder:
             self._rates = self._usage.rates()
         if self._count > 0:
             self._settle()
-        self._leave()
+        self.leave()
         if self._log is not None:
             self._log.end()
         if self._progress is not None and status == "ok":
@@ -251,7 +251,7 @@ class Recorder:
             "fingerprint": fingerprint(), "notes": self.notes + notes(every, alone), **self._rates,
         }  # fmt: skip
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Leave the modules as they were before they were watched."""
         while self._hooks:
             self._hooks.pop().remove()

@@ -69,7 +69,11 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
     recorder.explicit = True
     recorder.samples = samples
     with installed(recorder), _hooked(recorder):
-        yield recorder
+        try:
+            yield recorder
+        except BaseException:  # whoever catches it may train on
+            recorder.leave()
+            raise
     told = recorder.record()
     if folder := os.environ.get(FOLDER):
         write_record(Path(folder), told)
