@@ -83,15 +83,32 @@ def test_a_module_is_left_as_it_was_where_training_fails() -> None:
     def loss() -> Any:
         return module(torch.randn(4, 16)).square().mean()
 
-    with pytest.raises(ValueError, match="of the user's"), record() as run:
-        run.watch(module)
-        loss().backward()
-        run.step()
-        raise ValueError("of the user's")
+    runs = []
+
+    def train() -> None:
+        with record() as run:
+            runs.append(run)
+            run.watch(module)
+            loss().backward()
+            run.step()
+            raise ValueError("of the user's")
+
+    with pytest.raises(ValueError, match="of the user's"):
+        train()
     assert not module._forward_hooks
     assert not module._forward_pre_hooks
     loss().backward()
-    assert not run._communication._buckets, "nobody looks any more"
+    assert not runs[0]._communication._buckets, "nobody looks any more"
+
+
+def test_a_compiled_module_is_looked_at() -> None:
+    compiled = torch.compile(module := DistributedDataParallel(nn.Linear(16, 16)), backend="eager")
+    with record() as run:
+        run.reduce_through(module)
+        for _ in range(8):
+            compiled(torch.randn(4, 16)).square().mean().backward()
+            run.step()
+    assert run.record()["sync_bytes"] == 4 * PARAMETERS
 
 
 def test_what_reading_a_norm_takes_is_no_communication(monkeypatch: pytest.MonkeyPatch) -> None:

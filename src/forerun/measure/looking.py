@@ -40,6 +40,7 @@ def looking(group: Any, see: See) -> Any:
 def _kinds() -> tuple[Any, Any]:
     """Return the classes of the process group and of its work; torch is loaded late."""
     import torch.distributed as dist
+    from torch.compiler import disable
 
     class Work(dist.Work):  # type: ignore[misc]  # torch is untyped here
         def __init__(self, inner: Any, future: Any) -> None:
@@ -58,9 +59,12 @@ def _kinds() -> tuple[Any, Any]:
             super().__init__(inner.rank(), inner.size())
             self.inner, self._see = inner, see
 
+        # DDP calls these from within its forward, which may be code that torch.compile traces.
+        @disable  # type: ignore[untyped-decorator]  # torch is untyped here
         def broadcast(self, tensors: Any, options: Any) -> Any:
             return self.inner.broadcast(tensors, options)
 
+        @disable  # type: ignore[untyped-decorator]  # torch is untyped here
         def allreduce(self, tensors: Any, options: Any) -> Any:
             # What is not floating is DDP's map of parameters that were used.
             floating = len(tensors) == 1 and tensors[0].is_floating_point()
