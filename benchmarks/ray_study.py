@@ -56,26 +56,27 @@ PREDICTORS = "ray-ml,ernest,generic,gaussian,hierarchical,linear-scaling,auto"
 DRAWS = 20
 
 
-def fields(rate: int, name: str, vary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the campaign's fields for one link rate."""
+def fields(rate: int, name: str, number: int) -> dict[str, Any]:
+    """Return the campaign's fields for one link rate in one pass.
+
+    Its runs are made in an order by chance: in a fixed one, minutes in which the machine is slow
+    would fall on the same workers, sizes or shares each time, and pass for what these do.
+    """
+    beside = rate == RATES[0]  # sizes and shares are varied at one rate only, with few workers
+    size, share = f"dataset_size!={SIZES[1]}", f"cpus_per_worker!={SHARES[-1]}"
+    many = "workers=" + ",".join(f"{x}" for x in WORKERS if x not in FEW_WORKERS)
     return {
-        "name": name,
+        "name": name, "order": "random", "seed": number,
         "workloads": {m: {"entry": f"examples.lab_models:{m}"} for m in MODELS},
-        "vary": {"threads": 1, "global_batch": BATCHES, **vary},
+        "vary": {
+            "threads": 1, "global_batch": BATCHES, "workers": WORKERS,
+            "dataset_size": SIZES if beside else SIZES[1],
+            "cpus_per_worker": SHARES if beside else SHARES[-1],
+        },
+        "leave_out": [f"{size} and {share}", f"{many} and {size}", f"{many} and {share}"],
         "steps": {"epochs": 1}, "timeout": "10min",
         "device": f"lab-{rate}", "asked": {"node_gbps": rate / 1000},
     }  # fmt: skip
-
-
-def campaigns(rate: int, name: str) -> Iterator[dict[str, Any]]:
-    """Yield the campaigns of one link rate."""
-    usual = {"dataset_size": SIZES[1], "cpus_per_worker": SHARES[-1]}
-    yield fields(rate, f"{name}-{rate}", {**usual, "workers": WORKERS})
-    if rate == RATES[0]:
-        some = {**usual, "workers": FEW_WORKERS}
-        sizes = (SIZES[0], SIZES[-1])
-        yield fields(rate, f"{name}-{rate}-data", {**some, "dataset_size": sizes})
-        yield fields(rate, f"{name}-{rate}-shares", {**some, "cpus_per_worker": SHARES[:-1]})
 
 
 @contextmanager
@@ -129,14 +130,14 @@ def measure(path: Path, on: str, passes: int) -> None:
         runner = stack.enter_context(runner_on(lab, on, path.with_suffix(".logs")))
         store = stack.enter_context(open_store(str(path.with_suffix(".db"))))
         for number in range(1, passes + 1):
-            for rate in RATES:
+            for rate in RATES if number % 2 else reversed(RATES):
                 for one in lab.hosts:
                     lab.rate(one, rate)
-                for asked in campaigns(rate, f"ray-study-{on}-{number}"):
-                    profiling = Profiling(campaign(asked), runner, store, advisor)
-                    outcome = profiling.carried_out(told)
-                    print(asked["name"], dict(outcome.made), outcome.stopped, flush=True)
-                    tables.append(profiling.results())
+                asked = fields(rate, f"ray-study-{on}-{number}-{rate}", number)
+                profiling = Profiling(campaign(asked), runner, store, advisor)
+                outcome = profiling.carried_out(told)
+                print(asked["name"], dict(outcome.made), outcome.stopped, flush=True)
+                tables.append(profiling.results())
             rows = [table.row(i) for table in tables for i in range(len(table))]
             table = joined(Table.from_rows(rows))
             write_table(table, path)

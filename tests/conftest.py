@@ -33,6 +33,7 @@ def company(nodeid: str) -> str:
     return "machine" if nodeid.startswith(MACHINE) else nodeid.partition("::")[0]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return how many processes share the tests: one a core, and one that waits for clusters."""
     return (os.cpu_count() or 1) + 1
@@ -45,6 +46,7 @@ class ByFile(LoadScopeScheduling):
         return company(nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Return who gives tests to processes, in the order in which they were collected."""
     config.option.loadscopereorder = False

@@ -81,6 +81,7 @@ class Campaign:
         runner: the runner's name in the registry.
         notes: what a person should know, e.g. points that were left out.
         spec: the fields it was made of, for the store.
+        passes: repeats are passes over all points, and share no start of processes.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Campaign:
     runner: str = "local"
     notes: tuple[str, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
+    passes: bool = False
 
     def __post_init__(self) -> None:
         asked = f"campaign {self.name!r}"
@@ -115,7 +117,13 @@ class Campaign:
     def groups(self, points: Sequence[Point] | None = None) -> list[list[Point]]:
         """Return points (by default all) in groups that one start of processes can carry out."""
         points = self.points if points is None else points
-        return [[points[i] for i in at] for at in sharing([point.task for point in points])]
+        parts: dict[int, list[Point]] = {}
+        for point in points:
+            parts.setdefault(point.repeat if self.passes else 0, []).append(point)
+        return [
+            [part[i] for i in at] for part in parts.values()
+            for at in sharing([point.task for point in part])
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)

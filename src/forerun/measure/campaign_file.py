@@ -14,6 +14,7 @@ import numpy as np
 from forerun.errors import RequestError, one_of
 from forerun.measure.campaign import Campaign, Point
 from forerun.measure.campaign_fields import budget, duration, number, several, steps, whole
+from forerun.measure.campaign_order import ORDERS, in_order
 from forerun.measure.campaign_runs import sections_of, told_apart
 from forerun.measure.task import Task
 from forerun.sections import Section, read_section
@@ -24,7 +25,7 @@ from forerun.units import counted
 
 _TOP = (
     "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",
-    "budget", "price_usd_per_worker_hour", "device", "asked", "seed",
+    "budget", "price_usd_per_worker_hour", "device", "asked", "seed", "order",
 )  # fmt: skip
 # What may vary: fields of a Task, and the batch of one worker in place of the global one.
 _WHOLE = (
@@ -77,14 +78,16 @@ def campaign_of(top: Section) -> Campaign:
     if "runs" in top.values:
         points = told_apart(points)
     kept, notes = _left(top, points)
+    order = top.choice("order", ORDERS, ORDERS[0])
     return Campaign(
         name=str(top.values.get("name") or top.path.stem),
-        points=tuple(_in_order(kept)),
+        points=tuple(in_order(kept, order, whole(top, "seed", top.values.get("seed", 0), 0))),
         budget=budget(top),
         dollars_per_worker_hour=top.number("price_usd_per_worker_hour", 0.0),
         runner=top.choice("runner", RUNNERS, RUNNERS[0]),
         notes=notes,
         spec=dict(top.values),
+        passes=order == "random",
     )
 
 
@@ -262,11 +265,3 @@ def _condition(top: Section, text: object) -> list[Condition]:
     except RequestError as error:
         raise top.error("leave_out", f"{text!r}: {error.found}", error.next_step) from None
     return [replace(one, column=ALIASES.get(one.column, one.column)) for one in found]
-
-
-def _in_order(points: Sequence[Point]) -> list[Point]:
-    """Return points with fewest workers first, in the file's order otherwise.
-
-    Small runs come first: they cost least, and tell soonest that something is wrong.
-    """
-    return sorted(points, key=lambda point: (point.task.workers, point.task.cpus_per_worker))
