@@ -6,10 +6,11 @@ measured values, and beyond them in workers, data and resources. The analytic mo
 from a probe, is calibrated on three runs and put beside them. Published for this setting: 3-15 %.
 
     python benchmarks/ray_study.py --measure RUNS.csv [--on ray] [--passes 3]
-        twenty minutes a pass, as root, on a quiet machine
-    python benchmarks/ray_study.py --runs RUNS.csv [--out REPORT.md]
+        twenty to thirty minutes a pass, as root, on a quiet machine
+    python benchmarks/ray_study.py --runs RUNS.csv [MORE.csv] [--out REPORT.md]
 
 Measured runs go to a store beside RUNS.csv, so that an interrupted study goes on where it stopped.
+Tables have a row a run; what the report judges is the median of each configuration's runs.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from forerun.measure.probe.probing import probe
 from forerun.measure.repeats import joined
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.store import open_store
-from forerun.tables import Jobs, Runs, Table, read_table, write_table
+from forerun.tables import Jobs, Runs, Table, configurations, read_table, write_table
 from forerun.workloads.resolve import workload
 
 ROOT = Path(__file__).parents[1]
@@ -118,8 +119,8 @@ def probed(path: Path) -> list[Path]:
 def measure(path: Path, on: str, passes: int) -> None:
     """Measure the study's runs, and write them as a table; probes go beside it.
 
-    The machine's own speed wanders over minutes: each pass measures everything once, and a run
-    of the table is the median of its passes.
+    The machine's own speed wanders over minutes and hours: each pass measures everything once, and
+    its campaign's name, in `ref`, tells its rows apart.
     """
     sys.path.insert(0, str(ROOT))
     advisor, tables = Advisor(probed(path)), []
@@ -139,9 +140,8 @@ def measure(path: Path, on: str, passes: int) -> None:
                 print(asked["name"], dict(outcome.made), outcome.stopped, flush=True)
                 tables.append(profiling.results())
             rows = [table.row(i) for table in tables for i in range(len(table))]
-            table = joined(Table.from_rows(rows))
-            write_table(table, path)
-            print(f"wrote {len(table)} runs to {path} after pass {number}", flush=True)
+            write_table(Table.from_rows(rows), path)
+            print(f"wrote {len(rows)} runs to {path} after pass {number}", flush=True)
 
 
 def splits(table: Table) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -233,16 +233,23 @@ def wandering(table: Table) -> str:
     )
 
 
-def report(path: Path, folder: Path) -> str:
-    """Return the report as Markdown."""
-    table = read_table(path)
+def all_of(paths: Sequence[Path]) -> Table:
+    """Return one row for each configuration of some tables, the median of its runs in all of them."""
+    tables = [read_table(path) for path in paths]
+    table = Table.from_rows([one.row(i) for one in tables for i in range(len(one))])
+    return joined(table) if configurations(table)[0] < len(table) else table
+
+
+def report(paths: Sequence[Path], folder: Path) -> str:
+    """Return the report as Markdown; hosts are those that were probed beside the first table."""
+    table, path = all_of(paths), paths[0]
     sys.path.insert(0, str(ROOT))
     lines = [
         "# The Ray study on the lab", "",
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, forerun {__version__}; {HOSTS} hosts,"
         f" workers of {' '.join(f'{x:g}' for x in np.unique(table.numbers('cpus_per_worker')))} core,"
         f" links of {' and '.join(map(str, RATES))} Mbit/s, fp32, SGD, gloo; {len(table)} runs,"
-        f" each the median of {table.numbers('repeats').max():g}. Made by `python benchmarks/ray_study.py --runs {path}`.", "",
+        f" each the median of {table.numbers('repeats').max():g}. Made by `python benchmarks/ray_study.py --runs {' '.join(map(str, paths))}`.", "",
         "Mean absolute error, in brackets the median; what a predictor declines is told.", "",
         *([wandering(table), ""] if table.numbers("repeats").max() > 1 else []),
     ]  # fmt: skip
@@ -300,7 +307,7 @@ def main() -> None:
     asked.add_argument("--measure", type=Path)
     asked.add_argument("--on", choices=("local", "ray"), default="local")
     asked.add_argument("--passes", type=int, default=3)
-    asked.add_argument("--runs", type=Path)
+    asked.add_argument("--runs", type=Path, nargs="+")
     asked.add_argument("--out", type=Path)
     options = asked.parse_args()
     if not (options.measure or options.runs):

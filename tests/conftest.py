@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -31,6 +32,16 @@ def company(nodeid: str) -> str:
     if nodeid.startswith(RAY):
         return "ray"
     return "machine" if nodeid.startswith(MACHINE) else nodeid.partition("::")[0]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Heed signals that whoever started the tests ignores (`&` in a script, nohup): some tests send them."""
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -65,10 +65,10 @@ SYSTEM = System(
         ),
         Claim(
             "Errors of 3 to 15 % on average, interpolation and extrapolation alike", "in part",
-            "the study's runs are not public. 432 epochs of three models, profiled by forerun on a Ray"
-            " cluster of eight small hosts: interpolation 5.7 %, extrapolation 8.4 % by `auto` (means over"
-            " workers, data size and CPU share, asked where nothing was measured); by these regressions"
-            " 23.6 and 36.1 %, few runs being what they are",
+            "the study's runs are not public. 864 epochs of three models, profiled by forerun on a Ray"
+            " cluster of eight small hosts, each kind of run six times: interpolation 5.2 %, extrapolation"
+            " 5.0 % by `auto` (means over workers, data size and CPU share, asked where nothing was"
+            " measured); by these regressions 19.7 and 33.0 %, few runs being what they are",
             "benchmarks/ray_study.py",
         ),
     ),
