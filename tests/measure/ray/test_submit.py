@@ -59,8 +59,10 @@ def dashboard(able: None, folder: Path) -> Iterator[str]:
 def test_tasks_are_submitted_and_their_measurements_come_home(dashboard: str, folder: Path) -> None:
     runner = RayRunner(submit=dashboard, folder=folder / "runs", environment=_VARIABLES)
     assert runner.host_count == 1
-    task = Task("toys:mlp", workers=2, global_batch=32, steps=FEW, timeout_seconds=300.0)
-    plain, wrong = runner.measure_many([task, task.with_(entry="toys:raising", settings=QUICK)])
+    task = Task(
+        "toys:mlp", workers=2, global_batch=32, steps=FEW, settings=QUICK, timeout_seconds=300.0
+    )
+    plain, wrong = runner.measure_many([task, task.with_(entry="toys:raising")])
     assert plain.status == "ok", plain.reason
     assert set(plain.parts) == {"input", "forward", "backward", "sync", "optimizer"}
     assert wrong.status == "failed"
