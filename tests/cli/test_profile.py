@@ -15,6 +15,7 @@ import pytest
 
 from forerun.store import open_store
 from tests.cli.conftest import Run
+from tests.processes import alive, profiling
 
 pytest.importorskip("torch", reason="measuring needs the extra torch")
 
@@ -108,13 +109,7 @@ def test_a_killed_campaign_loses_no_finished_run_and_goes_on(study: Path, tmp_pa
 
 
 def test_an_interrupt_ends_the_workers_and_says_how_to_go_on(study: Path, tmp_path: Path) -> None:
-    words = [
-        sys.executable, "-m", "forerun", "profile", str(study), "--store", str(tmp_path / "r.db"),
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MY_MARK": str(tmp_path)},
-    )  # fmt: skip
+    process = profiling(study, tmp_path / "r.db", MY_MARK=str(tmp_path))
     assert process.stderr is not None
     process.stderr.readline()
     process.send_signal(signal.SIGINT)
@@ -124,15 +119,7 @@ def test_an_interrupt_ends_the_workers_and_says_how_to_go_on(study: Path, tmp_pa
     assert "every finished run is kept" in said
     assert "Traceback" not in said
     time.sleep(0.2)
-    mark = f"MY_MARK={tmp_path}".encode()
-    left = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in path.read_bytes():
-                left.append(path)
-        except OSError:
-            continue
-    assert not left
+    assert not alive(f"MY_MARK={tmp_path}")
 
 
 def test_a_dear_campaign_is_not_begun_without_a_word(
@@ -218,11 +205,7 @@ def test_a_campaign_that_is_told_to_end_does_so_in_order(study: Path, tmp_path: 
     batches = "  workers: 1\n  global_batch: [4, 8, 16, 32]"
     study.write_text(CAMPAIGN.replace("  workers: [1, 2]\n  global_batch: [4, 8]", batches))
     store = tmp_path / "r.db"
-    words = [sys.executable, "-m", "forerun", "profile", str(study), "--store", str(store)]
-    process = subprocess.Popen(
-        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MY_MARK": str(tmp_path)},
-    )  # fmt: skip
+    process = profiling(study, store, MY_MARK=str(tmp_path))
     assert process.stderr is not None
     assert " of 4  mlp" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
@@ -233,19 +216,7 @@ def test_a_campaign_that_is_told_to_end_does_so_in_order(study: Path, tmp_path: 
     assert process.wait(timeout=60) == 143, said
     assert "every finished run is kept" in said
     assert "Traceback" not in said
-    assert not marked_by(tmp_path)
+    assert not alive(f"MY_MARK={tmp_path}")
     with open_store(str(store)) as opened:
         assert 1 <= opened.count(status="ok") < 4
         assert opened.count() == opened.count(status="ok")
-
-
-def marked_by(folder: Path) -> list[int]:
-    """Return the processes that have a folder as their mark."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"MY_MARK={folder}".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found

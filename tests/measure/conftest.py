@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,19 +19,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "toys.py").write_text(ENTRIES)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def alive(marker: str) -> list[int]:
-    """Return processes whose environment or command line holds a marker."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if marker.encode() in text and int(path.name) != os.getpid():
-            found.append(int(path.name))
-    return found
 
 
 class Notes:

@@ -13,8 +13,8 @@ import pytest
 
 from forerun.measure import Steps, Task
 from forerun.measure.local import LocalRunner
-from tests.measure.conftest import alive
 from tests.measure.entries import FEW, QUICK, SCRIPT
+from tests.processes import alive
 
 
 @pytest.fixture

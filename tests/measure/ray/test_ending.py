@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 from forerun.measure.launch import descendants
 from forerun.store import open_store
+from tests.processes import profiling
 
 CAMPAIGN = """
 name: ends
@@ -23,13 +21,8 @@ steps: {least: 20, most: 2000}
 def test_the_cluster_that_was_started_is_gone_within_seconds(able: None, tmp_path: Path) -> None:
     (tmp_path / "ends.yaml").write_text(CAMPAIGN)
     store = tmp_path / "r.db"
-    words = [
-        sys.executable, "-m", "forerun", "profile", str(tmp_path / "ends.yaml"), "--on", "ray",
-        "--store", str(store),
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)},
+    process = profiling(
+        tmp_path / "ends.yaml", store, "--on", "ray", XDG_CACHE_HOME=str(tmp_path)
     )  # fmt: skip
     assert process.stderr is not None
     assert "starts a Ray cluster on this machine" in process.stderr.readline()

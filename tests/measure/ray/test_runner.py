@@ -15,8 +15,8 @@ from forerun.errors import RequestError
 from forerun.measure import Steps, Task
 from forerun.measure.ray import RayRunner
 from forerun.measure.ray.words import from_ray, unreachable
-from tests.measure.conftest import alive
 from tests.measure.entries import FEW, QUICK
+from tests.processes import alive
 
 
 @pytest.fixture
