@@ -16,7 +16,6 @@ from forerun.domain.measured import Measured
 from forerun.errors import RequestError
 from forerun.measure.probe.busy import (
     BUSY_SHARE,
-    _quota,
     allowed_cores,
     is_busy,
     look,
@@ -27,6 +26,7 @@ from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.findings import measured_of, warnings_of
 from forerun.measure.probe.probing import probe
 from forerun.measure.probe.worker import measured
+from forerun.measure.quotas import quota
 
 torch = pytest.importorskip("torch", reason="measuring needs the extra torch")
 QUIET = {"spread": 0.05, "cpu_share": 1.0, "cpu_share_spread": 0.02, "got_share": 1.0}
@@ -140,5 +140,5 @@ def test_a_control_group_s_quota_is_read_of_both_kinds(
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert _quota(tmp_path) == pytest.approx(cores)
+    assert quota(tmp_path) == pytest.approx(cores)
     assert 0 < allowed_cores() <= (os.cpu_count() or 1)

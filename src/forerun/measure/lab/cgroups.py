@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from forerun.errors import RequestError
 from forerun.measure.lab.killing import kill_all
 from forerun.measure.lab.names import LabId
+from forerun.measure.quotas import own_groups, quota
 
 # With the usual 100 ms a host of 0.22 core runs at full speed for 22 ms and then stands still:
 # steps of 10 or 90 ms, whose median lies. 5 ms makes median and mean agree.
@@ -39,7 +41,7 @@ class Controllers:
             RequestError: none limits the processor.
         """
         mounts = [line.split() for line in _lines(proc / "mounts")]
-        own = _own_groups(proc)
+        own = own_groups(proc)
         parents: dict[str, Path] = {}
         versions: dict[str, int] = {}
         for name in _CONTROLLERS:
@@ -103,7 +105,7 @@ class HostGroup:
         next (burst): without it, a host of 0.45 core was measured to get 0.40 on a busy machine.
         """
         folder = self.folders["cpu"]
-        period, quota = period_and_quota_us(cpus) if cpus else (PERIOD_US, 0)
+        period, most = period_and_quota_us(cpus) if cpus else (PERIOD_US, 0)
         one = self.versions["cpu"] == 1
         burst = folder / ("cpu.cfs_burst_us" if one else "cpu.max.burst")
         bursts = burst.exists()  # from Linux 5.14
@@ -112,23 +114,16 @@ class HostGroup:
         if one:
             _write(folder / "cpu.cfs_quota_us", "-1")
             _write(folder / "cpu.cfs_period_us", str(period))
-            _write(folder / "cpu.cfs_quota_us", str(quota or -1))
+            _write(folder / "cpu.cfs_quota_us", str(most or -1))
         else:
-            _write(folder / "cpu.max", f"{quota or 'max'} {period}")
-        if bursts and quota:
-            _write(burst, str(quota))
+            _write(folder / "cpu.max", f"{most or 'max'} {period}")
+        if bursts and most:
+            _write(burst, str(most))
 
     def cpus(self) -> float | None:
         """Return the share of the cores that the kernel holds it to, None where it has no limit."""
-        folder = self.folders["cpu"]
-        if self.versions["cpu"] == 2:
-            quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
-        else:
-            quota, period = (
-                (folder / f"cpu.cfs_{name}_us").read_text(encoding="utf-8").strip()
-                for name in ("quota", "period")
-            )
-        return None if quota in ("max", "-1") else int(quota) / int(period)
+        cores = quota(self.folders["cpu"])
+        return None if math.isinf(cores) else cores
 
     def limit_memory(self, memory_bytes: int) -> None:
         """Kill a process of the host when all of them hold more than this.
@@ -198,15 +193,6 @@ def folders_named(pattern: str) -> list[Path]:
     mounts = [line.split() for line in _lines(Path("/proc/self/mounts"))]
     roots = [Path(words[1]) for words in mounts if words[2] in ("cgroup", "cgroup2")]
     return sorted({path for root in roots for path in root.glob(f"**/{pattern}") if path.is_dir()})
-
-
-def _own_groups(proc: Path) -> dict[str, str]:
-    """Return this process's group by controller; version 2's has the name ''."""
-    groups = {}
-    for line in _lines(proc / "cgroup"):
-        _, controllers, path = line.split(":", 2)
-        groups.update(dict.fromkeys(controllers.split(","), path))
-    return groups
 
 
 def _inside(mount: Path, own: str) -> Path:

@@ -14,13 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from forerun.measure.limits import usable_cores
 from forerun.measure.probe.machine import cpu_share
+from forerun.measure.quotas import own_groups, quota
 
 # A process that gets less of what it may have shares it with others.
 BUSY_SHARE = 0.75
 # Repeats, or shares of windows, further apart than this are no figures to rely on.
 BUSY_SPREAD = 0.25
 _GROUPS = Path("/sys/fs/cgroup")
+_MOUNTED = {"": ("",), "cpu": ("cpu", "cpu,cpuacct")}  # folders of a controller, version 2 and 1
 # Of three, or five, normal draws the range is so many standard deviations (Tippett 1925).
 _RANGE_OF_3, _RANGE_OF_5 = 1.69, 2.33
 _USUAL_ERROR = 0.2  # standard deviation of the log at which figures tell half of what they could
@@ -84,36 +87,23 @@ def sureness(found: Mapping[str, Any]) -> float:
 
 def allowed_cores() -> float:
     """Return how many cores this process may have, by its affinity and its control groups' quotas."""
-    cores = float(os.cpu_count() or 1)
-    if hasattr(os, "sched_getaffinity"):
-        cores = float(len(os.sched_getaffinity(0)))
-    for folder in _own_groups():
+    cores = float(len(usable_cores()))
+    for folder in _own_folders():
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-            cores = min(cores, _quota(folder))
+            cores = min(cores, quota(folder))
     return cores
 
 
-def _own_groups() -> list[Path]:
+def _own_folders() -> list[Path]:
     """Return the folders of this process's CPU control groups, and of those above them."""
     found: list[Path] = []
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, names, path = line.split(":", 2)
-            top = _GROUPS / names if "cpu" in names.split(",") else _GROUPS if not names else None
-            if top is not None:
+    with contextlib.suppress(OSError, ValueError):
+        for name, path in own_groups().items():
+            for mounted in _MOUNTED.get(name, ()):
+                top = _GROUPS / mounted
                 folder = top / path.strip("/")
                 found += [folder, *(p for p in folder.parents if p == top or top in p.parents)]
     return found
-
-
-def _quota(folder: Path) -> float:
-    """Return the cores that a control group may have; infinity where it has no quota."""
-    if (folder / "cpu.max").exists():
-        quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
-    else:
-        quota = (folder / "cpu.cfs_quota_us").read_text(encoding="utf-8").strip()
-        period = (folder / "cpu.cfs_period_us").read_text(encoding="utf-8").strip()
-    return math.inf if quota in ("max", "-1") else float(quota) / float(period)
 
 
 def _threads_share(torch: Any, seconds: float = 0.5) -> float:
