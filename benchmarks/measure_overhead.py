@@ -178,7 +178,7 @@ def more_of(sides: list[Training], rounds: int, steps: int) -> list[float]:
 
 def looking(looks: float, norms: bool = False) -> Any:
     """Return a recorder that looks at all steps, or at none."""
-    from forerun.measure.sampling import Sample
+    from forerun.measure.communication import Sample
 
     recorder = recorder_of(norms)
     recorder.updates_are_told()
@@ -226,8 +226,7 @@ class Called(Training):
 
 def shares(found: dict[str, float]) -> dict[str, float]:
     """Return what measuring takes of a step's time, by length and buckets of the step."""
-    from forerun.measure.communication import BUCKET_SECONDS, NORM_SECONDS, NORMS, TIMING
-    from forerun.measure.sampling import Sample
+    from forerun.measure.communication import BUCKET_SECONDS, NORM_SECONDS, NORMS, TIMING, Sample
 
     result = {}
     for ms, buckets in STEPS:

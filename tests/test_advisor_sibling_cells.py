@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
+from forerun.advisor.meaning import SiblingCells
 from forerun.advisor.models import model_text
-from forerun.advisor.sibling_cells import SiblingCells
 from forerun.tables import Table
 
 KIND = {"workload": "own-net", "device": "own-cpu"}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forerun.evaluate.choice import Regret, comparable_groups, regret
+from forerun.evaluate.scoring import Regret, comparable_groups, regret
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs, tiny_workload
 
 

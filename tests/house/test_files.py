@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import statistics
 import subprocess
 from pathlib import Path
 
@@ -18,8 +17,6 @@ CAPTIONED = [
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path.name != "__init__.py" or folder == "src"
 ]
-LONGEST_LINES = 500
-MEDIAN_LINES = 200
 
 # Written in two halves, so that this file does not hold what it looks for.
 LEAKS = re.compile(
@@ -61,18 +58,6 @@ def test_file_opens_with_a_caption_of_one_sentence(path: Path) -> None:
     assert caption, f"{name_of(path)} has no docstring; write one sentence that says what it is"
     first = caption.split("\n\n")[0]
     assert first.endswith((".", "?")), f"{name_of(path)} opens with {first!r}, not a sentence"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_no_file_is_longer_than_one_can_keep_in_mind(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= LONGEST_LINES, f"{name_of(path)} has {lines} lines; split it by what it knows"
-
-
-def test_the_median_file_is_a_small_room() -> None:
-    lines = [len(p.read_text().splitlines()) for p in SOURCES if p.name != "__init__.py"]
-    assert lines, "no source files were found"
-    assert statistics.median(lines) < MEDIAN_LINES
 
 
 def test_no_file_names_a_machine_or_a_package_host() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import forerun
-from forerun.measure.sampling import Pace, Sample
+from forerun.measure.communication import Pace, Sample
 
 # Two workers train the same model on data of their own, plain, and looked at in some way.
 SCRIPT = '''

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.advisor.measuring import Profiling, StoreLedger
-from forerun.advisor.measuring_known import Known
+from forerun.advisor.measuring import Known, Profiling, StoreLedger
 from forerun.measure.campaign import STARTUP_SECONDS, Campaign, outlook
 from forerun.measure.campaign_file import campaign
 from forerun.measure.carrying import Progress, carry_out, still_open

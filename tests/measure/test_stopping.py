@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from forerun.measure.intervals import alike, step_times
-from forerun.measure.recorder import Recorder
+from forerun.measure.recorder import Agreement, Recorder
 from forerun.measure.records import merged
-from forerun.measure.stopping import Agreement
 from forerun.measure.task import Steps
 from forerun.measure.warmup import warm_steps
 

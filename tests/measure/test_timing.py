@@ -28,10 +28,9 @@ from forerun.measure.limits import (
 )
 from forerun.measure.measurement import Measurement
 from forerun.measure.progress import STARTING, STEPPING, Progress, seen, steps_done
-from forerun.measure.recorder import Recorder
+from forerun.measure.recorder import Agreement, Recorder
 from forerun.measure.records import merged, read_records, write_record
 from forerun.measure.session import record
-from forerun.measure.stopping import Agreement
 from forerun.measure.task import Steps, Task
 from forerun.measure.timeline import Timeline, WallClock
 from forerun.measure.traffic import covered_seconds, gradient_noise

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from forerun.evaluate.folds import folds_of
 from forerun.evaluate.splits import parse_split
 from forerun.predictors.regression.augment import Columns, Recipe
-from forerun.predictors.regression.automl import Outcome, run_experiments
 from forerun.predictors.regression.automl_settings import Settings
 from forerun.predictors.regression.partitions import SetAside
+from forerun.predictors.regression.ray_group import Outcome, run_experiments
 from forerun.predictors.regression.ray_ml import RayML
 from forerun.registry import load
 from forerun.systems.recipe import System

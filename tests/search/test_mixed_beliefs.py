@@ -11,8 +11,8 @@ from forerun.predictors.choice import Auto
 from forerun.predictors.laws.ernest import Ernest
 from forerun.search.beliefs import joint_beliefs
 from forerun.search.law_beliefs import law_spread, taught_by
-from forerun.search.mixed_beliefs import beliefs_of, leading
 from forerun.search.next_runs import most_accurate
+from forerun.search.suggestion import beliefs_of, leading
 from forerun.tables import Runs, Table
 from forerun.workloads.rows import runs_from_table
 

@@ -49,7 +49,7 @@ def test_a_process_that_adds_run_by_run_looks_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forerun.store.sql_store.LOOK_EVERY", 10)
-    monkeypatch.setattr("forerun.store.planning.LOOK_EVERY", 10)
+    monkeypatch.setattr("forerun.store.sql_store.LOOK_EVERY", 10)
     place = tmp_path / "runs.db"
     with open_store(str(place)) as store:
         looks = []
@@ -107,7 +107,7 @@ def test_runs_are_kept_also_where_the_planner_cannot_look(
     with open_store(str(place), wait_seconds=0.1) as store, sqlite3.connect(place) as other:
         other.isolation_level = None
         monkeypatch.setattr(
-            "forerun.store.planning._last",
+            "forerun.store.sql_store._last",
             lambda connection: other.execute("BEGIN IMMEDIATE") and 5000,
         )
         assert store.add_table(rows(10)).new == 10

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="tracing needs the torch extra: pip install torch")
 
 from forerun.workloads.trace.memory import tensors_in  # noqa: E402 - torch may be missing
-from forerun.workloads.trace.quick import quick_answer  # noqa: E402 - as above
+from forerun.workloads.trace.recorder import quick_answer  # noqa: E402 - as above
 
 aten = torch.ops.aten
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.advisor.answer import Answer, Explanation, WhatIf
 from forerun.advisor.estimating import estimate_of, step_of
+from forerun.arrays import FloatArray
 from forerun.contracts import Predictor
 from forerun.domain.chances import chances_of
 from forerun.domain.comparison import (
@@ -31,7 +31,6 @@ from forerun.errors import ForerunError
 from forerun.tables import Jobs
 from forerun.units import format_percent, format_probability
 
-FloatArray = NDArray[np.float64]
 # What is not known, by the scope of a cause of error (see `domain.comparison`).
 UNKNOWN: Mapping[str, str] = {
     "device": "what share of its rates this device reaches",

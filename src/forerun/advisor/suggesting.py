@@ -15,6 +15,7 @@ from forerun.advisor.suggesting_words import label, reason
 from forerun.advisor.table_lengths import row_lengths
 from forerun.advisor.table_plans import planned
 from forerun.advisor.tabulate import answer_columns
+from forerun.arrays import FloatArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
@@ -31,9 +32,6 @@ from forerun.search.suggestion import (
 )
 from forerun.tables import Runs, Table
 from forerun.units import SECONDS_PER_HOUR, counted
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 GOALS = ("accuracy", "decision")
 RUN_STEPS = 100

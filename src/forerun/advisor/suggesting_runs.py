@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.advisor.candidates import node_counts
 from forerun.advisor.suggesting import Asking, Suggested, no_design, shown
@@ -25,8 +24,6 @@ from forerun.search.suggestion import (
     suggest_for_decision,
 )
 from forerun.tables import Jobs, Runs, Table
-
-FloatArray = NDArray[np.float64]
 
 _MOST_OPTIONS = 24
 _FIRST_COUNT = re.compile(r"^\d+x", re.IGNORECASE)

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import IntArray
 from forerun.tables import COLUMNS, Table
 from forerun.units import counted
-
-IntArray = NDArray[np.int64]
 
 # What a job is known by; a price and where it was published tell no two apart.
 IDENTITY = tuple(

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.advisor.asking import LONGEST
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import is_none
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError
 from forerun.tables import Jobs, Table
 
-FloatArray = NDArray[np.float64]
 Reasons = NDArray[np.object_]
 
 

@@ -12,6 +12,7 @@ from forerun.advisor.asking import checked_length
 from forerun.advisor.estimating import HOPELESS, MAY_FIT
 from forerun.advisor.meaning import Meanings
 from forerun.advisor.table_lengths import RowLengths, row_lengths, without
+from forerun.arrays import FloatArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.estimate import preemption_factor
@@ -24,7 +25,6 @@ from forerun.tables import Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 from forerun.workloads.own_labels import meant_note
 
-FloatArray = NDArray[np.float64]
 # The columns that are added, and what they mean.
 ADDED: Mapping[str, str] = {
     "predicted_step_time_s": "seconds of one optimizer step, median",

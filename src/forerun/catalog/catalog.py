@@ -1,4 +1,9 @@
-"""The catalogue: one door from labels and cluster texts to devices, machines and clusters."""
+"""The catalogue: one door from labels and cluster texts to devices, machines and clusters.
+
+Regions: the carbon intensity of the grid that a cloud's region draws from.
+
+Virtual CPUs: a machine without accelerators as one CPU device, scaled from one vCPU.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,59 @@ from forerun.catalog.interconnect import Links, links_from_text
 from forerun.catalog.labels import index_of, open_labels, resolve
 from forerun.catalog.links import in_fabric, instance_inter_link, inter_link, intra_link
 from forerun.catalog.prices import Offer, cheapest_region, choose_offer
-from forerun.catalog.regions import carbon_kg_per_kwh
-from forerun.catalog.rows import Row
-from forerun.catalog.virtualcpu import scaled_cpu
+from forerun.catalog.rows import DATA, Limits, Row, read_csv
+from forerun.catalog.sources import fact_of
 from forerun.domain.hardware import Cluster, Device
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.units import GIGA
+
+_BYTES_PER_GIB = 2**30
+
+
+def scaled_cpu(unit: Device, instance: Instance) -> Device:
+    """Return a machine as a device: its vCPUs times the figures of one vCPU, its own memory."""
+    vcpus = max(instance.vcpus, 1.0)
+    scaled = fact_of("derived-vcpu")
+    facts = {
+        **unit.facts,
+        **{name: scaled for name in unit.facts if name.startswith("peak_flops")},
+        **dict.fromkeys(
+            ("memory_bytes_per_second", "host_bytes_per_second", "watts", "name"), scaled
+        ),
+        "memory_bytes": fact_of(instance.source),
+        "node_bytes_per_second": instance.nic_fact,
+    }
+    memory_bytes = instance.memory_gib * _BYTES_PER_GIB or unit.memory_bytes * vcpus
+    return replace(
+        unit,
+        id=instance.device,
+        name=f"{instance.name} ({vcpus:g} vCPU)",
+        memory_bytes=memory_bytes,
+        memory_bytes_per_second=unit.memory_bytes_per_second * vcpus,
+        peak_flops={name: rate * vcpus for name, rate in unit.peak_flops.items()},
+        watts=unit.watts * vcpus,
+        host_bytes_per_second=unit.host_bytes_per_second * vcpus,
+        node_bytes_per_second=instance.nic_bytes_per_second,
+        facts=facts,
+    )
+
+
+_CARBON = Limits(0, 2, "kg CO2 a kWh")
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[tuple[str, str], float]:
+    return {
+        (row.get("provider"), row.get("region").lower()): row.number("carbon_kg_per_kwh", _CARBON)
+        for row in read_csv(DATA / "regions.csv")
+    }
+
+
+def carbon_kg_per_kwh(provider: str, region: str) -> float | None:
+    """Return kg CO2 a kWh in a region, rounded and unverified; None where not known."""
+    table = _table()
+    return table.get((provider, region.lower()), table.get((provider, "*")))
+
 
 _ADD_A_DEVICE = (
     "(to add your own, write a YAML or CSV file with eight numbers: memory_gb, memory_gb_per_s, "

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.estimate import Estimate
 from forerun.domain.objective import Limits
 from forerun.domain.quantiles import probability_below
 
-FloatArray = NDArray[np.float64]
 FITS, DEADLINE, BUDGET, ALL = "fits", "deadline", "budget", "all"
 
 

@@ -35,13 +35,12 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.job import Job
 from forerun.domain.quantiles import Z95, normal_cdf
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 # What two jobs may have in common. "setting" is whatever else is peculiar to the place where they
 # run, "case" the workload on the device, "plan" the very plan on the very cluster: what is left of it
 # is an error that no other plan shares.

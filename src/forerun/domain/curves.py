@@ -9,11 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.errors import RequestError
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import Forecast
 from forerun.domain.objective import Preemption
 from forerun.domain.quantiles import Z95
 from forerun.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
-FloatArray = NDArray[np.float64]
 # A run that losses lengthen more than this does not finish in any sense that serves a person.
 MOST_WALL_FACTOR = 20.0
 NEVER_LATE = (0.0, 1.0)

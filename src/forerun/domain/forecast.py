@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.quantiles import probability_below
 
-FloatArray = NDArray[np.float64]
 QUANTITIES = ("step", "epoch", "run")
 # Columns by name that a predictor gives where details are asked for.
 DETAILS = ("parts", "memory_parts", "causes", "distance_parts", "stalls")

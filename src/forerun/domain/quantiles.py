@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
 
 LEVELS: tuple[float, float, float] = (0.05, 0.50, 0.95)
 Z95 = 1.6448536269514722  # standard normal quantile of 0.95

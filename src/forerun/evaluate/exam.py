@@ -1,4 +1,7 @@
-"""Exam: one table divided by one split, before which predictors are taught and by which they are asked."""
+"""Exam: one table divided by one split, before which predictors are taught and by which they are asked.
+
+Notes: what a reader must know of how one table was divided, in words.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,43 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import QUANTITIES, Forecasts
 from forerun.errors import RequestError
+from forerun.evaluate.aliases import grounded
 from forerun.evaluate.filters import slower_half
 from forerun.evaluate.folds import Fold, folds_of
 from forerun.evaluate.lessons import Lessons, Pupil
-from forerun.evaluate.notes import notes_of
 from forerun.evaluate.scoring import STEP, Answers, Sheet, sheet
 from forerun.evaluate.splits import Split
-from forerun.tables import Jobs, Runs
+from forerun.tables import Jobs, Runs, Table
+from forerun.units import counted
+
+
+def notes_of(split: Split, table: Table, folds: Sequence[Fold]) -> tuple[str, ...]:
+    """Return what was put for a word or bound of the split, and the trap of interpolation."""
+    here, notes = grounded(split, table)
+    if here.kind != "interpolation" or table.columns[here.column].dtype == object:
+        return notes
+    values = table.numbers(here.column)
+    return (*notes, *_ends(here.column, values[folds[0].train], values[folds[0].test]))
+
+
+def _ends(column: str, taught: FloatArray, judged: FloatArray) -> tuple[str, ...]:
+    """Return how many judged rows lie below or above everything that teaches."""
+    said = []
+    for name, beyond in (("below", judged < taught.min()), ("above", judged > taught.max())):
+        if beyond.any():
+            values = ", ".join(f"{v:g}" for v in np.unique(judged[beyond]))
+            rows = counted(int(beyond.sum()), "row")
+            said.append(f"{rows} of {len(judged):,} ({column} {values}) {name} all that teach")
+    if not said:
+        return ()
+    return (
+        f"interpolation:{column} judges {' and '.join(said)}: extrapolation;"
+        f" between:{column} leaves the ends out",
+    )
+
 
 _FIELDS = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
 

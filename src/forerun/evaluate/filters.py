@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray
 from forerun.errors import RequestError
 from forerun.evaluate.derived import with_derived
 from forerun.tables import Runs
 from forerun.tables.conditions import Condition, unknown_column
 from forerun.tables.measured import measured_seconds
-
-BoolArray = NDArray[np.bool_]
 
 SLOWER = "in the slower half of its group (--faster-half)"
 

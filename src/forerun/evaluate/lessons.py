@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun import registry
+from forerun.arrays import BoolArray
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
@@ -19,8 +20,6 @@ from forerun.evaluate.join import join_runs
 from forerun.tables import Runs
 from forerun.tables.contents import content_codes
 from forerun.tables.suspects import cleaned, suspects
-
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

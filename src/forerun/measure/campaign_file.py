@@ -1,4 +1,11 @@
-"""Campaign files: YAML (or a mapping of the same fields) becomes a Campaign, each mistake with its line."""
+"""Campaign files: YAML (or a mapping of the same fields) becomes a Campaign, each mistake with its line.
+
+Campaign order: which run is made when, so that a machine that wanders does not pass for what was varied.
+
+Campaign runs: what varies of each workload, or of each run that a campaign file lists by itself.
+
+Campaign fields: times, shares, counts, steps and budgets of a campaign file, each checked.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +19,162 @@ from typing import Any
 import numpy as np
 
 from forerun.errors import RequestError, one_of
-from forerun.measure.campaign import Campaign, Point
-from forerun.measure.campaign_fields import budget, duration, number, several, steps, whole
-from forerun.measure.campaign_order import ORDERS, in_order
-from forerun.measure.campaign_runs import sections_of, told_apart
-from forerun.measure.task import Task
+from forerun.measure.campaign import Budget, Campaign, Point
+from forerun.measure.task import Steps, Task, sharing
 from forerun.sections import Section, read_section
 from forerun.tables import Table
 from forerun.tables.conditions import Condition, parse_condition
 from forerun.tables.schema import ALIASES
-from forerun.units import counted
+from forerun.units import counted, parse_count, parse_dollars, parse_duration
+
+STEPS = ("warmup", "least", "most", "half_width", "seconds", "epochs")
+
+
+def budget(top: Section) -> Budget:
+    """Return the budget, without limits where none is given."""
+    if "budget" not in top.values:
+        return Budget()
+    section = top.section("budget")
+    section.only(("time", "dollars"))
+    dollars = section.values.get("dollars")
+    return Budget(
+        duration(section, "time", 0.0) or None,
+        None if dollars is None else section.checked(lambda: parse_dollars(str(dollars))),
+    )
+
+
+def steps(top: Section) -> Steps:
+    """Return how long each run is measured."""
+    if "steps" not in top.values:
+        return Steps()
+    section = top.section("steps")
+    section.only(STEPS)
+    given: dict[str, Any] = {
+        name: whole(section, name, section.values[name], 0)
+        for name in ("warmup", "least", "most", "epochs") if name in section.values
+    }  # fmt: skip
+    if "half_width" in section.values:
+        given["half_width"] = share(section, "half_width")
+    if "seconds" in section.values:
+        given["seconds"] = duration(section, "seconds", Steps().seconds)
+    if "least" in given:
+        given.setdefault("most", max(given["least"], Steps().most))
+    elif "most" in given:
+        given["least"] = min(given["most"], Steps().least)
+    return section.checked(lambda: Steps(**given))
+
+
+def share(section: Section, name: str) -> float:
+    """Return a share that is written as 0.03 or 3%."""
+    text = str(section.values[name]).strip()
+    number = text.removesuffix("%")
+    try:
+        return float(number) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise section.error(name, f"{text!r} is no share", "write 3% or 0.03") from None
+
+
+def duration(section: Section, name: str, default: float) -> float:
+    """Return seconds of a field that is written as 90, 90s or 2h, or the default."""
+    if name not in section.values:
+        return default
+    value = section.values[name]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = f"{value}s"
+    return section.checked(lambda: parse_duration(str(value), name))
+
+
+def whole(section: Section, name: str, value: object, lowest: int) -> int:
+    """Return a value as a whole number, `lowest` at least."""
+    zero = str(value).strip() in ("0", "0.0")
+    try:
+        number = 0.0 if zero else parse_count(str(value), name)
+    except RequestError as error:
+        raise section.error(name, f"{value!r}: {error.found}", error.next_step) from None
+    if not number.is_integer() or number < lowest or isinstance(value, bool):
+        raise section.error(
+            name, f"{value!r} is not a whole number from {lowest}",
+            f"write {name}: {max(lowest, 1)}, or more",
+        )  # fmt: skip
+    return int(number)
+
+
+def number(section: Section, name: str, value: object) -> float:
+    """Return a value as a number from 0."""
+    return Section(section.path, section.name, {name: value}, section.lines).number(name)
+
+
+def several(value: object) -> list[Any]:
+    """Return a value as a list; a single one is a list of itself."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def sections_of(
+    top: Section, workloads: Section, allowed: Sequence[str]
+) -> Iterator[tuple[Section, str]]:
+    """Yield the fields that make points, with their workload's name.
+
+    Args:
+        top: the whole file; where it has `runs`, each of these makes its points, with the fields of
+            its workload where it has none of its own.
+        workloads: its workloads by name.
+        allowed: fields of a run beside `workload`.
+
+    Raises:
+        RequestError: a run has another field, or no workload that is there.
+    """
+    if "runs" not in top.values:
+        yield from ((workloads.section(str(name)), str(name)) for name in workloads.values)
+        return
+    for run in top.sections("runs"):
+        run.only(("workload", *allowed))
+        name = str(run.values.get("workload", ""))
+        if name not in workloads.values:
+            raise run.error(
+                "workload", f"no workload {name!r}", one_of(name, list(workloads.values))
+            )
+        own = {field: value for field, value in run.values.items() if field != "workload"}
+        values = {**workloads.section(name).values, **own}
+        yield Section(run.path, run.name, values, run.lines), name
+
+
+def told_apart(points: Sequence[Point]) -> list[Point]:
+    """Return points of which those that ask the same are each other's repeats."""
+    counts: dict[str, int] = {}
+    found = []
+    for point in points:
+        first = replace(point, repeat=0)
+        counts[first.key] = counts.get(first.key, -1) + 1
+        found.append(replace(point, repeat=counts[first.key]))
+    return found
+
+
+ORDERS = ("smallest", "random")
+
+
+def in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
+    """Return points in the order in which they are run.
+
+    Args:
+        points: all of a campaign.
+        order: `smallest`: fewest workers first, as given otherwise; such runs cost least, and tell
+            soonest that something is wrong. `random`: pass after pass, each with one repeat of
+            every point, its starts of processes drawn by chance and so the points of each start: a
+            randomised complete block design (Fisher, The Design of Experiments, 1935). What the
+            machine does meanwhile falls on all alike then, and repeats, hours apart, show it.
+        seed: of the draw; equal points and seed give an equal order, also when resumed.
+    """
+    if order == "smallest":
+        return sorted(points, key=lambda point: (point.task.workers, point.task.cpus_per_worker))
+    draw = np.random.default_rng(seed)
+    found: list[Point] = []
+    for repeat in sorted({point.repeat for point in points}):
+        some = [point for point in points if point.repeat == repeat]
+        starts = sharing([point.task for point in some])
+        for start in draw.permutation(len(starts)):
+            found += [some[i] for i in draw.permutation(starts[start])]
+    return found
+
 
 _TOP = (
     "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",

@@ -1,18 +1,155 @@
-"""Communication: collectives of a DDP module, timed on their way in a sample of its steps."""
+"""Communication: collectives of a DDP module, timed on their way in a sample of its steps.
+
+Sampling: which steps are looked at closely, so that looking costs a small share of all steps' time.
+
+Looking: a process group that stands before another one and lets each reduction of gradients be seen.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from statistics import median
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from forerun.measure.looking import looking, may_stand_before
-from forerun.measure.sampling import FIRST, Pace, Sample
 from forerun.measure.timeline import Clock
 from forerun.measure.traffic import Traffic, covered_seconds
+
+# Sees a reduction begin, of the tensor that is handed to it, and returns what sees it end, or None.
+See = Callable[[Any], Callable[[Any], None] | None]
+
+
+def may_stand_before(module: Any) -> bool:
+    """Whether another group may stand before a DDP module's own.
+
+    What it takes is no promise of torch, and was tried on processors; elsewhere a hook that torch
+    documents does the same, whose cost an accelerator hardly waits for.
+    """
+    swaps = hasattr(module.reducer, "_update_process_group")
+    return swaps and all(one.device.type == "cpu" for one in module.parameters())
+
+
+def looking(group: Any, see: See) -> Any:
+    """Return a process group that does what another one does, and shows its reductions on their way.
+
+    What DDP reduces through it, it reduces as ever: the same tensors, by the same collective of
+    the same group, in the same order. Only what DDP's reducer calls is there: allreduce and
+    broadcast.
+
+    Args:
+        group: the one that does the work.
+        see: is called with every floating tensor as it is handed over, on the thread and the
+            stream that handed it; what it returns is called with the tensor once it is reduced,
+            before anybody else gets it.
+    """
+    return _kinds()[0](group, see)
+
+
+@cache
+def _kinds() -> tuple[Any, Any]:
+    """Return the classes of the process group and of its work; torch is loaded late."""
+    import torch.distributed as dist
+    from torch.compiler import disable
+
+    class Work(dist.Work):  # type: ignore[misc]  # torch is untyped here
+        def __init__(self, inner: Any, future: Any) -> None:
+            super().__init__()
+            self._inner, self._future = inner, future
+
+        def get_future(self) -> Any:
+            return self._future
+
+        def wait(self, timeout: Any = None) -> bool:
+            self._future.wait()
+            return True
+
+    class Group(dist.ProcessGroup):  # type: ignore[misc]  # torch is untyped here
+        def __init__(self, inner: Any, see: See) -> None:
+            super().__init__(inner.rank(), inner.size())
+            self.inner, self._see = inner, see
+
+        # DDP calls these from within its forward, which may be code that torch.compile traces.
+        @disable  # type: ignore[untyped-decorator]  # torch is untyped here
+        def broadcast(self, tensors: Any, options: Any) -> Any:
+            return self.inner.broadcast(tensors, options)
+
+        @disable  # type: ignore[untyped-decorator]  # torch is untyped here
+        def allreduce(self, tensors: Any, options: Any) -> Any:
+            # What is not floating is DDP's map of parameters that were used.
+            floating = len(tensors) == 1 and tensors[0].is_floating_point()
+            ended = self._see(tensors[0]) if floating else None
+            work = self.inner.allreduce(tensors, options)
+            if ended is None:
+                return work
+
+            def pass_on(future: Any) -> Any:
+                value = future.value()
+                ended(value[0])
+                return value
+
+            return Work(work, work.get_future().then(pass_on))
+
+    return Group, Work
+
+
+# Steps that are all looked at, since nothing is known of their cost yet; warm-up, as a rule.
+FIRST = 3
+_GOLDEN = 0.6180339887498949  # the share of a circle by which turns spread most evenly
+_REMEMBERED = 9  # steps whose time says how long one takes
+
+
+class Pace:
+    """How long a step takes: the median of the last few."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def add(self, seconds: float) -> None:
+        """Take note of a step."""
+        self._last.append(seconds)
+
+    def seconds(self) -> float:
+        """Return seconds of a step, 0 before the first."""
+        return median(self._last) if self._last else 0.0
+
+
+class Sample:
+    """A sample of steps, of which each costs something: spread evenly, and the same on every worker.
+
+    Step i is in it where the fractional part of i times the golden ratio lies below the sample's
+    share: such steps keep no time with anything that comes round every so many steps, and a
+    smaller sample is part of a larger one, so that workers who disagree a little on what a step
+    takes look at the same steps nearly always. Step 0 is in every sample.
+
+    Args:
+        budget: the share of all steps' time that looking may take.
+        least, most: shares of steps that are looked at, whatever it costs.
+    """
+
+    def __init__(self, budget: float, least: float, most: float = 1.0) -> None:
+        self._budget, self._least, self._most = budget, least, most
+        self.share = most
+
+    def settle(self, step_seconds: float, look_seconds: float) -> None:
+        """Choose the share by what a step takes, and what a look at it takes more.
+
+        Args:
+            step_seconds: of a step; 0 where not known.
+            look_seconds: what a look adds to it.
+        """
+        if step_seconds > 0 and look_seconds > 0:
+            wanted = self._budget * step_seconds / look_seconds
+            self.share = min(max(wanted, self._least), self._most)
+
+    def has(self, step: int) -> bool:
+        """Whether a step, counted from 0, is looked at."""
+        return step * _GOLDEN % 1.0 < self.share
+
 
 # What looking at a bucket takes, at the most: 60 to 100 us in a process by itself
 # (`benchmarks/measure_overhead.py --calls`), about twice that where workers compete for cores. A

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.tables import COLUMNS, Table, configurations
-
-FloatArray = NDArray[np.float64]
 
 
 def joined(table: Table) -> Table:

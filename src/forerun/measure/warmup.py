@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
 
 WINDOW = 21  # entries whose median is the level that follows
 _ABOVE = 0.15  # the level that follows, in logs

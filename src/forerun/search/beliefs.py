@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from time import process_time
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain.comparison import SCOPES, correlation, log_sigma, scope_labels, scope_of
 from forerun.domain.forecast import Forecasts, is_none
@@ -29,10 +29,6 @@ from forerun.predictors.choice.work import counted_work
 from forerun.predictors.laws.law_rows import LawRows
 from forerun.search.law_beliefs import law_spread
 from forerun.tables import Jobs, Runs, sorted_runs
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
 REPEAT_SIGMA = 0.02

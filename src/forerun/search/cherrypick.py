@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.search.choosing import Choice, Choosing, exhausted, unseen
 from forerun.search.gains import expected_gain
-from forerun.search.landscape import FloatArray, IntArray, Landscape
+from forerun.search.landscape import Landscape
 from forerun.search.observed import Seen
 from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import format_percent

@@ -16,13 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.quantiles import normal_cdf, normal_quantile
 from forerun.search.beliefs import Beliefs
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _NODES = 48  # of the outcome of one run
 _SCENARIOS = 128  # of the outcomes of the runs that were picked before

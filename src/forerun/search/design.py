@@ -17,13 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.search.design_solver import Problem, solved
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 CRITERIA = ("A", "D")
 # Ernest runs the candidates whose share is above this.

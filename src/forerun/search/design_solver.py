@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
 
 _MOST_ROUNDS, _MOST_HALVINGS = 150, 30
 # How near to the edge of what is allowed a step may go, and by how much the barrier falls.

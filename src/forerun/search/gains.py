@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from forerun.arrays import FloatArray
 from forerun.domain.quantiles import normal_cdf
-from forerun.search.landscape import FloatArray
 
 
 def expected_gain(best: float | FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:

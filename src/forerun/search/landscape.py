@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.plan import SYNC
 from forerun.tables import COLUMNS, Jobs, Table
 from forerun.units import SECONDS_PER_HOUR
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 T = TypeVar("T")
 PRICE = "price_usd_per_hour"
 MACHINE = "machine price"

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.contracts import Predictor
 from forerun.predictors.laws.law_rows import GROUP, LawRows
 from forerun.tables import Jobs
 from forerun.units import counted
-
-FloatArray = NDArray[np.float64]
 
 
 def law_spread(predictor: Predictor, jobs: Jobs) -> FloatArray | None:

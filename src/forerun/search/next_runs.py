@@ -10,8 +10,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.search.beliefs import Beliefs
 from forerun.search.decision import (
     Options,
@@ -19,9 +19,6 @@ from forerun.search.decision import (
     decision_worth,
     next_scenarios,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # A run that takes less than this part of the mean log variance away teaches nothing to speak of;
 # one that changes the choice less often than this is not worth a look.

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.errors import RequestError, one_of
-from forerun.search.landscape import FloatArray, IntArray, Landscape, landscape_of
+from forerun.search.landscape import Landscape, landscape_of
 from forerun.tables import Runs
 
-BoolArray = NDArray[np.bool_]
 AIMS = ("cost", "time")
 # What a run times, the whole run first: the first of them that any run states is what counts.
 QUANTITIES = {"run": "time_to_train_s", "epoch": "epoch_time_s", "step": "step_time_s"}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.chances import ALL, limit_chances
 from forerun.domain.estimate import Estimates
 from forerun.domain.hardware import Cluster
@@ -20,7 +21,6 @@ from forerun.search.score import Scored
 from forerun.search.ties import burden, contenders
 from forerun.tables import Jobs
 
-FloatArray = NDArray[np.float64]
 MEMORY, DEADLINE, BUDGET, TOGETHER, NO_PRICE, DECLINED, ENDLESS, NO_MEMORY = (
     "does not fit in memory", "misses the deadline", "exceeds the budget",
     "keeps each limit, and not surely all together", "no price is known",

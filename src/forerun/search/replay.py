@@ -7,8 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.search.landscape import FloatArray, IntArray, Landscape, landscape_of
+from forerun.search.landscape import Landscape, landscape_of
 from forerun.search.observed import QUANTITIES, Goal, Seen, seconds_of, timed_as
 from forerun.tables import Jobs, Runs
 from forerun.units import counted, format_seconds

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.laws.law_rows import SIZES, LawRows
 from forerun.tables import Jobs
 from forerun.units import SECONDS_PER_HOUR, counted, format_seconds
-
-FloatArray = NDArray[np.float64]
 
 DOLLARS, DEVICE_HOURS, SMALLEST_RUNS = "dollars", "device-hours", "smallest runs"
 # A short run of slow steps has fewer of them, but enough to time.

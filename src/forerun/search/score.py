@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.contracts import Predictor
 from forerun.domain.estimate import (
     Estimates,
@@ -25,7 +26,6 @@ from forerun.domain.workload import Length
 from forerun.search.space import Space
 from forerun.tables import Jobs
 
-FloatArray = NDArray[np.float64]
 # Rows in one call of the predictor: few calls, and little memory held.
 CHUNK = 65536
 

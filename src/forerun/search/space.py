@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import IntArray
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC
 from forerun.domain.plan_columns import (
@@ -42,7 +43,6 @@ from forerun.domain.plan_columns import (
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 
-IntArray = NDArray[np.int64]
 MAX_TENSOR = 64
 MAX_CONTEXT = 32
 MAX_EXPERT = 64

@@ -20,13 +20,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import normal_cdf, normal_quantile
 from forerun.predictors.regression.evidence import matern
-from forerun.search.landscape import FloatArray, IntArray
 
-BoolArray = NDArray[np.bool_]
 # Whole matrices of all draws are kept up to so many cells (about 100 MB); rows are made beyond.
 CELLS_KEPT = 12_000_000
 ROUNDS = 5  # of expectation propagation for lower bounds

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.search.score import Scored
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 # Options within this share of the best are a tie: no forecast tells them apart.
 TIE = 0.005
 _BITS = 21  # for devices and for micro-batches, each

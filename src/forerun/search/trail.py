@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Searcher
 from forerun.search.choosing import Choice, Choosing
-from forerun.search.landscape import FloatArray, IntArray
-from forerun.search.observed import BoolArray
 from forerun.search.replay import Replay
 from forerun.tables import Runs
 

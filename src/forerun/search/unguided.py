@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forerun.arrays import IntArray
 from forerun.search.choosing import Choice, Choosing, exhausted, unseen
-from forerun.search.landscape import IntArray, Landscape
+from forerun.search.landscape import Landscape
 from forerun.search.observed import Seen
 
 

@@ -1,33 +1,145 @@
-"""SqlStore: the store of runs, campaigns, searches and artifacts in one database."""
+"""SqlStore: the store of runs, campaigns, searches and artifacts in one database.
+
+Planning: what the database's planner knows of the runs grows with them, at little cost.
+
+Named: a run by its key, and the values by which runs can be asked for.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-from sqlalchemy import delete, func, select
+from sqlalchemy import Connection, delete, func, select
 
 from forerun.domain.run import STATUSES, Run
-from forerun.errors import RequestError, one_of
+from forerun.errors import RequestError, UnknownNameError, one_of
 from forerun.store.adding import Adding
 from forerun.store.artifacts import Artifacts
-from forerun.store.asking import Asked, asked_of, filled
+from forerun.store.asking import Asked, asked_of, check_own, column_of, filled
+from forerun.store.cells import plain
 from forerun.store.database import Database
 from forerun.store.interned import Interned
 from forerun.store.kept import Added, Stored
 from forerun.store.keys import Origins
 from forerun.store.layout import fingerprints, runs
-from forerun.store.named import by_key, values_of
-from forerun.store.planning import LOOK_EVERY, inform
 from forerun.store.reading import chunks_of, runs_of, table_of
 from forerun.store.records import Records, states_of
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.conditions import Condition
 from forerun.tables.job_columns import described, job_columns
 from forerun.units import GIGA
+
+_MOST_READ = 50_000  # rows whose own columns are read, the newest ones
+
+
+def values_of(
+    connection: Connection, known: set[str], name: str, limit: int | None
+) -> dict[str, int]:
+    """Return a column's values as texts and how many runs have each, the usual ones first.
+
+    Of a column of one's own, those of the newest 50,000 runs that have it.
+
+    Raises:
+        RequestError: no run has such a column.
+    """
+    column = column_of(name)
+    if column is not None:
+        query = select(column, func.count()).where(column.is_not(None)).group_by(column)
+        query = query.order_by(func.count().desc(), column).limit(limit)
+        return {plain(value): int(count) for value, count in connection.execute(query)}
+    check_own(known, name)
+    mark = f"{json.dumps(name, ensure_ascii=False)}:"
+    having = select(runs.c.rest).where(runs.c.rest.contains(mark, autoescape=True))
+    found: Counter[str] = Counter()
+    for text in connection.execute(having.order_by(runs.c.id.desc()).limit(_MOST_READ)).scalars():
+        cell = json.loads(text).get(name)
+        if cell is not None:
+            found[plain(cell)] += 1
+    return dict(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit])
+
+
+def by_key(connection: Connection, key: str) -> Any:
+    """Return the row of the run that has a key, or the first 8 or more characters of it.
+
+    Raises:
+        UnknownNameError: no run has that key.
+        RequestError: several do.
+    """
+    query = select(
+        runs.c.id, runs.c.key, runs.c.started, runs.c.added, runs.c.campaign, runs.c.point,
+        runs.c.fingerprint_id,
+    )  # fmt: skip
+    row = connection.execute(query.where(runs.c.key == key)).first()
+    if row is not None:
+        return row
+    found = []
+    if len(key) >= 8:
+        if connection.dialect.name == "sqlite":  # it orders texts by their letters' codes
+            begins = (runs.c.key >= key) & (runs.c.key < key[:-1] + chr(ord(key[-1]) + 1))
+        else:
+            begins = runs.c.key.startswith(key, autoescape=True)
+        found = list(connection.execute(query.where(begins).limit(3)))
+    if not found:
+        raise UnknownNameError("run", key, (), "(`forerun runs list` shows keys)", nearest=())
+    if len(found) > 1:
+        raise RequestError(
+            f"run {key!r}", f"several keys begin so: {', '.join(r.key for r in found)}",
+            "give more of it",
+        )  # fmt: skip
+    return found[0]
+
+
+# Runs that one process adds before it looks whether the planner is out of date.
+LOOK_EVERY = 1000
+_GROWN = 1.25
+# Entries of each index that are looked at: enough to tell a value that a tenth of a million runs
+# have from one that a hundred have, and a fraction of a second for any number of runs.
+_ENTRIES = 100_000
+# A whole number in the head of an SQLite file that is the program's to use: how many runs there were
+# when the planner last looked.
+_SEEN = "PRAGMA user_version"
+
+
+def inform(database: Database, added: int) -> None:
+    """Let the planner look at the runs where they have grown by a quarter since it last did.
+
+    Args:
+        database: the store's.
+        added: runs that were just added. PostgreSQL looks by itself soon, so that only many runs at
+            once make it look at once.
+
+    Raises:
+        RequestError: another writer held the database for too long.
+    """
+    if database.engine.dialect.name == "postgresql":
+        if added >= LOOK_EVERY:
+            with database.writing() as connection:
+                connection.exec_driver_sql("ANALYZE runs")
+        return
+    with database.reading() as connection:
+        if not _out_of_date(connection):
+            return
+    with database.writing() as connection:
+        if _out_of_date(connection):  # nobody else did it meanwhile
+            connection.exec_driver_sql(f"PRAGMA analysis_limit={_ENTRIES}")
+            connection.exec_driver_sql("ANALYZE runs")
+            connection.exec_driver_sql(f"{_SEEN} = {min(_last(connection), 2**31 - 1)}")
+
+
+def _out_of_date(connection: Connection) -> bool:
+    seen = int(connection.exec_driver_sql(_SEEN).scalar() or 0)
+    return _last(connection) >= max(seen * _GROWN, LOOK_EVERY)
+
+
+def _last(connection: Connection) -> int:
+    """Return the last run's number: how many there are, but for those that were removed."""
+    return int(connection.exec_driver_sql("SELECT max(id) FROM runs").scalar() or 0)
+
 
 Where = Iterable[str | Condition]
 _PART = 500  # ids in one statement

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray
 from forerun.errors import RequestError, nearest_names
 from forerun.tables.table import Table
-
-BoolArray = NDArray[np.bool_]
 
 # What each column can be read from where it is absent, by what a cluster calls it.
 DERIVED: Mapping[str, str] = {

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan_columns import NAMES
 from forerun.tables import Runs
 from forerun.tables.measured import measured_seconds
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 ENDED = ("oom", "failed", "timeout")  # statuses of runs that may leave no figure
 DIGITS = 5  # significant ones in which two tables agree on one measurement

@@ -13,6 +13,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan_columns import NAMES
 from forerun.errors import RequestError
 from forerun.tables import Runs
@@ -26,8 +27,6 @@ from forerun.tables.contents import (
     stated_digits,
 )
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Codes = NDArray[np.uint64]
 
 # Of 10,000 judged rows and as many that taught, one pair in 200 tables looks alike by chance.

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, problem_text
@@ -18,7 +19,6 @@ from forerun.errors import RequestError
 from forerun.tables.rates import flop_rate_seconds, throughput_seconds
 from forerun.tables.table import Table
 
-FloatArray = NDArray[np.float64]
 Reasons = NDArray[np.object_]
 T = TypeVar("T")
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import is_none
 from forerun.tables import Runs
 from forerun.tables.rates import flop_rate_seconds, throughput_seconds
-
-FloatArray = NDArray[np.float64]
 
 COMPARED_AS = ("step", "throughput", "flops rate", "epoch", "whole run")
 

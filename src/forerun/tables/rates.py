@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.plan import RECOMPUTE
 from forerun.tables.table import Table
 
 if TYPE_CHECKING:
     from forerun.tables.jobs import Jobs
-
-FloatArray = NDArray[np.float64]
 
 
 def throughput_seconds(table: Table) -> FloatArray:

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import is_none
 from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC, plan_value
 from forerun.domain.plan_columns import PlanColumns
 from forerun.errors import RequestError, one_of
 from forerun.tables import Table
 
-FloatArray = NDArray[np.float64]
 Reasons = NDArray[np.object_]
 
 LARGEST = 2**31 - 1

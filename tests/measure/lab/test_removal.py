@@ -99,7 +99,7 @@ def is_guard(trace: str) -> bool:
     if not trace.startswith("/proc/"):
         return False
     words = (Path(trace) / "cmdline").read_text().split("\0")
-    return words[:2] == ["sh", "-c"] and "forerun.measure.lab.guard" in words
+    return words[:2] == ["sh", "-c"] and "forerun.measure.lab.lab" in words
 
 
 def left_soon(name: str) -> list[str]:

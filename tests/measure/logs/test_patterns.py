@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure.logs.matched import own_pattern, row_of
 from forerun.measure.logs.patterns import GENERIC, SPECIFIC, Pattern
+from forerun.measure.logs.text import own_pattern, row_of
 
 EXPECTED = {
     "torchtitan": {"step": 10, "loss": 8.1234, "memory_gb": 20.5 * 1.024**3},

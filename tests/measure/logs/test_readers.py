@@ -11,7 +11,7 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.measure.logs import read_log, read_logs, read_runs
-from forerun.measure.logs.tfrecord import crc32c
+from forerun.measure.logs.tensorboard import crc32c
 from tests.measure.logs import made
 
 

@@ -15,13 +15,12 @@ from forerun.errors import RequestError, UnsatisfiedError
 from forerun.measure import local_host
 from forerun.measure.hosts import Host
 from forerun.measure.probe.clock import Call, Clock
-from forerun.measure.probe.curves import LaunchesOnlyError, Measurements, timed
 from forerun.measure.probe.elements import element_grids, memory_grid
 from forerun.measure.probe.findings import device_entry
 from forerun.measure.probe.probing import probe
 from forerun.measure.probe.products import Grid, product_grids
 from forerun.measure.probe.sizes import CPU, LAUNCHES, Sizes, cuda_sizes
-from forerun.measure.probe.worker import full_precision
+from forerun.measure.probe.worker import LaunchesOnlyError, Measurements, full_precision, timed
 from tests.measure.cuda import Stream
 
 LAUNCH_SECONDS = 5e-6

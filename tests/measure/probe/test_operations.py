@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from forerun.measure.probe.clock import Clock
-from forerun.measure.probe.curves import Measurements, timed
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
-from forerun.measure.probe.framework import (
+from forerun.measure.probe.products import Grid, product_grids
+from forerun.measure.probe.worker import (
+    FIRST,
+    Measurements,
     framework_costs,
+    in_order,
     loader_costs,
     optimizer_costs,
+    timed,
 )
-from forerun.measure.probe.products import Grid, product_grids
-from forerun.measure.probe.worker import FIRST, in_order
 
 QUICK = Clock(batch_seconds=1e-5, repeats=1)
 GRIDS = [

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from forerun.predictors.choice import Auto
-from forerun.predictors.choice.blind import bringers, known_already
 from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.choice.trials import Trials, trials_of
+from forerun.predictors.choice.trials import Trials, bringers, known_already, trials_of
 from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.tables import Runs, Table, read_table, sorted_runs
 from forerun.tables.table import iter_rows

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.choice.folds import folds_of, thinned
 from forerun.predictors.choice.quantities import in_quantity, only, steps_in, told, with_steps
 from forerun.predictors.choice.questions import DEVICES, INSIDE, WORKLOAD
-from forerun.predictors.choice.trials import trials_of
+from forerun.predictors.choice.trials import folds_of, thinned, trials_of
 from forerun.predictors.choice.weighing import mixed, standing, stretch, weights_of
 from forerun.predictors.laws.ernest import Ernest
 from forerun.tables import configurations

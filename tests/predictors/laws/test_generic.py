@@ -19,8 +19,8 @@ from forerun.evaluate import evaluate
 from forerun.predictors.laws import generic_fit
 from forerun.predictors.laws.generic import Generic
 from forerun.predictors.laws.generic_form import Cost, GenericForm
+from forerun.predictors.laws.generic_group import fitted_many
 from forerun.predictors.laws.generic_law import GenericLaw
-from forerun.predictors.laws.generic_many import fitted_many
 from forerun.predictors.laws.generic_solve import descend
 from forerun.tables import Runs
 from forerun.tables.files import read_table

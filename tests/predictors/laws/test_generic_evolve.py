@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from forerun.predictors.laws.generic_evolve import evolve
+from forerun.predictors.laws.generic_fit import evolve
 
 Array = NDArray[np.float64]
 LOW, HIGH = np.full(3, -5.0), np.full(3, 5.0)

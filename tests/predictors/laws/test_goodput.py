@@ -16,7 +16,7 @@ from forerun.errors import RequestError
 from forerun.evaluate import evaluate
 from forerun.predictors.laws.goodput import Goodput
 from forerun.predictors.laws.goodput_cost import GoodputCosts, Timings
-from forerun.predictors.laws.goodput_fit import fitted
+from forerun.predictors.laws.goodput_law import fitted
 from forerun.predictors.laws.goodput_step import Steps, log_slopes, timed
 from forerun.tables import Runs
 from forerun.tables.files import read_table

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forerun.predictors.laws.law_rows import LawRows, filled
-from forerun.predictors.laws.placements import placement_counts
+from forerun.predictors.laws.law_rows import LawRows, filled, placement_counts
 from forerun.testing.samples import tiny_jobs
 from tests.predictors.laws.rows import jobs_of
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forerun.predictors.laws.generic_solve import nnls_gram
 from forerun.predictors.laws.nnls import nnls
-from forerun.predictors.laws.nnls_gram import nnls_gram
 
 
 @settings(max_examples=60)

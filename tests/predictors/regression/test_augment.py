@@ -12,8 +12,13 @@ from forerun.errors import MissingExtraError, RequestError
 from forerun.predictors.regression.augment import Columns, Recipe, augmented
 from forerun.predictors.regression.models import model_dict, model_of
 from forerun.predictors.regression.partitions import SetAside
-from forerun.predictors.regression.stepwise import stepwise
-from forerun.predictors.regression.techniques import DEFAULTS, fitted, importance, standardised
+from forerun.predictors.regression.techniques import (
+    DEFAULTS,
+    fitted,
+    importance,
+    standardised,
+    stepwise,
+)
 
 
 def columns(n: int = 24) -> Columns:

@@ -14,8 +14,7 @@ import scipy.optimize
 
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
-from forerun.predictors.regression.gaussian import Gaussian
-from forerun.predictors.regression.stopped import expected_seconds
+from forerun.predictors.regression.gaussian import Gaussian, expected_seconds
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract

@@ -20,12 +20,12 @@ pytest.importorskip("xgboost")
 
 from forerun.catalog import load_catalog
 from forerun.errors import MissingExtraError, RequestError
-from forerun.predictors.regression import automl
+from forerun.predictors.regression import ray_group as automl
 from forerun.predictors.regression.augment import Columns, Recipe
-from forerun.predictors.regression.automl import run_experiments
 from forerun.predictors.regression.automl_settings import Settings
 from forerun.predictors.regression.journal import Journal
 from forerun.predictors.regression.partitions import SetAside
+from forerun.predictors.regression.ray_group import run_experiments
 from forerun.predictors.regression.ray_ml import RayML
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table

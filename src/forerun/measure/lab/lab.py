@@ -1,4 +1,7 @@
-"""Lab: real hosts on one machine, each with its own network, link rate and share of the cores."""
+"""Lab: real hosts on one machine, each with its own network, link rate and share of the cores.
+
+Guard: a sleeping shell that learns of its owner's death by a closed pipe, and removes the lab.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from forerun.errors import RequestError, UnknownNameError
 from forerun.measure.hosts import Host
 from forerun.measure.lab import entering, network, overview, removing, state, system
 from forerun.measure.lab.cgroups import Controllers, HostGroup
-from forerun.measure.lab.guard import Guard
 from forerun.measure.lab.names import LabId, checked_name, this_process
 from forerun.measure.lab.place import LabHost, lifted, places, settle
 from forerun.measure.lab.spec import HostSpec, check_cpus, check_rate, check_sum
@@ -23,6 +25,45 @@ from forerun.measure.lab.state import HostState, LabState
 
 if TYPE_CHECKING:
     from forerun.measure.lab.raycluster import RayCluster
+
+import contextlib
+import sys
+
+from forerun.measure.lab.names import parse_id
+
+# Read returns at once when the last writer has gone; a word before that is the owner's good-bye.
+_SCRIPT = 'read -r word && exit 0; exec "$@"'
+
+
+class Guard:
+    """Removes a lab when the process that made this guard dies without saying good-bye."""
+
+    def __init__(self, lab: LabId) -> None:
+        self._process = subprocess.Popen(
+            ("sh", "-c", _SCRIPT, str(lab), sys.executable, "-m", __name__, str(lab)),
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the owner's terminal must not end it
+        )  # fmt: skip
+
+    def dismiss(self) -> None:
+        """Say good-bye: the lab has been removed."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate(b"done\n")
+        self._process.wait()
+
+
+def main(text: str) -> None:
+    """Remove the lab that a guard was made for, unless that has been done."""
+    from forerun.measure.lab import removing, state
+
+    lab = parse_id(text)
+    if lab is not None and lab.abandoned:
+        with state.locked():
+            removing.remove(lab)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
 
 
 class Lab:

@@ -1,4 +1,7 @@
-"""ETA: when a running job will be done, from its log: with its band, its cost and what is unknown."""
+"""ETA: when a running job will be done, from its log: with its band, its cost and what is unknown.
+
+Outlook: how long the rest of a job may take, as draws of what can still happen.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,294 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.logs.length import Ask, length_of
-from forerun.measure.logs.outlook import Outlook, outlook_of
 from forerun.measure.logs.series import LogSeries
+from forerun.measure.logs.speed import Speeds, speeds_of
 from forerun.measure.logs.steady import Intervals, intervals_of
+from forerun.measure.logs.wander import stretch_of
 from forerun.units import counted, format_seconds
+
+_EVEN = 0.25  # spread of the distances between pauses, over their mean: below, they are periodic
+_CAME = 0.6  # of the pauses of a period that are due
+_ALIKE = 0.35  # spread of the logs of pauses that are of one kind
+# Jobs that will still begin to pause now and then, before any is seen; of their time left, the share
+# that it takes: a log-normal law. Periods are taken to be log-uniform from a hundredth of a job on.
+_PAUSING, _PAUSING_MORE, _SHORTEST = 0.4, 0.1, 0.01
+_TAKEN, _TAKEN_SPREAD = 0.08, 1.2
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Pauses of one kind.
+
+    Attributes:
+        kind: evaluation, checkpoint, or pause where the log does not say.
+        at: counts of steps at which they came (k,); `seconds`: how long each took (k,).
+        period: steps between them where they are periodic, else NaN.
+    """
+
+    kind: str
+    at: FloatArray
+    seconds: FloatArray
+    period: float
+
+    def to_come(
+        self, done: float, total: float, rng: np.random.Generator, draws: int
+    ) -> FloatArray:
+        """Return the seconds of those still to come, a column of draws (draws,)."""
+        number = self._numbers(done, total, rng, draws)
+        size = rng.choice(self.seconds, (draws, len(self.seconds))).mean(axis=1)
+        # One pause says little of how long the next will be.
+        size *= np.exp(0.3 / np.sqrt(len(self.seconds)) * rng.standard_normal(draws))
+        return np.asarray(number * size)
+
+    def expected(self, done: float, total: float) -> float:
+        """Return how many are still to come."""
+        if np.isfinite(self.period):
+            return float(np.floor((total - self.at[-1]) / self.period + 1e-6))
+        return len(self.at) * (total - done) / max(done, 1e-9)
+
+    def _numbers(
+        self, done: float, total: float, rng: np.random.Generator, draws: int
+    ) -> FloatArray:
+        if np.isfinite(self.period):
+            return np.full(draws, self.expected(done, total))
+        rate = rng.gamma(len(self.at), 1.0 / max(done, 1e-9), draws)
+        return rng.poisson(np.minimum(rate * (total - done), 1e6)).astype(np.float64)
+
+
+def pauses_of(intervals: Intervals) -> tuple[Pauses, ...]:
+    """Return a log's pauses by kind; those of which nothing is said by their lengths."""
+    rows = np.flatnonzero(intervals.paused)
+    kinds: dict[str, list[int]] = {}
+    for i in rows:
+        kinds.setdefault(intervals.kind(int(i)), []).append(int(i))
+    found = list[Pauses]()
+    for kind, members in kinds.items():
+        groups = _alike(intervals, members) if kind == "pause" else [members]
+        known = [_group(intervals, sorted(group), kind) for group in groups]
+        found += [p for p in known if np.isfinite(p.period)]
+        # What comes at no even distances is one kind: there is nothing else to tell it by.
+        rest = [
+            i
+            for p, group in zip(known, groups, strict=True)
+            if not np.isfinite(p.period)
+            for i in group
+        ]
+        if rest:
+            found.append(_group(intervals, sorted(rest), kind))
+    return tuple(found)
+
+
+def unseen(
+    pauses: tuple[Pauses, ...], share: float, rng: np.random.Generator, draws: int
+) -> FloatArray:
+    """Return draws of what pauses of which none has come yet add to the rest, over its steps' time.
+
+    Args:
+        pauses: those that came; with a periodic one among them, fewer are missing.
+        share: of the job that is done.
+        rng, draws: of the draws.
+    """
+    jobs = _PAUSING_MORE if any(np.isfinite(p.period) for p in pauses) else _PAUSING
+    longer = float(np.clip(np.log(1 / max(share, 1e-9)) / np.log(1 / _SHORTEST), 0.0, 1.0))
+    taken = _TAKEN * np.exp(_TAKEN_SPREAD * rng.standard_normal(draws))
+    return np.where(rng.random(draws) < jobs * longer, taken, 0.0)
+
+
+def _group(intervals: Intervals, members: list[int], kind: str) -> Pauses:
+    """Return pauses as one kind; intervals that follow one another are one pause."""
+    starts = np.flatnonzero(np.diff(members, prepend=members[0] - 2) > 1)
+    at = intervals.end[np.array(members)[starts]]
+    seconds = np.add.reduceat(intervals.pause_seconds[members], starts)
+    order = np.argsort(at, kind="stable")
+    at, first = np.unique(at[order], return_index=True)  # steps that were done again
+    return Pauses(kind, at, seconds[order][first], _period(at, kind != "pause", intervals))
+
+
+def _alike(intervals: Intervals, members: list[int]) -> list[list[int]]:
+    """Return pauses in groups of like length: a gap in the sorted logs begins another group."""
+    order = sorted(members, key=lambda i: intervals.pause_seconds[i])
+    logs = np.log(intervals.pause_seconds[order])
+    groups = [[order[0]]]
+    for i in range(1, len(order)):
+        if logs[i] - logs[i - 1] > _ALIKE:
+            groups.append([])
+        groups[-1].append(order[i])
+    return groups
+
+
+def _period(at: FloatArray, told: bool, intervals: Intervals) -> float:
+    """Return the steps between pauses where they are periodic, NaN where they are not."""
+    if len(at) == 1:
+        # Of a single one only the log's own word says that it will come again, as far on as it came.
+        begin = float(intervals.end[0] - intervals.steps[0])
+        return float(at[0]) if told and at[0] > 2 * begin else float("nan")
+    if len(at) == 2 and not told:
+        return float("nan")
+    distances = np.diff(at)
+    # Where a pause was missed, a distance is twice the period or more.
+    period = float(np.median(distances))
+    folded = distances / np.maximum(np.round(distances / period), 1)
+    slack = float(np.median(intervals.steps)) / period
+    even = float(np.std(folded)) / period < max(_EVEN, slack)
+    # Those that came must be most of those that should have come by now.
+    due = 1 + np.floor((intervals.marks.done.max() - at[0]) / period + 1e-6)
+    return period if even and len(at) >= _CAME * due else float("nan")
+
+
+DRAWS = 4000
+_HALF_LIFE = 0.35  # of the intervals since the speed changed: newer ones count more
+_JOB_CHANGES, _JOB_SEEN = 0.5, 0.6  # changes of speed in a job before any is seen: 0.5 / 0.6
+_JOB_RESTARTS, _JOB_WHOLE = 0.1, 0.3  # restarts of a job before any is seen: 0.1 / 0.3
+_RESTART_COST = 0.03  # of the job's time: median, with a factor of e as its spread
+_CHANGE_SIZE, _CHANGE_TAIL = 0.2, 3  # spread of a change's log, and its degrees of freedom
+_BACK = 0.7  # of the changes that follow one, the share that goes back to a speed seen before
+_MOST_CHANGES = 8
+_ENDLESS = (
+    230.0  # log of seconds a step (1e100) that a draw may wander to: absurd logs end in no overflow
+)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is still to come.
+
+    Attributes:
+        seconds: draws of the rest's length, pauses included (draws,).
+        step_seconds: the present mean of a step, without pauses.
+        pauses: that recur; `pause_seconds`: what they add, by median.
+        interruptions: further ones that are expected; 0 where none was seen.
+    """
+
+    seconds: FloatArray
+    step_seconds: float
+    pauses: tuple[Pauses, ...]
+    pause_seconds: float
+    interruptions: float
+    speeds: Speeds
+
+    def quantiles(self) -> tuple[float, float, float]:
+        """Return the 5, 50 and 95 % quantiles of the rest, in seconds."""
+        p05, p50, p95 = np.quantile(self.seconds, [0.05, 0.5, 0.95])
+        return float(p05), float(p50), float(p95)
+
+    def missed(self, seconds: float) -> float:
+        """Return the probability that the rest takes longer than this."""
+        over = float((self.seconds > seconds).sum())
+        return (over + 0.5) / (len(self.seconds) + 1)
+
+
+def outlook_of(intervals: Intervals, total: float, seed: int = 0, draws: int = DRAWS) -> Outlook:
+    """Return what the rest of a job may take, from its last row on.
+
+    Args:
+        intervals: of its log.
+        total: the count at which it is done, in the unit of the intervals.
+        seed: of the draws.
+        draws: how many.
+    """
+    rng = np.random.default_rng(seed)
+    done = float(intervals.marks.done[-1])
+    left = max(0.0, total - done)
+    speeds = speeds_of(intervals)
+    step_seconds, convex = _present(intervals, speeds)
+    steps = np.zeros(draws)
+    if left:
+        level = _rest(intervals, speeds, left, convex, rng, draws)
+        steps = left * level * _changes(speeds, done, total, rng, draws)
+    pauses = pauses_of(intervals)
+    paused = steps * unseen(pauses, done / total, rng, draws) if left else np.zeros(draws)
+    for group in pauses:
+        paused += group.to_come(done, total, rng, draws)
+    lost, number = _interruptions(intervals, step_seconds, left, total, rng, draws)
+    seconds = steps + (paused + lost if left else 0.0)
+    middle = float(np.median(paused)) if left and pauses else 0.0
+    return Outlook(seconds, step_seconds, pauses, middle, number if left else 0.0, speeds)
+
+
+def _present(intervals: Intervals, speeds: Speeds) -> tuple[float, float]:
+    """Return a step's mean seconds now, and by how much the log of a mean is above the logs' mean."""
+    rows = np.arange(speeds.now.first, speeds.now.last + 1)
+    rows = rows[intervals.steady[rows]] if intervals.steady[rows].any() else rows
+    steps, seconds = intervals.steps[rows], intervals.work_seconds[rows]
+    age = steps[::-1].cumsum()[::-1] - steps / 2
+    weight = 0.5 ** (age / (_HALF_LIFE * steps.sum()))
+    stretch, block = stretch_of(steps, seconds)
+    mean_of_logs = np.average(stretch.logs, weights=np.bincount(block, steps))
+    convex = float(np.log(seconds.sum() / steps.sum()) - mean_of_logs)
+    return float((weight * seconds).sum() / (weight * steps).sum()), convex
+
+
+def _rest(
+    intervals: Intervals, speeds: Speeds, left: float, convex: float,
+    rng: np.random.Generator, draws: int,
+) -> FloatArray:  # fmt: skip
+    """Return draws of the mean seconds of a step over the rest, at the present level (draws,)."""
+    rows = np.flatnonzero(intervals.steady)
+    if not len(rows):
+        rows = np.arange(len(intervals))
+    stretch, block = stretch_of(intervals.steps[rows], intervals.work_seconds[rows])
+    firsts = np.searchsorted(rows, [s.first for s in speeds.segments[1:]])
+    cuts = sorted({int(c) for c in block[firsts]} - {0})
+    logs = stretch.mean_of_rest(cuts, left, rng, draws) + convex
+    return np.asarray(np.exp(np.clip(logs, -_ENDLESS, _ENDLESS)))
+
+
+def _changes(
+    speeds: Speeds, done: float, total: float, rng: np.random.Generator, draws: int
+) -> FloatArray:
+    """Return draws of the rest's mean seconds of a step over the present one's (draws,)."""
+    share = float(np.clip(done / total, 0.0, 1.0)) if total else 1.0
+    seen = len(speeds.segments) - 1
+    rate = (_JOB_CHANGES + seen) / (_JOB_SEEN + share) * max(0.0, 1 - share)
+    number = np.minimum(rng.poisson(rate, draws), _MOST_CHANGES)
+    places = np.sort(
+        rng.random((draws, _MOST_CHANGES)) + (np.arange(_MOST_CHANGES) >= number[:, None]), axis=1
+    )
+    known = np.array([s.step_seconds for s in speeds.segments]) / speeds.now.step_seconds
+    lengths = np.array([s.end_s - s.begin_s for s in speeds.segments])
+    share_of = np.maximum(lengths, 0) + 1e-12
+    factor, level = np.ones(draws), np.ones(draws)
+    for k in range(_MOST_CHANGES):
+        on = number > k
+        back = rng.choice(known, draws, p=share_of / share_of.sum())
+        new = np.where(rng.random(draws) < (_BACK if seen else 0.0), back, level)
+        new = new * np.exp(np.clip(_CHANGE_SIZE * rng.standard_t(_CHANGE_TAIL, draws), -2, 2))
+        factor = np.where(on, factor + (1 - places[:, k]) * (new - level), factor)
+        level = np.where(on, new, level)
+    return np.maximum(factor, 0.02)
+
+
+def _interruptions(
+    intervals: Intervals,
+    step_seconds: float,
+    left: float,
+    total: float,
+    rng: np.random.Generator,
+    draws: int,
+) -> tuple[FloatArray, float]:
+    """Return draws of the seconds that further restarts cost, and how many are expected.
+
+    How often: as often as so far, held against a job that has few; what one costs: as so far, and
+    before one was seen a share of the job that restarts usually cost.
+    """
+    if not left:
+        return np.zeros(draws), 0.0
+    restarts = [g for g in intervals.gaps if g.restart]
+    share = (total - left) / total
+    many = len(restarts) + _JOB_RESTARTS
+    rate = rng.gamma(many, (1 - share) / (share + _JOB_WHOLE), draws)
+    number = rng.poisson(np.minimum(rate, 1e4))
+    if not restarts:
+        usual = _RESTART_COST * total * step_seconds
+        return np.asarray(number * usual * np.exp(rng.standard_normal(draws))), 0.0
+    costs = np.array([g.seconds + g.redone * step_seconds for g in restarts])
+    size = rng.choice(costs, (draws, len(costs))).mean(axis=1)
+    return np.asarray(number * size), many * (1 - share) / (share + _JOB_WHOLE)
+
 
 _SILENT = 10.0  # typical intervals without a row after which the job may have stopped
 _SILENT_SECONDS = 120.0

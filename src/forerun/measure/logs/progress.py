@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.errors import RequestError
-from forerun.measure.logs.series import RESTART, FloatArray, LogSeries
+from forerun.measure.logs.series import RESTART, LogSeries
 from forerun.units import counted
 
 _MOST = 20_000  # intervals that are looked at one by one; more are joined

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.logs.reading import read_logs
-from forerun.measure.logs.series import FloatArray, LogSeries
+from forerun.measure.logs.series import LogSeries
 from forerun.measure.logs.speed import speeds_of
 from forerun.measure.logs.steady import Intervals, intervals_of
 from forerun.tables.schema import canonical_names

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from forerun.measure.logs.series import FloatArray
+from forerun.arrays import FloatArray
 from forerun.measure.logs.steady import Intervals
 from forerun.measure.logs.wander import stretch_of
 from forerun.units import format_percent, format_seconds

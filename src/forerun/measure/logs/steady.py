@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.measure.logs.progress import Gap, Marks, marks_of
-from forerun.measure.logs.series import CHECKPOINT, EVALUATION, FloatArray, LogSeries
+from forerun.measure.logs.series import CHECKPOINT, EVALUATION, LogSeries
 from forerun.measure.warmup import WINDOW, longest, slow_beginning
 
 _PAUSE_SPREADS, _PAUSE_LEAST = 5.0, 0.05  # an interval is a pause above these, in logs of its speed

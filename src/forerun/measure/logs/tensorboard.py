@@ -2,21 +2,228 @@
 
 Read by a decoder of forerun's own: the libraries that read these files bring a web server along,
 and cannot say at which byte a file that is still being written ends.
+
+TFRecord: the framing of TensorBoard's event files, read up to where the writer has come.
+
+Events: the scalars in TensorBoard's protocol buffers (Event, Summary, TensorProto).
 """
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from forerun.errors import RequestError
-from forerun.measure.logs.events import BadEventError, Event, event_of
 from forerun.measure.logs.opening import bytes_of, head_of, written_s
 from forerun.measure.logs.points import Point, add_points
 from forerun.measure.logs.series import RESTART, Gathered, LogSeries
-from forerun.measure.logs.tfrecord import Reading, is_record_file, records_in
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_SESSION_START = 1
+_DTYPES = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 19: "<e"}  # float, double, int32, int64, half
+
+
+@dataclass
+class Event:
+    """One event: when, at which step, and the scalars by tag."""
+
+    wall_time_s: float = math.nan
+    step: int = 0
+    scalars: dict[str, float] = field(default_factory=dict)
+    session_start: bool = False
+
+
+class BadEventError(ValueError):
+    """Bytes that are no protocol buffer."""
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise BadEventError("a number is cut off")
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """Yield (number, wire type, value) of a message's fields."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, wire = key >> 3, key & 7
+        value: int | bytes
+        if wire == _VARINT:
+            value, at = _varint(data, at)
+            yield number, wire, value
+            continue
+        if wire == _BYTES:
+            size, at = _varint(data, at)
+        elif wire in (_FIXED64, _FIXED32):
+            size = 8 if wire == _FIXED64 else 4
+        else:
+            raise BadEventError(f"wire type {wire} is not known")
+        if at + size > len(data):
+            raise BadEventError("a field is cut off")
+        yield number, wire, data[at : at + size]
+        at += size
+
+
+def event_of(data: bytes) -> Event:
+    """Return the event in a record. Raises BadEventError where it is none."""
+    event = Event()
+    for number, wire, value in _fields(data):
+        if number == 1 and wire == _FIXED64:
+            (event.wall_time_s,) = struct.unpack("<d", value)  # type: ignore[arg-type]
+        elif number == 2 and isinstance(value, int):
+            event.step = value - (1 << 64) if value >= 1 << 63 else value
+        elif number == 5 and isinstance(value, bytes):
+            _summary(value, event.scalars)
+        elif number == 7 and isinstance(value, bytes):
+            event.session_start = any(n == 1 and v == _SESSION_START for n, _, v in _fields(value))
+    return event
+
+
+def _summary(data: bytes, scalars: dict[str, float]) -> None:
+    for number, _, value in _fields(data):
+        if number == 1 and isinstance(value, bytes):
+            tag, scalar = _value(value)
+            if tag and scalar is not None:
+                scalars[tag] = scalar
+
+
+def _value(data: bytes) -> tuple[str, float | None]:
+    tag, scalar = "", None
+    for number, wire, value in _fields(data):
+        if number == 1 and isinstance(value, bytes):
+            tag = value.decode("utf-8", errors="replace")
+        elif number == 2 and wire == _FIXED32:
+            (scalar,) = struct.unpack("<f", value)  # type: ignore[arg-type]
+        elif number == 8 and isinstance(value, bytes):
+            scalar = _tensor(value)
+    return tag, scalar
+
+
+def _tensor(data: bytes) -> float | None:
+    """Return the one number of a tensor, None where it has several or is no number."""
+    kind, content = 0, b""
+    numbers: list[float] = []
+    for number, wire, value in _fields(data):
+        if number == 1 and isinstance(value, int):
+            kind = value
+        elif number == 4 and isinstance(value, bytes):
+            content = value
+        elif number in (5, 6):
+            form = "f" if number == 5 else "d"
+            raw = value if isinstance(value, bytes) else b""
+            size = struct.calcsize(form)
+            numbers += struct.unpack(f"<{len(raw) // size}{form}", raw[: len(raw) // size * size])
+        elif number in (7, 10):
+            numbers += _whole_numbers(value, wire)
+    form = _DTYPES.get(kind, "")
+    if content and form and len(content) == struct.calcsize(form):
+        numbers = [float(struct.unpack(form, content)[0])]
+    return float(numbers[0]) if len(numbers) == 1 else None
+
+
+def _whole_numbers(value: int | bytes, wire: int) -> list[float]:
+    """Return signed whole numbers, packed or not."""
+    if isinstance(value, int):
+        return [float(value - (1 << 64) if value >= 1 << 63 else value)]
+    found, at = [], 0
+    while at < len(value):
+        one, at = _varint(value, at)
+        found.append(float(one - (1 << 64) if one >= 1 << 63 else one))
+    return found
+
+
+_HEADER, _FOOTER = 12, 4
+_MASK = 0xA282EAD8
+_CHECKED_BYTES = 4096  # records that are longer hold images and graphs, which nobody here reads
+
+
+def _table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return tuple(table)
+
+
+_TABLE = _table()
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C (Castagnoli) of bytes."""
+    value, table = 0xFFFFFFFF, _TABLE
+    for byte in data:
+        value = table[(value ^ byte) & 0xFF] ^ (value >> 8)
+    return value ^ 0xFFFFFFFF
+
+
+def masked(data: bytes) -> int:
+    """Return the checksum of bytes as the format stores it."""
+    crc = crc32c(data)
+    return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
+
+
+@dataclass
+class Reading:
+    """How far a file was read, and why not further.
+
+    Attributes:
+        records: those that were whole.
+        damaged: whole records whose checksum is wrong; they are left out.
+        cut_at: the byte at which a record is not whole (yet), -1 where the file ends with one.
+        broken_at: the byte at which there is no record, -1 where there is none such.
+    """
+
+    records: int = 0
+    damaged: int = 0
+    cut_at: int = -1
+    broken_at: int = -1
+
+
+def records_in(data: bytes, reading: Reading) -> Iterator[bytes]:
+    """Yield the bytes of each whole record, and tell in `reading` how it ended."""
+    at = 0
+    while at < len(data):
+        if at + _HEADER > len(data):
+            reading.cut_at = at
+            return
+        length, check = struct.unpack_from("<QI", data, at)
+        if masked(data[at : at + 8]) != check:
+            reading.broken_at = at
+            return
+        end = at + _HEADER + length
+        if end + _FOOTER > len(data):
+            reading.cut_at = at
+            return
+        body = data[at + _HEADER : end]
+        (check,) = struct.unpack_from("<I", data, end)
+        at = end + _FOOTER
+        if length <= _CHECKED_BYTES and masked(body) != check:
+            reading.damaged += 1
+            continue
+        reading.records += 1
+        yield body
+
+
+def is_record_file(head: bytes) -> bool:
+    """Return whether a file that begins so is one of records."""
+    if len(head) < _HEADER:
+        return False
+    return masked(head[:8]) == int(struct.unpack_from("<I", head, 8)[0])
+
 
 _MARK = "tfevents"
 _WRITER = re.compile(r"tfevents\.\d+\.(.+\.\d+)\.\d+(?:\D.*)?$")  # seconds, host.process, number

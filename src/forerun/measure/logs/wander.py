@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.measure.logs.series import FloatArray
+from forerun.arrays import FloatArray
 
 BLOCKS = 120  # that a log's intervals are joined to
 # The prior of the flicker's Allan deviation: a log-normal law, by its median and the spread of its log.

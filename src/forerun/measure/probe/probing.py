@@ -1,17 +1,207 @@
-"""Probing: hosts measured and told as a catalogue entry, with what a reader must know."""
+"""Probing: hosts measured and told as a catalogue entry, with what a reader must know.
+
+Fleet: the probe's workers on all hosts, their answer, and their certain end.
+"""
 
 from __future__ import annotations
 
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from forerun.errors import MissingExtraError, RequestError, one_of
 from forerun.measure.hosts import Host, check_hosts, local_host
 from forerun.measure.probe.busy import allowed_cores, is_busy, said
 from forerun.measure.probe.findings import device_entry, warnings_of
-from forerun.measure.probe.fleet import probe_hosts
 from forerun.measure.probe.worker import DTYPES, LONGER
+
+WORKER = "forerun.measure.probe.worker"
+# Beside what is asked for measuring: starting, importing torch under a quota, talking over links.
+_MORE_SECONDS = 300.0
+Letter = dict[str, Any]
+_SILENT_SECONDS = 15.0  # in which torch is imported on any machine that has time for it
+_LOW_PORT, _HIGH_PORT = 20000, 32000
+_TAIL = 400
+
+
+def probe_hosts(
+    hosts: Sequence[Host], *, seconds: float, threads: int, dtypes: Sequence[str], device: str,
+    beside: int = 1, only: Sequence[str] = (), told: Callable[[Letter], None] = lambda letter: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what the workers of hosts found, as plain values.
+
+    Args:
+        hosts: one or more; operations are timed on the first, links among all.
+        seconds: for timing operations.
+        threads: of one operation.
+        dtypes: precisions, the first of them first.
+        device: cpu or cuda.
+        beside: processes on the first host that are set to work at once.
+        only: names of what is timed; everything where there is none.
+        told: called with what the first worker tells meanwhile: `machine`, what it gets of its host
+            (see `busy.look`), and `doing`, what it times; and `silent`, seconds after which it had
+            told nothing yet.
+
+    Raises:
+        RequestError: a host cannot be reached, a worker failed, or did not answer in time.
+    """
+    places = [*hosts, *[hosts[0]] * (beside - 1)]
+    groups: dict[str, list[int]] = {}
+    if len(hosts) > 1:
+        groups["inter"] = list(range(len(hosts)))
+    if beside > 1:
+        groups["intra"] = [0, *range(len(hosts), len(places))]
+    shared = {
+        "world": len(places), "groups": groups, "seconds": seconds, "threads": threads,
+        "dtypes": list(dtypes), "device": device, "paths": [str(Path(__file__).parents[3])],
+        "only": list(only),
+    }  # fmt: skip
+    port = random.SystemRandom().randrange(_LOW_PORT, _HIGH_PORT)
+    with ExitStack() as stack:
+        started = []
+        for rank, host in enumerate(places):
+            environment = {
+                "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
+            }  # fmt: skip
+            if host.interface:
+                environment["GLOO_SOCKET_IFNAME"] = host.interface
+            request = {**shared, "rank": rank, "environment": environment}
+            started.append(_Worker(host, request, stack))
+        return _answer(started, time.monotonic() + seconds + _MORE_SECONDS, told)
+
+
+# What a worker, or ssh, says that could not begin, and what to do.
+_REMEDIES = (
+    ("Could not resolve hostname", "name a host that `ssh {host} true` reaches"),
+    ("Permission denied", "let `ssh {host} true` work without a password (ssh-copy-id {host})"),
+    ("Connection refused", "start sshd on {host}, or give its port in ~/.ssh/config"),
+    ("Connection timed out", "see that {host} is up: `ssh {host} true`"),
+    ("Host key verification failed", "accept its key once: ssh {host} true"),
+    ("No module named 'forerun'", "install forerun on {host}, for {python} as here"),
+    ("No module named 'torch'", "install torch on {host}: {python} -m pip install torch"),
+    (
+        "No such file or directory",
+        "install forerun and torch on {host} under the same path: {python}",
+    ),
+)
+_USUAL_REMEDY = (
+    "see that forerun and torch are installed there, at the same path as here, and that the hosts"
+    " reach one another"
+)
+
+
+class _Worker:
+    """One process; it is killed when the stack ends."""
+
+    def __init__(self, host: Host, request: dict[str, Any], stack: ExitStack) -> None:
+        self.host = host
+        self._read = 0
+        self.out = _scratch(stack)
+        self.err = _scratch(stack)
+        text = json.dumps(request).encode().hex()
+        # The package's folder is put on the path before the worker is looked for.
+        code = f"import sys; sys.path.insert(0, {request['paths'][0]!r}); import runpy; "
+        code += f"runpy.run_module({WORKER!r}, run_name='__main__')"
+        words = host.command([sys.executable, "-c", code, text])
+        if host.prefix and host.prefix[0] == "ssh":
+            words = host.command([sys.executable, "-m", WORKER, text])
+        try:
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise _unreached(host, str(error)) from None
+        stack.callback(self.end)
+
+    def end(self) -> None:
+        """End the process and wait for it."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+    def lines(self) -> list[str]:
+        """Return the whole lines that it wrote to stdout since the last call."""
+        self.out.seek(self._read)
+        whole, newline, _ = self.out.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        return whole.decode(errors="replace").splitlines()
+
+    def said(self, file: IO[bytes]) -> str:
+        """Return all that it wrote to one of its two files."""
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+
+def _scratch(stack: ExitStack) -> IO[bytes]:
+    """Return a nameless file for a process to write to: a pipe would fill and stop it."""
+    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (the stack closes it)
+    return stack.enter_context(file)
+
+
+def _answer(
+    workers: Sequence[_Worker], until: float, told: Callable[[Letter], None]
+) -> dict[str, Any]:
+    """Return what the first worker says at last, once all have ended well."""
+    last, begun, silent = "", time.monotonic(), True
+    while any(worker.process.poll() is None for worker in workers):
+        last = _passed_on(workers[0], last, told)
+        if silent and (last or time.monotonic() - begun > _SILENT_SECONDS):
+            silent = False
+            if not last:
+                told({"silent": time.monotonic() - begun})
+        failed = next((w for w in workers if w.process.poll() not in (None, 0)), None)
+        if failed is not None:
+            raise _unreached(failed.host, failed.said(failed.err))
+        if time.monotonic() > until:
+            late = next(w.host.name for w in workers if w.process.poll() is None)
+            raise RequestError(
+                f"probing {late}", "its worker did not answer in time",
+                "see that the host can reach the first one, or probe fewer hosts",
+            )  # fmt: skip
+        time.sleep(0.05)
+    failed = next((w for w in workers if w.process.poll() != 0), None)
+    if failed is not None:
+        raise _unreached(failed.host, failed.said(failed.err))
+    last = _passed_on(workers[0], last, told)
+    found: dict[str, Any] = json.loads(last)
+    return found
+
+
+def _passed_on(worker: _Worker, last: str, told: Callable[[Letter], None]) -> str:
+    """Pass on what a worker tells meanwhile; return its last line so far.
+
+    A library may write to stdout too: what is no JSON is none of its words.
+    """
+    for line in worker.lines():
+        try:
+            letter = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(letter, dict):
+            last = line
+            told(letter)
+    return last
+
+
+def _unreached(host: Host, said: str) -> RequestError:
+    last = " ".join(said.split())[-_TAIL:]
+    known = (todo for words, todo in _REMEDIES if words in said)
+    return RequestError(
+        f"probing {host.name}",
+        f"its worker failed: {last or 'it said nothing'}",
+        next(known, _USUAL_REMEDY).format(host=host.name, python=sys.executable),
+    )
+
 
 LEAST_SECONDS = 5.0
 

@@ -3,35 +3,243 @@
 REQUEST is JSON in hexadecimal digits, so that any shell on the way leaves it as it is. Rank 0 writes
 lines of JSON to stdout: what the machine is (`machine`), what is being timed (`doing`), and at last
 all that was found; the others take part in what needs several.
+
+Curves: every point of a grid timed, in the time that there is.
+
+Framework: what a training step costs beside its operations, and what an optimizer's step costs.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
+import math
 import os
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from forerun.measure.failing import status_of
 from forerun.measure.fingerprint import fingerprint
 from forerun.measure.precision import use_tf32
 from forerun.measure.probe.busy import is_busy, look
 from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.collectives import Ring, jitter
-from forerun.measure.probe.curves import Measurements
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
-from forerun.measure.probe.framework import (
-    OPTIMIZERS,
-    framework_costs,
-    loader_costs,
-    optimizer_costs,
-)
 from forerun.measure.probe.machine import memory_bytes, nominal_flops
 from forerun.measure.probe.products import Grid, product_grids
 from forerun.measure.probe.sizes import LAUNCHES, sizes_of
+
+LINKS = 24
+_BATCHES = (4, 32)
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+_FEW, _MANY = 16, 1_000_000
+
+
+def framework_costs(torch: Any, device: str, clock: Clock) -> dict[str, float]:
+    """Return seconds by the names of `domain.measured.Measured`."""
+    x = torch.randn(4, 4, device=device)
+    relu = clock.time(lambda: torch.relu(x)).seconds
+    gradient = torch.ops.aten.threshold_backward.default
+    back = clock.time(lambda: gradient(x, x, 0)).seconds
+    chain = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(LINKS)))
+    forward, backward = _phases(torch, chain, x, clock)
+    forward_call = forward / LINKS - relu
+    backward_call = backward / LINKS - back
+    layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(LINKS))).to(device)
+    _, backward = _phases(torch, layers, x, clock)
+    product = clock.time(lambda: x.mm(x)).seconds
+    bias = clock.time(lambda: x.sum(0, keepdim=True)).seconds
+    # Each layer goes back through one operation of autograd: two products and a sum.
+    own = backward / LINKS - 2.0 * product - bias - backward_call
+    empty = torch.nn.Linear(4, 4).to(device)
+    forward, backward = _phases(torch, empty, x, clock)
+    return {
+        "forward_call_seconds": max(forward_call, 0.0),
+        "backward_call_seconds": max(backward_call, 0.0),
+        "gradient_seconds": max(own / 2.0, 0.0),
+        "step_seconds": max(
+            forward + backward - forward_call - backward_call - 3.0 * product - bias - own, 0.0
+        ),
+    }
+
+
+def loader_costs(torch: Any, clock: Clock) -> dict[str, float]:
+    """Return what the framework's loader takes for a batch, and more for each sample in it."""
+    few, many = (_batch(torch, size, clock) for size in _BATCHES)
+    each = max((many - few) / (_BATCHES[1] - _BATCHES[0]), 0.0)
+    return {"batch_seconds": max(few - _BATCHES[0] * each, 0.0), "sample_seconds": each}
+
+
+def _batch(torch: Any, size: int, clock: Clock) -> float:
+    """Return seconds in which a loader hands out a batch of so many samples, made before."""
+    count = 16 * size
+    data = torch.utils.data.TensorDataset(torch.randn(count, 64), torch.zeros(count))
+    loader = torch.utils.data.DataLoader(data, batch_size=size, shuffle=True)
+
+    def epoch() -> None:
+        for _ in loader:
+            pass
+
+    return clock.time(epoch).seconds / 16
+
+
+def _phases(torch: Any, module: Any, x: Any, clock: Clock) -> tuple[float, float]:
+    """Return seconds of a module's forward, and of all that its backward adds."""
+
+    def forward() -> Any:
+        return module(x)
+
+    def step() -> None:
+        module.zero_grad()
+        module(x).sum().backward()
+
+    x = x.clone().requires_grad_()
+    ahead = clock.time(forward).seconds
+    return ahead, clock.time(step).seconds - ahead
+
+
+def optimizer_costs(
+    torch: Any, device: str, clock: Clock, names: Sequence[str] = OPTIMIZERS
+) -> dict[str, list[float]]:
+    """Return seconds (a step, a tensor, a parameter) of each optimizer's update.
+
+    There is none of those that no time is left for.
+    """
+    found = {}
+    for name in names:
+        if clock.is_over:
+            break
+        found[name] = _update(torch, name, device, clock)
+    return found
+
+
+def _update(torch: Any, name: str, device: str, clock: Clock) -> list[float]:
+    one = _stepped(torch, name, [4], device, clock)
+    few = _stepped(torch, name, [4] * _FEW, device, clock)
+    tensor = max((few - one) / (_FEW - 1), 0.0)
+    step = max(one - tensor, 0.0)
+    sizes = [_MANY // 8] * 8
+    many = _stepped(torch, name, sizes, device, clock)
+    return [step, tensor, max((many - step - 8 * tensor) / sum(sizes), 1e-13)]
+
+
+def _stepped(torch: Any, name: str, sizes: list[int], device: str, clock: Clock) -> float:
+    """Return seconds of zeroing gradients and updating parameters of these sizes.
+
+    Gradients are taken away and put back, as a step's backward makes new ones.
+    """
+    parameters = [torch.nn.Parameter(torch.randn(n, device=device)) for n in sizes]
+    gradients = [torch.randn_like(parameter) for parameter in parameters]
+    made = {
+        "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3),
+        "momentum": lambda: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
+        "adam": lambda: torch.optim.Adam(parameters, lr=1e-3),
+        "adamw": lambda: torch.optim.AdamW(parameters, lr=1e-3),
+    }
+    optimizer = made[name]()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+
+    return clock.time(step).seconds
+
+
+class LaunchesOnlyError(RuntimeError):
+    """Every call took about as long as its launch: nothing is known of the operation itself."""
+
+
+@dataclass
+class Measurements:
+    """Curves as plain values ({axes, seconds, spread}) by name, and what there is none of.
+
+    left_out: names that there was no time for. refused: why the device could not do others. told:
+    called with the name of what is timed next.
+    """
+
+    curves: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    told: Callable[[str], None] = lambda name: None
+
+    def add(self, prefix: str, grids: Iterable[Grid], clock: Clock) -> None:
+        """Time grids, in their order, as `prefix/name`."""
+        for grid in grids:
+            name = f"{prefix}/{grid.name}"
+            self.told(name)
+            try:
+                curve = None if clock.is_over else timed(grid, clock)
+            except RuntimeError as error:  # as torch has it for what a device or a precision lacks
+                self.refused[name] = " ".join(str(error).split())[:200]
+                continue
+            if curve is None:
+                self.left_out.append(name)
+            else:
+                self.curves[name] = curve
+
+
+def timed(grid: Grid, clock: Clock) -> dict[str, Any] | None:
+    """Return the curve of a grid, None where time ran out before its end.
+
+    A point with more than the grid's `most_flops`, or with more than the device's memory, is not
+    run: it is as much slower than its smaller neighbour as it is larger.
+
+    Raises:
+        LaunchesOnlyError: of a grid with `least_seconds` no call took as long.
+        RuntimeError: the device cannot do it.
+    """
+    seconds: dict[tuple[float, ...], float] = {}
+    calls: dict[tuple[float, ...], float] = {}
+    spreads = []
+    for point in grid.points:
+        if grid.flops(*point) > grid.most_flops:
+            seconds[point] = _scaled(point, grid, seconds)
+            continue
+        if clock.is_over:
+            return None
+        try:
+            found = clock.time(grid.make(*(_whole(v) for v in point)))
+        except RuntimeError as error:
+            if status_of(error) != "oom" or not seconds:
+                raise
+            seconds[point] = _scaled(point, grid, seconds)
+            continue
+        seconds[point] = max(found.seconds / grid.per(*point), 1e-13)
+        calls[point] = found.seconds
+        spreads.append(found.spread)
+    axes = [list(axis) for axis in grid.axes]
+    if grid.least_seconds:
+        axes = [[p[0] for p in grid.points if calls.get(p, 0.0) >= grid.least_seconds]]
+        if not axes[0]:
+            raise LaunchesOnlyError(
+                f"its longest call takes {max(calls.values()):.3g} s, and a launch alone a third of"
+                f" {grid.least_seconds:.3g} s"
+            )
+    return {
+        "axes": axes,
+        "seconds": [seconds[point] for point in itertools.product(*axes)],
+        "spread": sorted(spreads)[len(spreads) // 2],
+    }
+
+
+def _whole(value: float) -> float:
+    return int(value) if value == math.floor(value) else value
+
+
+def _scaled(point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...], float]) -> float:
+    """Return a point's time from the neighbour below it on the axis where it is largest."""
+    ranks = [axis.index(v) for axis, v in zip(grid.axes, point, strict=True)]
+    place = max(range(len(point)), key=lambda i: (ranks[i] > 0, grid.axes[i][ranks[i]]))
+    below = grid.axes[place][ranks[place] - 1]
+    neighbour = (*point[:place], below, *point[place + 1 :])
+    return seconds[neighbour] * point[place] / below
+
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 # What most steps hold; the rest follows in its own order.

@@ -1,12 +1,21 @@
-"""RayRunner: Ray Train carries tasks out; many of one number of workers share one fit."""
+"""RayRunner: Ray Train carries tasks out; many of one number of workers share one fit.
+
+Errand: one driver sent to a Ray cluster, what it tells, and its certain end.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -14,12 +23,261 @@ from typing import Any
 
 from forerun.errors import RequestError, one_of
 from forerun.measure.hosts import Host, blocks, local_host
+from forerun.measure.launch import MARK, end_all
 from forerun.measure.limits import Holding, refusal
 from forerun.measure.measurement import Measurement
-from forerun.measure.ray.errand import Errand
+from forerun.measure.progress import STARTING
+from forerun.measure.ray.letterbox import LINE, packed
+from forerun.measure.ray.told import Told
 from forerun.measure.ray.words import unreachable
+from forerun.measure.records import merged
+from forerun.measure.session import RUNNER
 from forerun.measure.task import Steps, Task
 from forerun.measure.tasks_runner import TasksRunner
+from forerun.measure.watching import least_step_seconds
+from forerun.units import counted, format_seconds
+
+Letter = dict[str, Any]
+JOB = (sys.executable, "-m", "ray.scripts.scripts", "job")
+_STOP_SECONDS = 60.0  # for a dashboard to take in that a job is to end
+_FIT_SECONDS = 120.0  # in which no step can come: Ray starts its workers, and these import torch
+_END_SECONDS = 10.0  # for a driver that was asked to end, or is done: it takes its leave of Ray
+
+
+class Errand:
+    """A driver with a plan.
+
+    Args:
+        plan: see `driver`.
+        tasks: those of the plan.
+        folder: for the plan and the driver's log.
+        host: where the driver is started.
+        variables: of the driver, beside those of this process.
+        submit: address of a dashboard that the driver is handed to; "" starts it here.
+        holding: holds the workers to their cores; they wait for it where the plan says `hold`.
+        tell: called with how far the start has come, in words.
+        own: the driver starts its cluster, which is nobody else's.
+    """
+
+    def __init__(
+        self, plan: Mapping[str, Any], tasks: Sequence[Task], folder: Path, host: Host,
+        variables: Mapping[str, str], submit: str, holding: Holding,
+        tell: Callable[[str], None] = lambda words: None, own: bool = False,
+    ) -> None:  # fmt: skip
+        self._tasks, self._folder = tasks, folder
+        self._mark = uuid.uuid4().hex
+        self._job = f"forerun-{self._mark[:16]}" if submit else ""
+        self._submit, self._holding = submit, holding
+        self._say, self._own = tell, own
+        self._letters: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
+        self._told = [Told() for _ in tasks]
+        self._began = self._since = time.monotonic()
+        self._stepping = False
+        self._tail = ""
+        marks = {MARK: self._mark, RUNNER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        self._environment = {**os.environ, **variables, **marks}
+        self._process = subprocess.Popen(
+            self._command(plan, host), env=self._environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self._ended = self._stopped = False
+        self._shared: Measurement | None = None  # what is true of every task that is left
+        self._connected = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def log(self) -> Path:
+        """Where the driver's output goes."""
+        return self._folder / "driver.log"
+
+    def _command(self, plan: Mapping[str, Any], host: Host) -> list[str]:
+        if not self._submit:
+            path = self._folder / "plan.json"
+            path.write_text(json.dumps(plan))
+            return host.command([sys.executable, "-m", "forerun.measure.ray.driver", f"@{path}"])
+        package = str(Path(__file__).resolve().parents[2])
+        environment = {
+            "env_vars": plan["variables"], "py_modules": [package], "excludes": self._growing(),
+        }  # fmt: skip
+        asked = packed({**plan, "variables": {}})  # the job has them: Ray takes none of them twice
+        return host.command([
+            *JOB, "submit", "--address", self._submit, "--submission-id", self._job,
+            "--working-dir", str(Path.cwd()), "--runtime-env-json", json.dumps(environment), "--",
+            "python", "-m", "forerun.measure.ray.driver", asked,
+        ])  # fmt: skip
+
+    def _growing(self) -> list[str]:
+        """Return what Ray must not take along with the working directory: the log that it writes.
+
+        It knows the directory by a hash of its content, and looks twice.
+        """
+        here, folder = Path.cwd(), self._folder.resolve()
+        return [f"/{folder.relative_to(here)}/"] if folder.is_relative_to(here) else []
+
+    def _read(self) -> None:
+        """Pass on the driver's letters, and keep the rest in its log."""
+        assert self._process.stdout is not None
+        with self.log.open("w", encoding="utf-8") as log:
+            for raw in self._process.stdout:
+                line = raw.decode(errors="replace")
+                if line.startswith(LINE):
+                    self._letters.put(json.loads(line[len(LINE) :]))
+                    continue
+                log.write(line)
+                log.flush()
+                self._tail = line.strip() or self._tail
+        self._letters.put(None)
+
+    def end(self) -> None:
+        """End the driver, the cluster that it started and the job that was submitted."""
+        if self._ended:
+            return
+        self._ended = True
+        self._stop_job()
+        # A cluster of one's own ends with all its processes at once; another one is told.
+        if not self._own and self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+        end_all([self._process], self._mark)
+        self._holding.release()
+        self._reader.join(_END_SECONDS)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
+
+    def _stop_job(self) -> None:
+        """Let the dashboard end the job that was submitted, unless it has ended well by itself."""
+        running = self._process.poll() is None
+        if not self._job or not (running or (self._connected and self._process.returncode)):
+            return
+        words = [*JOB, "stop", "--address", self._submit, "--no-wait", self._job]
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                words,
+                env=self._environment,
+                capture_output=True,
+                timeout=_STOP_SECONDS,
+                check=False,
+            )
+
+    def results(self) -> Iterator[Measurement]:
+        """Yield a measurement for each task in order, as long as the driver goes on.
+
+        After a failure in training it does, with the next fit; after a time limit it is ended,
+        and the tasks that are left need another one.
+        """
+        for i, task in enumerate(self._tasks):
+            measured = self._shared or self._wait_for(i, task)
+            self._since = time.monotonic()
+            if i + 1 == len(self._tasks) or self._stopped:
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(0 if self._stopped else _END_SECONDS)
+                self.end()
+            yield measured
+            if self._stopped and self._shared is None:
+                return
+
+    def _wait_for(self, i: int, task: Task) -> Measurement:
+        told = self._told[i]
+        moved, state = time.monotonic(), told.state
+        while True:
+            elapsed = time.monotonic() - self._since
+            if len(told.records) == task.workers and all(
+                r["status"] == "ok" for r in told.records.values()
+            ):
+                return merged(
+                    [told.records[r] for r in sorted(told.records)], task.global_batch, elapsed
+                )
+            if elapsed > task.timeout_seconds:
+                return self._timed_out(told, task, elapsed)
+            starts = all(one.phase == STARTING for one in told.seen.values())
+            allowed = task.hang_seconds + _FIT_SECONDS * starts
+            if task.hang_seconds and time.monotonic() - moved > allowed:
+                where, self._stopped = told.hindmost(task.workers), True
+                return Measurement(
+                    "failed",
+                    f"no step for {task.hang_seconds:g} s: it hangs {where}",
+                    seconds=elapsed,
+                )
+            last = self._next_letter()
+            if told.state != state:
+                moved, state = time.monotonic(), told.state
+            if last is not None:
+                return self._failed(told, task, last, elapsed)
+
+    def _next_letter(self) -> Letter | None:
+        """Take in one letter; return it where nothing more will come."""
+        try:
+            letter = self._letters.get(timeout=0.1)
+        except queue.Empty:
+            return None
+        if letter is None:
+            return {"kind": "silent"}
+        if letter["kind"] == "progress":
+            self._told[letter["task"]].progress(letter)
+            self._say_stepping(letter)
+        elif letter["kind"] == "record":
+            self._told[letter["task"]].records[int(letter["rank"])] = letter["record"]
+        elif letter["kind"] == "ready":
+            return self._held(letter)
+        elif letter["kind"] == "connected":
+            self._connected = True
+            took = format_seconds(time.monotonic() - self._since)
+            workers = counted(self._tasks[0].workers, "worker")
+            self._say(f"Ray answers after {took}; waits for {workers} to import what is trained")
+        elif letter["kind"] in ("failed", "refused", "unreachable"):
+            return letter
+        return None
+
+    def _say_stepping(self, letter: Letter) -> None:
+        """Say once that workers take steps: the wait for Ray is over."""
+        if letter["phase"] != STARTING and not self._stepping:
+            self._stepping = True
+            self._say(f"trains, {format_seconds(time.monotonic() - self._began)} after the start")
+
+    def _held(self, letter: Letter) -> Letter | None:
+        """Hold a worker to its cores; return why not, where it cannot be."""
+        try:
+            self._holding.take(int(letter["rank"]), letter)
+        except OSError as error:
+            return {"kind": "refused", "reason": f"a worker cannot be held to its cores: {error}"}
+        return None
+
+    def _failed(self, told: Told, task: Task, letter: Letter, elapsed: float) -> Measurement:
+        log = f" (log: {self._folder})"
+        if letter["kind"] != "failed":
+            self._stopped = True
+        if letter["kind"] == "refused":
+            self._shared = Measurement("failed", letter["reason"], seconds=elapsed)
+            return self._shared
+        if letter["kind"] == "unreachable" or not self._connected:
+            # Ray's own library may end the driver where nothing answers: then its log has the words.
+            words = letter.get("reason") or self.log.read_text(errors="replace")
+            self._shared = Measurement("failed", unreachable(words) + log, seconds=elapsed)
+            return self._shared
+        if letter["kind"] == "silent":
+            code = self._process.wait()
+            reason = f"the driver ended with exit status {code}: {self._tail[:300]}"
+            return Measurement("failed", reason + log, seconds=elapsed)
+        status, reason = told.cause(task.workers, letter["failures"])
+        return Measurement(status, reason + log, seconds=elapsed)
+
+    def _timed_out(self, told: Told, task: Task, elapsed: float) -> Measurement:
+        self._stopped = True
+        reason = (
+            f"ended after its limit of {task.timeout_seconds:g} s, {told.hindmost(task.workers)}"
+        )
+        stepping = [one for one in told.seen.values() if one.phase != STARTING]
+        if not stepping:
+            return Measurement("timeout", reason, seconds=elapsed)
+        slowest = min(stepping, key=lambda one: one.steps)
+        least = least_step_seconds(slowest, task, time.time())
+        return Measurement(
+            "timeout", reason, step_seconds=least, steps=slowest.steps, seconds=elapsed
+        )
+
 
 OLDEST = (2, 30)
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.graph import (
     BLOCK_INDEX,
     KIND_INDEX,
@@ -19,15 +20,7 @@ from forerun.domain.graph import (
 from forerun.domain.plan import RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.inside_layers import boundary_elements
-from forerun.predictors.analytic.keys import (
-    IS_CHEAP,
-    IS_SCORE,
-    BoolArray,
-    FloatArray,
-    Keys,
-    activation_cut,
-    cut_by_tensor,
-)
+from forerun.predictors.analytic.keys import IS_CHEAP, IS_SCORE, Keys, activation_cut, cut_by_tensor
 
 
 def selected(workload: Workload, kinds: CodeArray) -> BoolArray:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from forerun.arrays import FloatArray
 from forerun.domain.graph import Op, Phase
-from forerun.predictors.analytic.keys import FloatArray
 
 # What exceeds so many is joined: between the first and the last, where they are cut matters little.
 BUCKETS = 6

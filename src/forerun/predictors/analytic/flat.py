@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.graph import (
     KIND_INDEX,
     KINDS,
@@ -31,7 +32,6 @@ from forerun.predictors.analytic.keys import (
     IS_CONV,
     IS_GROUPED,
     IS_MATRIX,
-    FloatArray,
     Keys,
     activation_cut,
     cut_by_tensor,
@@ -39,7 +39,6 @@ from forerun.predictors.analytic.keys import (
 )
 from forerun.predictors.analytic.slots import SLOTS, slots_of
 
-IntArray = NDArray[np.int64]
 _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
 _CONV = KIND_INDEX[OpKind.CONV]
 _GROUPED = KIND_INDEX[OpKind.CONV_GROUPED]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from forerun.arrays import BoolArray
 from forerun.domain.graph import KIND_INDEX, PHASE_INDEX, OpColumns, OpKind, Phase
 from forerun.domain.hardware import Device
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.clocks import most_clock_share
-from forerun.predictors.analytic.keys import IS_MATRIX, BoolArray, is_weight_gradient
+from forerun.predictors.analytic.keys import IS_MATRIX, is_weight_gradient
 
 # Of a convolution's multiplications Winograd's F(4x4, 3x3) does 36 of 144 and F(4x4, 5x5) 64 of 400,
 # the smallest shares of his algorithms in vendor libraries, which take these two kernels at stride 1

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forerun.arrays import FloatArray
 from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, OpKind, Phase
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic import collectives
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.keys import FloatArray, Keys
+from forerun.predictors.analytic.keys import Keys
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.graph import (
     KIND_INDEX,
     PHASE_INDEX,
@@ -17,9 +18,6 @@ from forerun.domain.graph import (
     Phase,
     Shard,
 )
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 def _mask(kinds: Iterable[OpKind]) -> BoolArray:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.exchange import Exchange
 from forerun.domain.graph import Op, OpKind
 from forerun.domain.hardware import Cluster
 from forerun.domain.measured import Update
 from forerun.domain.workload import Workload
 from forerun.tables import Jobs
-
-FloatArray = NDArray[np.float64]
 
 # Which measured optimizer stands for one with so many states a parameter.
 _BY_STATES = ("sgd", "momentum", "adamw")

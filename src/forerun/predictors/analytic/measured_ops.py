@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.graph import KINDS, PHASE_INDEX, OpColumns, OpKind, Phase
 from forerun.domain.hardware import Device
 from forerun.domain.measured import Measured
@@ -22,7 +23,6 @@ from forerun.predictors.analytic.buckets import bucket_columns
 from forerun.predictors.analytic.keys import (
     IS_GROUPED,
     IS_MATRIX,
-    FloatArray,
     Keys,
     activation_cut,
     cut_by_tensor,

@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.plan import ALL_REDUCE
 from forerun.predictors.analytic.buckets import BUCKETS
 from forerun.predictors.analytic.measured_facts import REDUCED_BYTES, UPDATE_FIELDS
 from forerun.predictors.analytic.rows import Rows
-
-FloatArray = NDArray[np.float64]
 
 
 def has_probed(rows: Rows) -> bool:

@@ -10,8 +10,8 @@ in flight on stage 0 of 1F1B, times 1 + (pp-1)/(pp vpp) when interleaved).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.stages import (
@@ -28,8 +28,6 @@ from forerun.predictors.analytic.states import (
     table_bytes,
     unsharded_bytes,
 )
-
-FloatArray = NDArray[np.float64]
 
 
 def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, FloatArray]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forerun.arrays import FloatArray
 from forerun.domain.graph import KIND_INDEX, OpKind
 from forerun.domain.hardware import Device
 from forerun.domain.plan import RECOMPUTE
@@ -24,13 +25,7 @@ from forerun.predictors.analytic.constants import Constants, by_kind
 from forerun.predictors.analytic.fallbacks import constant_of
 from forerun.predictors.analytic.flat import FlatOps
 from forerun.predictors.analytic.inside_layers import LayerComm
-from forerun.predictors.analytic.keys import (
-    IS_CONV,
-    IS_FUSED_AWAY,
-    IS_MATRIX,
-    FloatArray,
-    Keys,
-)
+from forerun.predictors.analytic.keys import IS_CONV, IS_FUSED_AWAY, IS_MATRIX, Keys
 from forerun.predictors.analytic.measured_ops import MeasuredOps
 from forerun.predictors.analytic.slots import SLOTS
 

@@ -10,10 +10,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.predictors.analytic.constants import Constants
 from forerun.tables import Jobs
 
-FloatArray = NDArray[np.float64]
 # Hosts, builds and habits stay where the device changes, clocks and machines do not: what runs on
 # another device of the setting tell.
 ELSEWHERE = 0.5

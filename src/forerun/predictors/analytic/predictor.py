@@ -1,4 +1,7 @@
-"""AnalyticPredictor: answers from the workload's graph and the hardware's data sheet alone."""
+"""AnalyticPredictor: answers from the workload's graph and the hardware's data sheet alone.
+
+Schedules: plans that a framework refuses to run, whatever their memory.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
+from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.quantiles import spread
+from forerun.domain.workload import Workload
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
 from forerun.predictors.analytic.calibration.manner import USUAL, Manner
-from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.constants import Constants, framework_key
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
 from forerun.predictors.analytic.saving import learned_of, rows_of, text_of, with_changes
-from forerun.predictors.analytic.schedules import schedule_problems
 from forerun.predictors.analytic.stalls import mixed, stalls_of
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
@@ -34,7 +39,59 @@ from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
 
-FloatArray = NDArray[np.float64]
+FEW = (
+    "{framework} needs at least pp - 1 = {need} micro-batches and this plan makes {made:g}; "
+    "raise global_batch, or lower pp, dp or micro_batch"
+)
+EMPTY = (
+    "{framework} deals {layers} layers and the head to pp = {pp} stages by their work, which leaves "
+    "the last without any; lower pp"
+)
+# After the head come the conversion of the logits and the loss: two more blocks to deal.
+AFTER_HEAD = 2
+
+
+def schedule_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
+    """Return why the framework of each job refuses its plan, (n,) of str or None.
+
+    Rows whose workload is not known get None.
+    """
+    reasons = np.full(len(jobs), None, dtype=object)
+    profiles = [constants.framework(w.framework) for w in jobs.workloads]
+    strict = np.array([p.fills_pipeline > 0 or p.counts_head > 0 for p in profiles], dtype=bool)
+    if not strict.any():
+        return reasons
+    plans, index = jobs.plans, jobs.workload_index
+    rows = np.flatnonzero((index >= 0) & strict[index] & (plans.pp > 1))
+    made = plans.global_batch[rows] / (plans.micro_batch[rows] * plans.dp[rows])
+    for position in np.unique(index[rows]):
+        workload, profile = jobs.workloads[position], profiles[position]
+        words = {"framework": framework_key(workload.framework), "layers": workload.shape.layers}
+        ours = index[rows] == position
+        if profile.fills_pipeline:
+            few = ours & (made < plans.pp[rows] - 1)
+            for i, m in zip(rows[few], made[few], strict=True):
+                reasons[i] = FEW.format(need=plans.pp[i] - 1, made=m, **words)
+        if profile.counts_head:
+            pp = plans.pp[rows]
+            last = np.ceil(pp * workload.shape.layers / work_in_layers(workload) - 1e-9)
+            empty = ours & (plans.vpp[rows] == 1) & (last + AFTER_HEAD < pp)
+            for i in rows[empty]:
+                reasons[i] = EMPTY.format(pp=plans.pp[i], **words)
+    return reasons
+
+
+def work_in_layers(workload: Workload) -> float:
+    """Return the work of layers and head in layers: L + head weights / weights of one layer."""
+    columns = workload.graph.columns
+    forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
+    weights = columns.weights * columns.repeat * forward
+    layers = max(workload.shape.layers, 1)
+    one = float(weights[columns.block == BLOCK_INDEX[Block.LAYER]].sum()) / layers
+    head = float(weights[columns.block == BLOCK_INDEX[Block.HEAD]].sum())
+    return layers + head / max(one, 1.0)
+
+
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 CHUNK = 65536
 # Of the saved form: constants changed their meaning since older ones.

@@ -3,17 +3,20 @@
 A `Layout` holds what no constant moves: which jobs share an instance, the flat operations, facts of
 workloads and clusters. `Layout.rows` prices it with constants; calibration prices one layout again
 and again.
+
+Links: the latency and effective rate of many clusters' connections, as columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.activations import held_bytes, saved_bytes
@@ -29,20 +32,83 @@ from forerun.predictors.analytic.facts import (
     taught_workload,
     workload_facts,
 )
+from forerun.predictors.analytic.fallbacks import constant_of
 from forerun.predictors.analytic.flat import FlatOps, distinct_ops, flatten
 from forerun.predictors.analytic.floors import fastest_rate
 from forerun.predictors.analytic.inside_layers import Traffic, layer_comm, traffic_of
 from forerun.predictors.analytic.keys import Keys
 from forerun.predictors.analytic.layer_shapes import cut_shape, layer_shape
-from forerun.predictors.analytic.links import Links, links_of
 from forerun.predictors.analytic.measured_facts import held_back, with_probed
 from forerun.predictors.analytic.measured_ops import MeasuredOps, measured_ops
 from forerun.predictors.analytic.operations import anchored, instance_costs
 from forerun.predictors.analytic.places import taught_places
 from forerun.tables import Jobs
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+Link = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links of c clusters: nominal rates (bytes/s a device), latencies and kinds, each (c,).
+
+    A node's network is stated for each of its devices; where a placement uses only some of them,
+    these have all of it.
+    """
+
+    kinds: tuple[str, ...]
+    intra_kind: NDArray[np.int64]
+    inter_kind: NDArray[np.int64]
+    intra_latency: FloatArray
+    intra_rate: FloatArray
+    inter_latency: FloatArray
+    inter_rate: FloatArray
+    host_rate: FloatArray
+
+    def take(self, index: NDArray[Any]) -> Links:
+        """Return the links of the clusters at the given positions."""
+        columns = {name: v[index] for name, v in vars(self).items() if name != "kinds"}
+        return Links(self.kinds, **columns)
+
+    def effective(self, constants: Constants) -> Link:
+        """Return (intra latency, intra rate, inter latency, inter rate) as software meets them."""
+        share = self._by_kind("link_efficiency", constants.link_efficiency)
+        slower = self._by_kind("link_latency", constants.link_latency)
+        return (
+            self.intra_latency * slower[self.intra_kind], self.intra_rate * share[self.intra_kind],
+            self.inter_latency * slower[self.inter_kind], self.inter_rate * share[self.inter_kind],
+        )  # fmt: skip
+
+    def host(self, constants: Constants) -> FloatArray:
+        """Return bytes/s between device and host; the node's own link where it is not known."""
+        pcie = self.host_rate * constants.link_efficiency["pcie"]
+        return np.where(pcie > 0, pcie, self.effective(constants)[1])
+
+    def _by_kind(self, family: str, known: Mapping[str, float]) -> FloatArray:
+        return np.array([constant_of(family, known, kind) for kind in self.kinds])
+
+
+def links_of(clusters: Sequence[Cluster]) -> Links:
+    """Return the links of clusters."""
+    kinds = sorted({k for c in clusters for k in (c.intra.kind, c.inter.kind)})
+    place = {kind: i for i, kind in enumerate(kinds)}
+    rows = [
+        (
+            c.intra.latency_seconds, c.intra.bytes_per_second, c.inter.latency_seconds,
+            c.inter.bytes_per_second
+            * max(c.devices_per_node / max(c.placement, default=c.devices_per_node), 1.0),
+            c.device.host_bytes_per_second,
+        )
+        for c in clusters
+    ]  # fmt: skip
+    numbers = np.array(rows, dtype=np.float64).T
+    return Links(
+        tuple(kinds),
+        np.array([place[c.intra.kind] for c in clusters]),
+        np.array([place[c.inter.kind] for c in clusters]),
+        *numbers,
+    )
+
+
 T = TypeVar("T")
 FEW_ROWS = 4096
 # What is kept between calls at most: facts of workloads and clusters, and columns of instances.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.predictors.analytic.rows import Rows
-
-FloatArray = NDArray[np.float64]
 
 
 def layer_share(rows: Rows) -> FloatArray:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.quantiles import Z95, normal_quantile
 from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.stages import micro_batches
 
-FloatArray = NDArray[np.float64]
 BAND = 0.9
 RARE = 0.08  # a chance of stalls that a band may leave out
 _GRID = np.linspace(0.001, 0.999, 999)

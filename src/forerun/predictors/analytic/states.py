@@ -9,14 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.plan import ONE_PROCESS
 from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.stages import one_layer
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.quantiles import normal_cdf
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows
 
-FloatArray = NDArray[np.float64]
 _NETWORK = (
     "tensor comm", "expert comm", "context comm", "data comm", "pipeline comm", "parameter server",
 )  # fmt: skip

@@ -9,6 +9,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.choice.candidates import ANALYTIC, PHYSICS, Members, members
 from forerun.predictors.choice.claims import (
@@ -36,9 +37,6 @@ from forerun.predictors.choice.weighing import (
 )
 from forerun.predictors.laws.law_rows import measured
 from forerun.tables import Jobs, Runs, configurations
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # By how much at most trials may narrow bands. Workloads and devices left out are few, so that their
 # trials say less than their number.

@@ -12,12 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray
 from forerun.predictors.choice.candidates import PHYSICS
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 # Of a normal error: the mean absolute one over the reach from the median to the 95 % quantile.
 _ERROR_OF_REACH = 0.485

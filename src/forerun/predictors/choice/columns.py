@@ -8,13 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan_columns import NAMES
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
 from forerun.predictors.laws.resources import Resources
 from forerun.tables import Jobs
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # What a law of sizes and machines does not see of a plan.
 _LAYOUT = tuple(name for name in NAMES if name not in ("dp", "micro_batch", "global_batch", "sync"))

@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.laws.law_rows import measured
 from forerun.tables import COLUMNS, Jobs, Runs, Table
-
-FloatArray = NDArray[np.float64]
 
 _STEP_COLUMNS = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device")
 _NO_LAYOUT = ("global_batch", "task")

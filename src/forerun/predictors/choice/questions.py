@@ -13,12 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.predictors.choice.columns import JobColumns
 from forerun.predictors.laws.law_rows import GROUP, Kind
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 # Kinds of question, and what they are called.
 INSIDE, SETTINGS, PLAN, SIZE, DEVICES, NODES, CLUSTER, DEVICE, WORKLOAD, BOTH, GIVEN = range(11)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import Forecasts
 from forerun.domain.graph import Graph, OpKind
 from forerun.domain.hardware import Device
@@ -24,7 +25,6 @@ from forerun.predictors.laws.group_words import interval
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 
-FloatArray = NDArray[np.float64]
 Group = tuple[str, str]
 
 VERSION = 1

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.predictors.laws.ernest_law import (
     LEAST_POINTS,
     TERMS,
@@ -26,9 +26,6 @@ from forerun.predictors.laws.grouped import GroupedLaws
 from forerun.predictors.laws.grouping import Answers, Columns, Group, too_few
 from forerun.predictors.laws.law_rows import SIZES, LawRows
 from forerun.tables import Jobs
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.predictors.laws.group_words import article, interval, percent
 from forerun.predictors.laws.grouping import Answers, banded, doublings, reach_of
 from forerun.predictors.laws.nnls import nnls, nnls_many
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 TERMS = ("fixed", "shared work", "tree reduction", "all to one")
 # Points (size, machines) that differ: fewer say too little of a law whose terms cannot be negative.

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.plan import SYNC
 from forerun.predictors.laws.law_rows import RESOURCES, LawRows
-
-FloatArray = NDArray[np.float64]
 
 EXTRINSIC = (
     "devices", "global_batch", "nodes", "parameter_servers", "grad_accum", "micro_batch", "tp",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
 
 PENALTIES = ("l1", "l2")
 # Exponents beyond these are no law of training: twice the work takes at most eight times as long.

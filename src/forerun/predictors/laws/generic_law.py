@@ -8,13 +8,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.predictors.laws.generic_columns import BLANK, UNKNOWN
 from forerun.predictors.laws.generic_form import GenericForm
 from forerun.predictors.laws.generic_words import formula_of, limit_of
 
-FloatArray = NDArray[np.float64]
 Texts = Mapping[str, tuple[str, ...]]
 
 # However badly a few runs say what its constants are, a band need not pass this log variance.

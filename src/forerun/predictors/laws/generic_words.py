@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.predictors.laws.group_words import article, percent
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ _VERDICTS = (
     (0.1, "none"), (np.inf, "none, more devices are slower"),
 )  # fmt: skip
 
-FloatArray = NDArray[np.float64]
 # A constant below this share of the largest one is rounding, and is not printed.
 _SHOWN = 1e-6
 

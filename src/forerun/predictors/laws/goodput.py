@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan import PS_ASYNC
 from forerun.predictors.laws.goodput_cost import Timings
 from forerun.predictors.laws.goodput_law import TERMS, GoodputLaw, answers, fitted_laws
@@ -30,9 +30,6 @@ from forerun.predictors.laws.grouping import (
 from forerun.predictors.laws.law_rows import LawRows, chosen_size
 from forerun.predictors.laws.resources import Read, Resources, Span
 from forerun.predictors.laws.resources import spans as spans_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LEAST_POINTS = 3
 # Columns of what a worker is given, 0 where a row does not say.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.predictors.laws.goodput_step import (
     A_C,
     A_N,
@@ -21,9 +21,6 @@ from forerun.predictors.laws.goodput_step import (
     log_slopes,
     timed,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 GAMMA_PULL, GROWTH_PULL = 1e-3, 1e-2
 # Keeps the root of a mean of squares smooth where all errors are 0.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
 
 # a_c, b_c: a pass and each of its samples; a_n, b_n: a reduction between nodes, and each device
 # beyond two of them; a_r, b_r: the same within a node; gamma: how well both overlap.

@@ -4,28 +4,33 @@ What every black-box law shares: runs are divided by kind, a job is answered by 
 or else by that of its workload and device over all settings, and what nobody ran is declined in a
 sentence. A subclass says which columns of jobs its law reads, how the runs of one kind are fitted,
 and how n jobs are answered at once.
+
+Formulas of laws by kind: each law told once, with how its brackets and logarithms are read.
+
+Reasons: why a law of a kind does not answer some of its jobs, said once for many rows.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.errors import RequestError
 from forerun.predictors.laws import group_words as words
-from forerun.predictors.laws.group_formulas import formulas_of
-from forerun.predictors.laws.group_reasons import say_alone, say_unsaid, unsaid_by_all
 from forerun.predictors.laws.group_saving import saved_laws, text_of_laws
+from forerun.predictors.laws.group_words import kind_words, reading_words, tells_sync
 from forerun.predictors.laws.grouping import (
     Answers,
     Columns,
     Group,
+    Law,
     LawT,
     TooFewError,
     by_kind,
@@ -37,8 +42,78 @@ from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows, chosen_size, 
 from forerun.predictors.laws.widths import MOST_SIGMA, PRIOR_SIGMA, Widths, learned_widths
 from forerun.tables import Jobs, Runs, sorted_runs
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+Reasons = NDArray[np.object_]
+
+ALONE = "its runs are all on one number of devices, and this is another; run it on a second"
+
+
+def say_alone(reasons: Reasons, laws: Sequence[Law], chosen: IntArray, devices: FloatArray) -> None:
+    """Put the reason of jobs on another number of devices than all runs of their law.
+
+    Args:
+        reasons: changed in place, (n,).
+        laws: those that answer.
+        chosen: which of them answers each job, -1 for none, (n,).
+        devices: of the jobs, (n,).
+    """
+    if not laws:
+        return
+    bounds = np.array([law.machines for law in laws])
+    alone = (bounds[:, 0] == bounds[:, 1])[chosen] & (chosen >= 0)
+    reasons[alone & (devices != bounds[chosen, 0])] = ALONE
+
+
+def say_unsaid(
+    reasons: Reasons, chosen: IntArray, columns: Mapping[str, FloatArray],
+    sizes: Sequence[str], unsaid: Callable[[str], str],
+) -> None:  # fmt: skip
+    """Put the reason of jobs that do not say a column; devices have the last word.
+
+    Args:
+        reasons: changed in place, (n,).
+        chosen: which law answers each job, -1 for none, (n,).
+        columns: what the laws read, NaN where unsaid, each (n,).
+        sizes: for each law, what is said of a job without its size.
+        unsaid: what is said of a job without another column.
+    """
+    others = [name for name in columns if name not in ("size", "devices")]
+    for name in ("size", *others, "devices"):
+        lacks = (chosen >= 0) & ~np.isfinite(columns[name])
+        if not lacks.any():
+            continue
+        if name == "size":
+            reasons[lacks] = np.array(sizes, dtype=object)[chosen[lacks]]
+        else:
+            reasons[lacks] = unsaid(name)
+
+
+def unsaid_by_all(columns: Mapping[str, FloatArray], unsaid: Callable[[str], str]) -> TooFewError:
+    """Return what is said of n runs of which none says every column."""
+    most = max(columns, key=lambda name: int((~np.isfinite(columns[name])).sum()))
+    says = unsaid(most).replace("the row says no", "none says a")
+    return TooFewError(f"of {len(columns[most])} runs {says}")
+
+
+def formulas_of(laws: Mapping[Kind, Law], quantity: str) -> dict[str, str]:
+    """Return each law as a formula with units, and what limits it, by the name of its kind.
+
+    The law of a workload and device over all settings is left out where it says what that of one
+    setting says: it is the same law (also after it was saved, when it is another object).
+    """
+    texts = {kind: _text(law, quantity) for kind, law in laws.items()}
+    own = {(kind[: len(GROUP)], text) for kind, text in texts.items() if len(kind) > len(GROUP)}
+    sync = tells_sync(laws)
+    return {
+        kind_words(kind, sync): text
+        for kind, text in texts.items()
+        if len(kind) > len(GROUP) or (kind, text) not in own
+    }
+
+
+def _text(law: Law, quantity: str) -> str:
+    formula = law.formula(quantity)
+    return f"{formula} ({law.runs} runs; {reading_words(formula)}{law.limit()})"
+
 
 # Rows in one pass: long enough that calls cost little, short enough for the processor's cache.
 CHUNK = 16384

@@ -9,12 +9,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.quantiles import Z95
 from forerun.predictors.laws.law_rows import GROUP, Kind
 from forerun.tables.lines import Lines
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Columns = Mapping[str, FloatArray]
 
 # A band that reaches further, in logs, is no number.

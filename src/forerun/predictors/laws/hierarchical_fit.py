@@ -13,11 +13,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.predictors.laws.hierarchical_law import COUNT, LawInputs, Outcome, evaluate_law
 from forerun.predictors.laws.hierarchical_prior import Tree
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 DEGREES, PRIOR_DEGREES = 4.0, 6.0
 MAX_ROUNDS, MOST_TRIALS, LARGEST_STEP = 25, 8, 0.7

@@ -22,9 +22,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
 
 KNOTS = 6  # of the shape of compute over the micro-batch
 PARAMETERS = (

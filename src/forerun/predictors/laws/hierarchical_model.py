@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.predictors.laws.hierarchical_law import COUNT
 from forerun.predictors.laws.hierarchical_near import Near
 from forerun.predictors.laws.hierarchical_prior import WIDTHS
 from forerun.predictors.laws.hierarchical_rows import Name
 from forerun.predictors.laws.resources import Span
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 CLUSTER_LEVEL = 3
 # Log standard deviations of an answer by the runs of other settings, and how far off that is.
 OTHER_APP_SIGMA, OTHER_CLUSTER_SIGMA = 0.3, 0.3

@@ -15,10 +15,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.quantiles import Z95
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Layout = tuple[float, ...]
 
 # Standard deviations in units of the noise of one run: of a micro-batch, of one placement, of near layouts;

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.predictors.laws.hierarchical_law import AT, COUNT, KNOTS
 from forerun.predictors.laws.resources import BESIDE_POWER, CORES_POWER, SHARE_POWER
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LEVELS = ("all", "workload", "app", "cluster", "own")
 # Log standard deviations (or of an exponent) at each level, in the order of LEVELS.

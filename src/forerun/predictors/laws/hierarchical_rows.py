@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.predictors.laws.hierarchical_law import REFERENCE_RATE, LawInputs
@@ -22,8 +23,6 @@ from forerun.predictors.laws.resources import Resources
 from forerun.tables import Jobs
 from forerun.units import GIGA
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Name = tuple[str, ...]
 
 APP = ("workload", "framework", "precision", "seq_len", "image_size", "sync", "dataset",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import is_none
 from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
@@ -19,9 +20,6 @@ from forerun.predictors.laws.hierarchical_prior import Tree, grown, means
 from forerun.predictors.laws.hierarchical_rows import HierarchicalRows, Name
 from forerun.predictors.laws.resources import Read, Span, spans
 from forerun.tables import Runs
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LEAST_RUNS = 3
 # Compute that is less of the step than this is no measurement of it.

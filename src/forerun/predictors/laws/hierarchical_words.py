@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.plan import SYNC
 from forerun.domain.quantiles import Z95
 from forerun.predictors.laws.hierarchical_law import (
@@ -18,7 +18,6 @@ from forerun.predictors.laws.hierarchical_law import (
 from forerun.predictors.laws.hierarchical_model import Known, Model, Served
 from forerun.predictors.laws.hierarchical_rows import APP
 
-FloatArray = NDArray[np.float64]
 _ASSUMED = " (assumed: no run of it)"
 _SYNC = APP.index("sync")
 SHARE, CORES = "(part of a core)", "cores"

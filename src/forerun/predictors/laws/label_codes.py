@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import IntArray
 from forerun.tables import Table
 
-IntArray = NDArray[np.int64]
 Kind = tuple[str, ...]
 
 MOST_COUNTED = 1_000_000

@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan import PS_ASYNC
 from forerun.predictors.laws.group_words import article, percent
 from forerun.predictors.laws.grouped import GroupedLaws
 from forerun.predictors.laws.grouping import Answers, Columns, Group, banded, reach_of
 from forerun.predictors.laws.law_rows import LawRows
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Repeats of one point differ by this, where runs do not show it.
 LEAST_SIGMA = 0.03

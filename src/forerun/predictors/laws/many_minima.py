@@ -14,7 +14,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
 
 MOST_ROUNDS = 150
 TOLERANCE = 1e-6  # of the cost, in one round

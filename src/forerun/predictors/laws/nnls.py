@@ -12,9 +12,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from forerun.arrays import FloatArray
 from forerun.errors import RequestError
-
-FloatArray = NDArray[np.float64]
 
 MOST_ENUMERATED = 8  # columns: 255 sets of them
 # Relative to the size of the columns and the right-hand side, both scaled to one.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
 
 RESAMPLES, SEED = 200, 0
 # Timers and repeats leave at least this, as a log standard deviation.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
 
 # Logs of seconds a worker takes for an update (fixed, and a sample), and one server for one update;
 # how much k servers shorten that, as k^-shard; log of the p-norm; log of how much slower the slowest

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.quantiles import Z95
 from forerun.predictors.laws.grouping import Answers, Group, TooFewError, part_of
 
 if TYPE_CHECKING:
     from forerun.predictors.laws.grouped import GroupedLaws
 
-FloatArray = NDArray[np.float64]
 
 # Log standard deviation of a law a doubling away before any run has shown it, which counts as much
 # as this many kinds that have; and the most that is believed of one that shows more.

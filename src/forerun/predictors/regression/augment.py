@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 
-FloatArray = NDArray[np.float64]
 # A factor of a product: how it is made (`x`, `1/x`, `ln` or `is`), of which column, of which class.
 Factor = tuple[str, str, str]
 Term = tuple[Factor, ...]

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.errors import RequestError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Priors in standardised units (features and values of standard deviation 1): normal in the logs of
 # amplitudes and noise, and in the log of each length, which grows with the root of the number of

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.predictors.regression.augment import Features
 from forerun.predictors.regression.models import Model, settled
 
-FloatArray = NDArray[np.float64]
 Parameters = Mapping[str, Any]
 
 FITS = "fits"  # the scores that are of no set of rows

@@ -4,6 +4,12 @@ A mean, and what a Matern 5/2 kernel learns of its errors (Rasmussen and William
 for Machine Learning, 2006). The mean of a step by all-reduce is the hierarchical law, which keeps its
 shape beyond the runs; of other times it is a line in the logarithms of devices, batch and data. Runs
 of one session, the same devices laid in the same way, share an error of their own.
+
+Stopped: runs that were stopped before they ended say how long they would have taken at least.
+
+Physics: the law whose errors a process learns, where there is one.
+
+Asked: numbers and classes of jobs, or of some of them, as blocks of runs read them.
 """
 
 from __future__ import annotations
@@ -11,27 +17,168 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
-from forerun.domain.quantiles import Z95, spread
+from forerun.domain.plan import SYNC
+from forerun.domain.quantiles import Z95, normal_cdf, spread
 from forerun.errors import RequestError
 from forerun.predictors.laws.hierarchical import Hierarchical
 from forerun.predictors.laws.law_rows import GROUP, Kind, measured
-from forerun.predictors.regression.asked import Asked
-from forerun.predictors.regression.block import MOST_POINTS, TUNED_POINTS, Block, fitted_block
-from forerun.predictors.regression.physics import physics_of
+from forerun.predictors.regression.block import (
+    MOST_POINTS,
+    TUNED_POINTS,
+    Block,
+    Categories,
+    fitted_block,
+)
 from forerun.predictors.regression.questions import Questions, distinct_jobs, kind_words
 from forerun.predictors.regression.serving import POOL, served
-from forerun.predictors.regression.stopped import expected_seconds, stopped_seconds
 from forerun.predictors.saved import read_saved
-from forerun.tables import Jobs, Runs, sorted_runs
+from forerun.tables import Jobs, Runs, Table, sorted_runs
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+
+@dataclass(frozen=True)
+class Asked:
+    """Numbers and classes of n jobs, or of some of them."""
+
+    questions: Questions
+    some: IntArray | None = None
+
+    def take(self, rows: IntArray) -> Asked:
+        """Return some of the jobs."""
+        return Asked(self.questions, rows if self.some is None else self.some[rows])
+
+    @cached_property
+    def numbers(self) -> Mapping[str, FloatArray]:
+        """Positive numbers by name, each (n,), NaN where nothing says one."""
+        every = self.questions.numbers
+        return every if self.some is None else {k: v[self.some] for k, v in every.items()}
+
+    @property
+    def kinds(self) -> tuple[list[Kind], IntArray]:
+        """Distinct kinds, and which each job is, (n,)."""
+        names, index = self.questions.kinds
+        return names, index if self.some is None else index[self.some]
+
+    @cached_property
+    def categories(self) -> Categories:
+        """Workload, device, kind, and session within a kind."""
+        names, kind = self.kinds
+        texts, index = self.questions.sessions
+        session = index if self.some is None else index[self.some]
+        both, place = np.unique(kind * max(len(texts), 1) + session, return_inverse=True)
+        pairs = [divmod(value, max(len(texts), 1)) for value in both.tolist()]
+        found: dict[str, tuple[list[str], IntArray]] = {}
+        for column, name in enumerate(GROUP):
+            found[name] = _renumbered([k[column] for k in names], kind)
+        found["kind"] = _renumbered(["|".join(k) for k in names], kind)
+        words = ["|".join((*names[one], texts[other])) for one, other in pairs]
+        found["session"] = _renumbered(words, place.reshape(-1).astype(np.int64))
+        return found
+
+
+def _renumbered(texts: list[str], index: IntArray) -> tuple[list[str], IntArray]:
+    """Return the distinct texts that occur, and which each row has, (n,)."""
+    used = np.unique(index)
+    merged = list(dict.fromkeys(texts[i] for i in used.tolist()))
+    order = {text: i for i, text in enumerate(merged)}
+    place = np.full(len(texts), -1, dtype=np.int64)
+    place[used] = [order[texts[i]] for i in used.tolist()]
+    return merged, place[index]
+
+
+# With so many readings a configuration, and no more configurations, the law follows each of them.
+REPEATED, MANY, FOLDS = 1.2, 60, 5
+
+
+def physics_of(
+    asked: Questions, seconds: FloatArray, quantity: str
+) -> tuple[Hierarchical | None, FloatArray]:
+    """Return the hierarchical law of n runs, and seconds that it says of each, NaN where none.
+
+    It speaks of steps by all-reduce; of other quantities, or too few runs, there is no law.
+    """
+    said = np.full(len(seconds), np.nan)
+    rows = np.flatnonzero(asked.rows.sync == SYNC.index("allreduce"))
+    if quantity != "step" or not len(rows):
+        return None, said
+    jobs = asked.jobs.take(rows)
+    runs = Runs(jobs, Table({"step_time_s": seconds[rows]}, len(rows)), ordered=True)
+    try:
+        law = Hierarchical().fit(runs)
+    except RequestError:
+        return None, said  # too few of them: a line in the logs serves instead
+    said[rows] = law.predict(jobs).seconds[:, 1]
+    told = [asked.kinds[1], asked.sessions[1], *asked.numbers.values()]
+    table = np.nan_to_num(np.stack(told, axis=1)[rows], nan=-1.0)
+    of = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+    points = int(of.max()) + 1
+    if FOLDS <= points < MANY and len(rows) > REPEATED * points:
+        apart = _apart(runs, of, points)
+        known = np.isfinite(apart)
+        said[rows[known]] = apart[known]
+    return law, said
+
+
+def _apart(runs: Runs, of: IntArray, points: int) -> FloatArray:
+    """Return what the law says of each run without the runs of its configuration, seconds, (n,).
+
+    A law that had repeats of a few configurations follows each of them: beside it their errors look
+    as small as those of readings, which no new configuration's are.
+    """
+    said = np.full(len(runs), np.nan)
+    part = (np.random.default_rng(0).permutation(points) % FOLDS)[of]
+    for fold in range(FOLDS):
+        judged = np.flatnonzero(part == fold)
+        try:
+            law = Hierarchical().fit(runs.take(np.flatnonzero(part != fold)))
+        except RequestError:
+            continue  # these keep what the law of all says
+        said[judged] = law.predict(runs.jobs.take(judged)).seconds[:, 1]
+    return said
+
+
+# Beyond so many deviations the bound itself is what is known.
+_FAR = 4.0
+
+
+def stopped_seconds(runs: Runs, quantity: str) -> FloatArray:
+    """Return the seconds after which runs were stopped (n,), NaN where they were not.
+
+    Only a whole run is stopped: steps and epochs that a stopped run measured are whole.
+    """
+    if quantity != "run":
+        return np.full(len(runs), np.nan)
+    seconds = runs.measured("time_to_train_s")
+    return np.where(
+        (runs.status == "timeout") & (seconds > 0) & np.isfinite(seconds), seconds, np.nan
+    )
+
+
+def expected_seconds(foretold: FloatArray, least: FloatArray) -> FloatArray:
+    """Return the log mean of times that are known to be longer than a bound, (n,).
+
+    Tobin (1958), Estimation of relationships for limited dependent variables: of a normal value
+    above a bound a deviations off its mean, the mean lies phi(a) / (1 - Phi(a)) deviations off.
+
+    Args:
+        foretold: quantiles of seconds without the bound (n, 3).
+        least: the bounds, seconds, (n,).
+    """
+    sigma = np.log(foretold[:, 2] / foretold[:, 1]) / Z95
+    off = np.log(least / foretold[:, 1]) / sigma
+    near = np.clip(off, -_FAR, _FAR)
+    hazard = np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi) / np.maximum(1 - normal_cdf(near), 1e-7)
+    beyond = np.where(off > _FAR, off, np.maximum(hazard, off))
+    result: FloatArray = foretold[:, 1] * np.exp(sigma * beyond)
+    return result
+
 
 VERSION = 2
 LEAST_RUNS = 4

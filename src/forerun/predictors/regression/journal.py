@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 
-FloatArray = NDArray[np.float64]
 Scores = Mapping[str, Mapping[str, float]]
 
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.errors import RequestError
 from forerun.predictors.regression.evidence import (
     Evidence,
@@ -30,9 +31,6 @@ from forerun.predictors.regression.evidence import (
     solve_lower,
     solve_upper,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MEANS = ("constant", "linear")
 # Cells of a block of kernel values that are held at a time: some tens of megabytes.

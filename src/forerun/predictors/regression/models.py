@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forerun.arrays import FloatArray
+
 _CELLS = 2_000_000  # rows x trees, or rows x support vectors, that are held at a time
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.errors import RequestError, one_of
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Partition = tuple[IntArray, IntArray]  # rows that are fitted, rows that are judged
 
 MODES = ("all", "hold-out", "k-fold", "interpolation", "extrapolation")

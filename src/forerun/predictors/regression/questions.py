@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan_columns import NAMES
 from forerun.predictors.laws.label_codes import codes, completed
 from forerun.predictors.laws.law_rows import GROUP, RESOURCES, Kind, LawRows
 from forerun.tables import Jobs, Table
 from forerun.tables.schema import COLUMNS
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Of a plan, in logarithms: a stage counts from 1.
 _PLAN = ("tp", "pp", "cp", "ep", "vpp")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind, measured
@@ -27,9 +28,6 @@ from forerun.predictors.regression.ray_group import RayGroup, fitted_group
 from forerun.predictors.regression.serving import POOL, served
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 VERSION = 2
 # Fewer runs leave nothing to choose by, once rows are set aside twice.

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.predictors.laws.group_words import article
 from forerun.predictors.regression.experiment import FITS, Fitted
 from forerun.predictors.regression.models import Kernel, Linear, Model, Network, Scaled, Trees
 from forerun.predictors.regression.ray_group import RayGroup
 
-FloatArray = NDArray[np.float64]
 _MOST = 5  # features of trees that are named
 
 

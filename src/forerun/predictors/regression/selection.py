@@ -7,10 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.predictors.regression.models import Model
 from forerun.predictors.regression.techniques import importance
-
-FloatArray = NDArray[np.float64]
 
 SELECTIONS = ("", "forward", "importance")
 _FOLDS = 3

@@ -2,23 +2,182 @@
 
 Each returns plain arrays (`models`): what is saved needs neither library again. Defaults and names
 are those of the study's library; its "NNLS" is a Lasso whose weights cannot be negative.
+
+MLP: a small network of dense layers, relu and dropout, trained by Adam on the squared error.
+
+Stepwise: least squares whose features enter and leave by their p-values (Draper and Smith).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.errors import MissingExtraError, RequestError, one_of
-from forerun.predictors.regression.mlp import trained
 from forerun.predictors.regression.models import Kernel, Linear, Model, Network, Scaled, Trees
-from forerun.predictors.regression.stepwise import stepwise
 
-FloatArray = NDArray[np.float64]
+_ROUNDING = 1e-10
+
+
+def stepwise(
+    x: FloatArray, y: FloatArray, p_to_add: float, p_to_remove: float, max_iter: int
+) -> tuple[float, FloatArray]:
+    """Return intercept and weights (k,), 0 for features that did not enter.
+
+    Each round takes in the feature of the least p-value below `p_to_add`, then takes out the one
+    of the greatest above `p_to_remove` (Draper and Smith, Applied Regression Analysis, 3rd ed.,
+    section 15.4).
+
+    Args:
+        x, y: (n, k) and (n,).
+        p_to_add, p_to_remove: of two-sided t tests.
+        max_iter: most rounds.
+    """
+    chosen: list[int] = []
+    for _ in range(max_iter):
+        before = list(chosen)
+        entering = _entering(x, y, chosen, p_to_add)
+        if entering is not None:
+            chosen.append(entering)
+        leaving = _leaving(x, y, chosen, p_to_remove)
+        if leaving is not None:
+            chosen.remove(leaving)
+        # One that enters and leaves at once would do so for ever.
+        if chosen == before or (entering is not None and entering == leaving):
+            break
+    weights = np.zeros(x.shape[1])
+    basis = np.column_stack([np.ones(len(x)), x[:, chosen]])
+    solved = np.linalg.lstsq(basis, y, rcond=None)[0]
+    weights[chosen] = solved[1:]
+    return float(solved[0]), weights
+
+
+def _entering(x: FloatArray, y: FloatArray, chosen: list[int], limit: float) -> int | None:
+    """Return the feature that enters, None where none does.
+
+    What a feature adds is a regression of what the chosen ones leave of y on what they leave of it
+    (Frisch and Waugh), so that all features are tried in one product.
+    """
+    free = len(x) - len(chosen) - 2
+    if free <= 0:
+        return None
+    basis, _ = np.linalg.qr(np.column_stack([np.ones(len(x)), x[:, chosen]]))
+    rest = x - basis @ (basis.T @ x)
+    left = y - basis @ (basis.T @ y)
+    power = np.sum(rest**2, axis=0)
+    usable = power > _ROUNDING * np.maximum(np.sum(x**2, axis=0), 1e-300)
+    usable[chosen] = False
+    if not usable.any() or left @ left <= _ROUNDING * float(y @ y):
+        return None
+    explained = np.where(usable, (rest.T @ left) ** 2 / np.where(usable, power, 1.0), -1.0)
+    best = int(np.argmax(explained))  # the greatest |t|, hence the least p
+    noise = max(float(left @ left - explained[best]), 0.0) / free
+    t = np.sqrt(explained[best] / noise) if noise > 0 else np.inf
+    return best if _p(t, free) < limit else None
+
+
+def _leaving(x: FloatArray, y: FloatArray, chosen: list[int], limit: float) -> int | None:
+    """Return the feature that leaves, None where none does."""
+    free = len(x) - len(chosen) - 1
+    if not chosen or free <= 0:
+        return None
+    basis = np.column_stack([np.ones(len(x)), x[:, chosen]])
+    inverse = np.linalg.pinv(basis.T @ basis)
+    weights = inverse @ (basis.T @ y)
+    left = y - basis @ weights
+    spread = np.sqrt(np.maximum(float(left @ left) / free * np.diag(inverse), 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.abs(weights / spread)[1:]
+    worst = int(np.argmin(np.nan_to_num(t, nan=np.inf)))
+    return chosen[worst] if _p(float(t[worst]), free) > limit else None
+
+
+def _p(t: float, free: int) -> float:
+    """Return the two-sided p-value of Student's t."""
+    from scipy.special import stdtr
+
+    return float(2.0 * stdtr(free, -abs(t)))
+
+
+Arrays = tuple[FloatArray, ...]
+
+BATCH = 32
+# Kingma and Ba, Adam (2015), section 2.
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+def trained(
+    x: FloatArray,
+    y: FloatArray,
+    hidden: tuple[int, ...],
+    dropout: float,
+    learning_rate: float,
+    epochs: int,
+    seed: int,
+) -> tuple[Arrays, Arrays]:
+    """Return weights and biases of the layers.
+
+    Args:
+        x, y: (n, k) and (n,), best standardised.
+        hidden: width of each hidden layer.
+        dropout: share of a hidden layer that is left out of a step.
+        learning_rate, epochs: of Adam.
+        seed: of first weights, order and dropout.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = (x.shape[1], *hidden, 1)
+    values: list[FloatArray] = []
+    for n_in, n_out in pairwise(sizes):
+        bound = np.sqrt(6.0 / (n_in + n_out))  # Glorot and Bengio 2010, equation 16
+        values += [rng.uniform(-bound, bound, (n_in, n_out)), np.zeros(n_out)]
+    first = [np.zeros_like(v) for v in values]
+    second = [np.zeros_like(v) for v in values]
+    step = 0
+    for _ in range(epochs):
+        order = rng.permutation(len(x))
+        for start in range(0, len(x), BATCH):
+            rows = order[start : start + BATCH]
+            slopes = _slopes(values, x[rows], y[rows], dropout, rng)
+            step += 1
+            rate = learning_rate * np.sqrt(1 - BETA2**step) / (1 - BETA1**step)
+            for v, a, b, g in zip(values, first, second, slopes, strict=True):
+                a += (1 - BETA1) * (g - a)
+                b += (1 - BETA2) * (g * g - b)
+                v -= rate * a / (np.sqrt(b) + EPSILON)
+    return tuple(values[0::2]), tuple(values[1::2])
+
+
+def _slopes(
+    values: list[FloatArray],
+    x: FloatArray,
+    y: FloatArray,
+    dropout: float,
+    rng: np.random.Generator,
+) -> list[FloatArray]:
+    """Return the gradient of the mean squared error in each weight and bias, by the chain rule."""
+    layers = len(values) // 2
+    inputs, masks = [x], []
+    for i in range(layers - 1):
+        h = inputs[-1] @ values[2 * i] + values[2 * i + 1]
+        kept = (rng.random(h.shape) >= dropout) / (1.0 - dropout)
+        masks.append(kept * (h > 0))
+        inputs.append(h * masks[-1])
+    out = inputs[-1] @ values[-2] + values[-1]
+    delta = 2.0 * (out - y[:, None]) / len(x)
+    slopes: list[FloatArray] = []
+    for i in reversed(range(layers)):
+        slopes = [inputs[i].T @ delta, delta.sum(axis=0), *slopes]
+        if i:
+            delta = (delta @ values[2 * i].T) * masks[i - 1]
+    return slopes
+
+
 Parameters = Mapping[str, Any]
 
 DEFAULTS: Mapping[str, Parameters] = {

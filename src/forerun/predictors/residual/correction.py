@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray
 from forerun.predictors.residual.features import Features
 from forerun.predictors.residual.gate import Verdict
 from forerun.predictors.residual.kernel import CHUNK, Kernel
 from forerun.predictors.residual.novelty import KINDS, Known, Labels
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 # Of a correction's variance, what measured runs must explain for it to speak at all.
 LEAST_EXPLAINED = 0.02
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.graph import KINDS
 from forerun.domain.workload import OPERAND_BYTES
 from forerun.predictors.analytic.constants import Constants
@@ -20,7 +21,6 @@ from forerun.predictors.analytic.slots import SLOTS
 from forerun.predictors.analytic.stages import micro_batches
 from forerun.predictors.analytic.step import step_and_floor
 
-FloatArray = NDArray[np.float64]
 # A share of a quarter counts as one doubling of a size.
 SHARE = 4.0
 # A step of a plan that is no size (a ZeRO stage, recomputation) counts as so many doublings.

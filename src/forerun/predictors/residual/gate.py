@@ -14,12 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.quantiles import Z95
 from forerun.predictors.residual.trials import Trial
 
-FloatArray = NDArray[np.float64]
 LEAST_UNITS = 4
 T_NEEDED = 2.4
 LEAST_GAIN = 0.05

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.predictors.residual.features import NAMES, WORK, Features
 
-FloatArray = NDArray[np.float64]
 Float32Array = NDArray[np.float32]
-IntArray = NDArray[np.int64]
 IS_WORK = np.arange(len(NAMES)) < len(WORK)
 # Beyond the range of what was measured, widened by this share of it, likeness falls by a factor e
 # with every doubling.

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, IntArray
 from forerun.predictors.analytic.calibration.fitting import Fit
 from forerun.predictors.analytic.constants import framework_key, scale_key
 from forerun.predictors.analytic.layer_shapes import shapes_of_rows
 from forerun.predictors.analytic.places import settings_of
 from forerun.tables import Jobs
 
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 # What may be new about a job; one of which nothing is new is a new plan, or a repeat.
 PLAN, SCALE = "plan", "scale"
 NEW = ("workload", "device", "framework", "setting")

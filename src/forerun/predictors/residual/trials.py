@@ -13,15 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.predictors.analytic.calibration.fitting import Fit
 from forerun.predictors.residual.kernel import distinct
 from forerun.predictors.residual.novelty import KINDS, LACKS, NEW, OWN, PLAN, SCALE, Labels
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 PARTS = 10  # of the jobs that are left out one after another, and of more groups than this
 # Scales left out: above a half and above a quarter of the most devices that were measured.
 OCTAVES = (2.0, 4.0)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.predictors.residual.features import Features
 from forerun.predictors.residual.kernel import IS_WORK, Kernel
 
-FloatArray = NDArray[np.float64]
 MOST_ROWS = 250
 ROUNDS, PACE = 45, 0.13
 REWEIGH_EVERY = 5

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.tables.lines import Lines
 from forerun.tables.table import Table
 
-FloatArray = NDArray[np.float64]
 Texts = NDArray[np.object_]
 
 

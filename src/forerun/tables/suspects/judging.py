@@ -2,6 +2,10 @@
 
 The policy, by kind, is `flags.POLICY`. `cleaned` blanks what is left out, so that a row whose time
 is in doubt still teaches the memory that it measured, and no wrong figure is averaged in.
+
+Batches: global batches that the plan does not multiply to, or that are left blank.
+
+Repeated units: figures that a repeat of the same job shows to be in another unit.
 """
 
 from __future__ import annotations
@@ -12,24 +16,149 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts
 from forerun.tables.jobs import Runs
 from forerun.tables.schema import unknown_columns
-from forerun.tables.suspects.batches import batch_flags
 from forerun.tables.suspects.flags import Flags, Kind, Raised, Texts, joined, numbers_text
 from forerun.tables.suspects.label_units import label_unit_flags
 from forerun.tables.suspects.physics import capacity_flags, floor_flags, floor_words
 from forerun.tables.suspects.readings import Reading, memory_reading, sizes_of, step_readings
-from forerun.tables.suspects.repeated_units import repeated_unit_flags
-from forerun.tables.suspects.repeats import AGREE, disagreement_flags, repeat_flags
+from forerun.tables.suspects.repeats import AGREE, disagreement_flags, jobs_of, repeat_flags
 from forerun.tables.suspects.row_problems import placement_flags, problem_flags
 from forerun.tables.suspects.siblings import Kin, kin_of, own_doubt
 from forerun.tables.suspects.units import judged
-from forerun.tables.suspects.wholes import WHOLE_SHARE
+from forerun.tables.suspects.wholes import FAR, LOOSE, WHOLE_SHARE
+from forerun.tables.table import Table
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 _TIMES = ("step_time_s", "samples_per_s", "tokens_per_s")
+
+
+def repeated_unit_flags(
+    runs: Runs, readings: Sequence[Reading], physics: tuple[FloatArray, FloatArray], left: BoolArray
+) -> Iterator[Raised]:
+    """Yield the flags of figures that are a repeat's own in another unit.
+
+    Such a figure lies far off physics and off the repeat that is nearest to physics, and from
+    that by what a unit is worth.
+
+    Args:
+        runs: n of them.
+        readings: of their time columns.
+        physics: (n,) logs of the step seconds that it expects, and of the least that can be.
+        left: (n,) rows that are left aside.
+    """
+    expected, floor = physics
+    for reading in readings if len(runs) > 1 else ():
+        off = reading.log_implied - expected
+        rows = np.flatnonzero(np.isfinite(off) & ~left)
+        if len(rows) < 2:
+            continue
+        likely = rows[_nearest(np.abs(off[rows]), jobs_of(runs.table.take(rows)))]
+        gap = off[rows] - off[likely]
+        far = (np.minimum(np.abs(gap), np.abs(off[rows])) > FAR) & (np.abs(off[likely]) < LOOSE)
+        guess = _best(reading, rows, gap, off[likely])
+        for g in np.unique(guess[far & (guess >= 0)]).tolist():
+            mine = far & (guess == g)
+            words = floor_words(reading.log_implied[rows[mine]], floor[rows[mine]])
+            yield _raised(runs, reading, g, rows[mine], likely[mine], words)
+
+
+def _nearest(distance: FloatArray, job: IntArray) -> IntArray:
+    """Return the position of the row of each row's job that is nearest, (m,)."""
+    order = np.lexsort((distance, job))
+    counts = np.bincount(job)
+    return np.asarray(order[np.cumsum(counts) - counts][job])
+
+
+def _best(reading: Reading, rows: IntArray, gap: FloatArray, bias: FloatArray) -> IntArray:
+    """Return the guess that a gap (m,) is worth, -1 where it is none's."""
+    # What is swapped turns round what the repeat is off physics.
+    left = np.stack([
+        np.abs(gap - (g.log_factor[rows] - (2.0 * bias if g.swapped else 0.0)))
+        for g in reading.guesses
+    ])  # fmt: skip
+    left = np.nan_to_num(left, nan=np.inf)
+    best = np.argmin(left, axis=0)
+    return np.where(left[best, np.arange(len(best))] < AGREE, best, -1)
+
+
+def _raised(
+    runs: Runs, reading: Reading, g: int, row: IntArray, likely: IntArray, more: Texts
+) -> Raised:
+    guess, places = reading.guesses[g], runs.table.places()
+    says = zip(reading.values[likely].tolist(), likely.tolist(), strict=True)
+    expected = [
+        f"about {value:.3g} {reading.unit}, which {places.text(r)} says of the same job"
+        for value, r in says
+    ]
+    return Raised(
+        Kind.UNIT, row, reading.column, numbers_text(reading.values[row], reading.unit),
+        np.array(expected, dtype=object) + more, f"it looks like {guess.unit}: {guess.advice}",
+        void=True, out_step=reading.column in _TIMES,
+    )  # fmt: skip
+
+
+def batch_flags(runs: Runs) -> Iterator[Raised]:
+    """Yield the flags of batches that do not multiply out, and of those that are assumed.
+
+    Rows whose job cannot be read are left aside: they have their own reason.
+    """
+    jobs = runs.jobs
+    # `runs_from_table` fills a blank batch in; the labels are the cells as they were given.
+    given = runs.table if jobs.labels is None else jobs.labels
+    batch, micro, passes = (
+        _stated(given, name) for name in ("global_batch", "micro_batch", "grad_accum")
+    )
+    resolved, plans = jobs.resolved, jobs.plans
+    inner = plans.micro_batch.astype(np.float64) * plans.dp
+    whole = plans.global_batch % np.maximum(inner, 1.0) == 0
+    yield _accumulations(runs, inner, resolved & micro & batch & passes)
+    yield _uneven(runs, np.where(micro, inner, plans.dp), micro, resolved & batch & ~whole)
+    yield _assumed(inner, np.flatnonzero(resolved & micro & ~batch & ~passes))
+
+
+def _stated(given: Table, name: str) -> BoolArray:
+    """Return which rows state a count, in a cell of its own or in that of the plan, (n,)."""
+    texts, position = np.unique(given.texts("plan").astype(str), return_inverse=True)
+    named = np.array([name in text for text in texts.tolist()], dtype=bool)[position]
+    return np.asarray(named | ~np.isnan(given.numbers(name)))
+
+
+def _accumulations(runs: Runs, inner: FloatArray, stated: BoolArray) -> Raised:
+    """Return the flags of accumulations that are not global_batch / (micro_batch x dp)."""
+    passes, implied = runs.table.numbers("grad_accum"), runs.jobs.plans.global_batch / inner
+    row = np.flatnonzero(stated & ~np.isnan(passes) & (passes != implied))
+    return Raised(
+        Kind.ACCUMULATION, row, "grad_accum", numbers_text(passes[row]),
+        numbers_text(implied[row], "= global_batch / (micro_batch x dp)"),
+        "correct one of them; the batch columns are used, not grad_accum",
+    )  # fmt: skip
+
+
+def _uneven(runs: Runs, inner: FloatArray, micro: BoolArray, uneven: BoolArray) -> Raised:
+    """Return the flags of batches that are no multiple of micro_batch x dp, or of dp alone."""
+    # A stated accumulation has its own flag.
+    row = np.flatnonzero(uneven & ~(micro & ~np.isnan(runs.table.numbers("grad_accum"))))
+    expected = [
+        f"a multiple of {size:.10g} = {'micro_batch x dp' if by_micro else 'dp'}"
+        for size, by_micro in zip(inner[row].tolist(), micro[row].tolist(), strict=True)
+    ]
+    return Raised(
+        Kind.ACCUMULATION, row, "global_batch",
+        numbers_text(runs.jobs.plans.global_batch[row].astype(np.float64), "samples"),
+        np.array(expected, dtype=object),
+        "correct one of them; the last micro-batch is taken as smaller",
+    )  # fmt: skip
+
+
+def _assumed(inner: FloatArray, row: NDArray[np.int64]) -> Raised:
+    """Return the flags of blank batches that are taken as one pass of every device."""
+    return Raised(
+        Kind.BATCH, row, "global_batch", "blank",
+        numbers_text(inner[row], "= micro_batch x dp, which is taken"),
+        "fill it in, or grad_accum",
+    )  # fmt: skip
 
 
 def suspects(runs: Runs, forecasts: Forecasts) -> Flags:

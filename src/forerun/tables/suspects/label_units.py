@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.tables.jobs import Runs
 from forerun.tables.suspects.flags import Kind, Raised, Texts, numbers_text
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 Guesses = tuple[tuple[float, bool, str, str], ...]
 
 _KIND = ("workload", "device", "framework", "precision", "instance_type", "sync")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import Forecasts
 from forerun.tables.jobs import Jobs, Runs
 from forerun.tables.suspects.flags import Kind, Raised, Texts, numbers_text
 
-FloatArray = NDArray[np.float64]
 # Clocks and data sheets are rounded: so much less than the bound is no contradiction.
 SLACK = 0.02
 GIB_OVER_GB = 2**30 / 1e9

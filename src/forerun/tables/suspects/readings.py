@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.tables.jobs import Runs
 
-FloatArray = NDArray[np.float64]
 THOUSAND, MINUTE, HOUR = np.log(1e3), np.log(60.0), np.log(3600.0)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.tables.jobs import Runs
 from forerun.tables.lines import Lines
 from forerun.tables.schema import COLUMNS
@@ -15,10 +15,6 @@ from forerun.tables.suspects.flags import Kind, Raised, numbers_text
 from forerun.tables.suspects.readings import Reading
 from forerun.tables.suspects.siblings import medians
 from forerun.tables.table import Table
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 # Repeats on one machine differ by 1-2 %, on another of its kind by up to 6 %; rows further apart
 # than this were not the same job, whatever their columns say.

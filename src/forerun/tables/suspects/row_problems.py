@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.plan_columns import PROBLEMS, WORLD
 from forerun.domain.run import STATUSES
@@ -15,7 +15,6 @@ from forerun.tables.jobs import Runs
 from forerun.tables.schema import COLUMNS
 from forerun.tables.suspects.flags import Kind, Raised, Texts, numbers_text
 
-BoolArray = NDArray[np.bool_]
 _POSITIVE = (
     "step_time_s",
     "samples_per_s",

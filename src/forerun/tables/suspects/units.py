@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.tables.suspects.readings import Reading
 from forerun.tables.suspects.siblings import LARGE_GROUP, Kin, around, scale, tails
 from forerun.tables.suspects.wholes import (
@@ -25,10 +25,6 @@ from forerun.tables.suspects.wholes import (
     position_of,
     whole_shift,
 )
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 WINDOW = np.log(2.5)  # how well a unit must explain a value, beside siblings
 ABSURD, NEAR_ABSURD = (

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.tables.suspects.readings import Reading
 from forerun.tables.suspects.siblings import LARGE_GROUP, Kin, medians
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 FAR = np.log(8.0)  # physics without a run is rarely so far off
 LOOSE = np.log(6.0)  # how well a unit must explain a value against physics alone

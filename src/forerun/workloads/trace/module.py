@@ -1,21 +1,222 @@
-"""A torch module becomes a Workload: one training step is traced, then read."""
+"""A torch module becomes a Workload: one training step is traced, then read.
+
+What tensor parallelism would divide in a traced layer, told from how data flows through it.
+
+Folding: the operations of a step become a Graph in which equal layers are written once.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from forerun.domain.graph import OpKind, Phase
+from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, LayerShape, Workload
 from forerun.errors import RequestError, UnknownNameError
+from forerun.workloads.backward import optimizer_op
 from forerun.workloads.trace.backend import load_torch
-from forerun.workloads.trace.blocks import find_layers, mark_blocks, mark_materialised_attention
+from forerun.workloads.trace.blocks import (
+    find_layers,
+    mark_blocks,
+    mark_materialised_attention,
+    owner,
+)
 from forerun.workloads.trace.copies import cpu_copy, meta_copy, refuse_lazy, unwrapped
-from forerun.workloads.trace.fold import fold
 from forerun.workloads.trace.memory import tensors_in
-from forerun.workloads.trace.shards import label_shards
+from forerun.workloads.trace.raw import RawOp
 from forerun.workloads.trace.step import Call, Loss, Step, StepError, run_step
+
+
+@dataclass
+class _Folding:
+    """Which operations stay, and which one stands for each that goes."""
+
+    stands_for: dict[int, int] = field(default_factory=dict)
+    repeat: dict[int, int] = field(default_factory=dict)
+    prefix: dict[int, str] = field(default_factory=dict)
+
+
+def fold(
+    ops: Sequence[RawOp], layers: Sequence[str], samples: int, optimizer: str,
+    unknown: Sequence[str], tensors: int, unused: float,
+) -> Graph:  # fmt: skip
+    """Return the graph of a step.
+
+    Layers with the same operations are written once, with `repeat`: the one that runs first in
+    its phase stays, so that edges still point backward.
+
+    Args:
+        ops: forward and backward operations in order.
+        layers: names of repeated layers.
+        samples: in the traced batch.
+        optimizer: a key of `OPTIMIZER_STATES`.
+        unknown: operations whose cost is only bounded.
+        tensors: parameter tensors that the optimizer updates.
+        unused: trainable parameters that no operation read.
+    """
+    folding = _fold_layers(ops, frozenset(layers), samples)
+    positions: dict[int, int] = {}
+    made: list[Op] = []
+    names: dict[str, int] = {}
+    for index, op in enumerate(ops):
+        if index in folding.stands_for:
+            continue
+        inputs = {positions[folding.stands_for.get(i, i)] for i in op.inputs}
+        positions[index] = len(made)
+        name = _unique(_name(op, ops, folding.prefix.get(index, "")), names)
+        made.append(_op(op, name, samples, folding.repeat.get(index, 1), inputs))
+    if unused:
+        made.append(Op("unused_parameters", OpKind.COPY, params=unused, launches=0))
+    params = sum(op.params * op.repeat for op in made)
+    made.append(optimizer_op(params, tensors, optimizer))
+    return Graph(tuple(made), tuple(unknown))
+
+
+def _op(op: RawOp, name: str, samples: int, repeat: int, inputs: set[int]) -> Op:
+    return Op(
+        name=name,
+        kind=op.kind,
+        phase=op.phase,
+        flops=op.flops,
+        reads=op.reads,
+        writes=op.writes,
+        weights=op.weights,
+        params=op.params,
+        shape=op.sample_shape(samples),
+        dims=op.dims(samples),
+        saved=op.saved,
+        launches=op.launches,
+        repeat=repeat,
+        block=op.block,
+        shard=op.shard,
+        inputs=tuple(sorted(inputs)),
+    )
+
+
+def _name(op: RawOp, ops: Sequence[RawOp], prefix: str) -> str:
+    """Return a dotted path; a gradient is named after the operation that it differentiates."""
+    label = op.label
+    if op.source is not None:
+        if op.weight_gradient:
+            label = "wgrad"
+        elif op.product is not None and op.kind is not OpKind.ATTENTION:
+            label = "dgrad"
+        label = f"{ops[op.source].label}.{label}"
+    name = f"{op.path}.{label}" if op.path else label
+    return _starred(name, prefix) if prefix else name
+
+
+def _starred(name: str, prefix: str) -> str:
+    """Return a layer's name with a star in place of its position (layers.*.attention)."""
+    parts = prefix.split(".")
+    for place in reversed(range(len(parts))):
+        if parts[place].isdigit():
+            parts[place] = "*"
+            break
+    return ".".join(parts) + name[len(prefix) :]
+
+
+def _unique(name: str, names: dict[str, int]) -> str:
+    count = names[name] = names.get(name, 0) + 1
+    return name if count == 1 else f"{name}_{count}"
+
+
+def _fold_layers(ops: Sequence[RawOp], layers: frozenset[str], samples: int) -> _Folding:
+    folding = _Folding()
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        members: dict[str, list[int]] = {}
+        for index, op in enumerate(ops):
+            name = owner(op.path, layers) if op.phase is phase else ""
+            if name:
+                members.setdefault(name, []).append(index)
+        first: dict[tuple[object, ...], str] = {}
+        for name, mine in members.items():
+            signature = tuple(_signature(ops[i], name, samples) for i in mine)
+            kept = first.setdefault(signature, name)
+            for index, stays in zip(mine, members[kept], strict=True):
+                folding.repeat[stays] = folding.repeat.get(stays, 0) + 1
+                if kept != name:
+                    folding.stands_for[index] = stays
+                    folding.prefix[stays] = kept
+    return folding
+
+
+def _signature(op: RawOp, layer: str, samples: int) -> tuple[object, ...]:
+    """Return what must be equal for two operations of two layers to be written as one."""
+    return (
+        op.path[len(layer) :], op.label, op.kind, op.flops, op.reads, op.writes, op.weights,
+        op.params, op.saved, op.launches, op.shape, op.dims(samples), op.block, op.shard,
+    )  # fmt: skip
+
+
+_PRODUCTS = frozenset({OpKind.MATMUL})
+
+
+def label_shards(ops: Sequence[RawOp]) -> bool:
+    """State in place what divides each operation; return whether the flow fitted the rule."""
+    divided: dict[int, bool] = {}
+    for position, op in enumerate(ops):
+        if op.phase is not Phase.FORWARD:
+            continue
+        verdict = _divides(op, divided)
+        if verdict is None:
+            _clear(ops)
+            return False
+        divided[position], op.shard = verdict
+    if not any(op.kind is OpKind.ATTENTION and op.shard is Shard.TENSOR for op in ops):
+        _clear(ops)
+        return False
+    for op in ops:
+        if op.phase is Phase.BACKWARD and not op.static:
+            op.shard = _of_gradient(op, ops, divided)
+        elif op.phase is Phase.BACKWARD and op.source is not None:
+            op.shard = ops[op.source].shard
+    return True
+
+
+def _of_gradient(op: RawOp, ops: Sequence[RawOp], divided: dict[int, bool]) -> Shard:
+    """Return what divides a gradient: what divides its operation, or what it is made of.
+
+    The data gradient of a product by columns is whole, so a sum of such gradients is.
+    """
+    if op.source is not None:
+        return ops[op.source].shard
+    made_of = next((ops[i] for i in op.inputs if ops[i].phase is Phase.BACKWARD), None)
+    if made_of is None:
+        return Shard.NONE
+    columns = made_of.source is not None and divided.get(made_of.source, False)
+    if made_of.kind in _PRODUCTS and made_of.shard is Shard.TENSOR and columns:
+        return Shard.SEQUENCE
+    return made_of.shard
+
+
+def _divides(op: RawOp, divided: dict[int, bool]) -> tuple[bool, Shard] | None:
+    """Return (its output is divided, what divides it), or None where the rule does not fit."""
+    if op.static:
+        return False, Shard.NONE
+    whole = [size for source, size in op.sizes.items() if not divided.get(source, False)]
+    parts = [size for source, size in op.sizes.items() if divided.get(source, False)]
+    if op.kind is OpKind.EMBEDDING:
+        return False, Shard.TENSOR
+    if op.kind in (OpKind.CONV, OpKind.CONV_1X1, OpKind.CONV_GROUPED, OpKind.CONV_DEPTHWISE):
+        return (False, Shard.NONE) if not parts and op.block is not Block.LAYER else None
+    if op.kind in _PRODUCTS and op.right_static:
+        if op.block is Block.EMBED:
+            return (False, Shard.NONE) if not parts else None
+        return not parts, Shard.TENSOR
+    if op.kind is OpKind.ATTENTION or parts:
+        # A smaller whole operand (a mask, rotary angles) is shared by all heads.
+        fits = bool(parts) and (not whole or max(whole) < max(parts))
+        return (True, Shard.TENSOR) if fits else None
+    return False, Shard.SEQUENCE
+
+
+def _clear(ops: Sequence[RawOp]) -> None:
+    for op in ops:
+        op.shard = Shard.NONE
+
 
 # A module with fewer parameters is run for real where the meta device cannot run it.
 LARGEST_REAL_PARAMS = 50e6

@@ -1,9 +1,14 @@
-"""The recorder: writes down each operation of a step as torch dispatches it."""
+"""The recorder: writes down each operation of a step as torch dispatches it.
+
+Gradients as torch computes them, told apart: of data, and of weights no batch makes larger.
+
+Shapes of the most frequent operations, known without torch's slow Python meta kernels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -11,12 +16,159 @@ from forerun.domain.graph import OpKind, Phase
 from forerun.errors import RequestError
 from forerun.workloads.trace.backend import load_torch
 from forerun.workloads.trace.fakes import Fakes
-from forerun.workloads.trace.gradients import find_weight_gradients, split_convolution
 from forerun.workloads.trace.kinds import FREE, GATHERS, OVERWRITES, SCATTERS, kind_of
 from forerun.workloads.trace.memory import Memory, MemoryBook, tensors_in
 from forerun.workloads.trace.products import FACTORS, FUSED, Product, product_of
-from forerun.workloads.trace.quick import quick_answer
 from forerun.workloads.trace.raw import Heads, RawOp
+
+# Of one shape and type in, of the same out.
+_POINTWISE = frozenset(
+    """add sub mul div relu sigmoid tanh silu gelu neg exp threshold_backward sigmoid_backward
+    tanh_backward silu_backward gelu_backward native_dropout_backward""".split()
+)
+
+
+def quick_answer(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], mutates: bool) -> Any:
+    """Return what an operation on meta tensors returns, None where torch must be asked."""
+    if mutates or "dtype" in kwargs or not args or not getattr(args[0], "is_meta", False):
+        return None
+    if name in _POINTWISE:
+        return _pointwise(args)
+    handler = _HANDLERS.get(name)
+    return None if handler is None else handler(args)
+
+
+def _pointwise(args: Sequence[Any]) -> Any:
+    torch, first = load_torch(), args[0]
+    if not first.is_floating_point():
+        return None
+    for other in args[1:]:
+        if isinstance(other, torch.Tensor):
+            same = other.shape == first.shape and other.dtype == first.dtype
+            if not (same and other.is_meta):
+                return None
+        elif isinstance(other, complex):
+            return None
+    return torch.empty_like(first)
+
+
+def _addmm(args: Sequence[Any]) -> Any:
+    left, right = args[1], args[2]
+    fits = left.dim() == right.dim() == 2 and left.shape[1] == right.shape[0]
+    same = args[0].dtype == left.dtype == right.dtype and args[0].shape == right.shape[1:]
+    return left.new_empty((left.shape[0], right.shape[1])) if fits and same else None
+
+
+def _mean(args: Sequence[Any]) -> Any:
+    tensor = args[0]
+    if not tensor.is_floating_point() or len(args) < 2 or not args[1]:
+        return None
+    sides = {side % tensor.dim() for side in args[1]}
+    keep = len(args) > 2 and args[2]
+    shape = [
+        1 if side in sides else size
+        for side, size in enumerate(tensor.shape)
+        if keep or side not in sides
+    ]
+    return tensor.new_empty(shape)
+
+
+def _batch_norm(args: Sequence[Any]) -> Any:
+    image, training = args[0], args[5]
+    if not training or image.dim() < 2:
+        return None
+    torch = load_torch()
+    statistics = [torch.empty(image.shape[1], dtype=_wide(image), device="meta") for _ in range(2)]
+    return (torch.empty_like(image), *statistics)
+
+
+def _batch_norm_backward(args: Sequence[Any]) -> Any:
+    torch, image, mask = load_torch(), args[1], args[9]
+    channels, dtype = image.shape[1], args[2].dtype if args[2] is not None else _wide(image)
+    gradients = [torch.empty(channels, dtype=dtype, device="meta") if m else None for m in mask[1:]]
+    return (torch.empty_like(image) if mask[0] else None, *gradients)
+
+
+def _wide(tensor: Any) -> Any:
+    """Return the type of statistics over a tensor: at least fp32."""
+    torch = load_torch()
+    narrow = (torch.float16, torch.bfloat16)
+    return torch.float32 if tensor.dtype in narrow else tensor.dtype
+
+
+_HANDLERS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
+    "addmm": _addmm,
+    "mean": _mean,
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm_backward,
+}
+
+
+def find_weight_gradients(
+    op: RawOp, forward: RawOp, written: Sequence[Any], book: MemoryBook
+) -> list[Any]:
+    """Return the tensors among those written that are gradients of weights, and state them so.
+
+    A gradient of a weight has the size of a weight that the forward operation read. Where it is
+    the only output, it is made of activations alone; among several, data gradients come first.
+    """
+    sizes = forward.weight_sizes
+    if op.static or not sizes:
+        return []
+    if len(written) == 1:
+        if op.weights or written[0].numel() not in sizes:
+            return []
+        op.into_weight_gradient(book.elements(written[0]))
+        return list(written)
+    found = [t for t in written[1:] if t.numel() in sizes]
+    elements = sum(book.elements(t) for t in found)
+    op.writes -= elements / book.samples
+    op.weights += elements
+    return found
+
+
+def split_convolution(
+    op: RawOp, bound: Mapping[str, Any], outputs: Sequence[Any], book: MemoryBook
+) -> list[tuple[RawOp, list[Any]]]:
+    """Return a convolution's backward as its data gradient and its weight gradient.
+
+    torch dispatches them as one operation, and may leave either out; each does as many FLOPs as
+    forward (a grouped one, too: no channel meets the other groups' channels).
+    """
+    data, weight, bias = (*bound["output_mask"], False, False, False)[:3]
+    grad = book.elements(bound["grad_output"]) / book.samples
+    image = book.elements(bound["input"]) / book.samples
+    kernel = book.elements(bound["weight"])
+    made = list(outputs)
+    parts: list[tuple[RawOp, list[Any]]] = []
+    if data:
+        product = _data_product(op.product)
+        part = replace(
+            op, label="dgrad", reads=grad, writes=image, weights=kernel, product=product,
+            inputs=dict(op.inputs), right_static=True, shape=tuple(made[0].shape),
+        )  # fmt: skip
+        parts.append((part, [made.pop(0)]))
+    if weight:
+        part = replace(
+            op, label="wgrad", reads=grad + image, writes=0.0, weights=kernel, static=True,
+            product=_weight_product(op.product), weight_gradient=True, launches=1 + int(bias),
+            inputs=dict(op.inputs), shape=tuple(made[0].shape),
+        )  # fmt: skip
+        parts.append((part, made))
+    elif bias:
+        part = replace(op, label="bias_grad", flops=0.0, reads=grad, writes=0.0, product=None,
+                       static=True, inputs=dict(op.inputs))  # fmt: skip
+        parts.append((part, made))
+    return parts
+
+
+def _data_product(product: Product | None) -> Product | None:
+    return product and replace(product, n=product.k, k=product.n)
+
+
+def _weight_product(product: Product | None) -> Product | None:
+    return product and replace(product, m=product.k, k=product.m)
+
 
 # The largest steps that people train dispatch some tens of thousands.
 MOST_OPERATIONS = 200_000

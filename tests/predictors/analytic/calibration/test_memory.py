@@ -14,8 +14,7 @@ from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.predictors.analytic.calibration import fit_memory
-from forerun.predictors.analytic.calibration.limits import find_limits
-from forerun.predictors.analytic.calibration.memory import EVERY
+from forerun.predictors.analytic.calibration.memory import EVERY, find_limits
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import labelled, tiny_cluster, tiny_runs
 from tests.predictors.analytic.test_memory import llama, with_framework

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forerun.predictors.analytic.calibration.noise import PRIOR_SCALE, leverage, scale_of
+from forerun.predictors.analytic.calibration.fitting import PRIOR_SCALE, leverage, scale_of
 
 ONE = np.zeros(3, dtype=np.int64)  # setting
 USUAL = np.full(3, PRIOR_SCALE)

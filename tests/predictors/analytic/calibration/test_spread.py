@@ -10,16 +10,16 @@ import pytest
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.predictors.analytic.calibration.applying import taught_by
-from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
-from forerun.predictors.analytic.calibration.parameters import moved
-from forerun.predictors.analytic.calibration.spread import (
+from forerun.predictors.analytic.calibration.applying import (
     SHARED,
     _facts,
     left_out,
+    taught_by,
     with_spread,
     without,
 )
+from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
+from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import labelled, tiny_cluster, tiny_jobs, tiny_runs
 from forerun.workloads.zoo import zoo_workload

@@ -1,21 +1,238 @@
-"""Applying a fit: constants moved to it, and what the runs have taught written down."""
+"""Applying a fit: constants moved to it, and what the runs have taught written down.
+
+Spread: how wide bands must be, measured by leaving groups of runs out of a finished fit.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from forerun.predictors.analytic.calibration.fitting import fit_runs
+from forerun.arrays import FloatArray, IntArray
+from forerun.domain.quantiles import Z95
+from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
 from forerun.predictors.analytic.calibration.learned import Learned, learned_from
 from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.calibration.parameters import moved
-from forerun.predictors.analytic.calibration.spread import with_spread
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
+from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.places import devices_key, seen_in, settings_of
+from forerun.predictors.analytic.rows import fastest_rates, taught
+from forerun.predictors.analytic.stalls import stalled, stalls_of
+from forerun.predictors.analytic.step import step_and_floor
+from forerun.predictors.analytic.uncertainty import exposures, fits
 from forerun.tables import Jobs, Runs
+
+DEGREES = 4.0
+# The 95 % quantile of Student-t errors with four degrees of freedom, in units of their scale.
+T_QUANTILE = 2.132
+SIGMA_PRIOR_SD = 0.5  # log standard deviation of a sigma about its prior
+# What must be left out to learn of a cause that rows show only a small part of once it is known: where
+# all rows have one kind of link, the sigma of others stays at its prior.
+SPLIT_OF = {"network": "link"}
+HELD_SD = 1e-6
+ROUNDS = 25
+# So many left-out groups weigh as much as the prior that errors are as the sigmas say.
+TAIL_COUNT = 6.0
+# Share of a group's errors that all of its rows have in common, and how many groups outweigh that.
+SHARED, SHARED_COUNT = 0.35, 3.0
+# Log standard deviation beside which a run is told from a stalled one, at least.
+STALL_SIGMA = 0.1
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Errors of m rows left out: log measured over forecast, exposures, weights and which split."""
+
+    error: FloatArray
+    exposed: dict[str, FloatArray]
+    weight: FloatArray
+    split: NDArray[np.object_]
+
+
+def with_spread(constants: Constants, fit: Fit) -> Constants:
+    """Return fitted constants whose sigmas and tails follow the left-out errors of their fit."""
+    left = left_out(constants, fit)
+    causes = [c for c, e in left.exposed.items() if (e > 0).any()]
+    exposed = np.stack([left.exposed[c] for c in causes], axis=1)
+    prior = np.log([getattr(constants, f"sigma_{c}") for c in causes])
+    splits = set(left.split.tolist())
+    loose = [SIGMA_PRIOR_SD if SPLIT_OF.get(c, "run") in splits else HELD_SD for c in causes]
+    log_sigma, evidence = _sigmas(left.error, exposed, left.weight, prior, np.array(loose))
+    z = left.error / np.sqrt(exposed @ np.exp(2.0 * log_sigma))
+    low, high = _tails(z, left.weight)
+    # What the runs measured of a cause takes the width of the tails with it; what they did not
+    # keeps its prior. The rest of the tails is how lopsided errors are.
+    both = (low * high) ** 0.5
+    sigmas = np.exp(log_sigma + evidence * np.log(both))
+    found = {f"sigma_{c}": float(s) for c, s in zip(causes, sigmas, strict=True)}
+    changes: dict[str, float] = {**found, "tail_low": low / both, "tail_high": high / both}
+    return replace(constants, **changes)  # type: ignore[arg-type]
+
+
+def left_out(constants: Constants, fit: Fit) -> LeftOut:
+    """Return the errors of the fit's rows, each group of each split left out in turn."""
+    rows = fit.layout.rows(constants)
+    parts, usual, _ = step_and_floor(rows, fastest_rates(fit.jobs), constants)
+    known = taught(fit.jobs, constants)
+    # Runs that stalled are another kind, see `stalls`: the width of the usual ones is asked here.
+    slack = log_slack(rows, peak_bytes(rows, constants)[0], constants)
+    stalls = stalls_of(rows, fits(rows, slack, known, constants))
+    counts = 1.0 - stalled(fit.residual, usual, stalls, np.maximum(fit.scale, STALL_SIGMA))
+    reach = fit.slopes @ fit.covariance
+    pieces = []
+    for split, groups in _splits(fit).items():
+        seen = _as_if_new(split, known, groups, rows.node["devices"])
+        exposed = exposures(rows, parts, seen)
+        errors = [without(fit, reach, group) for group in groups]
+        facts = _facts(split, errors)
+        for group, error, fact in zip(groups, errors, facts, strict=True):
+            pieces.append((
+                error, {c: e[group] for c, e in exposed.items()},
+                counts[group] * fact / len(group), np.full(len(group), split, dtype=object),
+            ))  # fmt: skip
+    error, exposed_by, weight, name = zip(*pieces, strict=True)
+    return LeftOut(
+        np.concatenate(error),
+        {c: np.concatenate([e[c] for e in exposed_by]) for c in exposed_by[0]},
+        np.concatenate(weight), np.concatenate(name),
+    )  # fmt: skip
+
+
+def _facts(split: str, errors: list[FloatArray]) -> list[float]:
+    """Return how many independent facts the errors of each left-out group are.
+
+    What is new about a group is new for all of its rows: m errors with the share r of their variance
+    in common are m / (1 + (m - 1) r) facts, 1 / r of ever so many rows. The share is the mean product
+    of two errors of a group over their mean square, drawn to `SHARED` where groups are few.
+    """
+    if split == "run":
+        return [len(e) ** 0.5 for e in errors]
+    several = [e for e in errors if len(e) > 1]
+    whole = float(np.mean([(e**2).mean() for e in several])) if several else 0.0
+    pairs = [(e.sum() ** 2 - (e**2).sum()) / (len(e) * (len(e) - 1.0)) for e in several]
+    shared = SHARED
+    if whole > 0:
+        shared = (sum(pairs) / whole + SHARED_COUNT * SHARED) / (len(pairs) + SHARED_COUNT)
+    shared = min(max(shared, 0.05), 1.0)
+    return [len(e) / (1.0 + (len(e) - 1.0) * shared) for e in errors]
+
+
+def _as_if_new(
+    split: str, known: Mapping[str, FloatArray], groups: list[IntArray], devices: FloatArray
+) -> dict[str, FloatArray]:
+    """Return what would be known of the rows (n,) had their group not been measured.
+
+    What else was measured counts as known, so that each split speaks of its own cause alone.
+    """
+    sure = {n: np.zeros(len(devices)) if n == "doublings" else np.ones(len(devices)) for n in known}
+    if split == "run":
+        return sure
+    if split != "scale":
+        return {**sure, f"{split}_taught": np.zeros(len(devices))}
+    most = float(np.delete(devices, groups[0]).max())
+    return {**sure, "doublings": np.log2(np.maximum(devices / most, 1.0))}
+
+
+def _splits(fit: Fit) -> dict[str, list[IntArray]]:
+    """Return the groups to leave out by split; a split needs two groups to be one."""
+    jobs = fit.jobs
+    labels: Mapping[str, NDArray[np.object_]] = {
+        "workload": jobs.per_workload("name"),
+        "device": jobs.per_cluster("device.id"),
+        "framework": np.array([framework_key(str(f)) for f in jobs.per_workload("framework")]),
+        "link": _links(jobs),
+        "setting": settings_of(jobs).astype(str),
+    }
+    splits = {"run": _chunks(np.arange(len(jobs)))}
+    for name, label in labels.items():
+        groups = [
+            np.flatnonzero(label == value) for value in np.unique(label) if value or name != "link"
+        ]
+        if len(groups) > 1:
+            splits[name] = groups
+    devices = jobs.per_cluster("devices")
+    half = devices.max() / 2.0
+    above = np.flatnonzero(devices > half)
+    if 0 < len(above) < len(jobs):
+        splits["scale"] = [above]
+    return splits
+
+
+def _links(jobs: Jobs) -> NDArray[np.object_]:
+    """Return the kind of the link that each row's slowest traffic takes, "" on one device."""
+    kinds = [
+        "" if c.devices == 1 else (c.inter if c.nodes > 1 else c.intra).kind for c in jobs.clusters
+    ]
+    return np.array(kinds, dtype=object)[jobs.cluster_index]
+
+
+def _chunks(rows: IntArray) -> list[IntArray]:
+    """One row at a time would be exact; a random twentieth at a time costs less and differs little."""
+    mixed = np.random.default_rng(0).permutation(rows)
+    return [chunk for chunk in np.array_split(mixed, min(len(rows), 20)) if len(chunk)]
+
+
+def without(fit: Fit, reach: FloatArray, group: IntArray) -> FloatArray:
+    """Return the log errors that all m rows of a group would have had outside the fit, (m,).
+
+    reach: slopes times the posterior covariance, (n, p). With P = S^-1 the same stands there as
+    r' = r_G + J_G (P - J_G^T W_G J_G)^-1 J_G^T W_G r_G, p equations in place of m; the fewer are solved.
+    """
+    slopes, weight, residual = fit.slopes[group], fit.weight[group], fit.residual[group]
+    if len(group) <= slopes.shape[1]:
+        pull = (reach[group] @ slopes.T) * weight
+        return np.asarray(np.linalg.solve(np.eye(len(group)) - pull, residual))
+    rest = fit.precision - (slopes.T * weight) @ slopes
+    return np.asarray(residual + slopes @ np.linalg.solve(rest, slopes.T @ (weight * residual)))
+
+
+def _sigmas(
+    error: FloatArray, exposed: FloatArray, weight: FloatArray, prior: FloatArray,
+    prior_sd: FloatArray,
+) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+    """Return (log sigmas, the share of each that the errors settled, 0 to 1), each (c,).
+
+    Fisher scoring of Student-t errors with log-normal priors.
+    """
+    log_sigma, evidence = prior.copy(), np.zeros(len(prior))
+    unit = Z95 / T_QUANTILE  # the scale of Student-t errors whose 90 % band is a normal one's
+    for _ in range(ROUNDS):
+        pieces = exposed * np.exp(2.0 * log_sigma)
+        variance = pieces.sum(axis=1)
+        share = pieces / variance[:, None]
+        z2 = error**2 / (variance * unit**2)
+        score = (DEGREES + 1.0) * z2 / (DEGREES + z2) - 1.0
+        slope = share.T @ (weight * score) - (log_sigma - prior) / prior_sd**2
+        bend = 2.0 * DEGREES / (DEGREES + 3.0) * (share.T * weight) @ share
+        evidence = np.diag(bend) / (np.diag(bend) + 1.0 / prior_sd**2)
+        bend[np.diag_indices_from(bend)] += 1.0 / prior_sd**2
+        move = np.clip(np.linalg.solve(bend, slope), -0.5, 0.5)
+        log_sigma = log_sigma + move
+        if float(np.abs(move).max()) < 1e-3:
+            break
+    return log_sigma, evidence
+
+
+def _tails(z: FloatArray, weight: FloatArray) -> tuple[float, float]:
+    """Return how many times Z95 sigma lies (below, above) the middle at the 5 % and 95 % quantiles.
+
+    Shrunk to 1 where few groups were left out.
+    """
+    order = np.argsort(z)
+    height = np.cumsum(weight[order]) / weight.sum()
+    trust = weight.sum() / (weight.sum() + TAIL_COUNT)
+
+    def tail(level: float, sign: float) -> float:
+        quantile = sign * float(np.interp(level, height, z[order])) / Z95
+        return float(np.clip(1.0 + trust * (quantile - 1.0), 0.5, 4.0))
+
+    return tail(0.05, -1.0), tail(0.95, 1.0)
 
 
 def calibrated(

@@ -4,31 +4,142 @@ Robust maximum a posteriori of log multipliers with Student-t errors, as for tim
 general multiplier that all frameworks share, and one of each framework about it, so that a
 framework without runs borrows from those with. How full a device can be is then asked of the runs
 that ran out of memory (`limits`).
+
+Robust maximum a posteriori of log multipliers of peaks, by iterated reweighting.
+
+Limits: how high a forecast peak may be before runs run out of memory, by a robust probit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.domain.quantiles import Z95
+from forerun.arrays import FloatArray, IntArray
+from forerun.domain.quantiles import Z95, normal_cdf
 from forerun.predictors.analytic.calibration.fitting import DRIFT
 from forerun.predictors.analytic.calibration.learned import Learned
-from forerun.predictors.analytic.calibration.limits import USABLE_SD, Limit, find_limits
-from forerun.predictors.analytic.calibration.robust import Forecast, maximum, pooled
 from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.rows import Layout, lay_out
 from forerun.tables import Runs
 from forerun.tables.suspects import most_memory_bytes
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+# Log standard deviations of the usable share: of all frameworks together, of one about them.
+USABLE_SD = (0.04, 0.06)
+USUAL_SIGMA, SIGMA_SD = 0.12, 0.5  # median and log standard deviation of the prior of sigma
+USUAL_FAILURES, WRONGLY_RAN = 0.03, 0.005
+_SHIFTS = np.linspace(-0.4, 0.4, 81)
+_SIGMAS = np.exp(np.linspace(np.log(0.03), np.log(0.4), 14))
+_FAILING = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A log shift of what is usable, its standard deviation, and how sharp the limit is.
+
+    joint_sd: of a framework's shift and the shared one together.
+    """
+
+    shift: float
+    sd: float
+    sigma: float = float("nan")
+    joint_sd: float = float("nan")
+
+
+def find_limits(
+    cases: Mapping[str, tuple[FloatArray, NDArray[np.bool_], FloatArray]],
+) -> tuple[Limit, dict[str, Limit]]:
+    """Return the shift that all frameworks share, and that of each about it.
+
+    cases: framework to (log(usable / peak) by the priors, ran out of memory, weight), each (n,).
+    """
+    alone = {key: _alone(*case) for key, case in cases.items()}
+    general_sd, own_sd = USABLE_SD
+    weights = np.array([1.0 / (own_sd**2 + limit.sd**2) for limit in alone.values()])
+    shifts = np.array([limit.shift for limit in alone.values()])
+    precision = float(weights.sum()) + general_sd**-2.0
+    general = Limit(float(weights @ shifts) / precision, precision**-0.5)
+    own = {}
+    for key, limit in alone.items():
+        trust = own_sd**2 / (own_sd**2 + limit.sd**2)
+        # What is left of the shared shift's doubt moves against each framework's own.
+        sd = np.hypot(np.sqrt(trust) * limit.sd, trust * general.sd)
+        wide = np.hypot(own_sd, general_sd)
+        joint = wide * limit.sd / np.hypot(wide, limit.sd)
+        shift = trust * (limit.shift - general.shift)
+        own[key] = Limit(shift, float(sd), limit.sigma, float(joint))
+    return general, own
+
+
+def _alone(slack: FloatArray, ran_out: NDArray[np.bool_], weight: FloatArray) -> Limit:
+    """Return a framework's limit by its own runs, with a prior of sigma and of failures only."""
+    fits = normal_cdf((slack + _SHIFTS[:, None, None]) / _SIGMAS[:, None])  # (shifts, sigmas, n)
+    prior = -0.5 * (np.log(_SIGMAS / USUAL_SIGMA) / SIGMA_SD) ** 2
+    logs = []
+    for failing in _FAILING:
+        ran = WRONGLY_RAN + (1.0 - failing - WRONGLY_RAN) * fits
+        log = np.log(np.where(ran_out, 1.0 - ran, ran)) @ weight
+        logs.append(log + prior - 0.5 * np.log(failing / USUAL_FAILURES) ** 2)
+    chance = np.exp(np.array(logs) - np.max(logs)).sum(axis=0)
+    by_shift, by_sigma = chance.sum(axis=1) / chance.sum(), chance.sum(axis=0) / chance.sum()
+    shift = float(by_shift @ _SHIFTS)
+    sd = float(np.sqrt(by_shift @ (_SHIFTS - shift) ** 2))
+    return Limit(shift, max(sd, 0.005), float(np.exp(by_sigma @ np.log(_SIGMAS))))
+
+
+Forecast = Callable[[FloatArray], FloatArray]
+DEGREES = 4.0  # of freedom of the Student-t errors
+PRIOR_SCALE, PRIOR_COUNT, SMALLEST_SCALE = 0.16, 6.0, 0.03
+MAX_ROUNDS, SETTLED = 8, 0.01
+
+
+def maximum(
+    forecast: Forecast, jacobian: Callable[[FloatArray, FloatArray], FloatArray],
+    target: FloatArray, shared: FloatArray, prior: FloatArray,
+) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
+    """Return (theta (p,), posterior precision (p, p), forecast (n,)) by iterated reweighting."""
+    theta, precision = np.zeros(len(prior)), np.diag(prior)
+    now = forecast(theta)
+    for _ in range(MAX_ROUNDS):
+        residual = target - now
+        scale = pooled(1.4826 * float(np.median(np.abs(residual))), float(shared.sum()))
+        weight = shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
+        slopes = jacobian(theta, now)
+        precision = (slopes.T * weight) @ slopes + np.diag(prior)
+        step = np.linalg.solve(precision, slopes.T @ (weight * residual) - prior * theta)
+        here = _cost(residual, shared, prior, theta, scale)
+        for size in (1.0, 0.5, 0.25, 0.0):
+            trial = theta + size * np.clip(step, -0.3, 0.3)
+            there = forecast(trial)
+            if _cost(target - there, shared, prior, trial, scale) < here:
+                break
+        moved = float(np.abs(trial - theta).max())
+        theta, now = trial, there
+        if moved < SETTLED:
+            break
+    return theta, precision, now
+
+
+def _cost(
+    residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray, scale: float
+) -> float:
+    """Negative log posterior but for a constant."""
+    tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
+    return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
+
+
+def pooled(spread: float, count: float, before: float = PRIOR_SCALE) -> float:
+    """Return a spread of so many residuals, shrunk to what it was before where they are few."""
+    pooled = (count * spread**2 + PRIOR_COUNT * before**2) / (count + PRIOR_COUNT)
+    return max(float(np.sqrt(pooled)), SMALLEST_SCALE)
+
+
 TextArray = NDArray[np.object_]
 MEMORY_UNIT = 1e9
 # Log standard deviations of the priors: of all frameworks together, and of one about them.

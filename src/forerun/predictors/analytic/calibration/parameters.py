@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray
 from forerun.domain.graph import KINDS, OpKind
 from forerun.domain.plan import ONE_PROCESS, PS_ASYNC, PS_SYNC, RECOMPUTE
 from forerun.predictors.analytic.constants import (
@@ -32,7 +33,6 @@ from forerun.predictors.analytic.layer_shapes import repeated, shapes_of_rows
 from forerun.predictors.analytic.operations import UNITS, unit_of
 from forerun.tables import Jobs
 
-FloatArray = NDArray[np.float64]
 _GROUPED = KINDS.index(OpKind.CONV_GROUPED)
 
 # Log standard deviations of priors: how far a constant of each family usually lies from its prior.
