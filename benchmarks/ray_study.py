@@ -34,13 +34,12 @@ from forerun.advisor.measuring import Profiling
 from forerun.catalog import load_catalog
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
+from forerun.measure.campaign import Progress, joined
 from forerun.measure.campaign_file import campaign
-from forerun.measure.carrying import Progress
 from forerun.measure.lab import HostSpec, Lab
 from forerun.measure.local import LocalRunner
 from forerun.measure.probe.files import catalogue_text
 from forerun.measure.probe.probing import probe
-from forerun.measure.repeats import joined
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.store import open_store
 from forerun.tables import Jobs, Runs, Table, configurations, read_table, write_table

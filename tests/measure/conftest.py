@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.measure.campaign import Point
-from forerun.measure.carrying import Spent, State
+from forerun.measure.campaign import Point, Spent, State
 from forerun.measure.measurement import Measurement
 from tests.measure.entries import ENTRIES
 

@@ -50,7 +50,7 @@ def regression(config):
 
 
 def _step():
-    from forerun.measure.session import current
+    from forerun.measure.recorder import current
 
     time.sleep(0.005)
     return current().step()

@@ -17,8 +17,7 @@ from forerun.errors import RequestError
 from forerun.measure.callbacks import TrainerCallback, lightning_callback
 from forerun.measure.local import LocalRunner
 from forerun.measure.measurement import Measurement
-from forerun.measure.recorder import Recorder
-from forerun.measure.session import installed
+from forerun.measure.recorder import Recorder, installed
 from forerun.measure.task import Steps, Task
 from tests.needs import require
 

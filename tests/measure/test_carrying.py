@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure import carrying
-from forerun.measure.campaign import Campaign, outlook
+from forerun.measure import campaign as campaigns
+from forerun.measure.campaign import Campaign, Progress, carry_out, outlook, still_open
 from forerun.measure.campaign_file import campaign
-from forerun.measure.carrying import Progress, carry_out, still_open
 from forerun.measure.measurement import Measurement
 from forerun.measure.task import Task
 from tests.measure.conftest import Notes
@@ -92,7 +91,7 @@ def test_failed_runs_are_tried_again_and_those_without_memory_are_not() -> None:
 def test_a_campaign_stops_when_everything_fails() -> None:
     every = {(w, b): "failed" for w in (1, 2, 4) for b in (8, 16)}
     done = carry_out(study(), Scripted(every), Notes())
-    assert done.made == {"failed": carrying.MOST_FAILURES_IN_A_ROW}
+    assert done.made == {"failed": campaigns.MOST_FAILURES_IN_A_ROW}
     assert "failed one after the other" in done.stopped
 
 
@@ -138,7 +137,7 @@ def test_seconds_left_follow_what_runs_really_took(
         return outlook(whole, whole.points[first:last], started=first % 2 == 1).seconds
 
     clock, made = [0.0], [0]
-    monkeypatch.setattr(carrying.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(campaigns.time, "monotonic", lambda: clock[0])
 
     class Paced(Scripted):
         def each(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Measurement]]:

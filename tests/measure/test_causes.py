@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forerun.measure.causes import Ended, cause
+from forerun.measure.failures import Ended, cause
 
 KILL, SEGV, ABRT = -signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT
 GONE = {

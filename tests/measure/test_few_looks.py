@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from forerun.measure import communication, record
+from forerun.measure.communication import Traffic, with_sync
 from forerun.measure.hooks import OptimizerHooks
 from forerun.measure.recorder import Recorder
-from forerun.measure.traffic import Traffic, with_sync
 
 PARAMETERS = 16 * 16 + 16
 

@@ -121,7 +121,7 @@ def test_a_worker_s_gpu_is_what_its_runner_says_or_its_local_rank(
 
 
 def test_in_ray_train_the_gpu_is_the_one_that_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
-    from forerun.measure.ray.inside import tell_gpu
+    from forerun.measure.ray.worker import tell_gpu
 
     for device, told in ((torch.device("cuda", 3), "3"), (torch.device("cpu"), None)):
         monkeypatch.delenv(GPU, raising=False)

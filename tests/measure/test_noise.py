@@ -17,13 +17,11 @@ import torch.distributed as dist
 from torch import nn
 
 import forerun
-from forerun.measure.communication import Communication
-from forerun.measure.measurement import Measurement
+from forerun.measure.communication import Communication, Traffic, gradient_noise
+from forerun.measure.measurement import Measurement, merged
 from forerun.measure.recorder import Recorder
-from forerun.measure.records import merged
 from forerun.measure.task import Steps
 from forerun.measure.timeline import WallClock
-from forerun.measure.traffic import Traffic, gradient_noise
 
 SCRIPT = """
 import sys, torch

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from forerun.measure.entry import Built
-from forerun.measure.loop import train
+from forerun.measure.loop import Built, train
 from forerun.measure.probe.worker import measured
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Steps, Task

@@ -10,12 +10,18 @@ import pytest
 
 from forerun.advisor import Advisor
 from forerun.advisor.measuring import Known, Profiling, StoreLedger
-from forerun.measure.campaign import STARTUP_SECONDS, Campaign, outlook
+from forerun.measure.campaign import (
+    STARTUP_SECONDS,
+    Campaign,
+    Progress,
+    carry_out,
+    outlook,
+    still_open,
+)
 from forerun.measure.campaign_file import campaign
-from forerun.measure.carrying import Progress, carry_out, still_open
 from forerun.measure.local import LocalRunner
 from forerun.measure.measurement import Measurement
-from forerun.measure.session import RUNNER
+from forerun.measure.recorder import RUNNER
 from forerun.measure.task import Task
 from forerun.store import open_store
 from forerun.store.sql_store import SqlStore

@@ -8,11 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from forerun.measure.intervals import alike, step_times
+from forerun.measure.measurement import merged
 from forerun.measure.recorder import Agreement, Recorder
-from forerun.measure.records import merged
+from forerun.measure.step_times import alike, step_times, warm_steps
 from forerun.measure.task import Steps
-from forerun.measure.warmup import warm_steps
 
 RUNS = 300
 

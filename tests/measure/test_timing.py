@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure.failing import is_secondhand, reason_of, status_of
+from forerun.measure.communication import covered_seconds, gradient_noise
+from forerun.measure.failures import is_secondhand, reason_of, status_of
 from forerun.measure.hosts import Host
-from forerun.measure.intervals import narrow, step_times
 from forerun.measure.limits import (
     Holding,
     cpu_controller,
@@ -26,14 +26,12 @@ from forerun.measure.limits import (
     usable_cores,
     wait_until_held,
 )
-from forerun.measure.measurement import Measurement
+from forerun.measure.measurement import Measurement, merged, read_records, write_record
 from forerun.measure.progress import STARTING, STEPPING, Progress, seen, steps_done
-from forerun.measure.recorder import Agreement, Recorder
-from forerun.measure.records import merged, read_records, write_record
-from forerun.measure.session import record
+from forerun.measure.recorder import Agreement, Recorder, record
+from forerun.measure.step_times import narrow, step_times
 from forerun.measure.task import Steps, Task
 from forerun.measure.timeline import Timeline, WallClock
-from forerun.measure.traffic import covered_seconds, gradient_noise
 from forerun.measure.usage import PeakMemory, sent_bytes
 from tests.needs import require, require_root
 
@@ -229,7 +227,7 @@ def test_a_measurement_that_cannot_be_written_leaves_the_one_before_as_it_was(
     def full(stream: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("forerun.measure.records.os.fsync", full)
+    monkeypatch.setattr("forerun.measure.measurement.os.fsync", full)
     with pytest.raises(RequestError, match="No space left"), record(out=out) as r:
         for _ in r.steps(range(6)):
             pass

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.measure.campaign import Campaign, Outlook, Point, outlook
-from forerun.measure.carrying import (
+from forerun.measure.campaign import (
+    Campaign,
     Carrier,
     Outcome,
+    Outlook,
+    Point,
     Progress,
     Spent,
     State,
     carry_out,
     check_any,
+    outlook,
     still_open,
 )  # fmt: skip
 from forerun.measure.measurement import Measurement

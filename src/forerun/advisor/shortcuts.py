@@ -14,7 +14,7 @@ from forerun.predictors.starts import PRIORS
 from forerun.settings import load_settings
 
 if TYPE_CHECKING:
-    from forerun.measure.carrying import Carrier, Progress
+    from forerun.measure.campaign import Carrier, Progress
     from forerun.tables import Table
 
 

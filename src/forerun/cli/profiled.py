@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun.cli.screen import Screen
-from forerun.measure.campaign import HOUR
-from forerun.measure.repeats import joined
+from forerun.measure.campaign import HOUR, joined
 from forerun.tables import Table
 from forerun.units import counted, format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from forerun.advisor.measuring import Planned
-    from forerun.measure.carrying import Outcome, Progress
+    from forerun.measure.campaign import Outcome, Progress
 
 _ROWS = 40  # configurations that the screen shows
 

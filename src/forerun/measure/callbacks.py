@@ -8,8 +8,7 @@ from typing import Any
 
 from forerun.errors import RequestError
 from forerun.measure.hooks import find_ddp
-from forerun.measure.recorder import Recorder
-from forerun.measure.session import record
+from forerun.measure.recorder import Recorder, record
 
 
 class _Session:

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from forerun.errors import ForerunError, RequestError
-from forerun.measure.entry import build, configuration, is_training_function, load_entry
-from forerun.measure.failing import reason_of, status_of
+from forerun.measure.failures import reason_of, status_of
+from forerun.measure.loop import build, configuration, is_training_function, load_entry
+from forerun.measure.measurement import progress_path, write_record
 from forerun.measure.progress import Progress, Reporter
-from forerun.measure.recorder import Enough, Record, Recorder
-from forerun.measure.records import progress_path, write_record
-from forerun.measure.session import RUNNER, installed
+from forerun.measure.recorder import RUNNER, Enough, Record, Recorder, installed
 from forerun.measure.task import Task
 from forerun.measure.usage import own_gpu
 

@@ -10,9 +10,8 @@ from threading import Timer
 
 import pytest
 
-from forerun.measure.campaign import Campaign
+from forerun.measure.campaign import Campaign, Progress, carry_out
 from forerun.measure.campaign_file import campaign
-from forerun.measure.carrying import Progress, carry_out
 from forerun.measure.lab import HostSpec, Lab, missing
 from forerun.measure.lab.raycluster import RayCluster
 from forerun.measure.ray import RayRunner

@@ -14,7 +14,7 @@ import pytest
 from forerun.errors import RequestError
 from forerun.measure import Steps, Task
 from forerun.measure.ray import RayRunner
-from forerun.measure.ray.words import from_ray, unreachable
+from forerun.measure.ray.failures import from_ray, unreachable
 from tests.measure.entries import FEW, QUICK
 from tests.processes import alive
 

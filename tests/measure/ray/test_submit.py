@@ -15,9 +15,9 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.measure import Task
-from forerun.measure.launch import MARK, end_all
+from forerun.measure.local import MARK, end_all
 from forerun.measure.ray import RayRunner
-from forerun.measure.ray.letterbox import packed, unpacked
+from forerun.measure.ray.worker import packed, unpacked
 from tests.measure.entries import FEW, QUICK
 from tests.needs import require
 

@@ -15,8 +15,8 @@ import pytest
 from forerun.errors import RequestError
 from forerun.measure import Measurement
 from forerun.measure.ray import measured
-from forerun.measure.ray.letterbox import _Board
 from forerun.measure.ray.training import _measurement
+from forerun.measure.ray.worker import _Board
 from forerun.measure.recorder import Recorder
 from forerun.measure.worker import failure
 

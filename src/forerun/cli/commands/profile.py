@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forerun.advisor.measuring import Planned
     from forerun.measure.hosts import Host
     from forerun.measure.lab import Lab
-    from forerun.measure.tasks_runner import TasksRunner
+    from forerun.measure.runner import TasksRunner
 
 RUNNERS = ("local", "ray")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from forerun.errors import RequestError
 from forerun.measure.lab.killing import kill_all
 from forerun.measure.lab.names import LabId
-from forerun.measure.quotas import own_groups, quota
+from forerun.measure.limits import own_groups, quota
 
 # With the usual 100 ms a host of 0.22 core runs at full speed for 22 ms and then stands still:
 # steps of 10 or 90 ms, whose median lies. 5 ms makes median and mean agree.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray
 from forerun.measure.logs.progress import Gap, Marks, marks_of
 from forerun.measure.logs.series import CHECKPOINT, EVALUATION, LogSeries
-from forerun.measure.warmup import WINDOW, longest, slow_beginning
+from forerun.measure.step_times import WINDOW, longest, slow_beginning
 
 _PAUSE_SPREADS, _PAUSE_LEAST = 5.0, 0.05  # an interval is a pause above these, in logs of its speed
 _TOLD_SPREADS, _TOLD_LEAST = 2.0, 0.02  # the same where the log tells of a pause

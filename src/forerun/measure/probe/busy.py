@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forerun.measure.limits import usable_cores
+from forerun.measure.limits import own_groups, quota, usable_cores
 from forerun.measure.probe.machine import cpu_share
-from forerun.measure.quotas import own_groups, quota
 
 # A process that gets less of what it may have shares it with others.
 BUSY_SHARE = 0.75

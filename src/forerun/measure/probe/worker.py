@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from forerun.measure.failing import status_of
-from forerun.measure.fingerprint import fingerprint
-from forerun.measure.precision import use_tf32
+from forerun.measure.failures import status_of
+from forerun.measure.loop import use_tf32
+from forerun.measure.measurement import fingerprint
 from forerun.measure.probe.busy import is_busy, look
 from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.collectives import Ring, jitter

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from forerun.measure.ray.letterbox import LINE, Letterbox, unpacked
-from forerun.measure.ray.words import failures, words_of
+from forerun.measure.ray.failures import failures, words_of
+from forerun.measure.ray.worker import LINE, Letterbox, unpacked
 
 _LOOK_SECONDS = 0.2
 _KNOCK_SECONDS = 10.0
@@ -117,7 +117,7 @@ def train(plan: Mapping[str, Any], first: int) -> int:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from forerun.measure.ray.inside import carry_out_plan
+    from forerun.measure.ray.worker import carry_out_plan
 
     box = Letterbox(f"forerun-{uuid.uuid4().hex}")
     gpus = bool(plan["resources"].get("GPU"))

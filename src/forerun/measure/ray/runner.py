@@ -23,18 +23,15 @@ from typing import Any
 
 from forerun.errors import RequestError, one_of
 from forerun.measure.hosts import Host, blocks, local_host
-from forerun.measure.launch import MARK, end_all
 from forerun.measure.limits import Holding, refusal
-from forerun.measure.measurement import Measurement
+from forerun.measure.local import MARK, end_all
+from forerun.measure.measurement import Measurement, merged
 from forerun.measure.progress import STARTING
-from forerun.measure.ray.letterbox import LINE, packed
-from forerun.measure.ray.told import Told
-from forerun.measure.ray.words import unreachable
-from forerun.measure.records import merged
-from forerun.measure.session import RUNNER
+from forerun.measure.ray.failures import Told, unreachable
+from forerun.measure.ray.worker import LINE, packed
+from forerun.measure.recorder import RUNNER
+from forerun.measure.runner import TasksRunner, least_step_seconds
 from forerun.measure.task import Steps, Task
-from forerun.measure.tasks_runner import TasksRunner
-from forerun.measure.watching import least_step_seconds
 from forerun.units import counted, format_seconds
 
 Letter = dict[str, Any]

@@ -13,14 +13,11 @@ from typing import Any
 from forerun.domain.job import Job
 from forerun.domain.run import Run
 from forerun.errors import RequestError
-from forerun.measure.failing import is_secondhand, reason_of, status_of
-from forerun.measure.measurement import Measurement
-from forerun.measure.ray.letterbox import Letter, Letterbox, Postman, posting
-from forerun.measure.ray.told import Told
-from forerun.measure.ray.words import failures
-from forerun.measure.recorder import Enough, Record, Recorder
-from forerun.measure.records import merged
-from forerun.measure.session import current, installed
+from forerun.measure.failures import is_secondhand, reason_of, status_of
+from forerun.measure.measurement import Measurement, merged
+from forerun.measure.ray.failures import Told, failures
+from forerun.measure.ray.worker import Letter, Letterbox, Postman, posting
+from forerun.measure.recorder import Enough, Record, Recorder, current, installed
 from forerun.measure.task import Steps
 from forerun.measure.worker import failure, unchanged
 

@@ -131,7 +131,9 @@ class LawStack:
         logs = []
         for name_of in ("numbers", "scaling"):
             by = np.log([[*getattr(law, name_of).values()] for law in self.laws])[index]
-            of_jobs = [np.log(np.maximum(columns[name], 1e-300)) for name in getattr(first, name_of)]
+            of_jobs = [
+                np.log(np.maximum(columns[name], 1e-300)) for name in getattr(first, name_of)
+            ]
             made = np.stack(of_jobs, axis=1) - by if of_jobs else np.zeros((n, 0))
             logs.append(made[:, None])
         return FormRows(logs[0], logs[1], np.concatenate(flags, axis=1)[:, None]), known

@@ -1,21 +1,57 @@
-"""Causes: why the workers of a run ended as they did: one status and one reason for all of them."""
+"""Failures: why the workers of a run ended as they did: one status and one reason for the run."""
 
 from __future__ import annotations
 
 import os
 import signal
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forerun.measure.failing import is_secondhand
 from forerun.measure.progress import Seen
+
+_OUT_OF_MEMORY = (
+    "out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory",
+    "std::bad_alloc", "unable to allocate",
+)  # fmt: skip
+# A worker whose neighbour died says one of these: the neighbour's reason is the run's.
+_SECONDHAND = (
+    "connection closed by peer", "connection reset by peer", "broken pipe", "socket closed",
+    "connection refused", "timed out waiting for clients", "remote process exited", "gloo",
+)  # fmt: skip
+
+
+def status_of(error: BaseException) -> str:
+    """Return oom where memory ran out, failed otherwise."""
+    name = type(error).__name__
+    if isinstance(error, MemoryError) or name == "OutOfMemoryError":
+        return "oom"
+    text = str(error).lower()
+    plain = isinstance(error, RuntimeError | OSError) and any(w in text for w in _OUT_OF_MEMORY)
+    return "oom" if plain else "failed"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an exception in one line: its kind, its words, and the line of code it came from."""
+    words = " ".join(str(error).split())[:300]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "site-packages" not in f.filename and "forerun" not in f.filename]
+    place = f" ({own[-1].filename.rpartition('/')[2]}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}{': ' if words else ''}{words}{place}"
+
+
+def is_secondhand(reason: str) -> bool:
+    """Whether a reason only says that another worker went away."""
+    text = reason.lower()
+    return any(words in text for words in _SECONDHAND)
+
 
 _KERNEL_LOG = "/dev/kmsg"
 # Ends of a worker, from cause to consequence.
-_KERNEL, _SIGNAL, _MEMORY, _FIRSTHAND, _ABORT, _BARE, _SECONDHAND, _NOTHING = range(8)
+_KERNEL, _SIGNAL, _MEMORY, _FIRSTHAND, _ABORT, _BARE, _CONSEQUENCE, _NOTHING = range(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +110,7 @@ def _order(one: Ended) -> tuple[int, float]:
         ended = float(one.record["ended"])
         if one.record["status"] == "oom":
             return _MEMORY, ended
-        return _SECONDHAND if is_secondhand(str(one.record["reason"])) else _FIRSTHAND, ended
+        return _CONSEQUENCE if is_secondhand(str(one.record["reason"])) else _FIRSTHAND, ended
     if one.code == -signal.SIGABRT:
         return _ABORT, 0.0
     bare = one.code is not None and one.record is None

@@ -1,7 +1,4 @@
-"""TasksRunner: what runners of tasks have in common: jobs become tasks, and these share their starts.
-
-Asking: a Job becomes the Task that would answer it by training, where that can be.
-"""
+"""TasksRunner: what runners share: jobs become tasks, and tasks with equal resources share a start."""
 
 from __future__ import annotations
 
@@ -15,7 +12,11 @@ from pathlib import Path
 from forerun.domain.job import Job
 from forerun.domain.run import Run
 from forerun.errors import ForerunError, RequestError
-from forerun.measure.measurement import Measurement
+from forerun.measure.measurement import (
+    Measurement,
+)
+from forerun.measure.progress import Seen
+from forerun.measure.step_times import step_times
 from forerun.measure.task import PRECISIONS, Steps, Task, sharing
 
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -151,3 +152,17 @@ def _silent(words: str) -> None:
 def _cache_folder() -> Path:
     top = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(top) / "forerun" / "measure"
+
+
+def least_step_seconds(seen: Seen, task: Task, now: float) -> float | None:
+    """Return what a step takes at least, from the steps that were done before time ran out.
+
+    The lower end of their interval; the fastest, where there are too few for one; and where none
+    was counted, the time that the one under way had already taken.
+    """
+    counted = seen.seconds[task.steps.warmup :]
+    times = step_times(counted)
+    if times is None:
+        waited = now - max(seen.last, seen.begun)
+        return waited if waited > 0 and not seen.steps else None
+    return times.low if times.low is not None else min(counted)
