@@ -29,7 +29,7 @@ from forerun.domain.plan import Plan
 from forerun.measure import Steps, Task
 from forerun.measure.lab import HostSpec, Lab
 from forerun.measure.local import LocalRunner
-from forerun.measure.probe.files import catalogue_text
+from forerun.measure.probe.findings import catalogue_text
 from forerun.measure.probe.probing import probe
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Jobs, Runs, Table

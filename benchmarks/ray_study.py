@@ -38,7 +38,7 @@ from forerun.measure.campaign import Progress, joined
 from forerun.measure.campaign_file import campaign
 from forerun.measure.lab import HostSpec, Lab
 from forerun.measure.local import LocalRunner
-from forerun.measure.probe.files import catalogue_text
+from forerun.measure.probe.findings import catalogue_text
 from forerun.measure.probe.probing import probe
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.store import open_store

@@ -125,9 +125,9 @@ from forerun.store import open_store
 from forerun.tables import Table
 
 with open_store(sys.argv[1]) as store, store._database.writing() as connection:
-    from forerun.store.adding import Adding
-    from forerun.store.interned import Interned
-    from forerun.store.keys import Origins
+    from forerun.store.writing import Adding
+    from forerun.store.writing import Interned
+    from forerun.store.cells import Origins
     table = Table.from_columns({"workload": ["held"] * 3000, "own": [str(i) for i in range(3000)]})
     table, origins = Origins.of(table, [f"k{i}" for i in range(3000)], "", "", None, None)
     Adding(table, None, origins, Interned()).into(connection)

@@ -18,17 +18,14 @@ from sqlalchemy import Connection, delete, func, select
 
 from forerun.domain.run import STATUSES, Run
 from forerun.errors import RequestError, UnknownNameError, one_of
-from forerun.store.adding import Adding
-from forerun.store.artifacts import Artifacts
 from forerun.store.asking import Asked, asked_of, check_own, column_of, filled
-from forerun.store.cells import plain
+from forerun.store.cells import Origins, plain
 from forerun.store.database import Database
-from forerun.store.interned import Interned
 from forerun.store.kept import Added, Stored
-from forerun.store.keys import Origins
 from forerun.store.layout import fingerprints, runs
-from forerun.store.reading import chunks_of, runs_of, table_of
-from forerun.store.records import Records, states_of
+from forerun.store.queries import chunks_of, runs_of, table_of
+from forerun.store.records import Artifacts, Records, states_of
+from forerun.store.writing import Adding, Interned
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.conditions import Condition
 from forerun.tables.job_columns import described, job_columns

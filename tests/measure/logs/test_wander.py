@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forerun.measure.logs.wander import Stretch, stretch_of
+from forerun.measure.logs.speed import Stretch, stretch_of
 
 DRAWS = 2000
 

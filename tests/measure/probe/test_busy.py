@@ -14,8 +14,9 @@ import pytest
 
 from forerun.domain.measured import Measured
 from forerun.errors import RequestError
-from forerun.measure.limits import quota
-from forerun.measure.probe.busy import (
+from forerun.measure.probe.clock import Clock
+from forerun.measure.probe.findings import measured_of, warnings_of
+from forerun.measure.probe.machine import (
     BUSY_SHARE,
     allowed_cores,
     is_busy,
@@ -23,10 +24,9 @@ from forerun.measure.probe.busy import (
     said,
     sureness,
 )
-from forerun.measure.probe.clock import Clock
-from forerun.measure.probe.findings import measured_of, warnings_of
 from forerun.measure.probe.probing import probe
 from forerun.measure.probe.worker import measured
+from forerun.measure.limits import quota
 
 torch = pytest.importorskip("torch", reason="measuring needs the extra torch")
 QUIET = {"spread": 0.05, "cpu_share": 1.0, "cpu_share_spread": 0.02, "got_share": 1.0}

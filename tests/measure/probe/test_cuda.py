@@ -18,8 +18,7 @@ from forerun.measure.probe.clock import Call, Clock
 from forerun.measure.probe.elements import element_grids, memory_grid
 from forerun.measure.probe.findings import device_entry
 from forerun.measure.probe.probing import probe
-from forerun.measure.probe.products import Grid, product_grids
-from forerun.measure.probe.sizes import CPU, LAUNCHES, Sizes, cuda_sizes
+from forerun.measure.probe.products import CPU, LAUNCHES, Grid, Sizes, cuda_sizes, product_grids
 from forerun.measure.probe.worker import LaunchesOnlyError, Measurements, full_precision, timed
 from tests.measure.cuda import Stream
 

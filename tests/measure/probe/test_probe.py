@@ -33,7 +33,7 @@ def probed() -> Probe:
 
 @pytest.fixture(scope="module")
 def written(probed: Probe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from forerun.measure.probe.files import catalogue_text
+    from forerun.measure.probe.findings import catalogue_text
 
     path = tmp_path_factory.mktemp("probe") / "two.yaml"
     path.write_text(catalogue_text(probed.entry))

@@ -72,7 +72,7 @@ def probe(
              forerun predict examples.lab_models:cnn --cluster 1xmine --catalog mine.yaml
     """
     from forerun import __version__
-    from forerun.measure.probe.files import catalogue_text
+    from forerun.measure.probe.findings import catalogue_text
     from forerun.measure.probe.probing import probe as measure
 
     writable(out, "writing", (".yaml", ".yml"), ())

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forerun.measure.logs.eta import Eta, eta_of
-    from forerun.measure.logs.length import Ask
+    from forerun.measure.logs.eta import Ask, Eta, eta_of
     from forerun.measure.logs.reading import is_log, read_log, read_logs
     from forerun.measure.logs.rows import read_runs, runs_of
-    from forerun.measure.logs.series import LogSeries
-    from forerun.measure.logs.sessions import joined
+    from forerun.measure.logs.series import LogSeries, joined
 
 __all__ = [
     "Ask", "Eta", "LogSeries", "eta_of", "is_log", "joined", "read_log", "read_logs", "read_runs",
@@ -18,10 +16,10 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "Ask": "forerun.measure.logs.length",
+    "Ask": "forerun.measure.logs.eta",
     "Eta": "forerun.measure.logs.eta",
     "eta_of": "forerun.measure.logs.eta",
-    "joined": "forerun.measure.logs.sessions",
+    "joined": "forerun.measure.logs.series",
     "LogSeries": "forerun.measure.logs.series",
     "is_log": "forerun.measure.logs.reading",
     "read_log": "forerun.measure.logs.reading",

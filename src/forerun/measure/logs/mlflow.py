@@ -12,8 +12,7 @@ from urllib.parse import quote
 from forerun.errors import RequestError
 from forerun.measure.logs.keys import column_of
 from forerun.measure.logs.opening import head_of, written_s
-from forerun.measure.logs.points import Point, add_points
-from forerun.measure.logs.series import Fact, Gathered, LogSeries
+from forerun.measure.logs.series import Fact, Gathered, LogSeries, Point, add_points
 
 _SQLITE = b"SQLite format 3\0"
 _FINISHED = ("FINISHED", "3")

@@ -1,13 +1,23 @@
-"""LogSeries: what a training log says, as columns over its steps, and what it says only once."""
+"""LogSeries: what a training log says, as columns over its steps, and what it says only once.
+
+Joined: several log files of one job as one series, in the order in which they were written.
+
+Points: scalars that were logged one by one, joined into rows by their step.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from forerun.arrays import FloatArray
+from forerun.errors import RequestError
+from forerun.measure.logs.keys import column_of
 
 Fact = float | str
 
@@ -136,3 +146,173 @@ def clock_resolution(times: Sequence[float] | FloatArray) -> float:
         if len(known) and np.all(np.abs(scaled - np.round(scaled)) < 1e-3):
             return resolution
     return 0.0
+
+
+_SAME_TIME = 0.5  # of the shorter log: two that overlap by more are ranks, not sessions
+
+
+def joined(parts: Sequence[LogSeries]) -> LogSeries:
+    """Return one series of a job's logs: each begins where the job was started again.
+
+    Logs that were written at the same time are those of ranks; the longest of them is read.
+
+    Raises:
+        RequestError: none is given.
+    """
+    if not parts:
+        raise RequestError("joining logs", "none is given", "name at least one")
+    if len(parts) == 1:
+        return parts[0]
+    kept, notes = _sessions(list(parts))
+    if all(part.absolute for part in kept):
+        kept.sort(key=_begin)
+    else:
+        notes.append("the logs have no dates: they are taken in the given order, gaps unknown")
+        kept = _in_a_row(kept)
+    names = dict.fromkeys(n for part in kept for n in (*part.columns, "event"))
+    columns = {n: np.concatenate([part.numbers(n) for part in kept]) for n in names}
+    begin = 0
+    for part in kept[:-1]:
+        begin += len(part)
+        event = columns["event"][begin]
+        columns["event"][begin] = (int(event) if np.isfinite(event) else 0) | RESTART
+    facts = {k: v for part in kept for k, v in part.facts.items()}
+    last = kept[-1]
+    return replace(
+        last, paths=tuple(p for part in kept for p in part.paths), columns=columns, facts=facts,
+        written_s=max((p.written_s for p in kept if p.written_s == p.written_s), default=np.nan),
+        resolution_s=max(part.resolution_s for part in kept),
+        absolute=all(part.absolute for part in kept),
+        notes=tuple(dict.fromkeys((*(n for part in kept for n in part.notes), *notes))),
+    )  # fmt: skip
+
+
+def _begin(part: LogSeries) -> float:
+    times = part.numbers("time_s")
+    known = times[np.isfinite(times)]
+    return float(known[0]) if len(known) else float("inf")
+
+
+def _end(part: LogSeries) -> float:
+    times = part.numbers("time_s")
+    known = times[np.isfinite(times)]
+    return float(known[-1]) if len(known) else float("-inf")
+
+
+def _sessions(parts: list[LogSeries]) -> tuple[list[LogSeries], list[str]]:
+    """Return the parts that follow one another; of those written at once the longest."""
+    kept: list[LogSeries] = []
+    left_out = []
+    for part in sorted(parts, key=len, reverse=True):
+        if part.absolute and any(_overlap(part, other) > _SAME_TIME for other in kept):
+            left_out.append(part.name)
+        else:
+            kept.append(part)
+    kept.sort(key=parts.index)
+    if not left_out:
+        return kept, []
+    return kept, [f"written at the same time as another, so not read: {', '.join(left_out)}"]
+
+
+def _overlap(part: LogSeries, other: LogSeries) -> float:
+    """Return the share of a log's time that lies within another's."""
+    if not other.absolute:
+        return 0.0
+    begin, end = max(_begin(part), _begin(other)), min(_end(part), _end(other))
+    length = min(_end(part) - _begin(part), _end(other) - _begin(other))
+    return max(0.0, end - begin) / length if length > 0 else 0.0
+
+
+def _in_a_row(parts: list[LogSeries]) -> list[LogSeries]:
+    """Return parts whose clocks go on from one another."""
+    shifted, at = list[LogSeries](), 0.0
+    for part in parts:
+        times = part.numbers("time_s")
+        if not np.isfinite(times).any():
+            shifted.append(part)
+            continue
+        begin = float(np.nanmin(times))
+        columns = {**part.columns, "time_s": times - begin + at}
+        at += float(np.nanmax(times)) - begin
+        shifted.append(replace(part, columns=columns))
+    return shifted
+
+
+Point = tuple[str, float, float, float]  # key, value, seconds since 1970, step
+_FACTS = ("total_steps", "total_epochs", "steps_per_epoch", "devices")
+# A word of a key that says its score is of an evaluation: val_loss, eval/accuracy, Loss/test.
+_AXES = ("step", "epoch", "time_s")
+_EVALUATED = re.compile(r"(?:^|[/_.])(?:val|valid|validation|eval|evaluation|test)(?:[/_.]|$)")
+_SPARSE = 0.5  # of the rows: scores that come with every row tell nothing apart
+_SAME_AXIS = 0.5  # of the highest step: a key that never comes so far counts something else
+
+
+def add_points(points: Sequence[Point], gathered: Gathered) -> tuple[str, ...]:
+    """Add the points of one writer, in the order of their times; return what was left out.
+
+    A key whose step falls back begins a new session: the job was started again. Keys that count
+    epochs beside keys that count steps are not on the same axis, and are left out.
+    """
+    kept, other = _one_axis(sorted(points, key=lambda p: p[2]))
+    counts = Counter(key for key, *_ in kept)
+    rows: dict[float, dict[str, float]] = {}
+    reached: dict[str, float] = {}
+    by_epoch = bool(kept) and all(key.startswith(("epoch_", "epoch/")) for key, *_ in kept)
+    for key, value, time, step in kept:
+        if step < reached.get(key, -math.inf):
+            _flush(rows, gathered)
+            gathered.event(RESTART)
+            reached.clear()
+        reached[key] = step
+        # A last score, logged once without a step, is written as one of step 0: no row of its own.
+        if counts[key] == 1 and step not in rows and step < max(reached.values()):
+            continue
+        row = rows.setdefault(step, {"epoch" if by_epoch else "step": step, "time_s": time})
+        _put(row, key, value)
+    _flush(rows, gathered)
+    return other
+
+
+def _one_axis(points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
+    """Return the points whose keys count the same steps, and the other keys."""
+    highest: dict[str, float] = {}
+    counts = Counter(key for key, *_ in points)
+    for key, _, _, step in points:
+        highest[key] = max(step, highest.get(key, -math.inf))
+    top = max(highest.values(), default=0.0)
+    # A key logged once (a setting, a last score) tells nothing of the axis, and does no harm.
+    other = {k for k, step in highest.items() if step < _SAME_AXIS * top and counts[k] > 1}
+    return [p for p in points if p[0] not in other and (counts[p[0]] > 1 or p[3] >= 0)], tuple(
+        sorted(other)
+    )
+
+
+def _flush(rows: dict[float, dict[str, float]], gathered: Gathered) -> None:
+    """Hand over the rows of one session, each with what is known to have come before it."""
+    scored = [
+        [bool(_EVALUATED.search(name.lower())) for name in row if name not in _AXES]
+        for row in rows.values()
+    ]
+    # A row has the time of its first point: a score that came later was computed after that.
+    own = [bool(keys) and keys[0] for keys in scored]
+    later = [False, *(any(keys) and not keys[0] for keys in scored)]
+    told = [a or b for a, b in zip(own, later, strict=False)]
+    sparse = sum(told) <= _SPARSE * len(told)
+    for row, evaluated in zip(rows.values(), told, strict=True):
+        if evaluated and sparse:
+            gathered.event(EVALUATION)
+        for name in _FACTS:
+            if name in row:
+                gathered.facts[name] = row.pop(name)
+        gathered.row(row)
+    rows.clear()
+
+
+def _put(row: dict[str, float], key: str, value: float) -> None:
+    """Put a scalar into a row by the column that its key means; the first of a step counts."""
+    column, factor = column_of(key) or (key, 1.0)
+    if column in ("step", "time_s", "elapsed_s"):
+        return  # the point says both itself
+    if column == "steps_per_s":
+        column, value = "step_time_s", 1 / value if value > 0 else math.nan
+    row.setdefault(column, value * factor)

@@ -3,6 +3,8 @@
 An interval lies between two rows of the log. What is longer than its neighbours and stands alone is
 a pause (an evaluation, a checkpoint, a stall); what is longer at a session's beginning is warm-up;
 what lies between two sessions of a restarted job is a gap, and no progress.
+
+Progress: a log's rows with a count and a clock: sessions, work that was redone, gaps.
 """
 
 from __future__ import annotations
@@ -13,9 +15,211 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
-from forerun.measure.logs.progress import Gap, Marks, marks_of
-from forerun.measure.logs.series import CHECKPOINT, EVALUATION, LogSeries
+from forerun.errors import RequestError
+from forerun.measure.logs.series import CHECKPOINT, EVALUATION, RESTART, LogSeries
 from forerun.measure.step_times import WINDOW, longest, slow_beginning
+from forerun.units import counted
+
+_MOST = 20_000  # intervals that are looked at one by one; more are joined
+_READINGS = 10  # of the clock's resolution: shorter intervals are joined
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Time in which the job did not run.
+
+    Attributes:
+        seconds: from the last row before to the first after, the work up to it included.
+        redone: steps that were done again; no progress.
+        at: the count after it.
+        restart: whether the job was started again; else it stood still within one session.
+    """
+
+    seconds: float
+    redone: float
+    at: float
+    restart: bool
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Rows with a count and a clock (n,).
+
+    Attributes:
+        done: steps (or epochs) done at each row, as the job counts them.
+        time_s: the clock; where the log has none, the sum of its step times.
+        session: which start of the job each row belongs to.
+        event: what the log says since the row before.
+        unit: what `done` counts: steps or epochs.
+        clocked: whether `time_s` is a clock; a sum of step times knows no pauses.
+        gaps: between sessions.
+        notes: what was found odd.
+    """
+
+    done: FloatArray
+    time_s: FloatArray
+    session: NDArray[np.int64]
+    event: NDArray[np.int64]
+    unit: str
+    clocked: bool
+    gaps: tuple[Gap, ...]
+    resolution_s: float
+    notes: tuple[str, ...]
+
+    def pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rows between which intervals lie (m,), long enough for the clock to tell.
+
+        Raises:
+            RequestError: there is none.
+        """
+        least = _READINGS * self.resolution_s if self.clocked else 0.0
+        skip = max(1, len(self.done) // _MOST)
+        first, last = [], []
+        start = 0
+        for i in range(1, len(self.done)):
+            if self.session[i] != self.session[start]:
+                start = i
+                continue
+            if self.done[i] <= self.done[start]:
+                continue
+            if self.time_s[i] < self.time_s[start]:  # the clock was set back in between
+                start = i
+                continue
+            long = self.time_s[i] - self.time_s[start]
+            ends = i + 1 == len(self.done) or self.session[i + 1] != self.session[i]
+            if long <= 0 or ((long < least or i - start < skip) and not ends):
+                continue
+            first.append(start)
+            last.append(i)
+            start = i
+        if not first:
+            raise RequestError(
+                "the log's steps", f"{len(self.done)} rows have a step and a time, and no two follow"
+                " each other within one session", "wait for more steps",
+            )  # fmt: skip
+        return np.array(first), np.array(last)
+
+    def events(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all that is said after each first row (m,) up to each last one (m,), as bits."""
+        joined = [
+            np.bitwise_or.reduce(self.event[a + 1 : b + 1])
+            for a, b in zip(first, last, strict=True)
+        ]
+        return np.array(joined, dtype=np.int64)
+
+
+def _counts(values: FloatArray) -> FloatArray:
+    """Return counts as far as they tell anything: from 0 on, NaN below, and to a billionth."""
+    return np.asarray(np.round(np.where(values >= 0, values, np.nan), 9))
+
+
+def marks_of(series: LogSeries) -> Marks:
+    """Return the rows of a log that say where it is and when.
+
+    Raises:
+        RequestError: fewer than two rows do.
+    """
+    unit = "steps" if series.says("step") else "epochs"
+    done = _counts(series.numbers("step" if unit == "steps" else "epoch"))
+    event = np.nan_to_num(series.numbers("event")).astype(np.int64)
+    event = _carried(event, np.isfinite(done))
+    clocked = int(np.isfinite(series.numbers("time_s") + done).sum()) >= 2
+    time = series.numbers("time_s") if clocked else _summed(series, done)
+    rows = np.flatnonzero(np.isfinite(done) & np.isfinite(time))
+    if len(rows) < 2:
+        known = int(np.isfinite(done).sum())
+        raise RequestError(
+            f"the log {series.name}",
+            f"{known} of its rows have a step, and " + (
+                "none says when it was or how long a step took" if known > 1
+                else "two are needed to tell how long a step takes"),
+            "log the time or the step time too, or wait for more steps",
+        )  # fmt: skip
+    done, time, event = done[rows], time[rows], event[rows]
+    done, time, event, notes = _ordered(done, time, event)
+    session = np.cumsum(np.r_[0, (np.diff(done) < 0) | ((event[1:] & RESTART) > 0)])
+    if clocked:
+        notes += _clock_notes(time)
+    done = _offset(done, session, series.fact("resumed_step"))
+    resolution = series.resolution_s if clocked else 0.0
+    gaps = _gaps(done, time, session)
+    return Marks(done, time, session, event, unit, clocked, gaps, resolution, tuple(notes))
+
+
+def _carried(event: NDArray[np.int64], kept: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return events (n,) with those of rows that are not kept given to the next row that is."""
+    out = event.copy()
+    if not event[~kept].any():
+        return out
+    told = 0
+    for i, bits in enumerate(event.tolist()):
+        told |= bits
+        if kept[i]:
+            out[i] = told
+            told = 0
+    return out
+
+
+def _summed(series: LogSeries, done: FloatArray) -> FloatArray:
+    """Return a clock made of the log's own step times (n,); it knows neither pauses nor gaps."""
+    step = series.numbers("step_time_s")
+    known = np.isfinite(done) & np.isfinite(step) & (step > 0)
+    time = np.full(len(done), np.nan)
+    rows = np.flatnonzero(known)
+    if len(rows):
+        ahead = np.diff(done[rows], prepend=done[rows[0]])
+        ahead = np.where(ahead > 0, ahead, 0.0)
+        time[rows] = np.cumsum(ahead * step[rows])
+    return time
+
+
+def _ordered(
+    done: FloatArray, time: FloatArray, event: NDArray[np.int64]
+) -> tuple[FloatArray, FloatArray, NDArray[np.int64], list[str]]:
+    """Leave out single rows that came out of order: a lower step between two that go on."""
+    if len(done) < 3:
+        return done, time, event, []
+    back = np.r_[False, (done[1:-1] < done[:-2]) & (done[2:] > done[:-2]), False]
+    back &= (event & RESTART) == 0
+    # A job that resumes one row back looks the same for one row; its clock has a gap, if any.
+    ahead = np.r_[0.0, done[2:] - done[1:-1], 0.0]
+    usual = np.median(np.abs(np.diff(done)))
+    back &= ahead > 1.5 * usual
+    if not back.any():
+        return done, time, event, []
+    keep = ~back
+    note = f"{int(back.sum()):,} rows came out of order, and are left out"
+    return done[keep], time[keep], event[keep], [note]
+
+
+def _clock_notes(time: FloatArray) -> list[str]:
+    falls = int((np.diff(time) < 0).sum())
+    return (
+        [f"the log's clock goes back {counted(falls, 'time')}; those intervals are left out"]
+        if falls
+        else []
+    )
+
+
+def _offset(done: FloatArray, session: NDArray[np.int64], resumed: float) -> FloatArray:
+    """Return counts that go on where the log says that a session which counts anew resumed."""
+    last = session == session[-1]
+    if not np.isfinite(resumed) or done[last][0] >= resumed:
+        return done
+    return np.where(last, done + resumed, done)
+
+
+def _gaps(done: FloatArray, time: FloatArray, session: NDArray[np.int64]) -> tuple[Gap, ...]:
+    found = []
+    reached = done[0]
+    usual = float(np.median(np.diff(done)[np.diff(done) > 0])) if (np.diff(done) > 0).any() else 0.0
+    for i in range(1, len(done)):
+        reached = max(reached, done[i - 1])
+        if session[i] != session[i - 1]:
+            redone = float(np.clip(reached - done[i] + usual, 0.0, reached))
+            found.append(Gap(max(0.0, float(time[i] - time[i - 1])), redone, float(done[i]), True))
+    return tuple(found)
+
 
 _PAUSE_SPREADS, _PAUSE_LEAST = 5.0, 0.05  # an interval is a pause above these, in logs of its speed
 _TOLD_SPREADS, _TOLD_LEAST = 2.0, 0.02  # the same where the log tells of a pause

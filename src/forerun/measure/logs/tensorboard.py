@@ -19,8 +19,7 @@ from pathlib import Path
 
 from forerun.errors import RequestError
 from forerun.measure.logs.opening import bytes_of, head_of, written_s
-from forerun.measure.logs.points import Point, add_points
-from forerun.measure.logs.series import RESTART, Gathered, LogSeries
+from forerun.measure.logs.series import RESTART, Gathered, LogSeries, Point, add_points
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _SESSION_START = 1

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from forerun.measure.probe.clock import Call
-from forerun.measure.probe.products import Grid
-from forerun.measure.probe.sizes import CPU, Sizes
+from forerun.measure.probe.products import CPU, Grid, Sizes
 
 # Operations of each input element to the one that stands for others of its class.
 CLASSES = {

@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from forerun.errors import MissingExtraError, RequestError, one_of
 from forerun.measure.hosts import Host, check_hosts, local_host
-from forerun.measure.probe.busy import allowed_cores, is_busy, said
 from forerun.measure.probe.findings import device_entry, warnings_of
+from forerun.measure.probe.machine import allowed_cores, is_busy, said
 from forerun.measure.probe.worker import DTYPES, LONGER
 
 WORKER = "forerun.measure.probe.worker"

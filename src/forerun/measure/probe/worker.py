@@ -23,15 +23,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forerun.measure.failures import status_of
-from forerun.measure.loop import use_tf32
 from forerun.measure.measurement import fingerprint
-from forerun.measure.probe.busy import is_busy, look
+from forerun.measure.loop import use_tf32
 from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.collectives import Ring, jitter
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
-from forerun.measure.probe.machine import memory_bytes, nominal_flops
-from forerun.measure.probe.products import Grid, product_grids
-from forerun.measure.probe.sizes import LAUNCHES, sizes_of
+from forerun.measure.probe.machine import is_busy, look, memory_bytes, nominal_flops
+from forerun.measure.probe.products import LAUNCHES, Grid, product_grids, sizes_of
 
 LINKS = 24
 _BATCHES = (4, 32)

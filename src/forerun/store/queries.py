@@ -15,9 +15,9 @@ from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC
 from forerun.domain.plan_columns import NAMES, PlanColumns
 from forerun.store.asking import Asked
 from forerun.store.cells import REAL, plain
-from forerun.store.interned import Interned
 from forerun.store.kept import PROVENANCE
 from forerun.store.layout import NUMBERS, fingerprints, runs
+from forerun.store.writing import Interned
 from forerun.tables import COLUMNS, Jobs, Runs, Table
 
 _CHUNK_ROWS = 8192
