@@ -14,6 +14,7 @@ import pytest
 
 from forerun.domain.measured import Measured
 from forerun.errors import RequestError
+from forerun.measure.limits import quota
 from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.findings import measured_of, warnings_of
 from forerun.measure.probe.machine import (
@@ -26,7 +27,6 @@ from forerun.measure.probe.machine import (
 )
 from forerun.measure.probe.probing import probe
 from forerun.measure.probe.worker import measured
-from forerun.measure.limits import quota
 
 torch = pytest.importorskip("torch", reason="measuring needs the extra torch")
 QUIET = {"spread": 0.05, "cpu_share": 1.0, "cpu_share_spread": 0.02, "got_share": 1.0}

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forerun.measure.failures import status_of
-from forerun.measure.measurement import fingerprint
 from forerun.measure.loop import use_tf32
+from forerun.measure.measurement import fingerprint
 from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.collectives import Ring, jitter
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
