@@ -18,9 +18,14 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, minimize
 
 from forerun.predictors.laws.ernest_law import features
-from forerun.search.design import ERNEST_BUDGET, Design, column_scaled, optimal_design
-from forerun.search.design_solver import Problem
-from forerun.search.suggest_design import whole_runs
+from forerun.search.design import (
+    ERNEST_BUDGET,
+    Design,
+    Problem,
+    column_scaled,
+    optimal_design,
+    whole_runs,
+)
 
 REPEATS = 15
 ASKED_MS, ASKED_GAP = 50.0, 1e-4

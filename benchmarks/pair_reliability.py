@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.advisor.models import runs_of
+from forerun.advisor.given_runs import runs_of
 from forerun.catalog import load_catalog
 from forerun.domain.comparison import (
     SCOPES,

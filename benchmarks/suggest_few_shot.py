@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.advisor.models import runs_of
+from forerun.advisor.given_runs import runs_of
 from forerun.catalog import load_catalog
 from forerun.registry import load
 from forerun.search.beliefs import joint_beliefs

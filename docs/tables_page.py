@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from forerun.advisor.table_plans import MOST_SEARCHES
-from forerun.advisor.tabulate import ADDED
+from forerun.advisor.tabular import ADDED, MOST_SEARCHES
 from forerun.tables import COLUMNS
 from forerun.tables.schema import ALIASES
 from forerun.tables.suspects import POLICY

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forerun.advisor.findings import findings, open_questions
+from forerun.advisor.fit_summary import findings, open_questions
 from forerun.advisor.models import predictor_of
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import Learned

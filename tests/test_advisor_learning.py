@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.advisor.learning import LearningError, flags_of, taught
+from forerun.advisor.fit_summary import LearningError, flags_of, taught
 from forerun.advisor.models import predictor_of
 from forerun.tables import Table
 from forerun.tables.suspects import Kind

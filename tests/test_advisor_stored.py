@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forerun.advisor.models import runs_of
-from forerun.advisor.stored import is_stored, runs_in
+from forerun.advisor.given_runs import is_stored, runs_in, runs_of
 from forerun.catalog import load_catalog
 from forerun.domain.run import Run
 from forerun.errors import RequestError

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forerun.advisor import Advisor, table_plans
-from forerun.advisor.tabulate import OUTPUT_COLUMNS
+from forerun.advisor import Advisor, tabular
+from forerun.advisor.tabular import OUTPUT_COLUMNS
 from forerun.domain.workload import Length
 from forerun.tables import Table
 
@@ -64,9 +64,9 @@ def test_each_distinct_job_is_searched_once_and_only_so_many(
     advisor: Advisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    real = table_plans.chosen_plan
-    monkeypatch.setattr(table_plans, "chosen_plan", lambda *a: calls.append(a) or real(*a))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(table_plans, "MOST_SEARCHES", 2)
+    real = tabular.chosen_plan
+    monkeypatch.setattr(tabular, "chosen_plan", lambda *a: calls.append(a) or real(*a))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(tabular, "MOST_SEARCHES", 2)
     rows = answers(advisor, *[{**ROW, "global_batch": b} for b in (64, 128, 256, 64, 128, 256)])
     assert len(calls) == 2
     assert ["predicted_plan" in row for row in rows] == [True, True, False] * 2

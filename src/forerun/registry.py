@@ -89,8 +89,8 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
         ),
     ),
     "searchers": (
-        Entry("random", "forerun.search.unguided:RandomSearch", "every configuration, drawn"),
-        Entry("grid", "forerun.search.unguided:GridSearch", "a coarse grid, then all between"),
+        Entry("random", "forerun.search.searchers:RandomSearch", "every configuration, drawn"),
+        Entry("grid", "forerun.search.searchers:GridSearch", "a coarse grid, then all between"),
         Entry(
             "cherrypick",
             "forerun.search.cherrypick:CherryPick",

@@ -223,7 +223,7 @@ def test_runs_beside_a_saved_model_add_to_the_jobs_that_were_run(
 def test_no_more_jobs_are_kept_than_a_file_may_hold_and_that_is_said(
     forerun: Run, candidates: Path, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forerun.advisor.made_runs.MOST_KEPT", 5)
+    monkeypatch.setattr("forerun.advisor.given_runs.MOST_KEPT", 5)
     model = good.with_name("model.json")
     done = forerun("fit", "--runs", str(good), "--predictor", "ernest", "--out", str(model))
     said = "5 of 12 configurations that were run are kept in the model"

@@ -10,9 +10,8 @@ import pytest
 
 from forerun.registry import load
 from forerun.search.cherrypick import LEAST_GAIN, LEAST_RUNS, STARTS, CherryPick
-from forerun.search.observed import Goal
-from forerun.search.replay import Replay
-from forerun.search.trail import Trail, follow
+from forerun.search.landscape import Goal
+from forerun.search.replay import Replay, Trail, follow
 from forerun.systems.recipe import System
 from tests.search.black_boxes import made_up, made_up_rows, measured, runs_of_rows
 

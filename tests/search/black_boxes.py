@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from forerun.catalog import load_catalog
-from forerun.search.observed import Goal
+from forerun.search.landscape import Goal
 from forerun.search.replay import Replay
 from forerun.tables import Runs, Table, read_table
 from forerun.workloads.rows import runs_from_table

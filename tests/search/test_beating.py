@@ -14,9 +14,9 @@ from forerun.domain.quantiles import probability_below, spread, sure
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search import recommend
-from forerun.search.choose import beaten_by_first, knee_beaten, run_correlation
 from forerun.search.pareto import knee
-from forerun.search.reduce import TOGETHER, judge
+from forerun.search.recommending import beaten_by_first, knee_beaten, run_correlation
+from forerun.search.reduction import TOGETHER, judge
 from forerun.search.score import Scored, estimates_for, score
 from forerun.search.space import Space
 from forerun.tables import Jobs

@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.search.beliefs import REPEAT_SIGMA, Beliefs
-from forerun.search.decision import (
+from forerun.search.next_runs import (
     Options,
     accuracy_gains,
     chosen_now,
     decision_worth,
+    most_accurate,
+    most_decisive,
+    within_quotas,
 )
-from forerun.search.next_runs import most_accurate, most_decisive, within_quotas
 
 NOISE = REPEAT_SIGMA**2
 

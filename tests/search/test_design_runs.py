@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.errors import UnsatisfiedError
-from forerun.search.design import optimal_design
-from forerun.search.design_solver import Problem
-from forerun.search.suggest_design import WholeRuns, whole_runs
+from forerun.search.design import Problem, WholeRuns, optimal_design, whole_runs
 
 
 def problem(seed: int, n: int, k: int, criterion: str) -> Problem:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.pair_reliability import claims, measured_rows
-from forerun.advisor.models import runs_of
+from forerun.advisor.given_runs import runs_of
 from forerun.catalog import load_catalog
 from forerun.predictors.analytic import AnalyticPredictor
 

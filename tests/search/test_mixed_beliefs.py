@@ -9,8 +9,7 @@ from forerun.catalog import load_catalog
 from forerun.domain.comparison import log_sigma
 from forerun.predictors.choice import Auto
 from forerun.predictors.laws.ernest import Ernest
-from forerun.search.beliefs import joint_beliefs
-from forerun.search.law_beliefs import law_spread, taught_by
+from forerun.search.beliefs import joint_beliefs, law_spread, taught_by
 from forerun.search.next_runs import most_accurate
 from forerun.search.suggestion import beliefs_of, leading
 from forerun.tables import Runs, Table

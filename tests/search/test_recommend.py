@@ -15,11 +15,10 @@ from forerun.domain.workload import Length
 from forerun.errors import UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search import best_plan, recommend
-from forerun.search.reduce import MEMORY, judge, usable_bytes
-from forerun.search.score import score
+from forerun.search.recommending import misses
+from forerun.search.reduction import MEMORY, judge, usable_bytes
+from forerun.search.score import TIE, score
 from forerun.search.space import Space
-from forerun.search.ties import TIE
-from forerun.search.words import misses
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
 from forerun.units import format_bytes

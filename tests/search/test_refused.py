@@ -15,7 +15,7 @@ from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search import best_plan, recommend
-from forerun.search.reduce import DEADLINE, MEMORY, NO_MEMORY, judge
+from forerun.search.reduction import DEADLINE, MEMORY, NO_MEMORY, judge
 from forerun.search.score import score
 from forerun.search.space import Space
 from forerun.tables import Jobs

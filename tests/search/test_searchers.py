@@ -11,11 +11,9 @@ from forerun import registry
 from forerun.contracts import Searcher
 from forerun.search.bayesian import Bayesian
 from forerun.search.cherrypick import LEAST_RUNS, CherryPick
-from forerun.search.choosing import Choosing
-from forerun.search.observed import Goal, Seen
-from forerun.search.replay import Replay
-from forerun.search.trail import follow
-from forerun.search.unguided import GridSearch, RandomSearch
+from forerun.search.landscape import Goal, Seen
+from forerun.search.replay import Replay, follow
+from forerun.search.searchers import Choosing, GridSearch, RandomSearch
 from forerun.tables import Jobs, Runs
 from forerun.testing import SearcherContract
 from tests.search.black_boxes import made_up, made_up_rows, measured, runs_of_rows

@@ -13,10 +13,9 @@ from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.laws.ernest import Ernest
 from forerun.search.beliefs import joint_beliefs
+from forerun.search.design import suggest_by_design
 from forerun.search.next_runs import most_accurate
-from forerun.search.run_prices import run_prices
-from forerun.search.suggest_design import suggest_by_design
-from forerun.search.suggestion import Request
+from forerun.search.suggestion import Request, run_prices
 from forerun.tables import Runs, Table, read_table
 from forerun.workloads.rows import runs_from_table
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.search.gains import expected_gain, gain_within
+from forerun.search.searchers import expected_gain, gain_within
 from forerun.search.surrogate import Kernels, believe, hazard, matern52
 
 LINE = np.linspace(0, 1, 5)[:, None]

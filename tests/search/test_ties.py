@@ -12,11 +12,10 @@ from forerun.domain.plan import Plan
 from forerun.domain.plan_columns import PlanColumns
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.search.choose import choose
-from forerun.search.reduce import Reduction
-from forerun.search.score import chunks, score
+from forerun.search.recommending import choose
+from forerun.search.reduction import Reduction
+from forerun.search.score import TIE, burden, chunks, contenders, score, simplest
 from forerun.search.space import Space
-from forerun.search.ties import TIE, burden, contenders, simplest
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
 

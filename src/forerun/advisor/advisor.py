@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.advisor.answer import Answer, Explanation, Support
-from forerun.advisor.asking import (
+from forerun.advisor.answer import Answer, Explanation, Support, answer_of
+from forerun.advisor.models import predictor_of
+from forerun.advisor.request import (
     batch_for,
     check_divides,
     checked_framework,
@@ -18,8 +19,6 @@ from forerun.advisor.asking import (
     plan_fields,
     with_count,
 )
-from forerun.advisor.estimating import answer_of
-from forerun.advisor.models import predictor_of
 from forerun.catalog import Catalog, load_catalog
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
@@ -31,8 +30,7 @@ from forerun.domain.workload import Length, Workload
 from forerun.predictors.starts import known_by
 
 if TYPE_CHECKING:
-    from forerun.advisor.made_runs import MadeRuns
-    from forerun.advisor.meaning import Meanings
+    from forerun.advisor.given_runs import MadeRuns, Meanings
     from forerun.tables import Runs, Table
     from forerun.tables.suspects import Flags
 
@@ -80,10 +78,8 @@ class Advisor:
         Raises:
             RequestError: a table cannot be read, or its runs cannot teach the predictor.
         """
-        from forerun.advisor.findings import findings
-        from forerun.advisor.learning import known_already, taught
-        from forerun.advisor.lessons import lessons
-        from forerun.advisor.models import runs_of
+        from forerun.advisor.fit_summary import findings, known_already, lessons, taught
+        from forerun.advisor.given_runs import runs_of
 
         given = runs_of(runs, self.catalog)
         learned, flags = taught(self.predictor, given)
@@ -101,8 +97,7 @@ class Advisor:
         Raises:
             RequestError: the file's are of another shape.
         """
-        from forerun.advisor.made_runs import MadeRuns
-        from forerun.advisor.models import made_of
+        from forerun.advisor.given_runs import MadeRuns, made_of
 
         if self._told is not None:
             return MadeRuns.of(self._told)
@@ -111,7 +106,7 @@ class Advisor:
     @cached_property
     def meanings(self) -> Meanings:
         """What rows that are asked mean, where they say less than the given runs of their kind."""
-        from forerun.advisor.meaning import Meanings
+        from forerun.advisor.given_runs import Meanings
 
         return Meanings.of(self._told, self.made, self.catalog)
 
@@ -149,7 +144,7 @@ class Advisor:
         """Return what the given runs mean by a name; None without runs, or where it is none of theirs."""
         if self._told is None and self._fitted is None:
             return None
-        from forerun.advisor.meaning import meant_workload
+        from forerun.advisor.given_runs import meant_workload
 
         return meant_workload(self.meanings.labels, name, changes)
 
@@ -166,7 +161,7 @@ class Advisor:
         Raises:
             RequestError, UnknownNameError: malformed, or a device that is not known.
         """
-        from forerun.advisor.candidates import priced
+        from forerun.advisor.recommending import priced
 
         if isinstance(cluster, Cluster):
             return priced(cluster, price)
@@ -245,7 +240,7 @@ class Advisor:
         Raises:
             RequestError: the columns are wrong (see `forerun.read_table`).
         """
-        from forerun.advisor.tabulate import predict_table
+        from forerun.advisor.tabular import predict_table
 
         return predict_table(self.predictor, self.catalog, table, length, market, self.meanings)
 
@@ -291,8 +286,7 @@ class Advisor:
         Raises:
             RequestError: the request is wrong.
         """
-        from forerun.advisor.candidates import larger_than
-        from forerun.advisor.recommending import objective_of, recommend
+        from forerun.advisor.recommending import larger_than, objective_of, recommend
 
         aim = objective or objective_of(minimize, deadline, budget, confidence, market)
         asked = self.workload(workload, inputs, **changes)
@@ -324,7 +318,7 @@ class Advisor:
         market: str = "on-demand",
     ) -> list[Cluster]:
         """Return the clusters that `recommend` considers. Raises as `cluster` does."""
-        from forerun.advisor.candidates import candidate_clusters
+        from forerun.advisor.recommending import candidate_clusters
 
         return candidate_clusters(
             self.catalog, clusters, max_devices, region or None, providers, market
@@ -346,6 +340,6 @@ class Advisor:
 
     def support(self, workload: Any, *, inputs: Any = None, **changes: Any) -> Support:
         """Return what is covered for a workload, before anything runs. Raises as `workload`."""
-        from forerun.advisor.covering import support_of
+        from forerun.advisor.explaining import support_of
 
         return support_of(self.predictor, self.workload(workload, inputs, **changes))

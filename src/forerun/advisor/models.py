@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forerun import registry
-from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.errors import RequestError
 from forerun.predictors.starts import started
-from forerun.tables import Runs, Table, read_table
 
 if TYPE_CHECKING:
-    from forerun.advisor.made_runs import MadeRuns
+    from forerun.advisor.given_runs import MadeRuns
 
 
 def predictor_of(
@@ -60,7 +57,7 @@ def model_text(predictor: Predictor, made: MadeRuns | None = None) -> str:
 def load_model(path: Path) -> Predictor:
     """Return the predictor of a model file. Raises RequestError where it is none."""
     asked = f"reading the model {path}"
-    text, name = _named(path)
+    text, name = read_model(path)
     kind = registry.load("predictors", name)
     if not hasattr(kind, "from_json"):
         raise RequestError(asked, f"{name} cannot be loaded from a file", "fit it anew with --fit")
@@ -71,18 +68,7 @@ def load_model(path: Path) -> Predictor:
     return loaded
 
 
-def made_of(path: Path) -> MadeRuns | None:
-    """Return which jobs taught the model of a file; None where it was saved without.
-
-    Raises:
-        RequestError: the file is no model.
-    """
-    from forerun.advisor.made_runs import MadeRuns
-
-    return MadeRuns.read_from(_named(path)[0], f"reading the model {path}")
-
-
-def _named(path: Path) -> tuple[str, str]:
+def read_model(path: Path) -> tuple[str, str]:
     """Return the text of a model file, and the name of its predictor."""
     asked = f"reading the model {path}"
     try:
@@ -94,30 +80,3 @@ def _named(path: Path) -> tuple[str, str]:
         raise RequestError(
             asked, "it is not a whole model that `forerun fit` wrote", "fit it again"
         ) from None
-
-
-def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Runs:
-    """Return the runs of several tables as one.
-
-    Args:
-        sources: files, tables, data frames, or stores (see `stored.stored_runs`).
-        catalog: where their devices are looked up.
-
-    Raises:
-        RequestError: none is given, or a table cannot be read.
-    """
-    from forerun.evaluate import join_runs
-
-    return join_runs([_runs_of(source, catalog) for source in sources])
-
-
-def _runs_of(source: str | Path | Table | Any, catalog: Catalog) -> Runs:
-    from forerun.advisor.stored import is_stored, stored_runs
-    from forerun.tables.files import from_frame
-    from forerun.workloads.rows import runs_from_table
-
-    if isinstance(source, str | Path):
-        if is_stored(source):
-            return stored_runs(source, catalog)
-        return runs_from_table(read_table(source), catalog)
-    return runs_from_table(source if isinstance(source, Table) else from_frame(source), catalog)

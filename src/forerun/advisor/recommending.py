@@ -1,21 +1,235 @@
-"""Recommending: the advisor's question to the search, with what it assumed put first."""
+"""Recommending: the advisor's question to the search, with what it assumed put first.
+
+Candidates: the clusters that a recommendation considers, by default every priced machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from forerun.advisor.asking import LARGEST_COUNT, limits_of
-from forerun.advisor.candidates import Larger
-from forerun.advisor.measured_under import measured_under
+from forerun.advisor.answer import measured_under
+from forerun.advisor.request import LARGEST_COUNT, limits_of
+from forerun.catalog import Catalog, Instance
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
-from forerun.errors import RequestError
+from forerun.errors import RequestError, UnknownNameError, nearest_names
+
+LARGEST_DEVICES = 1_048_576
+DOLLARS_PER_HOUR_LIMIT = 1e9
+_MOST_NODES = 64  # of candidates that nobody named
+_BEYOND = 8
+_FIRST_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
+_COUNTED = re.compile(r"\d+x", re.IGNORECASE)
+
+
+def priced(cluster: Cluster, price: float | None) -> Cluster:
+    """Return the cluster at the caller's price, dollars an hour for all of it.
+
+    Raises:
+        RequestError: a price that is negative, or not a number.
+    """
+    if price is None:
+        return cluster
+    if not 0 <= price <= DOLLARS_PER_HOUR_LIMIT:
+        raise RequestError(
+            f"a price of {price} dollars an hour", "negative, or not a price",
+            "give dollars an hour for the whole cluster",
+        )  # fmt: skip
+    return replace(cluster, dollars_per_hour=float(price), price_source="given with the request")
+
+
+def node_counts(devices_per_node: int, max_devices: int, most: int = 2**20) -> Iterator[int]:
+    """Yield 1, 2, 4, 8 ... nodes, up to the largest cluster or number of nodes."""
+    nodes = 1
+    while nodes * devices_per_node <= max_devices and nodes <= most:
+        yield nodes
+        nodes *= 2
+
+
+def candidate_clusters(
+    catalog: Catalog,
+    clusters: Sequence[str | Cluster] | None,
+    max_devices: int,
+    region: str | None = None,
+    providers: Sequence[str] | None = None,
+    market: str = "on-demand",
+) -> list[Cluster]:
+    """Return the named candidates, or by default every accelerator machine that has a price.
+
+    Raises:
+        RequestError: malformed text, no candidates, or a limit that is out of range.
+        UnknownNameError: a device or machine that is not known.
+    """
+    if not 1 <= max_devices <= LARGEST_DEVICES:
+        raise RequestError(
+            f"at most {max_devices} devices", f"not between 1 and {LARGEST_DEVICES:,}",
+            "give a number of devices such as 512",
+        )  # fmt: skip
+    if clusters is not None and providers:
+        raise RequestError(
+            "providers and clusters together", "named clusters say themselves where they are",
+            "give one of them",
+        )  # fmt: skip
+    if clusters is None:
+        found = [
+            catalog.cluster(f"{nodes}x{machine.name}", region=machine.region)
+            for machine in default_machines(catalog, region, providers, market)
+            for nodes in node_counts(machine.device_count, max_devices, _MOST_NODES)
+        ]
+        asked = "a recommendation over the catalogue's machines"
+    else:
+        found = [c for item in clusters for c in _named(catalog, item, max_devices, region)]
+        asked = f"a recommendation over {', '.join(str(c) for c in clusters) or 'no clusters'}"
+    if not found:
+        raise RequestError(
+            asked, f"no candidate has a price{f' in {region}' if region else ''} and at most"
+            f" {max_devices} devices",
+            "raise --max-devices, choose another region, or name clusters with --clusters",
+        )  # fmt: skip
+    return list({cluster.name + cluster.region: cluster for cluster in found}.values())
+
+
+@dataclass(frozen=True)
+class Larger:
+    """Clusters beyond the largest one that a recommendation considers by itself."""
+
+    catalog: Catalog
+    max_devices: int
+    region: str | None = None
+
+    def like(self, clusters: Sequence[Cluster]) -> list[Cluster]:
+        """Return larger clusters of the same machines or devices, up to 8 times the limit."""
+        texts: dict[str, Cluster] = {}
+        for cluster in clusters:
+            usual = max(cluster.device.devices_per_node, 1)
+            if cluster.instance_type or cluster.devices_per_node >= usual:
+                texts.setdefault(_FIRST_COUNT.sub("", cluster.name), cluster)
+        most = min(self.max_devices * _BEYOND, LARGEST_DEVICES)
+        return [
+            self.catalog.cluster(f"{nodes}x{text}", region=cluster.region or self.region)
+            for text, cluster in texts.items()
+            for nodes in node_counts(cluster.devices_per_node, most)
+            if nodes * cluster.devices_per_node > self.max_devices
+        ]
+
+
+def larger_than(
+    catalog: Catalog,
+    clusters: Sequence[str | Cluster] | None,
+    max_devices: int,
+    region: str | None = None,
+) -> Larger | None:
+    """Return what lies beyond `candidate_clusters`, None where each candidate was named whole."""
+    open_ended = clusters is None or any(
+        isinstance(item, str) and not _COUNTED.match(item.strip()) for item in clusters
+    )
+    return Larger(catalog, max_devices, region) if open_ended else None
+
+
+def default_machines(
+    catalog: Catalog,
+    region: str | None = None,
+    providers: Sequence[str] | None = None,
+    market: str = "on-demand",
+) -> list[Instance]:
+    """Return the cheapest machine of each kind: same device and number of them, same links.
+
+    Private offers of a marketplace are left out: they come and go by the hour. Where spot prices
+    count, the machine that is cheapest on the spot market is kept too.
+
+    Raises:
+        UnknownNameError: a provider or region that is not known.
+    """
+    known = sorted({machine.provider for machine in catalog.instances})
+    for provider in providers or ():
+        if provider.lower() not in known:
+            raise UnknownNameError("provider", provider, known, f"({', '.join(known)})")
+    regions = sorted({machine.region for machine in catalog.instances} - {""})
+    if region and region not in regions:
+        raise UnknownNameError("region", region, regions)
+    wanted = {provider.lower() for provider in providers or known}
+    best: dict[tuple[object, ...], Instance] = {}
+    for machine in catalog.instances:
+        if machine.marketplace or machine.provider not in wanted:
+            continue
+        if (region and machine.region != region) or _is_cpu(catalog, machine):
+            continue
+        kind = (machine.device, machine.device_count, machine.nic_bytes_per_second,
+                machine.nic_kind, machine.link_bytes_per_second)  # fmt: skip
+        for price, spot in _prices(machine, market):
+            held = best.get((*kind, spot))
+            if held is None or price < min(p for p, s in _prices(held, market) if s == spot):
+                best[*kind, spot] = machine
+    return list(dict.fromkeys(best.values()))
+
+
+def _prices(machine: Instance, market: str) -> Iterator[tuple[float, bool]]:
+    """Yield the prices that count in a market, as (dollars an hour, whether it is spot)."""
+    if machine.dollars_per_hour and market != "spot":
+        yield machine.dollars_per_hour, False
+    if machine.spot_dollars_per_hour and market != "on-demand":
+        yield machine.spot_dollars_per_hour, True
+
+
+def _is_cpu(catalog: Catalog, machine: Instance) -> bool:
+    return machine.device.startswith("cpu") or catalog.device(machine.device)[0].kind == "cpu"
+
+
+def _named(
+    catalog: Catalog, item: str | Cluster, max_devices: int, region: str | None
+) -> list[Cluster]:
+    """Return the clusters of one candidate: itself, or a device or machine at each node count."""
+    if isinstance(item, Cluster):
+        return [item]
+    text = item.strip()
+    if _COUNTED.match(text):
+        return [catalog.cluster(text, region=region)]
+    if _is_machine(catalog, text):
+        machine = catalog.instance(text, region or "")[0]
+        return [
+            catalog.cluster(f"{nodes}x{text}", region=region)
+            for nodes in node_counts(machine.device_count, max_devices)
+        ]
+    usual = max(catalog.device(text)[0].devices_per_node, 1)
+    parts = [n for n in node_counts(1, min(max_devices, usual)) if n < usual]
+    return [
+        *(catalog.cluster(f"1x{count}x{text}", region=region) for count in parts),
+        *(
+            catalog.cluster(f"{nodes}x{usual}x{text}", region=region)
+            for nodes in node_counts(usual, max_devices)
+        ),
+    ]
+
+
+def _is_machine(catalog: Catalog, text: str) -> bool:
+    """Return whether the text names a machine type; else it names a device.
+
+    Raises:
+        UnknownNameError: neither a machine nor a device has that name.
+    """
+    name = text.partition("@")[0]
+    if catalog.is_instance(name):
+        return True
+    try:
+        catalog.device(text)
+    except UnknownNameError as error:
+        machines = sorted({machine.name for machine in catalog.instances})
+        if ":" in text:
+            raise UnknownNameError("instance", name, machines) from None
+        raise UnknownNameError(
+            "device or instance", text,
+            [*error.nearest, *nearest_names(text, machines)] or [*catalog.labels(), *machines],
+            "(see `forerun devices` and `forerun instances`)",
+        ) from None  # fmt: skip
+    return False
+
 
 _ASSUMED_ROWS = 256
 _ASSUMED_TOKENS = 524_288

@@ -1,37 +1,223 @@
-"""Suggesting: the next runs from a table of candidates, with their prices and reasons."""
+"""Suggesting: the next runs from a table of candidates, with their prices and reasons.
+
+SuggestingTables: candidates beside runs: which were made already, and two tables as one.
+
+SuggestingWords: a suggested run in words: which job it is, and why it is worth making.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.advisor.estimating import MAY_FIT
-from forerun.advisor.suggesting_tables import evenly, joined, looked_at, made_already
-from forerun.advisor.suggesting_words import label, reason
-from forerun.advisor.table_lengths import row_lengths
-from forerun.advisor.table_plans import planned
-from forerun.advisor.tabulate import answer_columns
-from forerun.arrays import FloatArray
+from forerun.advisor.advisor import Advisor
+from forerun.advisor.answer import MAY_FIT
+from forerun.advisor.explaining import UNKNOWN
+from forerun.advisor.given_runs import IDENTITY, MadeRuns
+from forerun.advisor.tabular import answer_columns, planned, row_lengths
+from forerun.arrays import FloatArray, IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError, one_of
+from forerun.predictors.laws.ernest import Ernest
 from forerun.predictors.laws.law_rows import LawRows
-from forerun.search.run_prices import DOLLARS, dollars_per_hour, run_prices
-from forerun.search.suggest_design import suggest_by_design
+from forerun.search.beliefs import taught_by
+from forerun.search.design import suggest_by_design
 from forerun.search.suggestion import (
+    DOLLARS,
+    NextRun,
     Request,
     Suggestion,
+    dollars_per_hour,
+    run_prices,
     suggest_for_accuracy,
     suggest_for_decision,
 )
-from forerun.tables import Runs, Table
-from forerun.units import SECONDS_PER_HOUR, counted
+from forerun.tables import COLUMNS, Jobs, Runs, Table
+from forerun.units import SECONDS_PER_HOUR, counted, format_dollars, format_percent, format_seconds
+from forerun.workloads.rows import jobs_from_table
+
+# What tells jobs apart beside workload, cluster and batch.
+_TELL_APART = (
+    "dataset_size", "sync", "parameter_servers", "learning_rate", "precision", "framework",
+    "seq_len", "image_size", "micro_batch", "tp", "pp", "zero_stage", "recompute",
+)  # fmt: skip
+_MOST_TOLD = 3
+_NOTHING = 0.005
+_MOST_LOG = np.log(1000.0)
+_TELLING = 0.1  # of the doubt: what a run tells less of is not said
+
+
+def reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
+    """Return in words why a run is suggested."""
+    if found.goal == "design":
+        name, times = run.term
+        if np.isinf(times):
+            return f"without it {name} could not be told from the other terms"
+        return f"without it the variance of {name} would be {times:.2g} times as large"
+    said = []
+    if found.goal == "decision":
+        saved = format_dollars(run.gain) if found.objective == DOLLARS else format_seconds(run.gain)
+        said.append(
+            f"changes the choice in {format_percent(run.changes)} of what it may show, which saves"
+            f" {saved} on average"
+        )
+        said.append(_settles(jobs, found, run, table))
+    if found.goal == "accuracy" and not run.tells:
+        about, settled = run.about[0], format_percent(run.about[1])
+        what = "it" if about == run.row else label(jobs, about, table)
+        said.append(f"settles {settled} of the doubt about {what}")
+    telling = [(UNKNOWN.get(s, s), v) for s, v in run.tells.items() if v >= _TELLING][:2]
+    if telling:
+        tells = " and ".join(f"{words} ({format_percent(share)})" for words, share in telling)
+        said.append(f"{'' if said else 'of what is asked it '}tells {tells}")
+    said.append(
+        f"leaves an error of {error_words(run.error)} on"
+        f" {'the job chosen now' if found.goal == 'decision' else 'what is asked'}"
+    )
+    return "; ".join(said)
+
+
+def error_words(sigma: float) -> str:
+    """Return a standard deviation of logs as an error in per cent; none is told beyond x1,000."""
+    return format_percent(np.expm1(sigma), 1) if sigma < _MOST_LOG else "x1,000 or more"
+
+
+def _settles(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
+    """Return what a run settles of the job chosen now, and of the rival that it tells most of."""
+    about, chosen = run.about[0], found.chosen
+    share = format_percent(run.of_chosen)
+    of_chosen = f"settles {share} of the doubt about the job chosen now"
+    if run.row == chosen or jobs_equal(jobs, run.row, chosen):
+        return f"is the job chosen now, and settles {share} of the doubt about it"
+    if about == chosen or jobs_equal(jobs, about, chosen):
+        return of_chosen
+    settled = format_percent(run.about[1])
+    same = run.row == about or jobs_equal(jobs, run.row, about)
+    other = "" if same else f" {label(jobs, about, table)}"
+    if run.of_chosen < _NOTHING:
+        rest = "of which it tells nothing more"
+        if same:
+            return f"settles {settled} of the doubt about itself, a rival of the job chosen now, {rest}"
+        return f"settles {settled} of the doubt about{other}, a rival of the job chosen now, {rest}"
+    return f"{of_chosen} and {settled} of that about {'itself, its rival' if same else f'its rival{other}'}"
+
+
+def jobs_equal(jobs: Jobs, a: int, b: int) -> bool:
+    """Return whether two rows are one job, so far as they are resolved."""
+    return bool(jobs.resolved[[a, b]].all()) and jobs[a] == jobs[b]
+
+
+def label(jobs: Jobs, i: int, table: Table) -> str:
+    """Return a job in a few words: workload, cluster, batch, and what else differs in the table."""
+    if jobs.resolved[i]:
+        job = jobs[i]
+        text = f"{job.workload.name} on {job.cluster.name}, batch {job.plan.global_batch:,}"
+    else:
+        rows = LawRows(jobs.take(np.array([i])))
+        name, device = rows.kinds[0][0][:2]
+        machines, size = float(rows.machines[0]), rows.size("global_batch")[0]
+        place = f"{machines:g} x {device}" if device else f"{machines:g} devices"
+        batch = f", batch {size:,.0f}" if np.isfinite(size) else ""
+        text = f"{name or 'a job'} on {place}{batch}"
+    return ", ".join(
+        (text, *(f"{n} {table.texts(n)[i]}" for n in _varying(table) if table.texts(n)[i]))
+    )
+
+
+def _varying(table: Table) -> list[str]:
+    """Return the columns of a few that have more than one value in a table."""
+    return [name for name in _TELL_APART if name in table and len(set(table.texts(name))) > 1][
+        :_MOST_TOLD
+    ]
+
+
+# Two tables may say in other columns where a job runs: one that says it otherwise is another job.
+_PLACE = ("cluster", "device", "nodes", "devices")
+# A candidate of so many devices of a kind, which leaves open on how many nodes, was run on any.
+_PLACED = {"device", "devices"}
+
+
+def made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
+    """Return which candidates equal a run in every column that says what a job is, (n,)."""
+    if runs is None or not len(runs):
+        return np.zeros(len(candidates), dtype=bool)
+    both = [name for name in IDENTITY if name in candidates and name in runs]
+    places = [n for n in _PLACE if n not in both and (n in candidates or n in runs)]
+    if set(both) >= _PLACED and "nodes" not in candidates:
+        places = [n for n in places if n != "nodes"]
+    names = [*both, *places]
+    if "workload" not in names:
+        return np.zeros(len(candidates), dtype=bool)
+    had = set(_keys(runs, names))
+    return np.array([key in had for key in _keys(candidates, names)], dtype=bool)
+
+
+def looked_at(table: Table, made: NDArray[np.bool_], most: int) -> tuple[IntArray, list[str]]:
+    """Return the rows of candidates that are looked at, (m,), and what is said of the others.
+
+    One of those that are the same job, and of more than `most` an even choice in their order.
+
+    Args:
+        table: of candidates. made: which were run already, (n,). most: rows to look at.
+    """
+    notes = [f"{counted(int(made.sum()), 'candidate')} left out: run already"] if made.any() else []
+    names = [name for name in IDENTITY if name in table]
+    seen: dict[tuple[Any, ...], int] = {}
+    for i, key in enumerate(_keys(table, names)):
+        if not made[i]:
+            seen.setdefault(key, i)
+    rows = np.array(sorted(seen.values()), dtype=np.int64)
+    again = int((~made).sum()) - len(rows)
+    if again:
+        notes.append(f"{counted(again, 'candidate')} left out: the same job as another")
+    if len(rows) > most:
+        notes.append(
+            f"{most:,} of {len(rows):,} candidates looked at, evenly spread over the table"
+        )
+        rows = evenly(rows, most)
+    return rows, notes
+
+
+def evenly(rows: IntArray, most: int) -> IntArray:
+    """Return at most so many of the rows, evenly spread."""
+    if len(rows) <= most:
+        return rows
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)])
+
+
+def _keys(table: Table, names: list[str]) -> list[tuple[Any, ...]]:
+    columns = [
+        np.nan_to_num(table.numbers(name), nan=-1.0).tolist()
+        if COLUMNS[name].kind == "number"
+        else [text.strip().lower() for text in table.texts(name)]
+        for name in names
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def joined(first: Table, second: Table | None) -> Table:
+    """Return the rows of two tables, one below the other; a column that one lacks is blank there."""
+    if second is None:
+        return first
+    columns: dict[str, NDArray[Any]] = {}
+    for name in dict.fromkeys((*first.columns, *second.columns)):
+        number = name in COLUMNS and COLUMNS[name].kind == "number"
+        columns[name] = np.concatenate([
+            table.numbers(name) if number else table.texts(name) for table in (first, second)
+        ])  # fmt: skip
+    problems = [
+        np.full(len(table), None, dtype=object) if table.problems is None else table.problems
+        for table in (first, second)
+    ]
+    return Table(columns, len(first) + len(second), np.concatenate(problems))
+
 
 GOALS = ("accuracy", "decision")
 RUN_STEPS = 100
@@ -260,3 +446,65 @@ def shown(
         len(request.candidates),
         (*notes, *found.notes),
     )
+
+
+_FEW, _MANY = 20, 1500
+
+
+def why_unanswered(advisor: Advisor, asked: Table) -> str:
+    """Return why an advisor's predictor answers none of the jobs; "" where it answers any."""
+    reasons: list[str] = []
+    # A few tell it in most cases.
+    for rows in (evenly(np.arange(len(asked)), _FEW), evenly(np.arange(len(asked)), _MANY)):
+        part = asked.take(rows)
+        jobs = jobs_from_table(part, advisor.catalog, advisor.meanings.labels.read)
+        plans = planned(advisor.predictor, jobs, part)
+        forecasts = advisor.predictor.predict(plans.jobs)
+        if not len(part) or np.isfinite(forecasts.seconds[:, 1]).any():
+            return ""
+        reasons = [str(reason) for reason in forecasts.declined if reason]
+    return reasons[0] if reasons else "it declines them"
+
+
+def first_runs(
+    catalog_files: Sequence[str], name: str, why: str, candidates: Table
+) -> tuple[Advisor, list[str]] | None:
+    """Return who designs the first runs of jobs that nobody answers yet, and what is said of it.
+
+    A design needs no times: Ernest's terms, of devices and size, are what any law of such jobs
+    would need to be told first.
+
+    Args:
+        catalog_files: the user's own devices and prices.
+        name: who does not answer, and `why`.
+        candidates: that could be run.
+
+    Returns:
+        None where no candidate says on how many devices it runs.
+    """
+    advisor = Advisor(catalog_files, Ernest.name)
+    features = Ernest().linear_features(jobs_from_table(candidates, advisor.catalog))
+    if not np.isfinite(features).all(axis=1).any():
+        return None
+    return advisor, [
+        f"{name} does not answer yet: {why}",
+        f"so these are first runs by the terms of {Ernest.name} (devices and size), which takes"
+        f" {Ernest.needed}, for each workload and device",
+    ]
+
+
+def saved_words(predictor: Predictor, made: MadeRuns | None) -> list[str]:
+    """Return what is said of a saved model that is given without the runs that taught it."""
+    known = taught_by(predictor)
+    lead = f"what the model has learned{f' ({known})' if known else ''} counts"
+    if made is None:
+        return [
+            f"{lead}, but it was saved without the jobs that were run: give them with --runs too, or"
+            " fit it again, so that none is suggested again"
+        ]
+    return [lead, *filter(None, [made.note])]
+
+
+def reason_of(error: RequestError) -> str:
+    """Return a refusal as part of a sentence."""
+    return f"{error.found}; {error.next_step}"

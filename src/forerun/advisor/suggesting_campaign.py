@@ -13,7 +13,7 @@ from forerun.catalog import Catalog
 from forerun.domain.plan import parse_plan
 from forerun.errors import ForerunError, RequestError
 from forerun.measure.campaign_file import campaign
-from forerun.search.run_prices import DOLLARS
+from forerun.search.suggestion import DOLLARS
 from forerun.tables import Table
 from forerun.tables.table import iter_rows
 from forerun.units import counted

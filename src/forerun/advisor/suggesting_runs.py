@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from forerun.advisor.candidates import node_counts
+from forerun.advisor.recommending import node_counts
 from forerun.advisor.suggesting import Asking, Suggested, no_design, shown
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.job import Job, job_problem
 from forerun.domain.recommendation import Option, Recommendation
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.search.run_prices import DOLLARS, run_prices
 from forerun.search.suggestion import (
+    DOLLARS,
     Request,
     Suggestion,
+    run_prices,
     suggest_for_accuracy,
     suggest_for_decision,
 )

@@ -39,7 +39,7 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
     Raises:
         RequestError: a table cannot be read, or its runs cannot teach the predictor.
     """
-    from forerun.advisor.learning import LearningError
+    from forerun.advisor.fit_summary import LearningError
 
     names = ", ".join(path.name for path in files[:_FIRST]) + (
         " ..." if len(files) > _FIRST else ""
@@ -63,7 +63,7 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
 
 def report_runs(runs: Iterable[Runs], to: Path | None = None) -> None:
     """Say on stderr what looks suspect in runs, and write every flag to a file if one is named."""
-    from forerun.advisor.learning import flags_of
+    from forerun.advisor.fit_summary import flags_of
     from forerun.evaluate import join_runs
 
     report(flags_of(join_runs(list(runs))), to)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from forerun.errors import RequestError
 
 if TYPE_CHECKING:
-    from forerun.search.choosing import Choice
     from forerun.search.replay import Replay
+    from forerun.search.searchers import Choice
     from forerun.store.sql_store import SqlStore
 
 
@@ -37,7 +37,7 @@ class KeptSearch:
         Raises:
             RequestError: another search has the name.
         """
-        from forerun.search.choosing import Choice
+        from forerun.search.searchers import Choice
 
         try:
             record = self.store.searches.put(self.name, spec)

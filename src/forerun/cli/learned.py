@@ -14,7 +14,7 @@ from forerun.errors import RequestError, UnknownNameError
 from forerun.units import counted
 
 if TYPE_CHECKING:
-    from forerun.advisor.findings import Finding
+    from forerun.advisor.fit_summary import Finding
     from forerun.contracts import Predictor
 
 _FIRST, _SCALES, _KINDS, _SOURCES, _LAWS = 15, 3, 8, 3, 6
@@ -77,7 +77,7 @@ def _show_far(screen: Screen, told: Sequence[Finding], everything: bool) -> None
 
 def _show_open(screen: Screen, found: Sequence[Finding], everything: bool, prior: str) -> None:
     """Write in one line which constants the runs do not identify."""
-    from forerun.advisor.findings import open_questions
+    from forerun.advisor.fit_summary import open_questions
 
     pieces = open_questions(found)
     if not pieces:
@@ -116,7 +116,7 @@ def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
     Raises:
         RequestError: none comes with any, or none holds the searched text.
     """
-    from forerun.advisor.findings import findings
+    from forerun.advisor.fit_summary import findings
 
     kinds = _shipping()
     every = [sorted(findings(some[0].shipped()), key=lambda f: f.words) for some in kinds]

@@ -18,7 +18,7 @@ _CENTS, _NOTHING = 0.1, 1e-6
 
 
 def _amount(value: float, unit: str) -> str:
-    from forerun.search.run_prices import SMALLEST_RUNS
+    from forerun.search.suggestion import SMALLEST_RUNS
 
     if unit != "dollars":
         one = unit == SMALLEST_RUNS and f"{value:.3g}" == "1"
@@ -52,7 +52,7 @@ def show_suggestion(screen: Screen, found: Suggested) -> None:
         ]  # fmt: skip
         screen.table(headers, rows)
     if suggestion.error == suggestion.error:
-        from forerun.advisor.suggesting_words import error_words
+        from forerun.advisor.suggesting import error_words
 
         of = "the job chosen now" if suggestion.goal == "decision" else "what is asked"
         screen.line(f"error   {error_words(suggestion.error)} now on {of}")

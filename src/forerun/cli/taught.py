@@ -12,7 +12,7 @@ from forerun.errors import RequestError
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
-    from forerun.advisor.made_runs import MadeRuns
+    from forerun.advisor.given_runs import MadeRuns
     from forerun.settings import Settings
     from forerun.tables import Runs, Table
 
@@ -51,9 +51,8 @@ def taught_by(
         RequestError: the runs cannot teach the predictor, and it cannot do without.
     """
     from forerun.advisor import Advisor
-    from forerun.advisor.made_runs import told_runs
-    from forerun.advisor.models import runs_of
-    from forerun.advisor.suggesting_who import (
+    from forerun.advisor.given_runs import attempted_runs, runs_of
+    from forerun.advisor.suggesting import (
         first_runs,
         reason_of,
         saved_words,
@@ -72,7 +71,7 @@ def taught_by(
             return Taught(before)
         found = first_runs(catalog_files, before.predictor.name, why, tables[0])
         return Taught(before) if found is None else Taught(found[0], None, found[1])
-    runs = told_runs(runs_of(files, before.catalog))
+    runs = attempted_runs(runs_of(files, before.catalog))
     advisor = before if named else Advisor(catalog_files, "auto", None, start_of(settings))
     try:
         learned = fitted(advisor, files, flags)

@@ -21,10 +21,8 @@ import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import normal_cdf
-from forerun.search.choosing import Choice, Choosing, exhausted, unseen
-from forerun.search.gains import gain_within
-from forerun.search.landscape import Landscape
-from forerun.search.observed import Seen
+from forerun.search.landscape import Landscape, Seen
+from forerun.search.searchers import Choice, Choosing, exhausted, gain_within, unseen
 from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import chance_text, format_percent
 

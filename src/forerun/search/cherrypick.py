@@ -18,10 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.search.choosing import Choice, Choosing, exhausted, unseen
-from forerun.search.gains import expected_gain
-from forerun.search.landscape import Landscape
-from forerun.search.observed import Seen
+from forerun.search.landscape import Landscape, Seen
+from forerun.search.searchers import Choice, Choosing, exhausted, expected_gain, unseen
 from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import format_percent
 

@@ -25,7 +25,7 @@ _ORDER = tuple(name for name in COLUMNS if name in REAL)
 _WORDS = {"recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS}
 UNRESOLVED = (
     "its row names no whole job; the advisor looks its names up in zoo and catalogue"
-    " (forerun.advisor.stored)"
+    " (forerun.advisor.given_runs)"
 )
 _FACTS = ("workload_id", "cluster_id", "key", "started", "campaign", "point", "fingerprint_id")
 

@@ -24,7 +24,7 @@ SYSTEM = System(
     ),
     equations=(
         Equation("-", "minimise C(x) = P(x) T(x) subject to T(x) <= T_max",
-                 "forerun.search.observed:Goal", "reconstructed"),
+                 "forerun.search.landscape:Goal", "reconstructed"),
         Equation("-", "log C ~ Gaussian process, Matern 5/2, features normalised",
                  f"{_SEARCH}CherryPick", "reconstructed"),
         Equation("-", "next x = argmax EI(x) P[T(x) <= T_max]", f"{_SEARCH}CherryPick.choose",

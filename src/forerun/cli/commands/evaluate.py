@@ -146,7 +146,7 @@ def runs_by_table(
     files: Sequence[Path], catalog: Any, conditions: Sequence[Condition] = ()
 ) -> dict[str, Runs]:
     """Return runs by the stem of their file. Raises RequestError where two have one."""
-    from forerun.advisor.models import runs_of
+    from forerun.advisor.given_runs import runs_of
     from forerun.evaluate import rows_where
 
     found: dict[str, Runs] = {}

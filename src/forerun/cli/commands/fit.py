@@ -20,7 +20,7 @@ from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
-    from forerun.advisor.findings import Finding
+    from forerun.advisor.fit_summary import Finding
 
 
 @click.command(cls=SeveralFiles)
@@ -68,7 +68,7 @@ def fit(
             f"writing {out}", "the file is there already", "name another, or give --force"
         )
     from forerun.advisor import Advisor
-    from forerun.advisor.findings import findings
+    from forerun.advisor.fit_summary import findings
     from forerun.advisor.models import model_text
     from forerun.predictors.starts import PRIORS, known_by, known_words
     from forerun.tables.files import write_whole

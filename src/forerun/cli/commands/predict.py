@@ -136,7 +136,7 @@ def _predict_table(
     Raises:
         UnsatisfiedError: no row was answered; the file is written all the same.
     """
-    from forerun.advisor.tabulate import not_fitting
+    from forerun.advisor.tabular import not_fitting
     from forerun.tables import read_table, write_table
     from forerun.tables.schema import misspelt_columns
 

@@ -170,7 +170,7 @@ def unsatisfied(name: str, found: Recommendation) -> ForerunError:
 
 def _advice(reason: str, objective: Objective) -> str:
     """Return what to do where no limit that is relaxed would help."""
-    from forerun.search.reduce import ENDLESS, NO_MEMORY, NO_PRICE
+    from forerun.search.reduction import ENDLESS, NO_MEMORY, NO_PRICE
 
     if reason == NO_PRICE and objective.market == "spot":
         return "add a spot price with --catalog, or use --market on-demand"

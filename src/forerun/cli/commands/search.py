@@ -18,9 +18,8 @@ from forerun.settings import load_settings
 from forerun.units import counted
 
 if TYPE_CHECKING:
-    from forerun.search.observed import Goal
-    from forerun.search.replay import Replay
-    from forerun.search.trail import Trail
+    from forerun.search.landscape import Goal
+    from forerun.search.replay import Replay, Trail
 
 
 @click.command()
@@ -82,7 +81,7 @@ def search(
     goes on with the next run.
     """
     from forerun.cli.commands.search_screen import show_many, show_one
-    from forerun.search.trail import follow
+    from forerun.search.replay import follow
 
     if where and not name:
         raise RequestError("--store without --keep", "nothing is kept", "give the search a name")
@@ -126,7 +125,7 @@ def _kept(
     """
     from forerun.cli.kept_search import KeptSearch
     from forerun.evaluate.entries import table_code
-    from forerun.search.trail import follow
+    from forerun.search.replay import follow
 
     if seeds > 1:
         raise RequestError(
@@ -144,7 +143,7 @@ def _kept(
 
 
 def _goal(options: dict[str, Any]) -> Goal:
-    from forerun.search.observed import AIMS, Goal
+    from forerun.search.landscape import AIMS, Goal
 
     aim = options["minimize"]
     if aim not in AIMS:
@@ -159,7 +158,7 @@ def _searcher(name: str) -> Any:
         UnknownNameError: no such searcher.
     """
     from forerun import registry
-    from forerun.search.choosing import Choosing
+    from forerun.search.searchers import Choosing
 
     kind = registry.load("searchers", name)
     if isinstance(kind, type) and issubclass(kind, Choosing):
@@ -168,7 +167,7 @@ def _searcher(name: str) -> Any:
 
 
 def _box(path: Path, goal: Goal, options: dict[str, Any]) -> Replay:
-    from forerun.advisor.models import runs_of
+    from forerun.advisor.given_runs import runs_of
     from forerun.catalog import load_catalog
     from forerun.evaluate import parse_condition, rows_where
     from forerun.search.replay import Replay

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from forerun.cli.screen import Screen
-from forerun.search.replay import Replay
-from forerun.search.trail import Trail
+from forerun.search.replay import Replay, Trail
 from forerun.units import counted, format_dollars, format_percent, format_seconds
 
 

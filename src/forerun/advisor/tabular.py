@@ -1,29 +1,149 @@
-"""Tabulate: a runs table in, the same rows out with answers as added columns."""
+"""Tabulate: a runs table in, the same rows out with answers as added columns.
+
+Lengths of a table's rows: how much training each is, by its own cells or by what was asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.advisor.asking import checked_length
-from forerun.advisor.estimating import HOPELESS, MAY_FIT
-from forerun.advisor.meaning import Meanings
-from forerun.advisor.table_lengths import RowLengths, row_lengths, without
+from forerun.advisor.answer import HOPELESS, MAY_FIT
+from forerun.advisor.given_runs import Meanings
+from forerun.advisor.planning import chosen_plan, planner_of
+from forerun.advisor.request import LONGEST, batch_for, checked_length
 from forerun.arrays import FloatArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.estimate import preemption_factor
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.objective import MARKETS, Preemption
-from forerun.domain.plan_columns import plan_problems
-from forerun.domain.workload import Length
-from forerun.errors import RequestError, one_of
-from forerun.tables import Jobs, Table
+from forerun.domain.plan import Plan
+from forerun.domain.plan_columns import NAMES, PlanColumns, plan_problems
+from forerun.domain.workload import Length, Workload
+from forerun.errors import ForerunError, RequestError, one_of
+from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 from forerun.workloads.own_labels import meant_note
+from forerun.workloads.row_plans import NO_BATCH
+
+Reasons = NDArray[np.object_]
+
+
+@dataclass(frozen=True)
+class RowLengths:
+    """How long n jobs are: in steps where somebody said steps, else in samples; NaN elsewhere.
+
+    `reasons` are of rows whose own length cannot be: they are declined.
+    """
+
+    stated_steps: FloatArray
+    samples: FloatArray
+    reasons: Reasons
+
+    def steps(self, batch: FloatArray) -> FloatArray:
+        """Return optimizer steps (n,) at each row's global batch, the last one counted whole."""
+        counted = np.ceil(self.samples / batch)
+        return np.where(np.isnan(self.stated_steps), counted, self.stated_steps)
+
+
+def row_lengths(jobs: Jobs, length: Length | None, datasets: FloatArray) -> RowLengths:
+    """Return the rows' lengths.
+
+    A row's own steps, samples, tokens or epochs come first, then the length that was asked, then
+    its samples_to_target or epochs_to_target, then the usual length of its workload.
+
+    Args:
+        jobs: n rows.
+        length: what was asked for the whole table.
+        datasets: samples in an epoch (n,), NaN where not known.
+    """
+    n = len(jobs)
+    reasons: Reasons = np.full(n, None, dtype=object)
+    stated_steps = np.full(n, np.nan)
+    if length is not None and length.unit == "steps":
+        stated_steps[:] = length.count
+    samples = _usual(jobs, length)
+    if jobs.labels is None:
+        return RowLengths(stated_steps, samples, reasons)
+    table = jobs.labels
+    tokens = _each(jobs, lambda workload: workload.seq_len or np.nan)
+    if length is None:
+        for name, each in (("epochs_to_target", datasets), ("samples_to_target", np.ones(n))):
+            cells = _cells(table, name, LONGEST["samples"], reasons)
+            samples = np.where(np.isnan(cells * each), samples, cells * each)
+    _one_length(table, reasons)
+    for unit, each, lacking in (
+        ("samples", np.ones(n), ""),
+        ("tokens", 1.0 / tokens, "its samples have no tokens"),
+        ("epochs", datasets, "the size of its dataset is not known; fill dataset_size"),
+    ):
+        cells = _cells(table, unit, LONGEST[unit], reasons)
+        given = ~np.isnan(cells)
+        _blame(reasons, given & np.isnan(each) & (jobs.workload_index >= 0),
+               f"a length in {unit}, but {lacking}")  # fmt: skip
+        samples = np.where(given, cells * each, samples)
+        stated_steps = np.where(given, np.nan, stated_steps)
+    steps = _cells(table, "steps", LONGEST["steps"], reasons)
+    return RowLengths(np.where(np.isnan(steps), stated_steps, steps), samples, reasons)
+
+
+def without(jobs: Jobs, reasons: Reasons) -> Jobs:
+    """Return the jobs in which the rows that have a reason have no workload."""
+    blamed = ~is_none(reasons)
+    if not blamed.any():
+        return jobs
+    known = jobs.workload_problem
+    first = np.full(len(jobs), None, dtype=object) if known is None else known
+    return replace(
+        jobs,
+        workload_index=np.where(blamed, -1, jobs.workload_index).astype(np.int32),
+        workload_problem=np.where(is_none(first), reasons, first),
+    )
+
+
+def _usual(jobs: Jobs, length: Length | None) -> FloatArray:
+    """Return samples (n,) of the length that was asked, else of each workload's usual one."""
+
+    def count(workload: Workload) -> float:
+        asked = length or workload.length
+        try:
+            if asked is None or asked.unit == "steps":
+                return np.nan  # a usual length is never in steps
+            return workload.samples(asked)
+        except ForerunError:
+            return np.nan
+
+    return _each(jobs, count)
+
+
+def _each(jobs: Jobs, read: Callable[[Workload], float]) -> FloatArray:
+    """Return a number of each row's workload (n,), NaN where it has none."""
+    return np.array([*map(read, jobs.workloads), np.nan], dtype=np.float64)[jobs.workload_index]
+
+
+def _cells(table: Table, name: str, most: float, reasons: Reasons) -> FloatArray:
+    """Return a length column (n,), NaN where blank or absurd; an absurd one is the row's reason."""
+    cells = table.numbers(name)
+    good = (cells > 0) & (cells <= most)
+    for value in np.unique(cells[~good & ~np.isnan(cells)]):
+        _blame(reasons, cells == value, f"{name}={value:.10g} is no length of training; correct it")
+    return np.where(good, cells, np.nan)
+
+
+def _one_length(table: Table, reasons: Reasons) -> None:
+    given = np.array([~np.isnan(table.numbers(unit)) for unit in Length.UNITS])
+    _blame(reasons, given.sum(axis=0) > 1, "a job has one length; keep one of"
+           f" {', '.join(Length.UNITS)}")  # fmt: skip
+
+
+def _blame(reasons: Reasons, rows: NDArray[np.bool_], reason: str) -> None:
+    reasons[rows & is_none(reasons)] = reason
+
 
 # The columns that are added, and what they mean.
 ADDED: Mapping[str, str] = {
@@ -92,7 +212,6 @@ def _answered(
     predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str,
     meanings: Meanings | None,
 ) -> Table:  # fmt: skip
-    from forerun.advisor.table_plans import planned
     from forerun.workloads.rows import jobs_from_table
 
     given, said = table, np.full(len(table), "", dtype=object)
@@ -302,3 +421,93 @@ def _fits(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
     unreadable = np.isnan(_batches(part))
     fits[known] = np.where(broken & ~unreadable, 0.0, np.where(unreadable, np.nan, fits[known]))
     return fits
+
+
+# Distinct jobs of one table that are searched: each takes up to about a second.
+MOST_SEARCHES = 200
+_STATES = tuple(
+    name
+    for name, column in COLUMNS.items()
+    if column.group == "plan" and name not in ("global_batch", "task")
+)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Jobs with plans in full.
+
+    `chosen` is each row's chosen plan as text, "" where it states its own; `notes` what is said.
+    """
+
+    jobs: Jobs
+    chosen: Reasons
+    notes: Reasons
+
+
+def planned(predictor: Predictor, jobs: Jobs, table: Table) -> Planned:
+    """Return the jobs with a plan for each row that states none and that was not measured.
+
+    Rows that state a part of a plan, and measured runs, keep what their blanks mean (see
+    `workloads.row_plans`), and so do all rows where the predictor learned from runs that state no
+    plan: its answers are for jobs as they were run. A row of which no plan fits gets that as its
+    `plan_problem`.
+    """
+    n = len(jobs)
+    chosen, notes = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
+    rows = _open_rows(jobs, table)
+    if not len(rows) or getattr(predictor, "as_they_were_run", False):
+        return Planned(jobs, chosen, notes)
+    predictor = planner_of(predictor)
+    columns = {name: getattr(jobs.plans, name).copy() for name in NAMES}
+    problems = np.full(n, None, dtype=object) if jobs.plan_problem is None else (
+        jobs.plan_problem.copy()
+    )  # fmt: skip
+    stated = table.numbers("global_batch")[rows]
+    batch = np.where(np.isnan(stated), 0, stated).astype(np.int64)
+    key = np.stack([jobs.workload_index[rows], jobs.cluster_index[rows], batch])
+    groups, group = np.unique(key, axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    for g in range(groups.shape[1]):
+        mine = rows[group == g]
+        if g >= MOST_SEARCHES:
+            notes[mine] = (
+                f"its plan was not searched, as the table has more than {MOST_SEARCHES} such jobs:"
+                " blank plan cells have their usual meaning"
+            )
+            continue
+        try:
+            plan, said = _chosen(predictor, jobs, int(mine[0]), int(groups[2, g]))
+        except ForerunError as error:
+            problems[mine] = f"{error.found}; {error.next_step.partition(';')[0]}"
+            continue
+        for name, values in vars(PlanColumns.of([plan])).items():
+            columns[name][mine] = values[0]
+        problems[mine], chosen[mine], notes[mine] = None, str(plan), "; ".join(said)
+    return Planned(
+        replace(jobs, plans=PlanColumns(**columns), plan_problem=problems), chosen, notes
+    )
+
+
+def _open_rows(jobs: Jobs, table: Table) -> NDArray[np.int64]:
+    """Return the positions of rows that state no plan, were not measured, and can be jobs."""
+    open_rows = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
+    if jobs.plan_problem is not None:
+        # Their blank cells' usual meaning may be illegal; a chosen plan is not.
+        batch = table.numbers("global_batch")
+        readable = np.isnan(batch) | ((batch >= 1) & (batch < 2**31) & (np.floor(batch) == batch))
+        open_rows &= readable | is_none(jobs.plan_problem) | (jobs.plan_problem == NO_BATCH)
+    for name in (*_STATES, *MEASURED):
+        column = table.columns.get(name)
+        if column is not None:
+            open_rows &= (column == "") if column.dtype == object else np.isnan(column)
+    return np.flatnonzero(open_rows)
+
+
+def _chosen(predictor: Predictor, jobs: Jobs, row: int, batch: int) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan for a row's workload and cluster at a batch (0: the usual one)."""
+    workload = jobs.workloads[jobs.workload_index[row]]
+    cluster = jobs.clusters[jobs.cluster_index[row]]
+    fields = {"global_batch": batch} if batch else {}
+    batch, said = batch_for(workload, cluster.devices, fields)
+    plan, how = chosen_plan(predictor, workload, cluster, {}, batch)
+    return plan, (*said, *how)

@@ -17,8 +17,7 @@ from forerun.domain.objective import Limits, Objective
 from forerun.domain.plan_columns import concatenate
 from forerun.domain.quantiles import at_probability
 from forerun.search.pareto import pareto_front
-from forerun.search.score import Scored
-from forerun.search.ties import burden, contenders
+from forerun.search.score import Scored, burden, contenders
 from forerun.tables import Jobs
 
 MEMORY, DEADLINE, BUDGET, TOGETHER, NO_PRICE, DECLINED, ENDLESS, NO_MEMORY = (

@@ -1,24 +1,27 @@
-"""Choose: from what the search kept, the best option, the front and the words that go with them.
+"""Exhaustive search: all plans scored in chunks, reduced as they come, the winners explained.
 
-Rivals: the next best way to lay the work out on the cluster that was chosen.
+Fixed: when no cluster can take the plan fields that a person fixed, say which and why.
 
-Beating: how probable it is that the best option beats each of the others shown.
+Choose: from what the search kept, the best option, the front and the words that go with them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.contracts import Predictor
-from forerun.domain.chances import limit_chances
+from forerun.domain import chances
+from forerun.domain.chances import ALL, limit_chances
 from forerun.domain.comparison import (
     SCOPES,
     Kinds,
@@ -29,16 +32,147 @@ from forerun.domain.comparison import (
     scope_labels,
     widened,
 )
-from forerun.domain.objective import Objective
-from forerun.domain.recommendation import Option, Recommendation
-from forerun.domain.workload import Length
+from forerun.domain.hardware import Cluster
+from forerun.domain.objective import Objective, Preemption
+from forerun.domain.plan import Plan
+from forerun.domain.recommendation import Option, Recommendation, Refusal
+from forerun.domain.workload import Length, Workload
+from forerun.errors import RequestError, UnsatisfiedError
 from forerun.search.pareto import knee, pareto_front
-from forerun.search.reduce import Judged, Reduction, joined, judge
-from forerun.search.score import Scored, estimates_for, score_space
-from forerun.search.space import Space
-from forerun.search.ties import burden, simplest
-from forerun.search.words import misses, refusals
-from forerun.units import format_seconds
+from forerun.search.reduction import (
+    BUDGET,
+    DEADLINE,
+    ENDLESS,
+    MEMORY,
+    TOGETHER,
+    Judged,
+    Reduction,
+    joined,
+    judge,
+    usable_bytes,
+)
+from forerun.search.score import Scored, burden, estimates_for, score_space, simplest
+from forerun.search.space import RULES, Space
+from forerun.units import counted, format_bytes, format_dollars, format_seconds
+
+_EXAMPLES = 4
+
+
+def misses(one: Scored, objective: Objective) -> dict[str, str]:
+    """Return the limits that one row breaks, each with by how much."""
+    judged = judge(one, objective)
+    return {
+        reason: reason_words(one, judged, reason, objective)
+        for reason, mask in judged.reasons.items()
+        if mask[0]
+    }
+
+
+def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective) -> str:
+    """Return by how much one row breaks a limit; the reason alone where there is no figure."""
+    sure = f"at {_percent(objective.confidence)} confidence"
+    if reason == MEMORY:
+        return _memory(one, objective)
+    if reason == DEADLINE:
+        limit = objective.deadline_seconds or 0.0
+        chance = _chances(one, objective)[chances.DEADLINE][0]
+        return (
+            f"takes {_over(judged.seconds[0], limit, format_seconds)} {sure}, the deadline is"
+            f" {format_seconds(limit)}; {_chance('in time', chance)}"
+        )
+    if reason == BUDGET:
+        limit = objective.budget_dollars or 0.0
+        chance = _chances(one, objective)[chances.BUDGET][0]
+        return (
+            f"costs {_over(judged.dollars[0], limit, format_dollars)} {sure}, the budget is"
+            f" {format_dollars(limit)}; {_chance('in budget', chance)}"
+        )
+    if reason == TOGETHER:
+        return f"{_chance('all, and it fits', _chances(one, objective)[ALL][0])}, {_percent(objective.confidence)} is asked"
+    if reason == ENDLESS:
+        return _endless(one.jobs.clusters[one.jobs.cluster_index[0]].nodes, objective.preemption)
+    return reason
+
+
+def _memory(one: Scored, objective: Objective) -> str:
+    """Return what a row needs; where that would do, that its fitting is less sure than asked."""
+    device = one.jobs.clusters[one.jobs.cluster_index[0]].device
+    peak, usable = float(one.forecasts.peak_bytes[0, 1]), float(usable_bytes(one)[0])
+    near = 0.01 * device.memory_bytes < usable and peak <= usable
+    unsure = f", not surely enough: {_percent(objective.fit_confidence)} is asked" if near else ""
+    return (
+        f"{'probably ' * near}needs {format_bytes(peak)} of"
+        f" {memory_words(usable, device.memory_bytes)} a device;"
+        f" {_chance('fits', one.estimates.fit_probability[0])}{unsure}"
+    )
+
+
+def memory_words(usable: float, memory: float) -> str:
+    """Return what of a device's memory can be filled: `the 72 GB usable of 80 GB`."""
+    if not usable > 0.01 * memory:
+        return format_bytes(memory)
+    # Cards hold GiB where data sheets say GB, so that more may be usable than is stated.
+    whole = f" of {format_bytes(memory)}" if usable < memory else ""
+    return f"the {format_bytes(usable)} usable{whole}"
+
+
+def _over(value: float, limit: float, write: Callable[[float], str]) -> str:
+    """Return what is above a limit so that it does not read as if it were the limit."""
+    text = write(value)
+    return f"just over {text}" if text == write(limit) else text
+
+
+def _chances(one: Scored, objective: Objective) -> dict[str, NDArray[np.float64]]:
+    estimates = one.estimates
+    return limit_chances(
+        estimates.run_seconds,
+        estimates.dollars,
+        estimates.fit_probability,
+        objective.limits,
+        estimates.late,
+    )
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * probability:.3g} %"
+
+
+def _chance(what: str, probability: float) -> str:
+    """Return whole per cent, rounded down: what misses a limit must not seem to reach it."""
+    whole = math.floor(100 * probability)
+    return f"P({what}) = {whole} %" if whole or not probability else f"P({what}) < 1 %"
+
+
+def _endless(nodes: int, preemption: Preemption) -> str:
+    between = 3600 / (nodes * preemption.rate_per_node_hour)
+    return (
+        f"{nodes:,} spot nodes lose one every {format_seconds(between)}, and a checkpoint comes"
+        f" every {format_seconds(preemption.checkpoint_interval_seconds)}"
+    )
+
+
+def refusals(
+    reduction: Reduction, objective: Objective, illegal: dict[str, int]
+) -> tuple[Refusal, ...]:
+    """Return the refused plans: a few examples for each limit, the nearest first."""
+    rows: list[Refusal] = []
+    for reason, examples in reduction.refused.items():
+        count = reduction.refused_counts[reason]
+        seen: set[str] = set()
+        for _, one in examples:
+            job = one.jobs[0]
+            if job.cluster.name in seen or len(seen) >= _EXAMPLES:
+                continue
+            seen.add(job.cluster.name)
+            words = reason_words(one, judge(one, objective), reason, objective)
+            shown = words if words == reason else f"{reason}: {words}"
+            rows.append(Refusal(job.cluster.name, str(job.plan), shown, count, reason))
+            count = 0
+    rows += [
+        Refusal("any", "", reason, count, reason)
+        for reason, count in sorted(illegal.items(), key=lambda item: -item[1])
+    ]
+    return tuple(rows)
 
 
 def beaten_by_first(scored: Scored, front: IntArray) -> list[dict[str, float]]:
@@ -405,3 +539,161 @@ def prices_as_of(space: Space) -> str:
     if not sources:
         return "no prices"
     return "; ".join(sources[:4]) + (f"; and {len(sources) - 4} more" if len(sources) > 4 else "")
+
+
+_SEPARATE = ("global_batch",)  # asked for beside the plan, and searched by itself
+
+
+def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
+    """Raise where the fixed fields are what leaves the space without a legal plan.
+
+    Args:
+        space: it has no legal plan.
+        refused: why, counted.
+
+    Raises:
+        RequestError: naming the fields, without which there would be legal plans.
+    """
+    fields = [name for name in space.fixed if name not in _SEPARATE]
+    guilty = [name for name in fields if _any_legal(_without(space, (name,)))]
+    if not guilty and len(fields) > 1 and _any_legal(_without(space, fields)):
+        guilty = fields
+    if not guilty:
+        return
+    named = ", ".join(f"{name}={_text(space.fixed[name])}" for name in guilty)
+    reasons = sorted(refused, key=lambda reason: -refused[reason])
+    alone = len({cluster.name for cluster in space.clusters}) == 1
+    where = f"{space.clusters[0].name} cannot" if alone else "no cluster that was looked at can"
+    raise RequestError(
+        f"{space.workload.name} with {', '.join(f'{n}={_text(space.fixed[n])}' for n in fields)}",
+        f"{where} take {named}: {'; '.join(reasons[:2])}{_sizes(space, reasons[:2])}",
+        f"leave {guilty[0] if len(guilty) == 1 else 'one of them'} to the search, or change it",
+    )
+
+
+def _without(space: Space, names: Iterable[str]) -> Space:
+    return replace(space, fixed={k: v for k, v in space.fixed.items() if k not in names})
+
+
+def _any_legal(space: Space) -> bool:
+    return any(len(plans) for plans, _, _ in space.worlds())
+
+
+def _sizes(space: Space, reasons: Iterable[str]) -> str:
+    """Return the numbers of devices, where the number is what does not agree."""
+    if RULES[1] not in reasons:
+        return ""
+    sizes = sorted({cluster.devices for cluster in space.clusters})
+    shown = ", ".join(f"{size:,}" for size in sizes[:6]) + (" ..." if len(sizes) > 6 else "")
+    return f" ({shown} devices)"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# What the search chooses where nobody says it.
+_SEARCHED = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "zero_stage", "recompute",
+             "sequence_parallel")  # fmt: skip
+
+
+def recommend(
+    workload: Workload,
+    clusters: Sequence[Cluster],
+    objective: Objective,
+    length: Length,
+    predictor: Predictor,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    global_batches: Sequence[int] | None = None,
+    max_front: int = 40,
+    energy: bool = False,
+) -> Recommendation:
+    """Return the best job under the objective, the Pareto front and the refused jobs.
+
+    Args:
+        workload: what is trained.
+        objective: what is best, and the limits.
+        length: how much training the run is.
+        predictor: who forecasts.
+        clusters: where it may run; one without a price can win only where time alone matters.
+        fixed: plan fields that are given.
+        global_batches: those to look at; by default the workload's own.
+        max_front: the most options shown on the front (evenly thinned beyond).
+        energy: make kWh a third axis of the front.
+
+    Raises:
+        RequestError: no cluster, a length that the workload cannot be counted in, or a fixed plan
+            field that no cluster can take.
+    """
+    started = time.perf_counter()
+    batches = tuple(global_batches or default_batches(workload, fixed or {}))
+    space = Space(workload, tuple(clusters), batches, dict(fixed or {}))
+    reduction = Reduction(objective, energy=energy or objective.aim == "energy")
+    refused: dict[str, int] = {}
+    for scored in score_space(space, predictor, objective, length, refused):
+        reduction.add(scored)
+    if not reduction.considered:
+        refuse_fixed(space, refused)
+    return choose(space, reduction, predictor, objective, length, refused, max_front,
+                  started, energy)  # fmt: skip
+
+
+def default_batches(workload: Workload, fixed: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the global batches to look at: the given one, the workload's usual one, or 256."""
+    if "global_batch" in fixed:
+        return (int(fixed["global_batch"]),)
+    return (workload.default_global_batch or 256,)
+
+
+def best_plan(
+    workload: Workload,
+    cluster: Cluster,
+    predictor: Predictor,
+    *,
+    fixed: Mapping[str, Any] | None = None,
+    global_batch: int | None = None,
+    aim: str = "time",
+) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan that serves the aim best on one cluster, and notes on how it was chosen.
+
+    Raises:
+        UnsatisfiedError: no legal plan, or none that is likely to fit in memory.
+        RequestError: as `recommend`.
+    """
+    given = dict(fixed or {})
+    if global_batch is not None:
+        given["global_batch"] = global_batch
+    result = recommend(
+        workload, [cluster], Objective(aim=aim), Length("steps", 1000, "assumed"), predictor,
+        fixed=given, max_front=1,
+    )  # fmt: skip
+    asked = f"a plan for {workload.name} on {cluster.name}"
+    if result.best is not None:
+        plan = result.best.job.plan
+        free = "the plan was" if not fixed else f"plan fields other than {', '.join(given)} were"
+        return plan, (
+            f"{free} chosen by search among {counted(result.legal, 'legal plan')}:"
+            f" {_fields(plan, given)}",
+        )
+    if result.near_misses:
+        near = result.near_misses[0]
+        said = near.estimate.forecast
+        need, usable = (said.peak_bytes[1], said.usable_bytes) if said else (math.nan, math.nan)
+        raise UnsatisfiedError(
+            asked,
+            f"none of {result.legal:,} legal plans fits; the nearest ({near.job.plan}) needs"
+            f" {format_bytes(need)} of {memory_words(usable, cluster.device.memory_bytes)} a device",
+            "use more devices, devices with more memory, or another batch or sequence length",
+        )
+    reasons = "; ".join(f"{r} ({n:,} plans)" for r, n in list(result.refused_counts.items())[:3])
+    raise UnsatisfiedError(
+        asked, f"no legal plan: {reasons or 'nothing to search'}",
+        "raise the global batch, free a fixed plan field, or use fewer devices",
+    )  # fmt: skip
+
+
+def _fields(plan: Plan, given: Mapping[str, Any]) -> str:
+    """Return the fields that the search chose with their values, those at their defaults too."""
+    values = ((name, getattr(plan, name)) for name in _SEARCHED if name not in given)
+    return " ".join(f"{n}={str(v).lower() if v is True or v is False else v}" for n, v in values)

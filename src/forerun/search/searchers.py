@@ -1,0 +1,174 @@
+"""Choosing: how every searcher is asked: a landscape and what was seen of it in, the next run out.
+
+Gains: how much a further run is expected to improve on the best so far.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from forerun.arrays import FloatArray, IntArray
+from forerun.domain.quantiles import normal_cdf
+from forerun.search.landscape import Goal, Landscape, Seen, landscape_of, seen_of
+from forerun.tables import Jobs, Runs
+
+
+def expected_gain(best: float | FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:
+    """Return the expected improvement of a minimum, E max(best - y, 0), in the unit of y.
+
+    Source: Jones, Schonlau and Welch, Efficient global optimization, 1998, equation 15.
+    """
+    u = (best - mean) / sd
+    density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
+    gain: FloatArray = np.maximum(sd * (u * normal_cdf(u) + density), 0.0)
+    return gain
+
+
+def gain_within(best: float, limit: FloatArray, mean: FloatArray, sd: FloatArray) -> FloatArray:
+    """Return E[max(best - y, 0); y < limit]: the expected improvement of what keeps to a limit.
+
+    One y decides both, so the two are no product of an expectation and a probability: where the
+    limit lies above the best, whatever improves keeps to it. [derived]
+
+    Args:
+        best: the least so far.
+        limit: of y, (n,).
+        mean, sd: of y, (d, n).
+    """
+    least = np.minimum(limit, best)
+    with np.errstate(invalid="ignore"):
+        short = np.where(least < best, (best - least) * normal_cdf((least - mean) / sd), 0.0)
+    return expected_gain(least, mean, sd) + short
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The next configuration and why, or why there is none.
+
+    Attributes:
+        at: its position in the landscape, -1 where the search stops.
+        reason: why this one, or why it stops, in words.
+    """
+
+    at: int
+    reason: str
+
+    @property
+    def stops(self) -> bool:
+        """Whether the search asks for no further run."""
+        return self.at < 0
+
+
+@dataclass(frozen=True)
+class Choosing(ABC):
+    """A searcher that asks for one configuration at a time, and keeps nothing between.
+
+    Attributes:
+        goal: what is minimised, under which deadline.
+        seed: of whatever it draws: the same seed and runs have the same answer.
+        stops: whether it may stop by its own rule; else it goes on until all is measured.
+    """
+
+    goal: Goal = field(default_factory=Goal)
+    seed: int = 0
+    stops: bool = True
+
+    name = ""
+
+    @abstractmethod
+    def choose(self, land: Landscape, seen: Seen) -> Choice:
+        """Return the next configuration of a landscape, one that was not seen, or why none."""
+
+    def suggest(self, space: Jobs, runs: Runs | None) -> Jobs:
+        """Return the job of the space to run next; none left means that the search is done.
+
+        Args:
+            space: n jobs; those that are alike count once.
+            runs: what was run so far; runs of jobs outside the space teach nothing here.
+
+        Raises:
+            RequestError: the goal is a cost, and a job has no price.
+        """
+        if not len(space):
+            return space
+        land = landscape_of(space)
+        first = _first_of_each(land)
+        land = landscape_of(space.take(first))
+        choice = self.choose(land, seen_of(land, runs, self.goal))
+        rows = first[[choice.at]] if not choice.stops else first[:0]
+        return space.take(rows)
+
+
+def _first_of_each(land: Landscape) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the first row of each distinct configuration, in order."""
+    return np.array(list({key: i for i, key in reversed([*enumerate(land.keys)])}.values()))[::-1]
+
+
+def exhausted(land: Landscape, seen: Seen) -> Choice | None:
+    """Return that all is measured, None where something is left."""
+    if len(seen) < len(land):
+        return None
+    return Choice(-1, f"all {len(land):,} configurations are measured")
+
+
+def unseen(land: Landscape, seen: Seen) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which configurations have no run yet, (n,)."""
+    left = np.ones(len(land), dtype=bool)
+    left[seen.at] = False
+    return left
+
+
+@dataclass(frozen=True)
+class RandomSearch(Choosing):
+    """Every configuration once, in an order drawn from the seed; it has no rule to stop by."""
+
+    name = "random"
+
+    def choose(self, land: Landscape, seen: Seen) -> Choice:
+        """Return the next of the drawn order that has no run yet."""
+        order = np.random.default_rng(self.seed).permutation(len(land))
+        return _next(land, seen, order, "drawn at random")
+
+
+@dataclass(frozen=True)
+class GridSearch(Choosing):
+    """A coarse grid first (the ends and the middle of every axis), then all that lies between.
+
+    Within each it goes axis by axis, as nested loops would; the seed draws which axis is the
+    innermost, and from which end each is taken. It has no rule to stop by.
+    """
+
+    name = "grid"
+
+    def choose(self, land: Landscape, seen: Seen) -> Choice:
+        """Return the next point of the grid that has no run yet."""
+        coarse, order = _grid_order(land, self.seed)
+        choice = _next(land, seen, order, "a point of the full grid")
+        if not choice.stops and coarse[choice.at]:
+            return Choice(choice.at, "a point of the coarse grid: ends and middle of every axis")
+        return choice
+
+
+def _next(land: Landscape, seen: Seen, order: IntArray, reason: str) -> Choice:
+    left = unseen(land, seen)[order]
+    return exhausted(land, seen) or Choice(int(order[np.argmax(left)]), reason)
+
+
+def _grid_order(
+    land: Landscape, seed: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], IntArray]:
+    """Return which configurations lie on the coarse grid (n,), and the order of all (n,)."""
+    rng = np.random.default_rng(seed)
+    ranks = []
+    coarse = np.ones(len(land), dtype=bool)
+    for values in land.axes.values():
+        levels, rank = np.unique(np.round(values, 9), return_inverse=True)
+        top = len(levels) - 1
+        coarse &= np.isin(rank, (0, (top + 1) // 2, top))
+        ranks.append(rank if seed == 0 or rng.random() < 0.5 else top - rank)
+    turn = np.arange(len(ranks)) if seed == 0 else rng.permutation(len(ranks))
+    keys = [ranks[i] for i in turn]
+    return coarse, np.lexsort((*keys, ~coarse)).astype(np.int64)
