@@ -47,16 +47,3 @@ def test_what_has_no_price_keeps_no_budget_that_is_known() -> None:
 def test_what_never_ends_misses_its_deadline() -> None:
     endless = np.full((1, 3), np.inf)
     assert limit_chances(endless, endless, FITS[:1], Limits(1e9))["deadline"][0] == 0.0
-
-
-@given(st.floats(0.0, 1.0), st.floats(1.1, 20.0))
-def test_where_a_second_kind_of_run_is_too_late_at_most_the_others_are_in_time(
-    chance: float, factor: float
-) -> None:
-    late = np.array([[chance, factor]] * len(RUN))
-    limit = float(RUN[0, 1]) * 1.05
-    plain = limit_chances(RUN, RUN, FITS, Limits(limit))["deadline"]
-    found = limit_chances(RUN, RUN, FITS, Limits(limit), late)["deadline"]
-    assert found[0] == pytest.approx(min(plain[0], 1.0 - chance))
-    ample = limit_chances(RUN, RUN, FITS, Limits(1e12), late)["deadline"]
-    assert ample[0] == limit_chances(RUN, RUN, FITS, Limits(1e12))["deadline"][0]

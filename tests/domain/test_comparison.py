@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.domain.comparison import (
     SCOPES,
-    Kinds,
     correlation,
     in_common,
     log_sigma,
@@ -161,53 +160,3 @@ def test_jobs_have_in_common_what_is_the_same() -> None:
     assert common["device"].tolist() == [True, True, True]
     assert common["link"].tolist() == [True, True, False]  # one node has no network
     assert {scope_of("device: host"), scope_of("scale")} == {"device", "scale"}
-
-
-def of_two_kinds(chance: float, lost: float, sigma: float) -> Kinds:
-    """Return the kinds of a run of one second."""
-    return Kinds(np.array([chance]), np.log1p(np.array([lost])), np.array([sigma]))
-
-
-@given(
-    st.floats(0.0, 0.9), st.floats(0.0, 0.9), st.floats(-1.0, 1.0), st.floats(0.0, 30.0),
-    st.floats(0.05, 0.4),
-)  # fmt: skip
-@settings(max_examples=25, deadline=None)
-def test_plans_that_stall_win_as_often_as_draws_say(
-    mine: float, other: float, gap: float, lost: float, sigma: float
-) -> None:
-    """P(A < B) of two mixtures is what drawing both says."""
-    a, b = spread(np.array([1.0]), np.array([0.5])), spread(np.exp([gap]), np.array([0.5]))
-    kinds = of_two_kinds(mine, lost, sigma), of_two_kinds(other, lost, sigma)
-    rng, count = np.random.default_rng(0), 40_000
-    logs = [
-        middle + shift * (rng.random(count) < chance) + rng.normal(0, sigma, count)
-        for middle, shift, chance in (
-            (0.0, np.log1p(lost), mine), (gap, np.log1p(lost), other)
-        )
-    ]  # fmt: skip
-    drawn = float((logs[0] < logs[1]).mean())
-    assert probability_less(a, b, 0.0, kinds)[0] == pytest.approx(drawn, abs=0.015)
-
-
-def test_a_rare_stall_costs_a_plan_no_more_than_its_chance() -> None:
-    """A plan that is surely the faster one loses where it stalls, and only there."""
-    usual = spread(np.array([1.0, 2.0]), np.array([0.02, 0.02]))
-    late = usual.copy()
-    late[0, 2] = 12.0  # the band reaches into the stalls
-    stalls = {"chance": np.array([0.12]), "seconds": np.array([10.0]), "sigma": np.array([0.02])}
-    none = {"chance": np.zeros(1), "seconds": np.zeros(1), "sigma": np.array([0.02])}
-    kinds = Kinds.of(stalls, late[:1], late[:1]), Kinds.of(none, late[1:], late[1:])
-    assert probability_less(late[:1], late[1:], 0.0, kinds)[0] == pytest.approx(0.88, abs=1e-6)
-    assert probability_less(late[:1], late[1:])[0] < 0.85
-
-
-def test_without_a_second_kind_the_mixture_is_the_log_normal() -> None:
-    """No chance of stalls, or none stated: the same answer as without them."""
-    a, b = spread(np.array([1.0]), np.array([0.3])), spread(np.array([1.2]), np.array([0.2]))
-    plain = probability_less(a, b, 0.4)
-    kinds = Kinds.of({}, a, a), Kinds.of({}, b, b)
-    assert probability_less(a, b, 0.4, kinds) == pytest.approx(plain)
-    endless = np.full((1, 3), np.nan)
-    unknown = Kinds.of({}, endless, endless)
-    assert np.isnan(probability_less(a, endless, 0.0, (kinds[0], unknown)))[0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forerun.domain.comparison import Kinds, probability_less
+from forerun.domain.comparison import probability_less
 from forerun.domain.forecast import Forecasts
 from forerun.domain.objective import Objective
 from forerun.domain.quantiles import probability_below, spread, sure
@@ -15,7 +15,7 @@ from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search import recommend
 from forerun.search.pareto import knee
-from forerun.search.recommending import beaten_by_first, knee_beaten, run_correlation
+from forerun.search.recommending import knee_beaten, run_correlation
 from forerun.search.reduction import TOGETHER, judge
 from forerun.search.score import Scored, estimates_for, score
 from forerun.search.space import Space
@@ -154,42 +154,6 @@ def test_the_knee_is_compared_as_drawing_it_again_and_again_would() -> None:
     drawn = np.mean(height[:, :1] < height, axis=0)
     drawn[[0, 3]] = 0.5  # the same job
     np.testing.assert_allclose(believed, drawn, atol=0.03)
-
-
-def test_the_knee_of_runs_that_may_stall_is_compared_as_drawing_stalls_would() -> None:
-    """A stall moves the run itself; the ranges are those of usual runs."""
-    time = np.array([40.0, 10.0, 20.0, 38.0, 80.0, 50.0])
-    cost = np.array([25.0, 60.0, 33.0, 26.0, 20.0, 40.0])
-    sigma, front, rng = 0.02, np.array([1, 2, 3, 4]), np.random.default_rng(0)
-    kinds = Kinds(np.array([0.2, 0.0, 0.6, 0.3, 0.0, 0.1]),
-                  np.array([0.1, np.nan, 0.5, 0.08, 0.0, 2.0]), np.full(6, sigma))  # fmt: skip
-    wide = [spread(values, np.full(6, 0.5)) for values in (time, cost)]  # they hold the stalls
-    believed = knee_beaten(*wide, front, np.eye(6), kinds)
-    error = np.exp(sigma * rng.standard_normal((100_000, 6)))
-    stalled = np.where(rng.random(error.shape) < kinds.chance,
-                       np.exp(np.nan_to_num(kinds.shift)), 1.0)  # fmt: skip
-    times, costs = time * error, cost * error
-    height = (times / np.ptp(times[:, front], axis=1)[:, None]
-              + costs / np.ptp(costs[:, front], axis=1)[:, None]) * stalled  # fmt: skip
-    drawn = np.mean(height[:, :1] < height, axis=0)
-    drawn[0] = 0.5  # itself
-    np.testing.assert_allclose(believed, drawn, atol=0.03)
-    assert np.abs(knee_beaten(*wide, front, np.eye(6)) - drawn).max() > 0.1
-
-
-def test_the_search_knows_of_stalls_when_it_compares_knees() -> None:
-    """The best loses to a plan farther from the knee where it stalls and the other does not."""
-    plans, _ = Space(WORKLOAD, CLUSTERS[:1], (64,)).plans(CLUSTERS[0].devices)
-    scored = detailed(CLUSTERS[0], plans.take(np.arange(4)))
-    time, cost = np.array([20.0, 10.0, 40.0, 80.0]), np.array([33.0, 60.0, 28.0, 20.0])
-    bands = [np.stack([middle, middle, 10.0 * middle], axis=1) for middle in (time, cost)]
-    stalls = {"chance": np.full(4, 0.3), "seconds": 9.0 * time, "sigma": np.full(4, 1e-4)}
-    scored = Scored(
-        scored.jobs, replace(scored.forecasts, seconds=bands[0], stalls=stalls),
-        replace(scored.estimates, run_seconds=bands[0], dollars=bands[1]),
-    )  # fmt: skip
-    beaten = [row["knee"] for row in beaten_by_first(scored, np.arange(4))]
-    assert beaten == pytest.approx([0.5, *[1.0 - 0.3 * 0.7] * 3], abs=0.01)
 
 
 def test_an_error_that_all_share_does_not_move_the_knee() -> None:

@@ -26,7 +26,7 @@ from forerun.domain.objective import MARKETS, Limits, Preemption
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError, one_of
 from forerun.tables import Jobs
-from forerun.units import chance_text, format_probability, format_seconds
+from forerun.units import chance_text
 
 Triple = tuple[float, float, float]
 
@@ -196,7 +196,6 @@ class Support:
 
 
 _NAN3 = (float("nan"),) * 3
-_OFTEN_LATE = 0.1  # chance of a second kind of run that is worth a word
 # Probabilities of fitting, below which a job is said not to fit, and probably not to.
 HOPELESS, MAY_FIT = 0.05, 0.5
 # An exposed part with less than this share of the step limits nothing.
@@ -277,8 +276,6 @@ def estimate_of(
             "use --market on-demand, or give --price",
         )  # fmt: skip
 
-    late = forecast.late()
-
     def at(spot: bool) -> Estimate:
         price = cluster.spot_dollars_per_hour if spot else cluster.dollars_per_hour
         lost = preemption or Preemption()
@@ -290,7 +287,6 @@ def estimate_of(
             dollars_per_hour=np.nan if price is None else price, watts=cluster.watts,
             carbon_kg_per_kwh=np.nan if carbon is None else carbon, wall_factor=factor,
             wall_spread_seconds=spread, spot=spot, length_sigma=length_sigma,
-            late=None if late is None else np.array([late]),
         )  # fmt: skip
         return replace(rows[0], forecast=forecast)
 
@@ -339,12 +335,6 @@ def answer_of(
         warnings.append(
             f"it {surely}does not fit in the {job.cluster.device.memory_bytes / 1e9:.0f} GB of each"
             f" {job.cluster.device.id} ({chance_text('fits', estimate.fit_probability)})"
-        )
-    late = forecast.late()
-    if late is not None and late[0] > _OFTEN_LATE:
-        warnings.append(
-            f"runs of this plan stall with a probability of {format_probability(late[0])}: a step then"
-            f" takes {format_seconds(late[1] * forecast.seconds[1])}"
         )
     if job.cluster.dollars_per_hour is None and not estimate.spot:
         warnings.append(f"no price is known for {job.cluster.name}; give --price")

@@ -14,7 +14,6 @@ from forerun.arrays import FloatArray
 from forerun.contracts import Predictor
 from forerun.domain.chances import chances_of
 from forerun.domain.comparison import (
-    Kinds,
     correlation,
     in_common,
     probability_less,
@@ -161,14 +160,7 @@ def _beats(
     run, now = np.array([e.run_seconds for e in estimates]), np.array([present.run_seconds])
     rho = widened(rho, (step[:1], step[1:]), (now, run))
     cost, paid = np.array([e.dollars for e in estimates]), np.array([present.dollars])
-    mine = {name: column[:1] for name, column in forecasts.stalls.items()}
-    theirs = {name: column[1:] for name, column in forecasts.stalls.items()}
-
-    def less(those: FloatArray, this: FloatArray) -> FloatArray:
-        kinds = Kinds.of(theirs, step[1:], those), Kinds.of(mine, step[:1], this)
-        return probability_less(those, this, rho, kinds)
-
-    return {"time": less(run, now), "cost": less(cost, paid)}
+    return {"time": probability_less(run, now, rho), "cost": probability_less(cost, paid, rho)}
 
 
 def _changes(answer: Answer) -> Iterator[tuple[str, Cluster, dict[str, Any]]]:

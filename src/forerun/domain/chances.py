@@ -17,7 +17,6 @@ def limit_chances(
     dollars: FloatArray,
     fit_probability: FloatArray,
     limits: Limits,
-    late: FloatArray | None = None,
 ) -> dict[str, FloatArray]:
     """Return the probabilities (n,) of fitting, of meeting each limit that there is, and of `all`.
 
@@ -25,8 +24,6 @@ def limit_chances(
         run_seconds, dollars: rows of quantiles (n, 3).
         fit_probability: (n,).
         limits: the deadline and the budget.
-        late: see `Estimates.late`, (n, 2). Where a second kind of run passes a limit, at most the
-            others keep it, whatever the quantiles of the two kinds together say in between.
 
     The dollars are the seconds at a price, so that the deadline and the budget are two limits on
     one number, and the probability of meeting both is that of the tighter. Memory is taken as
@@ -34,29 +31,19 @@ def limit_chances(
     """
     chances = {FITS: np.asarray(fit_probability, dtype=np.float64)}
     if limits.deadline_seconds is not None:
-        chances[DEADLINE] = _kept(run_seconds, limits.deadline_seconds, late)
+        chances[DEADLINE] = probability_below(run_seconds, limits.deadline_seconds)
     if limits.budget_dollars is not None:
-        chances[BUDGET] = _kept(dollars, limits.budget_dollars, late)
+        chances[BUDGET] = probability_below(dollars, limits.budget_dollars)
     kept = [chances[name] for name in (DEADLINE, BUDGET) if name in chances]
     if kept:
         chances[ALL] = chances[FITS] * np.min(kept, axis=0)
     return chances
 
 
-def _kept(rows: FloatArray, limit: float, late: FloatArray | None) -> FloatArray:
-    """Return P(quantity <= limit) (n,) for rows of quantiles (n, 3)."""
-    found = probability_below(rows, limit)
-    if late is None or not (late[:, 0] > 0).any():
-        return found
-    with np.errstate(invalid="ignore"):
-        passes = rows[:, 1] * late[:, 1] > limit
-    return np.where(passes, np.minimum(found, 1.0 - late[:, 0]), found)
-
-
 def chances_of(estimate: Estimate, limits: Limits) -> dict[str, float]:
     """Return `limit_chances` of one run."""
     columns = limit_chances(
         np.array([estimate.run_seconds]), np.array([estimate.dollars]),
-        np.array([estimate.fit_probability]), limits, np.array([estimate.late]),
+        np.array([estimate.fit_probability]), limits,
     )  # fmt: skip
     return {name: float(column[0]) for name, column in columns.items()}

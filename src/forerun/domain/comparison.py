@@ -21,17 +21,11 @@ leaves (sqrt(v_Ac) - sqrt(v_Bc))^2, were tried and are over-confident where plan
 
 The bands give the widths and the causes only the correlation, so that whoever widens or narrows a
 band (calibration, conformal intervals) moves P(A beats B) with it.
-
-Where runs are of two kinds, usual and stalled ones, a band that reaches into the second is no
-log-normal. P(A beats B) is then the sum over the kinds of both of the chance of the pair, times that of
-the log-normals shifted by what a stall takes; plans stall independently of one another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -118,58 +112,15 @@ def ratio_sigma(a: FloatArray, b: FloatArray, rho: ArrayLike = 0.0) -> FloatArra
     return np.sqrt(np.maximum(variance, 0.0))
 
 
-@dataclass(frozen=True)
-class Kinds:
-    """What runs of a second kind are: their chance, by how much of the log they take longer, (n,) each.
-
-    sigma: log standard deviation of either kind, (n,).
-    """
-
-    chance: FloatArray
-    shift: FloatArray
-    sigma: FloatArray
-
-    @staticmethod
-    def of(stalls: Mapping[str, Any], step: FloatArray, rows: FloatArray) -> Kinds:
-        """Return the kinds of rows of quantiles (n, 3) that follow from steps.
-
-        Args:
-            stalls: of the steps, see `Forecasts.stalls`; may be empty.
-            step: quantiles of the steps (n, 3).
-            rows: of what is compared (n, 3): a whole run, whose band may hold errors of its own.
-        """
-        wide = log_sigma(rows)
-        if not stalls:
-            return Kinds(np.zeros(wide.shape), np.zeros(wide.shape), wide)
-        chance, narrow = np.asarray(stalls["chance"]), log_sigma(step)
-        own = np.maximum(wide**2 - narrow**2, 0.0)
-        usual = np.sqrt(np.asarray(stalls["sigma"]) ** 2 + own)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shift = np.log1p(np.asarray(stalls["seconds"]) / step[..., 1])
-        return Kinds(chance, shift, np.where(chance > 0, usual, wide))
-
-
-def probability_less(
-    a: FloatArray, b: FloatArray, rho: ArrayLike = 0.0, kinds: tuple[Kinds, Kinds] | None = None
-) -> FloatArray:
+def probability_less(a: FloatArray, b: FloatArray, rho: ArrayLike = 0.0) -> FloatArray:
     """Return P(A < B), (n,), for rows of quantiles (n, 3) whose log errors have correlation rho.
 
-    Both are taken as log-normals of their 5-95 % width, or as mixtures of two where `kinds` of both
-    are given. Equal medians of one kind give 0.5; NaN where either is not known.
+    Both are taken as log-normals of their 5-95 % width. Equal medians give 0.5; NaN where either is
+    not known.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         gap = np.log(b[..., 1]) - np.log(a[..., 1])
-    if kinds is None:
-        return probability_above_zero(gap, ratio_sigma(a, b, rho))
-    one, other = kinds
-    shared = 2 * np.asarray(rho, dtype=np.float64) * one.sigma * other.sigma
-    sigma = np.sqrt(np.maximum(one.sigma**2 + other.sigma**2 - shared, 0.0))
-    total = np.zeros(np.shape(gap))
-    for late, later in product((0, 1), repeat=2):
-        chance = np.abs(1 - late - one.chance) * np.abs(1 - later - other.chance)
-        ahead = gap + later * other.shift - late * one.shift
-        total = total + np.where(chance > 0, chance * probability_above_zero(ahead, sigma), 0.0)
-    return np.where(np.isnan(gap) | np.isnan(sigma), np.nan, total)
+    return probability_above_zero(gap, ratio_sigma(a, b, rho))
 
 
 def probability_above_zero(middle: FloatArray, sigma: FloatArray) -> FloatArray:

@@ -19,7 +19,6 @@ from forerun.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 # A run that losses lengthen more than this does not finish in any sense that serves a person.
 MOST_WALL_FACTOR = 20.0
-NEVER_LATE = (0.0, 1.0)
 _EXPONENT = 100.0  # far beyond any job worth running: keeps exponentials finite
 
 
@@ -27,8 +26,7 @@ _EXPONENT = 100.0  # far beyond any job worth running: keeps exponentials finite
 class Estimates:
     """Whole runs as columns: quantiles (n, 3) of seconds, dollars and kWh; NaN where unknown.
 
-    `spot` is true where the dollars and seconds are those of spot machines. `late` (n, 2) is the
-    chance of a second kind of run (see `Forecasts.stalls`), and how many times the median it takes.
+    `spot` is true where the dollars and seconds are those of spot machines.
     """
 
     steps: FloatArray
@@ -38,7 +36,6 @@ class Estimates:
     co2_kg: FloatArray
     fit_probability: FloatArray
     spot: NDArray[np.bool_]
-    late: FloatArray
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -55,7 +52,6 @@ class Estimates:
             co2_kg=row(self.co2_kg),
             fit_probability=float(self.fit_probability[i]),
             spot=bool(self.spot[i]),
-            late=(float(self.late[i, 0]), float(self.late[i, 1])),
         )
 
     def take(self, index: NDArray[Any]) -> Estimates:
@@ -75,7 +71,6 @@ class Estimate:
     fit_probability: float
     spot: bool = False
     forecast: Forecast | None = None
-    late: tuple[float, float] = NEVER_LATE
 
 
 def preemption_factor(nodes: ArrayLike, preemption: Preemption) -> FloatArray:
@@ -142,15 +137,13 @@ def estimate_runs(
     wall_spread_seconds: ArrayLike = 0.0,
     spot: ArrayLike = False,
     length_sigma: ArrayLike = 0.0,
-    late: FloatArray | None = None,
 ) -> Estimates:
     """Return whole runs from step quantiles (n, 3); other arguments are (n,) or scalars.
 
     wall_factor is `preemption_factor` for spot machines, 1 otherwise; infinite makes every
     quantity of the run infinite. wall_spread_seconds is `preemption_spread`, which widens the
     band; 0 otherwise. length_sigma is the log standard deviation of the number of steps, 0 where
-    it is given: a run whose end is a target's, and not a count's, widens the band. late: see
-    `Forecasts.late`. Energy assumes boards at their stated power throughout: an upper bound for most jobs.
+    it is given: a run whose end is a target's, and not a count's, widens the band. Energy assumes boards at their stated power throughout: an upper bound for most jobs.
     """
     n = len(step_seconds)
 
@@ -176,7 +169,6 @@ def estimate_runs(
         co2_kg=energy * column(carbon_kg_per_kwh)[:, None],
         fit_probability=fit_probability,
         spot=np.broadcast_to(np.asarray(spot, dtype=bool), (n,)),
-        late=np.broadcast_to(np.array(NEVER_LATE), (n, 2)) if late is None else late,
     )
 
 

@@ -15,7 +15,7 @@ from forerun.domain.quantiles import probability_below
 
 QUANTITIES = ("step", "epoch", "run")
 # Columns by name that a predictor gives where details are asked for.
-DETAILS = ("parts", "memory_parts", "causes", "distance_parts", "stalls")
+DETAILS = ("parts", "memory_parts", "causes", "distance_parts")
 _NONE = np.array(None, dtype=object)
 
 
@@ -40,8 +40,6 @@ class Forecast:
         causes: log variance of the seconds by cause of error; they add up to that of the band
             (see `domain.comparison`). Empty where the predictor states none.
         distance_parts: what the distance is made of (see `domain.distance`).
-        stalls: `chance` that a run is of a second kind, which takes `seconds` longer, and `sigma`, the
-            log standard deviation of either kind; empty where the predictor knows of one kind.
         usable_bytes: how high the median peak may be before allocation fails; NaN where not stated.
     """
 
@@ -59,17 +57,7 @@ class Forecast:
     warnings: tuple[str, ...] = ()
     causes: Mapping[str, float] = field(default_factory=dict)
     distance_parts: Mapping[str, float] = field(default_factory=dict)
-    stalls: Mapping[str, float] = field(default_factory=dict)
     usable_bytes: float = math.nan
-
-    def late(self) -> tuple[float, float] | None:
-        """Return the chance of a second kind of run, and its time over the median's.
-
-        None where the predictor knows of none.
-        """
-        if not self.stalls:
-            return None
-        return self.stalls["chance"], 1.0 + self.stalls["seconds"] / self.seconds[1]
 
 
 @dataclass(frozen=True)
@@ -79,7 +67,7 @@ class Forecasts:
     Attributes:
         seconds, peak_bytes: (n, 3) quantiles; NaN where declined or not answered.
         fit_probability, floor_seconds, distance: (n,).
-        parts, memory_parts, causes, distance_parts, stalls: name to (n,); empty where details were
+        parts, memory_parts, causes, distance_parts: name to (n,); empty where details were
             not asked for, or the predictor states none.
         declined: (n,) of str or None.
         samples_to_target: (n, 3) or None. usable_bytes: (n,) or None.
@@ -100,7 +88,6 @@ class Forecasts:
     warnings: tuple[str, ...] = ()
     causes: Mapping[str, FloatArray] = field(default_factory=dict)
     distance_parts: Mapping[str, FloatArray] = field(default_factory=dict)
-    stalls: Mapping[str, FloatArray] = field(default_factory=dict)
     usable_bytes: FloatArray | None = None
     by: NDArray[np.object_] | None = None
 
@@ -124,16 +111,6 @@ class Forecasts:
             usable_bytes=math.nan if self.usable_bytes is None else float(self.usable_bytes[i]),
             **self.details(lambda column: float(column[i])),
         )
-
-    def late(self) -> FloatArray | None:
-        """Return (n, 2): the chance of a second kind of run, and its time over the median's.
-
-        None where the predictor knows of none.
-        """
-        if not self.stalls:
-            return None
-        chance = np.asarray(self.stalls["chance"])
-        return np.stack([chance, 1.0 + self.stalls["seconds"] / self.seconds[:, 1]], axis=1)
 
     def take(self, index: NDArray[Any]) -> Forecasts:
         """Return the rows at the given positions (or where a mask is true)."""

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from forerun.domain import chances
 from forerun.domain.chances import ALL, limit_chances
 from forerun.domain.comparison import (
     SCOPES,
-    Kinds,
     correlation,
     log_sigma,
     probability_above_zero,
@@ -129,7 +127,6 @@ def _chances(one: Scored, objective: Objective) -> dict[str, NDArray[np.float64]
         estimates.dollars,
         estimates.fit_probability,
         objective.limits,
-        estimates.late,
     )
 
 
@@ -186,19 +183,14 @@ def beaten_by_first(scored: Scored, front: IntArray) -> list[dict[str, float]]:
         front: positions of the Pareto front's rows.
     """
     estimates, rho = scored.estimates, run_correlation(scored)
-    step, stalls = scored.forecasts.seconds, scored.forecasts.stalls
-    best = {name: column[:1] for name, column in stalls.items()}
     table: dict[str, FloatArray] = {
-        name: probability_less(
-            rows[:1], rows, rho[0], (Kinds.of(best, step[:1], rows[:1]), Kinds.of(stalls, step, rows))
-        )
+        name: probability_less(rows[:1], rows, rho[0])
         for name, rows in (
             ("time", estimates.run_seconds), ("cost", estimates.dollars),
             ("energy", estimates.kilowatt_hours),
         )
     }  # fmt: skip
-    kinds = Kinds.of(stalls, step, estimates.run_seconds)
-    table["knee"] = knee_beaten(estimates.run_seconds, estimates.dollars, front, rho, kinds)
+    table["knee"] = knee_beaten(estimates.run_seconds, estimates.dollars, front, rho)
     return [
         {name: float(column[i]) for name, column in table.items() if np.isfinite(column[i])}
         for i in range(len(scored))
@@ -228,7 +220,6 @@ def knee_beaten(
     dollars: FloatArray,
     front: IntArray,
     rho: FloatArray,
-    kinds: Kinds | None = None,
 ) -> FloatArray:
     """Return P(row 0 lies nearer the knee than row j), (n,); NaN where the front has no knee.
 
@@ -236,16 +227,14 @@ def knee_beaten(
         run_seconds, dollars: rows of quantiles (n, 3).
         front: positions of the Pareto front's rows.
         rho: correlations of the log errors, (n, n).
-        kinds: of the n runs, where some may stall.
 
     The knee is the least of h = t/T + c/C, T and C being the ranges of time and cost over the front
     (`pareto.knee`). Time and cost of a row have one log error e, so that to first order
     dh_0 - dh_j = sum_k g_k e_k, where k runs over row 0, row j and both ends of the front: an error
-    that all rows share moves the ranges too, and nothing else. A stall moves row 0 or row j as far as
-    it takes; the ranges stay those of usual runs.
+    that all rows share moves the ranges too, and nothing else.
     """
     time, cost = run_seconds[:, 1], dollars[:, 1]
-    sigma = log_sigma(run_seconds) if kinds is None else kinds.sigma
+    sigma = log_sigma(run_seconds)
     unknown = np.full(len(time), np.nan)
     if len(front) < 3 or not np.isfinite([time[front], cost[front], sigma[front]]).all():
         return unknown
@@ -256,18 +245,7 @@ def knee_beaten(
     points = np.stack([time / time_range, cost / cost_range])
     covariance = rho * sigma[:, None] * sigma[None, :]
     np.fill_diagonal(covariance, sigma**2)
-    if kinds is None:
-        return _nearer(points[:, 0], points, points[:, ends], ends, covariance)
-    total = np.zeros(len(time))
-    for late, later in product((0, 1), repeat=2):
-        chance = np.abs(1 - late - kinds.chance[0]) * np.abs(1 - later - kinds.chance)
-        # What never stalls has no shift that counts, known or not.
-        first, rows = (
-            np.exp(np.where(kinds.chance > 0, k * kinds.shift, 0.0)) for k in (late, later)
-        )
-        nearer = _nearer(points[:, 0] * first[0], points * rows, points[:, ends], ends, covariance)
-        total = total + np.where(chance > 0, chance * nearer, 0.0)
-    return total
+    return _nearer(points[:, 0], points, points[:, ends], ends, covariance)
 
 
 def _nearer(
@@ -483,7 +461,6 @@ def _options(
     estimates = scored.estimates
     chances = limit_chances(
         estimates.run_seconds, estimates.dollars, estimates.fit_probability, objective.limits,
-        estimates.late,
     )  # fmt: skip
     return tuple(
         Option(

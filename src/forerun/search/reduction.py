@@ -112,7 +112,7 @@ def _together(
     rows = np.flatnonzero(~np.any(list(reasons.values()), axis=0))
     chance = limit_chances(
         estimates.run_seconds[rows], estimates.dollars[rows], estimates.fit_probability[rows],
-        objective.limits, estimates.late[rows],
+        objective.limits,
     )[ALL]  # fmt: skip
     short = rows[chance < objective.confidence - _ROUNDING]
     reasons[TOGETHER], gap = np.zeros(len(estimates), dtype=bool), np.zeros(len(estimates))
@@ -239,7 +239,6 @@ def joined(parts: list[Scored]) -> Scored:
         forecasts["usable_bytes"] = np.concatenate([part.forecasts.usable_bytes for part in parts])
     else:
         forecasts["usable_bytes"] = None
-    forecasts["stalls"] = {}  # what of them is asked of many rows is in the estimates
     if first.samples_to_target is not None:
         forecasts["samples_to_target"] = np.concatenate(
             [part.forecasts.samples_to_target for part in parts]

@@ -163,7 +163,7 @@ def estimates_for(
     return estimate_runs(
         forecasts.seconds, forecasts.fit_probability, steps, dollars_per_hour=dollars,
         watts=watts, carbon_kg_per_kwh=carbon, wall_factor=factor, wall_spread_seconds=spread,
-        spot=on_spot, length_sigma=length_sigma, late=forecasts.late(),
+        spot=on_spot, length_sigma=length_sigma,
     )  # fmt: skip
 
 

@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.domain.forecast import Forecast
-from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.domain.plan_columns import PlanColumns
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.predictors.analytic.memory import given_back_bytes, peak_bytes, usable_bytes
+from forerun.predictors.analytic.memory import peak_bytes, usable_bytes
 from forerun.predictors.analytic.rows import Layout, Rows, lay_out
-from forerun.predictors.analytic.stages import stage_shares
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_device
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
@@ -101,22 +98,11 @@ def test_more_recomputation_never_keeps_more_of_a_layer(plan: Plan) -> None:
         assert kept[0] >= kept[2] > 0
 
 
-def test_nanotron_deals_layers_with_the_head_counted() -> None:
-    """16 layers and a head of 4: two stages get 10 and 6, four get 5 and 1, eight get 3 and none."""
-    expected = {1: (16, 16), 2: (10, 6), 4: (5, 1), 8: (3, 0)}
-    for pp, layers in expected.items():
-        rows = rows_of(llama("nanotron"), Plan(pp=pp, global_batch=64), Constants())
-        found = [float(share[0]) * 16 for share in stage_shares(rows)]
-        assert found == pytest.approx(layers)
-        evenly = rows_of(llama("megatron"), Plan(pp=pp, global_batch=64), Constants())
-        assert [float(s[0]) * 16 for s in stage_shares(evenly)] == pytest.approx([16 / pp] * 2)
-
-
-def test_states_of_the_first_stage_by_hand() -> None:
-    """10 layers and the tied embedding: 2 + 4 + 12 bytes, and 2 more in buckets with replicas."""
+def test_states_of_the_fullest_stage_by_hand() -> None:
+    """8 layers, the last norm and the head: 2 + 4 + 12 bytes, and 2 more in buckets with replicas."""
     constants = with_framework("nanotron", bucket_copies=0.5)
     layer, table = 4 * 2048**2 + 3 * 2048 * 8192 + 2 * 2048, 131072 * 2048
-    params = 10 * layer + table
+    params = 8 * layer + 2048 + table
     jobs = Jobs.grid(
         llama("nanotron"), cluster_of(8), PlanColumns.of([Plan(dp=4, pp=2, global_batch=256)])
     )
@@ -148,22 +134,6 @@ def test_shards_that_are_masters_save_two_bytes() -> None:
         parts = ask(workload, cluster_of(8), plan).memory_parts
         found = [parts[k] * 8 / workload.params for k in ("weights", "gradients", "optimizer")]
         assert found == pytest.approx(sizes, rel=1e-6)
-
-
-def test_what_the_allocator_gives_back_does_not_count_against_fitting() -> None:
-    """Inputs gathered ahead of need raise the peak that is seen, not the need."""
-    plan = Plan(tp=8, micro_batch=8, global_batch=64, sequence_parallel=True)
-    seen: dict[float, Forecast] = {}
-    for ahead in (0.0, 40.0):
-        jobs = Jobs.of([Job(llama("nanotron"), cluster_of(8), plan)])
-        predictor = AnalyticPredictor(with_framework("nanotron", inputs_ahead=ahead))
-        seen[ahead] = predictor.predict(jobs)[0]
-    whole = 8 * 4096 * 2048 * 2
-    assert seen[40.0].peak_bytes[1] - seen[0.0].peak_bytes[1] == pytest.approx(40 * whole)
-    assert seen[40.0].fit_probability == pytest.approx(seen[0.0].fit_probability)
-    piped = replace(plan, tp=4, pp=2)
-    rows = rows_of(llama("nanotron"), piped, with_framework("nanotron", inputs_ahead=40.0))
-    assert given_back_bytes(rows)[0] == 0
 
 
 def test_a_device_holds_less_with_every_communicator() -> None:

@@ -4,11 +4,8 @@ Every value here is a *prior*, a round number that no program fitted. Most are r
 sheets and papers. Some were read off simple models of public runs or set after a look at them, so
 a forecast of these tables is not blind:
 
-* vtrain, ultrascale: host time of Megatron and nanotron, nanotron's loss where tensor groups and
-  pipelines meet; ultrascale: how its runs stall and how often (never fitted),
-  how nanotron reduces gradients, and that pipelines which fill and drain are spared that loss;
-  ultrascale, torchtitan, llm_foundry: what these frameworks hold in memory, how
-  nanotron deals layers and what it refuses, and how full a device can be;
+* vtrain, ultrascale: host time of Megatron and nanotron;
+  ultrascale, torchtitan, llm_foundry: what these frameworks hold in memory, and how full a device can be;
 * timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of
   PyTorch and TensorFlow, the width of the bands of convolutional nets;
   pytorch_gpu_benchmark: that its boards do not keep their stated clocks (the clocks themselves are
@@ -70,11 +67,7 @@ class Framework:
         kept_share: activations kept for backward over what the graph's operations need;
             chosen_share: the same of what selective recomputation keeps (both of transformers).
         logits_share: of logits and their gradients over what their types say.
-        whole_inputs: of layers that sequence parallelism gathers, held at once; inputs_ahead: more
-            of them where no pipeline makes the host wait for its device.
-        counts_head: 1 where layers are dealt to stages with the head counted as work, by parameters
-            (nanotron's block costs), 0 where each stage gets the same number of layers.
-        fills_pipeline: 1 where a schedule refuses fewer micro-batches than stages less one.
+        whole_inputs: of layers that sequence parallelism gathers, held at once.
         workspace_bytes: of matrix libraries, inside the allocator.
         usable_share: of the stated memory of a GPU that can be filled before allocation fails.
         sigma_memory: log standard deviation of a peak; sigma_fits: of a peak against what a device
@@ -90,27 +83,12 @@ class Framework:
         loss_traffic: bytes moved by the loss over those of one pass over 16-bit logits forward and
             one backward. An unfused cross entropy in fp32 (cast, maximum, difference, exponential,
             sum, quotient; product and cast backward) moves 52 bytes a logit, which is 3.2.
-        accumulate_bytes: moved for each parameter of a device in every micro-batch to add its
-            gradient to a buffer of its own: 2 + 4 read and 4 written with fp32 buffers.
-        bare_gradients: share of the gradient traffic that nothing hides: the last bucket, or nearly
-            all where hooks gather gradients in buffers of their own before they are reduced.
-        bare_shards: the least of it in ZeRO-1 and 2, whose gradients some frameworks scatter in one
-            go after the last micro-batch, where nothing is left to hide them.
-        stall_seconds: lost in each exchange between stages by a run that stalls, see `stalls`.
-        stall_chance: that a run with a pipeline stalls, for each node beyond the first;
-            whole_stall_chance: more of it where replicas reduce whole gradients (ultrascale: 2 of 87
-            runs on 2 and 4 nodes, 5 of 92 on 8, 13 of 118 on 16; of whole gradients, where dp is at
-            most 16, 6 of 12 and then nearly all).
+        bare_gradients: share of the gradient traffic that nothing hides: the last bucket.
         bucket_bytes: of gradients in one collective, at least; rank_bucket_bytes: more for each
             replica, so that latency, which grows with their ring, does not bind (Megatron-Core:
-            a million parameters a replica, no fewer than 40 million); rank_shard_bytes: the same
-            of ZeRO-1 and 2 alone, where their collectives are joined and whole gradients' are not.
+            a million parameters a replica, no fewer than 40 million).
         gather_share: of the gathering of updated parameters that forward does not hide, over
             `gather_exposed`.
-        pass_seconds: of host time in every micro-batch beside its kernels.
-        tensor_pipeline_seconds: of host time a layer, micro-batch and tensor rank where tensor
-            groups and pipelines meet over several nodes (nanotron: 7.6, 11.7, 20 and 45 ms a layer
-            at tp 2, 4, 8 and 16, whatever its size; measured on ultrascale).
     """
 
     host_seconds: float = 16e-6
@@ -130,9 +108,6 @@ class Framework:
     chosen_share: float = 1.0
     logits_share: float = 1.0
     whole_inputs: float = 2.0
-    inputs_ahead: float = 0.0
-    counts_head: float = 0.0
-    fills_pipeline: float = 0.0
     workspace_bytes: float = 0.3e9
     usable_share: float = 1.02
     sigma_memory: float = 0.16
@@ -144,18 +119,10 @@ class Framework:
     shard_gathers: float = 2.0
     scatter_gather: float = 1.0
     loss_traffic: float = 1.0
-    accumulate_bytes: float = 0.0
     bare_gradients: float = 0.05
-    bare_shards: float = 0.0
     bucket_bytes: float = 25e6
     rank_bucket_bytes: float = 0.0
-    rank_shard_bytes: float = 0.0
     gather_share: float = 1.0
-    pass_seconds: float = 0.0
-    stall_seconds: float = 0.0
-    stall_chance: float = 0.0
-    whole_stall_chance: float = 0.0
-    tensor_pipeline_seconds: float = 0.0
 
 
 # PyTorch spends 32 us of CPU time for an operation's forward and backward kernels together, and
@@ -183,15 +150,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
                            shard_gathers=3.0, scatter_gather=0.0),
     "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
                       bucket_bytes=80e6, rank_bucket_bytes=2e6, gather_share=0.2),
-    # Whole gradients go through DistributedDataParallel's hooks, in buckets and beside backward;
-    # ZeRO-1's are scattered at once when the last micro-batch is over.
-    "nanotron": Framework(
-        host_seconds=130e-6, step_seconds=40e-3, pass_seconds=8e-3, fusion=2.2, loss_traffic=3.2,
-        accumulate_bytes=10.0, bare_gradients=0.5, bare_shards=1.0, rank_shard_bytes=2e6,
-        counts_head=1.0, tensor_pipeline_seconds=2e-3,
-        stall_seconds=0.28, stall_chance=0.006, whole_stall_chance=0.15, context_bytes=5e9,
-        bucket_copies=0.5, unfused=1.0, kept_share=1.1, inputs_ahead=40.0, fills_pipeline=1.0,
-    ),
+    "nanotron": Framework(host_seconds=130e-6, step_seconds=40e-3, fusion=2.2, loss_traffic=3.2,
+                          context_bytes=5e9, bucket_copies=0.5, unfused=1.0, kept_share=1.1),
     "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9, wide_weights=1.0,
                             unfused=0.0, chosen_share=0.7, logits_share=1.25, recompute=0.75),
     # Its fused loss moves 6 bytes a logit where 16 are counted, and its metrics read them again.
@@ -363,8 +323,6 @@ class Constants:
         expert_imbalance: load of the fullest expert over the mean.
         tensor_hop_seconds: network wait of a hop in the ring of a tensor group that spans nodes (15
             hops at tp 16, 31 at tp 32: 7 and 14.5 ms a layer measured on ultrascale).
-        tensor_pipeline_reach: power of the nodes that a tensor group spans with which a framework's
-            tensor_pipeline_seconds grow.
         straggler_share: step time lost for each doubling of nodes.
         dataparallel_contention: time that the devices of one process lose at each doubling of them.
         replicate_share: host time of copying modules, scattering and gathering in one process, over
@@ -400,7 +358,6 @@ class Constants:
     precision_factor: Mapping[str, float] = field(default_factory=lambda: dict(PRECISION_FACTOR))
     link_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_EFFICIENCY))
     tensor_hop_seconds: float = 50e-6
-    tensor_pipeline_reach: float = 0.4
     link_latency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_LATENCY_FACTOR))
     attention_factor: Mapping[str, float] = field(default_factory=lambda: dict(ATTENTION_FACTOR))
     frameworks: Mapping[str, Framework] = field(default_factory=lambda: dict(FRAMEWORKS))

@@ -18,8 +18,8 @@ from forerun.predictors.analytic.stages import (
     expert_spread,
     in_flight,
     in_flight_last,
-    stage_params,
-    stage_shares,
+    layer_share,
+    local_params,
 )
 from forerun.predictors.analytic.states import (
     States,
@@ -34,23 +34,24 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     """Return the median peak of the most-loaded device (n,) and its parts."""
     plan, key = rows.plan, rows.key
     one_stage, group = plan["pp"] == 1, plan["dp"] * plan["cp"]
-    share_first, share_last = stage_shares(rows)
-    first, last = stage_params(rows, share_first, share_last)
+    share = layer_share(rows)
+    first, last, expert, _ = local_params(rows)
     states = state_bytes(rows, group)
     head, kept = key["held_head"], key["held_layers"]
-    acts_first = in_flight(rows) * (kept * share_first + key["held_embed"])
-    acts_last = np.where(one_stage, 1.0, in_flight_last(rows)) * kept * share_last
-    experts, expert_states = _experts(rows, states)
-    load_first = first * states.total + experts * share_first * expert_states.total + acts_first
-    load_last = last * states.total + experts * share_last * expert_states.total + acts_last
+    acts_first = in_flight(rows) * (kept * share + key["held_embed"])
+    acts_last = np.where(one_stage, 1.0, in_flight_last(rows)) * kept * share
+    expert_states = _expert_states(rows, states)
+    load_first = first * states.total + acts_first
+    load_last = last * states.total + acts_last
     on_last = load_last + head > load_first + np.where(one_stage, head, 0.0)
     dense = np.where(on_last, last, first)
-    expert = experts * np.where(on_last, share_last, share_first)
     tables, table_states = table_bytes(rows)
     activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
     logits = np.where(on_last | one_stage, head, 0.0)
     on_gpu = rows.node["is_gpu"] > 0
-    moving = _bucket_bytes(rows, dense) + _gathered_inputs(rows)
+    # Whole inputs of layers, which sequence parallelism gathers, are held at once.
+    gathered = rows.software["whole_inputs"] * key["held_whole"]
+    moving = _bucket_bytes(rows, dense) + gathered
     parts = {
         "weights": dense * states.weights + expert * expert_states.weights + tables,
         "gradients": dense * states.gradients + expert * expert_states.gradients,
@@ -64,33 +65,13 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     return np.asarray(sum(parts.values(), np.zeros(len(rows)))), parts
 
 
-def _experts(rows: Rows, dense: States) -> tuple[FloatArray, States]:
-    """Return experts' parameters of all layers on a device, and their bytes a parameter."""
-    plan, spread = rows.plan, expert_spread(rows)
-    whole = rows.work["layer_expert"]
-    if not whole.any():
-        return whole, dense
-    replicas = np.maximum(plan["dp"] * plan["cp"] * plan["tp"] / spread, 1.0)
-    return whole / spread, state_bytes(rows, replicas)
-
-
-def _gathered_inputs(rows: Rows) -> FloatArray:
-    """Return whole inputs of layers, which sequence parallelism gathers, held at once."""
-    held: FloatArray = rows.software["whole_inputs"] * rows.key["held_whole"]
-    return held + given_back_bytes(rows)
-
-
-def given_back_bytes(rows: Rows) -> FloatArray:
-    """Return what the allocator holds beyond need and gives back before it fails, (n,).
-
-    A host that no pipeline makes wait runs ahead of its device, and inputs gathered on the
-    communication stream are held until that stream has passed them.
-    """
-    ahead = rows.software["inputs_ahead"]
-    if not ahead.any():
-        return np.zeros(len(rows))
-    runs_ahead = (rows.plan["pp"] == 1) & (rows.node["is_gpu"] > 0)
-    return np.where(runs_ahead, ahead * rows.key["held_whole"], 0.0)
+def _expert_states(rows: Rows, dense: States) -> States:
+    """Return the bytes a parameter of experts, whose replicas are fewer."""
+    if not rows.work["layer_expert"].any():
+        return dense
+    plan = rows.plan
+    replicas = plan["dp"] * plan["cp"] * plan["tp"] / expert_spread(rows)
+    return state_bytes(rows, np.maximum(replicas, 1.0))
 
 
 def _bucket_bytes(rows: Rows, dense: FloatArray) -> FloatArray:
@@ -121,5 +102,4 @@ def usable_bytes(rows: Rows, constants: Constants) -> FloatArray:
 
 def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> FloatArray:
     """Return the log of what a device can hold over what median peaks (n,) need of it, (n,)."""
-    needed = np.maximum(peak_bytes - given_back_bytes(rows), 1.0)
-    return np.asarray(np.log(usable_bytes(rows, constants) / needed))
+    return np.asarray(np.log(usable_bytes(rows, constants) / np.maximum(peak_bytes, 1.0)))

@@ -116,8 +116,7 @@ class Rates:
     remains, (R, kinds); wave: what filling the device costs over a new matrix unit, launch, host:
     seconds a kernel of device and host; direct: efficiency of dense convolutions without Winograd's
     algorithm over those with it; filters, transforms: passes over a convolution's filter to bring it
-    into the library's order, and into Winograd's form; passes: seconds of the host in every
-    micro-batch beside its kernels, (R,).
+    into the library's order, and into Winograd's form; recompute: share of forward done again, (R,).
     """
 
     flops: FloatArray
@@ -130,13 +129,12 @@ class Rates:
     filters: FloatArray
     transforms: FloatArray
     recompute: FloatArray
-    passes: FloatArray
 
 
 def rates_of(flat: FlatOps, constants: Constants) -> Rates:
     """Return what the machines of flat operations reach."""
     flops, bandwidth, fusion, wave, launch = [], [], [], [], []
-    host, direct, filters, transforms, again, passes = [], [], [], [], [], []
+    host, direct, filters, transforms, again = [], [], [], [], []
     for device, workload in flat.machines:
         framework = constants.framework(workload.framework)
         most = effective_rates(device, workload, constants)
@@ -157,9 +155,8 @@ def rates_of(flat: FlatOps, constants: Constants) -> Rates:
         wave.append(slower / (constants.vector_wave_share if on_vectors else 1.0))
         filters.append(framework.filter_passes)
         again.append(framework.recompute)
-        passes.append(framework.pass_seconds)
-    columns = (flops, bandwidth, fusion, wave, launch, host, direct, filters, transforms)
-    return Rates(*(np.array(v) for v in (*columns, again, passes)))
+    columns = (flops, bandwidth, fusion, wave, launch, host, direct, filters, transforms, again)
+    return Rates(*(np.array(values) for values in columns))
 
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
@@ -314,7 +311,6 @@ def instance_costs(
     ends_forward = time["embed_forward"] + time["head_forward"]
     ends_backward = time["embed_backward"] + time["head_backward"]
     ends, ends_host = ends_forward + ends_backward, host[:, _SLOT["embed_forward"] :].sum(axis=1)
-    ends_host = ends_host + rates.passes[flat.machine]
     return {
         "layer_forward": forward,
         "layer_backward": backward,
@@ -329,7 +325,6 @@ def instance_costs(
         "ends_forward": ends_forward,
         "ends_backward": ends_backward,
         "ends_host": collectives.p_norm(ends, ends_host, power) - ends,
-        "layer_launches": host_forward + host_backward,
         "first_end": time["embed_forward"] + time["embed_backward"],
         "last_end": time["head_forward"] + time["head_backward"],
         **more,

@@ -1,7 +1,4 @@
-"""AnalyticPredictor: answers from the workload's graph and the hardware's data sheet alone.
-
-Schedules: plans that a framework refuses to run, whatever their memory.
-"""
+"""AnalyticPredictor: answers from the workload's graph and the hardware's data sheet alone."""
 
 from __future__ import annotations
 
@@ -13,18 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
-from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
-from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.quantiles import spread
-from forerun.domain.workload import Workload
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
 from forerun.predictors.analytic.calibration.manner import USUAL, Manner
-from forerun.predictors.analytic.constants import Constants, framework_key
+from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
 from forerun.predictors.analytic.saving import learned_of, rows_of, text_of, with_changes
-from forerun.predictors.analytic.stalls import mixed, stalls_of
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
     distance,
@@ -38,59 +31,6 @@ from forerun.predictors.analytic.uncertainty import (
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
-
-FEW = (
-    "{framework} needs at least pp - 1 = {need} micro-batches and this plan makes {made:g}; "
-    "raise global_batch, or lower pp, dp or micro_batch"
-)
-EMPTY = (
-    "{framework} deals {layers} layers and the head to pp = {pp} stages by their work, which leaves "
-    "the last without any; lower pp"
-)
-# After the head come the conversion of the logits and the loss: two more blocks to deal.
-AFTER_HEAD = 2
-
-
-def schedule_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
-    """Return why the framework of each job refuses its plan, (n,) of str or None.
-
-    Rows whose workload is not known get None.
-    """
-    reasons = np.full(len(jobs), None, dtype=object)
-    profiles = [constants.framework(w.framework) for w in jobs.workloads]
-    strict = np.array([p.fills_pipeline > 0 or p.counts_head > 0 for p in profiles], dtype=bool)
-    if not strict.any():
-        return reasons
-    plans, index = jobs.plans, jobs.workload_index
-    rows = np.flatnonzero((index >= 0) & strict[index] & (plans.pp > 1))
-    made = plans.global_batch[rows] / (plans.micro_batch[rows] * plans.dp[rows])
-    for position in np.unique(index[rows]):
-        workload, profile = jobs.workloads[position], profiles[position]
-        words = {"framework": framework_key(workload.framework), "layers": workload.shape.layers}
-        ours = index[rows] == position
-        if profile.fills_pipeline:
-            few = ours & (made < plans.pp[rows] - 1)
-            for i, m in zip(rows[few], made[few], strict=True):
-                reasons[i] = FEW.format(need=plans.pp[i] - 1, made=m, **words)
-        if profile.counts_head:
-            pp = plans.pp[rows]
-            last = np.ceil(pp * workload.shape.layers / work_in_layers(workload) - 1e-9)
-            empty = ours & (plans.vpp[rows] == 1) & (last + AFTER_HEAD < pp)
-            for i in rows[empty]:
-                reasons[i] = EMPTY.format(pp=plans.pp[i], **words)
-    return reasons
-
-
-def work_in_layers(workload: Workload) -> float:
-    """Return the work of layers and head in layers: L + head weights / weights of one layer."""
-    columns = workload.graph.columns
-    forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
-    weights = columns.weights * columns.repeat * forward
-    layers = max(workload.shape.layers, 1)
-    one = float(weights[columns.block == BLOCK_INDEX[Block.LAYER]].sum()) / layers
-    head = float(weights[columns.block == BLOCK_INDEX[Block.HEAD]].sum())
-    return layers + head / max(one, 1.0)
-
 
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 CHUNK = 65536
@@ -166,7 +106,7 @@ class AnalyticPredictor:
         """
         runs = sorted_runs(runs)
         runs = cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
-        told = runs.take(np.flatnonzero(is_none(self._refusals(runs.jobs))))
+        told = runs.take(np.flatnonzero(is_none(_reasons(runs.jobs))))
         memory = fit_memory(self.constants, told, self._kept)
         timed = told.take(np.flatnonzero(np.isfinite(told.step_seconds())))
         constants: Constants = memory.applied(self.constants)
@@ -181,7 +121,7 @@ class AnalyticPredictor:
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
-        return list(self._refusals(jobs))
+        return list(_reasons(jobs))
 
     def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
         """Return step seconds and peak bytes for n jobs.
@@ -190,23 +130,18 @@ class AnalyticPredictor:
             jobs: the questions; rows that are declined carry their reason and NaN.
             detail: also return the parts of step and peak.
         """
-        declined = self._refusals(jobs)
+        declined = _reasons(jobs)
         ok = is_none(declined)
         if ok.all() and len(ok):
             return replace(self._predict_resolved(jobs, detail), declined=declined)
         result = Forecasts.blank(len(jobs), self.name)
         rows = np.flatnonzero(ok)
         result.declined[:] = declined
-        impossible = _impossible(jobs) | ~is_none(schedule_problems(jobs, self.constants))
-        result.fit_probability[~ok] = np.where(impossible[~ok], 0.0, np.nan)
+        result.fit_probability[~ok] = np.where(_impossible(jobs)[~ok], 0.0, np.nan)
         if not len(rows):
             return result
         part = self._predict_resolved(jobs.take(rows), detail)
         return _scatter(result, part, rows)
-
-    def _refusals(self, jobs: Jobs) -> NDArray[np.object_]:
-        reasons, refused = _reasons(jobs), schedule_problems(jobs, self.constants)
-        return np.where(is_none(reasons), refused, reasons)
 
     def _predict_resolved(self, jobs: Jobs, detail: bool) -> Forecasts:
         if len(jobs) > CHUNK:
@@ -254,7 +189,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     peaks = spread(peak, memory_sigma(rows, known, constants))
     step = np.asarray(sum(parts.values(), np.zeros(n)))
     exposed = exposures(rows, parts, known)
-    usual = spread(
+    seconds = spread(
         middle,
         step_sigma(exposed, constants),
         floor,
@@ -262,8 +197,6 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
     )
     slack = log_slack(rows, peak, constants)
     room = fits(rows, slack, known, constants)
-    stalls = stalls_of(rows, room)
-    seconds = np.maximum(mixed(usual, stalls), floor[:, None])
     return Forecasts(
         quantity="step",
         seconds=seconds,
@@ -276,7 +209,6 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
         declined=np.full(n, None, dtype=object),
         causes=step_causes(exposed, parts, constants) if detail else {},
         distance_parts=distance_parts(rows, known) if detail else {},
-        stalls=stalls.columns(log_sigma(usual)) if stalls.chance.any() else {},
         parts={**parts, "floor": middle - step} if detail else {},
         memory_parts=memory_parts if detail else {},
     )

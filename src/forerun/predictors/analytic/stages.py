@@ -13,36 +13,11 @@ def layer_share(rows: Rows) -> FloatArray:
     return rows.once("layer_share", _layer_share)
 
 
-def stage_shares(rows: Rows) -> tuple[FloatArray, FloatArray]:
-    """Return the first and the last stage's share of the layers, each (n,).
-
-    Spread evenly, or, where the framework counts the head among the work (nanotron): with
-    T = L + head / layer, the first stage gets ceil(T / pp) layers, the last what then remains.
-    """
-    even, by_head = layer_share(rows), rows.software["counts_head"] > 0
-    if not by_head.any():
-        return even, even
-    by_work = rows.once("work_shares", _work_shares)
-    counted = by_head & (rows.plan["pp"] > 1) & (rows.plan["vpp"] == 1)
-    return np.where(counted, by_work[0], even), np.where(counted, by_work[1], even)
-
-
 def _layer_share(rows: Rows) -> FloatArray:
     stages = rows.plan["pp"] * rows.plan["vpp"]
     layers = np.maximum(rows.work["layers"], 1.0)
     share = np.ceil(layers / stages) * rows.plan["vpp"] / layers
     return np.where(stages > 1, np.minimum(share, 1.0), 1.0)
-
-
-def _work_shares(rows: Rows) -> tuple[FloatArray, FloatArray]:
-    work, pp = rows.work, rows.plan["pp"]
-    layers = np.maximum(work["layers"], 1.0)
-    one = (work["layer_tensor"] + work["layer_whole"] + work["layer_expert"]) / layers
-    head = work["head_tensor"] + work["head_whole"] + work["head_copied"]
-    total = layers + head / np.maximum(one, 1.0)
-    first = np.minimum(np.ceil(total / pp), layers)
-    before = np.minimum(np.ceil(total * (pp - 1.0) / pp), layers)
-    return first / layers, (layers - before) / layers
 
 
 def micro_batches(rows: Rows) -> FloatArray:
@@ -80,33 +55,15 @@ def local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatA
 
 
 def _local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    work, share = rows.work, layer_share(rows)
-    first, last = _stage_params(rows, share, share)
-    expert = work["layer_expert"] / expert_spread(rows)
-    return first, last, expert * share, one_layer(rows)
-
-
-def stage_params(
-    rows: Rows, share_first: FloatArray, share_last: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return dense parameters on a device of the first and the last stage before ZeRO, (n,)."""
-    if share_first is share_last is layer_share(rows):
-        return local_params(rows)[:2]
-    return _stage_params(rows, share_first, share_last)
-
-
-def _stage_params(
-    rows: Rows, share_first: FloatArray, share_last: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    plan, work = rows.plan, rows.work
-    tp = plan["tp"]
-    layers = work["layer_tensor"] / tp + work["layer_whole"]
+    plan, work, share = rows.plan, rows.work, layer_share(rows)
+    tp, one_stage = plan["tp"], plan["pp"] == 1
+    layers = (work["layer_tensor"] / tp + work["layer_whole"]) * share
     embed = work["embed_tensor"] / tp + work["embed_whole"]
     head = work["head_tensor"] / tp + work["head_whole"]
-    one_stage = plan["pp"] == 1
-    first = layers * share_first + embed + np.where(one_stage, head, 0.0)
-    last = layers * share_last + head + np.where(one_stage, embed, work["head_copied"] / tp)
-    return first, last
+    first = layers + embed + np.where(one_stage, head, 0.0)
+    last = layers + head + np.where(one_stage, embed, work["head_copied"] / tp)
+    expert = work["layer_expert"] / expert_spread(rows)
+    return first, last, expert * share, one_layer(rows)
 
 
 def one_layer(rows: Rows) -> FloatArray:

@@ -22,9 +22,9 @@ from forerun.predictors.analytic.measured_step import has_probed, measured_expos
 from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.stages import (
     expert_spread,
+    layer_share,
+    local_params,
     micro_batches,
-    stage_params,
-    stage_shares,
 )
 from forerun.predictors.analytic.states import gradient_bytes
 
@@ -48,9 +48,7 @@ def replica_groups(rows: Rows) -> tuple[Group, ...]:
 
 def _replica_groups(rows: Rows) -> tuple[Group, ...]:
     plan, node = rows.plan, rows.node["node_devices"]
-    shares = stage_shares(rows)
-    first, last = stage_params(rows, *shares)
-    expert = rows.work["layer_expert"] / expert_spread(rows) * shares[0]
+    first, last, expert, _ = local_params(rows)
     ranks = plan["dp"] * plan["cp"]
     dense = Group(ranks, np.clip(np.floor(node / plan["tp"]), 1.0, ranks), np.maximum(first, last))
     if not np.any(expert > 0):
@@ -114,8 +112,6 @@ def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -
     bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
     link = _link(rows, np.maximum(size / bucket, 1.0))
     reduce = collectives.all_reduce(size, group.ranks, group.per_node, *link)
-    bucket = np.maximum(bucket, soft["rank_shard_bytes"] * group.ranks)
-    link = _link(rows, np.maximum(size / bucket, 1.0))
     scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
     gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
     hidden = np.where(many, np.where(stage >= 1, scatter, reduce), 0.0)
@@ -162,7 +158,6 @@ def _exposed(
     behind = window * rounds
     joined = collectives.p_norm(behind, one * rounds, constants.overlap_power)
     bare = rows.software["bare_gradients"]
-    bare = np.where(stage >= 1, np.maximum(bare, rows.software["bare_shards"]), bare)
     result = (1.0 - bare) * (joined - behind) + bare * one * rounds
     result = result + sum((t.after for t in traffic), np.zeros(len(rows)))
     if np.any(stage >= 3):
@@ -282,8 +277,6 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 
     1F1B with stages of unequal times t: T = sum t + (m - 1) t_max, which is m t_mean, the imbalance
     (m - 1)(t_max - t_mean) and the bubble (pp - 1) t_mean; vpp chunks a stage divide the bubble.
-    While a pipeline fills and drains, neighbours do not alternate and nothing is lost where tensor
-    groups and pipelines meet.
     """
     key, plan = rows.key, rows.plan
     m, pp, vpp = micro_batches(rows), plan["pp"], plan["vpp"]
@@ -291,65 +284,30 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         key["layer_forward"] + key["layer_backward"] + key["layer_recompute"]
         + key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
     )  # fmt: skip
-    adding, adding_ends = _accumulation(rows)
-    lost = _meeting(rows, device, constants)
-    host = key["layer_host"] + lost
-    layer = device + host + adding
-    ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"] + adding_ends
+    layer = device + key["layer_host"]
+    ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"]
     mean = (layer + ends) / pp
-    share_first, share_last = stage_shares(rows)
-    first = share_first * layer + key["first_end"]
-    last = share_last * layer + key["last_end"]
+    share = layer_share(rows)
+    first = share * layer + key["first_end"]
+    last = share * layer + key["last_end"]
     largest = np.where(pp > 1, np.maximum(np.maximum(first, last), mean), mean)
     passes = m / pp
     sent = _point_to_point(rows, constants)
-    backward = key["layer_backward"] + key["ends_backward"] + adding + adding_ends
-    waiting = passes * (host + key["ends_host"])
+    waiting = passes * (key["layer_host"] + key["ends_host"])
     if np.any(rows.sync == ONE_PROCESS):
         waiting = np.where(rows.sync == ONE_PROCESS, _replicas(rows, constants), waiting)
     return {
         "forward": passes * (key["layer_forward"] + key["ends_forward"]),
-        "backward": passes * backward,
+        "backward": passes * (key["layer_backward"] + key["ends_backward"]),
         "recompute": passes * key["layer_recompute"],
         "tensor comm": passes * key["layer_tensor_comm"],
         "expert comm": passes * key["layer_expert_comm"],
         "context comm": passes * key["layer_context_comm"],
         "host": waiting,
         "imbalance": (m - 1.0 / vpp) * (largest - mean),
-        "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * (mean - lost / pp), 0.0),
+        "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * mean, 0.0),
         "pipeline comm": np.where(pp > 1, (m + (pp - 1.0) / vpp) * sent, 0.0),
     }
-
-
-def _accumulation(rows: Rows) -> tuple[FloatArray, FloatArray]:
-    """Return seconds in which one micro-batch's gradients join their buffers: (layers, ends)."""
-    work, tp = rows.work, rows.plan["tp"]
-    each = rows.software["accumulate_bytes"] * work["trained_share"] / rows.node["memory_rate"]
-    layers = work["layer_tensor"] / tp + work["layer_whole"]
-    layers = layers + work["layer_expert"] / expert_spread(rows)
-    ends = (work["embed_tensor"] + work["head_tensor"]) / tp
-    return each * layers, each * (ends + work["embed_whole"] + work["head_whole"])
-
-
-def _meeting(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
-    """Return seconds that all layers wait for the host where tensor groups and pipelines meet.
-
-    device: seconds of all layers on the device. The host's loss grows with the tensor group and not
-    with the micro-batch, so it is a floor under the layer, as its launches are.
-    """
-    plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
-    meets = (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1) & (each > 0)
-    result = np.zeros(len(rows))
-    if not meets.any():
-        return result
-    device, launches = device[meets], rows.key["layer_launches"][meets]
-    spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
-    lost = rows.work["layers"] * plan["tp"] * each * spanned**constants.tensor_pipeline_reach
-    lost = lost[meets]
-    power = constants.layer_power
-    with_loss = collectives.p_norm(device, launches + lost, power)
-    result[meets] = with_loss - collectives.p_norm(device, launches, power)
-    return result
 
 
 def _replicas(rows: Rows, constants: Constants) -> FloatArray:

@@ -99,7 +99,6 @@ def in_quantity(forecasts: Forecasts, jobs: Jobs, quantity: str) -> Forecasts:
         seconds=forecasts.seconds * factor[:, None],
         floor_seconds=forecasts.floor_seconds * factor,
         parts={name: values * factor for name, values in forecasts.parts.items()},
-        stalls={},
     )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import Forecasts
 from forerun.domain.quantiles import spread
 from forerun.predictors.analytic import AnalyticPredictor
@@ -23,7 +22,6 @@ from forerun.predictors.analytic.calibration.fitting import Fit, thinned
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
-from forerun.predictors.analytic.stalls import mixed, stalls_of
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import exposures, step_sigma
 from forerun.predictors.residual.correction import Correction
@@ -228,26 +226,23 @@ class ResidualPredictor:
         if not len(near):
             return
         news = correction.known.news(labels, _labelled(jobs))
-        sigma, priced = self._physics(layout)
+        sigma = self._sigma(layout)
         width, low, high = correction.bands(news, unseen, sigma)
         middle = np.maximum(alone.seconds[rows, 1] * np.exp(log), alone.floor_seconds[rows])
-        usual = spread(middle, width, alone.floor_seconds[rows], (low, high))
-        seconds = mixed(usual, stalls_of(priced, alone.fit_probability[rows]))
+        seconds = spread(middle, width, alone.floor_seconds[rows], (low, high))
         scale, variance = middle / alone.seconds[rows, 1], (width / sigma) ** 2
         alone.seconds[rows[near]] = seconds[near]
         for values in alone.parts.values():
             values[rows[near]] *= scale[near]
         for values in alone.causes.values():
             values[rows[near]] *= variance[near]
-        if alone.stalls:
-            alone.stalls["sigma"][rows[near]] = log_sigma(usual)[near]
 
-    def _physics(self, layout: Layout) -> tuple[FloatArray, Any]:
-        """Return (physics' log standard deviations (n,), rows priced) of jobs laid out."""
+    def _sigma(self, layout: Layout) -> FloatArray:
+        """Return physics' log standard deviations of jobs laid out, (n,)."""
         constants = self.physics.constants
         priced, known = layout.rows(constants), taught(layout.jobs, constants)
         parts, _, _ = step_and_floor(priced, fastest_rates(layout.jobs), constants)
-        return step_sigma(exposures(priced, parts, known), constants), priced
+        return step_sigma(exposures(priced, parts, known), constants)
 
     def to_json(self) -> str:
         """Return physics' constants and the correction as JSON text."""

@@ -20,12 +20,10 @@ from forerun.predictors.analytic.calibration.learned import Learned, learned_fro
 from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
-from forerun.predictors.analytic.memory import log_slack, peak_bytes
 from forerun.predictors.analytic.places import devices_key, seen_in, settings_of
 from forerun.predictors.analytic.rows import fastest_rates, taught
-from forerun.predictors.analytic.stalls import stalled, stalls_of
 from forerun.predictors.analytic.step import step_and_floor
-from forerun.predictors.analytic.uncertainty import exposures, fits
+from forerun.predictors.analytic.uncertainty import exposures
 from forerun.tables import Jobs, Runs
 
 DEGREES = 4.0
@@ -41,8 +39,6 @@ ROUNDS = 25
 TAIL_COUNT = 6.0
 # Share of a group's errors that all of its rows have in common, and how many groups outweigh that.
 SHARED, SHARED_COUNT = 0.35, 3.0
-# Log standard deviation beside which a run is told from a stalled one, at least.
-STALL_SIGMA = 0.1
 
 
 @dataclass(frozen=True)
@@ -78,12 +74,8 @@ def with_spread(constants: Constants, fit: Fit) -> Constants:
 def left_out(constants: Constants, fit: Fit) -> LeftOut:
     """Return the errors of the fit's rows, each group of each split left out in turn."""
     rows = fit.layout.rows(constants)
-    parts, usual, _ = step_and_floor(rows, fastest_rates(fit.jobs), constants)
+    parts = step_and_floor(rows, fastest_rates(fit.jobs), constants)[0]
     known = taught(fit.jobs, constants)
-    # Runs that stalled are another kind, see `stalls`: the width of the usual ones is asked here.
-    slack = log_slack(rows, peak_bytes(rows, constants)[0], constants)
-    stalls = stalls_of(rows, fits(rows, slack, known, constants))
-    counts = 1.0 - stalled(fit.residual, usual, stalls, np.maximum(fit.scale, STALL_SIGMA))
     reach = fit.slopes @ fit.covariance
     pieces = []
     for split, groups in _splits(fit).items():
@@ -94,7 +86,7 @@ def left_out(constants: Constants, fit: Fit) -> LeftOut:
         for group, error, fact in zip(groups, errors, facts, strict=True):
             pieces.append((
                 error, {c: e[group] for c, e in exposed.items()},
-                counts[group] * fact / len(group), np.full(len(group), split, dtype=object),
+                np.full(len(group), fact / len(group)), np.full(len(group), split, dtype=object),
             ))  # fmt: skip
     error, exposed_by, weight, name = zip(*pieces, strict=True)
     return LeftOut(

@@ -22,7 +22,7 @@ FAR_OFF = 3.0
 SPEAKS = 0.01
 _UNITS = {
     "tile": "elements", "roofline_power": "power", "group_width_power": "power",
-    "pointwise_flops": "FLOP an element", "framework.accumulate_bytes": "bytes a parameter",
+    "pointwise_flops": "FLOP an element",
     "expert_imbalance": "times", "link_latency": "times", "device_host": "times",
     "wave_flops_per_element": "FLOP/s an element", "layer_power": "power", "overlap_power": "power",
     "framework.shard_power": "power", "server_power": "power",
