@@ -2,7 +2,7 @@
 
 The ideas and how each is switched off stand in benchmarks/ablation.yaml, the splits in
 benchmarks/accuracy.yaml. Every idea is switched off alone, the rest is fitted anew to the teachers of
-each fold, and the judged rows are forecast; folds, teachers and judged rows are those of `forerun
+each fold, and the judged rows are forecast; folds, training_runs and judged rows are those of `forerun
 evaluate`. What came out goes to benchmarks/results/ablation.json, split by split, with an interval of
 each difference (judged rows drawn again by workload and cluster). docs/ablation_page.py makes the page.
 """
@@ -30,10 +30,9 @@ from numpy.typing import NDArray
 
 from forerun.catalog import load_catalog
 from forerun.evaluate import parse_condition, parse_split
-from forerun.evaluate.filters import rows_where, slower_half
-from forerun.evaluate.folds import folds_of
-from forerun.evaluate.lessons import Lessons
-from forerun.evaluate.metrics import absolute_percentage_errors
+from forerun.evaluate.judge import TrainingSets
+from forerun.evaluate.scoring import absolute_percentage_errors, rows_where, slower_half
+from forerun.evaluate.splits import folds_of
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import fit_runs
 from forerun.predictors.analytic.calibration.fitting import thinned
@@ -75,21 +74,21 @@ class Lesson:
     asked: their positions among the exam's; layout: these laid out.
     """
 
-    teachers: Runs
+    training_runs: Runs
     timed: Runs
     asked: IntArray
     layout: Layout
 
 
 @dataclass(frozen=True)
-class Exam:
+class DividedTable:
     """A table to be judged: the measured seconds of the n rows that are asked, (n,), fold by fold.
 
     groups: which workload on which cluster, (n,). kept: see `rows.lay_out`.
     """
 
     measured: FloatArray
-    lessons: Sequence[Lesson]
+    training: Sequence[Lesson]
     groups: IntArray
     kept: dict[Any, Any]
 
@@ -106,7 +105,7 @@ def table_of(folder: Path, name: str) -> Runs:
     return runs_from_table(read_table(folder / f"{name}.csv"), load_catalog())
 
 
-def exam_of(split: Split, case: Mapping[str, Any], folder: Path) -> Exam:
+def exam_of(split: Split, case: Mapping[str, Any], folder: Path) -> DividedTable:
     """Return what is taught and asked in a split."""
     (name,) = case["runs"]
     conditions = [parse_condition(text) for text in case.get("where", ())]
@@ -116,21 +115,23 @@ def exam_of(split: Split, case: Mapping[str, Any], folder: Path) -> Exam:
     columns = case.get("faster_half", ())
     slower = slower_half(runs, columns) if columns else np.zeros(len(runs), dtype=bool)
     others = {other: table_of(folder, other) for other in case.get("fit", ()) if other != name}
-    lessons = Lessons.of(name, runs, slower, others)
+    training = TrainingSets.of(name, runs, slower, others)
     folds = folds_of(parse_split(case.get("split", "whole")), runs.table, SEED, split.folds)
     rows = np.intersect1d(_usable(runs), np.concatenate([fold.test for fold in folds]))
     rows = rows[~slower[rows] & np.isfinite(measured_seconds(runs, "step").seconds[rows])]
     asked, kept, taught = runs.take(rows), dict[Any, Any](), []
     for fold in folds:
-        teachers = lessons.teachers(fold)
-        if teachers is None:
+        training_runs = training.training_runs(fold)
+        if training_runs is None:
             raise ValueError(f"{split.case}: a fold without teachers")
         now = np.flatnonzero(np.isin(rows, fold.test))
         layout = lay_out(asked.jobs.take(now), Constants(), kept)
-        taught.append(Lesson(teachers, teachers.take(_usable(teachers)), now, layout))
+        taught.append(
+            Lesson(training_runs, training_runs.take(_usable(training_runs)), now, layout)
+        )
     pairs = np.stack([asked.jobs.workload_index, asked.jobs.cluster_index], axis=1)
     groups = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-    return Exam(measured_seconds(asked, "step").seconds, taught, groups, kept)
+    return DividedTable(measured_seconds(asked, "step").seconds, taught, groups, kept)
 
 
 def _usable(runs: Runs) -> IntArray:
@@ -139,12 +140,12 @@ def _usable(runs: Runs) -> IntArray:
     return np.flatnonzero(answered & np.isfinite(runs.step_seconds()))
 
 
-def forecast(exam: Exam, idea: Idea) -> FloatArray:
+def forecast(divided: DividedTable, idea: Idea) -> FloatArray:
     """Return the median seconds of each asked row, (n,), fitted without an idea."""
-    seconds = np.full(len(exam.measured), np.nan)
+    seconds = np.full(len(divided.measured), np.nan)
     with switched_off(idea):
-        kept = kept_for(exam, idea)
-        for lesson in exam.lessons:
+        kept = kept_for(divided, idea)
+        for lesson in divided.training:
             constants = idea.priors()
             if not idea.unfitted:
                 fit = fit_runs(constants, lesson.timed, kept, manner=idea.manner())
@@ -153,9 +154,9 @@ def forecast(exam: Exam, idea: Idea) -> FloatArray:
     return seconds
 
 
-def kept_for(exam: Exam, idea: Idea) -> dict[Any, Any]:
+def kept_for(divided: DividedTable, idea: Idea) -> dict[Any, Any]:
     """Return what jobs are laid out with: another law may lay them out in another way."""
-    return {} if idea.law else exam.kept
+    return {} if idea.law else divided.kept
 
 
 def laid_out(layout: Layout, idea: Idea, kept: dict[Any, Any]) -> Layout:
@@ -171,19 +172,19 @@ def medians(layout: Layout, constants: Constants) -> FloatArray:
     return forecast_layout(replace(layout, memo={}), constants, detail=False).seconds[:, 1]
 
 
-def touches(exam: Exam, idea: Idea) -> bool:
-    """Return whether an idea does anything to what is taught or asked in an exam."""
+def touches(divided: DividedTable, idea: Idea) -> bool:
+    """Return whether an idea does anything to what is taught or asked in an divided."""
     if idea.unfitted or set(idea.fit) - {"setting_sd"}:
         return True
-    teachers = [lesson.timed for lesson in exam.lessons]
+    training_runs = [lesson.timed for lesson in divided.training]
     if "setting_sd" in idea.fit:
-        return any(len(set(t.table.texts("source").tolist())) > 1 for t in teachers)
+        return any(len(set(t.table.texts("source").tolist())) > 1 for t in training_runs)
     frozen = idea.manner().frozen
-    if any(p.family in frozen for t in teachers for p in parameters_for(t.jobs)):
+    if any(p.family in frozen for t in training_runs for p in parameters_for(t.jobs)):
         return True
     usual, priors = Constants(), idea.priors()
-    layouts = [lesson.layout for lesson in exam.lessons]
-    layouts += [lay_out(t.jobs, usual, exam.kept) for t in teachers]
+    layouts = [lesson.layout for lesson in divided.training]
+    layouts += [lay_out(t.jobs, usual, divided.kept) for t in training_runs]
     for layout in layouts:
         before = medians(layout, usual)
         with switched_off(idea):
@@ -208,22 +209,22 @@ def interval(
     return float(low), float(high)
 
 
-def measured_split(split: Split, exam: Exam, ideas: Sequence[Idea]) -> dict[str, Any]:
+def measured_split(split: Split, divided: DividedTable, ideas: Sequence[Idea]) -> dict[str, Any]:
     """Return the figure of a split with all ideas, and without each that touches it."""
-    of, full = FIGURES[split.figure], forecast(exam, FULL)
-    before = absolute_percentage_errors(full, exam.measured)
+    of, full = FIGURES[split.figure], forecast(divided, FULL)
+    before = absolute_percentage_errors(full, divided.measured)
     found = {}
     for idea in ideas:
-        if not touches(exam, idea):
+        if not touches(divided, idea):
             continue
-        after = absolute_percentage_errors(forecast(exam, idea), exam.measured)
-        low, high = interval(before, after, exam.groups, split.figure)
+        after = absolute_percentage_errors(forecast(divided, idea), divided.measured)
+        low, high = interval(before, after, divided.groups, split.figure)
         value = float(of(after))
         found[idea.name] = {"figure": _short(value), "low": _short(low), "high": _short(high)}
         print(f"{split.case} without {idea.name}: {value:.2f} %", flush=True)
     return {
         "figure": split.figure, "full": _short(float(of(before))), "rows": len(before),
-        "folds": len(exam.lessons), "thinned": bool(split.rows), "ideas": found,
+        "folds": len(divided.training), "thinned": bool(split.rows), "ideas": found,
     }  # fmt: skip
 
 
@@ -232,7 +233,7 @@ def _short(value: float) -> float:
 
 
 def record(
-    results: Path, splits: Sequence[Split], measure: Callable[[Split, Exam], dict[str, Any]]
+    results: Path, splits: Sequence[Split], measure: Callable[[Split, DividedTable], dict[str, Any]]
 ) -> None:
     """Measure the splits that the command line names, and keep what came out with its birth.
 
@@ -273,7 +274,7 @@ def record(
 def main() -> None:
     """Measure the splits and print each figure."""
     splits, ideas = spec()
-    record(RESULTS, splits, lambda split, exam: measured_split(split, exam, ideas))
+    record(RESULTS, splits, lambda split, divided: measured_split(split, divided, ideas))
 
 
 if __name__ == "__main__":

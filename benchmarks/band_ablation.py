@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import yaml
-from ablation import Exam, Split, record
+from ablation import DividedTable, Split, record
 from ideas import Idea
 from numpy.typing import NDArray
 
-from forerun.evaluate import metrics
+from forerun.evaluate import scoring as metrics
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.predictor import forecast_layout
@@ -67,31 +67,31 @@ def spec() -> tuple[list[Split], list[Part]]:
     return splits, [Part(**part) for part in found["bands"]]
 
 
-def bands(exam: Exam, parts: Sequence[Part]) -> dict[str, FloatArray]:
+def bands(divided: DividedTable, parts: Sequence[Part]) -> dict[str, FloatArray]:
     """Return the quantiles of each asked row, (n, 3), without each part; `all` with all of them."""
-    found = {part.name: np.full((len(exam.measured), 3), np.nan) for part in parts}
-    for lesson in exam.lessons:
+    found = {part.name: np.full((len(divided.measured), 3), np.nan) for part in parts}
+    for lesson in divided.training:
         made: dict[str, Constants] = {}
         for part in parts:
             key = str(sorted(part.frameworks.items()))
             if key not in made:
-                made[key] = AnalyticPredictor(part.priors()).fit(lesson.teachers).constants
+                made[key] = AnalyticPredictor(part.priors()).fit(lesson.training_runs).constants
             layout = replace(lesson.layout, memo={})
             constants = part.applied(made[key])
             found[part.name][lesson.asked] = forecast_layout(layout, constants, False).seconds
     return found
 
 
-def measured_split(exam: Exam, parts: Sequence[Part]) -> dict[str, Any]:
+def measured_split(divided: DividedTable, parts: Sequence[Part]) -> dict[str, Any]:
     """Return coverage and median width of a split's bands, and without each part that matters."""
-    found = bands(exam, [WHOLE, *parts])
+    found = bands(divided, [WHOLE, *parts])
     whole = found.pop(WHOLE.name)
     kept = {
-        name: scored(rows, exam.measured)
+        name: scored(rows, divided.measured)
         for name, rows in found.items()
         if not np.allclose(rows, whole, rtol=1e-6)
     }
-    result = {**scored(whole, exam.measured), "rows": len(whole), "parts": kept}
+    result = {**scored(whole, divided.measured), "rows": len(whole), "parts": kept}
     print(result, flush=True)
     return result
 
@@ -105,7 +105,7 @@ def scored(rows: FloatArray, truth: FloatArray) -> dict[str, float]:
 def main() -> None:
     """Measure the splits and print what came out."""
     splits, parts = spec()
-    record(RESULTS, splits, lambda split, exam: measured_split(exam, parts))
+    record(RESULTS, splits, lambda split, divided: measured_split(divided, parts))
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ from forerun.catalog import load_catalog
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.evaluate import parse_condition
-from forerun.evaluate.filters import rows_where
-from forerun.evaluate.lessons import Lessons
+from forerun.evaluate.judge import TrainingSets
 from forerun.evaluate.refit import RUNS_EACH, content, len_of, refitted, taught_runs
+from forerun.evaluate.splits import rows_where
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.saving import learned_of, scales_of, settled_by, with_changes
@@ -100,12 +100,12 @@ def model_without(
     judged: all of the table's runs; rows of others that tell of their measurements teach nothing.
     """
     others = {name: runs for name, runs in tables.items() if name != table}
-    teachers = Lessons.of(table, judged, np.zeros(len(judged), dtype=bool), others).others
-    values = content(refitted(teachers), teachers, {})
+    training_runs = TrainingSets.of(table, judged, np.zeros(len(judged), dtype=bool), others).others
+    values = content(refitted(training_runs), training_runs, {})
     learned = learned_of(values["learned"])
     constants = with_changes(with_changes(Constants(), values["constants"]), scales_of(learned))
     predictor = AnalyticPredictor(replace(constants, settled=settled_by(learned)), learned)
-    return predictor, {name: len(runs) for name, runs in teachers.items()}
+    return predictor, {name: len(runs) for name, runs in training_runs.items()}
 
 
 def answered(words: Sequence[str], model: Path) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def asked(job: Mapping[str, Any], tables: Mapping[str, Runs], folder: Path, mode
     """Return a job's forecast beside its measurement. Raises ValueError for the wrong command."""
     whole, sorted_rows = candidates(job, folder)
     row = middle(sorted_rows)
-    predictor, teachers = model_without(job["table"], whole, tables)
+    predictor, training_runs = model_without(job["table"], whole, tables)
     path = models.resolve() / f"without-{job['table']}.json"
     path.write_text(model_text(predictor), encoding="utf-8")
     answer = answered(words_of(job), path)
@@ -183,7 +183,7 @@ def asked(job: Mapping[str, Any], tables: Mapping[str, Runs], folder: Path, mode
         "command": f"forerun {shlex.join(words_of(job))}", "workload": cells["workload"],
         "ref": cells["ref"], "note": cells.get("note", ""), "measured": measured(row),
         "forecast": {name: answer.get(name) for name in KEPT},
-        "teachers": teachers,
+        "teachers": training_runs,
     }  # fmt: skip
 
 

@@ -25,8 +25,7 @@ import yaml
 from accuracy import commit_of_source, hardware
 
 from forerun import registry
-from forerun.evaluate.entries import Entry, program_code
-from forerun.evaluate.kept import Kept
+from forerun.evaluate.leaderboard import EntryFile, LeaderboardEntry, program_code
 
 WANTED = Path(__file__).with_suffix(".yaml")
 RESULTS = Path(__file__).parent / "results" / "leaderboard.json"
@@ -84,7 +83,7 @@ def ran(table: str, predictors: Sequence[str], folder: Path, cache: Path, limit:
     return "" if done.returncode in (0, 3) else " ".join(done.stderr.split())[-300:]
 
 
-def short(entry: Entry, commit: str) -> dict[str, Any]:
+def short(entry: LeaderboardEntry, commit: str) -> dict[str, Any]:
     """Return an entry as it is kept: the figures that are asked for, in few digits."""
     plain = entry.as_dict()
     score = plain["score"]
@@ -196,7 +195,7 @@ def main() -> None:
     seconds = time.perf_counter() - started
     before = kept()
     found = {place(e): e for e in before["entries"]}
-    fresh = [e for e in Kept(cache).entries.values() if e.key.code == program_code()]
+    fresh = [e for e in EntryFile(cache).entries.values() if e.key.code == program_code()]
     found |= {
         place(vars(e.key)): short(e, commit)
         for e in fresh

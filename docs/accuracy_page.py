@@ -13,14 +13,19 @@ import yaml
 from new_source_section import HEADERS, new_source_made, new_source_rows, new_source_text
 
 from forerun.evaluate import ALL_TABLES, Evaluation, Score
-from forerun.evaluate.accuracy import (
+from forerun.evaluate.pages import (
     DISTANCE_HELP,
     HOW_TO_READ,
     MEMORY_HELP,
+    answered,
+    cell,
+    detected,
+    inside,
+    number,
     predictor_sections,
+    regretted,
 )
-from forerun.evaluate.markdown import answered, cell, detected, inside, number, regretted
-from forerun.evaluate.metrics import share_interval
+from forerun.evaluate.scoring import share_interval
 from forerun.predictors.analytic import constants
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -36,7 +41,7 @@ a table of one laboratory from the tables of others.
 
 {HOW_TO_READ}
 
-*Rule of thumb* is a constant share of the peak rate, fitted to the same teachers. *Simple* is the best
+*Rule of thumb* is a constant share of the peak rate, fitted to the same training_runs. *Simple* is the best
 of a few small calibrated models on the same split. *Faster half*: among the runs that share the named
 columns only the faster half by the clock is taught and judged, because it is there that plans are
 chosen, and as the simple models were judged."""

@@ -15,17 +15,20 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from leaderboard import RESULTS, notes, sections  # noqa: E402 (it lies in a folder of scripts)
 
 from forerun import registry  # noqa: E402
-from forerun.evaluate.board import Board, Section  # noqa: E402
-from forerun.evaluate.board_page import board_page  # noqa: E402
-from forerun.evaluate.entries import Entry  # noqa: E402
+from forerun.evaluate.leaderboard import (  # noqa: E402
+    BoardSection,
+    LeaderboardEntry,
+    Scoreboard,
+)
+from forerun.evaluate.pages import board_page  # noqa: E402
 
 
-def board_of(kept: Mapping[str, Any]) -> Board:
+def board_of(kept: Mapping[str, Any]) -> Scoreboard:
     """Return the board of what was kept."""
-    entries = tuple(Entry.from_dict(values) for values in kept["entries"])
+    entries = tuple(LeaderboardEntry.from_dict(values) for values in kept["entries"])
     there = {entry.key.predictor for entry in entries}
-    return Board(
-        tuple(Section(s["title"], s["splits"], s["targets"]) for s in sections()),
+    return Scoreboard(
+        tuple(BoardSection(s["title"], s["splits"], s["targets"]) for s in sections()),
         tuple(name for name in registry.names("predictors") if name in there),
         entries,
         int(kept["seed"]),

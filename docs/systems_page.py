@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from forerun import registry
-from forerun.systems.page import page
-from forerun.systems.recipe import System
+from forerun.systems.recipe import System, page
 
 FOLDER = Path(__file__).parent / "systems"
 

@@ -111,21 +111,21 @@ _BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
     ),
     "systems": (
         Entry(
-            "ernest", "forerun.systems.ernest:SYSTEM", "four terms of size and machines (NSDI 2016)"
+            "ernest", "forerun.systems.recipe:ernest", "four terms of size and machines (NSDI 2016)"
         ),
         Entry(
             "cherrypick",
-            "forerun.systems.cherrypick:SYSTEM",
+            "forerun.systems.recipe:cherrypick",
             "the cheapest configuration under a time limit, by Bayesian optimisation (NSDI 2017)",
         ),
         Entry(
             "generic_model",
-            "forerun.systems.generic_model:SYSTEM",
+            "forerun.systems.recipe:generic_model",
             "power laws by differential evolution, for any framework (2023)",
         ),
         Entry(
             "ray_ml",
-            "forerun.systems.ray_ml:SYSTEM",
+            "forerun.systems.recipe:ray_ml",
             "regressions on augmented features, the best on rows set aside (the Ray study)",
         ),
     ),

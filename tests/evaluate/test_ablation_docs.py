@@ -154,7 +154,7 @@ def toy_table(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def exam(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+def divided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """Return an exam of new models on the toy table, and the table's folder."""
     folder = tmp_path_factory.mktemp("runs")
     toy_table(folder)
@@ -162,9 +162,9 @@ def exam(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     return BENCH.exam_of(BENCH.Split("toy", "toy", "mean", "plans"), case, folder), folder
 
 
-def test_errors_are_those_that_evaluate_counts(exam: tuple[Any, Path]) -> None:
-    """The same folds, teachers, fits and rows: the mean error agrees to a hundredth of a point."""
-    asked, folder = exam
+def test_errors_are_those_that_evaluate_counts(divided: tuple[Any, Path]) -> None:
+    """The same folds, training_runs, fits and rows: the mean error agrees to a hundredth of a point."""
+    asked, folder = divided
     runs = runs_from_table(read_table(folder / "toy.csv"), load_catalog())
     said = evaluate({"toy": runs}, [AnalyticPredictor()], "leave-out:workload").of("analytic")
     found = BENCH.forecast(asked, BENCH.FULL)
@@ -172,9 +172,9 @@ def test_errors_are_those_that_evaluate_counts(exam: tuple[Any, Path]) -> None:
     assert 100 * np.abs(found / asked.measured - 1).mean() == pytest.approx(said.mape, abs=0.01)
 
 
-def test_an_idea_that_the_world_has_is_missed(exam: tuple[Any, Path]) -> None:
+def test_an_idea_that_the_world_has_is_missed(divided: tuple[Any, Path]) -> None:
     """In a world of slow hosts forecasts without the host's floor are worse."""
-    asked, _ = exam
+    asked, _ = divided
     without = next(i for i in IDEAS if i.name == "host-floor")
     errors = [
         np.abs(BENCH.forecast(asked, idea) / asked.measured - 1).mean()
@@ -183,17 +183,17 @@ def test_an_idea_that_the_world_has_is_missed(exam: tuple[Any, Path]) -> None:
     assert errors[1] > 1.5 * errors[0]
 
 
-def test_an_idea_touches_only_what_it_speaks_of(exam: tuple[Any, Path]) -> None:
+def test_an_idea_touches_only_what_it_speaks_of(divided: tuple[Any, Path]) -> None:
     by_name = {idea.name: idea for idea in IDEAS}
-    touched = {name for name in by_name if BENCH.touches(exam[0], by_name[name])}
+    touched = {name for name in by_name if BENCH.touches(divided[0], by_name[name])}
     assert {"host-floor", "calibration", "heavy-tails", "jitter"} <= touched
     assert not {"bubble", "tensor-pipeline", "zero3-overlap", "settings"} & touched
 
 
 def test_forecasts_with_all_ideas_are_the_same_after_others_were_left_out(
-    exam: tuple[Any, Path],
+    divided: tuple[Any, Path],
 ) -> None:
-    asked, _ = exam
+    asked, _ = divided
     before = BENCH.forecast(asked, BENCH.FULL)
     for name in ("counts-head", "imbalance", "profiles"):
         BENCH.forecast(asked, next(i for i in IDEAS if i.name == name))
@@ -258,8 +258,8 @@ def test_a_part_that_names_nothing_is_refused() -> None:
         BANDS.Part("x", after={"no_such*": 0}).applied(Constants())
 
 
-def test_bands_without_what_is_new_are_narrower(exam: tuple[Any, Path]) -> None:
+def test_bands_without_what_is_new_are_narrower(divided: tuple[Any, Path]) -> None:
     causes = next(p for p in PARTS if p.name == "causes")
-    found = BANDS.bands(exam[0], [BANDS.WHOLE, causes])
+    found = BANDS.bands(divided[0], [BANDS.WHOLE, causes])
     widths = {name: float(np.median(rows[:, 2] / rows[:, 0])) for name, rows in found.items()}
     assert widths["causes"] < widths["all"]

@@ -20,10 +20,15 @@ from forerun.catalog import load_catalog
 from forerun.cli import main
 from forerun.errors import RequestError
 from forerun.evaluate import SHOTS
-from forerun.evaluate.board import Board, Section, filled
-from forerun.evaluate.board_page import board_page, figure
-from forerun.evaluate.entries import program_code, table_code
-from forerun.evaluate.kept import Kept
+from forerun.evaluate.leaderboard import (
+    BoardSection,
+    EntryFile,
+    Scoreboard,
+    filled,
+    program_code,
+    table_code,
+)
+from forerun.evaluate.pages import board_page, figure
 from forerun.tables import Table, write_table
 from forerun.workloads.rows import runs_from_table
 
@@ -52,12 +57,12 @@ def call(*words: Any) -> Result:
 
 
 def judge(
-    tables: Mapping[str, Table], names: tuple[str, ...], *splits: str, kept: Kept | None = None
-) -> Board:
+    tables: Mapping[str, Table], names: tuple[str, ...], *splits: str, kept: EntryFile | None = None
+) -> Scoreboard:
     facts = {name: runs_from_table(table, load_catalog()) for name, table in tables.items()}
-    sections = tuple(Section(text, dict.fromkeys(facts, text)) for text in splits)
-    done = filled(facts, names, sections, kept or Kept(), start="priors")
-    return Board(sections, names, tuple(entry for entry, _ in done), 0)
+    sections = tuple(BoardSection(text, dict.fromkeys(facts, text)) for text in splits)
+    done = filled(facts, names, sections, kept or EntryFile(), start="priors")
+    return Scoreboard(sections, names, tuple(entry for entry, _ in done), 0)
 
 
 def test_the_json_holds_a_figure_for_each_predictor_table_and_split(
@@ -100,10 +105,10 @@ def test_another_cell_is_another_table(tmp_path: Path) -> None:
     assert table_code(first) != table_code(second)
     assert table_code(first) == table_code(Table.from_columns(rows()))
     assert table_code(first) != table_code(first.take(np.arange(119)))
-    kept = Kept(tmp_path / "c.jsonl")
+    kept = EntryFile(tmp_path / "c.jsonl")
     for table in (first, second, first):
         judge({"t": table}, ("ernest",), "random", kept=kept)
-    assert len(Kept(tmp_path / "c.jsonl").entries) == 2
+    assert len(EntryFile(tmp_path / "c.jsonl").entries) == 2
     assert len(program_code()) == 12
 
 
@@ -138,8 +143,8 @@ def test_a_killed_leaderboard_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(found) == 8
     for one, other in zip(found, expected, strict=True):
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
-    assert len(Kept(cache).entries) == 8
-    assert Kept(cache).unreadable == 1
+    assert len(EntryFile(cache).entries) == 8
+    assert EntryFile(cache).unreadable == 1
 
 
 def test_a_file_of_something_else_is_not_written_to(tmp_path: Path, runs: Path) -> None:
@@ -154,9 +159,9 @@ def test_a_file_of_something_else_is_not_written_to(tmp_path: Path, runs: Path) 
 def test_entries_of_an_older_format_are_judged_again(tmp_path: Path) -> None:
     cache = tmp_path / "c.jsonl"
     cache.write_text('{"format":0,"table":"t"}\n')
-    assert Kept(cache).unreadable == 1
-    judge({"t": Table.from_columns(rows())}, ("ernest",), "random", kept=Kept(cache))
-    assert len(Kept(cache).entries) == 1
+    assert EntryFile(cache).unreadable == 1
+    judge({"t": Table.from_columns(rows())}, ("ernest",), "random", kept=EntryFile(cache))
+    assert len(EntryFile(cache).entries) == 1
 
 
 def test_who_answers_too_little_is_in_brackets_and_never_the_best() -> None:
@@ -189,8 +194,8 @@ def test_the_best_stands_beside_its_target() -> None:
     score = board.score_of("ernest", "t", "random")
     assert score is not None
     for target, said in ((99.0, "met"), (0.01, "missed")):
-        section = Section("any rows", {"t": "random"}, {"t": target})
-        page = board_page(Board((section,), board.predictors, board.entries, 0))
+        section = BoardSection("any rows", {"t": "random"}, {"t": target})
+        page = board_page(Scoreboard((section,), board.predictors, board.entries, 0))
         assert f"| any rows | ernest {score.median_ape:.1f} (target {target:g}: {said}) |" in page
 
 

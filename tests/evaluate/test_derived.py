@@ -11,7 +11,7 @@ import pytest
 
 from forerun.catalog import load_catalog
 from forerun.cli import main
-from forerun.evaluate.derived import with_derived
+from forerun.evaluate.splits import with_derived
 from forerun.tables import Table
 from forerun.workloads.rows import runs_from_table
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.errors import RequestError
-from forerun.evaluate.filters import rows_where, slower_half
+from forerun.evaluate.splits import rows_where, slower_half
 from forerun.tables import Runs, Table
 from forerun.tables.conditions import parse_condition
 from forerun.testing.samples import tiny_jobs

@@ -13,9 +13,10 @@ import pytest
 
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
-from forerun.evaluate import Evaluation, accuracy_page, evaluate, join_runs, leaderboard
+from forerun.evaluate import Evaluation, accuracy_page, evaluate, leaderboard
 from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.tables import Jobs, Runs
+from forerun.tables.join import join_runs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs, tiny_workload
 
 
@@ -184,7 +185,7 @@ def test_a_stopped_run_is_no_time_but_a_bound_that_a_forecast_may_break() -> Non
 
 
 def test_a_fit_sees_only_the_teaching_rows() -> None:
-    """The judged device has another share of peak than the teachers: the error must show it."""
+    """The judged device has another share of peak than the training_runs: the error must show it."""
     other = tiny_cluster(1, 4, tiny_device("other-gpu"))
     jobs = tiny_jobs((tiny_cluster(1, 4), other))
     share = np.where(jobs.labels.texts("device") == "other-gpu", 0.1, 0.5)  # type: ignore[union-attr]
@@ -197,15 +198,15 @@ def test_a_fit_sees_only_the_teaching_rows() -> None:
 
 def test_fit_tables_teach_before_all_rows_are_judged() -> None:
     runs = tiny_runs(mfu=0.2)
-    teachers = tiny_runs(tiny_jobs(global_batches=(256,)), mfu=0.2)
-    asked = evaluate({"tiny": runs}, [ConstantMFU()], "whole", {"more": teachers})
+    training_runs = tiny_runs(tiny_jobs(global_batches=(256,)), mfu=0.2)
+    asked = evaluate({"tiny": runs}, [ConstantMFU()], "whole", {"more": training_runs})
     assert asked.of("constant-mfu").mape == pytest.approx(0.0, abs=1e-6)
     assert asked.fitted_on == ("more",)
 
 
 def test_a_predictor_that_cannot_be_fitted_declines_with_that_reason() -> None:
-    teachers = tiny_runs(step_time_s=np.nan)
-    score = evaluate({"t": tiny_runs()}, [ConstantMFU()], "whole", {"u": teachers}).of(
+    training_runs = tiny_runs(step_time_s=np.nan)
+    score = evaluate({"t": tiny_runs()}, [ConstantMFU()], "whole", {"u": training_runs}).of(
         "constant-mfu"
     )
     assert score.answered == 0

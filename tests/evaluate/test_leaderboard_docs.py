@@ -12,8 +12,7 @@ from types import ModuleType
 import pytest
 
 from forerun.evaluate import parse_split
-from forerun.evaluate.entries import Entry
-from forerun.evaluate.kept import Kept
+from forerun.evaluate.leaderboard import EntryFile, LeaderboardEntry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "leaderboard.md"
@@ -59,7 +58,7 @@ def test_every_kept_figure_says_when_and_of_what_it_was_made() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert KEPT["entries"]
     for values in KEPT["entries"]:
-        entry = Entry.from_dict(values)
+        entry = LeaderboardEntry.from_dict(values)
         assert entry.date
         assert entry.version
         assert values["commit"] in page
@@ -79,9 +78,9 @@ def test_results_that_are_written_are_read_as_they_were(
 
 def test_a_kept_entry_is_short_and_loses_no_figure_of_the_page(tmp_path: Path) -> None:
     first = next(e for e in KEPT["entries"] if e["score"])
-    again = BENCH.short(Entry.from_dict(first), first["commit"])
+    again = BENCH.short(LeaderboardEntry.from_dict(first), first["commit"])
     assert again == first
-    kept = Kept(tmp_path / "c.jsonl")
-    kept.add(Entry.from_dict(first))
-    (entry,) = Kept(tmp_path / "c.jsonl").entries.values()
+    kept = EntryFile(tmp_path / "c.jsonl")
+    kept.add(LeaderboardEntry.from_dict(first))
+    (entry,) = EntryFile(tmp_path / "c.jsonl").entries.values()
     assert BENCH.short(entry, first["commit"]) == first

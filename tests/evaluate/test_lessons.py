@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
-from forerun.evaluate import evaluate, join_runs
+from forerun.evaluate import evaluate
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.contents import content_codes
 from forerun.tables.fingerprints import fingerprints, packed, seen
+from forerun.tables.join import join_runs
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs, tiny_workload
 
 
@@ -92,19 +93,19 @@ def test_a_copy_in_another_table_is_not_taught_in_any_fold(split: str) -> None:
 
 def test_the_same_lessons_for_several_tables_are_one_fit() -> None:
     tables = {name: tiny_runs(mfu=mfu) for name, mfu in (("a", 0.2), ("b", 0.3), ("c", 0.4))}
-    teachers = tiny_runs(tiny_jobs(global_batches=(999,)))
+    training_runs = tiny_runs(tiny_jobs(global_batches=(999,)))
     diary = Diary()
-    evaluate(tables, [diary], "whole", {"other": teachers})
+    evaluate(tables, [diary], "whole", {"other": training_runs})
     assert len(diary.taught) == 1
     assert len(diary.asked) == 3
 
 
 def test_tables_that_hold_other_rows_of_the_teachers_are_fits_of_their_own() -> None:
-    teachers = uneven()
-    tables = {"a": teachers.take(np.arange(5)), "b": teachers.take(np.arange(5, 9))}
+    training_runs = uneven()
+    tables = {"a": training_runs.take(np.arange(5)), "b": training_runs.take(np.arange(5, 9))}
     diary = Diary()
-    evaluate(tables, [diary], "whole", {"other": teachers})
-    assert [len(runs) for runs in diary.taught] == [len(teachers) - 5, len(teachers) - 4]
+    evaluate(tables, [diary], "whole", {"other": training_runs})
+    assert [len(runs) for runs in diary.taught] == [len(training_runs) - 5, len(training_runs) - 4]
 
 
 def test_whole_without_other_tables_is_no_fit() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.evaluate import metrics
+from forerun.evaluate import scoring as metrics
 from forerun.evaluate.scoring import kendall_tau
 
 VALUES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40)

@@ -16,7 +16,7 @@ from forerun.catalog import load_catalog
 from forerun.domain.forecast import Forecasts
 from forerun.evaluate import Evaluation, accuracy_page, evaluate, leaderboard
 from forerun.evaluate.leaderboard import judged_rows
-from forerun.evaluate.metrics import shortfalls
+from forerun.evaluate.scoring import shortfalls
 from forerun.tables import Jobs, Runs, Table
 from forerun.workloads.rows import runs_from_table
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.errors import RequestError
-from forerun.evaluate.folds import folds_of
-from forerun.evaluate.splits import FORMS, parse_split
+from forerun.evaluate.splits import FORMS, folds_of, parse_split
 from forerun.tables import Table
 
 SPLITS = [

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.errors import RequestError
-from forerun.evaluate.exam import notes_of
-from forerun.evaluate.folds import Fold, columns_of, folds_of
-from forerun.evaluate.splits import parse_split, with_shots
+from forerun.evaluate.judge import notes_of
+from forerun.evaluate.splits import Fold, columns_of, folds_of, parse_split, with_shots
 from forerun.tables import Table, read_table
 
 

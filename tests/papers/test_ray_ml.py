@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from forerun.evaluate.folds import folds_of
-from forerun.evaluate.splits import parse_split
+from forerun.evaluate.splits import folds_of, parse_split
 from forerun.predictors.regression.augment import Columns, Recipe
 from forerun.predictors.regression.automl_settings import Settings
 from forerun.predictors.regression.partitions import SetAside

@@ -9,9 +9,9 @@ import pytest
 
 from docs.systems_page import pages
 from forerun import registry
-from forerun.errors import RequestError
-from forerun.systems.page import page, settings_text
-from forerun.systems.recipe import STATUSES, VERDICTS, System, symbol
+from forerun.errors import RequestError, UnknownNameError
+from forerun.predictors.options import configured, read_spec
+from forerun.systems.recipe import STATUSES, VERDICTS, System, page, predictor_spec, symbol
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [entry.name for entry in registry.entries("systems") if entry.origin == "forerun"]
@@ -31,8 +31,9 @@ def test_a_recipe_is_made_of_mechanisms_that_exist(name: str) -> None:
     for part in recipe.parts:
         made = part.made()
         assert made is not None
+        holder = getattr(made, "settings", made)
         for setting, value in part.settings.items():
-            assert getattr(made, setting) == value
+            assert getattr(holder, setting) == value
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +69,7 @@ def test_a_page_has_the_citation_the_settings_and_whole_tables(name: str) -> Non
     assert recipe.citation in text
     for part in recipe.parts:
         assert all(f"{key}=" in text for key in part.settings)
-        assert settings_text(part) in text
+        assert part.spec in text
     tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
     for table in tables:
         counts = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
@@ -77,4 +78,22 @@ def test_a_page_has_the_citation_the_settings_and_whole_tables(name: str) -> Non
 
 def test_a_recipe_without_a_role_says_which_it_has() -> None:
     with pytest.raises(RequestError, match="it has predictor, design"):
-        system("ernest").searcher()
+        system("ernest").part("searcher")
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [("ernest", "ernest"), ("ray-ml", "ray-ml:search=grid:beyond=winner"),
+     ("generic-model", "generic:mode=faithful:penalty=l2:errors=absolute")],
+)  # fmt: skip
+def test_a_system_is_its_predictor_with_the_published_settings(name: str, spec: str) -> None:
+    assert predictor_spec(name) == predictor_spec(name.replace("-", "_")) == spec
+    kind, values = read_spec(spec)
+    assert configured(kind, values) == system(name.replace("-", "_")).part("predictor").made()
+
+
+def test_a_system_without_a_predictor_or_of_no_known_name_is_refused() -> None:
+    with pytest.raises(RequestError, match="the predictor of the system cherrypick"):
+        predictor_spec("cherrypick")
+    with pytest.raises(UnknownNameError, match="did you mean ernest"):
+        predictor_spec("ernst")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
-from forerun.evaluate.lessons import Lessons
+from forerun.evaluate.judge import TrainingSets
 from forerun.tables import Runs, read_table
 from forerun.tables.contents import ENDED, content_codes
 from forerun.testing.samples import tiny_jobs, tiny_runs
@@ -54,7 +54,7 @@ def test_no_row_of_a_real_table_teaches_its_copy() -> None:
     assert np.isin(runs.status.astype(str), ENDED).sum() > 500
     assert (first == second).all()
     half, rest = runs.take(np.arange(0, len(runs), 2)), runs.take(np.arange(1, len(runs), 2))
-    lessons = Lessons.of("half", half, np.zeros(len(half), dtype=bool), {"all": runs})
+    training = TrainingSets.of("half", half, np.zeros(len(half), dtype=bool), {"all": runs})
     # Rows of the other half that repeat a judged one are left out with it.
-    assert 0 <= len(rest) - len(lessons.others["all"]) < 10
-    assert len(lessons.others["all"]) + lessons.identical["all"] == len(runs)
+    assert 0 <= len(rest) - len(training.others["all"]) < 10
+    assert len(training.others["all"]) + training.identical["all"] == len(runs)

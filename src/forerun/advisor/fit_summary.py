@@ -77,7 +77,7 @@ def taught(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
 
 def known_already(predictor: Predictor, runs: Runs) -> int:
     """Return how many runs have taught a predictor's shipped constants before: they count twice."""
-    from forerun.evaluate.start import seen_by
+    from forerun.evaluate.judge import seen_by
 
     if known_by(predictor).get("start") != SHIPPED:
         return 0

@@ -64,7 +64,7 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
 def report_runs(runs: Iterable[Runs], to: Path | None = None) -> None:
     """Say on stderr what looks suspect in runs, and write every flag to a file if one is named."""
     from forerun.advisor.fit_summary import flags_of
-    from forerun.evaluate import join_runs
+    from forerun.tables.join import join_runs
 
     report(flags_of(join_runs(list(runs))), to)
 

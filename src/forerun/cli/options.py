@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -95,8 +95,39 @@ judged_runs_option = click.option(
 fold_seed_option = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of folds, shots and ties."
 )
+predictor_option = click.option(
+    "--predictor", metavar="NAME[:OPTION=VALUE]",
+    help="A name from `forerun predictors`, with options where wanted: generic:mode=faithful."
+    " `forerun predictors NAME` lists its options.",
+)  # fmt: skip
+
+
+def system_option(several: bool = False) -> Callable[[F], F]:
+    """Return the option --system: the predictor of a published method, with its published settings."""
+    return click.option(
+        "--system", "systems" if several else "system", multiple=several, metavar="NAME",
+        help="A published method from `forerun systems`: its predictor with its published settings"
+        + (" (may be repeated)." if several else "."),
+    )  # fmt: skip
+
+
+def predictors_of(
+    named: Sequence[str], systems: Sequence[str], usual: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the predictors of --predictors and --system, or the usual ones where neither is given.
+
+    Raises:
+        UnknownNameError: no such system.
+        RequestError: a system has no predictor.
+    """
+    from forerun.systems.recipe import predictor_spec
+
+    return tuple(dict.fromkeys((*named, *map(predictor_spec, systems)))) or tuple(usual)
+
+
 predictor_options = together(
-    click.option("--predictor", help="A name from `forerun predictors`."),
+    predictor_option,
+    system_option(),
     click.option("--model", type=FILE, help="A model file that `forerun fit` wrote."),
     start_option,
     click.option(
@@ -112,7 +143,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON, schema
 
 def settings_of(options: dict[str, Any]) -> Settings:
     """Take the options that are settings out of a command's options, and return the settings."""
-    market = options.pop("market", None)
+    market, system = options.pop("market", None), options.pop("system", None)
+    if system is not None:
+        if options.get("predictor") is not None:
+            raise RequestError(
+                f"--system {system} and --predictor {options['predictor']}",
+                "they name two predictors", "give one of them",
+            )  # fmt: skip
+        (options["predictor"],) = predictors_of((), (system,), ())
     if options.pop("spot", False):
         if market not in (None, "spot"):
             raise RequestError(
@@ -221,6 +259,6 @@ __all__ = [
     "PROBABILITY", "advisor_of", "catalog_option", "changes_of", "fold_seed_option", "json_option",
     "judged_runs_option", "length_of", "length_options",
     "limit_options",
-    "market_options", "predictor_options", "preemption_of", "price_option", "settings_of",
-    "start_of", "start_option", "together", "workload_options",
+    "market_options", "predictor_option", "predictor_options", "predictors_of", "preemption_of", "price_option", "settings_of",
+    "start_of", "start_option", "system_option", "together", "workload_options",
 ]  # fmt: skip

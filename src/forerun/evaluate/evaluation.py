@@ -153,7 +153,7 @@ class Evaluation:
         by_workload: the same for each workload of the tables in which some ran out of memory.
         folds: by table.
         fitted_on: tables that taught besides the judged ones.
-        identical: by judged table and teaching table, the rows left out of the latter because
+        identical: by judged table and training_rows table, the rows left out of the latter because
             they tell of a measurement that is judged.
         faster_half: columns, see `filters.slower_half`.
         start: what the predictors knew before they were fitted.

@@ -1,29 +1,344 @@
-"""Judge: predictors are fitted and asked by a split, and their answers scored."""
+"""Judge: divide runs tables by a split, fit each predictor on one side, score it on the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun import registry
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
+from forerun.domain.forecast import QUANTITIES, Forecasts
 from forerun.errors import RequestError
-from forerun.evaluate.derived import with_derived
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
-from forerun.evaluate.exam import Exam
-from forerun.evaluate.folds import columns_of
-from forerun.evaluate.lessons import Pupil
-from forerun.evaluate.scoring import Sheet, distance_bins, score, stack
-from forerun.evaluate.splits import Split, parse_split
-from forerun.tables import COLUMNS, MEASURED, Runs
+from forerun.evaluate.scoring import (
+    STEP,
+    Answers,
+    Sheet,
+    distance_bins,
+    score,
+    sheet,
+    stack,
+)
+from forerun.evaluate.splits import (
+    Fold,
+    Split,
+    columns_of,
+    folds_of,
+    grounded,
+    parse_split,
+    slower_half,
+    with_derived,
+)
+from forerun.predictors.options import kind_of
+from forerun.predictors.starts import PRIORS, SHIPPED, has_shipped, nothing_shipped, started
+from forerun.tables import COLUMNS, MEASURED, Runs, Table
 from forerun.tables.conditions import unknown_column
+from forerun.tables.contents import content_codes
+from forerun.tables.fingerprints import seen
+from forerun.tables.join import join_runs
+from forerun.tables.suspects import cleaned, suspects
+from forerun.units import counted
+
+
+def starting(
+    names: Sequence[str], start: str = "", judged: Mapping[str, Runs] | None = None
+) -> tuple[dict[str, Predictor], str]:
+    """Return predictors by name as they start, and that start in words.
+
+    Shipped constants were fitted to published runs. They are used by default only where none of
+    the judged runs is among these.
+
+    Args:
+        names: registered predictors, with options where wanted (`generic:mode=faithful`).
+        start: `shipped`, `priors`, or "" for shipped constants unless a judged run is among their
+            runs or the predictor does not say which runs these are.
+        judged: the runs to be judged on, by table.
+
+    Raises:
+        UnknownNameError: no such predictor or option.
+        RequestError: shipped constants are requested and there are none, or they cannot be read.
+    """
+    has = [name for name in names if has_shipped(kind_of(name))]
+    if start == SHIPPED and not has:
+        raise nothing_shipped(names)
+    reason = "" if start == PRIORS or not has else _not_blind(has, judged or {})
+    if start == PRIORS or not has or (reason and not start):
+        made = {name: started(name, PRIORS) for name in names}
+        return made, f"{PRIORS} ({reason})" if reason else PRIORS
+    made = {name: started(name) for name in names}
+    words = f"shipped constants of {', '.join(has)}"
+    return made, f"{words} ({reason}: not blind)" if reason else words
+
+
+def seen_by(kind: Any, runs: Runs) -> int | None:
+    """Return how many of the runs are among those that a predictor's shipped constants were fitted to.
+
+    None where the predictor does not say.
+    """
+    if not hasattr(kind, "shipped_rows"):
+        return None
+    return int(seen(runs, kind.shipped_rows()).sum())
+
+
+def _not_blind(names: Sequence[str], judged: Mapping[str, Runs]) -> str:
+    rows = sum(len(runs) for runs in judged.values())
+    for name in names:
+        counts = [seen_by(kind_of(name), runs) for runs in judged.values()]
+        if None in counts:
+            return f"{name} does not say which runs its shipped constants were fitted to"
+        most = sum(count or 0 for count in counts)
+        if most:
+            return f"the shipped constants were fitted to {most:,} of {rows:,} judged rows"
+    return ""
+
+
+@dataclass(frozen=True)
+class TrainingSets:
+    """What predictors are fitted on before each fold of one judged table.
+
+    Attributes:
+        name, runs: the judged table.
+        slower: (n,) rows whose times are neither fitted nor judged.
+        others: further tables to fit on, less every row that repeats a judged measurement.
+        identical: by table, how many such rows were left out.
+        memory: training runs by `key`, kept for the next predictor; None keeps none.
+    """
+
+    name: str
+    runs: Runs
+    slower: BoolArray
+    others: Mapping[str, Runs] = field(default_factory=dict)
+    identical: Mapping[str, int] = field(default_factory=dict)
+    memory: dict[tuple[object, ...], Runs] | None = None
+
+    @staticmethod
+    def of(
+        name: str, runs: Runs, slower: BoolArray, others: Mapping[str, Runs],
+        memory: dict[tuple[object, ...], Runs] | None = None,
+    ) -> TrainingSets:  # fmt: skip
+        """Return the training sets of a judged table.
+
+        Raises:
+            RequestError: there are other tables, and no row of them is left.
+        """
+        if not others:
+            return TrainingSets(name, runs, slower, memory=memory)
+        mine, *codes = content_codes([runs, *others.values()])
+        same = {
+            other: np.isin(code, mine[mine >= 0]) for other, code in zip(others, codes, strict=True)
+        }
+        kept = {
+            other: table.take(np.flatnonzero(~same[other])) if same[other].any() else table
+            for other, table in others.items()
+            if not same[other].all()
+        }
+        if not kept:
+            raise RequestError(
+                f"--fit {', '.join(others)}", f"all of its rows stand in {name} too, where they are judged",
+                "name other runs, or let --split divide the table",
+            )  # fmt: skip
+        identical = {other: int(rows.sum()) for other, rows in same.items() if rows.any()}
+        return TrainingSets(name, runs, slower, kept, identical, memory)
+
+    def rows(self, fold: Fold) -> IntArray:
+        """Return the positions of the judged table's rows that a fold fits on."""
+        return fold.train[~self.slower[fold.train]]
+
+    def key(self, fold: Fold) -> tuple[object, ...]:
+        """Return what distinguishes the training runs of a fold."""
+        rows = self.rows(fold)
+        own = (self.name, rows.tobytes()) if len(rows) else ()
+        # Rows of another table that were left out for this table's sake make its set differ.
+        others = ((other, self.name if other in self.identical else "") for other in self.others)
+        return (*own, *others)
+
+    def training_runs(self, fold: Fold) -> Runs | None:
+        """Return all runs that a fold fits on, None where there are none.
+
+        Figures that are wrong beyond doubt are blank, as in every other fit; they are recognised
+        from the training runs and physics alone.
+        """
+        key = self.key(fold)
+        if self.memory is not None and key in self.memory:
+            return self.memory[key]
+        rows = self.rows(fold)
+        runs = [*([self.runs.take(rows)] if len(rows) else []), *self.others.values()]
+        if not runs:
+            return None
+        own, *other = self._physics_forecasts
+        joined = join_runs(runs)
+        forecasts = _stacked([*([own.take(rows)] if len(rows) else []), *other])
+        found = cleaned(joined, suspects(joined, forecasts))
+        if self.memory is not None:
+            self.memory[key] = found
+        return found
+
+    @cached_property
+    def _physics_forecasts(self) -> Sequence[Forecasts]:
+        physics: Predictor = registry.load("predictors", "analytic")()
+        return [physics.predict(runs.jobs) for runs in (self.runs, *self.others.values())]
+
+
+def _stacked(parts: Sequence[Forecasts]) -> Forecasts:
+    """Return the rows of all parts, without their parts of step and peak."""
+    blank = Forecasts.blank(0, parts[0].predictor, parts[0].quantity)
+    columns: dict[str, Any] = {n: np.concatenate([getattr(p, n) for p in parts]) for n in _FIELDS}
+    return replace(blank, **columns)
+
+
+class Estimator:
+    """A predictor that is fitted again only where its training runs differ from the last ones."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.fits = 0
+        self._key: tuple[object, ...] = ()
+        self._fitted: Predictor | RequestError = predictor
+
+    def fitted(self, training: TrainingSets, fold: Fold) -> Predictor:
+        """Return the predictor fitted for a fold. Raises RequestError where its runs do not allow that."""
+        key = training.key(fold)
+        if key != self._key:
+            self._key = key
+            runs = training.training_runs(fold)
+            self._fitted = self.predictor if runs is None else self._fit(runs)
+        if isinstance(self._fitted, RequestError):
+            raise self._fitted
+        return self._fitted
+
+    def _fit(self, runs: Runs) -> Predictor | RequestError:
+        self.fits += 1
+        try:
+            return self.predictor.fit(runs)
+        except RequestError as error:
+            return error
+
+
+def notes_of(split: Split, table: Table, folds: Sequence[Fold]) -> tuple[str, ...]:
+    """Return how the split's words and bounds were read, and which interpolated rows lie outside."""
+    here, notes = grounded(split, table)
+    if here.kind != "interpolation" or table.columns[here.column].dtype == object:
+        return notes
+    values = table.numbers(here.column)
+    return (*notes, *_ends(here.column, values[folds[0].train], values[folds[0].test]))
+
+
+def _ends(column: str, fitted: FloatArray, judged: FloatArray) -> tuple[str, ...]:
+    """Return how many judged rows lie below or above all fitted ones."""
+    found = []
+    for name, beyond in (("below", judged < fitted.min()), ("above", judged > fitted.max())):
+        if beyond.any():
+            values = ", ".join(f"{v:g}" for v in np.unique(judged[beyond]))
+            rows = counted(int(beyond.sum()), "row")
+            found.append(f"{rows} of {len(judged):,} ({column} {values}) {name} all that teach")
+    if not found:
+        return ()
+    return (
+        f"interpolation:{column} judges {' and '.join(found)}: extrapolation;"
+        f" between:{column} leaves the ends out",
+    )
+
+
+_FIELDS = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
+
+
+@dataclass(frozen=True)
+class DividedTable:
+    """A judged table with its folds, their training sets, and notes on how it was divided."""
+
+    training: TrainingSets
+    folds: Sequence[Fold]
+    notes: Sequence[str] = ()
+
+    @staticmethod
+    def of(
+        name: str, runs: Runs, split: Split, others: Mapping[str, Runs] | None = None, *,
+        seed: int = 0, parts: int = 0, faster_half: Sequence[str] = (), remembered: bool = False,
+    ) -> DividedTable:  # fmt: skip
+        """Divide a table.
+
+        Args:
+            name, runs: the table, with every column that the split names (see `with_derived`).
+            split: how it is divided.
+            others: further tables to fit on.
+            seed, parts, faster_half: as in `evaluate`.
+            remembered: whether training runs are kept for the next predictor.
+
+        Raises:
+            RequestError: the table cannot bear the split, or no other row is left to fit on.
+        """
+        try:
+            folds = folds_of(split, runs.table, seed, parts)
+            notes = notes_of(split, runs.table, folds)
+            slower = np.zeros(len(runs), dtype=bool)
+            if faster_half:
+                slower = slower_half(runs, faster_half)
+        except RequestError as error:
+            raise RequestError(f"{error.asked} of {name}", error.found, error.next_step) from None
+        memory: dict[tuple[object, ...], Runs] | None = {} if remembered else None
+        return DividedTable(TrainingSets.of(name, runs, slower, others or {}, memory), folds, notes)
+
+    def sheet(self, estimator: Estimator) -> tuple[Sheet, BoolArray]:
+        """Return the judged rows beside a predictor's answers, and which rows of the table they are.
+
+        Raises:
+            RequestError: the predictor breaks its contract.
+        """
+        runs = self.training.runs
+        n = len(runs)
+        merged = Forecasts.blank(n, estimator.predictor.name)
+        quantity = np.full(n, -1, dtype=np.int64)
+        judged, clamped = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+        for fold in self.folds:
+            answer = self._forecasts(estimator, fold)
+            if answer.answered.any():
+                quantity[fold.test] = QUANTITIES.index(answer.quantity)
+            judged[fold.test] = True
+            clamped[fold.test] = _clamped(answer)
+            for column in _FIELDS:
+                getattr(merged, column)[fold.test] = getattr(answer, column)
+        known = quantity[quantity >= 0]
+        usual = int(np.bincount(known).argmax()) if len(known) else STEP
+        answers = Answers(
+            np.where(quantity >= 0, quantity, usual), merged.seconds, merged.peak_bytes,
+            merged.floor_seconds, merged.fit_probability, merged.distance, merged.declined,
+            judged, clamped,
+        )  # fmt: skip
+        return sheet(runs, answers, self.training.slower), judged
+
+    def _forecasts(self, estimator: Estimator, fold: Fold) -> Forecasts:
+        jobs = self.training.runs.jobs.take(fold.test)
+        try:
+            predictor = estimator.fitted(self.training, fold)
+        except RequestError as error:
+            blank = Forecasts.blank(len(jobs), estimator.predictor.name)
+            blank.declined[:] = f"cannot be fitted: {error}"
+            return blank
+        answer = predictor.predict(jobs)
+        if len(answer) != len(jobs):
+            raise RequestError(
+                f"evaluating {predictor.name}", f"{len(answer)} forecasts for {len(jobs)} jobs",
+                "mend the predictor: forerun.testing.PredictorContract examines it",
+            )  # fmt: skip
+        return answer
+
+
+def _clamped(answer: Forecasts) -> BoolArray:
+    """Return which forecasts were raised to their floor (n,): as stated, else by their numbers."""
+    if "floor" in answer.parts:
+        return np.asarray(answer.parts["floor"] > 0)
+    return np.asarray(answer.seconds[:, 1] <= answer.floor_seconds * (1 + 1e-9))
 
 
 def evaluate(
     runs_tables: Mapping[str, Runs],
-    predictors: Sequence[Predictor],
+    predictors: Sequence[Predictor] | Mapping[str, Predictor],
     split: str | Split = "whole",
     fit_tables: Mapping[str, Runs] | None = None,
     *,
@@ -36,36 +351,37 @@ def evaluate(
 ) -> Evaluation:
     """Return how good the predictors are on the tables.
 
-    Every table is divided by itself. A predictor is fitted on the fold's teaching rows and on all
-    of `fit_tables`, less the rows of these that tell of a measurement which is judged; where both
-    are empty (split `whole`) it is asked as it is. A predictor that cannot be fitted declines the
-    fold's rows with that reason.
+    Every table is divided by itself. A predictor is fitted on the fold's training rows and on all
+    of `fit_tables`, less the rows of these that repeat a judged measurement; where both are empty
+    (split `whole`) it answers as it is. A predictor that cannot be fitted declines the fold's rows
+    with that reason.
 
     Args:
         runs_tables: name to runs.
-        predictors: with distinct names.
-        split: see `splits.parse_split` and `folds.folds_of`.
-        fit_tables: further runs to learn from.
+        predictors: by name, or with distinct names.
+        split: see `splits.parse_split` and `splits.folds_of`.
+        fit_tables: further runs to fit on.
         group_by: a column; each of its values gets its own scores. Counts and devices that a
-            table lacks, and its clusters tell, are derived (see `derived`).
+            table lacks are derived from its clusters.
         seed: of the split and of ties.
         parts: folds of a split that has several; 0 is the usual number.
-        faster_half: columns; of the rows that share their values only the faster half teaches and
-            is judged by its time, see `filters.slower_half`.
+        faster_half: columns; of the rows that share their values only the faster half is fitted
+            and judged by its time, see `scoring.slower_half`.
         start: what the predictors knew before, for the record.
-        sound: called before the first fit, once the request is known to be one that can be met.
+        sound: called before the first fit, once the request is known to be valid.
 
     Raises:
         RequestError: no tables or predictors, two predictors of one name, a column that is
             missing, a table without a measured row, a split that a table cannot bear, or a
             predictor that breaks its contract.
     """
+    named = predictors if isinstance(predictors, Mapping) else _by_name(predictors)
     split = parse_split(split) if isinstance(split, str) else split
-    named = [*columns_of(split), group_by, *faster_half]
-    runs_tables = {name: with_derived(runs, named) for name, runs in runs_tables.items()}
-    _check(runs_tables, predictors, group_by)
-    exams = [
-        Exam.of(
+    columns = [*columns_of(split), group_by, *faster_half]
+    runs_tables = {name: with_derived(runs, columns) for name, runs in runs_tables.items()}
+    _check(runs_tables, named, group_by)
+    tables = [
+        DividedTable.of(
             name, runs, split, fit_tables or {}, seed=seed, parts=parts, faster_half=faster_half
         )
         for name, runs in runs_tables.items()
@@ -75,70 +391,68 @@ def evaluate(
     scores: list[Score] = []
     by_distance: list[Score] = []
     by_workload: list[Score] = []
-    for predictor in predictors:
-        pupil, sheets, mine = Pupil(predictor), list[Sheet](), list[Score]()
-        for exam in exams:
-            name, runs = exam.lessons.name, exam.lessons.runs
-            one, rows = exam.sheet(pupil)
+    for label, predictor in named.items():
+        estimator, sheets = Estimator(predictor), list[Sheet]()
+        for table in tables:
+            name, texts = table.training.name, table.training.runs.table.texts
+            one, rows = table.sheet(estimator)
             sheets.append(one)
-            mine.append(score(one, predictor.name, name, "", seed))
-            scores.append(mine[-1])
+            scores.append(score(one, label, name, "", seed))
             if group_by:
-                labels = runs.table.texts(group_by)[rows]
-                scores += _grouped(one, labels, predictor.name, name, seed)
+                scores += _grouped(one, texts(group_by)[rows], label, name, seed)
             watched = one.take(one.watched)
             if len(watched):
-                labels = runs.table.texts("workload")[rows][one.watched]
-                by_workload += _grouped(watched, labels, predictor.name, name, seed)
+                labels = texts("workload")[rows][one.watched]
+                by_workload += _grouped(watched, labels, label, name, seed)
         total = stack(sheets)
-        if len(sheets) == 1:
-            scores.append(replace(mine[0], table=ALL_TABLES))
-        else:
-            scores.append(score(total, predictor.name, ALL_TABLES, "", seed))
+        scores.append(score(total, label, ALL_TABLES, "", seed))
         bins = [*zip(runs_tables, sheets, strict=True), (ALL_TABLES, total)]
         for name, one in bins if len(sheets) > 1 else bins[:1]:
             near = one.take(one.timed & ~np.isnan(one.distance))
-            by_distance += _grouped(near, distance_bins(near), predictor.name, name, seed)
+            by_distance += _grouped(near, distance_bins(near), label, name, seed)
     return Evaluation(
         scores=tuple(scores),
         split=str(split),
         seed=seed,
-        predictors=tuple(p.name for p in predictors),
+        predictors=tuple(named),
         tables=tuple(runs_tables),
         fitted_on=tuple(fit_tables or ()),
         group_by=group_by,
         by_distance=tuple(by_distance),
         by_workload=tuple(by_workload),
-        folds={exam.lessons.name: len(exam.folds) for exam in exams},
+        folds={table.training.name: len(table.folds) for table in tables},
         faster_half=tuple(faster_half),
-        identical={e.lessons.name: e.lessons.identical for e in exams if e.lessons.identical},
+        identical={t.training.name: t.training.identical for t in tables if t.training.identical},
         start=start,
-        notes={exam.lessons.name: exam.notes for exam in exams if exam.notes},
+        notes={table.training.name: table.notes for table in tables if table.notes},
     )
+
+
+def _by_name(predictors: Sequence[Predictor]) -> dict[str, Predictor]:
+    names = [p.name for p in predictors]
+    if len(set(names)) < len(names):
+        raise RequestError(
+            f"evaluating {', '.join(names)}", "two predictors have one name", "name each once"
+        )
+    return dict(zip(names, predictors, strict=True))
 
 
 def _grouped(
     rows: Sheet, labels: NDArray[np.object_], predictor: str, table: str, seed: int
 ) -> Iterator[Score]:
     distinct, index = np.unique(labels.astype(str), return_inverse=True)
-    order = np.argsort(index, kind="stable")
-    starts = np.searchsorted(index[order], np.arange(len(distinct) + 1))
     for i, label in enumerate(distinct.tolist()):
-        part = order[starts[i] : starts[i + 1]]
-        yield score(rows.take(part), predictor, table, label or "(blank)", seed)
+        yield score(
+            rows.take(np.flatnonzero(index == i)), predictor, table, label or "(blank)", seed
+        )
 
 
-def _check(runs_tables: Mapping[str, Runs], predictors: Sequence[Predictor], group_by: str) -> None:
+def _check(runs_tables: Mapping[str, Runs], predictors: Mapping[str, Any], group_by: str) -> None:
     if not runs_tables or not predictors:
         raise RequestError(
             "an evaluation", f"{len(runs_tables)} tables and {len(predictors)} predictors",
             "give at least one of each",
         )  # fmt: skip
-    names = [p.name for p in predictors]
-    if len(set(names)) < len(names):
-        raise RequestError(
-            f"evaluating {', '.join(names)}", "two predictors have one name", "name each once"
-        )
     for name, runs in runs_tables.items():
         if not _anything_measured(runs):
             raise RequestError(

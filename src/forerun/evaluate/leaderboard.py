@@ -1,17 +1,164 @@
-"""Leaderboard: predictors in order, on the rows that all of them answered their share of."""
+"""Leaderboard: predictors in order, on the rows that all of them answered their share of.
+
+Entries: one predictor on one table by one split, and what tells that it need not be judged again.
+
+EntryFile: entries that were judged before, a line of JSON each, so that a run cut short loses none.
+
+Scoreboard: every predictor on every table by every split, each judged once and kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from hashlib import blake2b
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from forerun import registry
+from forerun.contracts import Predictor
+from forerun.errors import RequestError
 from forerun.evaluate.evaluation import ENOUGH_ANSWERED, Evaluation, Score
+from forerun.evaluate.judge import DividedTable, Estimator, starting
+from forerun.evaluate.scoring import score
+from forerun.evaluate.splits import Split, columns_of, parse_split, with_derived
+from forerun.predictors.options import read_spec
+from forerun.tables import Runs, Table
+
+FORMAT = 1
+# Folders that no figure depends on.
+_NO_MATTER = ("cli", "advisor", "search", "server", "systems", "testing", "__pycache__")
+_SOURCES = (".py", ".json", ".csv", ".yaml", ".toml")
+
+
+@dataclass(frozen=True)
+class EntryKey:
+    """What an entry's figures depend on; equal keys have equal figures.
+
+    Attributes:
+        table: name; table_code: of its content (`table_code`).
+        predictor, split, seed, folds, start: as they were asked for.
+        code: of the program (`program_code`).
+    """
+
+    table: str
+    table_code: str
+    predictor: str
+    split: str
+    seed: int
+    folds: int
+    start: str
+    code: str
+
+
+@dataclass(frozen=True)
+class LeaderboardEntry:
+    """A predictor's figures on a table, or why there are none.
+
+    Attributes:
+        score: None where it could not be judged.
+        reason: why there is no figure; "" where there is one.
+        defect: whether the reason is a mistake of the predictor's code; such an entry is not kept.
+        notes: what must be known of how the table was divided.
+        start: what the predictor knew before it was fitted.
+        seconds: of a core, that fitting and answering took, over all folds.
+        version, date: of the program that judged, and when.
+    """
+
+    key: EntryKey
+    score: Score | None
+    reason: str = ""
+    defect: bool = False
+    notes: tuple[str, ...] = ()
+    start: str = ""
+    seconds: float = 0.0
+    version: str = ""
+    date: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, NaN as None."""
+        return {
+            "format": FORMAT, **vars(self.key),
+            "score": None if self.score is None else self.score.as_dict(),
+            "reason": self.reason, "defect": self.defect, "notes": list(self.notes),
+            "started": self.start, "seconds": round(self.seconds, 3), "version": self.version,
+            "date": self.date,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> LeaderboardEntry:
+        """Return the entry that `as_dict` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: it did not write this, or in another format.
+        """
+        if values["format"] != FORMAT:
+            raise ValueError(values["format"])
+        score = values["score"]
+        return LeaderboardEntry(
+            key=EntryKey(**{name: values[name] for name in EntryKey.__dataclass_fields__}),
+            score=None if score is None else Score.from_dict(score),
+            reason=str(values["reason"]), defect=bool(values["defect"]),
+            notes=tuple(values["notes"]), start=str(values["started"]),
+            seconds=float(values["seconds"]), version=str(values["version"]),
+            date=str(values["date"]),
+        )  # fmt: skip
+
+
+def table_code(table: Table) -> str:
+    """Return a short text that differs for tables of other columns, cells or order of rows."""
+    code = blake2b(digest_size=8)
+    for name in sorted(table.columns):
+        code.update(f"{name}\x1e".encode())
+        column = table.columns[name]
+        if column.dtype == object:
+            code.update("\x1f".join(map(str, column.tolist())).encode())
+        else:
+            code.update(np.ascontiguousarray(column, dtype=np.float64).tobytes())
+    return code.hexdigest()
+
+
+@cache
+def program_code() -> str:
+    """Return a short text that differs where the program does, as far as figures depend on it.
+
+    It is of the files of the package as they lie there, so that a change which no release or commit
+    knows of is noticed too; and of what else is installed and brings predictors.
+    """
+    code = blake2b(digest_size=6)
+    root = resources.files("forerun")
+    for path, text in sorted(_files(root, "")):
+        code.update(path.encode() + b"\x1e" + text)
+    for entry in registry.entries("predictors"):
+        if entry.origin != "forerun":
+            code.update(f"{entry.name} {entry.origin} {version(entry.origin)}".encode())
+    return code.hexdigest()
+
+
+def _files(folder: Any, name: str) -> list[tuple[str, bytes]]:
+    """Return the sources below a folder of the package, by their path."""
+    found: list[tuple[str, bytes]] = []
+    for child in folder.iterdir():
+        path = f"{name}/{child.name}"
+        if child.is_dir():
+            if child.name not in _NO_MATTER:
+                found += _files(child, path)
+        elif child.name.endswith(_SOURCES):
+            found.append((path, child.read_bytes()))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LeaderboardRow:
     """One predictor's place.
 
     Attributes:
@@ -30,7 +177,7 @@ class Standing:
     counted: int
 
 
-def leaderboard(evaluation: Evaluation) -> tuple[Standing, ...]:
+def leaderboard(evaluation: Evaluation) -> tuple[LeaderboardRow, ...]:
     """Return the predictors, best first.
 
     Only tables in which every predictor answered at least 90 % of the rows are compared, so that
@@ -54,7 +201,7 @@ def leaderboard(evaluation: Evaluation) -> tuple[Standing, ...]:
         rows.append((error, predictor, coverage, len(mine)))
     rows.sort(key=lambda row: (np.isnan(row[0]), row[0], row[1]))
     return tuple(
-        Standing(place, predictor, error, coverage, tables, len(counted[predictor]))
+        LeaderboardRow(place, predictor, error, coverage, tables, len(counted[predictor]))
         for place, (error, predictor, coverage, tables) in enumerate(rows, start=1)
     )
 
@@ -74,3 +221,257 @@ def judged_rows(scores: Sequence[Score]) -> int:
 
 def _counts(score: Score, rows: int) -> bool:
     return rows > 0 and score.answered / rows >= ENOUGH_ANSWERED
+
+
+class EntryFile:
+    """A file of entries that only grows. A line that was cut short is passed over.
+
+    Each entry is on disk before the next one is judged. Several processes may add to one file: a
+    line is written at once, to its end.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Read the entries of a file, if there is one; None keeps them in memory alone.
+
+        Raises:
+            RequestError: it cannot be read, or is a file of something else.
+        """
+        self.path = path
+        self.entries: dict[EntryKey, LeaderboardEntry] = {}
+        self.unreadable = 0
+        if path is not None and path.exists():
+            self._read(path)
+
+    def get(self, key: EntryKey) -> LeaderboardEntry | None:
+        """Return the entry of such a key, None where it was not judged."""
+        return self.entries.get(key)
+
+    def add(self, entry: LeaderboardEntry) -> None:
+        """Keep an entry. Raises RequestError where it cannot be written."""
+        self.entries[entry.key] = entry
+        if self.path is None:
+            return
+        line = json.dumps(entry.as_dict(), separators=(",", ":"), allow_nan=False) + "\n"
+        try:
+            with self.path.open("ab+") as file:
+                # A line that was cut short must not swallow this one.
+                if file.tell() and _last_byte(self.path) != b"\n":
+                    line = "\n" + line
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _trouble(self.path, error, "written") from None
+
+    def _read(self, path: Path) -> None:
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError as error:
+            raise _trouble(path, error, "read") from None
+        for line in filter(None, lines):
+            try:
+                entry = LeaderboardEntry.from_dict(json.loads(line))
+            except (KeyError, TypeError, ValueError):
+                self.unreadable += 1
+                continue
+            self.entries[entry.key] = entry
+        # Entries of another format are judged again; a file of something else is not written to.
+        if not self.entries and not all(line.startswith(b'{"format":') for line in lines if line):
+            raise RequestError(
+                f"--cache {path}", "it holds no entries of a leaderboard",
+                "name a file that `forerun leaderboard` wrote, or a new one",
+            )  # fmt: skip
+
+
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1)
+
+
+def _trouble(path: Path, error: OSError, verb: str) -> RequestError:
+    return RequestError(
+        f"--cache {path}", f"it cannot be {verb}: {error.strerror}", "name another file"
+    )
+
+
+@dataclass(frozen=True)
+class BoardSection:
+    """One split over several tables; a table may have its own form of it (another bound).
+
+    Attributes:
+        title: what it asks.
+        splits: by table.
+        targets: percent that the best predictor's median error should reach at most, by table.
+    """
+
+    title: str
+    splits: Mapping[str, str]
+    targets: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """Sections, and the entries that stand in them.
+
+    Attributes:
+        predictors: in their order.
+        entries: at most one by predictor, table and split.
+        seed: of folds, shots and ties.
+    """
+
+    sections: tuple[BoardSection, ...]
+    predictors: tuple[str, ...]
+    entries: tuple[LeaderboardEntry, ...]
+    seed: int
+
+    def of(self, predictor: str, table: str, split: str) -> LeaderboardEntry | None:
+        """Return one entry, None where there is none."""
+        return self._found.get((predictor, table, split))
+
+    @cached_property
+    def _found(self) -> Mapping[tuple[str, str, str], LeaderboardEntry]:
+        return {(e.key.predictor, e.key.table, e.key.split): e for e in self.entries}
+
+    def score_of(self, predictor: str, table: str, split: str) -> Score | None:
+        """Return an entry's score, None where there is none."""
+        entry = self.of(predictor, table, split)
+        return None if entry is None else entry.score
+
+    def shares(self, table: str, split: str) -> dict[str, float]:
+        """Return by predictor the share of the rows that it answered, of those all are judged on."""
+        found = {name: self.score_of(name, table, split) for name in self.predictors}
+        scores = {name: one for name, one in found.items() if one is not None}
+        rows = judged_rows(list(scores.values()))
+        return {name: s.answered / rows if rows else 0.0 for name, s in scores.items()}
+
+    def best(self, table: str, split: str) -> str:
+        """Return the predictor of the least median error among those that count, "" where none does."""
+        shares = self.shares(table, split)
+        errors: dict[str, float] = {}
+        for name, share in shares.items():
+            found = self.score_of(name, table, split)
+            if share >= ENOUGH_ANSWERED and found is not None:
+                errors[name] = found.median_ape
+        return min(errors, key=lambda name: errors[name]) if errors else ""
+
+
+def filled(
+    tables: Mapping[str, Runs],
+    predictors: Sequence[str],
+    sections: Sequence[BoardSection],
+    kept: EntryFile,
+    *,
+    seed: int = 0,
+    folds: int = 0,
+    start: str = "",
+    fresh: bool = False,
+) -> Iterator[tuple[LeaderboardEntry, bool]]:
+    """Yield every entry of a board and whether it was judged now; each is kept before the next.
+
+    Args:
+        tables: by name.
+        predictors: registered names, with options where wanted.
+        sections: which splits of which tables.
+        kept: what was judged before; grows.
+        seed, folds: of the splits; folds 0 is the usual number of each.
+        start: see `start.starting`.
+        fresh: judge again what was judged before.
+
+    Raises:
+        RequestError: a split cannot be read, or an entry cannot be written.
+        UnknownNameError: no such predictor.
+    """
+    for name in predictors:
+        read_spec(name)
+    parsed = {text: parse_split(text) for s in sections for text in s.splits.values()}
+    for name, runs in tables.items():
+        code = table_code(runs.table)
+        starts: dict[str, tuple[Predictor, str] | str] = {}
+        for text in dict.fromkeys(s.splits[name] for s in sections if name in s.splits):
+            keys = {
+                p: EntryKey(name, code, p, text, seed, folds, start, program_code())
+                for p in predictors
+            }
+            room = _Room(name, runs, parsed[text], seed, folds, start, starts)
+            for predictor, key in keys.items():
+                before = None if fresh else kept.get(key)
+                if before is not None:
+                    yield before, False
+                    continue
+                entry = room.judged(predictor, key)
+                if not entry.defect:
+                    kept.add(entry)
+                yield entry, True
+
+
+class _Room:
+    """Where predictors sit the exam of one table and split; it is set when the first one comes."""
+
+    def __init__(
+        self, name: str, runs: Runs, split: Split, seed: int, folds: int, start: str,
+        starts: dict[str, tuple[Predictor, str] | str],
+    ) -> None:  # fmt: skip
+        self.name, self.runs, self.split, self.seed, self.folds = name, runs, split, seed, folds
+        self.start, self.starts = start, starts
+        self._divided: DividedTable | str | None = None
+
+    @property
+    def divided(self) -> DividedTable | str:
+        """The divided table, or why it cannot bear the split."""
+        if self._divided is None:
+            runs = with_derived(self.runs, columns_of(self.split))
+            parts = self.folds if self.split.kind in ("random", "leave-out", "few-shot") else 0
+            try:
+                self._divided = DividedTable.of(
+                    self.name, runs, self.split, seed=self.seed, parts=parts, remembered=True
+                )
+            except RequestError as error:
+                self._divided = error.found
+        return self._divided
+
+    def judged(self, predictor: str, key: EntryKey) -> LeaderboardEntry:
+        """Return how a predictor did."""
+        made = self._made(predictor)
+        divided = self.divided
+        if isinstance(divided, str) or isinstance(made, str):
+            return self._entry(key, None, divided if isinstance(divided, str) else str(made))
+        estimator, said = Estimator(made[0]), made[1]
+        began = time.process_time()
+        try:
+            rows, _ = divided.sheet(estimator)
+        except RequestError as error:
+            return self._entry(key, None, str(error))
+        except Exception as error:  # noqa: BLE001 (one predictor's defect must not cost the others)
+            return self._entry(key, None, f"{type(error).__name__}: {error}", defect=True)
+        found = score(rows, predictor, self.name, "", self.seed)
+        seconds = time.process_time() - began
+        return self._entry(key, found, unanswered(found), tuple(divided.notes), said, seconds)
+
+    def _made(self, predictor: str) -> tuple[Predictor, str] | str:
+        if predictor not in self.starts:
+            try:
+                made, words = starting([predictor], self.start, {self.name: self.runs})
+                self.starts[predictor] = (made[predictor], words)
+            except RequestError as error:
+                self.starts[predictor] = f"{error.found}; {error.next_step}"
+        return self.starts[predictor]
+
+    def _entry(
+        self, key: EntryKey, found: Score | None, reason: str, notes: tuple[str, ...] = (),
+        said: str = "", seconds: float = 0.0, defect: bool = False,
+    ) -> LeaderboardEntry:  # fmt: skip
+        return LeaderboardEntry(
+            key, found, reason, defect, notes, said, seconds, version("forerun"),
+            datetime.now(UTC).date().isoformat(),
+        )  # fmt: skip
+
+
+def unanswered(found: Score) -> str:
+    """Return why a predictor has no figure on a table: the most frequent reason; "" where it has."""
+    if found.answered:
+        return ""
+    if found.rows and found.censored == found.rows:
+        return "every judged run was stopped early: there are lower bounds and no times"
+    reasons = found.declined or found.not_comparable
+    return max(reasons, key=lambda reason: reasons[reason]) if reasons else "no row was judged"

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
-from forerun.evaluate.join import join_runs
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.analytic.calibration.fitting import thinned
@@ -39,6 +38,7 @@ from forerun.predictors.analytic.saving import (
 from forerun.predictors.analytic.shipped import FILE, FORMAT, ROWS_FILE
 from forerun.tables import Runs, read_table
 from forerun.tables.fingerprints import fingerprints, packed
+from forerun.tables.join import join_runs
 from forerun.tables.suspects import cleaned, suspects
 from forerun.workloads.rows import runs_from_table
 

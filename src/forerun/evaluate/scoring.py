@@ -3,6 +3,10 @@
 Rank agreement: Kendall's tau, pooled over groups within which an order means something.
 
 Choice: what following a forecast would have cost, where several plans of one job were measured.
+
+Filters: which rows of a table take part, and which of their times are taught and judged.
+
+Metrics: what a forecast is worth against what was measured; arrays in, one number out.
 """
 
 from __future__ import annotations
@@ -19,11 +23,83 @@ from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.forecast import QUANTITIES, is_none
 from forerun.domain.objective import Objective
 from forerun.domain.plan_columns import NAMES
-from forerun.evaluate import metrics
 from forerun.evaluate.evaluation import Score
-from forerun.evaluate.filters import SLOWER
+from forerun.evaluate.splits import SLOWER
 from forerun.tables import Runs
 from forerun.tables.measured import Measured, measured_seconds
+
+NAN = float("nan")
+
+
+def absolute_percentage_errors(forecast: FloatArray, measured: FloatArray) -> FloatArray:
+    """Return 100 |forecast - measured| / measured, (n,)."""
+    return 100.0 * np.abs(forecast - measured) / measured
+
+
+def shortfalls(forecast: FloatArray, bound: FloatArray) -> FloatArray:
+    """Return 100 (bound - forecast) / bound where a forecast is below its lower bound, else 0, (n,)."""
+    return 100.0 * np.maximum(bound - forecast, 0.0) / bound
+
+
+def mean(values: FloatArray) -> float:
+    """Return the mean, NaN of nothing."""
+    return float(values.mean()) if len(values) else NAN
+
+
+def quantile(values: FloatArray, level: float) -> float:
+    """Return a quantile, NaN of nothing."""
+    return float(np.quantile(values, level)) if len(values) else NAN
+
+
+def bias(forecast: FloatArray, measured: FloatArray) -> float:
+    """Return the median of log(forecast / measured): below zero where forecasts are too low."""
+    return quantile(np.log(forecast / measured), 0.5)
+
+
+def band_widths(seconds: FloatArray) -> FloatArray:
+    """Return the ratio of the 95 % to the 5 % quantile of rows (n, 3), (n,)."""
+    return np.asarray(seconds[:, 2] / seconds[:, 0])
+
+
+def inside(seconds: FloatArray, measured: FloatArray) -> BoolArray:
+    """Return which measured values (n,) lie in the 5-95 % band of their row (n, 3)."""
+    return (measured >= seconds[:, 0]) & (measured <= seconds[:, 2])
+
+
+def share_interval(hits: int, rows: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Return the interval of a share that `hits` of `rows` support (95 % unless z is given).
+
+    Source: Wilson 1927, score interval.
+    """
+    if rows == 0:
+        return NAN, NAN
+    p = hits / rows
+    middle = (p + z * z / (2 * rows)) / (1 + z * z / rows)
+    half = z / (1 + z * z / rows) * np.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows))
+    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """How well out-of-memory was foreseen: positives are the runs that ran out."""
+
+    rows: int
+    out_of_memory: int
+    precision: float
+    recall: float
+    f1: float
+
+
+def detection(foreseen: BoolArray, happened: BoolArray) -> Detection:
+    """Return precision, recall and F1 of foreseen against happened, both (n,)."""
+    hits = int((foreseen & happened).sum())
+    named, real = int(foreseen.sum()), int(happened.sum())
+    precision = hits / named if named else NAN
+    recall = hits / real if real else NAN
+    # With nothing named and nothing real there is nothing to score; with one of them F1 is 0.
+    f1 = 2 * hits / (named + real) if named + real else NAN
+    return Detection(len(happened), real, precision, recall, f1)
+
 
 DRAWS = 20  # of each tie
 FIT_CONFIDENCE = Objective().fit_confidence
@@ -382,10 +458,10 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     answered &= ~silent
     both = rows.timed & answered
     forecast, measured = rows.seconds[both], rows.measured[both]
-    errors = metrics.absolute_percentage_errors(forecast[:, 1], measured)
-    widths = metrics.widths(forecast)
-    hits = int(metrics.inside(forecast, measured).sum())
-    low, high = metrics.share_interval(hits, len(measured))
+    errors = absolute_percentage_errors(forecast[:, 1], measured)
+    widths = band_widths(forecast)
+    hits = int(inside(forecast, measured).sum())
+    low, high = share_interval(hits, len(measured))
     each, fact = forecast[:, 1] / rows.batch[both], measured / rows.batch[both]
     floors, seconds = rows.floor, rows.seconds
     below = seconds[:, 0] < floors * (1 - 1e-9)
@@ -398,7 +474,7 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     )  # fmt: skip
     stopped = ~np.isnan(rows.bound) & answered
     # One-sided: above the bound nothing is known to be wrong.
-    lacking = metrics.shortfalls(seconds[stopped, 1], rows.bound[stopped])
+    lacking = shortfalls(seconds[stopped, 1], rows.bound[stopped])
     return Score(
         predictor=predictor,
         table=table,
@@ -408,18 +484,18 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         answered=int(both.sum()),
         censored=int((rows.status == "timeout").sum()),
         censored_below=int((seconds[stopped, 2] < rows.bound[stopped]).sum()),
-        mape=metrics.mean(errors),
-        median_ape=metrics.quantile(errors, 0.5),
-        p90_ape=metrics.quantile(errors, 0.9),
-        bias_log_ratio=metrics.bias(forecast[:, 1], measured),
+        mape=mean(errors),
+        median_ape=quantile(errors, 0.5),
+        p90_ape=quantile(errors, 0.9),
+        bias_log_ratio=bias(forecast[:, 1], measured),
         tau=kendall_tau(each, fact, rows.workload[both]),
         tau_plans=kendall_tau(each, fact, rows.job[both]),
         tau_overall=kendall_tau(each, fact, rows.table[both]),
-        coverage=hits / len(measured) if len(measured) else metrics.NAN,
+        coverage=hits / len(measured) if len(measured) else NAN,
         coverage_low=low,
         coverage_high=high,
-        width=metrics.quantile(widths, 0.5),
-        width_mean=metrics.mean(widths),
+        width=quantile(widths, 0.5),
+        width_mean=mean(widths),
         floor_violations=int((answered & below).sum()),
         floor_clamped=int((answered & rows.clamped).sum()),
         suspicious=int((rows.timed & (rows.measured < floors * (1 - 1e-9))).sum()),
@@ -432,7 +508,7 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         refused_rows=refused.rows,
         refused_f1=refused.f1,
         memory_rows=len(memory),
-        memory_median_ape=metrics.quantile(memory, 0.5),
+        memory_median_ape=quantile(memory, 0.5),
         regret_groups=choice.groups,
         regret_picked=choice.picked,
         regret_crashed=choice.crashed,
@@ -451,12 +527,12 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         },
         censored_answered=len(lacking),
         censored_short=int((lacking > 0).sum()),
-        censored_mape=metrics.mean(lacking),
-        censored_short_ape=metrics.quantile(lacking[lacking > 0], 0.5),
+        censored_mape=mean(lacking),
+        censored_short_ape=quantile(lacking[lacking > 0], 0.5),
     )
 
 
-def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> metrics.Detection:
+def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> Detection:
     """Return how well such ends of a run were foreseen, against runs that ended well.
 
     A plan that was declined as impossible has no chance of running. It is no memory that was
@@ -465,10 +541,10 @@ def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> metrics.De
     happened = np.isin(rows.status.astype(str), ends)
     said = ~np.isnan(rows.fit) & (is_none(rows.declined) | impossible)
     use = rows.watched & (happened | (rows.status == "ok")) & said
-    return metrics.detection(rows.fit[use] < 0.5, happened[use])
+    return detection(rows.fit[use] < 0.5, happened[use])
 
 
 def _memory_errors(rows: Sheet) -> FloatArray:
     peak = rows.peak_bytes[:, 1]
     use = ~np.isnan(peak) & (rows.memory_bytes > 0)
-    return metrics.absolute_percentage_errors(peak[use], rows.memory_bytes[use])
+    return absolute_percentage_errors(peak[use], rows.memory_bytes[use])

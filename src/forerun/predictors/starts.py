@@ -13,6 +13,7 @@ from typing import Any
 from forerun import registry
 from forerun.contracts import Predictor
 from forerun.errors import RequestError, UnknownNameError
+from forerun.predictors.options import configured, read_spec
 from forerun.units import counted
 
 PRIORS, SHIPPED = "priors", "shipped"
@@ -36,7 +37,7 @@ def started(name: str, start: str = "") -> Predictor:
     """Return a registered predictor as it starts.
 
     Args:
-        name: of the predictor.
+        name: of the predictor, with options where wanted (`generic:mode=faithful`).
         start: one of `STARTS`; "" for shipped constants where it has any.
 
     Raises:
@@ -45,11 +46,13 @@ def started(name: str, start: str = "") -> Predictor:
     """
     if start and start not in STARTS:
         raise UnknownNameError("start", start, STARTS)
-    kind = registry.load("predictors", name)
+    kind, values = read_spec(name)
     has = start != PRIORS and has_shipped(kind)
     if start == SHIPPED and not has:
         raise nothing_shipped([name])
-    made: Predictor = kind.shipped() if has else kind()
+    if values or not has:
+        return configured(kind, values)
+    made: Predictor = kind.shipped()
     return made
 
 

@@ -1,22 +1,24 @@
-"""System: a published method as a recipe: which mechanisms with which settings, and what they are worth.
+"""Recipes of published methods: which mechanisms with which settings, their equations and claims.
 
 Mechanisms live in predictors, search and evaluate under the names of what they do; a paper is a
-choice among them. A recipe says the choice that is faithful to the paper, where each equation
-stands in the code, what the paper claims, and which of it is shown here.
+choice among them. A recipe is a YAML file in `systems/data` that states this choice as the paper
+has it, the code that computes each equation, what the paper claims and what is reproduced here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
+from functools import cache
+from importlib import import_module, resources
 from typing import Any
 
-from forerun import registry
-from forerun.errors import RequestError
+import yaml
 
-# What is known of an equation or a claim: read in the paper or its code; reconstructed from
-# knowledge of the paper; derived here and checked; this package's own.
+from forerun import registry
+from forerun.errors import RequestError, UnknownNameError
+from forerun.predictors.options import configured, write_spec
+
 STATUSES: Mapping[str, str] = {
     "paper": "read in the paper or its code",
     "reconstructed": "reconstructed from what is known of the paper",
@@ -27,14 +29,14 @@ VERDICTS = ("reproduced", "in part", "not reproduced", "not tried")
 
 
 @dataclass(frozen=True)
-class Part:
+class Mechanism:
     """One mechanism of a recipe.
 
     Attributes:
         role: what it does in the method: `predictor`, `searcher`, `design`, `split` ...
         name: its name in the registry, or `package.module:attribute` where it has none there.
-        settings: those that are faithful to the paper.
         why: what it is there for, and what else could stand in its place.
+        settings: options as published (see `predictors.options`).
         group: of the registry; "" where it is not in there.
     """
 
@@ -45,26 +47,20 @@ class Part:
     group: str = ""
 
     def made(self) -> Any:
-        """Return the mechanism, ready: an object with its settings, or the function itself.
-
-        Raises:
-            UnknownNameError: the registry does not know it.
-        """
+        """Return the mechanism with its settings, or the function itself. Raises UnknownNameError."""
         if not self.group:
             return symbol(self.name)
-        return registry.load(self.group, self.name)(**self.settings)
+        return configured(registry.load(self.group, self.name), self.settings)
+
+    @property
+    def spec(self) -> str:
+        """Name and settings as on the command line: `generic:mode=faithful`."""
+        return write_spec(self.name, self.settings) if self.settings else self.name
 
 
 @dataclass(frozen=True)
 class Equation:
-    """One equation: its number, what it says, and the code that computes it.
-
-    Attributes:
-        number: in the paper, or in the list of methods that this package follows.
-        text: the equation.
-        symbol: `package.module:attribute` (an attribute of an attribute by a dot).
-        status: one of `STATUSES`.
-    """
+    """An equation: its number in the paper, its text, the symbol that computes it, one of `STATUSES`."""
 
     number: str
     text: str
@@ -74,14 +70,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper claims, or is known for, and what is found of it here.
-
-    Attributes:
-        text: the claim.
-        verdict: one of `VERDICTS`.
-        found: what was found here, or why it could not be tried.
-        shown: the test or benchmark that shows it, a path in the repository; "" where nothing does.
-    """
+    """A claim of the paper, one of `VERDICTS`, what was found here, and the test that shows it."""
 
     text: str
     verdict: str
@@ -94,13 +83,8 @@ class System:
     """A published method.
 
     Attributes:
-        name: of the recipe.
-        title: in words.
-        citation: authors, title, where, when.
-        summary: what it is for and how it works, a few sentences.
-        parts: the mechanisms.
-        equations: and where they are computed.
-        claims: and what is found of them.
+        name, title, citation, summary: what it is and where it was published.
+        parts: its mechanisms. equations: where they are computed. claims: what was found of them.
         missing: what of the method is not here, and why.
         traps: what to beware of when using it.
         commands: how it is used from the command line.
@@ -110,40 +94,124 @@ class System:
     title: str
     citation: str
     summary: str
-    parts: tuple[Part, ...]
+    parts: tuple[Mechanism, ...]
     equations: tuple[Equation, ...]
     claims: tuple[Claim, ...]
     missing: tuple[str, ...] = ()
     traps: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
 
-    def part(self, role: str) -> Part:
-        """Return the part of a role. Raises RequestError where the recipe has none."""
+    def part(self, role: str) -> Mechanism:
+        """Return the mechanism of a role. Raises RequestError where the recipe has none."""
         for part in self.parts:
             if part.role == role:
                 return part
         roles = ", ".join(part.role for part in self.parts)
         raise RequestError(
-            f"the {role} of the system {self.name}", f"it has {roles}", "ask for one"
-        )
+            f"the {role} of the system {self.name}", f"it has {roles}",
+            f"`forerun systems {self.name}` shows how it is used",
+        )  # fmt: skip
 
-    def predictor(self) -> Any:
-        """Return its predictor as the paper has it. Raises RequestError where it has none."""
-        return self.part("predictor").made()
 
-    def searcher(self) -> Any:
-        """Return its searcher as the paper has it. Raises RequestError where it has none."""
-        return self.part("searcher").made()
+def predictor_spec(name: str) -> str:
+    """Return the predictor of a system with its published settings, e.g. `generic:mode=faithful`.
+
+    Args:
+        name: of the system; a hyphen counts as an underscore.
+
+    Raises:
+        UnknownNameError: no such system.
+        RequestError: the system has no predictor.
+    """
+    plain = name.replace("-", "_")
+    known = registry.names("systems")
+    if plain not in known:
+        raise UnknownNameError("system", name, known, f"({', '.join(known)})")
+    system: System = registry.load("systems", plain)
+    return system.part("predictor").spec
+
+
+@cache
+def packaged(name: str) -> System:
+    """Return a recipe that comes with the package."""
+    path = resources.files("forerun.systems") / "data" / f"{name}.yaml"
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    kinds: Mapping[str, Any] = {"parts": Mechanism, "equations": Equation, "claims": Claim}
+    fields: dict[str, Any] = {
+        key: tuple(kinds[key](**one) for one in value) if key in kinds
+        else tuple(value) if isinstance(value, list) else value
+        for key, value in values.items()
+    }  # fmt: skip
+    return System(**fields)
+
+
+def __getattr__(name: str) -> System:
+    """Return a packaged recipe as an attribute, as the registry names it."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    try:
+        return packaged(name)
+    except FileNotFoundError:
+        raise AttributeError(name) from None
 
 
 def symbol(target: str) -> Any:
-    """Return what `package.module:attribute` names.
-
-    Raises:
-        ImportError, AttributeError: there is no such module or attribute.
-    """
+    """Return what `package.module:attribute` names. Raises ImportError or AttributeError."""
     module, _, path = target.partition(":")
     found: Any = import_module(module)
     for name in path.split("."):
         found = getattr(found, name)
     return found
+
+
+def page(system: System) -> str:
+    """Return the page of a recipe in Markdown: docs/systems/, and `forerun systems NAME`."""
+    return "\n".join(_lines(system)).rstrip() + "\n"
+
+
+def _lines(system: System) -> Iterator[str]:
+    yield f"# {system.title}\n"
+    yield f"`forerun systems {system.name}` prints this page; it is written from the recipe.\n"
+    yield f"{system.summary}\n"
+    yield f"**Citation.** {system.citation}\n"
+    yield "## The recipe\n"
+    rows = [
+        (p.role, f"`{p.name}`", _code(p.spec if p.settings else ""), p.why) for p in system.parts
+    ]
+    yield from _table(("part", "mechanism", "published settings", "what for"), rows)
+    if any(part.role == "predictor" for part in system.parts):
+        yield (
+            f"`--system {system.name}` of predict, fit, evaluate and leaderboard is this predictor with"
+            " these settings.\n"
+        )
+    yield "## Equations and where they are computed\n"
+    equations = [(e.number, _code(e.text), f"`{e.symbol}`", e.status) for e in system.equations]
+    yield from _table(("no.", "equation", "symbol", "status"), equations)
+    used = dict.fromkeys(e.status for e in system.equations)
+    yield "Status: " + "; ".join(f"*{s}*: {STATUSES[s]}" for s in used) + ".\n"
+    yield "## Claims\n"
+    claims = [(c.text, c.verdict, c.found, _code(c.shown)) for c in system.claims]
+    yield from _table(("claim", "here", "what was found", "shown by"), claims)
+    yield from _list("What could not be reproduced", system.missing)
+    yield from _list("Traps", system.traps)
+    if system.commands:
+        yield "## In use\n"
+        yield "\n".join(["```", *system.commands, "```", ""])
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headers)} |"
+    yield f"|{'---|' * len(headers)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+    yield ""
+
+
+def _list(title: str, items: Sequence[str]) -> Iterator[str]:
+    if items:
+        yield f"## {title}\n"
+        yield "\n".join([*(f"* {item}" for item in items), ""])

@@ -18,6 +18,8 @@ from forerun.cli.options import (
     fold_seed_option,
     json_option,
     judged_runs_option,
+    predictors_of,
+    system_option,
 )
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
@@ -37,7 +39,11 @@ SHOTS = ("random", "cheapest")  # those of forerun.evaluate, which is not loaded
     "--fit", "fit_files", type=FILE, multiple=True, metavar="OTHER.csv [...]",
     help="Further runs to learn from, never judged: files, or a folder, less the judged files.",
 )  # fmt: skip
-@click.option("--predictors", type=NAMES, help="Names with commas; see `forerun predictors`.")
+@click.option(
+    "--predictors", type=NAMES, metavar="NAME[:OPTION=VALUE],...",
+    help="Names with commas, with options where wanted; see `forerun predictors`.",
+)  # fmt: skip
+@system_option(several=True)
 @click.option(
     "--split", default="whole", show_default=True,
     help="whole (all judged, none teach), random, holdout (a random fifth), leave-out:COLUMN, from:COLUMN=VALUE,... (these"
@@ -101,8 +107,8 @@ def evaluate(
     from forerun.evaluate import parse_condition, parse_split, starting, with_shots
 
     judged = files_in(runs, "--runs")
-    teachers = _teachers(judged, fit_files)
-    writable(page, "writing", (".md",), (*judged, *teachers, *options["catalog_files"]))
+    training_runs = _training_runs(judged, fit_files)
+    writable(page, "writing", (".md",), (*judged, *training_runs, *options["catalog_files"]))
     settings = load_settings()
     split = with_shots(
         parse_split(options["split"]), options["shots"] or "", options["shot_conditions"]
@@ -111,10 +117,14 @@ def evaluate(
     catalog = catalog_of((*settings.catalog_files, *options["catalog_files"]))
     runs_judged, runs_taught = (
         runs_by_table(judged, catalog, conditions),
-        runs_by_table(teachers, catalog),
+        runs_by_table(training_runs, catalog),
     )
     predictors, start = starting(
-        options["predictors"] or (settings.text("predictor"),), options["start"] or "", runs_judged
+        predictors_of(
+            options["predictors"] or (), options["systems"], (settings.text("predictor"),)
+        ),
+        options["start"] or "",
+        runs_judged,
     )
     found = judge(
         runs_judged, predictors, split, runs_taught,
@@ -159,11 +169,11 @@ def runs_by_table(
     return found
 
 
-def _teachers(judged: Sequence[Path], fit_files: Sequence[Path]) -> list[Path]:
+def _training_runs(judged: Sequence[Path], fit_files: Sequence[Path]) -> list[Path]:
     """Return the files to learn from; of a folder all but the judged ones.
 
     Raises:
-        RequestError: a judged file is named: its rows would be their own teachers.
+        RequestError: a judged file is named: its rows would be their own training_runs.
     """
     tables = {path.resolve() for path in judged}
     both = tables & {path.resolve() for path in fit_files}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from forerun.cli.screen import Screen
 from forerun.evaluate import ALL_TABLES, Evaluation, Score, leaderboard
-from forerun.evaluate.markdown import (
+from forerun.evaluate.pages import (
     STOPPED,
     Column,
     answered,

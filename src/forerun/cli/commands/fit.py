@@ -12,7 +12,15 @@ from forerun import wire
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.kinds import FILE, TABLES, writable
 from forerun.cli.learned import show_formulas, show_learned
-from forerun.cli.options import catalog_option, json_option, settings_of, start_of, start_option
+from forerun.cli.options import (
+    catalog_option,
+    json_option,
+    predictor_option,
+    settings_of,
+    start_of,
+    start_option,
+    system_option,
+)
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError
@@ -29,11 +37,8 @@ if TYPE_CHECKING:
     help="Measured runs: files, a folder of them, or store: for those that are kept"
     " (store:CONDITION for some, such as store:campaign=night).",
 )  # fmt: skip
-@click.option(
-    "--predictor",
-    help="A name from `forerun predictors`. Default: analytic, constants of physics; auto lets the"
-    " runs choose, as `predict --fit` does.",
-)
+@predictor_option
+@system_option()
 @click.option("--out", type=FILE, required=True, metavar="MODEL.json", help="The file to write.")
 @click.option("--force", is_flag=True, help="Replace the file where there is one.")
 @start_option
@@ -47,7 +52,7 @@ def fit(
 ) -> None:  # fmt: skip
     """Teach a predictor measured runs, and save it for `--model`.
 
-    --predictor auto fits every predictor that can learn from runs, and says who answers which kind
+    The default predictor is analytic: constants of physics. --predictor auto fits every predictor that can learn from runs, and says who answers which kind
     of question by which error. Laws are printed as formulas with units, and what limits scaling.
 
     Prints what was learned of each constant that the runs tell most of: its value, its 5 to 95 %

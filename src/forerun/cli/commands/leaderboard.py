@@ -19,6 +19,8 @@ from forerun.cli.options import (
     fold_seed_option,
     json_option,
     judged_runs_option,
+    predictors_of,
+    system_option,
 )
 from forerun.cli.screen import Screen
 from forerun.cli.several import SeveralFiles, files_in
@@ -27,8 +29,7 @@ from forerun.settings import load_settings
 from forerun.units import counted
 
 if TYPE_CHECKING:
-    from forerun.evaluate.board import Board, Section
-    from forerun.evaluate.entries import Entry
+    from forerun.evaluate.leaderboard import BoardSection, LeaderboardEntry, Scoreboard
 
 USUAL_SPLITS = ("interpolation:devices", "random", "extrapolation:devices=half")
 ALL = "all"
@@ -37,8 +38,10 @@ ALL = "all"
 @click.command(cls=SeveralFiles)
 @judged_runs_option
 @click.option(
-    "--predictors", type=NAMES, default=ALL, show_default=True, help="Names with commas, or all."
-)
+    "--predictors", type=NAMES, metavar="NAME[:OPTION=VALUE],...",
+    help="Names with commas, with options where wanted, or all. Default: all, or those of --system.",
+)  # fmt: skip
+@system_option(several=True)
 @click.option(
     "--splits", multiple=True, metavar="SPLIT [...]",
     help="As --split of `forerun evaluate` takes them, one table of figures for each. Default:"
@@ -78,20 +81,20 @@ def leaderboard(
     be stopped at any moment and started again.
     """
     from forerun.evaluate import parse_condition, parse_split
-    from forerun.evaluate.board import Board, filled
-    from forerun.evaluate.kept import Kept
+    from forerun.evaluate.leaderboard import EntryFile, Scoreboard, filled
 
     files = files_in(runs, "--runs")
     cache = cache or _usual_cache()
     writable(page, "writing", (".md",), (*files, *options["catalog_files"], cache))
     writable(cache, "--cache", (".jsonl",), files)
     settings = load_settings()
-    named = options["predictors"]
-    predictors = registry.names("predictors") if named == (ALL,) else tuple(dict.fromkeys(named))
+    every = registry.names("predictors")
+    named = options["predictors"] or ()
+    predictors = every if named == (ALL,) else predictors_of(named, options["systems"], every)
     texts = options["splits"] or USUAL_SPLITS
     conditions = [parse_condition(text) for text in options["conditions"]]
     splits = list(dict.fromkeys(str(parse_split(text)) for text in texts))
-    kept = Kept(cache)
+    kept = EntryFile(cache)
     tables = runs_by_table(
         files, catalog_of((*settings.catalog_files, *options["catalog_files"])), conditions
     )
@@ -104,7 +107,7 @@ def leaderboard(
         entries.append(entry)
         if judged_now:
             click.echo(_line(entry), err=True)
-    board = Board(sections, predictors, tuple(entries), options["seed"])
+    board = Scoreboard(sections, predictors, tuple(entries), options["seed"])
     if page is not None:
         _write_page(page, board, runs, options)
     if as_json:
@@ -128,13 +131,13 @@ def _usual_cache() -> Path:
     return path
 
 
-def _sections(splits: Sequence[str], tables: Sequence[str]) -> tuple[Section, ...]:
-    from forerun.evaluate.board import Section
+def _sections(splits: Sequence[str], tables: Sequence[str]) -> tuple[BoardSection, ...]:
+    from forerun.evaluate.leaderboard import BoardSection
 
-    return tuple(Section(f"`{text}`", dict.fromkeys(tables, text)) for text in splits)
+    return tuple(BoardSection(f"`{text}`", dict.fromkeys(tables, text)) for text in splits)
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: LeaderboardEntry) -> str:
     key = entry.key
     found = entry.reason or ""
     if entry.score is not None and entry.score.answered:
@@ -142,11 +145,10 @@ def _line(entry: Entry) -> str:
     return f"{key.table} {key.split} {key.predictor}: {found} ({entry.seconds:.1f} s)"
 
 
-def _show(screen: Screen, board: Board) -> None:
+def _show(screen: Screen, board: Scoreboard) -> None:
     """Write a table for each split, and why predictors could not answer."""
-    from forerun.evaluate.board_page import judged, reason_lines, stopped_figure
     from forerun.evaluate.evaluation import ENOUGH_ANSWERED
-    from forerun.evaluate.markdown import number, percent
+    from forerun.evaluate.pages import judged, number, percent, reason_lines, stopped_figure
 
     for section in board.sections:
         rows = []
@@ -181,7 +183,7 @@ def _show(screen: Screen, board: Board) -> None:
 _HEADERS = ("table", "predictor", "judged", "median %", "inside %", "answered", "counts", "stopped")
 
 
-def _plain(board: Board) -> dict[str, Any]:
+def _plain(board: Scoreboard) -> dict[str, Any]:
     from importlib.metadata import version
 
     return {
@@ -196,11 +198,13 @@ def _plain(board: Board) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write_page(path: Path, board: Board, runs: Sequence[Path], options: dict[str, Any]) -> None:
+def _write_page(
+    path: Path, board: Scoreboard, runs: Sequence[Path], options: dict[str, Any]
+) -> None:
     from datetime import UTC, datetime
     from importlib.metadata import version
 
-    from forerun.evaluate.board_page import board_page
+    from forerun.evaluate.pages import board_page
     from forerun.tables.files import write_whole
 
     words = [f"--runs {' '.join(p.name for p in runs)}"]
@@ -221,7 +225,7 @@ def _write(name: str, text: str) -> None:
     Path(name).write_text(text, encoding="utf-8")
 
 
-def _leave(board: Board) -> None:
+def _leave(board: Scoreboard) -> None:
     """End as the entries ask for: well, with a defect, or with nothing answered."""
     broken = [e for e in board.entries if e.defect]
     if broken:

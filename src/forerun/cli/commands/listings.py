@@ -127,15 +127,25 @@ def _price(dollars: float | None) -> str:
 def predictors(search: str | None, constants: bool, as_json: bool) -> None:
     """The registered predictors; guests come from the entry point group forerun.predictors.
 
-    With --constants, what published runs taught them: from which tables, of what date and commit.
+    With the name of one, its options: they follow the name as NAME:OPTION=VALUE, also several
+    (`generic:mode=faithful:penalty=l1`). With --constants, the constants fitted to published runs: from
+    which tables, of what date and commit.
     """
     from forerun import registry
+    from forerun.predictors.options import options_of
 
     if constants:
         from forerun.cli.learned import show_shipped
 
         show_shipped(Screen(load_settings()), search, as_json)
         return
+    if search in registry.names("predictors"):
+        options = options_of(registry.load("predictors", search))
+        if options:
+            cells = [(o.name, o.written() or "(blank)", o.allowed(), o.help) for o in options]
+            heads = ("option", "default", "may be", "what it does")
+            _show(f"option of {search}", heads, cells, None, as_json)
+            return
     rows = [(entry.name, entry.help, entry.origin) for entry in registry.entries("predictors")]
     _show("predictor", ("name", "what it is", "from"), list(rows), search, as_json)
 
@@ -158,7 +168,7 @@ def systems(name: str | None, as_json: bool) -> None:
         return
     from dataclasses import asdict
 
-    from forerun.systems.page import page
+    from forerun.systems.recipe import page
 
     system = registry.load("systems", name)
     if as_json:

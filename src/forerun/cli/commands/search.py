@@ -124,7 +124,7 @@ def _kept(
         RequestError: several searches are asked for, or another one has the name.
     """
     from forerun.cli.kept_search import KeptSearch
-    from forerun.evaluate.entries import table_code
+    from forerun.evaluate.leaderboard import table_code
     from forerun.search.replay import follow
 
     if seeds > 1:

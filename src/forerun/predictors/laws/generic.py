@@ -43,6 +43,7 @@ from forerun.predictors.laws.grouping import (
     part_of,
 )
 from forerun.predictors.laws.law_rows import LawRows
+from forerun.predictors.options import Option
 from forerun.tables import Runs, sorted_runs
 
 # Up to so many laws a product for each is faster than a matrix for each job.
@@ -192,6 +193,11 @@ class Generic(GroupedLaws[GenericLaw]):
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     name = "generic"
+    options = (
+        Option("mode", "fast", "which constants evolve: the exponents alone, or all", MODES),
+        Option("penalty", "l2", "the norm of the constants that is penalised", PENALTIES),
+        Option("errors", "relative", "misses as shares of the time, or in seconds", ERRORS),
+    )
     terms = ("scaled work", "constant")
     needed = (
         f"at least {LEAST_POINTS} runs that differ, on two numbers of devices or more where it is "

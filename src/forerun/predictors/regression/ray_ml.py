@@ -20,12 +20,15 @@ from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind, measured
+from forerun.predictors.options import Option
 from forerun.predictors.regression.augment import Columns, Recipe
-from forerun.predictors.regression.automl_settings import Settings
+from forerun.predictors.regression.automl_settings import BEYOND, SEARCHES, Settings
 from forerun.predictors.regression.journal import Journal
 from forerun.predictors.regression.questions import Questions, distinct_jobs, kind_words
 from forerun.predictors.regression.ray_group import RayGroup, fitted_group
+from forerun.predictors.regression.selection import SELECTIONS
 from forerun.predictors.regression.serving import POOL, served
+from forerun.predictors.regression.techniques import DEFAULTS
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 
@@ -60,6 +63,20 @@ class RayML:
     counts: Mapping[Kind, int] = field(default_factory=dict)
 
     name = "ray-ml"
+    options = (
+        Option("search", "defaults", "how hyper-parameters are searched", SEARCHES),
+        Option("beyond", "farthest", "who answers for more devices than any run had", BEYOND),
+        Option("selection", "", "how features are selected; blank takes all", SELECTIONS),
+        Option("techniques", tuple(DEFAULTS), "regressions that compete", tuple(DEFAULTS)),
+        Option("normalise", True, "whether features and times are standardised"),
+        Option("trials", 10, "of search=tpe, for each technique"),
+        Option("seed", 0, "of every draw"),
+    )
+
+    @classmethod
+    def with_options(cls, **options: Any) -> RayML:
+        """Return a predictor with some options set. Raises RequestError for a value that is no choice."""
+        return cls(Settings(**options).checked())
 
     def light(self) -> RayML:
         """Return one that tries three fast techniques on simple features, to be fitted often."""

@@ -1,0 +1,129 @@
+"""Options of predictors: `generic:mode=faithful:penalty=l1` is a registered predictor with two of them.
+
+A predictor that has options lists them in its attribute `options`; each is an argument of its
+constructor, or of its class method `with_options` where it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forerun import registry
+from forerun.contracts import Predictor
+from forerun.errors import RequestError, UnknownNameError
+
+Value = str | int | float | bool | tuple[str, ...]
+_YES_NO = {"yes": True, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a predictor.
+
+    Attributes:
+        name: as written in `NAME:key=value`.
+        default: its value where none is given; its type is the type of every value.
+        help: what it does.
+        choices: the texts that it may be; of a tuple, each of its parts. Empty allows any.
+    """
+
+    name: str
+    default: Value
+    help: str
+    choices: tuple[str, ...] = ()
+
+    def read(self, text: str, spec: str) -> Value:
+        """Return the value of a text; the parts of a tuple are joined by `+`.
+
+        Raises:
+            RequestError: it is no value of this option.
+        """
+        try:
+            if isinstance(self.default, bool):
+                return _YES_NO[text]
+            if isinstance(self.default, tuple):
+                parts = tuple(text.split("+"))
+                return parts if all(map(self._allowed, parts)) else _refuse()
+            if isinstance(self.default, str):
+                return text if self._allowed(text) else _refuse()
+            return type(self.default)(text)
+        except (KeyError, ValueError):
+            raise RequestError(
+                f"--predictor {spec}", f"{self.name} cannot be {text!r}", f"give {self.allowed()}"
+            ) from None
+
+    def allowed(self) -> str:
+        """Return what it may be, in words."""
+        if isinstance(self.default, bool):
+            return "yes or no"
+        joined = " or ".join(self.choices)
+        if isinstance(self.default, tuple):
+            return f"some of {', '.join(self.choices)}, joined by +"
+        return joined or {str: "a text", int: "an integer", float: "a number"}[type(self.default)]
+
+    def written(self, value: Value | None = None) -> str:
+        """Return a value, by default the default one, as it is written in a specification."""
+        value = self.default if value is None else value
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return "+".join(value) if isinstance(value, tuple) else str(value)
+
+    def _allowed(self, text: str) -> bool:
+        return not self.choices or text in self.choices
+
+
+def _refuse() -> Value:
+    raise ValueError
+
+
+def options_of(kind: Any) -> tuple[Option, ...]:
+    """Return the options of a predictor class."""
+    return tuple(getattr(kind, "options", ()))
+
+
+def kind_of(spec: str) -> Any:
+    """Return the class of a predictor by name, whatever its options. Raises UnknownNameError."""
+    return registry.load("predictors", spec.partition(":")[0])
+
+
+def read_spec(spec: str) -> tuple[Any, dict[str, Value]]:
+    """Return the class and the option values of `NAME` or `NAME:key=value:key=value`.
+
+    Raises:
+        UnknownNameError: no such predictor or option.
+        RequestError: a part is not `key=value`, or its value is not allowed.
+    """
+    name, *parts = spec.split(":")
+    kind = registry.load("predictors", name)
+    known = {option.name: option for option in options_of(kind)}
+    values: dict[str, Value] = {}
+    for part in parts:
+        key, equals, text = part.partition("=")
+        if not equals:
+            raise RequestError(
+                f"--predictor {spec}", f"{part!r} is no key=value",
+                f"write {name}:key=value; `forerun predictors {name}` lists the options",
+            )  # fmt: skip
+        if key not in known:
+            if not known:
+                raise RequestError(f"--predictor {spec}", f"{name} has no options", f"write {name}")
+            raise UnknownNameError(f"option of {name}", key, list(known))
+        values[key] = known[key].read(text, spec)
+    return kind, values
+
+
+def configured(kind: Any, values: Mapping[str, Value]) -> Predictor:
+    """Return a predictor of a class with some of its options set."""
+    make = getattr(kind, "with_options", kind)
+    made: Predictor = make(**values) if values else kind()
+    return made
+
+
+def write_spec(name: str, values: Mapping[str, Value]) -> str:
+    """Return a predictor with option values as `NAME:key=value:...`. Raises UnknownNameError."""
+    known = {option.name: option for option in options_of(registry.load("predictors", name))}
+    return ":".join(
+        [name, *(f"{key}={known[key].written(value)}" for key, value in values.items())]
+    )
