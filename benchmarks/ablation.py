@@ -2,7 +2,7 @@
 
 The ideas and how each is switched off stand in benchmarks/ablation.yaml, the splits in
 benchmarks/accuracy.yaml. Every idea is switched off alone, the rest is fitted anew to the teachers of
-each fold, and the judged rows are forecast; folds, training_runs and judged rows are those of `forerun
+each fold, and the judged rows are forecast; folds, training runs and judged rows are those of `forerun
 evaluate`. What came out goes to benchmarks/results/ablation.json, split by split, with an interval of
 each difference (judged rows drawn again by workload and cluster). docs/ablation_page.py makes the page.
 """
@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from forerun.catalog import load_catalog
 from forerun.evaluate import parse_condition, parse_split
 from forerun.evaluate.judge import TrainingSets
-from forerun.evaluate.scoring import absolute_percentage_errors, rows_where, slower_half
-from forerun.evaluate.splits import folds_of
+from forerun.evaluate.scoring import absolute_percentage_errors
+from forerun.evaluate.splits import folds_of, rows_where, slower_half
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import fit_runs
 from forerun.predictors.analytic.calibration.fitting import thinned

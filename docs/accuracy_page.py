@@ -41,7 +41,7 @@ a table of one laboratory from the tables of others.
 
 {HOW_TO_READ}
 
-*Rule of thumb* is a constant share of the peak rate, fitted to the same training_runs. *Simple* is the best
+*Rule of thumb* is a constant share of the peak rate, fitted to the same runs. *Simple* is the best
 of a few small calibrated models on the same split. *Faster half*: among the runs that share the named
 columns only the faster half by the clock is taught and judged, because it is there that plans are
 chosen, and as the simple models were judged."""

@@ -173,7 +173,7 @@ def _training_runs(judged: Sequence[Path], fit_files: Sequence[Path]) -> list[Pa
     """Return the files to learn from; of a folder all but the judged ones.
 
     Raises:
-        RequestError: a judged file is named: its rows would be their own training_runs.
+        RequestError: a judged file is named: its rows would be their own training runs.
     """
     tables = {path.resolve() for path in judged}
     both = tables & {path.resolve() for path in fit_files}
