@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor, Answer, Explanation
-    from forerun.advisor.shortcuts import explain, predict, predict_table, profile, recommend
+    from forerun.advisor.advisor import explain, predict, predict_table, profile, recommend
     from forerun.domain.estimate import Estimate
     from forerun.domain.forecast import Forecast
     from forerun.domain.hardware import Cluster, Device, Link
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("Advisor", "Answer", "Explanation"), "forerun.advisor"),
     **dict.fromkeys(
-        ("explain", "predict", "predict_table", "profile", "recommend"), "forerun.advisor.shortcuts"
+        ("explain", "predict", "predict_table", "profile", "recommend"), "forerun.advisor.advisor"
     ),
     **dict.fromkeys(("Table", "read_table", "write_table"), "forerun.tables"),
     **dict.fromkeys(("Cluster", "Device", "Link"), "forerun.domain.hardware"),

@@ -13,9 +13,8 @@ from forerun.domain.objective import Objective
 from forerun.domain.quantiles import probability_below, spread, sure
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.search import recommend
 from forerun.search.pareto import knee
-from forerun.search.recommending import knee_beaten, run_correlation
+from forerun.search.recommending import knee_beaten, recommend, run_correlation
 from forerun.search.reduction import TOGETHER, judge
 from forerun.search.score import Scored, estimates_for, score
 from forerun.search.space import Space

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.advisor.models import predictor_of
 from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.predictors.laws.ernest import Ernest
+from forerun.predictors.starts import started
 from forerun.search.beliefs import joint_beliefs
 from forerun.tables import Jobs, Runs
 from tests.predictors.laws.rows import jobs_of, runs_of
@@ -95,7 +95,7 @@ def test_the_causes_of_the_analytic_model_share_a_device_and_not_two() -> None:
         advisor.predict("resnet50", cluster, global_batch=512).job
         for cluster in ("1x8xa100-sxm-80gb", "2x8xa100-sxm-80gb", "2x8xv100-sxm2-16gb")
     ])  # fmt: skip
-    found = joint_beliefs(predictor_of("analytic"), jobs)
+    found = joint_beliefs(started("analytic"), jobs)
     rho = found.covariance / np.sqrt(np.outer(np.diag(found.covariance), np.diag(found.covariance)))
     assert rho[0, 1] > rho[0, 2] > 0
     assert np.diag(rho) == pytest.approx(1.0)

@@ -15,7 +15,7 @@ from forerun.domain.quantiles import at_probability
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.search import recommend
+from forerun.search.recommending import recommend
 from forerun.search.reduction import ENDLESS, NO_PRICE
 from forerun.search.score import TIE
 from forerun.testing.samples import tiny_cluster, tiny_workload

@@ -14,10 +14,10 @@ from forerun.domain.quantiles import at_probability, probability_below
 from forerun.domain.workload import Length
 from forerun.errors import UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.search import best_plan, recommend
-from forerun.search.recommending import misses
-from forerun.search.reduction import MEMORY, judge, usable_bytes
-from forerun.search.score import TIE, score
+from forerun.search.best_plan import best_plan
+from forerun.search.recommending import misses, recommend
+from forerun.search.reduction import MEMORY, judge
+from forerun.search.score import TIE, score, usable_bytes
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
@@ -112,7 +112,7 @@ def test_a_job_that_fits_nowhere_is_refused_with_its_peak() -> None:
     assert result.best is None
     assert any("of 1 GB a device" in r.reason for r in result.refused)
     with pytest.raises(UnsatisfiedError, match="needs"):
-        best_plan(WORKLOAD, small, PREDICTOR, global_batch=64)
+        best_plan(WORKLOAD, small, PREDICTOR, fixed={}, global_batch=64)
 
 
 def test_spot_is_cheaper_an_hour_and_longer_in_all() -> None:
@@ -138,13 +138,13 @@ def test_options_carry_the_parts_of_their_step() -> None:
 
 def test_best_plan_gives_a_job_that_is_legal_and_says_so() -> None:
     """The chosen plan makes a job on that cluster, keeps what was fixed and is told in words."""
-    plan, notes = best_plan(WORKLOAD, CLUSTERS[1], PREDICTOR, fixed={"tp": 2}, global_batch=64)
+    plan, note = best_plan(WORKLOAD, CLUSTERS[1], PREDICTOR, fixed={"tp": 2}, global_batch=64)
     assert Job(WORKLOAD, CLUSTERS[1], plan).plan.tp == 2
     assert plan.global_batch == 64
-    assert "chosen by search" in notes[0]
+    assert "chosen by search" in note
     for name in ("dp", "micro_batch", "zero_stage", "recompute"):
-        assert f" {name}={getattr(plan, name)}" in notes[0]
-    assert " tp=" not in notes[0]
+        assert f" {name}={getattr(plan, name)}" in note
+    assert " tp=" not in note
 
 
 def test_energy_is_a_third_axis_when_asked() -> None:
@@ -166,7 +166,10 @@ def test_the_nearest_miss_is_measured_by_what_can_be_filled() -> None:
 
     need = scored(1e15).forecasts.peak_bytes[:, 1]
     full, aim = scored(0.9 * need.min()), Objective(aim="time", fit_confidence=0.9)
-    peak, usable = at_probability(full.forecasts.peak_bytes, 0.9), usable_bytes(full)
+    peak, usable = (
+        at_probability(full.forecasts.peak_bytes, 0.9),
+        usable_bytes(full.jobs, full.forecasts),
+    )
     stated = full.jobs.per_cluster("device.memory_bytes")
     assert (np.abs(usable / stated - 1.0) > 0.005).all()
     distance = judge(full, aim).distance

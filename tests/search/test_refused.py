@@ -12,9 +12,10 @@ from forerun.domain.forecast import Forecasts
 from forerun.domain.objective import Objective
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
-from forerun.errors import RequestError, UnsatisfiedError
+from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.search import best_plan, recommend
+from forerun.search.best_plan import best_plan
+from forerun.search.recommending import recommend
 from forerun.search.reduction import DEADLINE, MEMORY, NO_MEMORY, judge
 from forerun.search.score import score
 from forerun.search.space import Space
@@ -133,7 +134,7 @@ def test_a_fixed_field_that_some_cluster_can_take_is_counted_where_it_cannot() -
 def test_what_is_not_the_fault_of_a_fixed_field_is_not_blamed_on_it() -> None:
     """A batch that is too small for data parallelism has nothing to do with recomputation."""
     plain = WORKLOAD.with_(shape=type(WORKLOAD.shape)())
-    with pytest.raises(UnsatisfiedError, match="global batch"):
+    with pytest.raises(RequestError, match="global batch"):
         best_plan(plain, tiny_cluster(1, 8), PREDICTOR, fixed={"recompute": "full"}, global_batch=4)
 
 

@@ -32,7 +32,7 @@ ROWS = st.lists(
 def hard(plan: Plan) -> int:
     """Return one plan's burden."""
     jobs = Jobs.grid(WORKLOAD, tiny_cluster(1, plan.world_size), PlanColumns.of([plan]))
-    return int(burden(score(jobs, PREDICTOR, Objective(), LENGTH))[0])
+    return int(burden(jobs.plans)[0])
 
 
 def test_fewer_mechanisms_then_fewer_devices_then_larger_micro_batches() -> None:

@@ -1,15 +1,18 @@
-"""Advisor: predict, recommend, explain and support, for one catalogue and one predictor."""
+"""Advisor: predict, recommend, explain and support, for one catalogue and one predictor.
+
+`predict`, `recommend`, `explain`, `predict_table` and `profile` are the same without an advisor at
+hand: the settings choose one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forerun.advisor.answer import Answer, Explanation, Support, answer_of
-from forerun.advisor.models import predictor_of
 from forerun.advisor.request import (
     batch_for,
     check_divides,
@@ -27,13 +30,17 @@ from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import FIELDS, Plan
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
-from forerun.predictors.starts import known_by
+from forerun.errors import RequestError
+from forerun.predictors.starts import PRIORS, known_by, started
+from forerun.settings import load_settings
 
 if TYPE_CHECKING:
     from forerun.advisor.given_runs import MadeRuns, Meanings
+    from forerun.measure.campaign import Carrier, Progress
     from forerun.tables import Runs, Table
     from forerun.tables.suspects import Flags
 
+DOLLARS_PER_HOUR_LIMIT = 1e9
 PlanLike = str | Mapping[str, Any] | Plan | None
 
 
@@ -44,7 +51,8 @@ class Advisor:
         catalog_files: the user's own devices, machines and prices, over the packaged ones.
         predictor: a predictor, or the name of a registered one.
         fitted: a model file that `forerun fit` wrote; it names its own predictor.
-        start: what a named predictor knows, see `models.predictor_of`.
+        start: what a named predictor knows: `shipped`, the constants that come with it; `priors`,
+            nothing that was measured; or "", shipped constants where it has any.
 
     Raises:
         RequestError: a catalogue or model file cannot be read, or there is no such start.
@@ -59,18 +67,22 @@ class Advisor:
         start: str = "",
     ) -> None:
         self._catalog_files = tuple(str(path) for path in catalog_files)
-        self.predictor: Predictor = predictor_of(predictor, fitted, start)
-        self._fitted = None if fitted is None or fitted == "" else Path(fitted)
-        self._told: Runs | None = None
+        if fitted:
+            from forerun.advisor.models import load_model
+
+            predictor = load_model(Path(fitted))
+        self.predictor = started(predictor, start) if isinstance(predictor, str) else predictor
+        self._fitted = Path(fitted) if fitted else None
+        self._runs: Runs | None = None
         self.flags: Flags | None = None
         self.repeated = 0
-        self.lessons: tuple[str, ...] = ()
+        self.fit_summary: tuple[str, ...] = ()
 
     def fit(self, *runs: str | Path | Table | Any) -> Advisor:
         """Return a new advisor whose predictor has learned from measured runs, less their `flags`.
 
-        `repeated` of them had taught its shipped constants already; `lessons` says what they tell
-        as a whole.
+        `repeated` of them are among the runs behind its shipped constants; `fit_summary` says what
+        all of them show.
 
         Args:
             *runs: runs tables: files, tables, or data frames. This advisor does not change.
@@ -78,16 +90,17 @@ class Advisor:
         Raises:
             RequestError: a table cannot be read, or its runs cannot teach the predictor.
         """
-        from forerun.advisor.fit_summary import findings, known_already, lessons, taught
+        from forerun.advisor.fit_summary import findings, fit_summary, fitted, known_already
         from forerun.advisor.given_runs import runs_of
 
         given = runs_of(runs, self.catalog)
-        learned, flags = taught(self.predictor, given)
+        learned, flags = fitted(self.predictor, given)
         advisor = Advisor(self._catalog_files, learned)
-        advisor._told = given
+        advisor._runs = given
         advisor.flags, advisor.repeated = flags, known_already(self.predictor, given)
-        told = lessons(learned, given, flags, findings(learned, self.predictor), self.predictor)
-        advisor.lessons = (*getattr(learned, "reasons", ()), *told)
+        found = findings(learned, self.predictor)
+        summary = fit_summary(learned, given, flags, found, self.predictor)
+        advisor.fit_summary = (*getattr(learned, "reasons", ()), *summary)
         return advisor
 
     @cached_property
@@ -99,8 +112,8 @@ class Advisor:
         """
         from forerun.advisor.given_runs import MadeRuns, made_of
 
-        if self._told is not None:
-            return MadeRuns.of(self._told)
+        if self._runs is not None:
+            return MadeRuns.of(self._runs)
         return None if self._fitted is None else made_of(self._fitted)
 
     @cached_property
@@ -108,7 +121,7 @@ class Advisor:
         """What rows that are asked mean, where they say less than the given runs of their kind."""
         from forerun.advisor.given_runs import Meanings
 
-        return Meanings.of(self._told, self.made, self.catalog)
+        return Meanings.of(self._runs, self.made, self.catalog)
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -134,19 +147,17 @@ class Advisor:
         if isinstance(workload, tuple) and len(workload) == 2 and inputs is None:
             workload, inputs = workload
         if isinstance(workload, str | Path):
-            return self._meant(str(workload), changes) or resolve.workload(str(workload), **changes)
+            if self._runs is not None or self._fitted is not None:
+                from forerun.advisor.given_runs import meant_workload
+
+                found = meant_workload(self.meanings.labels, str(workload), changes)
+                if found is not None:
+                    return found
+            return resolve.workload(str(workload), **changes)
         given = resolve.checked_changes(changes)
         if isinstance(workload, Workload):
             return resolve.described(workload, given)
         return resolve.module_workload(workload, inputs, given)
-
-    def _meant(self, name: str, changes: Mapping[str, Any]) -> Workload | None:
-        """Return what the given runs mean by a name; None without runs, or where it is none of theirs."""
-        if self._told is None and self._fitted is None:
-            return None
-        from forerun.advisor.given_runs import meant_workload
-
-        return meant_workload(self.meanings.labels, name, changes)
 
     def cluster(
         self, cluster: str | Cluster, region: str | None = None, price: float | None = None
@@ -161,11 +172,18 @@ class Advisor:
         Raises:
             RequestError, UnknownNameError: malformed, or a device that is not known.
         """
-        from forerun.advisor.recommending import priced
-
-        if isinstance(cluster, Cluster):
-            return priced(cluster, price)
-        return priced(self.catalog.cluster(cluster, region=region or None), price)
+        if not isinstance(cluster, Cluster):
+            cluster = self.catalog.cluster(cluster, region=region or None)
+        if price is None:
+            return cluster
+        if not 0 <= price <= DOLLARS_PER_HOUR_LIMIT:
+            raise RequestError(
+                f"a price of {price} dollars an hour", "negative, or not a price",
+                "give dollars an hour for the whole cluster",
+            )  # fmt: skip
+        return replace(
+            cluster, dollars_per_hour=float(price), price_source="given with the request"
+        )
 
     def predict(
         self,
@@ -210,24 +228,22 @@ class Advisor:
         place, long = self.cluster(cluster, region, price), length_to_meet(asked, length, limits)
         fields = with_count(plan_fields(plan), "global_batch", global_batch)
         fields = with_count(fields, "micro_batch", micro_batch)
-        job, chosen, notes = self._laid(asked, place, fields)
+        check_divides(asked, place, fields)
+        batch, notes = batch_for(asked, place.devices, fields)
+        chosen: tuple[str, ...] = ()
+        if set(fields) >= set(FIELDS):
+            whole = Plan(**fields)
+        else:
+            from forerun.search.best_plan import best_plan
+
+            fixed = {name: value for name, value in fields.items() if name != "global_batch"}
+            whole, note = best_plan(asked, place, self.predictor, fixed=fixed, global_batch=batch)
+            if note:
+                notes = (*notes, note)
+                chosen = tuple(n for n in FIELDS if n not in fields and n != "global_batch")
+        job = Job(asked, place, whole)
         answer = answer_of(self.predictor, job, long, market, preemption, chosen, notes, limits)
         return replace(answer, start=known_by(self.predictor))
-
-    def _laid(
-        self, workload: Workload, cluster: Cluster, fields: Mapping[str, Any]
-    ) -> tuple[Job, tuple[str, ...], tuple[str, ...]]:
-        """Return the job with its plan in full, the fields that were chosen, and notes."""
-        check_divides(workload, cluster, fields)
-        batch, notes = batch_for(workload, cluster.devices, fields)
-        if set(fields) >= set(FIELDS):
-            return Job(workload, cluster, Plan(**fields)), (), ()
-        from forerun.advisor.planning import chosen_plan, planner_of
-
-        fixed = {name: value for name, value in fields.items() if name != "global_batch"}
-        plan, said = chosen_plan(planner_of(self.predictor), workload, cluster, fixed, batch)
-        chosen = tuple(name for name in FIELDS if name not in fields and name != "global_batch")
-        return Job(workload, cluster, plan), chosen, (*notes, *said)
 
     def predict_table(
         self, table: Table | Any, *, length: Length | None = None, market: str = "on-demand"
@@ -343,3 +359,79 @@ class Advisor:
         from forerun.advisor.explaining import support_of
 
         return support_of(self.predictor, self.workload(workload, inputs, **changes))
+
+
+@lru_cache(maxsize=4)
+def _advisor(
+    catalog_files: tuple[str, ...], predictor: str, model: str, start: str,
+    stamps: tuple[float, ...],
+) -> Advisor:  # fmt: skip
+    """Return an advisor; `stamps` are the files' times, so that an edited file is read again."""
+    return Advisor(catalog_files, predictor, model or None, start)
+
+
+def _stamp(file: str) -> float:
+    try:
+        return Path(file).stat().st_mtime
+    except OSError:
+        return 0.0  # whoever reads the file says what is wrong with it
+
+
+def usual_advisor() -> Advisor:
+    """Return the advisor that the settings ask for (catalogue files, predictor, model, start)."""
+    settings = load_settings()
+    files, model = settings.catalog_files, settings.text("model")
+    stamps = tuple(map(_stamp, (*files, model)))
+    # Shipped constants are the usual start, and not all predictors have any.
+    start = PRIORS if settings.text("start") == PRIORS else ""
+    return _advisor(files, settings.text("predictor"), model, start, stamps)
+
+
+def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Answer:
+    """Return the time, cost and memory of one job; arguments as `Advisor.predict`."""
+    return usual_advisor().predict(workload, cluster, plan, **request)
+
+
+def recommend(workload: Any, **request: Any) -> Recommendation:
+    """Return which cluster and plan to use; arguments as `Advisor.recommend`."""
+    return usual_advisor().recommend(workload, **request)
+
+
+def explain(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Explanation:
+    """Return where time and memory go; arguments as `Advisor.explain`."""
+    return usual_advisor().explain(workload, cluster, plan, **request)
+
+
+def predict_table(table: Any, **request: Any) -> Any:
+    """Return a runs table or data frame with answers; arguments as `Advisor.predict_table`."""
+    return usual_advisor().predict_table(table, **request)
+
+
+def profile(
+    campaign: str | Path | Mapping[str, Any], runner: Carrier | None = None, store: str = "",
+    told: Callable[[Progress], None] = lambda progress: None,
+) -> Table:  # fmt: skip
+    """Measure the runs of a campaign that the store does not have yet, and return all of them.
+
+    Args:
+        campaign: a campaign file, or a mapping with its fields.
+        runner: who carries it out, for example `forerun.measure.ray.RayRunner()`; None is the
+            one that the campaign names, with its usual arguments.
+        store: a file or URL; blank is the setting `store`.
+        told: called with the progress after each run.
+
+    Raises:
+        RequestError: a field that cannot be, or no run of it can be carried out.
+    """
+    from forerun.advisor.measuring import Profiling
+    from forerun.measure.campaign_file import campaign as campaign_of
+    from forerun.measure.campaign_file import read_campaign
+    from forerun.registry import load
+    from forerun.store import open_store
+
+    asked = campaign_of(campaign) if isinstance(campaign, Mapping) else read_campaign(campaign)
+    carrier = runner or load("runners", asked.runner)()
+    with open_store(store) as opened:
+        profiling = Profiling(asked, carrier, opened, usual_advisor())
+        profiling.carried_out(told)
+        return profiling.results()

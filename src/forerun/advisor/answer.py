@@ -12,7 +12,6 @@ import numpy as np
 from forerun import wire
 from forerun.contracts import Predictor
 from forerun.domain.chances import chances_of
-from forerun.domain.distance import WORKLOAD
 from forerun.domain.estimate import (
     Estimate,
     estimate_runs,
@@ -326,9 +325,6 @@ def answer_of(
     if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:
         cores = job.cluster.vcpus_per_device
         said.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")
-    under = measured_under(predictor, job, forecast)
-    if under:
-        said.append(under)
     warnings = list(dict.fromkeys((*job.warnings, *forecast.warnings)))
     if estimate.fit_probability < MAY_FIT:
         surely = "" if estimate.fit_probability < HOPELESS else "probably "
@@ -344,35 +340,3 @@ def answer_of(
         notes=(*said, *notes), warnings=tuple(warnings), limits=limits or Limits(),
         preemption=preemption,
     )  # fmt: skip
-
-
-_NEW = 0.2  # of a forecast's distance, where nothing was measured of its workload
-_NAMED = 4
-
-
-def measured_under(predictor: Predictor, job: Job, forecast: Forecast) -> str:
-    """Return what to add where a workload is new only for want of a framework's name; else "".
-
-    Args:
-        predictor: who gave the forecast.
-        job: one whose workload may name no framework.
-        forecast: of that job.
-    """
-    new = forecast.distance_parts.get(WORKLOAD, 0.0)
-    if job.workload.framework or not new > _NEW:
-        return ""
-    from forerun.advisor.request import known_frameworks
-
-    names = known_frameworks()
-    asked = [replace(job, workload=replace(job.workload, framework=name)) for name in names]
-    left = predictor.predict(Jobs.of(asked)).distance_parts.get(WORKLOAD)
-    if left is None:
-        return ""
-    near = [name for name, part in zip(names, left, strict=True) if part < new / 2]
-    if not near:
-        return ""
-    shown, more = " or ".join(near[:_NAMED]), " or another" if len(near) > _NAMED else ""
-    return (
-        f"{job.workload.name} was measured under {', '.join(near)}: add --framework {shown}{more}"
-        " (framework= in Python), if that is what runs it"
-    )

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.advisor.models import predictor_of
 from forerun.contracts import Predictor
 from forerun.domain.comparison import scope_of
 from forerun.domain.forecast import QUANTITIES
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import measured
-from forerun.predictors.starts import SHIPPED, known_by
+from forerun.predictors.starts import PRIORS, SHIPPED, known_by, started
 from forerun.tables import Runs
 from forerun.tables.suspects import KINDS, POLICY, Flags, Kind, cleaned, suspects
 from forerun.units import counted
@@ -46,11 +45,11 @@ def flags_of(runs: Runs, predictor: Predictor | None = None) -> Flags:
             seen no run.
     """
     if predictor is None or predictor.name != "analytic":
-        predictor = predictor_of("analytic", start="priors")
+        predictor = started("analytic", PRIORS)
     return suspects(runs, predictor.predict(runs.jobs))
 
 
-def taught(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
+def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
     """Return the predictor that has learned from the runs, and what was flagged in them.
 
     Figures that a flag leaves out are not shown to the predictor (see `suspects.POLICY`).
@@ -193,7 +192,7 @@ _PECULIAR = "machines, software versions, network, tuning"
 _DEVICES, _MICRO, _LAYOUT = ("link", "scale"), ("host",), ("plan", "case", "schedule")
 
 
-def lessons(
+def fit_summary(
     predictor: Predictor, runs: Runs, flags: Flags, found: Sequence[Finding], before: Predictor
 ) -> tuple[str, ...]:
     """Return what runs say as a whole, in sentences; none for predictors that name no constants.

@@ -9,33 +9,9 @@ from typing import TYPE_CHECKING
 from forerun import registry
 from forerun.contracts import Predictor
 from forerun.errors import RequestError
-from forerun.predictors.starts import started
 
 if TYPE_CHECKING:
     from forerun.advisor.given_runs import MadeRuns
-
-
-def predictor_of(
-    predictor: str | Predictor, fitted: str | Path | None = None, start: str = ""
-) -> Predictor:
-    """Return a predictor.
-
-    Args:
-        predictor: one, or a registered name.
-        fitted: a model file; it names its predictor, which wins over `predictor`.
-        start: what a named predictor knows: `shipped`, the constants that come with it, `priors`,
-            nothing that was measured, or "", shipped constants where it has any.
-
-    Raises:
-        UnknownNameError: no such predictor.
-        RequestError: the model file cannot be read, its predictor cannot be saved and loaded, or
-            shipped constants are asked for and there are none.
-    """
-    if fitted:
-        return load_model(Path(fitted))
-    if not isinstance(predictor, str):
-        return predictor
-    return started(predictor, start)
 
 
 def model_text(predictor: Predictor, made: MadeRuns | None = None) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from forerun.advisor.answer import measured_under
 from forerun.advisor.request import LARGEST_COUNT, limits_of
 from forerun.catalog import Catalog, Instance
 from forerun.contracts import Predictor
@@ -22,27 +21,10 @@ from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 
 LARGEST_DEVICES = 1_048_576
-DOLLARS_PER_HOUR_LIMIT = 1e9
 _MOST_NODES = 64  # of candidates that nobody named
 _BEYOND = 8
 _FIRST_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 _COUNTED = re.compile(r"\d+x", re.IGNORECASE)
-
-
-def priced(cluster: Cluster, price: float | None) -> Cluster:
-    """Return the cluster at the caller's price, dollars an hour for all of it.
-
-    Raises:
-        RequestError: a price that is negative, or not a number.
-    """
-    if price is None:
-        return cluster
-    if not 0 <= price <= DOLLARS_PER_HOUR_LIMIT:
-        raise RequestError(
-            f"a price of {price} dollars an hour", "negative, or not a price",
-            "give dollars an hour for the whole cluster",
-        )  # fmt: skip
-    return replace(cluster, dollars_per_hour=float(price), price_source="given with the request")
 
 
 def node_counts(devices_per_node: int, max_devices: int, most: int = 2**20) -> Iterator[int]:
@@ -280,7 +262,7 @@ def recommend(
     """
     batches, note = _batches(workload, fixed, global_batches)
     workload.steps(length[0], batches[0])  # a wrong length is said before the search
-    from forerun.search import recommend as search
+    from forerun.search.recommending import recommend as search
 
     ask = partial(
         search,
@@ -295,14 +277,8 @@ def recommend(
     found = ask(clusters)
     if found.best is None and larger is not None:
         found = _with_larger(found, larger, ask)
-    best = found.best
-    under = (
-        measured_under(predictor, best.job, best.estimate.forecast)
-        if best is not None and best.estimate.forecast is not None
-        else ""
-    )
-    said = (*length[1], note, *filter(None, [under]))
-    return replace(found, assumptions=tuple(dict.fromkeys((*said, *found.assumptions))))
+    said = (*length[1], note, *found.assumptions)
+    return replace(found, assumptions=tuple(dict.fromkeys(said)))
 
 
 def _with_larger(

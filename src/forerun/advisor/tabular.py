@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from forerun.advisor.answer import HOPELESS, MAY_FIT
 from forerun.advisor.given_runs import Meanings
-from forerun.advisor.planning import chosen_plan, planner_of
 from forerun.advisor.request import LONGEST, batch_for, checked_length
 from forerun.arrays import FloatArray
 from forerun.catalog import Catalog
@@ -26,6 +25,7 @@ from forerun.domain.plan import Plan
 from forerun.domain.plan_columns import NAMES, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError, one_of
+from forerun.search.best_plan import best_plan
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 from forerun.workloads.own_labels import meant_note
@@ -457,7 +457,6 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> Planned:
     rows = _open_rows(jobs, table)
     if not len(rows) or getattr(predictor, "as_they_were_run", False):
         return Planned(jobs, chosen, notes)
-    predictor = planner_of(predictor)
     columns = {name: getattr(jobs.plans, name).copy() for name in NAMES}
     problems = np.full(n, None, dtype=object) if jobs.plan_problem is None else (
         jobs.plan_problem.copy()
@@ -509,5 +508,5 @@ def _chosen(predictor: Predictor, jobs: Jobs, row: int, batch: int) -> tuple[Pla
     cluster = jobs.clusters[jobs.cluster_index[row]]
     fields = {"global_batch": batch} if batch else {}
     batch, said = batch_for(workload, cluster.devices, fields)
-    plan, how = chosen_plan(predictor, workload, cluster, {}, batch)
-    return plan, (*said, *how)
+    plan, note = best_plan(workload, cluster, predictor, fixed={}, global_batch=batch)
+    return plan, (*said, *filter(None, [note]))

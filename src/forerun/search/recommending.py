@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,10 +32,8 @@ from forerun.domain.comparison import (
 )
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective, Preemption
-from forerun.domain.plan import Plan
 from forerun.domain.recommendation import Option, Recommendation, Refusal
 from forerun.domain.workload import Length, Workload
-from forerun.errors import RequestError, UnsatisfiedError
 from forerun.search.pareto import knee, pareto_front
 from forerun.search.reduction import (
     BUDGET,
@@ -47,11 +45,10 @@ from forerun.search.reduction import (
     Reduction,
     joined,
     judge,
-    usable_bytes,
 )
-from forerun.search.score import Scored, burden, estimates_for, score_space, simplest
-from forerun.search.space import RULES, Space
-from forerun.units import counted, format_bytes, format_dollars, format_seconds
+from forerun.search.score import Scored, burden, estimates_for, score_space, simplest, usable_bytes
+from forerun.search.space import Space, refuse_fixed
+from forerun.units import format_bytes, format_dollars, format_seconds
 
 _EXAMPLES = 4
 
@@ -95,7 +92,10 @@ def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective)
 def _memory(one: Scored, objective: Objective) -> str:
     """Return what a row needs; where that would do, that its fitting is less sure than asked."""
     device = one.jobs.clusters[one.jobs.cluster_index[0]].device
-    peak, usable = float(one.forecasts.peak_bytes[0, 1]), float(usable_bytes(one)[0])
+    peak, usable = (
+        float(one.forecasts.peak_bytes[0, 1]),
+        float(usable_bytes(one.jobs, one.forecasts)[0]),
+    )
     near = 0.01 * device.memory_bytes < usable and peak <= usable
     unsure = f", not surely enough: {_percent(objective.fit_confidence)} is asked" if near else ""
     return (
@@ -300,7 +300,7 @@ def next_layout(
         rows = np.flatnonzero(judged.qualified & ~same)
         if not len(rows):
             continue
-        row = rows[simplest(judged.aim[rows], burden(scored)[rows])]
+        row = rows[simplest(judged.aim[rows], burden(scored.jobs.plans)[rows])]
         if judged.aim[row] < least:
             found, least = scored.take(np.array([row])), judged.aim[row]
     return found
@@ -374,7 +374,7 @@ def _front(judged: Judged, energy: bool) -> NDArray[np.int64]:
 def _best(kept: Scored, judged: Judged, front: NDArray[np.int64], objective: Objective) -> int:
     if objective.aim == "knee" and len(front):
         return int(front[knee(judged.seconds[front], judged.dollars[front])])
-    return simplest(judged.aim, burden(kept))
+    return simplest(judged.aim, burden(kept.jobs.plans))
 
 
 def _thin(rows: NDArray[np.int64], always: int, most: int) -> NDArray[np.int64]:
@@ -390,7 +390,7 @@ def _thin(rows: NDArray[np.int64], always: int, most: int) -> NDArray[np.int64]:
 
 def _one_per_cluster(kept: Scored, judged: Judged, best: int) -> NDArray[np.int64]:
     """Return the best row of each other cluster, best first, at most `MAX_ALTERNATIVES`."""
-    hard = burden(kept)
+    hard = burden(kept.jobs.plans)
     rows: dict[str, list[int]] = {}
     for row, index in enumerate(kept.jobs.cluster_index):
         rows.setdefault(kept.jobs.clusters[index].name, []).append(row)
@@ -518,62 +518,6 @@ def prices_as_of(space: Space) -> str:
     return "; ".join(sources[:4]) + (f"; and {len(sources) - 4} more" if len(sources) > 4 else "")
 
 
-_SEPARATE = ("global_batch",)  # asked for beside the plan, and searched by itself
-
-
-def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
-    """Raise where the fixed fields are what leaves the space without a legal plan.
-
-    Args:
-        space: it has no legal plan.
-        refused: why, counted.
-
-    Raises:
-        RequestError: naming the fields, without which there would be legal plans.
-    """
-    fields = [name for name in space.fixed if name not in _SEPARATE]
-    guilty = [name for name in fields if _any_legal(_without(space, (name,)))]
-    if not guilty and len(fields) > 1 and _any_legal(_without(space, fields)):
-        guilty = fields
-    if not guilty:
-        return
-    named = ", ".join(f"{name}={_text(space.fixed[name])}" for name in guilty)
-    reasons = sorted(refused, key=lambda reason: -refused[reason])
-    alone = len({cluster.name for cluster in space.clusters}) == 1
-    where = f"{space.clusters[0].name} cannot" if alone else "no cluster that was looked at can"
-    raise RequestError(
-        f"{space.workload.name} with {', '.join(f'{n}={_text(space.fixed[n])}' for n in fields)}",
-        f"{where} take {named}: {'; '.join(reasons[:2])}{_sizes(space, reasons[:2])}",
-        f"leave {guilty[0] if len(guilty) == 1 else 'one of them'} to the search, or change it",
-    )
-
-
-def _without(space: Space, names: Iterable[str]) -> Space:
-    return replace(space, fixed={k: v for k, v in space.fixed.items() if k not in names})
-
-
-def _any_legal(space: Space) -> bool:
-    return any(len(plans) for plans, _, _ in space.worlds())
-
-
-def _sizes(space: Space, reasons: Iterable[str]) -> str:
-    """Return the numbers of devices, where the number is what does not agree."""
-    if RULES[1] not in reasons:
-        return ""
-    sizes = sorted({cluster.devices for cluster in space.clusters})
-    shown = ", ".join(f"{size:,}" for size in sizes[:6]) + (" ..." if len(sizes) > 6 else "")
-    return f" ({shown} devices)"
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# What the search chooses where nobody says it.
-_SEARCHED = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "zero_stage", "recompute",
-             "sequence_parallel")  # fmt: skip
-
-
 def recommend(
     workload: Workload,
     clusters: Sequence[Cluster],
@@ -621,56 +565,3 @@ def default_batches(workload: Workload, fixed: Mapping[str, Any]) -> tuple[int, 
     if "global_batch" in fixed:
         return (int(fixed["global_batch"]),)
     return (workload.default_global_batch or 256,)
-
-
-def best_plan(
-    workload: Workload,
-    cluster: Cluster,
-    predictor: Predictor,
-    *,
-    fixed: Mapping[str, Any] | None = None,
-    global_batch: int | None = None,
-    aim: str = "time",
-) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan that serves the aim best on one cluster, and notes on how it was chosen.
-
-    Raises:
-        UnsatisfiedError: no legal plan, or none that is likely to fit in memory.
-        RequestError: as `recommend`.
-    """
-    given = dict(fixed or {})
-    if global_batch is not None:
-        given["global_batch"] = global_batch
-    result = recommend(
-        workload, [cluster], Objective(aim=aim), Length("steps", 1000, "assumed"), predictor,
-        fixed=given, max_front=1,
-    )  # fmt: skip
-    asked = f"a plan for {workload.name} on {cluster.name}"
-    if result.best is not None:
-        plan = result.best.job.plan
-        free = "the plan was" if not fixed else f"plan fields other than {', '.join(given)} were"
-        return plan, (
-            f"{free} chosen by search among {counted(result.legal, 'legal plan')}:"
-            f" {_fields(plan, given)}",
-        )
-    if result.near_misses:
-        near = result.near_misses[0]
-        said = near.estimate.forecast
-        need, usable = (said.peak_bytes[1], said.usable_bytes) if said else (math.nan, math.nan)
-        raise UnsatisfiedError(
-            asked,
-            f"none of {result.legal:,} legal plans fits; the nearest ({near.job.plan}) needs"
-            f" {format_bytes(need)} of {memory_words(usable, cluster.device.memory_bytes)} a device",
-            "use more devices, devices with more memory, or another batch or sequence length",
-        )
-    reasons = "; ".join(f"{r} ({n:,} plans)" for r, n in list(result.refused_counts.items())[:3])
-    raise UnsatisfiedError(
-        asked, f"no legal plan: {reasons or 'nothing to search'}",
-        "raise the global batch, free a fixed plan field, or use fewer devices",
-    )  # fmt: skip
-
-
-def _fields(plan: Plan, given: Mapping[str, Any]) -> str:
-    """Return the fields that the search chose with their values, those at their defaults too."""
-    values = ((name, getattr(plan, name)) for name in _SEARCHED if name not in given)
-    return " ".join(f"{n}={str(v).lower() if v is True or v is False else v}" for n, v in values)

@@ -17,7 +17,7 @@ from forerun.domain.objective import Limits, Objective
 from forerun.domain.plan_columns import concatenate
 from forerun.domain.quantiles import at_probability
 from forerun.search.pareto import pareto_front
-from forerun.search.score import Scored, burden, contenders
+from forerun.search.score import Scored, burden, contenders, usable_bytes
 from forerun.tables import Jobs
 
 MEMORY, DEADLINE, BUDGET, TOGETHER, NO_PRICE, DECLINED, ENDLESS, NO_MEMORY = (
@@ -122,17 +122,10 @@ def _together(
     return [gap * reasons[TOGETHER]]
 
 
-def usable_bytes(scored: Scored) -> FloatArray:
-    """Return how high each row's peak may be (n,): the device's memory where nothing else is known."""
-    stated: FloatArray = scored.jobs.per_cluster("device.memory_bytes")
-    usable = scored.forecasts.usable_bytes
-    return stated if usable is None else np.where(np.isnan(usable), stated, usable)
-
-
 def _memory_gap(scored: Scored, objective: Objective) -> FloatArray:
     """Return the log factor by which the peak, at the asked confidence, passes what can be filled."""
     peak = at_probability(scored.forecasts.peak_bytes, objective.fit_confidence)
-    gap: FloatArray = np.maximum(np.log(peak / usable_bytes(scored)), 1e-3)
+    gap: FloatArray = np.maximum(np.log(peak / usable_bytes(scored.jobs, scored.forecasts)), 1e-3)
     return gap
 
 
@@ -183,7 +176,7 @@ class Reduction:
         front = rows[pareto_front(*costs)]
         # What may be the best of each cluster, for the choice and for the table of alternatives.
         cluster = scored.jobs.cluster_index[rows].astype(np.int64)
-        best = rows[contenders(judged.aim[rows], burden(scored)[rows], cluster)]
+        best = rows[contenders(judged.aim[rows], burden(scored.jobs.plans)[rows], cluster)]
         return np.unique(np.concatenate([front, best]))
 
     def _near(self, scored: Scored, judged: Judged) -> None:

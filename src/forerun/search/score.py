@@ -111,7 +111,7 @@ def _joined(space: Space, waiting: list[tuple[PlanColumns, int]]) -> Jobs:
 
 def score(jobs: Jobs, predictor: Predictor, objective: Objective, length: Length) -> Scored:
     """Return jobs of one workload with forecasts and estimates at the objective's market."""
-    forecasts = predictor.predict(jobs, **_briefly(predictor))
+    forecasts = predict_briefly(predictor, jobs)
     spot = objective.market == "spot"
     estimates = estimates_for(jobs, forecasts, objective, length, spot)
     other = None
@@ -122,10 +122,18 @@ def score(jobs: Jobs, predictor: Predictor, objective: Objective, length: Length
     return Scored(jobs, forecasts, estimates, other)
 
 
-def _briefly(predictor: Predictor) -> dict[str, bool]:
-    """Return what asks a predictor to leave out the parts, where it knows how to."""
-    known = inspect.signature(predictor.predict).parameters
-    return {"detail": False} if "detail" in known else {}
+def predict_briefly(predictor: Predictor, jobs: Jobs) -> Forecasts:
+    """Return forecasts without the parts of a step, where the predictor can leave them out."""
+    if "detail" in inspect.signature(predictor.predict).parameters:
+        return predictor.predict(jobs, detail=False)  # type: ignore[call-arg]
+    return predictor.predict(jobs)
+
+
+def usable_bytes(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
+    """Return how high each row's peak may be (n,): the device's memory where nothing else is known."""
+    stated: FloatArray = jobs.per_cluster("device.memory_bytes")
+    usable = forecasts.usable_bytes
+    return stated if usable is None else np.where(np.isnan(usable), stated, usable)
 
 
 def estimates_for(
@@ -195,13 +203,12 @@ TIE = 0.005
 _BITS = 21  # for devices and for micro-batches, each
 
 
-def burden(scored: Scored) -> IntArray:
+def burden(plans: PlanColumns) -> IntArray:
     """Return how hard each row is to run, (n,): lower is simpler, and is taken among ties.
 
     Fewer mechanisms come first, then fewer devices, then larger micro-batches, whose kernels are
     fewer and whose input is read in larger pieces.
     """
-    plans = scored.jobs.plans
     mechanisms = (
         2 * ((plans.tp > 1).astype(np.int64) + (plans.pp > 1) + (plans.cp > 1) + (plans.vpp > 1)
              + (plans.recompute > 0) + plans.sequence_parallel) + plans.zero_stage

@@ -97,7 +97,7 @@ def fit(
     screen = Screen(settings)
     show_learned(screen, found, constants, "prior" if blank else "shipped")
     show_formulas(screen, advisor.predictor, constants)
-    for said in advisor.lessons:
+    for said in advisor.fit_summary:
         screen.line(said)
     if made is not None and made.note:
         screen.line(made.note)
@@ -122,7 +122,7 @@ def _json(
         "out": str(out),
         "runs": {} if flags is None else flags.as_dict(),
         "learned": [finding.as_dict() for finding in found],
-        "lessons": list(advisor.lessons),
+        "lessons": list(advisor.fit_summary),
         "formulas": dict(getattr(advisor.predictor, "formulas", {})),
         "choice": list(getattr(advisor.predictor, "verdicts", ())),
         "not_saved": list(getattr(advisor.predictor, "unsaved", ())),

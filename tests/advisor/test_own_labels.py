@@ -18,7 +18,7 @@ from forerun.store import open_store
 from forerun.tables import MEASURED, Table, read_table
 from forerun.workloads.resolve import workload
 
-STUDY = Path(__file__).parents[1] / "benchmarks/results/ray-study-2026-11-22/runs.csv"
+STUDY = Path(__file__).parents[2] / "benchmarks/results/ray-study-2026-11-22/runs.csv"
 MODELS = ("cnn", "mlp", "transformer")
 # What a person leaves out who asks by a label.
 UNSAID = (

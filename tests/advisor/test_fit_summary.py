@@ -25,22 +25,22 @@ MANY = runs((1, 64, 0.08), (2, 64, 0.082), (4, 32, 0.045), (8, 64, 0.09))
 
 
 def test_one_run_is_said_to_tell_little_and_what_stays_as_it_was() -> None:
-    said = Advisor().fit(runs((8, 64, 0.09))).lessons
+    said = Advisor().fit(runs((8, 64, 0.09))).fit_summary
     few = [line for line in said if line.startswith("few: one run tells little")]
     assert len(few) == 1
     assert "stay at what is shipped" in few[0]
     assert "stay at their priors" in " ".join(
-        Advisor(start="priors").fit(runs((8, 64, 0.09))).lessons
+        Advisor(start="priors").fit(runs((8, 64, 0.09))).fit_summary
     )
 
 
 def test_several_runs_are_not_called_few() -> None:
-    assert not [line for line in Advisor().fit(MANY).lessons if line.startswith("few")]
+    assert not [line for line in Advisor().fit(MANY).fit_summary if line.startswith("few")]
 
 
 def test_rows_that_teach_nothing_do_not_count_as_runs() -> None:
     table = runs((8, 64, 0.09), (8, 65536, float("nan")))
-    assert "one run tells little" in " ".join(Advisor().fit(table).lessons)
+    assert "one run tells little" in " ".join(Advisor().fit(table).fit_summary)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_rows_that_teach_nothing_do_not_count_as_runs() -> None:
 def test_what_is_peculiar_to_one_place_is_said_to_be_learned(
     source: dict[str, object], words: str
 ) -> None:
-    said = Advisor().fit(runs((8, 64, 0.09), (4, 64, 0.08), **source)).lessons[0]
+    said = Advisor().fit(runs((8, 64, 0.09), (4, 64, 0.08), **source)).fit_summary[0]
     assert said.startswith("setting: the runs come from")
     assert words in said
     assert said.endswith("answers are for that place")
@@ -61,7 +61,7 @@ def test_what_is_peculiar_to_one_place_is_said_to_be_learned(
 
 def test_what_is_peculiar_to_each_of_several_places_is_said_to_be_set_aside() -> None:
     here, there = runs((8, 64, 0.09), source="a"), runs((8, 64, 0.12), source="b")
-    said = Advisor().fit(here, there).lessons[0]
+    said = Advisor().fit(here, there).fit_summary[0]
     assert "2 places (source: a, b)" in said
     assert said.endswith("set aside, and answers are for a place not seen yet")
 
@@ -76,18 +76,18 @@ def test_what_is_peculiar_to_each_of_several_places_is_said_to_be_set_aside() ->
 def test_the_next_run_differs_where_these_are_alike(
     cells: tuple[tuple[int, int, float], ...], words: str
 ) -> None:
-    said = Advisor().fit(runs(*cells)).lessons[-1]
+    said = Advisor().fit(runs(*cells)).fit_summary[-1]
     assert said.startswith(f"next: {words} would teach most")
 
 
 def test_memory_is_asked_for_where_none_was_measured() -> None:
-    assert "fill in memory_gb" in Advisor().fit(MANY).lessons[-1]
+    assert "fill in memory_gb" in Advisor().fit(MANY).fit_summary[-1]
     measured = runs((1, 64, 0.08), (8, 64, 0.09), memory_gb=9.0)
-    assert "memory_gb" not in Advisor().fit(measured).lessons[-1]
+    assert "memory_gb" not in Advisor().fit(measured).fit_summary[-1]
 
 
 def test_predictors_without_constants_have_nothing_to_add() -> None:
-    assert Advisor(predictor="constant-mfu").fit(MANY).lessons == ()
+    assert Advisor(predictor="constant-mfu").fit(MANY).fit_summary == ()
 
 
 def test_it_is_said_how_far_the_forecasts_of_the_runs_own_jobs_moved_in_all() -> None:
@@ -101,7 +101,7 @@ def test_it_is_said_how_far_the_forecasts_of_the_runs_own_jobs_moved_in_all() ->
     after = before.fit(slow)
     new = [float(after.predict_table(job).columns["predicted_step_time_s"][0]) for job in jobs]
     middle = sorted(n / o for n, o in zip(new, old, strict=True))[1]
-    said = [line for line in after.lessons if line.startswith("moved: ")]
+    said = [line for line in after.fit_summary if line.startswith("moved: ")]
     assert said[0].startswith(
         f"moved: forecasts of these runs' jobs moved by {middle:.3g}x in the median"
     )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.advisor.fit_summary import LearningError, flags_of, taught
-from forerun.advisor.models import predictor_of
+from forerun.advisor.fit_summary import LearningError, fitted, flags_of
+from forerun.predictors.starts import started
 from forerun.tables import Table
 from forerun.tables.suspects import Kind
 from tests.tables.suspect_tables import measured, with_column
@@ -32,8 +32,8 @@ def test_every_predictor_is_shown_sound_figures_alone(name: str) -> None:
     runs, _, seconds = measured("step_time_s", 3)
     spoilt = seconds.copy()
     spoilt[::7] *= 1000.0
-    predictor = predictor_of(name)
-    with_wrong, flags = taught(predictor, with_column(runs, "step_time_s", spoilt))
+    predictor = started(name)
+    with_wrong, flags = fitted(predictor, with_column(runs, "step_time_s", spoilt))
     without = seconds.copy()
     without[::7] = np.nan
     as_if_blank = predictor.fit(with_column(runs, "step_time_s", without))
@@ -53,5 +53,5 @@ def test_nothing_learned_says_why_of_every_row() -> None:
 
 def test_physics_without_runs_judges_those_of_other_predictors() -> None:
     runs, _, seconds = measured("step_time_s", 4)
-    flags = flags_of(with_column(runs, "step_time_s", seconds * 1e3), predictor_of("constant-mfu"))
+    flags = flags_of(with_column(runs, "step_time_s", seconds * 1e3), started("constant-mfu"))
     assert flags.of(Kind.UNIT).sum() == len(runs)

@@ -64,8 +64,8 @@ def test_each_distinct_job_is_searched_once_and_only_so_many(
     advisor: Advisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    real = tabular.chosen_plan
-    monkeypatch.setattr(tabular, "chosen_plan", lambda *a: calls.append(a) or real(*a))  # type: ignore[func-returns-value]
+    real = tabular.best_plan
+    monkeypatch.setattr(tabular, "best_plan", lambda *a, **k: calls.append(a) or real(*a, **k))  # type: ignore[func-returns-value]
     monkeypatch.setattr(tabular, "MOST_SEARCHES", 2)
     rows = answers(advisor, *[{**ROW, "global_batch": b} for b in (64, 128, 256, 64, 128, 256)])
     assert len(calls) == 2

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from forerun.advisor.fit_summary import findings, open_questions
-from forerun.advisor.models import predictor_of
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.laws.constant_mfu import ConstantMFU
+from forerun.predictors.starts import started
 from forerun.testing.samples import tiny_runs
 
 ENTRY = Learned("launch_seconds", "s", 4e-6, 3e-6, 5e-6, 4e-6, 0.1, 0.4, 7, ("lab",))
@@ -81,4 +81,4 @@ def test_open_questions_are_one_piece_for_each_family_most_spoken_of_first() -> 
 
 def test_other_predictors_tell_nothing() -> None:
     assert findings(ConstantMFU().fit(tiny_runs()), ConstantMFU()) == ()
-    assert findings(predictor_of("constant-mfu")) == ()
+    assert findings(started("constant-mfu")) == ()

@@ -49,20 +49,3 @@ def test_another_device_stays_farther_than_the_one_that_was_measured() -> None:
 def test_runs_of_several_places_do_not_say_where_it_will_run() -> None:
     rows = [{**row, "source": source} for row, source in zip(ROWS, "abc", strict=True)]
     assert "nothing measured where it will run" in asked(Advisor().fit(Table.from_rows(rows)))[1]
-
-
-def test_a_workload_that_only_lacks_its_framework_s_name_is_told_which_to_add() -> None:
-    learned = Advisor(start="priors").fit(
-        Table.from_rows([{**row, "framework": "torchtitan"} for row in ROWS])
-    )
-    ask = {"plan": "tp=2,micro_batch=1", "global_batch": 64}
-    words = "llama3-8b was measured under torchtitan: add --framework torchtitan"
-    found = learned.predict("llama3-8b", "1x8xh100-sxm-80gb", **ask)
-    assert any(note.startswith(words) for note in found.notes)
-    explained = learned.explain("llama3-8b", "1x8xh100-sxm-80gb", **ask)
-    assert explained.answer.notes == found.notes
-    best = learned.recommend("llama3-8b", clusters=["1x8xh100-sxm-80gb"], global_batches=[64])
-    assert any(note.startswith(words) for note in best.assumptions)
-    named = learned.predict("llama3-8b", "1x8xh100-sxm-80gb", framework="torchtitan", **ask)
-    never = learned.predict("gpt2-xl", "1x8xh100-sxm-80gb", global_batch=64)
-    assert not any("was measured under" in note for note in (*named.notes, *never.notes))
