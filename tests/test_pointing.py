@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure.logs.text import own_pattern
+from forerun.measure.logs.patterns import own_pattern
 from forerun.pointing import pointed
 from forerun.sections import read_section
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure.logs.patterns import GENERIC, SPECIFIC, Pattern
-from forerun.measure.logs.text import own_pattern, row_of
+from forerun.measure.logs.patterns import GENERIC, SPECIFIC, Pattern, own_pattern
 
 EXPECTED = {
     "torchtitan": {"step": 10, "loss": 8.1234, "memory_gb": 20.5 * 1.024**3},
@@ -32,16 +31,15 @@ FIRST = {p.name: p for p in reversed(SPECIFIC)}
 @pytest.mark.parametrize("name", sorted({p.name for p in SPECIFIC}))
 def test_a_program_s_line_is_read_in_our_units(name: str) -> None:
     pattern = FIRST[name]
-    match = pattern.match(pattern.example)
-    assert match is not None
-    row = row_of(match, pattern, pattern.example)
+    row = pattern.row(pattern.example)
+    assert row is not None
     for column, value in EXPECTED[name].items():
         assert row[column] == pytest.approx(value), column
 
 
 @pytest.mark.parametrize("pattern", SPECIFIC, ids=lambda p: f"{p.name} {p.hints[0]}")
 def test_no_other_program_s_pattern_takes_a_line_first(pattern: Pattern) -> None:
-    first = next(p for p in SPECIFIC if p.match(pattern.example))
+    first = next(p for p in SPECIFIC if p.row(pattern.example))
     assert first.name == pattern.name
 
 
@@ -55,9 +53,8 @@ def test_no_other_program_s_pattern_takes_a_line_first(pattern: Pattern) -> None
     ],
 )  # fmt: skip
 def test_a_line_of_nobody_in_particular_is_read_too(line: str, row: dict[str, float]) -> None:
-    match = GENERIC.match(line)
-    assert match is not None
-    found = row_of(match, GENERIC, line)
+    found = GENERIC.row(line)
+    assert found is not None
     assert {k: found.get(k) for k in row} == pytest.approx(row)
 
 
@@ -65,14 +62,12 @@ def test_a_line_of_nobody_in_particular_is_read_too(line: str, row: dict[str, fl
     "line", ["steps/s: 12", "step 0.5 of the way", "10 steps were done", "step 45%"]
 )
 def test_a_line_that_only_speaks_of_steps_is_none(line: str) -> None:
-    assert GENERIC.match(line) is None
+    assert GENERIC.row(line) is None
 
 
 def test_an_expression_of_one_s_own_names_its_units() -> None:
     pattern = own_pattern(r"it (?P<step>\d+) took (?P<step_time_ms>[\d.]+)")
-    match = pattern.match("it 7 took 250.0")
-    assert match is not None
-    assert row_of(match, pattern, "") == {"step": 7, "step_time_s": 0.25}
+    assert pattern.row("it 7 took 250.0") == {"step": 7, "step_time_s": 0.25}
 
 
 @pytest.mark.parametrize(

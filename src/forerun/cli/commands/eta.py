@@ -217,7 +217,7 @@ def _deadline(text: str | None) -> tuple[float, bool] | None:
         return None
     import re
 
-    from forerun.measure.logs.stamps import iso_seconds
+    from forerun.measure.logs.text import iso_seconds
     from forerun.units import parse_duration
 
     if re.fullmatch(r"\s*\d{1,2}:\d\d\s*", text):
@@ -243,7 +243,7 @@ def _as_of(text: str | None) -> float | None:
         return None
     if text.strip().lower() == "last":
         return -math.inf
-    from forerun.measure.logs.stamps import iso_seconds
+    from forerun.measure.logs.text import iso_seconds
 
     moment = iso_seconds(text)
     if math.isnan(moment):

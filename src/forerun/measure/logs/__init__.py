@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forerun.measure.logs.eta import Ask, Eta, eta_of
-    from forerun.measure.logs.reading import is_log, read_log, read_logs
+    from forerun.measure.logs.files import read_log, read_logs
     from forerun.measure.logs.rows import read_runs, runs_of
     from forerun.measure.logs.series import LogSeries, joined
 
 __all__ = [
-    "Ask", "Eta", "LogSeries", "eta_of", "is_log", "joined", "read_log", "read_logs", "read_runs",
+    "Ask", "Eta", "LogSeries", "eta_of", "joined", "read_log", "read_logs", "read_runs",
     "runs_of",
 ]  # fmt: skip
 
@@ -21,9 +21,8 @@ _HOMES = {
     "eta_of": "forerun.measure.logs.eta",
     "joined": "forerun.measure.logs.series",
     "LogSeries": "forerun.measure.logs.series",
-    "is_log": "forerun.measure.logs.reading",
-    "read_log": "forerun.measure.logs.reading",
-    "read_logs": "forerun.measure.logs.reading",
+    "read_log": "forerun.measure.logs.files",
+    "read_logs": "forerun.measure.logs.files",
     "read_runs": "forerun.measure.logs.rows",
     "runs_of": "forerun.measure.logs.rows",
 }

@@ -3,66 +3,85 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from forerun.errors import RequestError
-from forerun.measure.logs.keys import column_of
-from forerun.measure.logs.opening import bytes_of, head_of, lines_of, written_s
-from forerun.measure.logs.said import Ending, event_in
-from forerun.measure.logs.series import EVALUATION, Gathered, LogSeries, clock_resolution
-from forerun.measure.logs.stamps import iso_seconds
+import numpy as np
 
-_FACTS = ("total_steps", "total_epochs", "steps_per_epoch", "devices")
+from forerun.errors import RequestError
+from forerun.measure.logs.files import bytes_of, head_of, lines_of, mapping_of, written_s
+from forerun.measure.logs.keys import column_of, put
+from forerun.measure.logs.patterns import Ending, event_in
+from forerun.measure.logs.series import EVALUATION, Gathered, LogSeries, clock_resolution
+from forerun.measure.logs.text import iso_seconds
+
 _EPOCH_2001 = 1e9  # seconds since 1970 of a clock that is a date rather than a duration
 _MILLISECONDS = 1e11  # a date in milliseconds is above this
+_STATE = {"max_steps": "total_steps", "num_train_epochs": "total_epochs"}
 
 
 def accepts(path: Path) -> bool:
     """Return whether a file begins as JSON records, one a line, or as HuggingFace's state."""
-    if not path.is_file():
-        return False
-    head = head_of(path).lstrip(b"\xef\xbb\xbf \t\r\n")
+    head = head_of(path).lstrip(b"\xef\xbb\xbf \t\r\n") if path.is_file() else b""
     if not head.startswith(b"{"):
         return False
-    first = head.splitlines()[0].strip()
+    if mapping_of(_json(head.splitlines()[0])):
+        return True
+    return path.suffix in (".jsonl", ".ndjson") or b'"log_history"' in bytes_of(path)
+
+
+def _json(text: str | bytes) -> Any:
+    """Return the value of a JSON text, None where it is none."""
     try:
-        return isinstance(json.loads(first), dict)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        return path.suffix in (".jsonl", ".ndjson") or b'"log_history"' in bytes_of(path)[0]
+        return None
 
 
-def read_json(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
+def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return the one run of a file of JSON records.
 
     Raises:
         RequestError: no record has a step, or the file is no JSON.
     """
-    whole = _state(path)
-    facts: dict[str, Any] = {}
-    ending, odd = Ending(), _Count()
-    records: Iterable[Any]
-    if whole is not None:
-        records = whole["log_history"]
-        facts = _state_facts(whole)
+    gathered, ending, bad, good = Gathered(), Ending(), 0, 0
+    data = bytes_of(path)
+    state = mapping_of(_json(data)) if b'"log_history"' in data else {}
+    if isinstance(state.get("log_history"), list):
+        # The batch of the Trainer's state is of one process, so it stays out.
+        for key, name in _STATE.items():
+            if isinstance(state.get(key), int | float) and state[key] > 0:
+                gathered.facts[name] = float(state[key])
+        for record in state["log_history"]:
+            _add(gathered, mapping_of(record))
     else:
-        records = _records(path, ending, odd)
-    gathered = Gathered()
-    gathered.facts.update(facts)
-    for record in records:
-        if isinstance(record, Mapping):
-            _add(gathered, record)
-            ending.went_on()
+        for line in lines_of(path):
+            if not line.strip():
+                continue
+            record = _json(line)
+            if record is None:
+                bad += 1
+                ending.line(line)
+                continue
+            good += 1
+            if isinstance(record, dict):
+                _add(gathered, record)
+                ending.went_on()
     columns = gathered.columns()
     if not {"step", "epoch"} & set(columns):
         raise RequestError(
-            f"reading {path}", f"none of its {odd.good:,} records has a step or an epoch",
+            f"reading {path}", f"none of its {good:,} records has a step or an epoch",
             "name them step, global_step, iteration or epoch, or give --pattern",
         )  # fmt: skip
-    columns, absolute = _clock(columns)
-    notes = () if not odd.bad else (f"{odd.bad:,} lines are no JSON records, and are left out",)
+    elapsed = columns.pop("elapsed_s", None)
+    times = columns.get("time_s", elapsed)
+    absolute = False
+    if times is not None:
+        times = columns["time_s"] = np.where(times > _MILLISECONDS, times / 1000, times)
+        known = times[np.isfinite(times)]
+        absolute = len(known) > 0 and bool(np.median(known) > _EPOCH_2001)
+    notes = () if not bad else (f"{bad:,} lines are no JSON records, and are left out",)
     return (LogSeries(
         name=path.stem, reader="json", paths=(str(path),), columns=columns, facts=gathered.facts,
         status=ending.status, reason=ending.reason, absolute=absolute,
@@ -71,102 +90,31 @@ def read_json(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     ),)  # fmt: skip
 
 
-class _Count:
-    good = bad = 0
-
-
-def _state(path: Path) -> dict[str, Any] | None:
-    """Return HuggingFace's trainer_state.json, None where it is another kind of file."""
-    data, _ = bytes_of(path)
-    if b'"log_history"' not in data:
-        return None
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("log_history"), list) else None
-
-
-def _state_facts(state: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the Trainer's state says once; its batch is of one process, so it stays out."""
-    wanted = {"max_steps": "total_steps", "num_train_epochs": "total_epochs"}
-    return {
-        name: float(state[key])
-        for key, name in wanted.items()
-        if isinstance(state.get(key), int | float) and state[key] > 0
-    }
-
-
-def _records(path: Path, ending: Ending, odd: _Count) -> Iterator[Any]:
-    """Yield the records of a file, one a line; a line that is none may tell how the job ended."""
-    for line in lines_of(path):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            odd.bad += 1
-            ending.line(line)
-            continue
-        odd.good += 1
-        yield record
-
-
 def _add(gathered: Gathered, record: Mapping[str, Any]) -> None:
     """Add one record: a row of a step, an evaluation, or facts."""
     row: dict[str, float] = {}
     for key, value in _flat(record):
-        column, factor = column_of(key) or (key, 1.0)
-        if isinstance(value, str):
-            if column == "time_s":
-                row["time_s"] = iso_seconds(value)
-            elif key in ("event", "message", "msg", "phase"):
-                gathered.event(event_in(value))
-            continue
-        if column == "steps_per_s":
-            column, value = "step_time_s", 1 / value if value > 0 else math.nan
-        row.setdefault(column, value * factor)
-    for name in _FACTS:
-        if name in row:
-            gathered.facts[name] = row.pop(name)
+        if not isinstance(value, str):
+            put(row, key, value)
+        elif column_of(key) == ("time_s", 1.0):
+            row["time_s"] = iso_seconds(value)
+        elif key in ("event", "message", "msg", "phase"):
+            gathered.event(event_in(value))
     if "eval_seconds" in row or "eval_loss" in row:
         gathered.event(EVALUATION)
     if "train_runtime" in row:
         gathered.facts["train_seconds"] = row["train_runtime"]
-        return
-    if "step" in row or "epoch" in row:
+    elif "step" in row or "epoch" in row:
         gathered.row({k: v for k, v in row.items() if v == v})
 
 
-def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | str]]:
     """Yield numbers and texts of a record by key; nested keys are joined by slashes."""
     for key, value in record.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and len(prefix) < 100:
             yield from _flat(value, f"{name}/")
-        elif isinstance(value, bool):
-            continue
-        elif isinstance(value, int | float):
-            try:
-                yield name, float(value)
-            except OverflowError:
-                continue
         elif isinstance(value, str):
             yield name, value
-
-
-def _clock(columns: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return columns whose `time_s` is in seconds, and whether it counts from 1970."""
-    import numpy as np
-
-    columns = dict(columns)
-    elapsed = columns.pop("elapsed_s", None)
-    if "time_s" not in columns and elapsed is not None:
-        columns["time_s"] = elapsed
-    if "time_s" not in columns:
-        return columns, False
-    times = columns["time_s"]
-    times = np.where(times > _MILLISECONDS, times / 1000, times)
-    columns["time_s"] = times
-    known = times[np.isfinite(times)]
-    return columns, bool(len(known)) and bool(np.median(known) > _EPOCH_2001)
+        elif isinstance(value, float) or (type(value) is int and abs(value) < 1 << 1000):
+            yield name, float(value)

@@ -5,23 +5,33 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from forerun.errors import RequestError
+from forerun.measure.logs.files import head_of, mapping_of, written_s
 from forerun.measure.logs.keys import column_of
-from forerun.measure.logs.opening import head_of, written_s
 from forerun.measure.logs.series import Fact, Gathered, LogSeries, Point, add_points
 
 _SQLITE = b"SQLite format 3\0"
-_FINISHED = ("FINISHED", "3")
 _DELETED = "deleted"  # a run's lifecycle_stage in MLflow's bin
-_STATUSES = {"FAILED": "failed", "KILLED": "failed", "4": "failed", "5": "failed"}
+# MLflow's RunStatus, by name in a database and by number in files; others are still running.
+_FINISHED, _FAILED = ("FINISHED", "3"), ("FAILED", "KILLED", "4", "5")
 # Parameters that mean one thing alone; a plain `batch_size` may be that of a device, so it is none.
 _PARAMS = ("global_batch", "devices", "total_steps", "total_epochs", "steps_per_epoch")
-_TEXTS = {"precision": "precision", "optimizer": "optimizer", "dataset": "dataset"}
-_WHOLE = "copy the file while nothing writes to it, and name the copy"
+_TEXTS = ("precision", "optimizer", "dataset")
+
+
+@dataclass(frozen=True)
+class _Run:
+    name: str
+    where: str
+    points: list[Point]
+    params: Mapping[str, str]
+    status: str
+    written_s: float
 
 
 def accepts(path: Path) -> bool:
@@ -31,16 +41,18 @@ def accepts(path: Path) -> bool:
     if not path.is_file() or head_of(path)[:16] != _SQLITE:
         return False
     with _connected(path) as database:
-        return {"runs", "metrics", "params"} <= _tables(database)
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()
+    return {"runs", "metrics", "params"} <= {name for (name,) in tables}
 
 
-def read_mlflow(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
+def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return every run of a store that has metrics, deleted ones left out, in order of their start.
 
     Raises:
         RequestError: the store cannot be read, or none of its runs has a metric.
     """
-    found = tuple(_folders(path) if path.is_dir() else _database(path))
+    runs = _of_folder(path) if path.is_dir() else _of_database(path)
+    found = tuple(_series(run) for run in runs if run.points)
     if not found:
         raise RequestError(
             f"reading {path}", "none of its runs has a metric (yet)",
@@ -57,137 +69,94 @@ def _run_folders(path: Path) -> Iterator[Path]:
                 yield metrics.parent
 
 
-def _folders(path: Path) -> Iterator[LogSeries]:
-    known = [(_meta(folder / "meta.yaml"), folder) for folder in _run_folders(path)]
-    for meta, folder in sorted(known, key=lambda run: (_started(run[0]), str(run[1]))):
-        if meta.get("lifecycle_stage") == _DELETED and folder.resolve() != path.resolve():
-            continue
-        files = [p for p in sorted((folder / "metrics").rglob("*")) if p.is_file()]
-        points = [point for file in files for point in _points(file, folder / "metrics")]
-        if not points:
-            continue
-        params = {p.name: _text(p) for p in sorted((folder / "params").glob("*")) if p.is_file()}
-        yield _series(
-            str(meta.get("run_name") or folder.name), str(folder), points, params,
-            str(meta.get("status", "")), written_s(*files),
-        )  # fmt: skip
-
-
-def _started(meta: Mapping[str, Any]) -> float:
-    started = meta.get("start_time")
-    return float(started) if isinstance(started, int | float) else 0.0
-
-
-def _meta(path: Path) -> dict[str, Any]:
+def _of_folder(path: Path) -> Iterator[_Run]:
     import yaml
 
-    try:
-        found = yaml.safe_load(_text(path))
-    except yaml.YAMLError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    known = []
+    for folder in _run_folders(path):
+        meta: Mapping[str, Any] = {}
+        with contextlib.suppress(yaml.YAMLError):
+            meta = mapping_of(yaml.safe_load(_text(folder / "meta.yaml")))
+        started = meta.get("start_time")
+        known.append((started if isinstance(started, int) else 0, str(folder), folder, meta))
+    for _, where, folder, meta in sorted(known, key=lambda run: run[:2]):
+        if meta.get("lifecycle_stage") == _DELETED and folder.resolve() != path.resolve():
+            continue
+        metrics = folder / "metrics"
+        files = [p for p in sorted(metrics.rglob("*")) if p.is_file()]
+        points = [p for file in files for p in _points(file, file.relative_to(metrics).as_posix())]
+        params = {p.name: _text(p) for p in sorted((folder / "params").glob("*")) if p.is_file()}
+        name = str(meta.get("run_name") or folder.name)
+        yield _Run(name, where, points, params, str(meta.get("status", "")), written_s(*files))
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
-        raise RequestError(
-            f"reading {path}", str(error.strerror), "let your user read it (ls -l shows who may)"
-        ) from None
+        todo = "let your user read it (ls -l shows who may)"
+        raise RequestError(f"reading {path}", str(error.strerror), todo) from None
 
 
-def _points(file: Path, metrics: Path) -> Iterator[Point]:
+def _points(file: Path, key: str) -> Iterator[Point]:
     """Yield the points of a metric's file: lines of `milliseconds value step`."""
-    key = file.relative_to(metrics).as_posix()
     for line in _text(file).splitlines():
-        words = line.split()
-        try:
-            step = int(words[2]) if len(words) > 2 else 0
-            yield key, float(words[1]), float(words[0]) / 1000, step
-        except (ValueError, IndexError):
-            continue  # a line that is being written
+        with contextlib.suppress(ValueError):  # a line that is being written
+            time, value, *step = line.split()
+            yield key, float(value), float(time) / 1000, int(step[0]) if step else 0
 
 
 @contextlib.contextmanager
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection that only reads, and never waits long for a writer."""
+    address = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
-        # Opened for reading alone; a store in use keeps its log beside it, which SQLite reads too.
-        database = sqlite3.connect(
-            f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=5
-        )
-    except sqlite3.Error as error:
-        raise RequestError(f"reading {path}", f"SQLite says: {error}", _WHOLE) from None
-    try:
-        yield database
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=5)) as database:
+            yield database
     except sqlite3.Error as error:
         raise RequestError(
-            f"reading {path}",
-            f"SQLite says: {error}",
-            _WHOLE,
-        ) from None
-    finally:
-        database.close()
+            f"reading {path}", f"SQLite says: {error}",
+            "copy the file while nothing writes to it, and name the copy",
+        ) from None  # fmt: skip
 
 
-def _tables(database: sqlite3.Connection) -> set[str]:
-    return {
-        name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
-    }
-
-
-def _database(path: Path) -> Iterator[LogSeries]:
+def _of_database(path: Path) -> Iterator[_Run]:
     with _connected(path) as database:
         columns = {row[1] for row in database.execute("PRAGMA table_info(runs)")}
         kept = "WHERE lifecycle_stage != ?" if "lifecycle_stage" in columns else "WHERE ? != ''"
-        runs = list(database.execute(
-            f"SELECT run_uuid, name, status FROM runs {kept} ORDER BY start_time", (_DELETED,)
-        ))  # fmt: skip
-        for key, name, status in runs:
+        query = f"SELECT run_uuid, name, status FROM runs {kept} ORDER BY start_time"
+        for key, name, status in database.execute(query, (_DELETED,)).fetchall():
             rows = database.execute(
                 "SELECT key, value, timestamp, step FROM metrics"
                 " WHERE run_uuid = ? AND NOT is_nan ORDER BY timestamp", (key,)
             )  # fmt: skip
             points = [(str(k), float(v), float(t) / 1000, float(s)) for k, v, t, s in rows]
-            params = dict(
-                database.execute("SELECT key, value FROM params WHERE run_uuid = ?", (key,))
-            )
-            if points:
-                yield _series(
-                    str(name or key), f"{path}#{key}", points, params, str(status), written_s(path)
-                )
+            found = database.execute("SELECT key, value FROM params WHERE run_uuid = ?", (key,))
+            where = f"{path}#{key}"
+            yield _Run(str(name or key), where, points, dict(found), str(status), written_s(path))
 
 
-def _series(
-    name: str, where: str, points: list[Point], params: Mapping[str, str], status: str,
-    written: float,
-) -> LogSeries:  # fmt: skip
+def _series(run: _Run) -> LogSeries:
     """Return a run's points joined by step."""
     gathered = Gathered()
-    other = add_points([p for p in points if not p[0].startswith("system/")], gathered)
-    ended = _STATUSES.get(status.strip(), "ok")
+    other = add_points([p for p in run.points if not p[0].startswith("system/")], gathered)
     notes = []
     if other:
         notes.append(f"logged by another count than steps, and left out: {', '.join(other)}")
-    if status.strip() in _FINISHED:
+    if run.status.strip() in _FINISHED:
         notes.append("MLflow says that the run has finished")
-    return LogSeries(
-        name=name, reader="mlflow", paths=(where,), columns=gathered.columns(),
-        facts={**gathered.facts, **_facts(params)}, status=ended,
-        reason="MLflow's status of the run" if ended != "ok" else "", absolute=True,
-        resolution_s=0.001, written_s=written, notes=tuple(notes),
-    )  # fmt: skip
-
-
-def _facts(params: Mapping[str, str]) -> dict[str, Fact]:
-    """Return the parameters that mean a column of the runs table and nothing else."""
     facts: dict[str, Fact] = {}
-    for key, text in params.items():
+    for key, text in run.params.items():
         column = (column_of(key) or ("", 1.0))[0]
         if column in _PARAMS:
             with contextlib.suppress(ValueError):
                 facts[column] = float(text)
         elif key in _TEXTS and text:
-            facts[_TEXTS[key]] = text
-    return facts
+            facts[key] = text
+    failed = run.status.strip() in _FAILED
+    return LogSeries(
+        name=run.name, reader="mlflow", paths=(run.where,), columns=gathered.columns(),
+        facts={**gathered.facts, **facts}, status="failed" if failed else "ok",
+        reason="MLflow's status of the run" if failed else "", absolute=True,
+        resolution_s=0.001, written_s=run.written_s, notes=tuple(notes),
+    )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
-from forerun.measure.logs.reading import read_logs
+from forerun.measure.logs.files import read_logs
 from forerun.measure.logs.series import LogSeries
 from forerun.measure.logs.speed import speeds_of
 from forerun.measure.logs.steady import Intervals, intervals_of

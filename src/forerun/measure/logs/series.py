@@ -17,12 +17,13 @@ import numpy as np
 
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
-from forerun.measure.logs.keys import column_of
+from forerun.measure.logs.keys import column_of, put
 
 Fact = float | str
 
 # What a log may say between two steps, as bits of the column `event`.
 EVALUATION, CHECKPOINT, RESTART = 1, 2, 4
+_FACTS = ("total_steps", "total_epochs", "steps_per_epoch", "devices")
 _LARGEST = 1e15  # steps, tokens, seconds: a number above is a slip or noise
 
 
@@ -82,10 +83,6 @@ class LogSeries:
         value = self.facts.get(name, np.nan)
         return float(value) if not isinstance(value, str) else np.nan
 
-    def noted(self, *notes: str) -> LogSeries:
-        """Return the series with further notes."""
-        return replace(self, notes=(*self.notes, *notes))
-
 
 class Gathered:
     """Rows and facts as a reader meets them; rows of the same step, one after another, are one."""
@@ -110,6 +107,7 @@ class Gathered:
     def row(self, values: Mapping[str, float]) -> None:
         """Add a row, or add what it says to the last one where that speaks of the same step."""
         values = {name: float(v) for name, v in values.items()}
+        self.facts.update({name: values.pop(name) for name in _FACTS if name in values})
         same = bool(self._rows) and not self._event and _same_step(self._rows[-1], values)
         if same:
             for name, value in values.items():
@@ -239,7 +237,7 @@ def _in_a_row(parts: list[LogSeries]) -> list[LogSeries]:
 
 
 Point = tuple[str, float, float, float]  # key, value, seconds since 1970, step
-_FACTS = ("total_steps", "total_epochs", "steps_per_epoch", "devices")
+_SAID_BY_POINT = (("step", 1.0), ("time_s", 1.0), ("elapsed_s", 1.0))
 # A word of a key that says its score is of an evaluation: val_loss, eval/accuracy, Loss/test.
 _AXES = ("step", "epoch", "time_s")
 _EVALUATED = re.compile(r"(?:^|[/_.])(?:val|valid|validation|eval|evaluation|test)(?:[/_.]|$)")
@@ -268,7 +266,8 @@ def add_points(points: Sequence[Point], gathered: Gathered) -> tuple[str, ...]:
         if counts[key] == 1 and step not in rows and step < max(reached.values()):
             continue
         row = rows.setdefault(step, {"epoch" if by_epoch else "step": step, "time_s": time})
-        _put(row, key, value)
+        if column_of(key) not in _SAID_BY_POINT:
+            put(row, key, value)
     _flush(rows, gathered)
     return other
 
@@ -301,18 +300,5 @@ def _flush(rows: dict[float, dict[str, float]], gathered: Gathered) -> None:
     for row, evaluated in zip(rows.values(), told, strict=True):
         if evaluated and sparse:
             gathered.event(EVALUATION)
-        for name in _FACTS:
-            if name in row:
-                gathered.facts[name] = row.pop(name)
         gathered.row(row)
     rows.clear()
-
-
-def _put(row: dict[str, float], key: str, value: float) -> None:
-    """Put a scalar into a row by the column that its key means; the first of a step counts."""
-    column, factor = column_of(key) or (key, 1.0)
-    if column in ("step", "time_s", "elapsed_s"):
-        return  # the point says both itself
-    if column == "steps_per_s":
-        column, value = "step_time_s", 1 / value if value > 0 else math.nan
-    row.setdefault(column, value * factor)

@@ -1,32 +1,31 @@
-"""Text: a plain log read line by line: steps by pattern, and what it says beside them.
-
-Bars: progress bars of tqdm in a log: which of several counts steps, and bars for each epoch.
-
-Matched: the groups of a line that a pattern matched, as a row in the units of a series.
-"""
+"""Text: a plain log read line by line: steps by pattern, their times, and what it says beside them."""
 
 from __future__ import annotations
 
 import ast
 import itertools
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
+from forerun.arrays import FloatArray
 from forerun.errors import RequestError
-from forerun.measure.logs.keys import column_of, gigabytes_in, seconds_in
-from forerun.measure.logs.opening import head_of, is_text, lines_of, written_s
+from forerun.measure.logs.files import head_of, is_text, lines_of, written_s
+from forerun.measure.logs.keys import put
 from forerun.measure.logs.patterns import (
     GENERIC,
-    GENERIC_MORE,
-    HF_DICTIONARY,
-    NAMES,
     SPECIFIC,
+    Ending,
     Pattern,
-)
-from forerun.measure.logs.said import Ending, epoch_in, event_in, facts_in
+    Row,
+    epoch_in,
+    event_in,
+    facts_in,
+    own_pattern,
+)  # fmt: skip
 from forerun.measure.logs.series import (
     EVALUATION,
     RESTART,
@@ -34,150 +33,92 @@ from forerun.measure.logs.series import (
     Gathered,
     LogSeries,
     clock_resolution,
-)
-from forerun.measure.logs.stamps import Stamps
-from forerun.pointing import pointed
+)  # fmt: skip
 
-Row = dict[str, float]
-_SHORT = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
-_TOGETHER = ("time", "time_unit", "rate", "rate_unit", "memory", "memory_unit", "clock", "clock2",
-             "epoch_number", "epoch_from_one", "percent")  # fmt: skip
-
-
-def row_of(match: re.Match[str], pattern: Pattern, line: str) -> Row:
-    """Return what a matched line says, steps counted as done."""
-    groups = {k: v for k, v in match.groupdict().items() if v is not None}
-    row: Row = {}
-    if pattern is GENERIC:
-        lowered = line.lower()
-        for word, more in GENERIC_MORE:
-            found = more.search(line) if word in lowered else None
-            if found is not None:
-                for key, value in found.groupdict().items():
-                    groups.setdefault(key, value)
-    for key, text in groups.items():
-        if key not in _TOGETHER:
-            column, factor = column_of(key) or (key, 1.0)
-            _put(row, column, number(text, pattern.shortened) * factor)
-    _measured_together(row, groups)
-    if pattern.zero_based and "step" in row:
-        row["step"] += 1
-    if pattern.zero_based and "in_epoch" in row:
-        row["in_epoch"] += 1
-    if "epoch_number" in groups:
-        row["epochs_before"] = number(groups["epoch_number"])
-    if "epoch_from_one" in groups:
-        row["epochs_before"] = number(groups["epoch_from_one"]) - 1
-    return {k: v for k, v in row.items() if v == v}
-
-
-def _measured_together(row: Row, groups: dict[str, str]) -> None:
-    """Read the numbers whose unit stands beside them, and a bar's clock."""
-    if "time" in groups and "time_unit" in groups:
-        unit = groups["time_unit"].replace("\u00b5", "u")
-        row["step_time_s"] = number(groups["time"]) * seconds_in(unit)
-    if "memory" in groups and "memory_unit" in groups:
-        row["memory_gb"] = number(groups["memory"]) * gigabytes_in(groups["memory_unit"])
-    if groups.get("rate") and groups.get("rate_unit"):
-        rate = number(groups["rate"])
-        if rate > 0:
-            row["step_time_s"] = rate if groups["rate_unit"] == "s/it" else 1 / rate
-    clock = groups.get("clock") or groups.get("clock2")
-    if clock:
-        row["elapsed_s"] = _clock_seconds(clock)
-
-
-def _put(row: Row, column: str, value: float) -> None:
-    if column == "steps_per_s":
-        if value > 0:
-            row["step_time_s"] = 1 / value
-    else:
-        row[column] = value
-
-
-def _clock_seconds(text: str) -> float:
-    seconds = 0.0
-    for part in text.split(":"):
-        seconds = seconds * 60 + (float(part) if part else 0.0)
-    return seconds
-
-
-def number(text: str, shortened: bool = False) -> float:
-    """Return a printed number, NaN where it is none; `shortened` ones may end in K, M, B or T."""
-    text = text.strip()
-    factor = 1.0
-    if shortened and text and text[-1] in _SHORT:
-        factor, text = _SHORT[text[-1]], text[:-1]
-    try:
-        return float(text.replace(",", "")) * factor
-    except ValueError:
-        return float("nan")
-
-
-def own_pattern(text: str) -> Pattern:
-    """Return the pattern of a user's own expression.
-
-    Raises:
-        RequestError: it is no regular expression, or none of its groups says where a step is.
-    """
-    asked = f"--pattern '{text}'"
-    try:
-        expression = re.compile(text)
-    except re.error as error:
-        raise RequestError(asked, _fault(error, text), _remedy(error.msg)) from None
-    except (OverflowError, RecursionError) as error:
-        raise RequestError(
-            asked, f"it is no regular expression: {error}", "write a shorter one"
-        ) from None
-    names = set(expression.groupindex)
-    columns = {(column_of(n) or (n, 1.0))[0] for n in names}
-    if not columns & {"step", "epoch", "in_epoch"}:
-        raise RequestError(
-            asked, f"its named groups are {', '.join(sorted(names)) or 'none'}",
-            r"name a group for the step (or the epoch), e.g. 'step (?P<step>\d+) took"
-            r" (?P<step_time_ms>[\d.]+)'",
-        )  # fmt: skip
-    vague = names & {"time", "memory"} - {n.removesuffix("_unit") for n in names if "_unit" in n}
-    for name in vague:
-        better = "step_time_s, step_time_ms" if name == "time" else "memory_gb, memory_mib"
-        raise RequestError(
-            asked, f"the group {name!r} has no unit", f"name it with its unit, e.g. {better}"
-        )
-    return Pattern("your pattern", (), expression, text)
-
-
-# What `re` says of a mistake, and what its author should do.
-_REMEDIES = (
-    ("missing ), unterminated", "close the bracket; one that is meant itself is written \\("),
-    ("unbalanced parenthesis", r"open it too; one that is meant itself is written \)"),
-    ("unterminated character set", "close it by ]; a bracket that is meant itself is written \\["),
-    ("nothing to repeat", r"write \ before a *, + or ? that is meant itself"),
-    ("multiple repeat", r"write \ before a *, + or ? that is meant itself"),
-    ("bad escape", r"leave the backslash out; one that is meant itself is written \\"),
-    ("bad character in group name", "name groups by letters, digits and _, as (?P<step>...)"),
-    ("unknown extension", "write a named group as (?P<step>...)"),
-    ("redefinition of group name", "give each group its own name"),
-)
-
-
-def _fault(error: re.error, text: str) -> str:
-    """Return what is wrong with an expression, and below it where."""
-    if error.pos is None:
-        return f"it is no regular expression: {error.msg}"
-    before = text[: error.pos].split("\n")
-    line = text.split("\n")[len(before) - 1]
-    return (
-        f"it is no regular expression: {error.msg}, at character {error.pos + 1}\n"
-        f"{pointed(line, len(before[-1]))}"
-    )
-
-
-def _remedy(said: str) -> str:
-    found = (todo for words, todo in _REMEDIES if words in said)
-    return next(found, "correct it there, and try it on one line of the log")
-
-
+_HF_DICTIONARY = "huggingface"  # read as a literal, not by an expression
+_SHOWN_LINES = 3
+_LOOKED_AT = 5000  # lines at each end of a log by which its program is known
 _DONE = 0.95  # of its length: a bar that begins again from there was finished
+_WITHIN = 160  # characters at a line's beginning in which its time stands
+_TIME = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+# With a date; glog's and short ones, with month and day (and year); a clock alone.
+_FULL = re.compile(
+    rf"(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ,_]\s?{_TIME}"
+    r"\s?(?P<zone>Z\b|UTC\b|GMT\b|[+-]\d\d:?\d\d\b)?"
+)
+_GLOG = re.compile(rf"^\W{{0,2}}[IWEF](?P<month>\d\d)(?P<day>\d\d) {_TIME}")
+_SHORT = re.compile(rf"^\W{{0,3}}(?P<month>\d\d)[/-](?P<day>\d\d)(?:[/-](?P<year>\d\d))? {_TIME}")
+_CLOCK = re.compile(rf"^\W{{0,3}}{_TIME}(?=[\s\]),|])")
+_DAY = 86400.0
+
+
+class Stamps:
+    """Reads the time of each line of one log, from its first line on.
+
+    A stamp without a zone is of this machine's zone, as the loggers write it. A stamp without a
+    date goes on to the next day where it falls back by more than half a day; it counts from the
+    first day's midnight (`absolute` stays False).
+    """
+
+    def __init__(self) -> None:
+        self.absolute = False
+        self._day = 0.0
+        self._last = math.nan
+
+    def read(self, line: str) -> float:
+        """Return the line's time in seconds, NaN where it has none."""
+        head = line[:_WITHIN]
+        match = _FULL.search(head) or _GLOG.search(head) or _SHORT.search(head)
+        if match is None and not self.absolute:
+            match = _CLOCK.search(head)
+        if match is None:
+            return math.nan
+        found = match.groupdict()
+        clock = tuple(int(found[name]) for name in ("hour", "minute", "second"))
+        fraction = float(f"0.{found['fraction'] or 0}")
+        if "day" in found:
+            seconds = _seconds(found, clock)
+            self.absolute = self.absolute or not math.isnan(seconds)
+            return seconds + fraction
+        if clock > (23, 59, 59) or max(clock[1:]) > 59:
+            return math.nan
+        now = clock[0] * 3600.0 + clock[1] * 60 + clock[2] + fraction
+        if now + self._day < self._last - _DAY / 2:
+            self._day += _DAY
+        self._last = now + self._day
+        return self._last
+
+
+def _seconds(found: dict[str, str | None], clock: tuple[int, ...]) -> float:
+    """Return the seconds since 1970 of a date and its clock, NaN where there is none such.
+
+    Without a year it is this one, or the last where that is in the future.
+    """
+    now = datetime.now()
+    year = int(found.get("year") or now.year)
+    date = int(found["month"] or 0), int(found["day"] or 0)
+    zone = (found.get("zone") or "").replace(":", "")
+    try:
+        moment = datetime(year + 2000 if year < 100 else year, *date, *clock)  # type: ignore[arg-type]
+        if not found.get("year") and (moment - now).days > 1:
+            moment = moment.replace(year=now.year - 1)
+        if not zone:
+            return moment.timestamp()
+        offset = int(zone[1:3]) * 3600 + int(zone[3:5]) * 60 if zone[0] in "+-" else 0
+        return moment.replace(tzinfo=UTC).timestamp() - (-offset if zone[0] == "-" else offset)
+    except (ValueError, OverflowError, OSError):
+        return math.nan
+
+
+def iso_seconds(text: str) -> float:
+    """Return the seconds since 1970 of a time in ISO 8601, NaN where it is none.
+
+    Without a zone it is of this machine's zone.
+    """
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return math.nan
 
 
 class Bars:
@@ -190,38 +131,29 @@ class Bars:
         self._length = 0.0
         self._offset = 0.0
         self._last = 0.0
-        self._finished = 0
 
-    def row(self, row: Row) -> int:
-        """Turn a bar's row into one of the whole job; return the event where it is another bar."""
+    def row(self, row: Row) -> bool:
+        """Turn a bar's row into one of the whole job; return False where it is another bar."""
         length, count = row.pop("total_steps", 0.0), row.get("step", 0.0)
         if length < self._length:
-            return EVALUATION
+            return False
         if length > self._length:
-            self._length, self._offset, self._finished = length, 0.0, 0
+            self._length, self._offset = length, 0.0
         elif count < self._last and self._last >= _DONE * length:
             self._offset += length
-            self._finished += 1
         self._last = count
         row["step"] = self._offset + count
-        return 0
+        return True
 
     def facts(self, facts: dict[str, Fact]) -> dict[str, Fact]:
         """Return facts with the length that the bars tell: of the job, or of an epoch."""
+        epochs = facts.get("total_epochs")
         if not self._length:
             return facts
-        epochs = facts.get("total_epochs")
-        if self._finished or isinstance(epochs, float):
-            told: dict[str, Fact] = {"steps_per_epoch": self._length}
-            if isinstance(epochs, float):
-                told["total_steps"] = self._length * epochs
-            return {**told, **facts}
-        return {"total_steps": self._length, **facts}
-
-
-_SHOWN_LINES = 3
-_LOOKED_AT = 5000  # lines at each end of a log by which its program is known
-_FACTS = ("total_steps", "total_epochs", "steps_per_epoch", "devices")
+        if isinstance(epochs, float):
+            total = self._length * epochs
+            return {"steps_per_epoch": self._length, "total_steps": total, **facts}
+        return {"steps_per_epoch" if self._offset else "total_steps": self._length, **facts}
 
 
 def accepts(path: Path) -> bool:
@@ -229,7 +161,7 @@ def accepts(path: Path) -> bool:
     return path.is_file() and is_text(head_of(path))
 
 
-def read_text(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
+def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return the one run of a plain log.
 
     Args:
@@ -241,21 +173,30 @@ def read_text(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
             the expression is none.
     """
     lines = list(lines_of(path))
-    if pattern:
-        found = _Lines((own_pattern(pattern),), dictionaries=False).read(lines)
-    elif _usual(lines):
-        found = _Lines(SPECIFIC, dictionaries=True).read(lines)
-    else:
-        found = _Lines((GENERIC,), dictionaries=False).read(lines)
-    if not found.marks and found.ending.status == "ok":
-        raise _no_step(path, pattern)
-    return (found.series(path),)
-
-
-def _usual(lines: Sequence[str]) -> bool:
-    """Return whether some of the first or last lines are those of a usual program."""
-    some = (*lines[:_LOOKED_AT], *lines[max(_LOOKED_AT, len(lines) - _LOOKED_AT) :])
-    return any(p.match(line) for line in some for p in SPECIFIC) or any(map(_dictionary, some))
+    patterns: tuple[Pattern, ...] = (own_pattern(pattern),) if pattern else (GENERIC,)
+    ends = (*lines[:_LOOKED_AT], *lines[max(_LOOKED_AT, len(lines) - _LOOKED_AT) :])
+    usual = not pattern and any(
+        _dictionary(line) is not None or any(p.row(line) is not None for p in SPECIFIC)
+        for line in ends
+    )
+    found = _Lines(SPECIFIC if usual else patterns, usual)
+    for line in lines:
+        found.read(line)
+    if found.rows or found.ending.status != "ok":
+        return (found.series(path),)
+    first = [
+        line.strip()[:100] for line in itertools.islice(filter(str.strip, lines), _SHOWN_LINES)
+    ]
+    if not first:
+        raise RequestError(f"reading {path}", "it is empty", "wait until the job has logged steps")
+    names = dict.fromkeys((*(p.name for p in SPECIFIC), _HF_DICTIONARY, GENERIC.name))
+    tried = "your pattern" if pattern else f"the patterns of {', '.join(names)}"
+    own = r"--pattern 'step (?P<step>\d+).*?(?P<step_time_ms>[\d.]+) ms.*?loss (?P<loss>[\d.]+)'"
+    raise RequestError(
+        f"reading {path}",
+        f"no line has a step by {tried}; it begins: {' | '.join(first)}",
+        f"give an expression of your own with named groups, for example {own}",
+    )
 
 
 class _Lines:
@@ -266,43 +207,48 @@ class _Lines:
         self.gathered, self.ending, self.stamps = Gathered(), Ending(), Stamps()
         self.bars = Bars()
         self.by: dict[str, int] = {}
-        self.marks = 0
+        self.rows = 0
         self._epoch = 0  # passes done before the current one, by the log's own headings
         self._length = float("nan")
 
-    def read(self, lines: Iterable[str]) -> _Lines:
-        """Read every line."""
-        for line in lines:
-            time = self.stamps.read(line)
-            row = self._row(line)
-            if row is None:
-                self._beside(line)
-                continue
+    def read(self, line: str) -> None:
+        """Read one line: a step's, or one beside them."""
+        time = self.stamps.read(line)
+        row = self._row(line)
+        if row:
             if time == time:
                 row["time_s"] = time
-            self.marks += 1
+            self.rows += 1
             self.ending.went_on()
             self._add(row)
-        return self
+            return
+        self.ending.line(line)
+        self.gathered.facts.update(facts_in(line))
+        opened = epoch_in(line)
+        if opened is not None:
+            self._epoch = opened[0] - 1
+            self.gathered.facts["total_epochs"] = float(opened[1])
+        else:
+            self.gathered.event(event_in(line))
 
     def _row(self, line: str) -> Row | None:
         """Return what a line says of a step, None where it speaks of none."""
         if self.dictionaries and (row := _dictionary(line)) is not None:
-            self.by[HF_DICTIONARY] = self.by.get(HF_DICTIONARY, 0) + 1
+            self.by[_HF_DICTIONARY] = self.by.get(_HF_DICTIONARY, 0) + 1
             return self._evaluated(row)
         for pattern in self.patterns:
-            match = pattern.match(line)
-            if match is not None:
-                self.by[pattern.name] = self.by.get(pattern.name, 0) + 1
-                row = row_of(match, pattern, line)
-                if pattern is GENERIC and _speaks_of_else(row, line):
-                    return None
-                if pattern.name == "tqdm":
-                    event = self.bars.row(row)
-                    if event:
-                        self.gathered.event(event)
-                        return None
-                return row or None
+            row = pattern.row(line)
+            if row is None:
+                continue
+            self.by[pattern.name] = self.by.get(pattern.name, 0) + 1
+            if pattern is GENERIC:
+                # A line may name a step only to say what else was done there.
+                event, bare = event_in(line), not set(row) - {"step", "total_steps", "epoch"}
+                return None if event & RESTART or (event and bare) else row
+            if pattern.name == "tqdm" and not self.bars.row(row):
+                self.gathered.event(EVALUATION)
+                return None
+            return row
         return None
 
     def _evaluated(self, row: Row) -> Row | None:
@@ -312,23 +258,11 @@ class _Lines:
             row.pop("step", None)
         if "train_runtime" in row:
             self.gathered.facts["train_seconds"] = row["train_runtime"]
-            if row.get("samples_per_s", 0) > 0 and len(self.gathered):
-                self.gathered.facts["samples_per_s"] = row["samples_per_s"]
             return None
         return row
 
-    def _beside(self, line: str) -> None:
-        self.ending.line(line)
-        self.gathered.facts.update(facts_in(line))
-        opened = epoch_in(line)
-        if opened is not None:
-            self._epoch = opened[0] - 1
-            self.gathered.facts["total_epochs"] = float(opened[1])
-        elif event := event_in(line):
-            self.gathered.event(event)
-
     def _add(self, row: Row) -> None:
-        """Turn the place within an epoch into a step, and facts of the row into facts."""
+        """Add a row, its place within an epoch turned into a step."""
         length = row.get("steps_per_epoch", self._length)
         if "in_epoch" in row:
             self._length = length
@@ -336,9 +270,6 @@ class _Lines:
             in_epoch = row.pop("in_epoch")
             if length == length:
                 row.setdefault("step", before * length + in_epoch)
-        for name in _FACTS:
-            if name in row:
-                self.gathered.facts[name] = row.pop(name)
         self.gathered.row(row)
 
     def series(self, path: Path) -> LogSeries:
@@ -346,24 +277,16 @@ class _Lines:
         columns = self.gathered.columns()
         facts = self.bars.facts(self.gathered.facts)
         elapsed = columns.pop("elapsed_s", None)
-        absolute = self.stamps.absolute
         if "time_s" not in columns and elapsed is not None:
             columns["time_s"] = _running(elapsed)
         columns = _steps_of_epochs(columns, facts)
-        times = columns.get("time_s", np.array([]))
         names = sorted(self.by, key=lambda name: -self.by[name])
         return LogSeries(
             name=path.stem, reader="text", paths=(str(path),), columns=columns, facts=facts,
-            status=self.ending.status, reason=self.ending.reason, absolute=absolute,
-            resolution_s=clock_resolution(times), written_s=written_s(path),
+            status=self.ending.status, reason=self.ending.reason, absolute=self.stamps.absolute,
+            resolution_s=clock_resolution(columns.get("time_s", ())), written_s=written_s(path),
             notes=(f"read as lines of {' and '.join(names)}",) if names else (),
         )  # fmt: skip
-
-
-def _speaks_of_else(row: Row, line: str) -> bool:
-    """Return whether a line names a step only to say what else was done there."""
-    event = event_in(line)
-    return bool(event & RESTART) or bool(event and not set(row) - {"step", "total_steps", "epoch"})
 
 
 def _dictionary(line: str) -> Row | None:
@@ -380,59 +303,32 @@ def _dictionary(line: str) -> Row | None:
     row: Row = {}
     for key, value in found.items():
         try:
-            number = float(value)
+            put(row, str(key), float(value))
         except (TypeError, ValueError):
             continue
-        column, factor = column_of(str(key)) or (str(key), 1.0)
-        row[column] = number * factor
     return row
 
 
-def _running(elapsed: np.ndarray) -> np.ndarray:
+def _running(elapsed: FloatArray) -> FloatArray:
     """Return a bar's clock (n,) as one that never goes back: a bar that begins again goes on."""
-    known = np.where(np.isnan(elapsed), -np.inf, elapsed)
-    out, base, last = np.full(len(elapsed), np.nan), 0.0, 0.0
-    for i, value in enumerate(known):
-        if value == -np.inf:
-            continue
-        if value < last:
-            base += last
-        last = value
-        out[i] = base + value
+    known = np.flatnonzero(~np.isnan(elapsed))
+    values = elapsed[known]
+    before = np.r_[0.0, values[:-1]]
+    out = np.full(len(elapsed), np.nan)
+    out[known] = values + np.cumsum(np.where(values < before, before, 0.0))
     return out
 
 
 def _steps_of_epochs(
-    columns: dict[str, np.ndarray], facts: dict[str, float | str]
-) -> dict[str, np.ndarray]:
+    columns: dict[str, FloatArray], facts: dict[str, Fact]
+) -> dict[str, FloatArray]:
     """Fill steps from epochs where the log says how many steps all the epochs have."""
     total, epochs = facts.get("total_steps"), facts.get("total_epochs")
     per_epoch = facts.get("steps_per_epoch")
-    if "epoch" not in columns or not isinstance(epochs, float | int | None):
-        return columns
-    if not isinstance(per_epoch, float) and isinstance(total, float) and epochs:
+    if per_epoch is None and isinstance(total, float) and isinstance(epochs, float) and epochs:
         per_epoch = total / epochs
-    if not isinstance(per_epoch, float):
+    if "epoch" not in columns or not isinstance(per_epoch, float):
         return columns
     known = columns.get("step", np.full(len(columns["epoch"]), np.nan))
     steps = np.where(np.isnan(known), np.round(columns["epoch"] * per_epoch), known)
     return {**columns, "step": steps}
-
-
-def _no_step(path: Path, pattern: str) -> RequestError:
-    """Return the error that shows what was tried and how the log begins."""
-    first = list(itertools.islice(_nonblank(lines_of(path)), _SHOWN_LINES))
-    if not first:
-        return RequestError(f"reading {path}", "it is empty", "wait until the job has logged steps")
-    shown = " | ".join(line.strip()[:100] for line in first)
-    tried = "your pattern" if pattern else f"the patterns of {', '.join(NAMES)}"
-    own = r"--pattern 'step (?P<step>\d+).*?(?P<step_time_ms>[\d.]+) ms.*?loss (?P<loss>[\d.]+)'"
-    return RequestError(
-        f"reading {path}",
-        f"no line has a step by {tried}; it begins: {shown}",
-        f"give an expression of your own with named groups, for example {own}",
-    )
-
-
-def _nonblank(lines: Iterable[str]) -> Iterator[str]:
-    return (line for line in lines if line.strip())

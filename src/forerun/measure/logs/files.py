@@ -1,0 +1,183 @@
+"""Files: a log's bytes and lines, compressed or not, and the runs that its format's reader finds."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forerun.errors import RequestError, UnknownNameError, nearest_names
+
+if TYPE_CHECKING:
+    from forerun.measure.logs.series import LogSeries
+
+# Formats in the order in which they are tried. Each module has `accepts(path)` and `read(path, pattern)`.
+READERS: Mapping[str, str] = {
+    "tensorboard": "event files, a folder of them, and folders of runs",
+    "mlflow": "a store's folder (mlruns), an experiment's or a run's, or its SQLite file",
+    "kineto": "Chrome traces of torch.profiler, gz too, one file a rank",
+    "json": "JSON records, one a line; HuggingFace's trainer_state.json",
+    "text": "plain logs by built-in patterns or one of your own",
+}
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+_HEAD_BYTES = 4096
+_MAX_LINE = 20_000  # characters; a longer line is no step
+
+
+def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple[LogSeries, ...]:
+    """Return every run that is logged in a file, a folder or a tracking store.
+
+    Args:
+        path: see `READERS` for what is known.
+        reader: a reader's name; "" lets the content decide.
+        pattern: for plain logs, a regular expression with named groups (see `patterns`).
+
+    Raises:
+        RequestError: the path is missing, empty, of no known format, or has no step.
+        UnknownNameError: no reader has that name.
+    """
+    path = Path(path)
+    asked = f"reading {path}"
+    if reader and reader not in READERS:
+        raise UnknownNameError("log reader", reader, READERS, f"({', '.join(READERS)})")
+    if not path.exists():
+        raise RequestError(asked, "there is no such file or folder", _beside(path))
+    if not reader and path.is_file() and path.stat().st_size == 0 and not pattern:
+        raise RequestError(asked, "it is empty", "wait until the job has logged steps")
+    reader = reader or ("text" if pattern else "")
+    for name in (reader,) if reader else READERS:
+        module = import_module(f"{__package__}.{name}{'lines' if name == 'json' else ''}")
+        if reader or module.accepts(path):
+            read: Callable[[Path, str], tuple[LogSeries, ...]] = module.read
+            return read(path, pattern)
+    found = "it is no log that is known"
+    if path.is_dir():
+        found = "nothing in this folder is a log that is known"
+    known = "; ".join(f"{name}: {words}" for name, words in READERS.items())
+    raise RequestError(asked, found, f"name one of these with --reader, or its --pattern: {known}")
+
+
+def read_log(path: str | Path, *, reader: str = "", pattern: str = "") -> LogSeries:
+    """Return the one run that is logged in a path.
+
+    Raises:
+        RequestError: as `read_logs`, or several runs are there.
+    """
+    found = read_logs(path, reader=reader, pattern=pattern)
+    if len(found) > 1:
+        names = ", ".join(series.name for series in found[:5])
+        raise RequestError(
+            f"reading {path}", f"{len(found)} runs are in it ({names} ...)", "name one run's path"
+        )
+    return found[0]
+
+
+def head_of(path: Path) -> bytes:
+    """Return a file's first bytes, uncompressed. Raises RequestError where it may not be read."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+        if head[:2] != b"\x1f\x8b":
+            return head
+        with gzip.open(path, "rb") as stream:
+            return stream.read(_HEAD_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return b""
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def bytes_of(path: Path) -> bytes:
+    """Return all of a file, uncompressed; of a gzip file that is cut, what is whole.
+
+    Raises:
+        RequestError: it is missing, may not be read, or is no gzip file where it says so.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if data[:2] != b"\x1f\x8b":
+        return data
+    out = b""
+    while data:
+        inflater = zlib.decompressobj(wbits=31)
+        try:
+            out += inflater.decompress(data)
+        except zlib.error:
+            break
+        data = inflater.unused_data
+    if not out:
+        raise RequestError(
+            f"reading {path}",
+            "it is no whole gzip file",
+            "copy it again from where it was written, or unpack what is whole: gzip -dc FILE",
+        )
+    return out
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Yield a text log's lines, without colours; a progress bar's rewritten line is several.
+
+    Raises:
+        RequestError: it is missing, may not be read, or is not text.
+    """
+    data = bytes_of(path)
+    if not is_text(data[:_HEAD_BYTES]):
+        raise RequestError(
+            f"reading {path}", "it is neither text nor a log format that is known",
+            "give a plain log, JSON lines, a TensorBoard event file, an MLflow store or a Chrome trace",
+        )  # fmt: skip
+    text = data.decode("utf-8-sig", errors="replace")
+    for line in text.replace("\r", "\n").split("\n"):
+        if line and len(line) <= _MAX_LINE:
+            yield _ANSI.sub("", line) if "\x1b" in line else line
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether a file that begins so is text."""
+    if b"\0" in head:
+        return False
+    odd = sum(b < 32 and b not in b"\t\n\r\x08\x0c\x1b" for b in head)
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 4:
+            odd += sum(b > 127 for b in head)
+    return odd <= len(head) * 0.1
+
+
+def written_s(*paths: Path) -> float:
+    """Return when the newest of the files was written, in seconds since 1970; NaN for none."""
+    return max((path.stat().st_mtime for path in paths if path.exists()), default=float("nan"))
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """Return a value of somebody's JSON or YAML where it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def _beside(path: Path) -> str:
+    """Return what to do where a path does not exist: what lies beside it, the likeliest first."""
+    folder = path.parent
+    try:
+        names = sorted(one.name for one in folder.iterdir())
+    except OSError:
+        return f"give another path: there is no folder {folder}"
+    if near := nearest_names(path.name, names):
+        return f"did you mean {', '.join(str(folder / name) for name in near)}?"
+    shown = f"{', '.join(names[:5])}{' ...' if len(names) > 5 else ''}" or "nothing"
+    return f"give another path; in {folder.resolve()} there is {shown}"
+
+
+def _unreadable(path: Path, error: OSError) -> RequestError:
+    if isinstance(error, FileNotFoundError):
+        return RequestError(f"reading {path}", "there is no such file", _beside(path))
+    if isinstance(error, IsADirectoryError):
+        return RequestError(f"reading {path}", "it is a folder", "name a file in it")
+    todo = "let your user read it (ls -l shows who may)"
+    return RequestError(f"reading {path}", str(error.strerror or error), todo)
