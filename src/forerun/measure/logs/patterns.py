@@ -42,7 +42,7 @@ class Pattern:
         example: such a line.
         shortened: whether numbers end in K, M or B.
         zero_based: whether the first step is number 0, so that step n means n + 1 are done.
-        more: expressions of what may stand elsewhere in the line.
+        more: (word that is needed, expression) of what may stand elsewhere in the line in lower case.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Pattern:
     example: str = ""
     shortened: bool = False
     zero_based: bool = False
-    more: tuple[re.Pattern[str], ...] = ()
+    more: tuple[tuple[str, re.Pattern[str]], ...] = ()
 
     def row(self, line: str) -> Row | None:
         """Return what a line says, steps counted as done; None where it is no such line."""
@@ -61,7 +61,8 @@ class Pattern:
         if match is None:
             return None
         groups: dict[str, str] = {}
-        for found in (match, *(more.search(line) for more in self.more)):
+        lowered = line.lower() if self.more else ""
+        for found in (match, *(e.search(lowered) for word, e in self.more if word in lowered)):
             for key, text in {} if found is None else found.groupdict().items():
                 if text is not None:
                     groups.setdefault(key, text)
@@ -108,7 +109,7 @@ def _of_table(entry: Mapping[str, Any], flags: re.RegexFlag = re.VERBOSE) -> Pat
     return Pattern(
         entry["name"], _compiled(entry["expression"], flags), tuple(entry.get("hints", ())),
         entry["example"], entry.get("shortened", False), entry.get("zero_based", False),
-        tuple(_compiled(more, re.IGNORECASE) for more in entry.get("more", ())),
+        tuple((word, _compiled(e, re.NOFLAG)) for word, e in entry.get("more", ())),
     )  # fmt: skip
 
 
@@ -117,7 +118,7 @@ SPECIFIC: tuple[Pattern, ...] = tuple(map(_of_table, _TABLE["programs"]))
 GENERIC = _of_table(_TABLE["generic"])
 _FACTS = tuple((w.lower(), _compiled(e, re.IGNORECASE), name) for w, e, name in _TABLE["facts"])
 _BITS = {"evaluation": EVALUATION, "checkpoint": CHECKPOINT, "restart": RESTART}
-_EVENTS = tuple((_BITS[n], re.compile(e, re.IGNORECASE)) for n, e in _TABLE["events"].items())
+_EVENTS = tuple((_BITS[n], re.compile(e)) for n, e in _TABLE["events"].items())
 _ENDINGS = {status: re.compile(e) for status, e in _TABLE["endings"].items()}
 _RANKS = {"ok": 0, "failed": 1, "timeout": 2, "oom": 3}
 _EPOCH = re.compile(r"^\W{0,3}Epoch:?\s+(\d+)\s*/\s*(\d+)\s*:?\s*$")
@@ -180,7 +181,10 @@ def epoch_in(line: str) -> tuple[int, int] | None:
 
 def event_in(line: str) -> int:
     """Return what a line tells of evaluation, checkpoints and restarts, as bits."""
-    return sum(bit for bit, expression in _EVENTS if expression.search(line))
+    lowered = line.lower()
+    if not any(word in lowered for word in _TABLE["event_words"]):
+        return 0
+    return sum(bit for bit, expression in _EVENTS if expression.search(lowered))
 
 
 class Ending:
@@ -190,6 +194,8 @@ class Ending:
 
     def line(self, text: str) -> None:
         """Look at one line that is no step."""
+        if not any(word in text for word in _TABLE["ending_words"]):
+            return
         status = next((s for s, expression in _ENDINGS.items() if expression.search(text)), "ok")
         # The traceback's last line names the error, so of equals the newest one counts.
         if status != "ok" and _RANKS[status] >= _RANKS[self.status]:
