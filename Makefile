@@ -56,7 +56,7 @@ lint: $(STAMP)  ## style, format, types and floors
 	@$(BIN)/lint-imports
 
 bench: $(STAMP)  ## run every benchmark; result files are named by hardware and date
-	@for script in benchmarks/*.py; do \
+	@for script in $(filter-out benchmarks/converters.py benchmarks/refit.py,$(wildcard benchmarks/*.py)); do \
 	  test -e "$$script" || { echo "no benchmarks yet"; break; }; \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
@@ -64,7 +64,7 @@ docs: $(STAMP)  ## write docs/cli.md, and docs/accuracy.md where FORERUN_DATA is
 	@bash docs/generate.sh
 
 constants: $(STAMP)  ## refit the shipped constants from FORERUN_DATA (some minutes)
-	@$(BIN)/python -m forerun.evaluate.refit
+	@$(BIN)/python benchmarks/refit.py
 
 clean:  ## remove what the verbs made
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info

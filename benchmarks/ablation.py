@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import yaml
 from accuracy import cases, commit_of_source
+from converters import measured_folder
 from ideas import FULL, Idea, switched_off
 from numpy.typing import NDArray
 
@@ -249,7 +250,7 @@ def record(
     if not os.environ.get("FORERUN_DATA"):
         print("set FORERUN_DATA to a folder with runs/*.csv; nothing was run")
         return
-    folder = Path(os.environ["FORERUN_DATA"]).resolve() / "runs"
+    folder = measured_folder()
     starts = tuple(name for name in options.only.split(",") if name)
     wanted = [s for s in splits if not starts or s.case.startswith(starts)]
     if not wanted:

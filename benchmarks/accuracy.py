@@ -1,6 +1,6 @@
 """How accurate forecasts are: runs the cases of benchmarks/accuracy.yaml, and keeps what came out.
 
-Each case is a `forerun evaluate` command in the folder of measured runs ($FORERUN_DATA/runs); its
+Each case is a `forerun evaluate` command in the folder of measured runs ($FORERUN_DATA/runs, converted); its
 command, seed, commit, date, seconds and scores go to benchmarks/results/accuracy.json, case by case.
 `--only` renews the named cases and leaves the others. `docs/accuracy_page.py` makes the page of it.
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from converters import measured_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = Path(__file__).with_suffix(".yaml")
@@ -176,7 +177,7 @@ def main() -> None:
     if not os.environ.get("FORERUN_DATA"):
         print("set FORERUN_DATA to a folder with runs/*.csv; nothing was run")
         return
-    folder = Path(os.environ["FORERUN_DATA"]).resolve() / "runs"
+    folder = measured_folder()
     everything = cases()
     starts = tuple(name for name in options.only.split(",") if name)
     wanted = [c for c in everything if not starts or c["name"].startswith(starts)]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from converters import measured_folder
 from numpy.typing import NDArray
 
 from forerun.advisor.given_runs import runs_of
@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    folder = Path(os.environ["FORERUN_DATA"]) / "runs"
+    folder = measured_folder()
     runs = runs_of([folder / f"{table}.csv" for table in TABLES], load_catalog())
     _TABLE = Runs(
         runs.jobs, runs.table.with_columns(**{_PLACE: np.arange(len(runs), dtype=np.float64)})

@@ -2,7 +2,7 @@
 
 benchmarks/five_jobs.yaml says from which table each job comes and how a user would ask for it. The job is
 the middle row of its table by size, chosen before any forecast. The constants that answer are made as the
-shipped ones are (`python -m forerun.evaluate.refit`), from every table but the job's own, less the rows
+shipped ones are (`python benchmarks/refit.py`), from every table but the job's own, less the rows
 of others that tell of its measurements. What came out goes to benchmarks/results/jobs.json;
 docs/jobs_page.py makes the page.
 """
@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 import yaml
 from accuracy import commit_of_source
+from converters import measured_folder
+from refit import RUNS_EACH, content, len_of, refitted, taught_runs
 
 from forerun.advisor.models import model_text
 from forerun.catalog import load_catalog
@@ -33,7 +35,6 @@ from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.evaluate import parse_condition
 from forerun.evaluate.judge import TrainingSets
-from forerun.evaluate.refit import RUNS_EACH, content, len_of, refitted, taught_runs
 from forerun.evaluate.splits import rows_where
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
@@ -203,7 +204,7 @@ def main() -> None:
     if not os.environ.get("FORERUN_DATA"):
         print("set FORERUN_DATA to a folder with runs/*.csv; nothing was run")
         return
-    folder, started = Path(os.environ["FORERUN_DATA"]).resolve() / "runs", time.perf_counter()
+    folder, started = measured_folder(), time.perf_counter()
     tables = taught_runs(folder)
     print(f"{len_of(tables)} runs of {len(tables)} tables, at most {RUNS_EACH} of each", flush=True)
     found = []

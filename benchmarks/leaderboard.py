@@ -1,7 +1,7 @@
 """The leaderboard: runs the splits of benchmarks/leaderboard.yaml for every predictor, and keeps the figures.
 
 Each table and predictor (or several quick ones) is one `forerun leaderboard` command in the folder of measured runs
-($FORERUN_DATA/runs). Figures are kept as they come, so that the script can be stopped and started
+($FORERUN_DATA/runs, converted). Figures are kept as they come, so that the script can be stopped and started
 again, and go to benchmarks/results/leaderboard.json with date, version, commit and seed.
 `--predictors` and `--tables` renew some and leave the others. `docs/leaderboard_page.py` makes the page.
 """
@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 from accuracy import commit_of_source, hardware
+from converters import measured_folder
 
 from forerun import registry
 from forerun.evaluate.leaderboard import EntryFile, LeaderboardEntry, program_code
@@ -181,7 +182,7 @@ def main() -> None:
     if not os.environ.get("FORERUN_DATA"):
         print("set FORERUN_DATA to a folder with runs/*.csv; nothing was run")
         return
-    folder = Path(os.environ["FORERUN_DATA"]).resolve() / "runs"
+    folder = measured_folder()
     all_tables = list(dict.fromkeys(t for s in sections() for t in s["splits"]))
     tables = options.tables.split(",") if options.tables else all_tables
     known = registry.names("predictors")

@@ -3,7 +3,7 @@
 Each table in turn is left out whole and the constants are refitted to all others, as `make constants`
 does; then the table is forecast, and beside it by the priors alone and by constants that the table
 did teach. Widths of the priors, and how much may be laid to what is peculiar to a source, are compared
-by the geometric mean of the medians: `PRIOR_WIDTH` and `SETTING_SD` of `evaluate.refit` were chosen
+by the geometric mean of the medians: `PRIOR_WIDTH` and `SETTING_SD` of refit.py were chosen
 so. What came out goes to benchmarks/results/new_source.json.
 """
 
@@ -12,17 +12,17 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import refit
 from accuracy import commit_of_source
+from converters import measured_folder
 
 from forerun.catalog import load_catalog
-from forerun.evaluate import refit
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Runs, read_table
 from forerun.tables.measured import measured_seconds
@@ -122,7 +122,7 @@ def main(words: Sequence[str] | None = None) -> None:
             f"--settings must name {refit.SETTING_SD} and --widths {refit.PRIOR_WIDTH}: what is"
             " shipped stands in docs/accuracy.md"
         )
-    found = measured_pairs(asked, Path(os.environ["FORERUN_DATA"]) / "runs")
+    found = measured_pairs(asked, measured_folder())
     RESULTS.write_text(json.dumps({
         "made": {
             "command": command_of(asked), "seed": SEED, "commit": commit_of_source(),

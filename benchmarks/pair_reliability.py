@@ -20,14 +20,13 @@ benchmarks/pair_reliability.py [--fitted] [TABLE ...]
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from pathlib import Path
 
 import numpy as np
+from converters import measured_folder
 from numpy.typing import NDArray
 
 from forerun.advisor.given_runs import runs_of
@@ -187,7 +186,7 @@ def main() -> int:
         "--fitted", action="store_true", help="fit on half of the workloads, judge the rest"
     )
     options = parser.parse_args()
-    folder = Path(os.environ["FORERUN_DATA"]) / "runs"
+    folder = measured_folder()
     catalog = load_catalog()
     heads = [f"{low:g}-{high:g}" for low, high in pairwise(EDGES)]
     print(f"| table | pairs | way | bands | all | Brier | {' | '.join(heads)} |")

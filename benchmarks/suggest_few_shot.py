@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from converters import measured_folder
 from numpy.typing import NDArray
 
 from forerun.advisor.given_runs import runs_of
@@ -122,11 +123,10 @@ def main() -> int:
     parser.add_argument("--predictor", default="hierarchical")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
+    if not os.environ.get("FORERUN_DATA"):
         print("FORERUN_DATA names no folder of measured runs: nothing is measured")
         return 0
-    files = [Path(folder) / "runs" / f"{table}.csv" for table in ("pollux", "sia")]
+    files = [measured_folder() / f"{table}.csv" for table in ("pollux", "sia")]
     runs = runs_of(files, load_catalog())
     head = ["# Few runs on a new cluster, chosen by the rule of `forerun suggest`", "",
             f"`python benchmarks/suggest_few_shot.py --draws {options.draws}`, predictor"

@@ -7,11 +7,10 @@ lines are `update_milliseconds: N` and `table_seconds: N`.
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 
 import numpy as np
+from converters import measured_folder
 
 from forerun.catalog import load_catalog
 from forerun.predictors.analytic import AnalyticPredictor
@@ -23,7 +22,7 @@ REPEATS = 7
 
 def table(name: str) -> Runs:
     """Return the measured runs of a table."""
-    path = Path(os.environ["FORERUN_DATA"]) / "runs" / f"{name}.csv"
+    path = measured_folder() / f"{name}.csv"
     runs = runs_from_table(read_table(path), load_catalog())
     return runs.take(np.flatnonzero(np.isfinite(runs.step_seconds())))
 

@@ -7,14 +7,14 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import refit
 
-from forerun.evaluate import refit
 from forerun.predictors.analytic import shipped
 
-HEADER = "workload,device,nodes,devices,global_batch,framework,step_time_s,memory_gb,status,source"
-SLOW = [f"resnet50,a100-sxm-80gb,1,{n},{b * n},pytorch,{0.012 + b * 1.6e-3 + 0.001 * n},,ok,slow-lab"
+HEADER = "workload,device,nodes,devices,global_batch,framework,step_time_s,memory_gb,status,source,precision"
+SLOW = [f"resnet50,a100-sxm-80gb,1,{n},{b * n},pytorch,{0.012 + b * 1.6e-3 + 0.001 * n},,ok,slow-lab,fp32"
         for n in (1, 2, 4, 8) for b in (32, 64, 128)]  # fmt: skip
-DENSE = [f"gpt2,v100-sxm2-16gb,1,{n},{b * n},megatron,{b * 0.03 + 0.002 * n},{3 + 1.1 * b},ok,dense-lab"
+DENSE = [f"gpt2,v100-sxm2-16gb,1,{n},{b * n},megatron,{b * 0.03 + 0.002 * n},{3 + 1.1 * b},ok,dense-lab,fp16"
          for n in (1, 2, 4) for b in (2, 4, 8)]  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def data_folder(folder: Path) -> Path:
     (folder / "runs").mkdir(parents=True)
     write(folder / "runs" / "slow.csv", SLOW)
     write(folder / "runs" / "dense.csv", DENSE)
-    write(folder / "runs" / "c3o_spark.csv", ["sort,m5.large,1,4,,,12,,ok,spark"])
+    write(folder / "runs" / "c3o_spark.csv", ["sort,m5.large,1,4,,,12,,ok,spark,"])
     return folder
 
 

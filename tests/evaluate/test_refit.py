@@ -8,10 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from forerun.catalog import load_catalog
-from forerun.errors import RequestError
-from forerun.evaluate.refit import (
+from refit import (
     LEAST_RUNS,
     main,
     refitted,
@@ -19,6 +16,9 @@ from forerun.evaluate.refit import (
     taught_counts,
     taught_runs,
 )
+
+from forerun.catalog import load_catalog
+from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.saving import scales_of
 from forerun.predictors.analytic.shipped import shipped_made
@@ -108,7 +108,7 @@ def test_runs_that_taught_are_known_again_and_others_are_not(package: Path, tmp_
 
 def test_a_run_that_ran_out_of_memory_teaches_too(tmp_path: Path) -> None:
     folder = data_folder(tmp_path / "data") / "runs"
-    full = "gpt2,v100-sxm2-16gb,1,1,64,megatron,,,oom,dense-lab"
+    full = "gpt2,v100-sxm2-16gb,1,1,64,megatron,,,oom,dense-lab,fp16"
     write(folder / "dense.csv", [*DENSE, full])
     assert "oom" in taught_runs(folder)["dense"].status
 
@@ -131,6 +131,6 @@ def test_a_mistake_is_told(
 
 def test_nothing_but_other_jobs_teaches_nothing(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    write(tmp_path / "runs" / "odd.csv", ["no-such-net,t4,1,1,8,,1,,ok,x"])
+    write(tmp_path / "runs" / "odd.csv", ["no-such-net,t4,1,1,8,,1,,ok,x,"])
     with pytest.raises(RequestError, match="no table of measured steps"):
         taught_runs(tmp_path / "runs")

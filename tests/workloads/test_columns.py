@@ -12,6 +12,7 @@ import pytest
 from forerun.domain.graph import Phase
 from forerun.domain.workload import Workload
 from forerun.workloads.columns import WORKLOAD_COLUMNS, workload_from_columns
+from forerun.workloads.resolve import workload
 from forerun.workloads.totals import graph_from_totals
 from forerun.workloads.zoo import zoo_workload
 
@@ -110,8 +111,6 @@ def test_lora_keeps_the_structure_and_says_what_is_left_out() -> None:
         ({}, "names no workload"),
         ({"workload": "unheard-of"}, "not in the zoo"),
         ({"workload": "16b-dense", "params": 1.6e10}, "not in the zoo"),
-        ({"workload": "languagemodeling-bert"}, "sequence length"),
-        ({"workload": "gnmt", "source": "lambda"}, "rate counts tokens"),
         ({"workload": "gpt2", "precision": "int3"}, "precision"),
         ({"workload": "gpt2", "seq_len": "-5"}, "seq_len"),
         ({"workload": "gpt2", "seq_len": "many"}, "seq_len"),
@@ -126,13 +125,16 @@ def test_a_row_that_cannot_be_answered_says_why(row: dict[str, Any], said: str) 
     assert said in _reason(**row)
 
 
-def test_profets_alexnet_is_keras_with_stride_one() -> None:
-    """Its 0.8 G parameters say so (the table's notes)."""
-    assert _read(workload="alexnet", source="profet").name == "keras-alexnet-stride1"
+def test_a_blank_precision_is_the_command_line_s_and_is_noted() -> None:
+    for name, framework in (("llama3-8b", "Megatron-LM"), ("resnet50", "pytorch"), ("gpt2", "")):
+        found = _read(workload=name, framework=framework)
+        assert found.precision == workload(name).precision
+        assert f"precision is not stated: {found.precision} assumed" in found.notes
 
 
-def test_the_sequence_length_opens_what_was_closed_without_it() -> None:
-    assert _read(workload="languagemodeling-bert", seq_len=384).shape.hidden == 1024
+def test_optimizer_none_is_a_step_without_an_update() -> None:
+    assert _read(workload="resnet18", optimizer="none").optimizer == "none"
+    assert _read(workload="resnet18").optimizer == workload("resnet18").optimizer
 
 
 # Tables whose workloads are all transformers of known structure.

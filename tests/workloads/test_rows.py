@@ -128,20 +128,16 @@ def test_words_of_a_plan_are_read_in_any_case_and_blanks_are_the_defaults() -> N
     assert (found.zero_stage, RECOMPUTE[0], SYNC[0]) == (0, "none", "allreduce")
 
 
-def test_an_entry_to_mlperf_says_so_and_cuts_as_its_vendor_does() -> None:
+def test_a_framework_that_shards_states_or_splits_sequences_does_so_where_nothing_is_stated() -> (
+    None
+):
     cells = {"devices": 32, "tp": 4, "pp": 8, "global_batch": 64}
-    entry = job(**cells, workload="mlperf-gpt3", framework="NVIDIA NeMo Framework 23.09",
-                layers="", hidden="", heads="", vocab="", seq_len="")  # fmt: skip
-    assert entry.workloads[0].framework.startswith("MLPerf: ")
-    assert entry.workloads[0].precision == "fp8"
-    assert (entry[0].plan.vpp, entry[0].plan.zero_stage, entry[0].plan.sequence_parallel) == (
-        6, 1, True,
-    )  # fmt: skip
-    own = job(**cells, framework="PyTorch")
-    assert own.workloads[0].framework == "PyTorch"
-    assert (own[0].plan.vpp, own[0].plan.zero_stage) == (1, 0)
-    similar = job(**cells, framework="NVIDIA NeMo Framework 23.09")[0].plan
-    assert (similar.vpp, similar.zero_stage) == (1, 1)
+    for framework, zero_stage, split in (
+        ("NVIDIA NeMo", 1, False), ("Megatron-Bridge", 1, True), ("nanotron", 0, True),
+        ("PyTorch", 0, False),
+    ):  # fmt: skip
+        plan = job(**cells, framework=framework)[0].plan
+        assert (plan.vpp, plan.zero_stage, plan.sequence_parallel) == (1, zero_stage, split)
     stated = job(**cells, framework="NeMo", vpp=3, zero_stage=0)[0].plan
     assert (stated.vpp, stated.zero_stage) == (3, 0)
 

@@ -1,46 +1,145 @@
 """The workload columns of a runs table -> a Workload, or the reason why there is none.
 
 A name of the zoo comes first, if what the row says of its size agrees; then the columns of a
-transformer's shape; then totals (`params` and `gmacs`). Nothing is mapped to another structure
-silently: what had to be assumed is in the workload's notes.
+transformer's shape; then totals (`params` and `gmacs`). A blank cell means what it means on the
+command line: the workload's own default. Every assumption is in the workload's notes.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from forerun.domain.workload import Workload
-from forerun.errors import RequestError, nearest_names
-from forerun.workloads.known_rows import known_name, refusal
-from forerun.workloads.row_shapes import from_shape_columns, from_total_columns
-from forerun.workloads.row_values import (
-    Row,
-    framework_of,
-    fused_attention_of,
-    optimizer_of,
-    precision_of,
-)
+from forerun.domain.workload import OPTIMIZER_STATES, PRECISIONS, Length, Workload
+from forerun.errors import RequestError, nearest_names, one_of
+from forerun.workloads.families import ENCODER, GPT, LLAMA
+from forerun.workloads.shapes import TransformerSpec
+from forerun.workloads.totals import graph_from_totals
+from forerun.workloads.transformer import transformer_workload
 from forerun.workloads.zoo import Entry, find_entry, zoo_names, zoo_workload
 
 # What the resolution of a row depends on: rows alike in these have the same workload.
 WORKLOAD_COLUMNS: tuple[str, ...] = (
-    "source", "workload", "family", "framework", "dataset", "dataset_size", "precision", "params",
+    "workload", "family", "framework", "dataset", "dataset_size", "precision", "params",
     "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "seq_len", "image_size",
     "gmacs", "mactivations", "optimizer", "task",
+)  # fmt: skip
+# `Workload.source` of a row whose structure comes from its own columns.
+COLUMN_SOURCES = ("shape columns of the row", "totals of the row")
+
+_BLANKS = {"", "nan", "none", "null", "na", "n/a", "-", "unknown"}
+_PRECISIONS = {
+    "half": "fp16", "float16": "fp16", "amp": "fp16", "mixed": "fp16", "fp16-mixed": "fp16",
+    "16": "fp16", "mixed_fp16": "fp16", "bfloat16": "bf16", "bf16-mixed": "bf16",
+    "mixed_bf16": "bf16", "single": "fp32", "float": "fp32", "float32": "fp32", "full": "fp32",
+    "32": "fp32", "double": "fp64", "float64": "fp64", "64": "fp64", "float8": "fp8",
+    "fp8-mx": "fp8", "mxfp8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "fp4", "mxfp4": "fp4",
+    "tensorfloat32": "tf32",
+}  # fmt: skip
+_OPTIMIZERS = (
+    ("momentum", "momentum"), ("nag", "momentum"), ("adamw", "adamw"), ("adam", "adam"),
+    ("lamb", "lamb"), ("lars", "lars"), ("gradient_descent", "sgd"), ("sgd", "momentum"),
+    ("adagrad", "adagrad"), ("rmsprop", "rmsprop"), ("adafactor", "adafactor"), ("lion", "lion"),
 )  # fmt: skip
 _TASKS = {"": "", "pretrain": "pretrain", "pretraining": "pretrain", "finetune": "finetune",
           "finetuning": "finetune", "sft": "finetune", "fine-tune": "finetune",
           "lora": "lora", "peft": "lora"}  # fmt: skip
+# Frameworks whose attention writes its scores to device memory (releases before fused kernels).
+_MATERIALIZING = re.compile(
+    r"megatron-lm|megatron-deepspeed|libai|oneflow|mindspore|paddle|mxnet|tensorflow|adaptdl"
+    r"|deeplearningexamples|deepspeed zero|ngc pytorch"
+)
+# Marks that a library gives to one network trained in different ways.
+_TRAINED = re.compile(r"^(tf|gluon|ssl|swsl|tv)[_-]|[_-](ap|ns|sam|dino|miil)$")
+# A network for small images is not the one for large images that bears its name.
+_SMALL_IMAGES = {"cifar": 32, "mnist": 28}
 # A row that differs from the zoo by more than this share is not the zoo's workload.
 _PARAMS_TOLERANCE = 0.10
 _GMACS_TOLERANCE = 0.25
-# A network for small images is not the one for large images that bears its name.
-_SMALL_IMAGES = {"cifar": 32, "mnist": 28}
-# Marks that a library gives to one network trained in different ways.
-_TRAINED = re.compile(r"^(tf|gluon|ssl|swsl|tv)[_-]|[_-](ap|ns|sam|dino|miil)$")
-_LORA_NOTE = "LoRA: the base weights are frozen, a step has no weight gradients of theirs"
+_GATED = re.compile(r"llama|mistral|mixtral|qwen|gemma|deepseek|phi-?3|yi-|internlm|olmo")
+_ENCODER = re.compile(r"bert|electra")
+_MEGATRON_VOCAB = 51200
+_BERT_VOCAB = 30522
+_HEAD_SIZES = (64, 128, 96, 80)
+
+
+@dataclass(frozen=True)
+class RowCells:
+    """The workload columns of one row, with blanks left out."""
+
+    values: Mapping[str, Any]
+
+    def text(self, column: str) -> str:
+        """Return a cell as text, "" where it is blank."""
+        value = self.values.get(column)
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return ""
+        text = str(value).strip()
+        return "" if text.lower() in _BLANKS else text
+
+    def number(self, column: str) -> float:
+        """Return a cell as a number, 0 where it is blank.
+
+        Raises:
+            ValueError: the cell is no number, or not a finite one above zero.
+        """
+        text = self.text(column)
+        if not text:
+            return 0.0
+        try:
+            number = float(text.replace(",", "").replace("_", ""))
+        except ValueError:
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise ValueError(f"{column} is {text!r}: not a finite number above zero")
+        return number
+
+    def whole(self, column: str) -> int:
+        """Return a cell as a whole number, 0 where it is blank. Raises ValueError."""
+        number = self.number(column)
+        if not number.is_integer():
+            raise ValueError(f"{column} is {number:g}: not a whole number")
+        return int(number)
+
+    @property
+    def precision(self) -> str:
+        """The precision, "" where it is blank. Raises ValueError."""
+        stated = self.text("precision").lower()
+        precision = _PRECISIONS.get(stated, stated)
+        if stated and precision not in PRECISIONS:
+            raise ValueError(f"precision is {stated!r}: {one_of(stated, PRECISIONS)}")
+        return precision
+
+    @property
+    def optimizer(self) -> str:
+        """The optimizer, "" where it is blank. Raises ValueError."""
+        stated = str(self.values.get("optimizer") or "").strip().lower()
+        if stated == "none":  # forward and backward alone; in other columns it is a blank
+            return stated
+        stated = self.text("optimizer").lower()
+        if not stated or stated in OPTIMIZER_STATES:
+            return stated
+        found = next((key for part, key in _OPTIMIZERS if part in stated), "")
+        if not found:
+            raise ValueError(f"optimizer is {stated!r}: {one_of(stated, OPTIMIZER_STATES)}")
+        return found
+
+    @property
+    def trained(self) -> dict[str, str]:
+        """The stated precision and optimizer, as fields of a Workload. Raises ValueError."""
+        both = {"precision": self.precision, "optimizer": self.optimizer}
+        return {name: value for name, value in both.items() if value}
+
+    @property
+    def fused_attention(self) -> bool | None:
+        """False where the row's framework writes attention scores to memory, else None."""
+        framework = self.text("framework").lower()
+        tuned = framework.startswith("mlperf")
+        return False if not tuned and _MATERIALIZING.search(framework) else None
 
 
 def workload_from_columns(row: Mapping[str, Any]) -> Workload | str:
@@ -50,35 +149,37 @@ def workload_from_columns(row: Mapping[str, Any]) -> Workload | str:
         row: cells by column, as text or numbers; blanks and columns not in `WORKLOAD_COLUMNS`
             are ignored.
     """
-    cells = Row(row)
+    cells = RowCells(row)
     try:
-        return _resolve(cells)
-    except ValueError as error:
-        return str(error)
-    except RequestError as error:
+        workload = _resolve(cells)
+        if isinstance(workload, str):
+            return workload
+        if not cells.precision:
+            note = f"precision is not stated: {workload.precision} assumed"
+            workload = workload.with_(notes=(*workload.notes, note))
+        return described(cells, workload)
+    except (ValueError, RequestError) as error:
         return str(error)
 
 
-def _resolve(row: Row) -> Workload | str:
-    reason = refusal(row)
-    if reason:
-        return reason
+def _resolve(row: RowCells) -> Workload | str:
     entry = _entry(row)
     against: tuple[str, ...] = ()
     if entry is not None:
-        against = _disagreements(row, entry)
+        zoo = _from_zoo(row, entry)
+        against = _disagreements(row, entry, zoo)
         if not against:
-            return described(row, _from_zoo(row, entry))
-    workload = from_shape_columns(row) or from_total_columns(row)
+            return zoo
+    workload = _from_shape_columns(row) or _from_total_columns(row)
     if workload is not None:
-        if entry is not None:
-            note = f"not taken as {entry.name} of the zoo: {'; '.join(against)}"
-            workload = workload.with_(notes=(*workload.notes, note))
-        return described(row, workload)
-    if entry is not None and not _refuted(row, against):
-        workload = _from_zoo(row, entry)
+        if entry is None:
+            return workload
+        note = f"not taken as {entry.name} of the zoo: {'; '.join(against)}"
+        return workload.with_(notes=(*workload.notes, note))
+    # Another count of parameters is noted; another structure is refused.
+    if entry is not None and all(reason.startswith(("params", "gmacs")) for reason in against):
         note = f"the row differs from the zoo: {'; '.join(against)}"
-        return described(row, workload.with_(notes=(*workload.notes, note)))
+        return zoo.with_(notes=(*zoo.notes, note))
     if against:
         return f"workload {row.text('workload')!r}: {'; '.join(against)}"
     if not row.text("workload"):
@@ -91,26 +192,22 @@ def _resolve(row: Row) -> Workload | str:
     )
 
 
-def _entry(row: Row) -> Entry | None:
-    """Return the zoo's entry: of the name in its source, on its dataset, or alone."""
-    name = known_name(row)
+def _entry(row: RowCells) -> Entry | None:
+    """Return the zoo's entry of the name on the row's dataset, or of the name alone."""
+    name = row.text("workload")
     if not name:
         return None
     dataset = row.text("dataset").lower().replace(" ", "-")
-    source = find_entry(f"{row.text('source')}-{name}")
-    if source is not None:
-        return source
-    words = [dataset, dataset.replace("-", ""), re.split(r"[^a-z0-9]", dataset)[0]]
-    for word in filter(None, words):
-        found = find_entry(f"{name}-{word}")
+    for word in (dataset, dataset.replace("-", ""), re.split(r"[^a-z0-9]", dataset)[0]):
+        named = word and not word.startswith("synthetic")
+        found = find_entry(f"{name}-{word}") if named else None
         if found is not None:
             return found
     return find_entry(name) or find_entry(_TRAINED.sub("", name))
 
 
-def _disagreements(row: Row, entry: Entry) -> tuple[str, ...]:
+def _disagreements(row: RowCells, entry: Entry, workload: Workload) -> tuple[str, ...]:
     """Return what the row says against being the entry; empty where it agrees."""
-    workload = _from_zoo(row, entry)
     shape = workload.shape
     found: list[str] = []
     for column, mine in (
@@ -126,59 +223,158 @@ def _disagreements(row: Row, entry: Entry) -> tuple[str, ...]:
         given = row.number(column)
         if given and mine_size and abs(given / mine_size - 1) > tolerance:
             found.append(f"{column} is {given:.4g}, the zoo has {mine_size:.4g}")
-    small = _small_image(row)
+    dataset = row.text("dataset")
+    small = next((size for name, size in _SMALL_IMAGES.items() if name in dataset.lower()), 0)
     if small and entry.default_image_size > 2 * small and not row.whole("image_size"):
         found.append(
             f"the zoo's network is for images of {entry.default_image_size} pixels, and "
-            f"{row.text('dataset')} has {small}"
+            f"{dataset} has {small}"
         )
     return tuple(found)
 
 
-def _refuted(row: Row, against: tuple[str, ...]) -> bool:
-    """Whether what stands against the entry is its structure, and not a count of parameters."""
-    return any(not reason.startswith(("params", "gmacs")) for reason in against)
-
-
-def _small_image(row: Row) -> int:
-    dataset = row.text("dataset").lower()
-    return next((size for name, size in _SMALL_IMAGES.items() if name in dataset), 0)
-
-
-def _from_zoo(row: Row, entry: Entry) -> Workload:
-    seq_len = row.whole("seq_len")
-    match = re.search(r"seq[_ ]?(\d+)", row.text("dataset").lower())
-    if not seq_len and match:
-        seq_len = int(match[1])
-    precision, note = precision_of(row, "")
-    workload = zoo_workload(
+def _from_zoo(row: RowCells, entry: Entry) -> Workload:
+    in_dataset = re.search(r"seq[_ ]?(\d+)", row.text("dataset").lower())
+    seq_len = row.whole("seq_len") or (int(in_dataset[1]) if in_dataset else None)
+    return zoo_workload(
         entry.name,
-        seq_len=seq_len if seq_len and entry.default_seq_len else None,
+        seq_len=seq_len if entry.default_seq_len else None,
         image_size=(row.whole("image_size") or None) if entry.default_image_size else None,
-        precision=precision or None,
-        optimizer=optimizer_of(row) or None,
-        fused_attention=fused_attention_of(row) if entry.chooses_attention else None,
+        fused_attention=row.fused_attention if entry.chooses_attention else None,
+        **row.trained,
     )
-    if note and not precision:
-        note = f"precision is not stated: {workload.precision} assumed"
-    return workload.with_(notes=(*workload.notes, note)) if note else workload
 
 
-def described(row: Row, workload: Workload) -> Workload:
+def described(row: RowCells, workload: Workload) -> Workload:
     """Return the workload with what the row says of its data, framework and task."""
-    changes: dict[str, Any] = {}
-    if row.text("framework"):
-        changes["framework"] = framework_of(row)
-    if row.text("dataset"):
-        changes["dataset"] = row.text("dataset")
+    stated = {name: row.text(name) for name in ("framework", "dataset")}
+    changes: dict[str, Any] = {name: text for name, text in stated.items() if text}
     size = row.number("dataset_size")
     if size:
         changes["dataset_size"] = size
-    stated = row.text("task").lower()
-    if stated not in _TASKS:
-        raise ValueError(f"task is {stated!r}: use pretrain, finetune or lora")
-    if _TASKS[stated]:
-        changes["task"] = _TASKS[stated]
+    task = row.text("task").lower()
+    if task not in _TASKS:
+        raise ValueError(f"task is {task!r}: use pretrain, finetune or lora")
+    if _TASKS[task]:
+        changes["task"] = _TASKS[task]
     if changes.get("task") == "lora":
-        changes["notes"] = (*workload.notes, _LORA_NOTE)
+        note = "LoRA: the base weights are frozen, a step has no weight gradients of theirs"
+        changes["notes"] = (*workload.notes, note)
     return workload.with_(**changes) if changes else workload
+
+
+def _from_shape_columns(row: RowCells) -> Workload | None:
+    """Return a transformer from `layers`, `hidden` and `seq_len`; None where one is blank.
+
+    Where `params` is given, whether the feed-forward network is gated and whether embeddings are
+    tied is chosen so that the parameters come nearest.
+    """
+    layers, hidden, seq_len = (row.whole(c) for c in ("layers", "hidden", "seq_len"))
+    if not (layers and hidden and seq_len):
+        return None
+    notes: list[str] = []
+    shape = _shape(row, notes) | {"layers": layers, "hidden": hidden, "seq_len": seq_len}
+    shape = _nearest(shape, row.number("params"), notes)
+    return transformer_workload(
+        TransformerSpec(**shape),
+        row.text("workload") or f"transformer-h{hidden}-l{layers}",
+        family=row.text("family") or "transformer",
+        source=COLUMN_SOURCES[0],
+        notes=tuple(notes),
+        **row.trained,
+    )
+
+
+def _from_total_columns(row: RowCells) -> Workload | None:
+    """Return a workload from `params` and `gmacs`; None where one is blank."""
+    params, gmacs = row.number("params"), row.number("gmacs")
+    if not (params and gmacs):
+        return None
+    seq_len, image_size = row.whole("seq_len"), row.whole("image_size")
+    trained = {"optimizer": "adamw" if seq_len else "momentum", **row.trained}
+    notes = ["built from totals: layers are not known, so no plan may divide them"]
+    if not row.number("mactivations"):
+        notes.append("activations are not stated: taken as usual for its multiply-adds")
+    activations = row.number("mactivations")
+    return Workload(
+        name=row.text("workload") or "totals",
+        graph=graph_from_totals(params, gmacs, activations, seq_len, trained["optimizer"]),
+        family=row.text("family"),
+        sample="sequence" if seq_len else "image",
+        seq_len=seq_len,
+        image_size=image_size,
+        length=None if seq_len else Length("epochs", 90, "usual for image classifiers"),
+        detailed=False,
+        source=COLUMN_SOURCES[1],
+        notes=tuple(notes),
+        **trained,
+    )
+
+
+def _shape(row: RowCells, notes: list[str]) -> dict[str, Any]:
+    """Return the fields of TransformerSpec that the name and the columns decide."""
+    name = f"{row.text('workload')} {row.text('family')}".lower()
+    hidden = row.whole("hidden")
+    base = ENCODER if _ENCODER.search(name) else LLAMA if _GATED.search(name) else GPT
+    heads, vocab, ffn = row.whole("heads"), row.whole("vocab"), row.whole("ffn")
+    if not heads:
+        # Of the usual head sizes the one whose number of heads most plans can divide.
+        counts = [hidden // size for size in _HEAD_SIZES if hidden % size == 0]
+        heads = max(counts, key=lambda count: count & -count, default=max(1, hidden // 64))
+        notes.append(f"heads are not stated: {heads} of {hidden // heads} assumed")
+    if not vocab:
+        vocab = _BERT_VOCAB if base is ENCODER else _MEGATRON_VOCAB
+        notes.append(f"vocabulary is not stated: {vocab} assumed")
+    if not ffn:
+        notes.append("ffn is not stated: 4 x hidden assumed")
+    if base is GPT:
+        notes.append("taken as a GPT: layer normalisation, ungated, learned positions")
+    shape = {**base, "heads": heads, "kv_heads": row.whole("kv_heads"), "ffn": ffn, "vocab": vocab}
+    experts = row.whole("experts")
+    if experts > 1:
+        shape |= {"experts": experts, "experts_per_token": min(2, experts)}
+        notes.append("experts a token are not stated: 2 assumed")
+    if row.fused_attention is not None:
+        shape["fused_attention"] = row.fused_attention
+    return shape
+
+
+def _nearest(shape: dict[str, Any], params: float, notes: list[str]) -> dict[str, Any]:
+    """Return the variant (gated, tied) of a shape whose parameters are nearest to those stated."""
+    if not params or shape.get("kind") == "encoder":
+        return shape
+    own = abs(_params(shape) / params - 1)
+    if own <= 0.02:
+        return shape
+    usual = {"gated": shape.get("gated", False), "tied": shape.get("tied", True)}
+    # Of variants that fit equally well the one that changes least of what the name implies.
+    best = min(
+        ({**shape, "gated": g, "tied": t} for g, t in product((False, True), repeat=2)),
+        key=lambda variant: (
+            round(abs(_params(variant) / params - 1), 2),
+            2 * (variant["gated"] != usual["gated"]) + (variant["tied"] != usual["tied"]),
+        ),
+    )
+    error = abs(_params(best) / params - 1)
+    chosen = best if error < own else shape
+    if chosen is best:
+        notes.append(
+            f"gated={best['gated']} and tied={best['tied']} chosen to meet {params:.4g} parameters"
+        )
+    if min(error, own) > _PARAMS_TOLERANCE:
+        notes.append(
+            f"{params:.4g} parameters are stated, and this shape has {_params(chosen):.4g}"
+        )
+    return chosen
+
+
+def _params(shape: Mapping[str, Any]) -> float:
+    """Return the parameters of a decoder's matrices (biases and norms left out)."""
+    spec = TransformerSpec(**shape)
+    query, keys = spec.heads * spec.head_size, spec.key_heads * spec.head_size
+    attention = spec.hidden * (2 * query + 2 * keys)
+    mixture = max(1, spec.experts)
+    feed = spec.hidden * spec.ffn_size * (3 if spec.gated else 2) * mixture
+    positions = spec.seq_len if spec.positions == "learned" else 0
+    tables = spec.vocab * (1 if spec.tied else 2) + positions
+    return float(spec.layers * (attention + feed) + tables * spec.hidden)

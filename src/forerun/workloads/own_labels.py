@@ -17,9 +17,13 @@ import numpy as np
 from forerun.domain.workload import Workload
 from forerun.tables import Jobs, Table
 from forerun.units import counted, format_count
-from forerun.workloads.columns import WORKLOAD_COLUMNS, described, workload_from_columns
-from forerun.workloads.row_shapes import ROW_SOURCES
-from forerun.workloads.row_values import Row, optimizer_of, precision_of
+from forerun.workloads.columns import (
+    COLUMN_SOURCES,
+    WORKLOAD_COLUMNS,
+    RowCells,
+    described,
+    workload_from_columns,
+)
 
 # What says which structure is meant, and what of it may be asked otherwise.
 _SIZES = ("seq_len", "image_size")
@@ -34,15 +38,15 @@ _MEANT = "as the given runs have it"
 class _Known:
     """One distinct workload of the runs: its cells, what it is, and how many runs have it."""
 
-    cells: Row
+    cells: RowCells
     workload: Workload
     runs: int
 
-    def agrees(self, row: Row) -> bool:
+    def agrees(self, row: RowCells) -> bool:
         """Return whether nothing that a row states of its structure is otherwise here."""
         return all(self._has(row, column) for column in (*_STRUCTURE, *_SIZES))
 
-    def _has(self, row: Row, column: str) -> bool:
+    def _has(self, row: RowCells, column: str) -> bool:
         """Return whether a cell that the row states is the runs'; where theirs is blank, what it means."""
         if not row.text(column):
             return True
@@ -94,7 +98,7 @@ class OwnLabels:
         part = Table({name: jobs.labels.columns[name] for name in names}, len(jobs))
         found: dict[str, list[_Known]] = {}
         for row, count in zip(first.tolist(), counts.tolist(), strict=True):
-            cells, at = Row(part.row(row)), int(jobs.workload_index[row])
+            cells, at = RowCells(part.row(row)), int(jobs.workload_index[row])
             if at >= 0 and cells.text("workload"):
                 known = _Known(cells, jobs.workloads[at], count)
                 found.setdefault(_folded(cells), []).append(known)
@@ -111,16 +115,16 @@ class OwnLabels:
         own, which agrees with all that the row states, is theirs; of how it is trained the row's
         own cells count, then those that all these runs have.
         """
-        cells = Row(row)
+        cells = RowCells(row)
         usual = workload_from_columns(row)
         try:
             return self._meant(cells, usual)
         except ValueError as error:
             return str(error)
 
-    def _meant(self, row: Row, usual: Workload | str) -> Workload | str:
+    def _meant(self, row: RowCells, usual: Workload | str) -> Workload | str:
         known = self.by_label.get(_folded(row), ())
-        stands_alone = not isinstance(usual, str) and usual.source in ROW_SOURCES
+        stands_alone = not isinstance(usual, str) and usual.source in COLUMN_SOURCES
         near = [one for one in known if one.agrees(row)]
         own = [one for one in near if one.own]
         if not own:
@@ -141,7 +145,7 @@ def meant_note(workload: Workload) -> str:
     return next((note for note in workload.notes if _MEANT in note), "")
 
 
-def _as_run(row: Row, own: Sequence[_Known], usual: Workload | str) -> Workload:
+def _as_run(row: RowCells, own: Sequence[_Known], usual: Workload | str) -> Workload:
     """Return the runs' workload, told by the row's cells, else by those that all runs have."""
     most = max(own, key=lambda one: one.runs)
     values = dict(row.values)
@@ -157,19 +161,14 @@ def _as_run(row: Row, own: Sequence[_Known], usual: Workload | str) -> Workload:
             others = ", ".join(text or "none" for text in sorted(had))
             notes.append(f"{column} is not stated, and these runs have {others}:"
                          f" {values[column] or 'none'} taken")  # fmt: skip
-    merged, workload = Row(values), most.workload
-    changes: dict[str, Any] = {}
-    if merged.text("precision"):
-        changes["precision"] = precision_of(merged, "")[0]
-    if merged.text("optimizer"):
-        changes["optimizer"] = optimizer_of(merged)
-    if isinstance(usual, str) or usual.source not in ROW_SOURCES:
+    merged, workload = RowCells(values), most.workload
+    if isinstance(usual, str) or usual.source not in COLUMN_SOURCES:
         notes.insert(0, _said(row, own, usual))
     told = (*workload.notes, *notes)
-    return described(merged, workload.with_(**changes, notes=told))
+    return described(merged, workload.with_(**merged.trained, notes=told))
 
 
-def _said(row: Row, own: Sequence[_Known], usual: Workload | str) -> str:
+def _said(row: RowCells, own: Sequence[_Known], usual: Workload | str) -> str:
     runs = counted(sum(one.runs for one in own), "run")
     other = "" if isinstance(usual, str) else f", not the zoo's {usual.name}"
     size = format_count(own[0].workload.params)
@@ -182,11 +181,11 @@ def _doubted(usual: Workload | str, said: str) -> Workload | str:
     return usual.with_(notes=(*usual.notes, f"taken as the zoo's {usual.name}, though {said}"))
 
 
-def _another(row: Row, known: Sequence[_Known], usual: Workload | str) -> str:
+def _another(row: RowCells, known: Sequence[_Known], usual: Workload | str) -> str:
     """Return why a row that states another structure than the runs' label is not answered."""
     label = row.text("workload")
     stated = [c for c in (*_STRUCTURE, *_SIZES) if row.text(c) and not any(
-        one.agrees(Row({c: row.values[c]})) for one in known)]  # fmt: skip
+        one.agrees(RowCells({c: row.values[c]})) for one in known)]  # fmt: skip
     told = (
         ", ".join(f"{c} {_distinct(c, known)}" for c in stated) or "not in these columns together"
     )
@@ -197,7 +196,7 @@ def _another(row: Row, known: Sequence[_Known], usual: Workload | str) -> str:
     )
 
 
-def _several(row: Row, own: Sequence[_Known]) -> str:
+def _several(row: RowCells, own: Sequence[_Known]) -> str:
     apart = [c for c in (*_SIZES, *_STRUCTURE) if len({one.cells.text(c) for one in own}) > 1]
     told = "; ".join(f"{c} {_distinct(c, own)}" for c in apart[:3])
     return (
@@ -211,5 +210,5 @@ def _distinct(column: str, known: Iterable[_Known]) -> str:
     return " or ".join(list(values)[:4]) + (" ..." if len(values) > 4 else "")
 
 
-def _folded(row: Row) -> str:
+def _folded(row: RowCells) -> str:
     return row.text("workload").lower()

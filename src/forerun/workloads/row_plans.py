@@ -2,8 +2,7 @@
 
 What a blank means, where a source does not say:
 
-* tp, pp, cp, ep, vpp: 1; vpp: 6 in NVIDIA's entries of GPT-3 to MLPerf, whose 12 layers a stage are
-  interleaved so. dp: devices / (tp pp cp).
+* tp, pp, cp, ep, vpp: 1. dp: devices / (tp pp cp).
 * global_batch: micro_batch x dp x grad_accum (grad_accum 1 where blank too).
 * micro_batch: global_batch / dp, divided by grad_accum where given; 1 in a pipeline, which would
   otherwise be one long bubble.
@@ -37,9 +36,6 @@ NO_BATCH = "no batch size; fill global_batch, or micro_batch with dp and grad_ac
 NO_DP = "devices is blank, so dp cannot be derived; fill devices or dp"
 # Frameworks whose tensor parallelism splits sequences too, unless a row says otherwise.
 _SPLITS_SEQUENCES = ("nanotron", "torchtitan", "megatron-bridge")
-# NVIDIA's entries of GPT-3 to MLPerf: sequences are split, and each stage of 12 layers is cut into
-# so many chunks.
-_ENTRY, _ENTERED_BY, _CHUNKS = "mlperf-gpt3", ("nvidia nemo",), 6.0
 # Frameworks whose recipes deal the optimizer's states to the replicas.
 _SHARDS_STATES = ("nemo", "megatron-bridge")
 _DEGREES = ("tp", "pp", "cp", "ep", "vpp")
@@ -93,8 +89,6 @@ def plans_from_table(table: Table, devices: FloatArray) -> tuple[PlanColumns, Re
     columns["zero_stage"][over] = 0
     columns.update({name: _coded(read, name, _position(name)) for name in _WORDS})
     columns["sequence_parallel"] = _coded(read, "sequence_parallel", _truth)
-    chunks = np.where(_entered(table) & (columns["pp"] > 1), _CHUNKS, 1.0)
-    columns["vpp"] = _filled(read.whole("vpp"), chunks)
     implied = _implied_sequence_parallel(table, columns["tp"])
     columns["sequence_parallel"] = np.maximum(columns["sequence_parallel"], implied)
     columns["parameter_servers"] = _servers(read, columns["sync"])
@@ -200,19 +194,12 @@ def _named(table: Table, words: Sequence[str]) -> NDArray[np.bool_]:
 def _implied_sequence_parallel(table: Table, tp: NDArray[Any]) -> NDArray[np.int64]:
     """Return 1 where the cell is blank and the framework splits sequences over its tp ranks.
 
-    nanotron (its reduce-scatter mode), torchtitan, Megatron-Bridge and NVIDIA's entries to MLPerf
-    do so unless told not to.
+    nanotron (its reduce-scatter mode), torchtitan and Megatron-Bridge do so by default.
     """
     blank = table.texts("sequence_parallel") == ""
-    splits = _named(table, _SPLITS_SEQUENCES) | _entered(table)
+    splits = _named(table, _SPLITS_SEQUENCES)
     implied: NDArray[np.int64] = (splits & blank & (tp > 1)).astype(np.int64)
     return implied
-
-
-def _entered(table: Table) -> NDArray[np.bool_]:
-    """Return which rows are of NVIDIA's entries of GPT-3 to MLPerf, (n,)."""
-    entry = np.array([name.lower() == _ENTRY for name in table.texts("workload")], dtype=bool)
-    return entry & _named(table, _ENTERED_BY)
 
 
 def _truth(text: str) -> int:

@@ -199,18 +199,18 @@ _GUESS = "its structure is not published with the runs: {} is assumed, and may b
 _PLAIN = "Simonyan & Zisserman 2015, without adaptive pooling"
 _IDENTITY = "He et al. 2016, identity mappings (pre-activation)"
 _KERAS = (
-    *(_keras(f"vgg{n}", 0, _PLAIN, f"profet-vgg{n}") for n in (11, 13, 16, 19)),
-    *(_keras(f"resnet{n}", b, _IDENTITY, f"profet-resnet{n}")
+    *(_keras(f"vgg{n}", 0, _PLAIN, f"vgg{n}-keras") for n in (11, 13, 16, 19)),
+    *(_keras(f"resnet{n}", b, _IDENTITY, f"resnet{n}-keras")
       for n, b in ((18, 8), (34, 16), (50, 16), (101, 33), (152, 50))),
-    _keras("alexnet-stride1", 0, "keras-deepcv (E. Weill 2017)", "profet-alexnet",
+    _keras("alexnet-stride1", 0, "keras-deepcv (E. Weill 2017)", "alexnet-stride1-keras",
            guess=_GUESS.format("a published Keras AlexNet at stride 1")),
-    _keras("lenet5", 0, "LeCun et al. 1998", "profet-lenet5", size=32,
+    _keras("lenet5", 0, "LeCun et al. 1998", "lenet5-keras", size=32,
            guess=_GUESS.format("LeNet-5 on three channels")),
-    _keras("mnist-cnn", 0, "the Keras example mnist_cnn", "profet-mnist-cnn", "profet-mnist_cnn",
+    _keras("mnist-cnn", 0, "the Keras example mnist_cnn", "mnist-cnn-keras",
            size=32, guess=_GUESS.format("the Keras example mnist_cnn")),
-    _keras("cifar10-cnn", 0, "the Keras example cifar10_cnn", "profet-cifar10-cnn",
-           "profet-cifar10_cnn", size=32, guess=_GUESS.format("the Keras example cifar10_cnn")),
-    _keras("small-resnet", 3, "He et al. 2016, section 4.2", "profet-resnetsmall", size=32,
+    _keras("cifar10-cnn", 0, "the Keras example cifar10_cnn", "cifar10-cnn-keras", size=32,
+           guess=_GUESS.format("the Keras example cifar10_cnn")),
+    _keras("small-resnet", 3, "He et al. 2016, section 4.2", "small-resnet-keras", size=32,
            guess=_GUESS.format("the smallest ResNet for CIFAR, of eight layers")),
 )  # fmt: skip
 

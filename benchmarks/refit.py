@@ -1,7 +1,7 @@
 """Refit: the constants that are shipped, learned anew from a folder of published runs.
 
-`python -m forerun.evaluate.refit` reads FORERUN_DATA and writes the two files that
-`predictors.analytic.shipped` reads. Every table gives the same number of runs at most, drawn turn by
+`python benchmarks/refit.py` reads the tables of FORERUN_DATA, converted, and writes the two files
+that `predictors.analytic.shipped` reads. Every table gives the same number of runs at most, drawn turn by
 turn from its workloads and clusters, so that none speaks louder than the others.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from converters import converted_folder
 from numpy.typing import NDArray
 
 from forerun.catalog import load_catalog
@@ -173,12 +174,12 @@ def main(words: Sequence[str] | None = None) -> None:
         )  # fmt: skip
     if not asked.out.is_dir():
         raise RequestError(f"--out {asked.out}", "there is no such folder", "make it first")
-    tables = taught_runs(Path(asked.data) / "runs", asked.each)
+    tables = taught_runs(converted_folder(Path(asked.data) / "runs"), asked.each)
     made = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": _commit(),
         "seed": 0,
-        "command": f"python -m forerun.evaluate.refit --each {asked.each}",
+        "command": f"python benchmarks/refit.py --each {asked.each}",
     }
     values = content(refitted(tables), tables, made)
     written = {FILE: values, ROWS_FILE: rows_content(tables, made)}
