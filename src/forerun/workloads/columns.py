@@ -129,7 +129,7 @@ class RowCells:
         return found
 
     @property
-    def trained(self) -> dict[str, str]:
+    def trained(self) -> dict[str, Any]:
         """The stated precision and optimizer, as fields of a Workload. Raises ValueError."""
         both = {"precision": self.precision, "optimizer": self.optimizer}
         return {name: value for name, value in both.items() if value}
@@ -291,7 +291,7 @@ def _from_total_columns(row: RowCells) -> Workload | None:
     if not (params and gmacs):
         return None
     seq_len, image_size = row.whole("seq_len"), row.whole("image_size")
-    trained = {"optimizer": "adamw" if seq_len else "momentum", **row.trained}
+    trained: dict[str, Any] = {"optimizer": "adamw" if seq_len else "momentum", **row.trained}
     notes = ["built from totals: layers are not known, so no plan may divide them"]
     if not row.number("mactivations"):
         notes.append("activations are not stated: taken as usual for its multiply-adds")
