@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, minimize
 
-from forerun.predictors.laws.ernest_law import features
+from forerun.predictors.laws.ernest import features
 from forerun.search.design import (
     ERNEST_BUDGET,
     Design,

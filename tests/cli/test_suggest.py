@@ -68,7 +68,7 @@ def test_the_runs_of_a_design_are_as_good_as_ernest_s_rule_at_least(
     forerun: Run, grid: Path
 ) -> None:
     """The published rule keeps seven of these candidates, whose whole runs cost less than 10."""
-    from forerun.predictors.laws.ernest_law import features
+    from forerun.predictors.laws.ernest import features
     from forerun.search.design import column_scaled, ernest_design
 
     size, machines = np.array(GRID, dtype=float).T

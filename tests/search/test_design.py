@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.predictors.laws.ernest_law import features
+from forerun.predictors.laws.ernest import features
 from forerun.search.design import (
     column_scaled,
     ernest_design,

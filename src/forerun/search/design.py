@@ -392,7 +392,7 @@ def ernest_design(
     Raises:
         RequestError, UnsatisfiedError: as `optimal_design`.
     """
-    from forerun.predictors.laws.ernest_law import TERMS, features
+    from forerun.predictors.laws.ernest import TERMS, features
 
     s, m = np.asarray(scale, dtype=np.float64), np.asarray(machines, dtype=np.float64)
     if not len(s) or not (s > 0).all() or not (m > 0).all():

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate
-from forerun.predictors.laws.ernest import Ernest
-from forerun.predictors.laws.ernest_law import features
+from forerun.predictors.laws.ernest import Ernest, features
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract

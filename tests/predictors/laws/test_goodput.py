@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate
-from forerun.predictors.laws.goodput import Goodput
-from forerun.predictors.laws.goodput_cost import GoodputCosts, Timings
-from forerun.predictors.laws.goodput_law import fitted
-from forerun.predictors.laws.goodput_step import Steps, log_slopes, timed
+from forerun.predictors.laws.goodput import (
+    Goodput,
+    GoodputCosts,
+    Steps,
+    TimedSteps,
+    fitted_kinds,
+    log_slopes,
+    step_parts,
+)
 from forerun.tables import Runs
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
@@ -53,7 +58,7 @@ def rows(steps: Steps, **more: Any) -> dict[str, Any]:
 def taught(noise: float = 0.0, keep: Any = slice(None), *, sync: bool = False) -> Runs:
     """Return runs of the grid under TRUTH."""
     steps = grid()
-    parts = timed(TRUTH, steps)
+    parts = step_parts(TRUTH, steps)
     seconds = parts.step * np.exp(np.random.default_rng(1).normal(0, noise, len(steps)))
     columns = rows(steps, step_time_s=seconds)
     if sync:
@@ -92,13 +97,13 @@ def test_slopes_are_those_of_the_step(seed: int) -> None:
     rng = np.random.default_rng(seed)
     theta = np.append(np.exp(rng.normal(-3, 2, 6)), rng.uniform(1.0, 8.0))
     steps = grid()
-    found = log_slopes(theta, steps, timed(theta, steps))
+    found = log_slopes(theta, steps, step_parts(theta, steps))
     for i in range(7):
         moved = []
         for side in (-1e-6, 1e-6):
             other = theta.copy()
             other[i] = theta[i] + side if i == 6 else theta[i] * np.exp(side)
-            moved.append(np.log(timed(other, steps).step))
+            moved.append(np.log(step_parts(other, steps).step))
         np.testing.assert_allclose(found[:, i], (moved[1] - moved[0]) / 2e-6, atol=1e-5)
 
 
@@ -108,7 +113,9 @@ def test_a_step_lies_between_its_longer_part_and_their_sum(
     gamma: float, a_c: float, a_r: float
 ) -> None:
     theta = np.array([a_c, 1e-8, 1.0, 1e-8, a_r, 1e-8, gamma])
-    step = timed(theta, Steps(*(np.array([v]) for v in (1.0, 1.0, 4.0, 0.0, 1.0, 1.0)))).step[0]
+    step = step_parts(theta, Steps(*(np.array([v]) for v in (1.0, 1.0, 4.0, 0.0, 1.0, 1.0)))).step[
+        0
+    ]
     assert max(a_c, a_r) * (1 - 1e-9) <= step <= (a_c + a_r) * (1 + 1e-6) + 1e-7
 
 
@@ -116,9 +123,9 @@ def test_a_step_lies_between_its_longer_part_and_their_sum(
 def test_the_cost_is_no_higher_than_that_of_bounded_quasi_newton(seed: int) -> None:
     optimize = pytest.importorskip("scipy.optimize")
     steps, rng = grid(), np.random.default_rng(seed)
-    seconds = timed(TRUTH, steps).step * np.exp(rng.normal(0, 0.1, len(steps)))
+    seconds = step_parts(TRUTH, steps).step * np.exp(rng.normal(0, 0.1, len(steps)))
     passes = np.where(steps.devices == 1, seconds / steps.passes, np.nan)
-    kind = Timings(steps, seconds, passes)
+    kind = TimedSteps(steps, seconds, passes)
     costs = GoodputCosts.of([kind])
 
     def cost(theta: FloatArray) -> tuple[float, FloatArray]:
@@ -129,14 +136,14 @@ def test_the_cost_is_no_higher_than_that_of_bounded_quasi_newton(seed: int) -> N
     start = np.log([0.1, 0.01, 0.1, 0.01, 0.1, 0.01, 1.001])
     bounds = [(np.log(1e-8), None)] * 6 + [(0.0, np.log(10.0))]
     theirs = optimize.minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    ours = costs(np.log(fitted([kind])[0].theta)[None])[0][0]
+    ours = costs(np.log(fitted_kinds([kind]).theta))[0][0]
     assert ours <= theirs.fun * (1 + 1e-4)
 
 
 def test_the_kinds_fitted_together_are_those_fitted_alone() -> None:
     both = rows(grid())
     n = len(both["devices"])
-    seconds = timed(TRUTH, grid()).step
+    seconds = step_parts(TRUTH, grid()).step
     names = ["slow"] * n + ["fast"] * n
     twice = {name: np.tile(values, 2) for name, values in both.items()}
     times = np.concatenate([seconds, seconds / 7])
@@ -200,7 +207,7 @@ def test_nine_of_ten_intervals_hold_their_parameter() -> None:
     for seed in range(12):
         rng = np.random.default_rng(seed)
         steps = grid()
-        parts = timed(TRUTH, steps)
+        parts = step_parts(TRUTH, steps)
         noisy = parts.step * np.exp(rng.normal(0, 0.03, len(steps)))
         found = Goodput().fit(runs_of(**rows(steps, step_time_s=noisy)))
         low, high = found.laws["sgd-job", "core"].intervals[[1, 2]].T
@@ -211,7 +218,7 @@ def test_nine_of_ten_intervals_hold_their_parameter() -> None:
 def test_an_epoch_is_its_steps() -> None:
     steps = grid()
     columns = rows(steps)
-    epoch = 50_000 / columns["global_batch"] * timed(TRUTH, steps).step
+    epoch = 50_000 / columns["global_batch"] * step_parts(TRUTH, steps).step
     law = Goodput().fit(runs_of(**columns, dataset_size=[50_000] * len(steps), epoch_time_s=epoch))
     assert law.quantity == "epoch"
     asked = {name: values[[5, 33]] for name, values in columns.items()}
@@ -237,9 +244,9 @@ def test_runs_that_state_no_batch_are_all_of_one() -> None:
 def test_a_search_that_is_cut_short_keeps_the_best_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("forerun.predictors.laws.many_minima.MOST_ROUNDS", 4)
+    monkeypatch.setattr("forerun.predictors.laws.goodput.MOST_ROUNDS", 4)
     law = Goodput().fit(taught(0.05))
-    assert "did not come to rest; the best parameters found are kept" in law.notes[0]
+    assert "did not converge; the best parameters found are kept" in law.notes[0]
     answer = law.predict(jobs_of(devices=[4], micro_batch=[32]))
     assert answer.answered.all()
     assert answer.warnings == law.notes

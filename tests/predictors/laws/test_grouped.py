@@ -92,8 +92,8 @@ def test_runs_that_teach_nothing_among_others_are_counted_in_every_forecast() ->
     law = Ernest().fit(runs_of(devices=machines, time_to_train_s=seconds, status=status))
     assert law.laws["sgd-job", "core"].runs == 12
     assert law.predict(jobs_of(devices=[4])).warnings[:2] == (
-        "of 15 runs 1 did not end (their times are lower bounds) and teach nothing",
-        "of 15 runs 2 have a time of 0 or below and teach nothing",
+        "of 15 runs 1 did not end (their times are lower bounds) and are left out",
+        "of 15 runs 2 have a time of 0 or below and are left out",
     )
 
 

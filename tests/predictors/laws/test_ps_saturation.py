@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate
-from forerun.predictors.laws.ps_saturation import PsSaturation
-from forerun.predictors.laws.ps_step import SERVER, Updates, log_seconds
+from forerun.predictors.laws.ps_saturation import SERVER, PsSaturation, Updates, log_seconds
 from forerun.tables import Jobs, Runs
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract

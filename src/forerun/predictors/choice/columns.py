@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan_columns import NAMES
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
-from forerun.predictors.laws.resources import Resources
 from forerun.tables import Jobs
 
 # What a law of sizes and machines does not see of a plan.
@@ -38,8 +37,7 @@ class JobColumns:
     @cached_property
     def given(self) -> tuple[FloatArray, FloatArray]:
         """Cores that a worker can use, and GB/s of a machine's network, (n,) each, NaN where not said."""
-        resources = Resources(self.rows)
-        return np.exp(resources.log_cores), np.exp(resources.log_wire)
+        return np.exp(self.rows.log_cores), np.exp(self.rows.log_wire)
 
     @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:

@@ -7,7 +7,7 @@ no plan beyond the number of devices.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
-from forerun.domain.forecast import Forecasts
+from forerun.arrays import FloatArray, IntArray
+from forerun.domain.forecast import Forecasts, is_none
 from forerun.domain.graph import Graph, OpKind
 from forerun.domain.hardware import Device
 from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
-from forerun.predictors.laws.group_words import interval
+from forerun.predictors.laws.grouped import interval
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
-
-Group = tuple[str, str]
 
 VERSION = 1
 # Large language models on data-centre GPUs reach 0.3-0.5 (Chowdhery et al. 2022, table 3);
@@ -38,7 +36,6 @@ LEAST_SIGMA = 0.05
 # Winograd F(2x2, 3x3) does a convolution with 2.25 times fewer multiplications (Lavin and Gray
 # 2016, section 4.1), so that much less than the stated FLOPs is physically possible.
 WINOGRAD = 2.25
-_NO_FLOPS = "{} has no FLOPs that are known; give its structure, or gmacs"
 
 
 @dataclass(frozen=True)
@@ -51,14 +48,14 @@ class ConstantMFU:
     few.
 
     Attributes:
-        mfu: of a group that no run speaks of.
+        mfu: of a group without runs.
         sigma: log standard deviation of a step of such a group.
         groups: (framework, device id), and ("", device id), to (mfu, sigma).
     """
 
     mfu: float = PRIOR_MFU
     sigma: float = PRIOR_SIGMA
-    groups: Mapping[Group, tuple[float, float]] = field(default_factory=dict)
+    groups: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
     name = "constant-mfu"
 
@@ -69,54 +66,68 @@ class ConstantMFU:
             RequestError: no run has a step time, FLOPs and a device with a known peak.
         """
         runs = sorted_runs(runs)
-        rows = _Rows(runs.jobs)
+        rows = _IdealTimes(runs.jobs)
         with np.errstate(divide="ignore", invalid="ignore"):
-            log_mfu = np.log(rows.ideal_seconds / runs.step_seconds())
-        usable = np.isfinite(log_mfu) & rows.answerable
+            log_mfu = np.log(rows.seconds / runs.step_seconds())
+        usable = np.isfinite(log_mfu) & is_none(rows.declined)
         if not usable.any():
             raise RequestError(
                 f"fitting {self.name} on {len(runs)} runs",
                 "none has a step time, FLOPs and a device of known peak rate",
                 "give runs with step_time_s or samples_per_s of workloads with a structure",
             )
-        keys = [rows.group(int(i)) for i in np.flatnonzero(usable)]
-        return _pooled(log_mfu[usable], keys)
+        values, keys = log_mfu[usable], np.array(rows.groups)[rows.index[usable]]
+        middle, sigma = _centre(values, None)
+        groups = {}
+        for device in dict.fromkeys(keys[:, 1].tolist()):
+            here = keys[:, 1] == device
+            parent = _centre(values[here], (middle, sigma))
+            groups["", device] = parent
+            for framework in dict.fromkeys(keys[here, 0].tolist()):
+                mine = here & (keys[:, 0] == framework)
+                groups[framework, device] = _centre(values[mine], parent)
+        # A device without runs may be further off than the devices among themselves.
+        found = {key: (float(np.exp(log)), wide) for key, (log, wide) in groups.items()}
+        return ConstantMFU(float(np.exp(middle)), max(sigma, PRIOR_SIGMA / 2), found)
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer: unresolved, illegal plan, no FLOPs, no peak rate."""
-        return list(_Rows(jobs).declined)
+        return list(_IdealTimes(jobs).declined)
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return step seconds; memory and its parts are not answered (NaN)."""
-        rows = _Rows(jobs)
+        rows = _IdealTimes(jobs)
         blank = Forecasts.blank(len(jobs), self.name)
-        known = rows.answerable
-        mfu, sigma, distance = self._settings(rows, known)
-        floor = np.where(known, rows.floor_seconds, np.nan)
+        known = is_none(rows.declined)
+        table = np.empty((max(len(rows.groups), 1), 3))
+        for row, (framework, device) in zip(table, rows.groups, strict=False):
+            row[:] = (self.mfu, self.sigma, 1.0)
+            for distance, key in ((0.7, ("", device)), (0.5, (framework, device))):
+                if key in self.groups:
+                    row[:] = (*self.groups[key], distance)
+        mfu, sigma, distance = table[np.where(known, rows.index, 0)].T
+        floor = np.where(known, rows.least_seconds, np.nan)
         seconds = np.full((len(jobs), 3), np.nan)
-        seconds[known] = spread(rows.ideal_seconds[known] / mfu[known], sigma[known], floor[known])
+        seconds[known] = spread(rows.seconds[known] / mfu[known], sigma[known], floor[known])
         return replace(
-            blank,
-            seconds=seconds,
-            floor_seconds=floor,
+            blank, seconds=seconds, floor_seconds=floor, declined=rows.declined,
             distance=np.where(known, distance, np.nan),
-            declined=rows.declined,
-        )
+        )  # fmt: skip
 
     @property
     def formulas(self) -> dict[str, str]:
         """The law of each group as a formula with units and the spread of its runs."""
-        said = {
+        named = {
             " on ".join(filter(None, key)) + ("" if key[0] else ", all frameworks"): value
             for key, value in self.groups.items()
         }
         return {
             kind: (
                 "seconds of a step = model FLOPs x global_batch / (devices x peak FLOP/s x "
-                f"{interval(mfu, *np.exp(np.log(mfu) + sigma * np.array([-Z95, Z95])))}) "
+                f"{interval(mfu, *mfu * np.exp(sigma * np.array([-Z95, Z95])))}) "
                 "(perfect scaling: nothing but the devices' rate limits it)"
             )
-            for kind, (mfu, sigma) in {**said, "any other": (self.mfu, self.sigma)}.items()
+            for kind, (mfu, sigma) in {**named, "any other": (self.mfu, self.sigma)}.items()
         }
 
     def to_json(self) -> str:
@@ -146,37 +157,6 @@ class ConstantMFU:
 
         return read_saved(text, f"a saved {ConstantMFU.name} model", VERSION, made)
 
-    def _settings(
-        self, rows: _Rows, known: NDArray[np.bool_]
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return MFU, sigma and distance (n,) by each row's group."""
-        pairs, index = rows.pairs
-        table = np.empty((max(len(pairs), 1), 3))
-        for p, (framework, device) in enumerate(pairs):
-            table[p] = (self.mfu, self.sigma, 1.0)
-            for closeness, key in ((0.7, ("", device)), (0.5, (framework, device))):
-                if key in self.groups:
-                    table[p] = (*self.groups[key], closeness)
-        chosen = table[np.where(known, index, 0)]
-        return chosen[:, 0], chosen[:, 1], chosen[:, 2]
-
-
-def _pooled(log_mfu: FloatArray, keys: Sequence[Group]) -> ConstantMFU:
-    """Return the law with MFU and sigma overall, per device, and per framework and device."""
-    middle, sigma = _centre(log_mfu, None)
-    groups: dict[Group, tuple[float, float]] = {}
-    by_device: dict[str, tuple[float, float]] = {}
-    for device in dict.fromkeys(key[1] for key in keys):
-        part = log_mfu[[key[1] == device for key in keys]]
-        by_device[device] = _centre(part, (middle, sigma))
-        groups["", device] = _as_mfu(*by_device[device])
-    for key in dict.fromkeys(keys):
-        part = log_mfu[[k == key for k in keys]]
-        groups[key] = _as_mfu(*_centre(part, by_device[key[1]]))
-    # A device that no run speaks of may be further off than the devices among themselves.
-    mfu, wide = _as_mfu(middle, max(sigma, PRIOR_SIGMA / 2))
-    return ConstantMFU(mfu, wide, groups)
-
 
 def _centre(values: FloatArray, parent: tuple[float, float] | None) -> tuple[float, float]:
     """Return median and log spread of the values, drawn to the parent's where they are few."""
@@ -191,49 +171,44 @@ def _centre(values: FloatArray, parent: tuple[float, float] | None) -> tuple[flo
     )
 
 
-def _as_mfu(log_mfu: float, sigma: float) -> tuple[float, float]:
-    return float(np.exp(log_mfu)), sigma
+class _IdealTimes:
+    """Seconds of n jobs at the peak rate, worked out once for each distinct workload and device.
 
-
-class _Rows:
-    """What the law needs of n jobs, computed once for each distinct workload and device."""
+    Attributes:
+        seconds, least_seconds: (n,); the second with Winograd's convolutions; NaN where not known.
+        groups: framework and device id of each distinct pair. index: the pair of each job, (n,).
+    """
 
     def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
-        n_devices = np.array([c.devices for c in jobs.clusters] + [1])[jobs.cluster_index]
-        batch = jobs.plans.global_batch.astype(np.float64)
-        pairs = np.unique(
+        pairs, index = np.unique(
             np.stack([jobs.workload_index, jobs.cluster_index]), axis=1, return_inverse=True
         )
-        self._pairs, self._pair_index = pairs[0].T, np.asarray(pairs[1]).reshape(-1)
-        ideal = np.array([self._per_sample(int(w), int(c), 1.0) for w, c in self._pairs])
-        least = np.array([self._per_sample(int(w), int(c), WINOGRAD) for w, c in self._pairs])
-        scale = batch / n_devices
-        self.ideal_seconds: FloatArray = ideal[self._pair_index] * scale if len(batch) else batch
-        self.floor_seconds: FloatArray = least[self._pair_index] * scale if len(batch) else batch
-
-    def _per_sample(self, w: int, c: int, winograd: float) -> float:
-        """Return seconds a sample takes one device at its peak; NaN where that is not known."""
-        if w < 0 or c < 0:
-            return float("nan")
-        workload, device = self.jobs.workloads[w], self.jobs.clusters[c].device
-        peak = peak_flops(device, workload.precision, bound=winograd > 1)
-        flops = model_flops(workload.graph, winograd)
-        return flops / peak if peak > 0 and flops > 0 else float("nan")
+        self.index: IntArray = index.reshape(-1)
+        self.groups: list[tuple[str, str]] = []
+        per_sample = np.full((pairs.shape[1] + 1, 2), np.nan)
+        for i, (w, c) in enumerate(pairs.T):
+            if w < 0 or c < 0:
+                self.groups.append(("", ""))
+                continue
+            workload, device = jobs.workloads[w], jobs.clusters[c].device
+            self.groups.append((workload.framework, device.id))
+            for j, winograd in enumerate((1.0, WINOGRAD)):
+                peak = peak_flops(device, workload.precision, bound=winograd > 1)
+                flops = model_flops(workload.graph, winograd)
+                if peak > 0 and flops > 0:
+                    per_sample[i, j] = flops / peak
+        devices = np.array([c.devices for c in jobs.clusters] + [1])[jobs.cluster_index]
+        scale = jobs.plans.global_batch.astype(np.float64) / devices
+        self.seconds, self.least_seconds = per_sample[self.index].T * scale
 
     @cached_property
     def declined(self) -> NDArray[np.object_]:
         """Why each row has no answer, or None, (n,)."""
         reasons = np.full(len(self.jobs), None, dtype=object)
-        blank = np.isnan(self.ideal_seconds)
-        for i in np.flatnonzero(~self.jobs.resolved | blank):
+        for i in np.flatnonzero(~self.jobs.resolved | np.isnan(self.seconds)):
             reasons[i] = self.jobs.problem(int(i)) or self._why_blank(int(i))
         return reasons
-
-    @property
-    def answerable(self) -> NDArray[np.bool_]:
-        """Which rows have an answer, (n,)."""
-        return np.array([reason is None for reason in self.declined], dtype=bool)
 
     def _why_blank(self, i: int) -> str:
         w, c = int(self.jobs.workload_index[i]), int(self.jobs.cluster_index[i])
@@ -241,23 +216,8 @@ class _Rows:
             return "the workload or the cluster is not known"
         workload, device = self.jobs.workloads[w], self.jobs.clusters[c].device
         if model_flops(workload.graph) <= 0:
-            return _NO_FLOPS.format(workload.name)
+            return f"{workload.name} has no FLOPs that are known; give its structure, or gmacs"
         return f"the {workload.precision} rate of {device.id} is not known"
-
-    @cached_property
-    def pairs(self) -> tuple[list[Group], NDArray[np.int64]]:
-        """Return (framework, device id) of each distinct pair, and each row's position."""
-        return [
-            (self.jobs.workloads[w].framework, self.jobs.clusters[c].device.id)
-            if w >= 0 and c >= 0
-            else ("", "")
-            for w, c in self._pairs
-        ], self._pair_index
-
-    def group(self, i: int) -> Group:
-        """Return framework and device id of row i."""
-        pairs, index = self.pairs
-        return pairs[int(index[i])]
 
 
 def model_flops(graph: Graph, winograd: float = 1.0) -> float:

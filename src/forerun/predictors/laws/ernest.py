@@ -1,31 +1,152 @@
 """Ernest: time by the work a machine has and the number of machines, learned from a few runs.
 
-Venkataraman et al., Ernest: Efficient Performance Prediction for Large-Scale Advanced Analytics
-(NSDI 2016). It knows one workload on one kind of machine at a time, and of a plan nothing but the
-devices and the batch.
+seconds = theta0 + theta1 size / machines + theta2 log(machines) + theta3 machines, theta >= 0
+(Venkataraman et al., Ernest: Efficient Performance Prediction for Large-Scale Advanced Analytics,
+NSDI 2016, equation 1): fixed work, work that machines share, a reduction over a tree, and what every
+machine adds for one that talks to all. It knows one workload on one kind of machine at a time, and of a
+plan nothing but the devices and the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.predictors.laws.ernest_law import (
-    LEAST_POINTS,
-    TERMS,
-    ErnestLaw,
-    answers,
-    features,
-    fitted_law,
+from forerun.predictors.laws.grouped import (
+    Columns,
+    GroupedLaws,
+    LawForecasts,
+    ParametricLaw,
+    RunGroup,
+    banded,
+    doublings,
+    interval,
+    log_variance,
+    percent,
+    reach_of,
+    stacked,
 )
-from forerun.predictors.laws.grouped import GroupedLaws
-from forerun.predictors.laws.grouping import Answers, Columns, Group, too_few
 from forerun.predictors.laws.law_rows import SIZES, LawRows
 from forerun.tables import Jobs
+
+TERMS = ("fixed", "shared work", "tree reduction", "all to one")
+RESAMPLES, SEED = 200, 0
+# Repeats on one machine differ by 1-2 %, so that a law through its runs is no surer than that.
+LEAST_SIGMA = 0.02
+# A log ratio of measured to fitted beyond this is a row that the law does not describe at all.
+_MOST_LOG_RATIO = 2.3
+# Columns, relative to their largest, that differ by less than this are one; a term is part of
+# what cannot be told apart from this weight on.
+_COLLINEAR, _PRESENT = 1e-6, 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErnestLaw(ParametricLaw):
+    """Four terms of one kind of job.
+
+    theta: seconds; seconds that one machine takes for a unit of size; seconds; seconds a machine.
+    bounds: of devices, and of the share size / devices.
+    """
+
+    parameters = TERMS
+
+    def formula(self, quantity: str) -> str:
+        """Return the law in words, units and intervals, without the terms that are 0."""
+        texts = [interval(v, *pair) for v, pair in zip(self.theta, self.intervals, strict=True)]
+        fixed, shared, tree, line = (f"{text} s" for text in texts)
+        work = f"{shared} a sample x {self.size}" if self.size else shared
+        texts = [fixed, f"{work} / machines", f"{tree} x log(machines)", f"{line} x machines"]
+        terms = [text for text, value in zip(texts, self.theta, strict=True) if value > 0]
+        return " + ".join(terms) or "0 s"
+
+    def limit(self) -> str:
+        """Return what limits scaling at the most machines measured, and what doublings bring."""
+        few, most = self.machines
+        if few == most:
+            return f"all runs are on {most:g} machines, so nothing is known of scaling"
+        size = (self.bounds["share"][0] or 1.0) * most
+        counts = np.array([most, 2 * most, 4 * most])
+        parts = self.theta * features(size, counts)
+        total = parts.sum(axis=1)
+        if not (total > 0).all():
+            return "it says nothing of scaling"
+        top = int(np.argmax(parts[0]))
+        lead = f"at {most:g} machines {percent(float(parts[0, top] / total[0]))} is {TERMS[top]}"
+        gain = total[0] / total
+        return (
+            f"{lead}{', which more machines shorten' if top == 1 else ''}; the same work on "
+            f"{counts[1]:g} is {gain[1]:.2f} and on {counts[2]:g} {gain[2]:.2f} times as fast"
+        )
+
+
+def features(size: ArrayLike, machines: ArrayLike) -> FloatArray:
+    """Return the four terms of n jobs, (n, 4), or (4,) of one: 1, size/machines, log, machines."""
+    m = np.asarray(machines, dtype=np.float64)
+    share = np.asarray(size, dtype=np.float64) / m
+    return np.stack([np.ones_like(share), share, np.log(m), m * np.ones_like(share)], axis=-1)
+
+
+def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name: str) -> ErnestLaw:
+    """Return the law of n runs, its intervals by a bootstrap of the residuals.
+
+    Args:
+        size, machines, seconds: positive and finite, (n,).
+        name: the column that `size` comes from.
+    """
+    x = features(size, machines)
+    theta = non_negative(x, seconds[:, None])[0]
+    fitted = x @ theta
+    with np.errstate(divide="ignore"):
+        logs = np.log(seconds) - np.log(fitted)
+    logs = np.clip(logs, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
+    # Residuals are ratios, as errors of timers and of shared machines are.
+    drawn = np.random.default_rng(SEED).integers(0, len(logs), (len(logs), RESAMPLES))
+    again = non_negative(x, fitted[:, None] * np.exp(logs - logs.mean())[drawn])
+    moved = again - theta
+    share = size / machines
+    return ErnestLaw(
+        theta=theta,
+        covariance=moved.T @ moved / RESAMPLES,
+        intervals=np.quantile(again, (0.05, 0.95), axis=0).T,
+        reach=reach_of(logs, int(np.count_nonzero(theta)), LEAST_SIGMA),
+        bounds={
+            "devices": (float(machines.min()), float(machines.max())),
+            "share": (float(share.min()), float(share.max())),
+        },
+        size=name,
+        runs=len(seconds),
+        notes=_notes(x),
+    )
+
+
+def non_negative(matrix: FloatArray, targets: FloatArray) -> FloatArray:
+    """Return for each of m right-hand sides (n, m) the x >= 0 of least |matrix x - target|, (m, k).
+
+    Columns are scaled to unit length first, so that one of 1e9 and one of 1e-3 are judged alike.
+    """
+    from scipy.optimize import nnls
+
+    lengths = np.linalg.norm(matrix, axis=0)
+    scaled = matrix / np.where(lengths > 0, lengths, 1.0)
+    found = np.array([nnls(scaled, target)[0] for target in targets.T])
+    return np.asarray(found / np.where(lengths > 0, lengths, 1.0))
+
+
+def _notes(x: FloatArray) -> tuple[str, ...]:
+    """Return which terms n runs cannot tell apart; x is (n, 4)."""
+    largest = np.abs(x).max(axis=0)
+    _, sizes, rows = np.linalg.svd(x / np.where(largest > 0, largest, 1.0), full_matrices=True)
+    sizes = np.append(sizes, np.zeros(len(TERMS) - len(sizes)))
+    blind = np.abs(rows[sizes < _COLLINEAR * sizes[0]]).max(axis=0, initial=0.0) > _PRESENT
+    # A column of zeros (one machine has no reduction) is told apart from nothing.
+    names = [n for n, term, top in zip(TERMS, blind, largest, strict=True) if term and top > 0]
+    if len(names) < 2:
+        return ()
+    return (f"these runs cannot tell {' from '.join(names)}: in all of them they move together",)
 
 
 @dataclass(frozen=True)
@@ -38,46 +159,44 @@ class Ernest(GroupedLaws[ErnestLaw]):
     """
 
     name = "ernest"
+    law = ErnestLaw
     terms = TERMS
+    least_points = 3  # fewer say too little of a law whose terms cannot be negative
     needed = (
-        f"at least {LEAST_POINTS} runs that differ in devices or in size, on two numbers of "
-        "devices or more"
+        f"at least {least_points} runs that differ in devices or in size, on two numbers of devices "
+        "or more"
     )
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return the devices of n jobs; the size is that of the law."""
         return {"devices": np.where(rows.machines > 0, rows.machines, np.nan)}
 
-    def group_law(self, group: Group) -> ErnestLaw:
-        """Return the law of the runs of one kind. Raises TooFewError where too few of them differ."""
-        points = group.points("size", "devices")
-        if points < LEAST_POINTS:
-            raise too_few(points)
-        return fitted_law(
-            group.columns["size"], group.columns["devices"], group.seconds, group.size
-        )
+    def fitted(self, groups: Sequence[RunGroup]) -> list[ErnestLaw]:
+        """Return the law of each group of runs."""
+        return [
+            fitted_law(g.columns["size"], g.columns["devices"], g.seconds, g.size) for g in groups
+        ]
 
-    def answers(self, laws: list[ErnestLaw], index: IntArray, columns: Columns) -> Answers:
+    def evaluate(self, laws: list[ErnestLaw], index: IntArray, columns: Columns) -> LawForecasts:
         """Return seconds, the four terms and doublings of n jobs."""
-        return answers(laws, index, features(columns["size"], columns["devices"]))
-
-    def law_of(self, entry: Mapping[str, Any]) -> ErnestLaw:
-        """Return a law from its saved fields."""
-        pairs = {name: tuple(map(float, entry[name])) for name in ("reach", "machines", "share")}
-        shapes = {"theta": (4,), "covariance": (4, 4), "intervals": (4, 2)}
-        arrays = {name: np.array(entry[name], dtype=float) for name in shapes}
-        if any(arrays[name].shape != shape for name, shape in shapes.items()):
-            raise ValueError("a law has four terms")
-        return ErnestLaw(**{**entry, **pairs, **arrays, "notes": tuple(entry["notes"])})
+        x = features(columns["size"], columns["devices"])
+        parts = stacked(laws, "theta", index) * x
+        middle = parts.sum(axis=1)
+        # Machines and the work of a machine are counted apart, and added.
+        beyond = doublings(laws, index, "devices", x[:, 3])
+        beyond = beyond + doublings(laws, index, "share", x[:, 1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            variance = log_variance(laws, index, x) / middle**2
+        return LawForecasts(banded(middle, stacked(laws, "reach", index), variance), parts, beyond)
 
     def linear_features(self, jobs: Jobs) -> FloatArray:
-        """Return the four terms of n jobs, (n, 4), in which the law is linear; NaN where unsaid.
+        """Return the four terms of n jobs, (n, 4), in which the law is linear; NaN where not stated.
 
         The size of a job is that of its law; where it has none, the usual size of what is
         predicted, or 1 where the job states none.
         """
-        rows = LawRows(jobs, self.quantity)
-        size = self._sizes(rows, list(self.laws.values()), self._chosen(rows))
+        rows = self._rows(jobs)
+        size = self._sizes(rows, self._chosen(rows))
         for name in (*SIZES[self.quantity], ""):
             size = np.where(np.isnan(size), rows.size(name), size)
         return features(size, self.columns(rows)["devices"])

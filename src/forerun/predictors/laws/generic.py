@@ -1,9 +1,9 @@
-"""Generic: one expression of power laws for any framework, its constants found by evolution.
+"""Generic: one expression of power laws for any framework, its constants fitted to the runs.
 
 Kavarakuntla, Han, Lloyd, Latham, Kleerekoper and Akintoye, A generic performance model for deep
-learning in a distributed environment (2023). The form is reconstructed: see `generic_form`.
-
-Answers of many generic laws at once: those that read the same columns are asked together.
+learning in a distributed environment (2023). The form is reconstructed: see `generic_fit`. Intrinsic
+columns are of the network and its training, extrinsic ones of how it is spread over machines; which of
+them the expression has is read off the runs.
 """
 
 from __future__ import annotations
@@ -16,158 +16,389 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import is_none
+from forerun.domain.plan import SYNC
 from forerun.errors import RequestError
-from forerun.predictors.laws.generic_columns import (
-    BLANK,
-    EXTRINSIC,
-    INTRINSIC,
-    STRICT,
-    TEXTS,
-    codes,
-    known_words,
-    number,
+from forerun.predictors.laws.generic_fit import (
+    MODES,
+    MOST_EXPONENT,
+    PENALTIES,
+    REPEAT_SIGMA,
+    GenericCost,
+    GenericFit,
+    GenericForm,
+    fitted_fast,
+    fitted_plain,
+    resampled,
 )
-from forerun.predictors.laws.generic_fit import MODES
-from forerun.predictors.laws.generic_form import PENALTIES, FormRows
-from forerun.predictors.laws.generic_group import ERRORS, LEAST_POINTS, Settings, fitted_laws
-from forerun.predictors.laws.generic_law import MOST_VARIANCE, GenericLaw, Texts
-from forerun.predictors.laws.grouped import GroupedLaws
-from forerun.predictors.laws.grouping import (
-    Answers,
+from forerun.predictors.laws.grouped import (
     Columns,
-    Group,
-    TooFewError,
+    GroupedLaws,
+    LawForecasts,
+    ParametricLaw,
+    RunGroup,
     banded,
-    part_of,
+    doublings,
+    percent,
+    reach_of,
+    take,
 )
-from forerun.predictors.laws.law_rows import LawRows
+from forerun.predictors.laws.law_rows import RESOURCES, LawRows
 from forerun.predictors.options import Option
 from forerun.tables import Runs, sorted_runs
 
-# Up to so many laws a product for each is faster than a matrix for each job.
-_FEW = 12
-Alike = tuple[tuple[str, ...], ...]
+Texts = Mapping[str, tuple[str, ...]]
+
+EXTRINSIC = (
+    "devices", "global_batch", "nodes", "parameter_servers", "grad_accum", "micro_batch", "tp",
+    "pp", "cp", "ep", *RESOURCES,
+)  # fmt: skip
+INTRINSIC = (
+    "dataset_size", "seq_len", "image_size", "learning_rate", "params", "gmacs", "mactivations",
+    "layers", "hidden", "heads", "ffn", "vocab", "experts",
+)  # fmt: skip
+TEXTS = (
+    "sync", "instance_type", "framework", "precision", "optimizer", "dataset", "interconnect",
+    "memory_format", "recompute", "zero_stage", "task",
+)  # fmt: skip
+# Number columns of which a law that saw one value alone says nothing for another.
+STRICT = ("global_batch", "parameter_servers", "tp", "pp", "cp", "ep", *INTRINSIC)
+# What a column holds where a row states nothing, and where it has a word that no run has.
+BLANK, UNKNOWN = -1.0, -2.0
+ERRORS = ("relative", "absolute")
+RESAMPLES = 60
+# However badly a few runs determine the constants, a band need not pass this log variance.
+MOST_VARIANCE = 1.0
+# A log ratio of measured to fitted beyond this is a row that the law does not describe at all.
+_MOST_LOG_RATIO = 2.3
+# A column of which the others explain all but this share of its spread adds nothing of its own:
+# batches are rounded to whole samples a device.
+_OWN_SHARE = 0.02
+_MOST_CATEGORIES = 12
+# What a law does from the fewest to the most devices, as an exponent of them: -1 is perfect.
+_VERDICTS = (
+    (-1.05, "better than perfect"), (-0.9, "near perfect"), (-0.5, "partial"), (-0.1, "weak"),
+    (0.1, "none"), (np.inf, "none, more devices are slower"),
+)  # fmt: skip
+# A constant below this share of the largest one is rounding, and is not printed.
+_SHOWN = 1e-6
+_OF_PLANS = ("parameter_servers", "micro_batch", "tp", "pp", "cp", "ep")
+_OF_WORKLOADS = ("seq_len", "image_size", "framework", "precision", "optimizer")
 
 
-def alike(law: GenericLaw) -> Alike:
-    """Return what laws share that are asked together: the columns that they read, and their order."""
-    words = [f"{name}={word}" for name, of in law.categories.items() for word in of]
-    return tuple(map(tuple, (law.numbers, words, law.scaling, law.bounds, law.held)))
+def number(rows: LawRows, name: str) -> FloatArray:
+    """Return a number column of n jobs, (n,): of the row, else of the job, else BLANK."""
+    if name == "devices":
+        return rows.machines
+    if name in ("global_batch", "dataset_size"):
+        return np.nan_to_num(rows.size(name), nan=BLANK)
+    jobs = rows.jobs
+    values = rows.labels.numbers(name)
+    if name == "nodes":
+        known = np.array([float(c.nodes) for c in jobs.clusters] + [np.nan])
+        values = np.where(np.isnan(values), known[jobs.cluster_index], values)
+    elif name in _OF_WORKLOADS:
+        known = np.array([float(getattr(w, name) or 0) for w in jobs.workloads] + [0.0])
+        values = np.where(np.isnan(values), known[jobs.workload_index], values)
+    elif name in _OF_PLANS and jobs.labels is None:
+        values = np.asarray(getattr(jobs.plans, name), dtype=np.float64)
+    return np.where(values > 0, values, BLANK)
+
+
+def codes(rows: LawRows, name: str, known: Sequence[str]) -> FloatArray:
+    """Return the position of each job's text among the known ones, (n,), else BLANK or UNKNOWN."""
+    place = {"": BLANK, **{word: float(i) for i, word in enumerate(known)}}
+    of, index = _job_texts(rows, name)
+    # The last is for jobs whose workload or cluster is not known.
+    found: FloatArray = np.array([place.get(word, UNKNOWN) for word in of] + [BLANK])[index]
+    if name not in rows.labels or name == "sync":
+        return found
+    cells = rows.labels.texts(name).tolist()
+    coded = {cell: place.get(cell.strip(), UNKNOWN) for cell in dict.fromkeys(cells)}
+    labelled = np.fromiter(map(coded.__getitem__, cells), np.float64, len(cells))
+    return np.where(labelled == BLANK, found, labelled)
+
+
+def _job_texts(rows: LawRows, name: str) -> tuple[list[str], NDArray[Any]]:
+    """Return a text column of workloads, clusters or plans, and which each job has, (n,)."""
+    jobs = rows.jobs
+    if name == "sync":
+        return list(SYNC), rows.sync
+    if name == "instance_type":
+        return [c.instance_type for c in jobs.clusters], jobs.cluster_index
+    if name in _OF_WORKLOADS:
+        return [str(getattr(w, name) or "") for w in jobs.workloads], jobs.workload_index
+    return [], np.full(len(jobs), -1)
+
+
+def known_words(rows: LawRows) -> Texts:
+    """Return the distinct words of each text column that has any."""
+    found = {}
+    for name in TEXTS:
+        of, index = _job_texts(rows, name)
+        words = {of[i] for i in np.unique(index) if i >= 0}
+        if name != "sync":
+            words |= {cell.strip() for cell in dict.fromkeys(rows.labels.texts(name).tolist())}
+        found[name] = tuple(sorted(words - {""}))
+    return {name: words for name, words in found.items() if words}
+
+
+@dataclass
+class ColumnChoice:
+    """The columns of one kind of runs.
+
+    Attributes:
+        form: the expression.
+        held: number or text columns that never change, and their value (a text as its code).
+        left_out: columns that change and are not in the expression, and why.
+    """
+
+    form: GenericForm
+    held: dict[str, float]
+    left_out: dict[str, str]
+
+
+def chosen_columns(columns: Columns, texts: Texts, room: int) -> ColumnChoice:
+    """Return the expression of n runs: every column that varies, and that others do not explain.
+
+    Args:
+        columns: numbers and coded texts, (n,) each; BLANK where a run states nothing.
+        texts: the words of each text column.
+        room: how many runs differ, which the constants may not outnumber.
+    """
+    basis = [np.ones(len(columns["devices"]))]
+    names: list[str] = [""]
+    form, held, left_out = GenericForm({}, {}, {}), {}, {}
+    numbers: Any = form.numbers
+    scaling: Any = form.scaling
+    categories: Any = form.categories
+    for name in (*EXTRINSIC, *INTRINSIC, *TEXTS):
+        values = columns.get(name)
+        if values is None:
+            continue
+        blank = int(np.count_nonzero(values == BLANK))
+        if blank:
+            if blank < len(values):
+                left_out[name] = f"blank in {blank} of {len(values)} runs"
+            continue
+        if values.min() == values.max():
+            held[name] = float(values[0])
+            continue
+        text = name in texts
+        if text:
+            block = (values[:, None] == np.unique(values)[None, :]).astype(np.float64)
+        else:
+            block = np.log(values)[:, None]
+        count = block.shape[1]
+        more = count if text else 2 - (name in EXTRINSIC)
+        # The first intrinsic column takes the place of the one constant that stands for none.
+        more -= int(name not in EXTRINSIC and not numbers and not categories)
+        why = _explained(block, basis, names)
+        if not why and text and count > _MOST_CATEGORIES:
+            why = f"{count} different words"
+        if not why and form.constants + more > room:
+            why = f"only {room} different runs"
+        if why:
+            left_out[name] = why
+            continue
+        basis += list(block.T)
+        names += [name] * count
+        if text:
+            categories[name] = tuple(texts[name][int(code)] for code in np.unique(values))
+        else:
+            # Each is divided by the middle one of its measured values.
+            reference = float(np.sort(values)[len(values) // 2])
+            (scaling if name in EXTRINSIC else numbers)[name] = reference
+    return ColumnChoice(form, held, left_out)
+
+
+def _explained(block: FloatArray, basis: list[FloatArray], names: list[str]) -> str:
+    """Return by which columns a block (n, b) is explained, or "" where it adds something."""
+    x = np.stack(basis, axis=1)
+    weights = np.linalg.lstsq(x, block, rcond=None)[0]
+    own = block - x @ weights
+    share = np.linalg.norm(own, axis=0) / np.linalg.norm(block - block.mean(axis=0), axis=0)
+    if share.max() > _OWN_SHARE:
+        return ""
+    moves = np.abs(weights) * np.std(x, axis=0)[:, None] > _OWN_SHARE * np.std(block, axis=0)
+    by = dict.fromkeys(name for name, move in zip(names, moves, strict=True) if name and move.any())
+    return f"goes with {' and '.join(by)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenericLaw(ParametricLaw):
+    """The law of one kind of runs: theta are its coefficients in seconds, then its exponents.
+
+    Attributes:
+        numbers, categories, scaling: the columns of the expression, see `GenericForm`.
+        held: text columns that no run changes, and their word.
+        left_out: columns that change and are not in the expression, and why.
+        strength: lambda.
+        quantity: what its seconds time: a step, an epoch or a run.
+    """
+
+    numbers: Mapping[str, float]
+    categories: Mapping[str, tuple[str, ...]]
+    scaling: Mapping[str, float]
+    strength: float
+    quantity: str = "step"
+    held: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def form(self) -> GenericForm:
+        """The expression without its constants."""
+        return GenericForm(self.numbers, self.categories, self.scaling)
+
+    @property
+    def coefficients(self) -> FloatArray:
+        """The a_i in the order of the form, then C, in seconds, (k,)."""
+        return self.theta[: self.form.coefficients]
+
+    @property
+    def exponents(self) -> FloatArray:
+        """P of the numbers, then q of the scaling, (d,)."""
+        return self.theta[self.form.coefficients :]
+
+    def is_sound(self) -> bool:
+        """Return whether there are as many constants as the columns need."""
+        k = self.form.constants
+        shapes = (self.theta.shape, self.covariance.shape, self.intervals.shape)
+        return shapes == ((k,), (k, k), (k, 2))
+
+    def formula(self, quantity: str) -> str:
+        """Return the law with units, references and the intervals of its exponents."""
+        bands = self.intervals[self.form.coefficients :]
+        factors = [
+            f" x ({name} / {reference:g})^{power:.2f} [{low:.2f}, {high:.2f}]"
+            for (name, reference), power, (low, high) in zip(
+                [*self.numbers.items(), *self.scaling.items()], self.exponents, bands, strict=True
+            )
+        ]
+        conditions = [
+            f" if {name} = {word or '(blank)'}"
+            for name, of in self.categories.items()
+            for word in of
+        ]
+        texts = [*factors[: len(self.numbers)], *conditions] or [""]
+        terms = list(zip(self.coefficients[:-1], texts, strict=True))
+        least = _SHOWN * float(self.coefficients.max())
+        work = " + ".join(f"{value:.4g} s{text}" for value, text in terms if value > least) or "0 s"
+        work = f"({work})" if len(terms) > 1 else work
+        fixed = self.coefficients[-1]
+        rest = f" + {fixed:.4g} s" if fixed > least else ""
+        return f"{work}{''.join(factors[len(self.numbers) :])}{rest}"
+
+    def limit(self) -> str:
+        """Return what the exponent of the devices says of scaling, and which columns are left out."""
+        texts = [self._scaling(), *self.notes]
+        if self.left_out:
+            texts.append(
+                "left out: " + ", ".join(f"{name} ({why})" for name, why in self.left_out.items())
+            )
+        same = [f"{name} {low:g}" for name, (low, high) in self.bounds.items() if low == high]
+        if same:
+            texts.append(f"the same in all runs: {', '.join(same)}")
+        texts.append(f"lambda {self.strength:g}; columns are over a middle run's")
+        return "; ".join(texts)
+
+    def _scaling(self) -> str:
+        fewest, most = self.machines
+        if "devices" not in self.scaling:
+            why = f"all runs are on {most:g} devices" if fewest == most else "devices are left out"
+            return f"it says nothing of scaling: {why}"
+        # The exponent of the devices is one at an unchanged batch of a device where the global
+        # batch goes with them.
+        weak = self.quantity == "step" and "global_batch" not in self.scaling
+        weak &= "micro_batch" in self.scaling or "devices" in self.left_out.get("global_batch", "")
+        counts = np.array([fewest, most, 2.0 * most])
+        # Of the whole law, its constant counted: what is constant does not shrink with devices. Each
+        # number has a term of its own; of the words of a text one holds at a time.
+        power = self.exponents[len(self.numbers) + list(self.scaling).index("devices")]
+        *scaled, fixed = self.coefficients.tolist()
+        at, work = len(self.numbers), sum(scaled[: len(self.numbers)])
+        for of in self.categories.values():
+            work, at = work + float(np.mean(scaled[at : at + len(of)])), at + len(of)
+        work = work if self.numbers or self.categories else scaled[0]
+        seconds = fixed + work * (counts / self.scaling["devices"]) ** power
+        more = counts[1:] / counts[:-1]
+        gain = seconds[:-1] / seconds[1:] * (more if weak else 1.0)
+        does = [f"do {g:.2f} times as much" if weak else f"are {g:.2f} times as fast" for g in gain]
+        text = ""
+        if fewest < most:
+            found = -float(np.log(gain[0]) / np.log(more[0]))
+            verdict = next(text for bound, text in _VERDICTS if found <= bound)
+            text = (
+                f"scaling is {verdict}: {most:g} devices {does[0]} as {fewest:g}, "
+                f"{percent(gain[0] / more[0])} of perfect; "
+            )
+        unchanged = "at an unchanged batch a device" if weak else "all else unchanged"
+        text += f"{2 * most:g} {does[1]} as {most:g}, {percent(gain[1] / more[1])} of perfect ({unchanged})"
+        if fixed > _SHOWN * float(self.coefficients.max()):
+            text += f"; at {most:g} devices {percent(fixed / float(seconds[1]))} is constant"
+        return text
+
+    def places(self, name: str, codes: FloatArray, texts: Texts) -> FloatArray:
+        """Return which category of a column each code is, (n,), UNKNOWN where no run had its word."""
+        place = {word: float(i) for i, word in enumerate(self.categories[name])}
+        known = np.array([place.get(word, UNKNOWN) for word in texts[name]] + [UNKNOWN])
+        found = known[np.where(codes < 0, len(known) - 1, codes).astype(np.int64)]
+        return np.where(codes == BLANK, place.get("", UNKNOWN), found)
+
+    def why_not(self, columns: Columns, texts: Texts) -> NDArray[np.object_]:
+        """Return why the law does not answer n jobs, or None, (n,).
+
+        Args:
+            columns: of the jobs.
+            texts: the words of each text column.
+        """
+        reasons = np.full(len(columns["devices"]), None, dtype=object)
+        for name in (*self.numbers, *self.scaling):
+            reasons[~(columns[name] > 0)] = f"the row says no {name}"
+        for name, (low, high) in self.bounds.items():
+            if name in STRICT and low == high:
+                other = (columns[name] > 0) & (columns[name] != low)
+                reasons[other] = f"its runs all have {name} {low:g}, and this is another"
+        for name in self.categories:
+            reasons[self.places(name, columns[name], texts) < 0] = f"no run of it has such {name}"
+        for name, word in self.held.items():
+            code = float(texts[name].index(word)) if word in texts[name] else BLANK
+            other = (columns[name] != code) & (columns[name] != BLANK)
+            reasons[other] = f"its runs all have {name} {word or '(blank)'}, and this is another"
+        return reasons
+
+    def evaluate(self, columns: Columns, texts: Texts) -> LawForecasts:
+        """Return seconds, what scales and what does not, and doublings of n jobs that it answers."""
+        places = {name: self.places(name, columns[name], texts) for name in self.categories}
+        read = {name: columns[name] for name in ("devices", *self.numbers, *self.scaling)}
+        rows = self.form.rows(read, places)
+        made = rows.columns(self.exponents[None])
+        terms = made[0] * self.coefficients
+        parts = np.stack([terms[:, :-1].sum(axis=1), terms[:, -1]], axis=1)
+        slopes = np.hstack([made[0], rows.slopes(made, self.coefficients[None])[0]])
+        middle = parts.sum(axis=1)
+        variance = np.einsum("ni,ni->n", slopes @ self.covariance, slopes)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = np.minimum(variance / middle**2, MOST_VARIANCE)
+        index, beyond = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows))
+        for name in self.bounds.keys() - self.left_out.keys():
+            stated = columns[name] > 0
+            values = np.where(stated, columns[name], self.bounds[name][0])
+            beyond = beyond + doublings([self], index, name, values)
+        reach = np.broadcast_to(self.reach, (len(rows), 2))
+        return LawForecasts(banded(middle, reach, relative), parts, beyond)
 
 
 @dataclass(frozen=True)
-class LawStack:
-    """Laws that read the same columns, as arrays.
+class _Kind:
+    """The runs of one kind, ready to be fitted: columns chosen, cost of seconds over `scale`."""
 
-    Attributes:
-        laws: at least one.
-        texts: the words of each text column.
-    """
-
-    laws: Sequence[GenericLaw]
-    texts: Texts
-
-    def answers(self, index: IntArray, columns: Columns) -> Answers:
-        """Return what the laws say of n jobs; NaN where one cannot speak.
-
-        Args:
-            index: which law each job is answered by, (n,).
-            columns: of the jobs, (n,) each.
-        """
-        n = len(index)
-        seconds, parts, beyond = np.full((n, 3), np.nan), np.full((n, 2), np.nan), np.zeros(n)
-        said = np.flatnonzero(self._speaks(index, columns))
-        of, read = index[said], {name: values[said] for name, values in columns.items()}
-        rows, known = self._rows(of, read)
-        said, of, rows = said[known], of[known], rows.take(np.flatnonzero(known))
-        if not len(said):
-            return Answers(seconds, parts, beyond)
-        parts[said], variance = self._said(of, rows)
-        seconds[said] = banded(parts[said].sum(axis=1), self._reach[of], variance)
-        beyond[said] = self._beyond(of, {name: values[known] for name, values in read.items()})
-        return Answers(seconds, parts, beyond)
-
-    @property
-    def _first(self) -> GenericLaw:
-        return self.laws[0]
-
-    @cached_property
-    def _reach(self) -> FloatArray:
-        return np.array([law.reach for law in self.laws])
-
-    @cached_property
-    def _bounds(self) -> FloatArray:
-        """Least and most of each column, (columns, laws, 2)."""
-        found = [[law.bounds[name] for law in self.laws] for name in self._first.bounds]
-        return np.array(found, dtype=np.float64).reshape(len(found), len(self.laws), 2)
-
-    def _speaks(self, index: IntArray, columns: Columns) -> BoolArray:
-        """Return which jobs state what their law reads, and are as its runs where these never change."""
-        ok = np.ones(len(index), dtype=bool)
-        for name in (*self._first.numbers, *self._first.scaling):
-            ok &= columns[name] > 0
-        for name, bounds in zip(self._first.bounds, self._bounds, strict=True):
-            if name in STRICT:
-                low, high = bounds[index].T
-                ok &= (low != high) | (columns[name] == low) | ~(columns[name] > 0)
-        for name in self._first.held:
-            codes = columns[name]
-            held = np.array([law.code(name, self.texts) for law in self.laws])[index]
-            ok &= (codes == held) | (codes == BLANK)
-        return ok
-
-    def _rows(self, index: IntArray, columns: Columns) -> tuple[FormRows, BoolArray]:
-        """Return n jobs as the expressions read them, (n, 1, .), and which have known words, (n,)."""
-        n, first = len(index), self._first
-        flags = [np.ones((n, 0))]
-        known = np.ones(n, dtype=bool)
-        for name, of in first.categories.items():
-            places = first.places(name, columns[name], self.texts)
-            known &= places >= 0
-            flags.append((places[:, None] == np.arange(len(of))).astype(np.float64))
-        if not first.numbers and not first.categories:
-            flags = [np.ones((n, 1))]
-        logs = []
-        for name_of in ("numbers", "scaling"):
-            by = np.log([[*getattr(law, name_of).values()] for law in self.laws])[index]
-            of_jobs = [
-                np.log(np.maximum(columns[name], 1e-300)) for name in getattr(first, name_of)
-            ]
-            made = np.stack(of_jobs, axis=1) - by if of_jobs else np.zeros((n, 0))
-            logs.append(made[:, None])
-        return FormRows(logs[0], logs[1], np.concatenate(flags, axis=1)[:, None]), known
-
-    def _said(self, index: IntArray, rows: FormRows) -> tuple[FloatArray, FloatArray]:
-        """Return the parts of n jobs (n, 2), what scales and what does not, and the log variance."""
-        coefficients = np.stack([law.coefficients for law in self.laws])[index]
-        exponents = np.stack([law.exponents for law in self.laws])[index]
-        spread = np.stack([law.covariance for law in self.laws])
-        columns = rows.columns(exponents)
-        terms = columns[:, 0] * coefficients
-        parts = np.stack([terms[:, :-1].sum(axis=1), terms[:, -1]], axis=1)
-        slopes = np.concatenate([columns, rows.slopes(columns, coefficients)], axis=2)[:, 0]
-        turned = np.empty_like(slopes)
-        if len(self.laws) <= _FEW:
-            for i, matrix in enumerate(spread):
-                turned[index == i] = slopes[index == i] @ matrix
-        else:
-            turned = (slopes[:, None] @ spread[index])[:, 0]
-        variance = np.einsum("ni,ni->n", turned, slopes)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            relative = np.minimum(variance / parts.sum(axis=1) ** 2, MOST_VARIANCE)
-        return parts, relative
-
-    def _beyond(self, index: IntArray, columns: Columns) -> FloatArray:
-        """Return by how many doublings n jobs lie beyond the runs, over all columns, (n,)."""
-        total = np.zeros(len(index))
-        for name, bounds in zip(self._first.bounds, np.log2(self._bounds), strict=True):
-            low, high = bounds[index].T
-            value = np.log2(np.where(columns[name] > 0, columns[name], 1.0))
-            outside = np.maximum(np.maximum(value - high, low - value), 0.0)
-            total += np.where(columns[name] > 0, outside, 0.0)
-        return total
+    group: RunGroup
+    choice: ColumnChoice
+    cost: GenericCost
+    scale: float
+    points: IntArray
 
 
 @dataclass(frozen=True)
@@ -179,7 +410,7 @@ class Generic(GroupedLaws[GenericLaw]):
     the middle one of its measured values.
 
     Attributes:
-        mode: `fast` evolves the exponents alone and solves the rest exactly; `faithful` evolves
+        mode: `fast` searches the exponents alone and solves the rest exactly; `faithful` evolves
             every constant, as published, which takes a hundred times as long.
         penalty: `l1` or `l2`, of all constants; its strength is chosen by runs held out.
         errors: `relative` misses count as shares of the fitted time, those much larger than most
@@ -194,83 +425,154 @@ class Generic(GroupedLaws[GenericLaw]):
 
     name = "generic"
     options = (
-        Option("mode", "fast", "which constants evolve: the exponents alone, or all", MODES),
+        Option("mode", "fast", "which constants are searched: the exponents alone, or all", MODES),
         Option("penalty", "l2", "the norm of the constants that is penalised", PENALTIES),
         Option("errors", "relative", "misses as shares of the time, or in seconds", ERRORS),
     )
+    law = GenericLaw
     terms = ("scaled work", "constant")
+    least_points = 3  # one constant, one exponent and C at the least
     needed = (
-        f"at least {LEAST_POINTS} runs that differ, on two numbers of devices or more where it is "
+        f"at least {least_points} runs that differ, on two numbers of devices or more where it is "
         "asked of another number"
     )
-    version = 2
     apart = False
-
-    def size_of(self, rows: LawRows) -> str:
-        """Return "": sizes are columns like any other."""
-        return ""
 
     def __post_init__(self) -> None:
         """Refuse settings that do not exist. Raises RequestError."""
         for name, known in (("mode", MODES), ("penalty", PENALTIES), ("errors", ERRORS)):
             if getattr(self, name) not in known:
-                asked = f"{self.name} with {name} {getattr(self, name)!r}"
-                raise RequestError(asked, f"it knows {', '.join(known)}", "give one of them")
+                action = f"{self.name} with {name} {getattr(self, name)!r}"
+                raise RequestError(action, f"it knows {', '.join(known)}", "give one of them")
+
+    def size_of(self, rows: LawRows) -> str:
+        """Return "": sizes are columns like any other."""
+        return ""
 
     def fit(self, runs: Runs) -> Self:
         """Return a predictor with the laws of these runs alone. Raises as `GroupedLaws.fit`."""
         runs = sorted_runs(runs)
-        known = known_words(LawRows(runs.jobs))
-        fresh = replace(self, laws={}, lacking={}, notes=(), texts=known)
+        fresh = replace(self, laws={}, lacking={}, notes=(), texts=known_words(LawRows(runs.jobs)))
         return GroupedLaws.fit(fresh, runs)
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return what the laws read of n jobs, all that a law may read where there is none yet."""
-        every = (*EXTRINSIC, *INTRINSIC, *TEXTS)
         laws = self.laws.values()
         read = {name for law in laws for name in (*law.bounds, *law.held, *law.categories)}
-        wanted = [name for name in every if not laws or name in read or name == "devices"]
-        found = {name: number(rows, name) for name in wanted if name not in TEXTS}
-        for name in wanted:
-            if name in self.texts:
+        found = {}
+        for name in (*EXTRINSIC, *INTRINSIC, *TEXTS):
+            if laws and name not in read:
+                continue
+            if name not in TEXTS:
+                found[name] = number(rows, name)
+            elif name in self.texts:
                 found[name] = codes(rows, name, self.texts[name])
         found["devices"] = np.where(rows.machines > 0, rows.machines, np.nan)
         return found
 
-    def group_laws(self, groups: Sequence[Group]) -> list[GenericLaw | TooFewError]:
-        """Return the law of each of several kinds, those of one form fitted at once."""
-        return fitted_laws(groups, self.texts, Settings(self.mode, self.penalty, self.errors))
+    def fitted(self, groups: Sequence[RunGroup]) -> list[GenericLaw]:
+        """Return the law of each group of runs, those of one form and about one length at once."""
+        kinds = [self._kind(group) for group in groups]
+        batches: dict[tuple[int, ...], list[int]] = {}
+        for i, kind in enumerate(kinds):
+            rows = kind.cost.rows
+            shape = [of.shape[1] for of in (rows.intrinsic, rows.extrinsic, rows.flags)]
+            batches.setdefault((*shape, int(np.ceil(np.log2(len(rows))))), []).append(i)
+        laws: dict[int, GenericLaw] = {}
+        for batch in batches.values():
+            laws.update(zip(batch, self._batch([kinds[i] for i in batch]), strict=True))
+        return [laws[i] for i in range(len(kinds))]
 
-    def answers(self, laws: list[GenericLaw], index: IntArray, columns: Columns) -> Answers:
-        """Return seconds, the two parts and doublings of n jobs; NaN where a law cannot speak."""
-        seconds, parts = np.full((len(index), 3), np.nan), np.full((len(index), 2), np.nan)
-        beyond = np.zeros(len(index))
-        used, own = np.unique(index, return_inverse=True)
-        stacks: dict[Alike, list[int]] = {}
-        for which in used.tolist():
-            stacks.setdefault(alike(laws[which]), []).append(which)
-        for members in stacks.values():
-            place = np.full(len(laws), -1)
-            place[members] = np.arange(len(members))
-            of = np.flatnonzero(place[used][own.reshape(-1)] >= 0)
-            stack = LawStack([laws[which] for which in members], self.texts)
-            answer = stack.answers(place[index[of]], part_of(columns, of))
-            seconds[of], parts[of], beyond[of] = answer.seconds, answer.parts, answer.beyond
-        return Answers(seconds, parts, beyond)
+    def _kind(self, group: RunGroup) -> _Kind:
+        points = group.points()
+        choice = chosen_columns(group.columns, self.texts, int(points.max()) + 1)
+        scale = float(np.mean(group.seconds))
+        seconds = group.seconds / scale
+        weights = 1.0 / seconds**2 if self.errors == "relative" else np.ones(len(seconds))
+        places = {
+            name: np.unique(group.columns[name], return_inverse=True)[1].reshape(-1).astype(float)
+            for name in choice.form.categories
+        }
+        rows = choice.form.rows(group.columns, places)
+        cost = GenericCost(rows, seconds, weights / weights.sum(), self.penalty)
+        return _Kind(group, choice, cost, scale, points)
+
+    def _batch(self, kinds: list[_Kind]) -> list[GenericLaw]:
+        """Return the laws of kinds of one form."""
+        costs, points = [kind.cost for kind in kinds], [kind.points for kind in kinds]
+        if self.mode == "fast":
+            fits = fitted_fast(costs, points, self.errors == "relative")
+        else:
+            each = [fitted_plain(*of) for of in zip(costs, points, strict=True)]
+            fits = GenericFit.joined(each)
+        logs = []
+        for i, cost in enumerate(costs):
+            with np.errstate(divide="ignore"):
+                log = np.log(cost.seconds) - np.log(fits.take(slice(i, i + 1)).seconds(cost)[0])
+            logs.append(np.clip(log, -_MOST_LOG_RATIO, _MOST_LOG_RATIO))
+        again = resampled(costs, fits, logs, RESAMPLES)
+        return [
+            self._law(kind, fits.take(i), log, drawn)
+            for i, (kind, log, drawn) in enumerate(zip(kinds, logs, again, strict=True))
+        ]
+
+    def _law(self, kind: _Kind, fit: GenericFit, logs: FloatArray, again: FloatArray) -> GenericLaw:
+        form, held, left_out = kind.choice.form, kind.choice.held, kind.choice.left_out
+        units = np.where(np.arange(form.constants) < form.coefficients, kind.scale, 1.0)
+        theta = np.concatenate([fit.coefficients, fit.exponents]) * units
+        moved = again * units - theta
+        read = [*form.numbers, *form.scaling, *(name for name in held if name not in TEXTS)]
+        names = [*form.numbers, *form.scaling]
+        notes = []
+        if not fit.converged:
+            notes.append("the fit did not converge; this is the best that was found")
+        at_bound = [
+            name
+            for name, power in zip(names, fit.exponents, strict=True)
+            if abs(power) > MOST_EXPONENT - 1e-6
+        ]
+        if at_bound:
+            notes.append(
+                f"the exponent of {' and '.join(at_bound)} is at its bound of {MOST_EXPONENT:g}"
+            )
+        alike = [f"{name} {why}" for name, why in left_out.items() if why.startswith("goes with")]
+        if alike:
+            notes.append(f"these runs cannot tell apart: {', '.join(alike)}")
+        words = {
+            name: "" if code == BLANK else self.texts[name][int(code)]
+            for name, code in held.items() if name in TEXTS
+        }  # fmt: skip
+        free = int(np.count_nonzero(fit.coefficients)) + form.exponents
+        return GenericLaw(
+            theta=theta, covariance=moved.T @ moved / len(moved),
+            intervals=np.quantile(again * units, (0.05, 0.95), axis=0).T,
+            reach=reach_of(logs, free, REPEAT_SIGMA),
+            bounds=kind.group.bounds("devices", *read), runs=len(logs), numbers=form.numbers,
+            categories=form.categories, scaling=form.scaling, strength=float(fit.strength),
+            quantity=self.quantity, held=words, left_out=left_out, notes=tuple(notes),
+        )  # fmt: skip
+
+    def evaluate(self, laws: list[GenericLaw], index: IntArray, columns: Columns) -> LawForecasts:
+        """Return seconds, the two parts and doublings of n jobs; NaN where a law gives no answer."""
+        n = len(index)
+        found = LawForecasts(np.full((n, 3), np.nan), np.full((n, 2), np.nan), np.zeros(n))
+        for which in np.unique(index).tolist():
+            rows = np.flatnonzero(index == which)
+            rows = rows[is_none(laws[which].why_not(take(columns, rows), self.texts))]
+            if len(rows):
+                one = laws[which].evaluate(take(columns, rows), self.texts)
+                found.seconds[rows], found.parts[rows] = one.seconds, one.parts
+                found.beyond[rows] = one.beyond
+        return found
 
     def _declined(
         self, rows: LawRows, chosen: IntArray, columns: Columns, seconds: FloatArray
     ) -> NDArray[np.object_]:
-        """Return why each job has no answer, or None, (n,)."""
         reasons = super()._declined(rows, chosen, columns, seconds)
         closed = (chosen >= 0) & ~np.isfinite(seconds[:, 1]) & np.isfinite(columns["devices"])
         for which, law in enumerate(self.laws.values()):
             of = np.flatnonzero(closed & (chosen == which))
             if len(of):
-                why = law.why_not(part_of(columns, of), self.texts, STRICT)
+                why = law.why_not(take(columns, of), self.texts)
                 reasons[of] = np.where(is_none(why), reasons[of], why)
         return reasons
-
-    def law_of(self, entry: Mapping[str, Any]) -> GenericLaw:
-        """Return a law from its saved fields."""
-        return GenericLaw.saved(entry)

@@ -26,8 +26,8 @@ from forerun.predictors.laws.hierarchical_model import OTHER_SETTINGS, Known, Mo
 from forerun.predictors.laws.hierarchical_near import as_saved, of_saved
 from forerun.predictors.laws.hierarchical_rows import HierarchicalRows
 from forerun.predictors.laws.hierarchical_teach import taught
+from forerun.predictors.laws.law_rows import ResourceReading as Read
 from forerun.predictors.laws.law_rows import measured
-from forerun.predictors.laws.resources import Read
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 

@@ -17,7 +17,7 @@ from forerun.predictors.laws.hierarchical_law import COUNT
 from forerun.predictors.laws.hierarchical_near import Near
 from forerun.predictors.laws.hierarchical_prior import WIDTHS
 from forerun.predictors.laws.hierarchical_rows import Name
-from forerun.predictors.laws.resources import Span
+from forerun.predictors.laws.law_rows import Span
 
 CLUSTER_LEVEL = 3
 # Log standard deviations of an answer by the runs of other settings, and how far off that is.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.predictors.laws.hierarchical_law import AT, COUNT, KNOTS
-from forerun.predictors.laws.resources import BESIDE_POWER, CORES_POWER, SHARE_POWER
+from forerun.predictors.laws.law_rows import BESIDE_POWER, CORES_POWER, SHARE_POWER
 
 LEVELS = ("all", "workload", "app", "cluster", "own")
 # Log standard deviations (or of an exponent) at each level, in the order of LEVELS.

@@ -19,7 +19,6 @@ from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.predictors.laws.hierarchical_law import REFERENCE_RATE, LawInputs
 from forerun.predictors.laws.law_rows import GROUP, RUN_SETTINGS, SETTINGS, LawRows
-from forerun.predictors.laws.resources import Resources
 from forerun.tables import Jobs
 from forerun.units import GIGA
 
@@ -54,9 +53,9 @@ class HierarchicalRows:
         return LawRows(self.jobs, self.quantity, apart=False)
 
     @cached_property
-    def resources(self) -> Resources:
+    def resources(self) -> LawRows:
         """What each worker is given."""
-        return Resources(self.law_rows)
+        return self.law_rows
 
     @cached_property
     def names(self) -> tuple[list[tuple[Name, Name]], IntArray]:

@@ -18,7 +18,8 @@ from forerun.predictors.laws.hierarchical_model import Known, Model
 from forerun.predictors.laws.hierarchical_near import Near
 from forerun.predictors.laws.hierarchical_prior import Tree, grown, means
 from forerun.predictors.laws.hierarchical_rows import HierarchicalRows, Name
-from forerun.predictors.laws.resources import Read, Span, spans
+from forerun.predictors.laws.law_rows import ResourceReading as Read
+from forerun.predictors.laws.law_rows import Span, spans
 from forerun.tables import Runs
 
 LEAST_RUNS = 3
@@ -210,9 +211,8 @@ def _processors(
 
     given: which groups state their cores: on an unknown device that is what computes.
     """
-    first = np.unique(group, return_index=True)[1]
-    yes, no = (one[first] for one in rows.resources.kinds)
-    return np.where(no, -1, np.where(yes | np.array(given, dtype=bool), 1, 0))
+    known = rows.resources.processors[np.unique(group, return_index=True)[1]]
+    return np.where((known == 0) & np.array(given, dtype=bool), 1, known)
 
 
 def _compute(

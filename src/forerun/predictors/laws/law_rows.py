@@ -1,30 +1,46 @@
-"""LawRows: what a law of sizes and machines reads of jobs, and what tells one kind of job from another.
-
-Placements: on how many nodes a job's devices lie, and how unevenly.
-"""
+"""LawRows: what laws read of jobs: devices, sizes, placements, resources, and the kind of each job."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.plan import SYNC
-from forerun.predictors.laws.label_codes import compact, completed
 from forerun.tables import Jobs, Runs, Table
 
-Counts = tuple[float, float, float]
-
-_BLANK: Counts = (np.nan, np.nan, np.nan)
+# Workload and device; then what else changes a time and is neither a size nor a number of devices.
+Kind = tuple[str, ...]
+GROUP = ("workload", "device")
+SETTINGS = ("framework", "precision", "seq_len", "image_size", "instance_type", "sync",
+            "cpus_per_worker", "node_gbps")  # fmt: skip
+# Settings that are numbers: the cores and the network rate that a worker has.
+RESOURCES = ("cpus_per_worker", "node_gbps")
+# The time of a whole run also depends on how it trains.
+RUN_SETTINGS = ("optimizer", "learning_rate", "target")
+# What a run can time, and the columns that can be its size, the usual first.
+SIZES: Mapping[str, tuple[str, ...]] = {
+    "step": ("global_batch", "dataset_size"),
+    "epoch": ("dataset_size",),
+    "run": ("dataset_size",),
+}
+_WORKLOAD_TEXTS = ("workload", "framework", "precision", "seq_len", "image_size")
+_CLUSTER_TEXTS = ("device", "instance_type")
+_BITS = 8.0  # in a byte
+# Speed goes by these powers with a part of a core and with whole cores (Amdahl, 1967: some of the
+# work is not divided), and with the cores beside an accelerator.
+SHARE_POWER, CORES_POWER, BESIDE_POWER = 1.0, 0.85, 0.1
+_MOST_COUNTED = 1_000_000
 
 
 @dataclass(frozen=True)
 class Placements:
-    """Where the devices of n jobs lie; NaN where nothing says so.
+    """Where the devices of n jobs are; NaN where nothing states it.
 
     Attributes:
         nodes: with a device of the job on them, (n,).
@@ -36,99 +52,33 @@ class Placements:
     fewest: FloatArray
 
 
-def placements_of(jobs: Jobs, labels: Table, machines: FloatArray) -> Placements:
-    """Return where the devices of n jobs lie.
-
-    A placement as text says most, then the cluster, then `nodes`, then `devices_per_node`. One
-    device is on one node, whatever is stated.
-    """
-    counts = _clusters(jobs)
-    texts = labels.texts("placement") if "placement" in labels else None
-    if texts is not None:
-        pairs = list(zip(texts.tolist(), machines.tolist(), strict=True))
-        known = {pair: placement_counts(*pair) for pair in dict.fromkeys(pairs)}
-        said = np.array([known[pair] for pair in pairs]).reshape(-1, 3)
-        counts = np.where(np.isnan(said), counts, said)
-    counts = np.where(np.isnan(counts), _stated(labels, machines), counts)
-    counts = np.where((machines == 1)[:, None], 1.0, counts)
-    return Placements(counts[:, 0], counts[:, 1], counts[:, 2])
-
-
-def placement_counts(text: str, machines: float = np.nan) -> Counts:
+def placement_counts(text: str, machines: float = np.nan) -> tuple[float, float, float]:
     """Return nodes, most and fewest devices on one, of `134`, `4-4-2` or `[4, 4]`; else NaN.
 
     Without a separator each digit is a node, unless the text is the number of `machines` itself.
     """
     plain = text.strip().strip("[]()")
-    for mark in "-,;/ ":
-        if mark in plain:
-            parts = [part for part in plain.split(mark) if part.strip()]
-            break
+    mark = next((mark for mark in "-,;/ " if mark in plain), "")
+    if mark:
+        parts = [part for part in plain.split(mark) if part.strip()]
     else:
         parts = [plain] if plain == f"{machines:g}" else list(plain)
-    try:
-        devices = [int(part) for part in parts]
-    except ValueError:
-        return _BLANK
-    devices = [count for count in devices if count > 0]
+    if not all(part.strip().isdecimal() for part in parts):
+        return np.nan, np.nan, np.nan
+    devices = [int(part) for part in parts if int(part) > 0]
     if not devices:
-        return _BLANK
+        return np.nan, np.nan, np.nan
     return float(len(devices)), float(max(devices)), float(min(devices))
-
-
-def _clusters(jobs: Jobs) -> FloatArray:
-    """Return the counts that resolved clusters say, (n, 3)."""
-    rows = []
-    for cluster in jobs.clusters:
-        used = [count for count in cluster.placement if count > 0]
-        each = float(cluster.devices_per_node)
-        rows.append(
-            (float(len(used)), float(max(used)), float(min(used)))
-            if used
-            else (float(cluster.nodes), each, each)
-        )
-    table: FloatArray = np.array([*rows, _BLANK])
-    counts: FloatArray = table[jobs.cluster_index]
-    return counts
-
-
-def _stated(labels: Table, machines: FloatArray) -> FloatArray:
-    """Return the counts that `nodes` and `devices_per_node` say, (n, 3)."""
-    nodes, each = labels.numbers("nodes"), labels.numbers("devices_per_node")
-    nodes = np.where(np.isnan(nodes), np.ceil(machines / np.where(each > 0, each, np.nan)), nodes)
-    nodes = np.where(nodes >= 1, nodes, np.nan)
-    most = np.where(np.isnan(each), np.ceil(machines / nodes), each)
-    fewest = np.where(np.isnan(each), np.floor(machines / nodes), each)
-    return np.stack([nodes, most, fewest], axis=1)
-
-
-# Workload and machine; then what else changes its time and is no size and no number of machines.
-Kind = tuple[str, ...]
-GROUP = ("workload", "device")
-SETTINGS = ("framework", "precision", "seq_len", "image_size", "instance_type", "sync",
-            "cpus_per_worker", "node_gbps")  # fmt: skip
-# Of these, what a worker is given to work with: numbers, for whoever can read them as such.
-RESOURCES = ("cpus_per_worker", "node_gbps")
-# How long a whole run takes hangs on how it trains, too.
-RUN_SETTINGS = ("optimizer", "learning_rate", "target")
-# What a run can time, and the columns that can be the size of it, the usual first.
-SIZES: Mapping[str, tuple[str, ...]] = {
-    "step": ("global_batch", "dataset_size"),
-    "epoch": ("dataset_size",),
-    "run": ("dataset_size",),
-}
-_WORKLOAD_TEXTS = ("workload", "framework", "precision", "seq_len", "image_size")
-_CLUSTER_TEXTS = ("device", "instance_type")
 
 
 @dataclass(frozen=True)
 class LawRows:
-    """n jobs as sizes, machines and kinds. A workload or device nobody knows goes by its label.
+    """n jobs as sizes, devices and kinds. An unknown workload or device goes by its label.
 
     Attributes:
         jobs: n of them.
-        quantity: that is to be told; runs are of more kinds than steps (`RUN_SETTINGS`).
-        apart: whether other `RESOURCES` make another kind; not for whoever reads them as numbers.
+        quantity: step, epoch or run; runs have more kinds than steps (`RUN_SETTINGS`).
+        apart: whether other `RESOURCES` make another kind; False for a law that reads them as numbers.
     """
 
     jobs: Jobs
@@ -137,13 +87,13 @@ class LawRows:
 
     @cached_property
     def labels(self) -> Table:
-        """The rows as they were asked, with no column where nobody says any."""
+        """The rows as given, with no column where the jobs have no labels."""
         labels = self.jobs.labels
         return Table({}, len(self.jobs)) if labels is None else labels
 
     @cached_property
     def machines(self) -> FloatArray:
-        """Devices of each job, (n,): of its cluster, else as the row says; NaN where neither."""
+        """Devices of each job, (n,): of its cluster, else as the row states; NaN where neither."""
         stated = self.labels.numbers("devices")
         known = np.array([float(c.devices) for c in self.jobs.clusters] + [np.nan])
         return np.where(self.jobs.cluster_index >= 0, known[self.jobs.cluster_index], stated)
@@ -157,45 +107,69 @@ class LawRows:
         stated = self.labels.numbers(column)
         if column == "dataset_size":
             known = np.array([w.dataset_size for w in self.jobs.workloads] + [0.0])
-            usual = known[self.jobs.workload_index]
-            stated = np.where(np.isnan(stated), np.where(usual > 0, usual, np.nan), stated)
+            stated = np.where(np.isnan(stated), known[self.jobs.workload_index], stated)
         else:
             stated = np.where(np.isnan(stated), self._planned_batch, stated)
         return np.where(stated > 0, stated, np.nan)
 
     @property
     def _planned_batch(self) -> FloatArray:
-        """Return the global batch of plans that say one: no default is taken for a size."""
+        """The global batch of plans that state one: a default is no size."""
         planned = self.jobs.plans.global_batch.astype(np.float64)
         if self.jobs.labels is None:
             return planned
-        said = self.jobs.resolved & ~np.isnan(self.labels.numbers("micro_batch"))
-        return np.where(said, planned, np.nan)
+        stated = self.jobs.resolved & ~np.isnan(self.labels.numbers("micro_batch"))
+        return np.where(stated, planned, np.nan)
 
     @property
-    def states_plan(self) -> NDArray[np.bool_]:
-        """Which jobs say how they split a batch, (n,): rows of tables may state no batch at all."""
+    def states_plan(self) -> BoolArray:
+        """Which jobs state how they split a batch, (n,): rows of tables may state no batch at all."""
         if self.jobs.labels is None:
             return np.ones(len(self.jobs), dtype=bool)
-        said = [self.labels.numbers(name) for name in ("global_batch", "micro_batch")]
-        return np.isfinite(said[0]) | np.isfinite(said[1])
+        batches = [self.labels.numbers(name) for name in ("global_batch", "micro_batch")]
+        return np.isfinite(batches[0]) | np.isfinite(batches[1])
 
     @cached_property
     def placements(self) -> Placements:
-        """Return nodes, and the most and the fewest devices on one of them, of each job."""
-        return placements_of(self.jobs, self.labels, self.machines)
+        """Nodes, and the most and the fewest devices on one of them, of each job.
+
+        A placement as text counts most, then the cluster, then `nodes`, then `devices_per_node`.
+        One device is on one node, whatever is stated.
+        """
+        known = []
+        for cluster in self.jobs.clusters:
+            used = [c for c in cluster.placement if c] or [cluster.devices_per_node] * cluster.nodes
+            known.append((len(used), max(used), min(used)))
+        table = np.array([*known, (np.nan,) * 3], dtype=np.float64)
+        counts = table[self.jobs.cluster_index]
+        if "placement" in self.labels:
+            texts = self.labels.texts("placement").tolist()
+            pairs = list(zip(texts, self.machines.tolist(), strict=True))
+            read = {pair: placement_counts(*pair) for pair in dict.fromkeys(pairs)}
+            stated = np.array([read[pair] for pair in pairs]).reshape(-1, 3)
+            counts = np.where(np.isnan(stated), counts, stated)
+        nodes, each = self.labels.numbers("nodes"), self.labels.numbers("devices_per_node")
+        even = np.ceil(self.machines / np.where(each > 0, each, np.nan))
+        nodes = np.where(np.isnan(nodes), even, nodes)
+        nodes = np.where(nodes >= 1, nodes, np.nan)
+        share = self.machines / nodes
+        most = np.where(np.isnan(each), np.ceil(share), each)
+        fewest = np.where(np.isnan(each), np.floor(share), each)
+        counts = np.where(np.isnan(counts), np.stack([nodes, most, fewest], axis=1), counts)
+        counts = np.where((self.machines == 1)[:, None], 1.0, counts)
+        return Placements(counts[:, 0], counts[:, 1], counts[:, 2])
 
     @cached_property
     def replicas(self) -> FloatArray:
         """Data-parallel replicas of each job (n,): dp where it is stated, else its devices."""
-        stated = self.labels.numbers("dp")
         if self.jobs.labels is None:
             return self.jobs.plans.dp.astype(np.float64)
+        stated = self.labels.numbers("dp")
         return np.where(stated > 0, stated, self.machines)
 
     @cached_property
     def micro_batch(self) -> FloatArray:
-        """Samples a device does in one forward-backward pass (n,), NaN where nothing says so."""
+        """Samples of a device's forward-backward pass (n,), NaN where not known."""
         if self.jobs.labels is None:
             return self.jobs.plans.micro_batch.astype(np.float64)
         stated = self.labels.numbers("micro_batch")
@@ -210,16 +184,14 @@ class LawRows:
         A stated grad_accum counts only where no batch is stated: tables are known to err in it.
         """
         passes = self.size("global_batch") / (self.micro_batch * self.replicas)
-        stated = self.labels.numbers("grad_accum")
-        passes = np.where(np.isnan(passes), stated, passes)
+        passes = np.where(np.isnan(passes), self.labels.numbers("grad_accum"), passes)
         return np.where(passes > 1, passes, 1.0)
 
     @cached_property
     def servers(self) -> FloatArray:
-        """Parameter servers of each job (n,); NaN where nothing says how many."""
+        """Parameter servers of each job (n,); NaN where not stated."""
         planned = self.jobs.plans.parameter_servers.astype(np.float64)
-        stated = self.labels.numbers("parameter_servers")
-        known = stated if self.jobs.labels is not None else planned
+        known = planned if self.jobs.labels is None else self.labels.numbers("parameter_servers")
         return np.where(known > 0, known, np.nan)
 
     @property
@@ -228,66 +200,76 @@ class LawRows:
         return self.jobs.plans.sync.astype(np.int64)
 
     @cached_property
+    def log_cores(self) -> FloatArray:
+        """Log of the cores that a worker can use, (n,): no more than its threads; NaN if not stated."""
+        given, threads = self._positive("cpus_per_worker"), self._positive("threads")
+        return np.log(np.where(threads < given, threads, given))
+
+    @cached_property
+    def log_wire(self) -> FloatArray:
+        """Log of the stated GB/s of a machine's network, (n,)."""
+        return np.log(self._positive("node_gbps") / _BITS)
+
+    @cached_property
+    def log_speed(self) -> FloatArray:
+        """Log of the speed of a worker over that of one core, (n,), by prior powers of its cores."""
+        share, cores = np.minimum(self.log_cores, 0.0), np.maximum(self.log_cores, 0.0)
+        alone = SHARE_POWER * share + CORES_POWER * cores
+        return np.where(self.processors == -1, BESIDE_POWER * (share + cores), alone)
+
+    @cached_property
+    def processors(self) -> IntArray:
+        """1 for jobs that compute on a processor, -1 on another device, 0 where not known, (n,)."""
+        known = [1 if cluster.device.kind == "cpu" else -1 for cluster in self.jobs.clusters]
+        return np.array([*known, 0])[self.jobs.cluster_index]
+
+    def _positive(self, name: str) -> FloatArray:
+        values = self.labels.numbers(name)
+        return np.where(values > 0, values, np.nan)
+
+    @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:
         """Distinct kinds of job, `GROUP` then `SETTINGS`, and which each job is, (n,).
 
-        Of whole runs `RUN_SETTINGS` follow, where a row says any of them.
+        Of whole runs `RUN_SETTINGS` follow, where a row states any of them.
         """
-        workloads, w = self._workloads
-        clusters, c = self._clusters
-        trainings, t = self._trainings
-        given, g = self._given
+        jobs = self.jobs
+        known = [
+            (w.name, w.framework, w.precision, *(f"{v:g}" if v else "" for v in (w.seq_len, w.image_size)))
+            for w in jobs.workloads
+        ]  # fmt: skip
+        workloads, w = completed(known, jobs.workload_index, self.labels, _WORKLOAD_TEXTS)
+        known = [(c.device.id, c.instance_type) for c in jobs.clusters]
+        clusters, c = completed(known, jobs.cluster_index, self.labels, _CLUSTER_TEXTS)
+        given, g = self._stated(RESOURCES, self.apart, ("",) * len(RESOURCES))
+        trainings, t = self._stated(RUN_SETTINGS, self.quantity == "run", ())
         counts = (max(len(clusters), 1), len(SYNC), len(given), max(len(trainings), 1))
         code = w
         for count, part in zip(counts, (c, self.sync, g, t), strict=True):
             code = code * count + part
-        distinct, index = compact(code, max(len(workloads), 1) * int(np.prod(counts)))
+        shape = (max(len(workloads), 1), *counts)
+        distinct, index = compact(code, int(np.prod(shape)))
         kinds: list[Kind] = []
-        for value in distinct.tolist():
-            rest, training = divmod(value, counts[3])
-            rest, one_given = divmod(rest, counts[2])
-            pair, how = divmod(rest, counts[1])
-            one, other = divmod(pair, counts[0])
+        for one, other, how, gave, training in np.transpose(np.unravel_index(distinct, shape)):
             name, *settings = workloads[one]
             device, instance = clusters[other]
-            kinds.append(
-                (name, device, *settings, instance, SYNC[how], *given[one_given],
-                 *trainings[training])
-            )  # fmt: skip
+            last = (instance, SYNC[how], *given[gave], *trainings[training])
+            kinds.append((name, device, *settings, *last))
         return kinds, index
 
-    @cached_property
-    def _workloads(self) -> tuple[list[Kind], IntArray]:
-        known: list[Kind] = [
-            (w.name, w.framework, w.precision, _text(w.seq_len), _text(w.image_size))
-            for w in self.jobs.workloads
-        ]
-        return completed(known, self.jobs.workload_index, self.labels, _WORKLOAD_TEXTS)
-
-    @cached_property
-    def _given(self) -> tuple[list[Kind], IntArray]:
-        if not self.apart or not any(name in self.labels for name in RESOURCES):
-            return [("",) * len(RESOURCES)], np.zeros(len(self.jobs), dtype=np.int64)
-        none = np.full(len(self.jobs), -1, dtype=np.int32)
-        return completed([], none, self.labels, RESOURCES)
-
-    @cached_property
-    def _trainings(self) -> tuple[list[Kind], IntArray]:
-        if self.quantity != "run" or not any(name in self.labels for name in RUN_SETTINGS):
-            return [()], np.zeros(len(self.jobs), dtype=np.int64)
-        none = np.full(len(self.jobs), -1, dtype=np.int32)
-        return completed([], none, self.labels, RUN_SETTINGS)
-
-    @cached_property
-    def _clusters(self) -> tuple[list[Kind], IntArray]:
-        known: list[Kind] = [(c.device.id, c.instance_type) for c in self.jobs.clusters]
-        return completed(known, self.jobs.cluster_index, self.labels, _CLUSTER_TEXTS)
+    def _stated(
+        self, names: tuple[str, ...], read: bool, blank: Kind
+    ) -> tuple[list[Kind], IntArray]:
+        """Return the distinct values of labels and which each job has, (n,), blank if not read."""
+        if not read or not any(name in self.labels for name in names):
+            return [blank], np.zeros(len(self.jobs), dtype=np.int64)
+        return completed([], np.full(len(self.jobs), -1, dtype=np.int32), self.labels, names)
 
 
 def filled(kinds: Sequence[Kind], known: Collection[Kind]) -> list[Kind]:
-    """Return kinds with what they say of no resource taken from the one known kind that is alike.
+    """Return kinds whose blank resources are those of the one known kind that is alike.
 
-    Whoever asks leaves out what never varied; where known kinds differ in it, it stays blank.
+    A question may leave out what never varied; where known kinds differ in it, it stays blank.
     """
     first = len(GROUP) + SETTINGS.index(RESOURCES[0])
     stop = first + len(RESOURCES)
@@ -296,25 +278,22 @@ def filled(kinds: Sequence[Kind], known: Collection[Kind]) -> list[Kind]:
         alike.setdefault((*kind[:first], *kind[stop:]), []).append(kind)
     found = []
     for kind in kinds:
-        given = kind[first:stop]
-        near = [
-            other for other in alike.get((*kind[:first], *kind[stop:]), ())
-            if all(mine in ("", theirs) for mine, theirs in zip(given, other[first:stop], strict=False))
-        ] if "" in given and kind not in known else []  # fmt: skip
+        near = []
+        if "" in kind[first:stop] and kind not in known:
+            near = [
+                other
+                for other in alike.get((*kind[:first], *kind[stop:]), ())
+                if all(a in ("", b) for a, b in zip(kind[first:stop], other[first:stop], strict=False))
+            ]  # fmt: skip
         found.append(near[0] if len(near) == 1 else kind)
     return found
-
-
-def _text(value: float) -> str:
-    return f"{value:g}" if value else ""
 
 
 def measured(runs: Runs, quantity: str) -> FloatArray:
     """Return seconds of a `step`, `epoch` or `run` (n,), NaN where a run has none or did not end."""
     if quantity == "step":
         return runs.step_seconds()
-    column = "epoch_time_s" if quantity == "epoch" else "time_to_train_s"
-    seconds = runs.measured(column)
+    seconds = runs.measured("epoch_time_s" if quantity == "epoch" else "time_to_train_s")
     return np.where((runs.status == "ok") & (seconds > 0) & np.isfinite(seconds), seconds, np.nan)
 
 
@@ -324,10 +303,138 @@ def chosen_size(rows: LawRows, quantity: str) -> str:
     The usual one, unless it never changes while the other does, or fewer than half of the runs
     state it.
     """
-    stated = {}
+    varies = {}
     for name in SIZES[quantity]:
         values = rows.size(name)
         values = values[~np.isnan(values)]
         if 2 * len(values) >= len(rows.jobs):
-            stated[name] = len(np.unique(values)) > 1
-    return next((name for name, varies in stated.items() if varies), next(iter(stated), ""))
+            varies[name] = len(np.unique(values)) > 1
+    return next((name for name, changes in varies.items() if changes), next(iter(varies), ""))
+
+
+def step_size(rows: LawRows, quantity: str) -> str:
+    """Return micro_batch for steps, where most runs state it; the size of epochs and runs."""
+    if quantity != "step":
+        return chosen_size(rows, quantity)
+    return "micro_batch" if 2 * np.isfinite(rows.micro_batch).sum() >= len(rows.jobs) else ""
+
+
+Span = tuple[float, float]
+# Log standard deviation of an answer to a row that states what no run did.
+UNREAD_SIGMA = 0.3
+
+
+def spans(values: FloatArray, group: IntArray, groups: int) -> list[Span | None]:
+    """Return least and most of each group's stated values, None where fewer than half are stated."""
+    found: list[Span | None] = []
+    for i in range(groups):
+        mine = values[group == i]
+        stated = mine[np.isfinite(mine)]
+        few = not len(stated) or 2 * len(stated) < len(mine)
+        found.append(None if few else (float(stated.min()), float(stated.max())))
+    return found
+
+
+@dataclass(frozen=True)
+class ResourceReading:
+    """One resource of n jobs as a law reads it.
+
+    Attributes:
+        values: logs, (n,): as stated; the middle of the runs' where a row does not state it; NaN
+            where the runs of its group state none.
+        unsure: log standard deviation that this adds, (n,).
+        beyond: logs by which the value is outside the runs' span, (n,).
+        offset: of the value from the middle of the runs' span, (n,), 0 where it is not read.
+    """
+
+    values: FloatArray
+    unsure: FloatArray
+    beyond: FloatArray
+    offset: FloatArray
+
+    @staticmethod
+    def of(values: FloatArray, group: IntArray, known: Sequence[Span | None]) -> ResourceReading:
+        """Return the reading of stated logs (n,), NaN where not stated.
+
+        Args:
+            values: as rows state them. group: of each row, (n,), -1 for none.
+            known: the span of each group, see `spans`.
+        """
+        nothing = (np.nan, np.nan)
+        low, high = np.array([*(one or nothing for one in known), nothing])[group].T
+        stated, fitted = np.isfinite(values), np.isfinite(low)
+        filled_in = np.where(stated, values, (low + high) / 2.0)
+        unsure = np.where(stated, np.where(fitted, 0.0, UNREAD_SIGMA), (high - low) / 2.0)
+        beyond = np.fmax(filled_in - high, low - filled_in)
+        offset = np.where(fitted, filled_in - (low + high) / 2.0, 0.0)
+        read = np.where(fitted, filled_in, np.nan)
+        return ResourceReading(
+            read, np.nan_to_num(unsure), np.fmax(beyond, 0.0), np.nan_to_num(offset)
+        )
+
+    @property
+    def ambiguous(self) -> BoolArray:
+        """Which rows state nothing where the runs of their group differ, (n,)."""
+        return np.asarray((self.unsure > 0) & np.isfinite(self.values))
+
+
+def completed(
+    known: Sequence[Kind], index: NDArray[np.int32], labels: Table, names: tuple[str, ...]
+) -> tuple[list[Kind], IntArray]:
+    """Return the distinct kinds, and which each of n rows is, (n,).
+
+    Args:
+        known: kinds of resolved values; equal ones are merged.
+        index: positions in `known`, -1 where a row's labels give its kind, (n,).
+        labels: the rows as given.
+        names: the columns that make up a kind.
+    """
+    kinds, index = list(known), index.astype(np.int64)
+    rows = np.flatnonzero(index < 0)
+    if len(rows):
+        code, count = np.zeros(len(rows), dtype=np.int64), 1
+        for name in names:
+            if name in labels:
+                values, most = codes(labels.columns[name][rows])
+                # Made small again at once, so that no product of many columns can overflow.
+                distinct, code = compact(code * most + values, count * most)
+                count = len(distinct)
+        first = np.empty(count, dtype=np.int64)
+        first[code[::-1]] = np.arange(len(rows))[::-1]  # of several the last one written stays
+        texts = [labels.take(rows[first]).texts(name).tolist() for name in names]
+        index[rows] = len(kinds) + code
+        kinds += [tuple(text.strip() for text in label) for label in zip(*texts, strict=True)]
+    merged = list(dict.fromkeys(kinds))
+    order = {kind: i for i, kind in enumerate(merged)}
+    return merged, np.array([order[kind] for kind in kinds], dtype=np.int64)[index]
+
+
+def compact(code: IntArray, most: int) -> tuple[IntArray, IntArray]:
+    """Return the distinct codes in order, and the position of each of n among them.
+
+    Without sorting where there can be few of them: a million codes then take one pass.
+
+    Args:
+        code: from 0 to below `most`, (n,).
+        most: how many there can be.
+    """
+    if most > _MOST_COUNTED:
+        distinct, index = np.unique(code, return_inverse=True)
+        return distinct, index.reshape(-1).astype(np.int64)
+    present = np.zeros(most, dtype=bool)
+    present[code] = True
+    place = np.cumsum(present) - 1
+    return np.flatnonzero(present), place[code]
+
+
+def codes(column: NDArray[Any]) -> tuple[IntArray, int]:
+    """Return a small number for each distinct cell, (n,), and how many there are."""
+    if column.dtype == object:
+        # A dictionary takes a million texts faster than a sort.
+        cells = column.tolist()
+        place = {cell: i for i, cell in enumerate(dict.fromkeys(cells))}
+        return np.fromiter(map(place.__getitem__, cells), np.int64, len(cells)), len(place)
+    if len(column) and (np.isnan(column).all() or (column == column[0]).all()):
+        return np.zeros(len(column), dtype=np.int64), 1
+    distinct, code = np.unique(column, return_inverse=True)
+    return code.reshape(-1).astype(np.int64), len(distinct)

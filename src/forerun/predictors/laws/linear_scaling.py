@@ -1,29 +1,33 @@
 """LinearScaling: perfect scaling from the nearest measured number of devices; the floor of all laws.
 
-Twice the devices do the same work in half the time, whatever they have to tell one another. What
-predicts worse than this has learned nothing of scaling.
+Twice the devices do the same work in half the time, whatever they exchange. A predictor that is worse
+than this has learned nothing of scaling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.plan import PS_ASYNC
-from forerun.predictors.laws.group_words import article, percent
-from forerun.predictors.laws.grouped import GroupedLaws
-from forerun.predictors.laws.grouping import Answers, Columns, Group, banded, reach_of
+from forerun.predictors.laws.grouped import (
+    Columns,
+    GroupedLaws,
+    Law,
+    LawForecasts,
+    RunGroup,
+    banded,
+    percent,
+    reach_of,
+    stacked,
+)
 from forerun.predictors.laws.law_rows import LawRows
 
-# Repeats of one point differ by this, where runs do not show it.
-LEAST_SIGMA = 0.03
-# One run, or one of each point, does not show what repeats differ by.
-ONE_SIGMA = 0.05
+# Repeats of one point differ by this, where runs do not show it; where one run of each point cannot.
+LEAST_SIGMA, ONE_SIGMA = 0.03, 0.05
 # Twice the work takes between as long and twice as long: a factor of 2 off at most, as a log
 # standard deviation a doubling.
 WORK_SIGMA = 0.42
@@ -31,28 +35,19 @@ WORK_SIGMA = 0.42
 _STRIDE = 1000.0
 
 
-@dataclass(frozen=True)
-class LinearLaw:
+@dataclass(frozen=True, kw_only=True)
+class LinearLaw(Law):
     """What was measured of one kind of job.
 
     Attributes:
         points: devices, work of a device and median seconds of it, by devices and work, (m, 3).
-        reach: how far below and above the median repeats lie, as logs.
-        size: the column that work is a share of, "" where none is stated.
-        runs: how many taught it.
-        notes: what was noticed while fitting.
     """
 
     points: FloatArray
-    reach: tuple[float, float]
-    size: str
-    runs: int
-    notes: tuple[str, ...] = ()
 
-    @property
-    def machines(self) -> tuple[float, float]:
-        """Fewest and most devices that a run had."""
-        return float(self.points[0, 0]), float(self.points[-1, 0])
+    def is_sound(self) -> bool:
+        """Return whether there are points of three numbers."""
+        return self.points.ndim == 2 and self.points.shape[1] == 3 and len(self.points) > 0
 
     def formula(self, quantity: str) -> str:
         """Return the law in words and units."""
@@ -60,8 +55,8 @@ class LinearLaw:
         devices = ", ".join(f"{count:g}" for count in np.unique(self.points[:, 0]))
         low, high = np.exp([-self.reach[0], self.reach[1]])
         return (
-            f"seconds of {article(quantity)} = those of the nearest number of devices (of "
-            f"{devices}) and {work} x the ratio of {work} (repeats x {low:.3g} to {high:.3g})"
+            f"those of the nearest number of devices (of {devices}) and {work} x the ratio of {work} "
+            f"(repeats x {low:.3g} to {high:.3g})"
         )
 
     def limit(self) -> str:
@@ -69,19 +64,15 @@ class LinearLaw:
         few, most = self.machines
         if few == most:
             return f"all runs are on {few:g} devices; nothing of scaling was measured"
-        kept = percent(self._kept())
-        return (
-            f"nothing limits this law; the runs kept {kept} of perfect scaling from {few:g} to "
-            f"{most:g} devices, and it expects all of it of the next doublings"
-        )
-
-    def _kept(self) -> float:
-        """Return how much slower work went on the fewest devices than like work on the most."""
         logs = np.log(self.points)
-        few, most = (logs[logs[:, 0] == end] for end in (logs[0, 0], logs[-1, 0]))
-        like = most[np.abs(few[:, 1][:, None] - most[:, 1]).argmin(axis=1)]
-        rates = (few[:, 2] - few[:, 1]) - (like[:, 2] - like[:, 1])
-        return float(np.exp(np.median(rates)))
+        fewest, largest = (logs[logs[:, 0] == end] for end in (logs[0, 0], logs[-1, 0]))
+        like = largest[np.abs(fewest[:, 1][:, None] - largest[:, 1]).argmin(axis=1)]
+        rates = (fewest[:, 2] - fewest[:, 1]) - (like[:, 2] - like[:, 1])
+        return (
+            f"nothing limits this law; the runs kept {percent(float(np.exp(np.median(rates))))} of "
+            f"perfect scaling from {few:g} to {most:g} devices, and it expects all of it of the next "
+            "doublings"
+        )
 
 
 @dataclass(frozen=True)
@@ -94,9 +85,10 @@ class LinearScaling(GroupedLaws[LinearLaw]):
     """
 
     name = "linear-scaling"
+    law = LinearLaw
     terms = ("shared work",)
     needed = "at least 1 run"
-    one_number_speaks = True
+    one_count_suffices = True
     prior_sigma = 0.15
     most_sigma = 0.8  # a reduction between nodes can cost more than a doubling saves
 
@@ -106,9 +98,12 @@ class LinearScaling(GroupedLaws[LinearLaw]):
         devices = np.where(rows.machines > 0, rows.machines, np.nan)
         return {"devices": devices, "shared": shared.astype(np.float64)}
 
-    def group_law(self, group: Group) -> LinearLaw:
-        """Return the law of the runs of one kind."""
-        work = self._work(group.columns, np.full(len(group.seconds), bool(group.size)))
+    def fitted(self, groups: Sequence[RunGroup]) -> list[LinearLaw]:
+        """Return the law of each group of runs."""
+        return [self._law(group) for group in groups]
+
+    def _law(self, group: RunGroup) -> LinearLaw:
+        work = _work(group.columns, np.full(len(group.seconds), bool(group.size)))
         places = np.stack([group.columns["devices"], work], axis=1)
         distinct, index = np.unique(places, axis=0, return_inverse=True)
         index = index.reshape(-1)
@@ -116,52 +111,41 @@ class LinearScaling(GroupedLaws[LinearLaw]):
         logs = np.log(group.seconds) - np.log(seconds)[index]
         spent = min(len(distinct), len(logs) - 1)
         reach = reach_of(logs, spent, LEAST_SIGMA if spent < len(logs) - 1 else ONE_SIGMA)
-        points = np.column_stack([distinct, seconds])
-        return LinearLaw(points, reach, group.size, len(group.seconds))
+        return LinearLaw(
+            points=np.column_stack([distinct, seconds]), reach=reach, size=group.size,
+            bounds=group.bounds("devices"), runs=len(group.seconds),
+        )  # fmt: skip
 
-    @staticmethod
-    def _work(columns: Columns, sized: NDArray[np.bool_]) -> FloatArray:
-        """Return the work of one device of n jobs, (n,)."""
-        alone = np.where(columns["shared"] > 0, 1.0 / columns["devices"], 1.0)
-        return np.where(sized, columns["size"] / columns["devices"], alone)
-
-    def answers(self, laws: list[LinearLaw], index: IntArray, columns: Columns) -> Answers:
+    def evaluate(self, laws: list[LinearLaw], index: IntArray, columns: Columns) -> LawForecasts:
         """Return seconds and doublings of n jobs."""
         sized = np.array([bool(law.size) for law in laws])[index]
-        devices, work = columns["devices"], self._work(columns, sized)
-        points = np.concatenate([law.points for law in laws])
-        which = _nearest(laws, index, np.log(devices), np.log(work))
-        found = points[which]
+        devices, work = columns["devices"], _work(columns, sized)
+        found = _nearest(laws, index, np.log(devices), np.log(work))
         middle = found[:, 2] * work / found[:, 1]
         away = np.abs(np.log2(work / found[:, 1]))
         beyond = np.abs(np.log2(devices / found[:, 0])) + away
-        reach = np.array([law.reach for law in laws])[index]
-        return Answers(banded(middle, reach, (WORK_SIGMA * away) ** 2), middle[:, None], beyond)
+        seconds = banded(middle, stacked(laws, "reach", index), (WORK_SIGMA * away) ** 2)
+        return LawForecasts(seconds, middle[:, None], beyond)
 
-    def law_of(self, entry: Mapping[str, Any]) -> LinearLaw:
-        """Return a law from its saved fields."""
-        points = np.array(entry["points"], dtype=float)
-        if points.ndim != 2 or points.shape[1] != 3 or not len(points):
-            raise ValueError("a law has points of devices, work and seconds")
-        reach = (float(entry["reach"][0]), float(entry["reach"][1]))
-        notes = tuple(entry["notes"])
-        return LinearLaw(points, reach, str(entry["size"]), int(entry["runs"]), notes)
+
+def _work(columns: Columns, sized: BoolArray) -> FloatArray:
+    """Return the work of one device of n jobs, (n,)."""
+    alone = np.where(columns["shared"] > 0, 1.0 / columns["devices"], 1.0)
+    return np.where(sized, columns["size"] / columns["devices"], alone)
 
 
 def _nearest(
     laws: list[LinearLaw], index: IntArray, log_devices: FloatArray, log_work: FloatArray
-) -> IntArray:
-    """Return the position among all laws' points of the one nearest to each job, (n,).
-
-    First by devices, then by work; of two equally near ones the smaller.
-    """
-    points = np.log(np.concatenate([law.points[:, :2] for law in laws]))
+) -> FloatArray:
+    """Return the point nearest to each job, (n, 3): by devices, then by work; the smaller of two."""
+    points = np.concatenate([law.points for law in laws])
+    devices, work = np.log(points[:, :2]).T
     owner = np.repeat(np.arange(len(laws)), [len(law.points) for law in laws])
-    count = _closest(owner * _STRIDE + points[:, 0], index * _STRIDE + log_devices)
-    # All points of one law and number of devices are a run of their own, in the order of work.
-    starts = np.append(True, (np.diff(owner) > 0) | (np.diff(points[:, 0]) > 0))
-    group = np.cumsum(starts) - 1
-    return _closest(group * _STRIDE + points[:, 1], group[count] * _STRIDE + log_work)
+    count = _closest(owner * _STRIDE + devices, index * _STRIDE + log_devices)
+    # All points of one law and number of devices follow one another, in the order of work.
+    group = np.cumsum(np.append(False, (np.diff(owner) > 0) | (np.diff(devices) > 0)))
+    found = _closest(group * _STRIDE + work, group[count] * _STRIDE + log_work)
+    return np.asarray(points[found])
 
 
 def _closest(keys: FloatArray, wanted: FloatArray) -> IntArray:

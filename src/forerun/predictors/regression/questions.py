@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan_columns import NAMES
-from forerun.predictors.laws.label_codes import codes, completed
-from forerun.predictors.laws.law_rows import GROUP, RESOURCES, Kind, LawRows
+from forerun.predictors.laws.law_rows import GROUP, RESOURCES, Kind, LawRows, codes, completed
 from forerun.tables import Jobs, Table
 from forerun.tables.schema import COLUMNS
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.predictors.laws.group_words import article
+from forerun.predictors.laws.grouped import article
 from forerun.predictors.regression.experiment import FITS, Fitted
 from forerun.predictors.regression.models import Kernel, Linear, Model, Network, Scaled, Trees
 from forerun.predictors.regression.ray_group import RayGroup
