@@ -492,7 +492,7 @@ def plain(cost: GenericCost) -> GenericFit:
         lambda x: cost.of(np.ascontiguousarray(x.T)),
         [(0.0, most)] * k + [(-MOST_EXPONENT, MOST_EXPONENT)] * d,
         strategy="rand1bin", popsize=PLAIN_MEMBERS, maxiter=PLAIN_GENERATIONS, tol=PLAIN_TOLERANCE,
-        atol=_NOTHING, mutation=(0.5, 0.9), recombination=0.9, polish=False, rng=SEED,
+        atol=_NOTHING, mutation=(0.5, 0.9), recombination=0.9, polish=False, seed=SEED,
         vectorized=True, updating="deferred",
     )  # fmt: skip
     return GenericFit(
