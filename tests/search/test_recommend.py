@@ -16,8 +16,8 @@ from forerun.errors import UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search.best_plan import best_plan
 from forerun.search.recommending import misses, recommend
-from forerun.search.reduction import MEMORY, judge
-from forerun.search.score import TIE, score, usable_bytes
+from forerun.search.reduction import MEMORY, Reduction, judge
+from forerun.search.score import SKIPPED, TIE, score, usable_bytes
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
@@ -178,3 +178,27 @@ def test_the_nearest_miss_is_measured_by_what_can_be_filled() -> None:
     just = scored(stated[0] * need[0] / usable[0])
     assert just.estimates.fit_probability[0] == pytest.approx(0.5, abs=0.1)
     assert f"{format_bytes(usable[2])} usable" in misses(full.take(np.array([2])), aim)[MEMORY]
+
+
+@pytest.mark.parametrize("aim", ["cost", "time", "knee"])
+def test_leaving_out_clusters_that_cannot_win_changes_no_option(
+    aim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best, the front and the alternatives are those of scoring every cluster."""
+    slow = tiny_device("slow-gpu", peak_flops={"bf16": 1e9, "fp32": 1e9})
+    clusters = [
+        replace(tiny_cluster(nodes, 4, device), name=f"{nodes}x{device.id}-{price}",
+                dollars_per_hour=float(price * nodes))
+        for device in (tiny_device(), slow) for nodes in (1, 2) for price in range(10, 18)
+    ]  # fmt: skip
+    monkeypatch.setattr("forerun.search.score.CHUNK", 400)
+    found = ask(Objective(aim=aim), clusters)
+    monkeypatch.setattr(Reduction, "cannot_win", lambda *floors: False)
+    every = ask(Objective(aim=aim), clusters)
+    assert found.refused_counts.get(SKIPPED, 0) > 0
+    assert SKIPPED not in every.refused_counts
+    assert (found.best, found.front, found.alternatives) == (
+        every.best, every.front, every.alternatives
+    )  # fmt: skip
+    assert (found.runner_up, found.next_layout) == (every.runner_up, every.next_layout)
+    assert (found.considered, found.legal) == (every.considered, every.legal)

@@ -39,6 +39,7 @@ from forerun.search.reduction import (
     BUDGET,
     DEADLINE,
     ENDLESS,
+    MAX_ALTERNATIVES,
     MEMORY,
     TOGETHER,
     Judged,
@@ -46,7 +47,15 @@ from forerun.search.reduction import (
     joined,
     judge,
 )
-from forerun.search.score import Scored, burden, estimates_for, score_space, simplest, usable_bytes
+from forerun.search.score import (
+    SKIPPED,
+    Scored,
+    burden,
+    estimates_for,
+    score_space,
+    simplest,
+    usable_bytes,
+)
 from forerun.search.space import Space, refuse_fixed
 from forerun.units import format_bytes, format_dollars, format_seconds
 
@@ -306,7 +315,6 @@ def next_layout(
     return found
 
 
-MAX_ALTERNATIVES = 10
 MAX_NEAR = 5
 
 
@@ -351,7 +359,7 @@ def choose(
         assumptions=assumptions(space, objective, length),
         prices_as_of=prices_as_of(space),
         considered=reduction.considered + sum(refused.values()),
-        legal=reduction.considered,
+        legal=reduction.considered + refused.get(SKIPPED, 0),
         fitting=reduction.fitting,
         qualified=reduction.qualified,
         refused_counts=dict(sorted(counts.items(), key=lambda item: -item[1])),
@@ -552,7 +560,7 @@ def recommend(
     space = Space(workload, tuple(clusters), batches, dict(fixed or {}))
     reduction = Reduction(objective, energy=energy or objective.aim == "energy")
     refused: dict[str, int] = {}
-    for scored in score_space(space, predictor, objective, length, refused):
+    for scored in score_space(space, predictor, objective, length, refused, reduction.cannot_win):
         reduction.add(scored)
     if not reduction.considered:
         refuse_fixed(space, refused)

@@ -17,7 +17,7 @@ from forerun.domain.objective import Limits, Objective
 from forerun.domain.plan_columns import concatenate
 from forerun.domain.quantiles import at_probability
 from forerun.search.pareto import pareto_front
-from forerun.search.score import Scored, burden, contenders, usable_bytes
+from forerun.search.score import TIE, Scored, burden, contenders, usable_bytes
 from forerun.tables import Jobs
 
 MEMORY, DEADLINE, BUDGET, TOGETHER, NO_PRICE, DECLINED, ENDLESS, NO_MEMORY = (
@@ -28,6 +28,7 @@ MEMORY, DEADLINE, BUDGET, TOGETHER, NO_PRICE, DECLINED, ENDLESS, NO_MEMORY = (
 )  # fmt: skip
 _ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
 _NEAR = 8  # misses kept of each chunk
+MAX_ALTERNATIVES = 10  # clusters shown beside the best
 _EXAMPLES = 4  # of a reason, kept of each chunk
 # How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
 _NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
@@ -146,6 +147,9 @@ class Reduction:
     kept: list[Scored] = field(default_factory=list)
     missed: list[Scored] = field(default_factory=list)
     refused: dict[str, list[tuple[float, Scored]]] = field(default_factory=dict)
+    front: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    best: dict[str, float] = field(default_factory=dict)
+    target: bool = False
 
     def add(self, scored: Scored) -> None:
         """Take a chunk in."""
@@ -160,10 +164,36 @@ class Reduction:
         for market, one in zip(markets, judged, strict=True):
             rows = np.flatnonzero(one.qualified)
             if len(rows):
-                self.kept.append(market.take(self._winners(market, one, rows)))
+                winners = self._winners(market, one, rows)
+                self.kept.append(market.take(winners))
+                self._note(market, one, winners)
             if not self.qualified:
                 self._near(market, one)
         self._refuse(markets, judged, good)
+
+    def _note(self, scored: Scored, judged: Judged, rows: NDArray[np.int64]) -> None:
+        """Keep what decides whether a further cluster can win: the front, and each cluster's best."""
+        costs = np.stack([judged.seconds[rows], judged.dollars[rows]], axis=1)
+        front = np.concatenate([self.front, costs])
+        self.front = front[pareto_front(*front.T)]
+        self.target |= scored.forecasts.samples_to_target is not None
+        for row in rows.tolist():
+            name = scored.jobs.clusters[scored.jobs.cluster_index[row]].name
+            self.best[name] = min(self.best.get(name, np.inf), float(judged.aim[row]))
+
+    def cannot_win(self, name: str, seconds: float, dollars: float) -> bool:
+        """Return whether a cluster can be neither on the front nor among the alternatives.
+
+        Args:
+            name: of the cluster.
+            seconds, dollars: below which no run on it can be.
+        """
+        others = sorted(aim for cluster, aim in self.best.items() if cluster != name)
+        if self.energy or self.target or len(others) <= MAX_ALTERNATIVES:
+            return False
+        least = seconds if self.objective.aim == "time" else dollars
+        beaten = (self.front <= (seconds, dollars)).all(axis=1).any()
+        return bool(beaten and least > max(others[MAX_ALTERNATIVES], others[0] * (1 + TIE)))
 
     def _winners(
         self, scored: Scored, judged: Judged, rows: NDArray[np.int64]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,9 +23,12 @@ from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan_columns import PlanColumns, concatenate
 from forerun.domain.workload import Length
+from forerun.predictors.analytic.floors import fastest_rate, floor_flops_per_sample
 from forerun.search.space import Space
 from forerun.tables import Jobs
+from forerun.units import SECONDS_PER_HOUR
 
+SKIPPED = "slower and dearer than what was found, even at the full rate of its devices"
 # Rows in one call of the predictor: few calls, and little memory held.
 CHUNK = 65536
 
@@ -67,32 +70,74 @@ def score_space(
     objective: Objective,
     length: Length,
     refused: dict[str, int],
+    skips: Callable[[str, float, float], bool] = lambda name, seconds, dollars: False,
 ) -> Iterator[Scored]:
-    """Yield every legal plan of the space, scored; `refused` gains the illegal ones' counts."""
-    for jobs in chunks(space, refused):
+    """Yield every legal plan of the space, scored; `refused` gains the counts of those left out.
+
+    Args:
+        space, predictor, objective, length: what is searched, by whom, for what.
+        refused: counts of plans by reason.
+        skips: whether a cluster can be left out, by its name and the least seconds and dollars that
+            a run on it can take; clusters come in the order of these dollars.
+    """
+    floors = least_of_runs(space, objective, length)
+    order = np.argsort(floors[1], kind="stable")
+
+    def kept(position: int) -> bool:
+        seconds, dollars = (float(each[position]) for each in floors)
+        return not skips(space.clusters[position].name, seconds, dollars)
+
+    for jobs in chunks(space, refused, CHUNK, order.tolist(), kept):
         yield score(jobs, predictor, objective, length)
 
 
-def chunks(space: Space, refused: dict[str, int], size: int = CHUNK) -> Iterator[Jobs]:
+def least_of_runs(
+    space: Space, objective: Objective, length: Length
+) -> tuple[FloatArray, FloatArray]:
+    """Return seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause."""
+    workload, batch = space.workload, min(space.global_batches)
+    steps = length.count if length.unit == "steps" else workload.samples(length) / batch
+    flops = floor_flops_per_sample(workload) * batch * steps
+    rates = [fastest_rate(c.device, workload) * c.devices for c in space.clusters]
+    seconds = flops / np.array(rates)
+    spot, plain = (
+        _rates(space.clusters, kind, objective.preemption)[:, 0] for kind in (True, False)
+    )
+    price = {"spot": spot, "on-demand": plain}.get(objective.market, np.fmin(spot, plain))
+    return seconds, seconds / SECONDS_PER_HOUR * price
+
+
+def chunks(
+    space: Space,
+    refused: dict[str, int],
+    size: int = CHUNK,
+    order: Sequence[int] | None = None,
+    kept: Callable[[int], bool] = lambda position: True,
+) -> Iterator[Jobs]:
     """Yield the space's jobs in chunks of about `size`, small clusters joined together."""
-    waiting: list[tuple[PlanColumns, int]] = []
-    held = 0
+    plans_of: dict[int, PlanColumns] = {}
     for plans, positions, counts in space.worlds():
         for reason, n in counts.items():
             refused[reason] = refused.get(reason, 0) + n
+        plans_of |= dict.fromkeys(positions, plans)
+    waiting: list[tuple[PlanColumns, int]] = []
+    held = 0
+    for position in plans_of if order is None else order:
+        plans = plans_of[position]
         if not len(plans):
             continue
-        for position in positions:
-            for start in range(0, len(plans), size):
-                whole = start == 0 and len(plans) <= size
-                part = (
-                    plans if whole else plans.take(np.arange(start, min(start + size, len(plans))))
-                )
-                if held and held + len(part) > size:
-                    yield _joined(space, waiting)
-                    waiting, held = [], 0
-                waiting.append((part, position))
-                held += len(part)
+        if not kept(position):
+            refused[SKIPPED] = refused.get(SKIPPED, 0) + len(plans)
+            continue
+        for start in range(0, len(plans), size):
+            part = plans
+            if len(plans) > size:
+                part = plans.take(np.arange(start, min(start + size, len(plans))))
+            if held and held + len(part) > size:
+                yield _joined(space, waiting)
+                waiting, held = [], 0
+            waiting.append((part, position))
+            held += len(part)
     if waiting:
         yield _joined(space, waiting)
 
