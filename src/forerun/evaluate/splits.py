@@ -1,6 +1,6 @@
 """Splits: the ways to divide a table into rows that teach and rows that are judged, as words.
 
-Folds: which rows of a table teach and which are judged; no judged row is among its training_runs.
+Folds: which rows of a table teach and which are judged; no judged row is among its training runs.
 """
 
 from __future__ import annotations
