@@ -39,7 +39,7 @@ from forerun.predictors.analytic.saving import (
 from forerun.predictors.analytic.shipped import FILE, FORMAT, ROWS_FILE
 from forerun.tables import Runs, read_table
 from forerun.tables.fingerprints import fingerprints, packed
-from forerun.tables.join import join_runs
+from forerun.tables.jobs import join_runs
 from forerun.tables.suspects import cleaned, suspects
 from forerun.workloads.rows import runs_from_table
 

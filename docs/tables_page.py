@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from forerun.advisor.tabular import ADDED, MOST_SEARCHES
 from forerun.tables import COLUMNS
-from forerun.tables.schema import ALIASES
 from forerun.tables.suspects import POLICY
+from forerun.tables.table import ALIASES
 
 _GROUPS = {
     "origin": "Where a row comes from.",

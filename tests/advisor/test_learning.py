@@ -9,7 +9,7 @@ from forerun.advisor import Advisor
 from forerun.advisor.fit_summary import LearningError, fitted, flags_of
 from forerun.predictors.starts import started
 from forerun.tables import Table
-from forerun.tables.suspects import Kind
+from forerun.tables.suspects import FlagKind
 from tests.tables.suspect_tables import measured, with_column
 
 ROW = {
@@ -24,7 +24,7 @@ def test_the_new_advisor_has_the_flags_and_the_old_one_none() -> None:
     assert old.flags is None
     assert new.flags is not None
     assert new.flags.row.tolist() == [1]
-    assert new.flags.of(Kind.UNIT).all()
+    assert new.flags.of(FlagKind.UNIT).all()
 
 
 @pytest.mark.parametrize("name", ["analytic", "constant-mfu"])
@@ -54,4 +54,4 @@ def test_nothing_learned_says_why_of_every_row() -> None:
 def test_physics_without_runs_judges_those_of_other_predictors() -> None:
     runs, _, seconds = measured("step_time_s", 4)
     flags = flags_of(with_column(runs, "step_time_s", seconds * 1e3), started("constant-mfu"))
-    assert flags.of(Kind.UNIT).sum() == len(runs)
+    assert flags.of(FlagKind.UNIT).sum() == len(runs)

@@ -16,7 +16,7 @@ from forerun.errors import RequestError
 from forerun.evaluate import Evaluation, accuracy_page, evaluate, leaderboard
 from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.tables import Jobs, Runs
-from forerun.tables.join import join_runs
+from forerun.tables.jobs import join_runs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs, tiny_workload
 
 

@@ -14,9 +14,8 @@ from forerun.errors import RequestError
 from forerun.evaluate import evaluate
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Jobs, Runs, Table
-from forerun.tables.contents import content_codes
-from forerun.tables.fingerprints import fingerprints, packed, seen
-from forerun.tables.join import join_runs
+from forerun.tables.fingerprints import content_codes, fingerprints, packed, seen
+from forerun.tables.jobs import join_runs
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_runs, tiny_workload
 
 

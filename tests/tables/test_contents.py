@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from forerun.catalog import load_catalog
 from forerun.evaluate.judge import TrainingSets
 from forerun.tables import Runs, read_table
-from forerun.tables.contents import ENDED, content_codes
+from forerun.tables.fingerprints import ENDED, content_codes
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import runs_from_table
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from forerun.errors import RequestError
 from forerun.tables import Runs, Table
-from forerun.tables.contents import content_codes
-from forerun.tables.fingerprints import BYTES, fingerprints, packed, seen, unpacked
+from forerun.tables.fingerprints import BYTES, content_codes, fingerprints, packed, seen, unpacked
 from forerun.testing.samples import tiny_jobs, tiny_runs
 
 CODES = st.lists(st.integers(1, 2 ** (8 * BYTES) - 1), max_size=50)

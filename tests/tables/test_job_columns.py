@@ -12,7 +12,7 @@ from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.errors import RequestError
 from forerun.tables import Jobs, Table
-from forerun.tables.job_columns import described, job_columns
+from forerun.tables.jobs import described, job_columns
 from forerun.testing.samples import tiny_jobs
 from forerun.workloads.resolve import ZooReader
 from forerun.workloads.rows import jobs_from_table

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from forerun.tables import Table, read_table, write_table
-from forerun.tables.join import join_tables
+from forerun.tables.jobs import join_tables
 
 
 def places(table: Table) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.tables import COLUMNS, MEASURED
-from forerun.tables.schema import ALIASES, canonical_names
+from forerun.tables.table import ALIASES, canonical_names
 
 
 def test_schema_names_stay_and_unknown_ones_are_kept() -> None:

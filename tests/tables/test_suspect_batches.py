@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.tables.suspects import KINDS, Kind, suspects
+from forerun.tables.suspects import KINDS, FlagKind, suspects
 from tests.tables.suspect_tables import runs_of
 
 ROW = {"workload": "resnet50", "device": "a100-sxm-80gb", "nodes": 1, "devices": 8,
@@ -19,19 +19,19 @@ ROW = {"workload": "resnet50", "device": "a100-sxm-80gb", "nodes": 1, "devices":
 @pytest.mark.parametrize(
     ("change", "kind", "column", "words"),
     [
-        ({"micro_batch": 48}, Kind.ACCUMULATION, "global_batch",
+        ({"micro_batch": 48}, FlagKind.ACCUMULATION, "global_batch",
          "global_batch is 512 samples; expected a multiple of 384 = micro_batch x dp"),
-        ({"plan": "micro_batch=48"}, Kind.ACCUMULATION, "global_batch", "a multiple of 384"),
-        ({"global_batch": 500}, Kind.ACCUMULATION, "global_batch", "a multiple of 8 = dp"),
-        ({"micro_batch": 64, "grad_accum": 3}, Kind.ACCUMULATION, "grad_accum",
+        ({"plan": "micro_batch=48"}, FlagKind.ACCUMULATION, "global_batch", "a multiple of 384"),
+        ({"global_batch": 500}, FlagKind.ACCUMULATION, "global_batch", "a multiple of 8 = dp"),
+        ({"micro_batch": 64, "grad_accum": 3}, FlagKind.ACCUMULATION, "grad_accum",
          "grad_accum is 3; expected 1 = global_batch / (micro_batch x dp)"),
-        ({"global_batch": "", "micro_batch": 64}, Kind.BATCH, "global_batch",
+        ({"global_batch": "", "micro_batch": 64}, FlagKind.BATCH, "global_batch",
          "global_batch is blank; expected 512 = micro_batch x dp, which is taken; fill it in"),
-        ({"global_batch": ""}, Kind.PLAN, "global_batch", "no batch size; fill global_batch"),
+        ({"global_batch": ""}, FlagKind.PLAN, "global_batch", "no batch size; fill global_batch"),
     ],
 )  # fmt: skip
 def test_a_batch_that_does_not_add_up_is_flagged(
-    change: dict[str, Any], kind: Kind, column: str, words: str
+    change: dict[str, Any], kind: FlagKind, column: str, words: str
 ) -> None:
     runs, forecasts = runs_of(ROW, {**ROW, **change})
     flags = suspects(runs, forecasts)
@@ -47,7 +47,7 @@ def test_a_batch_that_does_not_add_up_is_flagged(
 )  # fmt: skip
 def test_a_batch_that_adds_up_bears_no_flag(change: dict[str, Any]) -> None:
     runs, forecasts = runs_of({**ROW, **change})
-    assert not suspects(runs, forecasts).of(Kind.ACCUMULATION, Kind.BATCH).any()
+    assert not suspects(runs, forecasts).of(FlagKind.ACCUMULATION, FlagKind.BATCH).any()
 
 
 @settings(max_examples=25, deadline=None)
@@ -57,5 +57,5 @@ def test_a_batch_is_flagged_exactly_where_it_is_no_multiple(
 ) -> None:
     batch = 8 * micro * times + more
     runs, forecasts = runs_of({**ROW, "micro_batch": micro, "global_batch": batch})
-    flagged = suspects(runs, forecasts).of(Kind.ACCUMULATION).any()
+    flagged = suspects(runs, forecasts).of(FlagKind.ACCUMULATION).any()
     assert flagged == (batch % (8 * micro) != 0)

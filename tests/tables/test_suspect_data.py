@@ -15,7 +15,7 @@ from forerun.catalog import load_catalog
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Runs, read_table
-from forerun.tables.suspects import Kind, suspects
+from forerun.tables.suspects import FlagKind, suspects
 from forerun.workloads.rows import runs_from_table
 from tests.tables.suspect_tables import FloatArray, devices_of, in_column, with_column
 
@@ -74,9 +74,9 @@ def test_few_rows_of_a_sound_table_look_wrong(name: str) -> None:
     flags = suspects(runs, forecasts)
     compared_rows = int((np.isfinite(runs.step_seconds()) & forecasts.answered).sum())
     found = flags.rows_with(flags.suspect)
-    counts = {k: n for k, n in flags.counts().items() if flags.of(Kind(k))[flags.suspect].any()}
+    counts = {k: n for k, n in flags.counts().items() if flags.of(FlagKind(k))[flags.suspect].any()}
     print(f"{name}: {found.sum()} of {compared_rows} compared rows {counts}")
-    assert flags.rows_with(flags.of(Kind.UNIT)).sum() <= 0.002 * compared_rows
+    assert flags.rows_with(flags.of(FlagKind.UNIT)).sum() <= 0.002 * compared_rows
     if name not in BLEMISHED:
         assert found.sum() <= 0.02 * compared_rows
 
@@ -86,7 +86,7 @@ def test_few_rows_of_a_sound_table_look_wrong(name: str) -> None:
 def test_a_sound_table_with_one_column_alone_has_few_false_alarms(name: str, column: str) -> None:
     runs, forecasts = compared(name, column)
     flags = suspects(runs, forecasts)
-    assert flags.rows_with(flags.of(Kind.UNIT)).sum() <= 0.01 * len(runs)
+    assert flags.rows_with(flags.of(FlagKind.UNIT)).sum() <= 0.01 * len(runs)
 
 
 def nodes_of(runs: Runs) -> FloatArray:
@@ -112,13 +112,13 @@ def test_a_forecast_that_is_off_alike_raises_few_false_alarms(name: str, how: st
     bend = BENDS[how](nodes_of(runs), devices)
     bent = replace(forecasts, seconds=forecasts.seconds * bend[:, None])
     flags = suspects(runs, bent)
-    assert flags.rows_with(flags.of(Kind.UNIT)).sum() <= 0.01 * len(runs)
+    assert flags.rows_with(flags.of(FlagKind.UNIT)).sum() <= 0.01 * len(runs)
 
 
 def test_a_rate_in_millions_of_samples_is_found_where_it_was_published() -> None:
     runs, forecasts = table("nvidia_dle")
     flags = suspects(runs, forecasts)
-    unit = flags.of(Kind.UNIT)
+    unit = flags.of(FlagKind.UNIT)
     assert set(runs.table.texts("workload")[flags.row[unit]]) == {"recommendation-ncf"}
     assert {a.partition(":")[0] for a in flags.advice[unit]} == {"it looks like million samples/s"}
     assert unit.sum() == 6
@@ -142,7 +142,7 @@ def test_spoilt_rows_are_found(name: str, what: str) -> None:
         if share == 1.0:  # the whole column, with the rows that the mistake changes little
             changed, rows = wrong, can
         flags = suspects(with_column(runs, column, changed), forecasts)
-        found = flags.rows_with(flags.of(Kind.UNIT, Kind.FLOOR))
+        found = flags.rows_with(flags.of(FlagKind.UNIT, FlagKind.FLOOR))
         recalls.append(float(found[rows].mean()))
         sound = np.delete(found, rows)
         alarms.append(float(sound.mean()) if share < 1.0 and len(sound) else 0.0)
@@ -163,6 +163,6 @@ def test_memory_in_another_unit_is_found(name: str, factor: float) -> None:
         some = np.random.default_rng(0).choice(rows, round(share * len(rows)), replace=False)
         changed[some] *= factor
         flags = suspects(with_column(runs, "memory_gb", changed), forecasts)
-        missed = ~flags.rows_with(flags.of(Kind.UNIT) & flags.out_memory)[some]
+        missed = ~flags.rows_with(flags.of(FlagKind.UNIT) & flags.out_memory)[some]
         assert missed.mean() <= 0.05
     assert suspects(runs, forecasts).teaches_memory[rows].all()

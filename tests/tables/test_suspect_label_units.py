@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.laws.ernest import Ernest
 from forerun.tables import Runs
-from forerun.tables.suspects import Flags, Kind, cleaned, suspects
-from forerun.tables.suspects.label_units import label_unit_flags, two_clusters
+from forerun.tables.suspects import FlagKind, Flags, cleaned, suspects
+from forerun.tables.suspects.repeats import label_unit_flags, two_clusters
 from tests.tables.suspect_tables import runs_of, with_column
 
 FloatArray = NDArray[np.float64]
@@ -49,7 +49,7 @@ def unit_rows(figures: FloatArray, column: str) -> set[int]:
 def test_half_of_the_times_in_ms_are_named_left_out_and_the_rest_teach() -> None:
     ms = np.arange(12) % 2 == 1
     runs, flags = flagged(np.where(ms, 1000 * SECONDS, SECONDS))
-    units = flags.of(Kind.UNIT)
+    units = flags.of(FlagKind.UNIT)
     assert flags.row[units].tolist() == np.flatnonzero(ms).tolist()
     assert flags.void[units].all()
     text = flags.text(int(np.flatnonzero(units)[0]))
@@ -74,7 +74,7 @@ def test_the_rows_of_another_unit_are_found_whatever_their_number(
 def test_rates_per_minute_are_named() -> None:
     rate = BATCH / SECONDS
     _, flags = flagged(np.where(DEVICES == 4, 60 * rate, rate), column="samples_per_s")
-    units = flags.of(Kind.UNIT)
+    units = flags.of(FlagKind.UNIT)
     assert DEVICES[flags.row[units]].tolist() == [4.0] * 3
     assert "per minute: divide by 60" in str(flags.advice[units][0])
 
@@ -96,13 +96,13 @@ def test_other_settings_are_another_kind() -> None:
         for d, b, s in zip(DEVICES, BATCH, slow, strict=True)
     ]  # fmt: skip
     runs, forecasts = runs_of(*rows)
-    assert not suspects(runs, forecasts).of(Kind.UNIT).any()
+    assert not suspects(runs, forecasts).of(FlagKind.UNIT).any()
 
 
 def test_a_gap_that_no_unit_is_stays_in_doubt_and_is_kept() -> None:
     odd = np.where(np.arange(12) == 5, 300.0, 1.0) * SECONDS
     runs, flags = flagged(odd)
-    units = flags.of(Kind.UNIT)
+    units = flags.of(FlagKind.UNIT)
     assert flags.row[units].tolist() == [5]
     assert not flags.void[units].any()
     assert np.isfinite(cleaned(runs, flags).step_seconds()).all()

@@ -13,8 +13,8 @@ from forerun.domain.forecast import Forecasts
 from forerun.predictors.analytic import Constants
 from forerun.predictors.analytic.calibration import fit_memory
 from forerun.tables import Runs, Table
-from forerun.tables.suspects import KINDS, POLICY, Flags, Kind, cleaned, suspects
-from forerun.tables.suspects.physics import capacity_flags
+from forerun.tables.suspects import KINDS, POLICY, FlagKind, Flags, cleaned, suspects
+from forerun.tables.suspects.judging import capacity_flags
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from tests.tables.suspect_tables import GPT, grid, measured, runs_of, with_column
 
@@ -30,7 +30,7 @@ def flags_of(*changes: dict[str, Any]) -> tuple[Runs, Forecasts, Flags]:
     return runs, forecasts, suspects(runs, forecasts)
 
 
-def kinds(flags: Flags) -> list[Kind]:
+def kinds(flags: Flags) -> list[FlagKind]:
     return [KINDS[k] for k in flags.kind]
 
 
@@ -48,23 +48,23 @@ def test_a_sound_row_bears_no_flag() -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "column", "words"),
     [
-        ({"device": "a100-sxm-81gb"}, Kind.CLUSTER, "device", "did you mean a100-sxm-80gb"),
-        ({"nodes": 9}, Kind.CLUSTER, "devices nodes", "do not lie on 9 nodes"),
-        ({"workload": "no-such-net"}, Kind.WORKLOAD, "workload", "not in the zoo"),
-        ({"dp": 4}, Kind.DEVICES, "plan", "the cluster has 8"),
-        ({"tp": 3}, Kind.DEVICES, "devices", "not divisible by tp x pp x cp = 3"),
-        ({"tp": 2}, Kind.PLAN, "tp", "tp=2"),
-        ({"global_batch": ""}, Kind.PLAN, "global_batch", "fill global_batch"),
-        ({"status": "done"}, Kind.STATUS, "status", "one of ok oom failed timeout"),
-        ({"status": "oom"}, Kind.ENDED, "status", "ran out of memory"),
-        ({"status": "timeout"}, Kind.ENDED, "status", "lower bound"),
-        ({"step_time_s": -3}, Kind.CELL, "step_time_s", "a number above zero"),
-        ({"step_time_s": 0}, Kind.CELL, "step_time_s", "a number above zero"),
-        ({"step_time_s": ""}, Kind.UNMEASURED, "step_time_s", "fill in step_time_s"),
+        ({"device": "a100-sxm-81gb"}, FlagKind.CLUSTER, "device", "did you mean a100-sxm-80gb"),
+        ({"nodes": 9}, FlagKind.CLUSTER, "devices nodes", "do not lie on 9 nodes"),
+        ({"workload": "no-such-net"}, FlagKind.WORKLOAD, "workload", "not in the zoo"),
+        ({"dp": 4}, FlagKind.DEVICES, "plan", "the cluster has 8"),
+        ({"tp": 3}, FlagKind.DEVICES, "devices", "not divisible by tp x pp x cp = 3"),
+        ({"tp": 2}, FlagKind.PLAN, "tp", "tp=2"),
+        ({"global_batch": ""}, FlagKind.PLAN, "global_batch", "fill global_batch"),
+        ({"status": "done"}, FlagKind.STATUS, "status", "one of ok oom failed timeout"),
+        ({"status": "oom"}, FlagKind.ENDED, "status", "ran out of memory"),
+        ({"status": "timeout"}, FlagKind.ENDED, "status", "lower bound"),
+        ({"step_time_s": -3}, FlagKind.CELL, "step_time_s", "a number above zero"),
+        ({"step_time_s": 0}, FlagKind.CELL, "step_time_s", "a number above zero"),
+        ({"step_time_s": ""}, FlagKind.UNMEASURED, "step_time_s", "fill in step_time_s"),
     ],
 )  # fmt: skip
 def test_a_row_says_why_it_teaches_no_time(
-    change: dict[str, Any], kind: Kind, column: str, words: str
+    change: dict[str, Any], kind: FlagKind, column: str, words: str
 ) -> None:
     _, _, flags = flags_of({}, change)
     at = np.flatnonzero((flags.row == 1) & flags.of(kind))
@@ -77,7 +77,7 @@ def test_a_row_says_why_it_teaches_no_time(
 
 def test_a_cell_that_is_no_number_is_that_row_s_alone() -> None:
     _, _, flags = flags_of({}, {"step_time_s": "abc"})
-    assert kinds(flags) == [Kind.CELL]
+    assert kinds(flags) == [FlagKind.CELL]
     assert flags.text(0) == "row 2: step_time_s='abc' is not a number; correct it"
 
 
@@ -85,7 +85,7 @@ def test_a_step_below_its_floor_names_the_precision_that_would_explain_it() -> N
     runs, forecasts, _ = flags_of({"precision": "fp32"})
     floor = float(forecasts.floor_seconds[0])
     flags = suspects(with_column(runs, "step_time_s", np.array([0.7 * floor])), forecasts)
-    assert kinds(flags) == [Kind.FLOOR]
+    assert kinds(flags) == [FlagKind.FLOOR]
     assert flags.text(0).endswith("fp32 is taken: fill in precision if it was 16-bit")
 
 
@@ -104,7 +104,7 @@ def test_no_step_below_its_floor_ever_teaches(seed: int, share: float) -> None:
 
 def test_more_memory_than_the_device_has_teaches_no_memory() -> None:
     _, _, flags = flags_of({"memory_gb": 60.0}, {"memory_gb": 160.0})
-    assert kinds(flags) == [Kind.CAPACITY]
+    assert kinds(flags) == [FlagKind.CAPACITY]
     assert flags.teaches_step.all()
     assert flags.teaches_memory.tolist() == [True, False]
 
@@ -128,7 +128,7 @@ def test_repeats_within_noise_are_no_contradiction() -> None:
 
 def test_of_two_repeats_that_contradict_both_are_named_and_kept() -> None:
     _, _, flags = flags_of({"step_time_s": 0.09}, {"step_time_s": 0.2}, {"global_batch": 256})
-    assert kinds(flags) == [Kind.REPEATS] * 2
+    assert kinds(flags) == [FlagKind.REPEATS] * 2
     assert flags.row.tolist() == [0, 1]
     assert "expected near 0.2 s, which row 2 says of the same job" in flags.text(0)
     assert flags.teaches_step.all()
@@ -141,7 +141,7 @@ def test_of_many_repeats_only_the_odd_one_is_named() -> None:
 
 def test_of_repeats_without_order_those_are_named_that_most_contradict() -> None:
     _, _, flags = flags_of(*({"step_time_s": s} for s in (0.1, 0.2, 0.101, 0.28)))
-    assert kinds(flags) == [Kind.REPEATS] * 2
+    assert kinds(flags) == [FlagKind.REPEATS] * 2
     assert flags.row.tolist() == [1, 3]
     assert "expected near 0.1005 s, as 2 of the 4 runs of the job say" in flags.text(0)
 
@@ -164,12 +164,12 @@ def test_a_note_tells_jobs_apart() -> None:
 
 def test_a_row_in_another_unit_is_no_contradiction_of_its_repeat() -> None:
     _, _, flags = flags_of({"step_time_s": 0.09}, {"step_time_s": 90.0})
-    assert kinds(flags) == [Kind.UNIT]
+    assert kinds(flags) == [FlagKind.UNIT]
 
 
 def test_columns_of_one_row_that_disagree_are_said() -> None:
     _, _, flags = flags_of({"samples_per_s": 5689.0}, {"samples_per_s": 7600.0})
-    assert kinds(flags) == [Kind.COLUMNS]
+    assert kinds(flags) == [FlagKind.COLUMNS]
     assert flags.row.tolist() == [1]
     assert "samples_per_s implies" in flags.text(0)
     assert flags.teaches_step.all()
@@ -190,14 +190,14 @@ def test_an_accumulation_that_does_not_multiply_out_is_said(
 ) -> None:
     runs, forecasts = runs_of({**GPT, "devices": 8, "dp": 8, **cells, "step_time_s": 1.0})
     flags = suspects(with_column(runs, "step_time_s", forecasts.seconds[:, 1]), forecasts)
-    assert kinds(flags) == ([Kind.ACCUMULATION] if wrong else [])
+    assert kinds(flags) == ([FlagKind.ACCUMULATION] if wrong else [])
     assert flags.teaches_step.all()
 
 
 def test_devices_that_do_not_divide_among_their_nodes_are_said_and_kept() -> None:
     uneven = {"devices": 30, "nodes": 4, "global_batch": 240, "step_time_s": 0.1}
     _, _, flags = flags_of(uneven, {**uneven, "placement": "8-8-7-7"})
-    of = flags.of(Kind.PLACEMENT)
+    of = flags.of(FlagKind.PLACEMENT)
     assert flags.row[of].tolist() == [0]
     assert "devices is 30; expected 4 nodes to divide it" in flags.text(int(np.flatnonzero(of)[0]))
     assert flags.teaches_step.all()
@@ -258,7 +258,7 @@ def test_a_unit_that_would_be_faster_than_the_device_says_so() -> None:
     sound = [{"devices": n, "global_batch": 64 * n, "step_time_s": 0.08 + 0.001 * n}
              for n in (1, 2, 4, 8)]  # fmt: skip
     _, forecasts, flags = flags_of(*sound, {"step_time_s": 0.0015}, {"step_time_s": 90.0})
-    fast, slow = (flags.text(int(i)) for i in np.flatnonzero(flags.of(Kind.UNIT)))
+    fast, slow = (flags.text(int(i)) for i in np.flatnonzero(flags.of(FlagKind.UNIT)))
     assert "it looks like minutes" in fast
     assert f"no step under {forecasts.floor_seconds[4]:.3g} s is possible" in fast
     assert "it looks like ms" in slow

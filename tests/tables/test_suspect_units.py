@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.tables import Runs
-from forerun.tables.suspects import Flags, Kind, cleaned, suspects
+from forerun.tables.suspects import FlagKind, Flags, cleaned, suspects
 from tests.tables.suspect_tables import (
     FloatArray,
     devices_of,
@@ -47,7 +47,7 @@ MIXED: tuple[tuple[str, str, Spoil], ...] = (
 
 def units_of(flags: Flags) -> list[str]:
     """Return the unit that each unit flag names."""
-    advice = flags.advice[flags.of(Kind.UNIT)]
+    advice = flags.advice[flags.of(FlagKind.UNIT)]
     return [a.removeprefix("it looks like ").partition(":")[0] for a in advice]
 
 
@@ -74,7 +74,7 @@ def test_a_wrong_unit_is_found_named_and_left_out(
     column, unit, spoil = case
     runs, forecasts, rows = spoilt(column, spoil, seed, share)
     flags = suspects(runs, forecasts)
-    found = flags.rows_with(flags.of(Kind.UNIT) & flags.out_step)
+    found = flags.rows_with(flags.of(FlagKind.UNIT) & flags.out_step)
     assert found[rows].mean() >= 0.95
     assert np.delete(found, rows).sum() <= 0.01 * len(runs)
     if share <= 0.2:  # else physics' own bias, unknown beside no sound row, may blur the unit
@@ -89,7 +89,7 @@ def test_a_figure_of_one_device_stands_apart_from_its_siblings(
 ) -> None:
     runs, forecasts, rows = spoilt(case[0], case[2], seed, share, least=np.log(3.5))
     flags = suspects(runs, forecasts)
-    found = flags.rows_with(flags.of(Kind.UNIT, Kind.FLOOR))
+    found = flags.rows_with(flags.of(FlagKind.UNIT, FlagKind.FLOOR))
     assert found[rows].mean() >= 0.9
     assert np.delete(found, rows).sum() <= 0.01 * len(runs) + 1
 
@@ -102,7 +102,7 @@ def test_a_column_of_one_device_s_figures_is_seen_as_a_whole(
     column, unit, spoil = case
     runs, forecasts, rows = spoilt(column, spoil, seed, 1.0, least=0.1)
     flags = suspects(runs, forecasts)
-    found = flags.rows_with(flags.of(Kind.UNIT, Kind.FLOOR))
+    found = flags.rows_with(flags.of(FlagKind.UNIT, FlagKind.FLOOR))
     assert found[rows].mean() >= 0.95
     assert max(set(units_of(flags)), key=units_of(flags).count) == unit
 
@@ -112,7 +112,7 @@ def test_a_column_of_one_device_s_figures_is_seen_as_a_whole(
        noise=st.floats(0.0, 0.25))  # fmt: skip
 def test_sound_figures_are_left_alone(seed: int, column: str, noise: float) -> None:
     runs, forecasts, _ = measured(column, seed, noise)
-    assert suspects(runs, forecasts).of(Kind.UNIT).sum() <= 0.01 * len(runs)
+    assert suspects(runs, forecasts).of(FlagKind.UNIT).sum() <= 0.01 * len(runs)
 
 
 @settings(max_examples=20)
@@ -124,7 +124,7 @@ def test_what_physics_has_wrong_of_a_link_is_no_error_of_units(
     runs, forecasts, _ = measured(column, seed)
     bend = np.where(devices_of(runs) > 1, inside, 1.0)
     bent = replace(forecasts, seconds=forecasts.seconds * bend[:, None])
-    assert suspects(runs, bent).of(Kind.UNIT).sum() <= 0.01 * len(runs)
+    assert suspects(runs, bent).of(FlagKind.UNIT).sum() <= 0.01 * len(runs)
 
 
 def test_a_row_within_a_band_wider_than_its_siblings_is_let_be() -> None:
@@ -149,7 +149,7 @@ def test_a_slow_tail_is_no_error_of_units(seed: int) -> None:
     tail = np.exp(random.exponential(1.0, len(runs)) * (random.random(len(runs)) < 0.15))
     tail = np.where(tail > 40, 5.0, tail)
     flags = suspects(with_column(runs, "step_time_s", seconds * tail), forecasts)
-    assert flags.of(Kind.UNIT).sum() <= 0.02 * len(runs)
+    assert flags.of(FlagKind.UNIT).sum() <= 0.02 * len(runs)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 1.0])
@@ -164,7 +164,7 @@ def test_swapped_columns_are_found(seed: int, share: float) -> None:
     both = with_column(with_column(runs, "step_time_s", step), "samples_per_s", swapped)
     flags = suspects(both, forecasts)
     assert flags.rows_with(flags.out_step)[rows].mean() >= 0.95
-    assert np.delete(flags.rows_with(flags.of(Kind.UNIT)), far).sum() <= 0.05 * len(runs)
+    assert np.delete(flags.rows_with(flags.of(FlagKind.UNIT)), far).sum() <= 0.05 * len(runs)
 
 
 def test_a_second_column_that_is_right_saves_the_row() -> None:
@@ -221,7 +221,7 @@ def test_a_repeat_shows_beyond_doubt_which_unit_another_is_in(order: tuple[float
 def test_a_repeat_that_is_off_by_no_unit_proves_none() -> None:
     runs, forecasts = runs_of(*({**LLAMA, "samples_per_s": value} for value in (23.8, 1.1)))
     flags = suspects(runs, forecasts)
-    assert not (flags.of(Kind.UNIT) & flags.void).any()
+    assert not (flags.of(FlagKind.UNIT) & flags.void).any()
 
 
 @pytest.mark.parametrize(("factor", "unit"), [(953.67, "MiB or MB"), (1e6, "kB"), (1e9, "bytes")])
@@ -252,4 +252,4 @@ def test_without_a_forecast_no_unit_is_judged() -> None:
     runs, forecasts, seconds = measured("step_time_s", 9)
     silent = replace(forecasts, seconds=forecasts.seconds * np.nan)
     flags = suspects(with_column(runs, "step_time_s", seconds * 1e3), silent)
-    assert not flags.of(Kind.UNIT).any()
+    assert not flags.of(FlagKind.UNIT).any()

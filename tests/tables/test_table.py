@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from forerun.errors import RequestError
 from forerun.tables import COLUMNS, Table
-from forerun.tables.schema import misspelt_columns
-from forerun.tables.table import iter_rows, parse_numbers
+from forerun.tables.table import iter_rows, misspelt_columns, parse_numbers
 
 LABELS = st.sampled_from(["", "a", "b", "A", "a ", "é"])
 VALUES = st.one_of(st.sampled_from([math.nan, 0.0, -0.0, 1.0, 8.0]), st.floats(-1e6, 1e6))

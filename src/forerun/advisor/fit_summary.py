@@ -17,7 +17,7 @@ from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import measured
 from forerun.predictors.starts import PRIORS, SHIPPED, known_by, started
 from forerun.tables import Runs
-from forerun.tables.suspects import KINDS, POLICY, Flags, Kind, cleaned, suspects
+from forerun.tables.suspects import KINDS, POLICY, FlagKind, Flags, cleaned, suspects
 from forerun.units import counted
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _why_none(flags: Flags) -> str:
 
 
 def _next(flags: Flags) -> str:
-    if flags.rows_with(flags.of(Kind.ENDED)).all():
+    if flags.rows_with(flags.of(FlagKind.ENDED)).all():
         return (
             "add a run that ended ok, with step_time_s; runs out of memory say where memory ends,"
             " and teach no time"

@@ -19,7 +19,7 @@ from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import GROUP, RESOURCES, measured
 from forerun.tables import COLUMNS, Runs, Table, read_table
-from forerun.tables.lines import Lines
+from forerun.tables.table import Lines
 from forerun.workloads.own_labels import OwnLabels, meant_note
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def runs_of(sources: Sequence[str | Path | Table | Any], catalog: Catalog) -> Ru
     Raises:
         RequestError: none is given, or a table cannot be read.
     """
-    from forerun.tables.join import join_runs
+    from forerun.tables.jobs import join_runs
 
     return join_runs([_runs_of(source, catalog) for source in sources])
 
@@ -209,7 +209,7 @@ def runs_in(store: SqlStore, catalog: Catalog, where: tuple[str, ...] = ()) -> R
     A run that was stored with its job keeps it; of others, names are looked up in zoo and
     catalogue, and a row that cannot be a job carries its reason.
     """
-    from forerun.tables.join import join_runs
+    from forerun.tables.jobs import join_runs
     from forerun.workloads.rows import runs_from_table
 
     found = store.runs(where=where)

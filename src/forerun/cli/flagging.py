@@ -17,7 +17,7 @@ from forerun.units import counted
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.tables import Runs
-    from forerun.tables.suspects import Flags, Kind
+    from forerun.tables.suspects import FlagKind, Flags
 
 _FIRST = 3
 flags_option = click.option(
@@ -64,7 +64,7 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
 def report_runs(runs: Iterable[Runs], to: Path | None = None) -> None:
     """Say on stderr what looks suspect in runs, and write every flag to a file if one is named."""
     from forerun.advisor.fit_summary import flags_of
-    from forerun.tables.join import join_runs
+    from forerun.tables.jobs import join_runs
 
     report(flags_of(join_runs(list(runs))), to)
 
@@ -131,14 +131,14 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
             yield f"  {kind}: and {len(where) - _FIRST:,} more (all: --flags FILE.csv)"
 
 
-def _no_slip(flags: Flags, kind: Kind) -> bool:
+def _no_slip(flags: Flags, kind: FlagKind) -> bool:
     """Return whether every row of a kind taught by its labels, or is left out for another fault."""
     rows = flags.rows_with(flags.of(kind))
     other = flags.rows_with(flags.suspect & flags.void)
     return flags.learned_by_label(kind) > 0 and bool((flags.teaches_time | other)[rows].all())
 
 
-def _policy(flags: Flags, kind: Kind) -> str:
+def _policy(flags: Flags, kind: FlagKind) -> str:
     """Return what becomes of a kind's rows in a fit, those that teach by their labels counted."""
     from forerun.tables.suspects import POLICY
 
@@ -150,11 +150,11 @@ def _policy(flags: Flags, kind: Kind) -> str:
     return f"{learned:,} of {every:,} learned by label; else {POLICY[kind][1]}"
 
 
-def _how_many(flags: Flags, kind: Kind) -> str:
+def _how_many(flags: Flags, kind: FlagKind) -> str:
     """Return how many rows of a kind are left out, where some may be kept."""
-    from forerun.tables.suspects import Kind
+    from forerun.tables.suspects import FlagKind
 
-    if kind is not Kind.UNIT:
+    if kind is not FlagKind.UNIT:
         return ""
     mine = flags.of(kind)
     every, out = (int(flags.rows_with(m).sum()) for m in (mine, mine & flags.void))
@@ -163,9 +163,9 @@ def _how_many(flags: Flags, kind: Kind) -> str:
 
 def _fate(flags: Flags, i: int) -> str:
     """Return what becomes of a flagged figure, where its kind does not say it already."""
-    from forerun.tables.suspects import Kind
+    from forerun.tables.suspects import FlagKind
 
-    if not flags.of(Kind.UNIT)[i]:
+    if not flags.of(FlagKind.UNIT)[i]:
         return ""
     if not flags.void[i]:
         return "; in doubt, so kept"

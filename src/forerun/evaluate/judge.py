@@ -39,9 +39,8 @@ from forerun.predictors.options import kind_of
 from forerun.predictors.starts import PRIORS, SHIPPED, has_shipped, nothing_shipped, started
 from forerun.tables import COLUMNS, MEASURED, Runs, Table
 from forerun.tables.conditions import unknown_column
-from forerun.tables.contents import content_codes
-from forerun.tables.fingerprints import seen
-from forerun.tables.join import join_runs
+from forerun.tables.fingerprints import content_codes, seen
+from forerun.tables.jobs import join_runs
 from forerun.tables.suspects import cleaned, suspects
 from forerun.units import counted
 

@@ -16,8 +16,8 @@ from forerun.arrays import BoolArray, FloatArray
 from forerun.errors import RequestError, nearest_names
 from forerun.tables import Runs, Table, configurations
 from forerun.tables.conditions import DERIVED, Condition, absent, parse_condition, unknown_column
+from forerun.tables.jobs import throughput_seconds
 from forerun.tables.measured import measured_seconds
-from forerun.tables.rates import throughput_seconds
 
 FORMS = (
     "whole", "random", "holdout", "leave-out:COLUMN", "leave-one-out:COLUMN", "from:COLUMN=VALUE,...",

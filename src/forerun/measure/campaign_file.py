@@ -24,7 +24,7 @@ from forerun.measure.task import Steps, Task, sharing
 from forerun.sections import Section, read_section
 from forerun.tables import Table
 from forerun.tables.conditions import Condition, parse_condition
-from forerun.tables.schema import ALIASES
+from forerun.tables.table import ALIASES
 from forerun.units import counted, parse_count, parse_dollars, parse_duration
 
 STEPS = ("warmup", "least", "most", "half_width", "seconds", "epochs")

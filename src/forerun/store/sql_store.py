@@ -28,7 +28,7 @@ from forerun.store.records import Artifacts, Records, states_of
 from forerun.store.writing import Adding, Interned
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.conditions import Condition
-from forerun.tables.job_columns import described, job_columns
+from forerun.tables.jobs import described, job_columns
 from forerun.units import GIGA
 
 _MOST_READ = 50_000  # rows whose own columns are read, the newest ones

@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import MissingExtraError, RequestError
-from forerun.tables.lines import Lines
-from forerun.tables.schema import COLUMNS, canonical_names
-from forerun.tables.table import Table
+from forerun.tables.table import COLUMNS, Lines, Table, canonical_names
 
 Cells = Sequence[Any] | NDArray[Any]
 PARQUET_ENDINGS = (".parquet", ".pq")

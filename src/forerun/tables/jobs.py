@@ -1,8 +1,17 @@
-"""Jobs and Runs: questions and facts as columns, with distinct workloads and clusters interned."""
+"""Jobs and Runs: questions and facts as columns, with distinct workloads and clusters interned.
+
+Ordering: one order of runs by what they say, so that nobody's answer hangs on how a file lists them.
+
+Job columns: whole jobs as the columns of the runs table that describe them.
+
+Rates: the seconds of a step that a row states as a rate of samples, tokens or operations.
+
+Join: runs of several tables as one, for a fit that learns from all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -13,14 +22,48 @@ from forerun.arrays import FloatArray
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, problem_text
-from forerun.domain.plan_columns import Limits, PlanColumns, plan_problems
+from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC
+from forerun.domain.plan_columns import NAMES, Limits, PlanColumns, concatenate, plan_problems
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
-from forerun.tables.rates import flop_rate_seconds, throughput_seconds
-from forerun.tables.table import Table
+from forerun.tables.table import COLUMNS, Table, joined_lines
+
+
+def throughput_seconds(table: Table) -> FloatArray:
+    """Return global_batch / samples_per_s, else the same of tokens, NaN where not stated, (n,)."""
+    batch = table.numbers("global_batch")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        samples = batch / table.numbers("samples_per_s")
+        tokens = batch * table.numbers("seq_len") / table.numbers("tokens_per_s")
+    return np.where(np.isnan(samples), tokens, samples)
+
+
+def flop_rate_seconds(jobs: Jobs, table: Table) -> FloatArray:
+    """Return the step that tflops_per_device implies, NaN where the FLOPs are not known, (n,)."""
+    rate = table.numbers("tflops_per_device") * 1e12 * table.numbers("devices")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(counted_flops(jobs, table) * table.numbers("global_batch") / rate)
+
+
+def counted_flops(jobs: Jobs, table: Table) -> FloatArray:
+    """Return the FLOPs of one sample that a stated rate counts, NaN where not known, (n,).
+
+    A row that says `recompute` full counts the second forward, as Narayanan et al. 2021 do
+    (equation 3: 96 s l h^2 (1 + s/6h + V/16lh)); where the row has the shape, that equation is
+    used, else the workload's own FLOPs.
+    """
+    full = jobs.plans.recompute == RECOMPUTE.index("full")
+    graphs = [w.graph for w in jobs.workloads]
+    forward = np.array([g.forward_flops for g in graphs] + [np.nan])[jobs.workload_index]
+    backward = np.array([g.backward_flops for g in graphs] + [np.nan])[jobs.workload_index]
+    own = forward * (1 + full) + backward
+    s, layers, h, vocab = (table.numbers(name) for name in ("seq_len", "layers", "hidden", "vocab"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        published = 96 * s * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
+    return np.where(full & np.isfinite(published), published, own)
+
 
 Reasons = NDArray[np.object_]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -211,3 +254,267 @@ class Runs:
         for rated in (throughput_seconds(self.table), flop_rate_seconds(self.jobs, self.table)):
             step = np.where(np.isnan(step), rated, step)
         return np.where((self.status == "ok") & (step > 0) & np.isfinite(step), step, np.nan)
+
+
+_LATER = {"measured": 1, "origin": 2}  # after what was asked; columns of one's own are the last
+
+
+def sorted_runs(runs: Runs) -> Runs:
+    """Return the runs by what was asked, then by what was measured, then by where they come from.
+
+    Rows that agree in all of it stay as they came, and each row keeps its place in its file. Workloads and clusters are numbered as the rows
+    name them, those that none names are left out.
+    """
+    if runs.ordered:
+        return runs
+    keys = [key for key in _keys(runs) if len(key) and (key != key[0]).any()]
+    if keys:
+        order = np.lexsort(keys[::-1])
+        if (order[1:] < order[:-1]).any():
+            runs = _placed(runs).take(order)
+    return replace(runs, jobs=_numbered(runs.jobs), ordered=True)
+
+
+def _placed(runs: Runs) -> Runs:
+    """Return the runs with the place of each row kept, also where no file holds them."""
+    labels, table = runs.jobs.labels, runs.table
+    if labels is not None:
+        labels = replace(labels, lines=labels.places())
+    table = replace(table, lines=table.places())
+    return replace(runs, jobs=replace(runs.jobs, labels=labels), table=table)
+
+
+def _keys(runs: Runs) -> Iterator[NDArray[Any]]:
+    """Yield what rows are ordered by, the first first, as numbers (n,) each."""
+    jobs, labels = runs.jobs, runs.jobs.labels
+    columns = {**({} if labels is None else labels.columns), **runs.table.columns}
+    rank = {name: _LATER.get(COLUMNS[name].group, 0) if name in COLUMNS else 3 for name in columns}
+    names = sorted(columns, key=lambda name: (rank[name], name))
+    for name in names:
+        if rank[name] == 0:
+            yield _sortable(columns[name])
+    yield _ranks([_workload_words(one) for one in jobs.workloads])[jobs.workload_index]
+    yield _ranks([_cluster_words(one) for one in jobs.clusters])[jobs.cluster_index]
+    for name in NAMES:
+        yield getattr(jobs.plans, name)
+    for name in names:
+        if rank[name] > 0:
+            yield _sortable(columns[name])
+
+
+def _sortable(column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column as numbers that sort as its cells do, (n,)."""
+    if column.dtype != object:
+        # NaN is unlike itself; all blanks are alike, and come last.
+        return np.where(np.isnan(column), np.inf, column)
+    cells = column.tolist()
+    place = {cell: i for i, cell in enumerate(sorted(set(cells)))}
+    if len(place) == 1:
+        return np.zeros(len(cells), dtype=np.int64)
+    return np.fromiter(map(place.__getitem__, cells), np.int64, len(cells))
+
+
+def _ranks(words: Sequence[str]) -> NDArray[np.int64]:
+    """Return the rank of each text among the distinct ones, and one more, -1, for what is unknown."""
+    place = {text: i for i, text in enumerate(sorted(set(words)))}
+    return np.array([*(place[text] for text in words), -1], dtype=np.int64)
+
+
+def _workload_words(one: Workload) -> str:
+    """Return what tells a workload from others where no label does."""
+    flops = (one.graph.forward_flops, one.graph.backward_flops)
+    said: tuple[Hashable, ...] = (
+        one.name, one.framework, one.precision, one.seq_len, one.dataset_size, one.params, *flops,
+    )  # fmt: skip
+    return repr(said)
+
+
+def _cluster_words(one: Cluster) -> str:
+    """Return what tells a cluster from others where no label does."""
+    return repr((one.name, one.device.id, one.nodes, one.devices_per_node, one.intra, one.inter))
+
+
+def _numbered(jobs: Jobs) -> Jobs:
+    """Return the jobs with their distinct workloads and clusters in the order of the rows."""
+    workloads, workload_index = _by_rows(jobs.workloads, jobs.workload_index)
+    clusters, cluster_index = _by_rows(jobs.clusters, jobs.cluster_index)
+    return replace(
+        jobs, workloads=workloads, clusters=clusters, workload_index=workload_index,
+        cluster_index=cluster_index,
+    )  # fmt: skip
+
+
+def _by_rows(
+    values: tuple[T, ...], index: NDArray[np.int32]
+) -> tuple[tuple[T, ...], NDArray[np.int32]]:
+    """Return the values that rows name, in their order, and each row's position, -1 of none."""
+    named, first = np.unique(index, return_index=True)
+    order = [int(i) for i in named[np.argsort(first)] if i >= 0]
+    place = np.full(len(values) + 1, -1, dtype=np.int32)
+    place[order] = np.arange(len(order))
+    return tuple(values[i] for i in order), place[index]
+
+
+T = TypeVar("T")
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
+    "sequence_parallel": ("false", "true"),
+}  # fmt: skip
+
+
+def _machine(cluster: Cluster) -> str:
+    if not cluster.instance_type or not cluster.provider:
+        return cluster.instance_type
+    return f"{cluster.provider}:{cluster.instance_type}"
+
+
+_OF_WORKLOAD: Mapping[str, Callable[[Workload], Any]] = {
+    "workload": lambda w: w.name, "family": lambda w: w.family,
+    "framework": lambda w: w.framework, "dataset": lambda w: w.dataset,
+    "precision": lambda w: w.precision, "optimizer": lambda w: w.optimizer,
+    "task": lambda w: w.task, "dataset_size": lambda w: w.dataset_size or np.nan,
+    "params": lambda w: w.params or np.nan, "seq_len": lambda w: w.seq_len or np.nan,
+    "image_size": lambda w: w.image_size or np.nan,
+    "gmacs": lambda w: w.graph.forward_flops / 2e9 or np.nan,
+}  # fmt: skip
+_OF_CLUSTER: Mapping[str, Callable[[Cluster], Any]] = {
+    "device": lambda c: c.device.id, "instance_type": _machine,
+    "placement": lambda c: "-".join(map(str, c.placement)),
+    "nodes": lambda c: c.nodes, "devices": lambda c: c.devices,
+    "devices_per_node": lambda c: c.devices_per_node,
+    "price_usd_per_hour": lambda c: np.nan if c.dollars_per_hour is None else c.dollars_per_hour,
+}  # fmt: skip
+
+
+def job_columns(jobs: Jobs) -> Table:
+    """Return n whole jobs as n rows of a runs table, blank where a job does not say.
+
+    Names, sizes and totals of the workload, the cluster with its price, every field of the plan.
+    The column `cluster` is not among them: beside a device it is a label, and 2 and 4 nodes of one
+    cluster would be two.
+    What no column can hold (the operation graph, the links) is not in it.
+
+    Raises:
+        RequestError: a row has no workload or no cluster.
+    """
+    lacking = (jobs.workload_index < 0) | (jobs.cluster_index < 0)
+    if lacking.any():
+        raise RequestError(
+            f"the columns of job {int(np.flatnonzero(lacking)[0])}",
+            "it has no workload or no cluster", "give whole jobs",
+        )  # fmt: skip
+    columns = {
+        **_spread(_OF_WORKLOAD, jobs.workloads, jobs.workload_index),
+        **_spread(_OF_CLUSTER, jobs.clusters, jobs.cluster_index),
+    }
+    for name, values in vars(jobs.plans).items():
+        words = _WORDS.get(name)
+        columns[name] = (
+            values.astype(np.float64)
+            if words is None
+            else np.array(words, dtype=object)[values.astype(np.intp)]
+        )
+    return Table(columns, len(jobs))
+
+
+def described(table: Table, jobs: Jobs) -> Table:
+    """Return n rows with the columns of their n jobs, where these are whole.
+
+    A cell of the table stays, but for the plan's, which are the job's.
+
+    Raises:
+        RequestError: there are not as many jobs as rows.
+    """
+    if len(table) != len(jobs):
+        raise RequestError(
+            f"{len(table)} rows with {len(jobs)} jobs", "they are not as many", "give a job a row"
+        )
+    whole = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
+    if not whole.any():
+        return table
+    told = job_columns(jobs.take(np.flatnonzero(whole)))
+    columns = {}
+    for name, cells in told.columns.items():
+        text = cells.dtype == object
+        column = (table.texts(name) if text else table.numbers(name)).copy()
+        blank = column == "" if text else np.isnan(column)
+        rows = whole & (blank | (name in NAMES))
+        column[rows] = cells[rows[whole]]
+        columns[name] = column
+    unread = {
+        name: np.where(whole, "", texts).astype(object) if name in NAMES else texts
+        for name, texts in table.unread.items()
+    }
+    return replace(table.with_columns(**columns), unread=unread)
+
+
+def _spread(
+    readers: Mapping[str, Callable[[T], Any]], values: Sequence[T], index: NDArray[np.int32]
+) -> dict[str, NDArray[Any]]:
+    """Return each reader's answer of the distinct values, at the rows that have them."""
+    columns = {}
+    for name, read in readers.items():
+        answers = [read(value) for value in values]
+        kind = object if any(isinstance(a, str) for a in answers) else np.float64
+        columns[name] = np.array(answers, dtype=kind)[index]
+    return columns
+
+
+def join_runs(parts: Sequence[Runs]) -> Runs:
+    """Return the runs of all parts, in order. Raises RequestError where there are none."""
+    if not parts:
+        raise RequestError("joining runs", "no tables were given", "give at least one")
+    if len(parts) == 1:
+        return parts[0]
+    return Runs(join_jobs([p.jobs for p in parts]), join_tables([p.table for p in parts]))
+
+
+def join_jobs(parts: Sequence[Jobs]) -> Jobs:
+    """Return the jobs of all parts; workloads and clusters keep their part's positions."""
+    workload_index, cluster_index = [], []
+    n_workloads = n_clusters = 0
+    for part in parts:
+        workload_index.append(_shifted(part.workload_index, n_workloads))
+        cluster_index.append(_shifted(part.cluster_index, n_clusters))
+        n_workloads += len(part.workloads)
+        n_clusters += len(part.clusters)
+    labels = [Table({}, len(p)) if p.labels is None else p.labels for p in parts]
+    return Jobs(
+        workloads=tuple(w for p in parts for w in p.workloads),
+        clusters=tuple(c for p in parts for c in p.clusters),
+        workload_index=np.concatenate(workload_index),
+        cluster_index=np.concatenate(cluster_index),
+        plans=concatenate([p.plans for p in parts]),
+        workload_problem=_reasons(parts, "workload_problem"),
+        cluster_problem=_reasons(parts, "cluster_problem"),
+        plan_problem=_reasons(parts, "plan_problem"),
+        labels=join_tables(labels),
+    )
+
+
+def join_tables(parts: Sequence[Table]) -> Table:
+    """Return the rows of all parts; a column that a part lacks is blank there."""
+    names = dict.fromkeys(name for p in parts for name in p.columns)
+    columns: dict[str, NDArray[Any]] = {}
+    for name in names:
+        numeric = all(p.columns[name].dtype != object for p in parts if name in p)
+        columns[name] = np.concatenate(
+            [p.numbers(name) if numeric else p.texts(name) for p in parts]
+        )
+    read = all(p.problems is None for p in parts)
+    problems = None if read else _reasons(parts, "problems")
+    lines = joined_lines([p.places() for p in parts])
+    return Table(columns, sum(len(p) for p in parts), problems, lines)
+
+
+def _shifted(index: NDArray[np.int32], by: int) -> NDArray[np.int32]:
+    return np.where(index >= 0, index + by, -1).astype(np.int32)
+
+
+def _reasons(parts: Sequence[Jobs] | Sequence[Table], name: str) -> NDArray[np.object_]:
+    columns: list[NDArray[np.object_] | None] = [getattr(p, name) for p in parts]
+    lengths = [len(p) for p in parts]
+    return np.concatenate([
+        np.full(n, None, dtype=object) if column is None else column
+        for n, column in zip(lengths, columns, strict=True)
+    ])  # fmt: skip

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.domain.forecast import is_none
-from forerun.tables import Runs
-from forerun.tables.rates import flop_rate_seconds, throughput_seconds
+from forerun.tables.jobs import Runs, flop_rate_seconds, throughput_seconds
 
 COMPARED_AS = ("step", "throughput", "flops rate", "epoch", "whole run")
 

@@ -138,7 +138,7 @@ def _predict_table(
     """
     from forerun.advisor.tabular import not_fitting
     from forerun.tables import read_table, write_table
-    from forerun.tables.schema import misspelt_columns
+    from forerun.tables.table import misspelt_columns
 
     table = read_table(path)
     unread = unread_line(misspelt_columns(table.columns))

@@ -14,8 +14,7 @@ from forerun.measure.logs.files import read_logs
 from forerun.measure.logs.series import LogSeries
 from forerun.measure.logs.speed import speeds_of
 from forerun.measure.logs.steady import Intervals, intervals_of
-from forerun.tables.schema import canonical_names
-from forerun.tables.table import Table
+from forerun.tables.table import Table, canonical_names
 from forerun.units import format_seconds
 
 Target = tuple[str, float]

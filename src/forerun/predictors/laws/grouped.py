@@ -33,7 +33,7 @@ from forerun.predictors.laws.law_rows import (
 )
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
-from forerun.tables.lines import Lines
+from forerun.tables.table import Lines
 
 Columns = Mapping[str, FloatArray]
 

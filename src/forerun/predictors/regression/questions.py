@@ -14,7 +14,7 @@ from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan_columns import NAMES
 from forerun.predictors.laws.law_rows import GROUP, RESOURCES, Kind, LawRows, codes, completed
 from forerun.tables import Jobs, Table
-from forerun.tables.schema import COLUMNS
+from forerun.tables.table import COLUMNS
 
 # Of a plan, in logarithms: a stage counts from 1.
 _PLAN = ("tp", "pp", "cp", "ep", "vpp")

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
-from forerun.tables.lines import Lines
-from forerun.tables.table import Table
+from forerun.tables.table import Lines, Table
 
 Texts = NDArray[np.object_]
 
 
-class Kind(StrEnum):
+class FlagKind(StrEnum):
     """What can be wrong with a row."""
 
     UNIT = "unit"
@@ -41,29 +40,39 @@ class Kind(StrEnum):
 # Each kind: what it means, and what becomes of its rows in a fit. `left out` teaches no time (a
 # memory figure that is sound still teaches memory), `kept` teaches and is said, `not a fault` has
 # nothing to teach about time.
-POLICY: Mapping[Kind, tuple[str, str]] = {
-    Kind.UNIT: ("a figure in another unit than its column's", "left out where beyond doubt"),
-    Kind.FLOOR: ("faster than the device could compute it at its peak", "left out"),
-    Kind.CAPACITY: ("more memory than the device has", "its memory left out"),
-    Kind.COLUMNS: ("measured columns of one row contradict one another", "kept"),
-    Kind.REPEATS: ("the same job with another time, beyond noise", "kept"),
-    Kind.ACCUMULATION: ("global_batch is not micro_batch x dp x grad_accum", "kept"),
-    Kind.BATCH: ("global_batch is blank, and taken as micro_batch x dp", "kept"),
-    Kind.PLACEMENT: ("devices that do not divide among the nodes, and no placement", "kept"),
-    Kind.CELL: ("a cell that cannot be read, or a figure that is not above zero", "left out"),
-    Kind.WORKLOAD: ("a workload that is not known nor described", "left out"),
-    Kind.CLUSTER: ("a device that is not known, or counts that contradict", "left out"),
-    Kind.DEVICES: ("a plan that does not multiply to the devices", "left out"),
-    Kind.PLAN: ("a plan that is not stated in full, or not legal", "left out"),
-    Kind.STATUS: ("a status that is none of ok oom failed timeout", "left out"),
-    Kind.ENDED: ("ended oom, failed or timeout", "not a fault: no time to learn"),
-    Kind.UNMEASURED: ("no step time, nor rate with a batch size", "not a fault: no time to learn"),
+POLICY: Mapping[FlagKind, tuple[str, str]] = {
+    FlagKind.UNIT: ("a figure in another unit than its column's", "left out where beyond doubt"),
+    FlagKind.FLOOR: ("faster than the device could compute it at its peak", "left out"),
+    FlagKind.CAPACITY: ("more memory than the device has", "its memory left out"),
+    FlagKind.COLUMNS: ("measured columns of one row contradict one another", "kept"),
+    FlagKind.REPEATS: ("the same job with another time, beyond noise", "kept"),
+    FlagKind.ACCUMULATION: ("global_batch is not micro_batch x dp x grad_accum", "kept"),
+    FlagKind.BATCH: ("global_batch is blank, and taken as micro_batch x dp", "kept"),
+    FlagKind.PLACEMENT: ("devices that do not divide among the nodes, and no placement", "kept"),
+    FlagKind.CELL: ("a cell that cannot be read, or a figure that is not above zero", "left out"),
+    FlagKind.WORKLOAD: ("a workload that is not known nor described", "left out"),
+    FlagKind.CLUSTER: ("a device that is not known, or counts that contradict", "left out"),
+    FlagKind.DEVICES: ("a plan that does not multiply to the devices", "left out"),
+    FlagKind.PLAN: ("a plan that is not stated in full, or not legal", "left out"),
+    FlagKind.STATUS: ("a status that is none of ok oom failed timeout", "left out"),
+    FlagKind.ENDED: ("ended oom, failed or timeout", "not a fault: no time to learn"),
+    FlagKind.UNMEASURED: (
+        "no step time, nor rate with a batch size",
+        "not a fault: no time to learn",
+    ),
 }
-KINDS: tuple[Kind, ...] = tuple(Kind)
+KINDS: tuple[FlagKind, ...] = tuple(FlagKind)
 _AT = {kind: i for i, kind in enumerate(KINDS)}
 # Not faults of a measurement: they explain why a row teaches no time, or what was assumed of it. A
 # label (a workload or device unknown to physics) may still be learned by predictors that need none.
-EXPLAINED = (Kind.PLACEMENT, Kind.WORKLOAD, Kind.CLUSTER, Kind.PLAN, Kind.ENDED, Kind.UNMEASURED)
+EXPLAINED = (
+    FlagKind.PLACEMENT,
+    FlagKind.WORKLOAD,
+    FlagKind.CLUSTER,
+    FlagKind.PLAN,
+    FlagKind.ENDED,
+    FlagKind.UNMEASURED,
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ class Flags:
     def __len__(self) -> int:
         return len(self.row)
 
-    def of(self, *kinds: Kind) -> NDArray[np.bool_]:
+    def of(self, *kinds: FlagKind) -> NDArray[np.bool_]:
         """Return which flags are of the given kinds, (m,)."""
         return np.isin(self.kind, [_AT[kind] for kind in kinds])
 
@@ -130,7 +139,7 @@ class Flags:
         """Which rows taught a time, to physics or by their labels, (n,)."""
         return self.teaches_step if self.by_label is None else self.teaches_step | self.by_label
 
-    def learned_by_label(self, kind: Kind) -> int:
+    def learned_by_label(self, kind: FlagKind) -> int:
         """Return how many rows of a kind taught a time although physics could not use them."""
         if self.by_label is None or kind not in EXPLAINED:
             return 0
@@ -190,7 +199,7 @@ class Flags:
 class Raised:
     """Flags of one kind on m rows, before they are joined; texts may be one for all."""
 
-    kind: Kind
+    kind: FlagKind
     row: NDArray[np.int64]
     column: str | Texts
     found: str | Texts

@@ -6,10 +6,15 @@ is in doubt still teaches the memory that it measured, and no wrong figure is av
 Batches: global batches that the plan does not multiply to, or that are left blank.
 
 Repeated units: figures that a repeat of the same job shows to be in another unit.
+
+Row problems: rows that teach nothing as they stand, each with its own reason.
+
+Physics: figures that no machine could have: faster than its peak, or more than its memory.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,25 +22,246 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.forecast import Forecasts
-from forerun.tables.jobs import Runs
-from forerun.tables.schema import unknown_columns
-from forerun.tables.suspects.flags import Flags, Kind, Raised, Texts, joined, numbers_text
-from forerun.tables.suspects.label_units import label_unit_flags
-from forerun.tables.suspects.physics import capacity_flags, floor_flags, floor_words
-from forerun.tables.suspects.readings import Reading, memory_reading, sizes_of, step_readings
-from forerun.tables.suspects.repeats import AGREE, disagreement_flags, jobs_of, repeat_flags
-from forerun.tables.suspects.row_problems import placement_flags, problem_flags
-from forerun.tables.suspects.siblings import Kin, kin_of, own_doubt
-from forerun.tables.suspects.units import judged
-from forerun.tables.suspects.wholes import FAR, LOOSE, WHOLE_SHARE
-from forerun.tables.table import Table
+from forerun.domain.forecast import Forecasts, is_none
+from forerun.domain.plan_columns import PROBLEMS, WORLD
+from forerun.domain.run import STATUSES
+from forerun.tables.jobs import Jobs, Runs
+from forerun.tables.suspects.flags import FlagKind, Flags, Raised, Texts, joined, numbers_text
+from forerun.tables.suspects.repeats import (
+    AGREE,
+    disagreement_flags,
+    jobs_of,
+    label_unit_flags,
+    repeat_flags,
+)
+from forerun.tables.suspects.units import (
+    FAR,
+    LOOSE,
+    WHOLE_SHARE,
+    ImpliedStep,
+    Kin,
+    judged,
+    kin_of,
+    memory_reading,
+    own_doubt,
+    sizes_of,
+    step_readings,
+)
+from forerun.tables.table import COLUMNS, Table, unknown_columns
+
+# Clocks and data sheets are rounded: so much less than the bound is no contradiction.
+SLACK = 0.02
+GIB_OVER_GB = 2**30 / 1e9
+_WIDE = ("fp64", "fp32", "tf32")
+
+
+def floor_flags(runs: Runs, forecasts: Forecasts, column: Texts) -> Iterator[Raised]:
+    """Yield the flags of steps below their floor.
+
+    Args:
+        runs, forecasts: n rows each; figures that are already left out are blank.
+        column: (n,) which column tells each row's step.
+    """
+    seconds, floor = runs.step_seconds(), forecasts.floor_seconds
+    with np.errstate(invalid="ignore"):
+        below = (seconds < floor * (1.0 - SLACK)) & forecasts.answered
+    row = np.flatnonzero(below)
+    if not len(row):
+        return
+    least = numbers_text(floor[row], "s or more: the device's peak rate allows no less")
+    yield Raised(
+        FlagKind.FLOOR, row, column[row], _as_step(seconds[row], column[row]), least,
+        _floor_advice(runs, seconds, floor, row), void=True, out_step=True,
+    )  # fmt: skip
+
+
+def _as_step(seconds: FloatArray, column: Texts) -> Texts:
+    texts = numbers_text(seconds, "s a step")
+    return np.where(column == "step_time_s", numbers_text(seconds, "s"), texts)
+
+
+def _floor_advice(
+    runs: Runs, seconds: FloatArray, floor: FloatArray, row: NDArray[np.int64]
+) -> Texts:
+    """Return what to do, (m,): where 16-bit arithmetic could be so fast, that is said."""
+    jobs = runs.jobs
+    faster = np.ones(len(row))
+    workload, cluster = jobs.workload_index[row], jobs.cluster_index[row]
+    precision = np.array([w.precision for w in jobs.workloads])[workload]
+    for name in _WIDE:
+        gain = np.array([_gain(c.device.peak_flops, name) for c in jobs.clusters])[cluster]
+        faster = np.where(precision == name, gain, faster)
+    possible = seconds[row] >= floor[row] / faster * (1.0 - SLACK)
+    check = "check the device, the batch and the figure"
+    texts = [
+        f"{p} is taken: fill in precision if it was 16-bit" if yes else check
+        for p, yes in zip(precision.tolist(), possible.tolist(), strict=True)
+    ]
+    return np.array(texts, dtype=object)
+
+
+def _gain(peak_flops: object, name: str) -> float:
+    rates = dict(peak_flops) if isinstance(peak_flops, dict) else {}
+    wide = max(rates.get(name, 0.0), rates.get("tf32", 0.0) if name == "fp32" else 0.0)
+    return max(rates.get("fp16", 0.0), rates.get("bf16", 0.0)) / wide if wide else 1.0
+
+
+def most_memory_bytes(jobs: Jobs) -> FloatArray:
+    """Return how many bytes no peak of a device can pass, (n,): its memory; NaN where not stated.
+
+    Data sheets say GB where cards hold GiB, so that a peak may well lie above the stated figure.
+    """
+    stated = np.array([c.device.memory_bytes or np.nan for c in jobs.clusters] + [np.nan])
+    return np.asarray(stated[jobs.cluster_index] * GIB_OVER_GB)
+
+
+def capacity_flags(runs: Runs) -> Iterator[Raised]:
+    """Yield the flags of peaks beyond the device's memory."""
+    found, limit = runs.table.numbers("memory_gb"), most_memory_bytes(runs.jobs) / 1e9
+    with np.errstate(invalid="ignore"):
+        row = np.flatnonzero(found > limit)
+    if len(row):
+        yield Raised(
+            FlagKind.CAPACITY, row, "memory_gb", numbers_text(found[row], "GB"),
+            numbers_text(limit[row], "GB at most: the device has no more"),
+            "give the peak of one device, in 1e9 bytes", void=True, out_memory=True,
+        )  # fmt: skip
+
+
+def floor_words(log_implied: FloatArray, log_floor: FloatArray) -> Texts:
+    """Return what adds to an expected value that a step below its floor cannot be, (m,); else ""."""
+    least = np.where(log_implied < log_floor, np.exp(log_floor), 0.0)
+    texts = [
+        f" (no step under {s:.3g} s is possible at the device's peak)" if s else "" for s in least
+    ]
+    return np.array(texts, dtype=object)
+
 
 _TIMES = ("step_time_s", "samples_per_s", "tokens_per_s")
+_POSITIVE = (
+    "step_time_s",
+    "samples_per_s",
+    "tokens_per_s",
+    "epoch_time_s",
+    "time_to_train_s",
+    "memory_gb",
+)
+# The same fault seen with dp stated, and with dp to be derived from the devices.
+_NOT_MULTIPLIED = (PROBLEMS[WORLD].partition("{")[0], "not divisible by tp x pp x cp")
+
+
+def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Raised]:
+    """Yield the flags of rows that are no job, or hold no figure to learn from."""
+    jobs, n = runs.jobs, len(runs)
+    unread = np.zeros(n, dtype=bool)
+    if runs.table.problems is not None:
+        unread = ~is_none(runs.table.problems)
+        yield _reasons(FlagKind.CELL, runs.table.problems, unread, "")
+    for kind, reasons, column in (
+        (FlagKind.WORKLOAD, jobs.workload_problem, "workload"),
+        (FlagKind.CLUSTER, jobs.cluster_problem, "device"),
+        (FlagKind.PLAN, jobs.plan_problem, "plan"),
+    ):
+        if reasons is None:
+            continue
+        rows = ~is_none(reasons) & ~unread
+        uneven = rows & _uneven_plan(reasons) if kind is FlagKind.PLAN else np.zeros(n, dtype=bool)
+        yield _reasons(FlagKind.DEVICES, reasons, uneven, column)
+        yield _reasons(kind, reasons, rows & ~uneven, column)
+    silent = jobs.resolved & ~forecasts.answered
+    yield _reasons(FlagKind.WORKLOAD, forecasts.declined, silent, "workload")
+    yield from _statuses(runs)
+    yield from _figures(runs, unread)
+
+
+def placement_flags(runs: Runs) -> Iterator[Raised]:
+    """Yield the flags of rows whose devices lie unevenly on their nodes, nobody says how."""
+    table = runs.table
+    devices, nodes = table.numbers("devices"), table.numbers("nodes")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        left = np.mod(devices, nodes)
+    row = np.flatnonzero(runs.jobs.resolved & (left > 0) & (table.texts("placement") == ""))
+    yield Raised(
+        FlagKind.PLACEMENT, row, "devices", numbers_text(devices[row]),
+        numbers_text(nodes[row], "nodes to divide it, else where they lie"),
+        "correct one of the counts, or give a placement (as 8-8-7-7); it is kept",
+    )  # fmt: skip
+
+
+def _reasons(kind: FlagKind, reasons: Texts, rows: BoolArray, column: str) -> Raised:
+    """Return the flags of rows by their reasons, each distinct reason read once."""
+    row = np.flatnonzero(rows)
+    distinct, position = np.unique(reasons[row].astype(str), return_inverse=True)
+    read = [_read(reason, column) for reason in distinct.tolist()]
+    columns, found, advice = (
+        np.array([r[i] for r in read] + [""], dtype=object)[position] for i in range(3)
+    )
+    return Raised(
+        kind, row, columns, found, "", advice, void=kind in (FlagKind.CELL, FlagKind.DEVICES),
+        out_step=True, out_memory=True,
+    )  # fmt: skip
+
+
+def _uneven_plan(reasons: Texts) -> BoolArray:
+    """Return which rows have a plan that does not multiply to the devices, (n,)."""
+    distinct, position = np.unique(reasons.astype(str), return_inverse=True)
+    uneven = [any(words in reason for words in _NOT_MULTIPLIED) for reason in distinct.tolist()]
+    return np.array(uneven, dtype=bool)[position]
+
+
+def _read(reason: str, column: str) -> tuple[str, str, str]:
+    """Return (column, what was found, what to do) of a reason, which says `found; what to do`."""
+    found, mark, advice = reason.rpartition("; ")
+    if not mark:
+        found, advice = reason, "mend the row"
+    named = next((w for w in re.findall(r"[a-z_]+", reason) if w in COLUMNS), column)
+    blank = column == "plan" and advice.startswith(f"fill {named}")
+    return (named if not column or named in found or blank else column), found, advice
+
+
+def _statuses(runs: Runs) -> Iterator[Raised]:
+    status = runs.status
+    unknown = np.flatnonzero(~np.isin(status.astype(str), STATUSES))
+    yield Raised(
+        FlagKind.STATUS, unknown, "status", status[unknown], "one of ok oom failed timeout",
+        "write one of them", out_step=True,
+    )  # fmt: skip
+    for word, said, advice in (
+        ("oom", "it ran out of memory: no time to learn", "it teaches where memory ends"),
+        ("failed", "it failed: no time to learn", "nothing, or mend its status"),
+        ("timeout", "it was stopped: its time is a lower bound", "nothing, or give its step time"),
+    ):
+        ended = np.flatnonzero(status == word)
+        yield Raised(FlagKind.ENDED, ended, "status", said, "", advice, out_step=True)
+
+
+def _figures(runs: Runs, unread: BoolArray) -> Iterator[Raised]:
+    ok = runs.status == "ok"
+    table = runs.table
+    wrong = unread.copy()
+    for column in _POSITIVE:
+        values = table.numbers(column)
+        bad = ok & ~np.isnan(values) & ~((values > 0) & np.isfinite(values))
+        wrong |= bad
+        row = np.flatnonzero(bad)
+        times = column in _TIMES
+        yield Raised(
+            FlagKind.CELL, row, column, numbers_text(values[row]), "a number above zero",
+            "correct it, or leave it blank", void=True, out_step=times,
+            out_memory=column == "memory_gb",
+        )  # fmt: skip
+    row = np.flatnonzero(ok & np.isnan(runs.step_seconds()) & ~wrong)
+    yield Raised(
+        FlagKind.UNMEASURED, row, "step_time_s", "no step time: neither step_time_s nor a rate with"
+        " global_batch", "", "fill in step_time_s to teach time", out_step=True,
+    )  # fmt: skip
 
 
 def repeated_unit_flags(
-    runs: Runs, readings: Sequence[Reading], physics: tuple[FloatArray, FloatArray], left: BoolArray
+    runs: Runs,
+    readings: Sequence[ImpliedStep],
+    physics: tuple[FloatArray, FloatArray],
+    left: BoolArray,
 ) -> Iterator[Raised]:
     """Yield the flags of figures that are a repeat's own in another unit.
 
@@ -71,7 +297,7 @@ def _nearest(distance: FloatArray, job: IntArray) -> IntArray:
     return np.asarray(order[np.cumsum(counts) - counts][job])
 
 
-def _best(reading: Reading, rows: IntArray, gap: FloatArray, bias: FloatArray) -> IntArray:
+def _best(reading: ImpliedStep, rows: IntArray, gap: FloatArray, bias: FloatArray) -> IntArray:
     """Return the guess that a gap (m,) is worth, -1 where it is none's."""
     # What is swapped turns round what the repeat is off physics.
     left = np.stack([
@@ -84,7 +310,7 @@ def _best(reading: Reading, rows: IntArray, gap: FloatArray, bias: FloatArray) -
 
 
 def _raised(
-    runs: Runs, reading: Reading, g: int, row: IntArray, likely: IntArray, more: Texts
+    runs: Runs, reading: ImpliedStep, g: int, row: IntArray, likely: IntArray, more: Texts
 ) -> Raised:
     guess, places = reading.guesses[g], runs.table.places()
     says = zip(reading.values[likely].tolist(), likely.tolist(), strict=True)
@@ -93,7 +319,7 @@ def _raised(
         for value, r in says
     ]
     return Raised(
-        Kind.UNIT, row, reading.column, numbers_text(reading.values[row], reading.unit),
+        FlagKind.UNIT, row, reading.column, numbers_text(reading.values[row], reading.unit),
         np.array(expected, dtype=object) + more, f"it looks like {guess.unit}: {guess.advice}",
         void=True, out_step=reading.column in _TIMES,
     )  # fmt: skip
@@ -130,7 +356,7 @@ def _accumulations(runs: Runs, inner: FloatArray, stated: BoolArray) -> Raised:
     passes, implied = runs.table.numbers("grad_accum"), runs.jobs.plans.global_batch / inner
     row = np.flatnonzero(stated & ~np.isnan(passes) & (passes != implied))
     return Raised(
-        Kind.ACCUMULATION, row, "grad_accum", numbers_text(passes[row]),
+        FlagKind.ACCUMULATION, row, "grad_accum", numbers_text(passes[row]),
         numbers_text(implied[row], "= global_batch / (micro_batch x dp)"),
         "correct one of them; the batch columns are used, not grad_accum",
     )  # fmt: skip
@@ -145,7 +371,7 @@ def _uneven(runs: Runs, inner: FloatArray, micro: BoolArray, uneven: BoolArray) 
         for size, by_micro in zip(inner[row].tolist(), micro[row].tolist(), strict=True)
     ]
     return Raised(
-        Kind.ACCUMULATION, row, "global_batch",
+        FlagKind.ACCUMULATION, row, "global_batch",
         numbers_text(runs.jobs.plans.global_batch[row].astype(np.float64), "samples"),
         np.array(expected, dtype=object),
         "correct one of them; the last micro-batch is taken as smaller",
@@ -155,7 +381,7 @@ def _uneven(runs: Runs, inner: FloatArray, micro: BoolArray, uneven: BoolArray) 
 def _assumed(inner: FloatArray, row: NDArray[np.int64]) -> Raised:
     """Return the flags of blank batches that are taken as one pass of every device."""
     return Raised(
-        Kind.BATCH, row, "global_batch", "blank",
+        FlagKind.BATCH, row, "global_batch", "blank",
         numbers_text(inner[row], "= micro_batch x dp, which is taken"),
         "fill it in, or grad_accum",
     )  # fmt: skip
@@ -245,7 +471,7 @@ def _column_used(runs: Runs) -> Texts:
     return used
 
 
-def _by_pairs(times: Sequence[Reading], expected: FloatArray) -> list[Raised]:
+def _by_pairs(times: Sequence[ImpliedStep], expected: FloatArray) -> list[Raised]:
     """Return the flags of columns that another column of their row shows to be in another unit."""
     found: list[Raised] = []
     for reading in times:
@@ -259,7 +485,7 @@ def _by_pairs(times: Sequence[Reading], expected: FloatArray) -> list[Raised]:
                 says = np.exp(other.log_implied[row])
                 found.append(
                     Raised(
-                        Kind.UNIT, row, reading.column,
+                        FlagKind.UNIT, row, reading.column,
                         numbers_text(reading.values[row], reading.unit),
                         numbers_text(says, f"s a step, as {other.column} says"),
                         f"it looks like {guess.unit}: {guess.advice}", void=True,
@@ -272,8 +498,8 @@ def _by_pairs(times: Sequence[Reading], expected: FloatArray) -> list[Raised]:
 class _Ask:
     """A reading with what it is judged by, columns (n,); bands (2, n), logs below and above."""
 
-    reading: Reading
-    times: Sequence[Reading]
+    reading: ImpliedStep
+    times: Sequence[ImpliedStep]
     expected: FloatArray
     bands: FloatArray
     floor: FloatArray
@@ -307,7 +533,7 @@ def _by_units(runs: Runs, ask: _Ask, wholes: list[str]) -> list[Raised]:
         wholes += _whole(runs, reading, unit, row, rows)
         found.append(
             Raised(
-                Kind.UNIT, row, reading.column, numbers_text(reading.values[row], reading.unit),
+                FlagKind.UNIT, row, reading.column, numbers_text(reading.values[row], reading.unit),
                 _near(ask, row, verdicts.centre[mine]),
                 f"it looks like {unit}: {advice}", void=sure,
                 out_step=sure & (reading.column in _TIMES), out_memory=sure & memory,
@@ -316,7 +542,7 @@ def _by_units(runs: Runs, ask: _Ask, wholes: list[str]) -> list[Raised]:
     return found
 
 
-def _units(reading: Reading) -> list[tuple[str, str]]:
+def _units(reading: ImpliedStep) -> list[tuple[str, str]]:
     """Return the unit and advice of each guess, and of the case that none explains a value."""
     found = [(guess.unit, guess.advice) for guess in reading.guesses]
     return [*found, ("no unit that is known", "check the figure, the workload and the batch")]
@@ -334,7 +560,7 @@ def _near(ask: _Ask, row: NDArray[np.int64], centre: FloatArray) -> Texts:
     return np.asarray(np.array(known, dtype=object) + more)
 
 
-def _ties(times: Sequence[Reading], reading: Reading, n: int) -> NDArray[np.int64]:
+def _ties(times: Sequence[ImpliedStep], reading: ImpliedStep, n: int) -> NDArray[np.int64]:
     """Return how many other time columns of each row agree with this one, (n,)."""
     ties = np.zeros(n, dtype=np.int64)
     for other in times:
@@ -345,7 +571,11 @@ def _ties(times: Sequence[Reading], reading: Reading, n: int) -> NDArray[np.int6
 
 
 def _whole(
-    runs: Runs, reading: Reading, unit: str, row: NDArray[np.int64], judged_rows: NDArray[np.int64]
+    runs: Runs,
+    reading: ImpliedStep,
+    unit: str,
+    row: NDArray[np.int64],
+    judged_rows: NDArray[np.int64],
 ) -> Iterator[str]:
     """Yield what is said of files in which nearly every row has the column in another unit."""
     places = runs.table.places()

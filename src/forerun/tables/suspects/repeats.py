@@ -1,4 +1,7 @@
-"""Repeats: rows of one job that disagree, and columns of one row that do."""
+"""Repeats: rows of one job that disagree, and columns of one row that do.
+
+Label units: times in two units among runs of one kind that physics does not know.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,167 @@ import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.tables.jobs import Runs
-from forerun.tables.lines import Lines
-from forerun.tables.schema import COLUMNS
-from forerun.tables.suspects.flags import Kind, Raised, numbers_text
-from forerun.tables.suspects.readings import Reading
-from forerun.tables.suspects.siblings import medians
-from forerun.tables.table import Table
+from forerun.tables.suspects.flags import FlagKind, Raised, Texts, numbers_text
+from forerun.tables.suspects.units import ImpliedStep, medians
+from forerun.tables.table import COLUMNS, Lines, Table
+
+Guesses = tuple[tuple[float, bool, str, str], ...]
+
+_KIND = ("workload", "device", "framework", "precision", "instance_type", "sync")
+_RUN_KIND = ("optimizer", "learning_rate", "target")
+_SIZES = (
+    "devices", "nodes", "global_batch", "micro_batch", "dataset_size", "seq_len", "image_size",
+    "parameter_servers",
+)  # fmt: skip
+# The factor between the two clusters; whether the upper one is in the other unit; what that is.
+_OF_TIMES = (
+    (1e3, True, "ms", "divide by 1000"),
+    (1e6, True, "us", "divide by 1e6"),
+    (60.0, False, "minutes", "multiply by 60"),
+    (3600.0, False, "hours", "multiply by 3600"),
+)
+_OF_RATES = (
+    (1e3, False, "thousands a second", "multiply by 1000"),
+    (60.0, True, "a figure per minute", "divide by 60"),
+    (3600.0, True, "a figure per hour", "divide by 3600"),
+)
+_COLUMNS = {
+    "step_time_s": ("s", _OF_TIMES), "samples_per_s": ("samples/s", _OF_RATES),
+    "tokens_per_s": ("tokens/s", _OF_RATES), "epoch_time_s": ("s", _OF_TIMES),
+    "time_to_train_s": ("s", _OF_TIMES),
+}  # fmt: skip
+_STEPS = ("step_time_s", "samples_per_s", "tokens_per_s")
+
+LEAST, ENOUGH = 4, 6  # runs of a kind, to say it and to leave the wrong ones out
+# The least factor that is said; how near a unit's it must be; how much of it lies empty.
+LEAST_FACTOR, NEAR_UNIT, EMPTY, ALL_EMPTY = np.log(33.0), np.log(1.8), 0.6, 0.7
+_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Two clusters of m values.
+
+    Attributes:
+        upper: which lie in the upper one, (m,).
+        apart: log factor between the two at like sizes.
+        empty: log factor over which no value lies.
+    """
+
+    upper: BoolArray
+    apart: float
+    empty: float
+
+
+def label_unit_flags(runs: Runs, by_label: BoolArray) -> Iterator[Raised]:
+    """Yield the flags of figures in another unit than others of their kind.
+
+    Args:
+        runs: n of them.
+        by_label: which are not known to physics and not flagged for another unit already, (n,).
+    """
+    ok = by_label & (runs.status == "ok")
+    for column, (unit, guesses) in _COLUMNS.items():
+        values = runs.table.numbers(column)
+        with np.errstate(invalid="ignore"):
+            rows = np.flatnonzero(ok & np.isfinite(values) & (values > 0))
+        for some in _wide_groups(runs, rows, column, np.log(values[rows])):
+            found = two_clusters(_sizes(runs, some), np.log(values[some]))
+            if found is not None and (len(some) >= ENOUGH or _named(guesses, found)):
+                yield _raised(column, unit, guesses, values, some, found)
+
+
+def _wide_groups(runs: Runs, rows: IntArray, column: str, logs: FloatArray) -> Iterator[IntArray]:
+    """Yield the rows of each kind whose figures span as much as a unit does."""
+    if len(rows) < LEAST or np.ptp(logs) < LEAST_FACTOR:
+        return
+    more = _RUN_KIND if column == "time_to_train_s" else ()
+    first, group = runs.table.take(rows).groups([*_KIND, *more])
+    low, high = np.full(len(first), np.inf), np.full(len(first), -np.inf)
+    np.minimum.at(low, group, logs)
+    np.maximum.at(high, group, logs)
+    wide = (high - low >= LEAST_FACTOR) & (np.bincount(group) >= LEAST)
+    for g in np.flatnonzero(wide):
+        yield rows[group == g]
+
+
+def _sizes(runs: Runs, rows: IntArray) -> FloatArray:
+    """Return the logs of the sizes that all of the rows state and that change, (m, k)."""
+    columns = [runs.table.numbers(name)[rows] for name in _SIZES]
+    told = [np.log(v) for v in columns if (v > 0).all() and v.min() < v.max()]
+    return np.stack(told, axis=1) if told else np.zeros((len(rows), 0))
+
+
+def two_clusters(sizes: FloatArray, logs: FloatArray) -> Clusters | None:
+    """Return the two clusters that m values fall into beside what sizes explain, None where they do not.
+
+    Args:
+        sizes: logs of what may explain a value, by a power law in each, (m, k).
+        logs: of the values, (m,).
+    """
+    m = len(logs)
+    one = np.ones((m, 1))
+    x = np.hstack([one, sizes]) if m > sizes.shape[1] + 2 else one
+    plain = logs - x @ np.linalg.lstsq(x, logs, rcond=None)[0]
+    if np.ptp(plain) < LEAST_FACTOR:
+        return None
+    # Where sizes alone leave no doubt of the clusters, or where the values do: the tighter one.
+    tried = [_settled(x, logs, start) for start in (plain, logs)]
+    found = [one for one in tried if one is not None]
+    return max(found, key=lambda one: one.empty / one.apart, default=None)
+
+
+def _settled(x: FloatArray, logs: FloatArray, start: FloatArray) -> Clusters | None:
+    ordered = np.sort(start)
+    upper = start > ordered[int(np.argmax(np.diff(ordered)))]
+    apart, left = 0.0, start
+    for _ in range(_ROUNDS):
+        both = np.column_stack([x, upper])
+        fit = np.linalg.lstsq(both, logs, rcond=None)[0]
+        apart, left = float(fit[-1]), logs - x @ fit[:-1]
+        now = left > apart / 2.0
+        if (now == upper).all():
+            break
+        upper = now
+    if apart < LEAST_FACTOR or upper.all() or not upper.any():
+        return None
+    empty = float(left[upper].min() - left[~upper].max())
+    return Clusters(upper, apart, empty) if empty >= EMPTY * apart else None
+
+
+def _named(guesses: Guesses, found: Clusters) -> Guesses:
+    """Return the units that two clusters may differ by: one, or none."""
+    return tuple(g for g in guesses if abs(found.apart - np.log(g[0])) < NEAR_UNIT)
+
+
+def _raised(
+    column: str, unit: str, guesses: Guesses, values: FloatArray,
+    rows: IntArray, found: Clusters,
+) -> Raised:  # fmt: skip
+    """Return the flags of one kind's rows that are in another unit, or the fewer where none fits."""
+    named = _named(guesses, found)
+    if named:
+        factor, upper, what, mend = named[0]
+        wrong = found.upper if upper else ~found.upper
+        advice = f"it looks like {what}: {mend}, or drop the row"
+    else:
+        factor, fewer = float(np.exp(found.apart)), 2 * found.upper.sum() <= len(rows)
+        wrong = found.upper if fewer else ~found.upper
+        advice = f"no unit that is known is {factor:.0f} times away: check the figure"
+    row = rows[wrong]
+    likely = values[row] * np.where(found.upper[wrong], 1.0 / factor, factor)
+    sure = bool(named) and len(rows) >= ENOUGH and found.empty >= ALL_EMPTY * found.apart
+    return Raised(
+        FlagKind.UNIT, row, column, numbers_text(values[row], unit),
+        _like(likely, unit, len(rows) - len(row)), advice, void=sure,
+        out_step=sure and column in _STEPS,
+    )  # fmt: skip
+
+
+def _like(likely: FloatArray, unit: str, others: int) -> Texts:
+    said = f"as the other {others} runs of its kind say" if others > 1 else "as the other run says"
+    return np.array([f"about {v:.3g} {unit}, {said}" for v in likely.tolist()], dtype=object)
+
 
 # Repeats on one machine differ by 1-2 %, on another of its kind by up to 6 %; rows further apart
 # than this were not the same job, whatever their columns say.
@@ -53,7 +211,7 @@ def repeat_flags(runs: Runs, aside: BoolArray) -> Iterator[Raised]:
     row = rows[odd]
     places = runs.table.places()
     yield Raised(
-        Kind.REPEATS, row, "step_time_s", numbers_text(seconds[row], "s a step"),
+        FlagKind.REPEATS, row, "step_time_s", numbers_text(seconds[row], "s a step"),
         np.array([agreed.words(i, rows, seconds, places) for i in odd.tolist()], dtype=object),
         "say in a column (framework, precision, note) what differs, or drop what is wrong; all"
         " are kept",
@@ -141,7 +299,7 @@ def _varies(table: Table, name: str) -> bool:
     return column is not None and bool((column != column[0]).any())
 
 
-def disagreement_flags(readings: Sequence[Reading], flagged: BoolArray) -> Iterator[Raised]:
+def disagreement_flags(readings: Sequence[ImpliedStep], flagged: BoolArray) -> Iterator[Raised]:
     """Yield the flags of rows whose time columns imply unlike steps; flagged (n,) are left aside."""
     for reading in readings[1:]:
         first = readings[0]
@@ -152,7 +310,7 @@ def disagreement_flags(readings: Sequence[Reading], flagged: BoolArray) -> Itera
             np.exp(reading.log_implied[row]), f"s a step, which {reading.column} implies"
         )
         yield Raised(
-            Kind.COLUMNS, row, first.column,
+            FlagKind.COLUMNS, row, first.column,
             numbers_text(np.exp(first.log_implied[row]), "s a step"), expected,
             f"correct one of them; {first.column} is used",
         )  # fmt: skip
