@@ -84,13 +84,13 @@ class Training:
 
 def recorder_of(norms: bool, rank: int = 0, workers: int = 1) -> Any:
     """Return a recorder as a worker has it."""
-    from forerun.measure.progress import Progress
+    from forerun.measure.progress import ProgressFile
     from forerun.measure.recorder import Recorder
 
-    recorder = Recorder(None, rank, workers, None, Progress(Path(mkdtemp()) / "p"))
+    recorder = Recorder(None, rank, workers, None, ProgressFile(Path(mkdtemp()) / "p"))
     recorder.explicit = True
     if not norms:
-        recorder.data_is_made_up()
+        recorder.use_synthetic_data()
     return recorder
 
 
@@ -178,12 +178,12 @@ def more_of(sides: list[Training], rounds: int, steps: int) -> list[float]:
 
 def looking(looks: float, norms: bool = False) -> Any:
     """Return a recorder that looks at all steps, or at none."""
-    from forerun.measure.communication import Sample
+    from forerun.measure.communication import StepSample
 
     recorder = recorder_of(norms)
-    recorder.updates_are_told()
-    recorder._communication._timing = Sample(looks, looks, looks)
-    recorder._communication._norms = Sample(looks, looks, looks)
+    recorder.expect_updates()
+    recorder._communication._timing = StepSample(looks, looks, looks)
+    recorder._communication._norms = StepSample(looks, looks, looks)
     return recorder
 
 
@@ -226,11 +226,17 @@ class Called(Training):
 
 def shares(found: dict[str, float]) -> dict[str, float]:
     """Return what measuring takes of a step's time, by length and buckets of the step."""
-    from forerun.measure.communication import BUCKET_SECONDS, NORM_SECONDS, NORMS, TIMING, Sample
+    from forerun.measure.communication import (
+        BUCKET_SECONDS,
+        NORM_SECONDS,
+        NORMS,
+        TIMING,
+        StepSample,
+    )
 
     result = {}
     for ms, buckets in STEPS:
-        timing, norms = Sample(*TIMING), Sample(*NORMS)
+        timing, norms = StepSample(*TIMING), StepSample(*NORMS)
         timing.settle(ms / 1e3, buckets * BUCKET_SECONDS)
         norms.settle(ms / 1e3, buckets * NORM_SECONDS)
         for data, taken in DATA.items():

@@ -34,7 +34,7 @@ from forerun.advisor.measuring import Profiling
 from forerun.catalog import load_catalog
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
-from forerun.measure.campaign import Progress, joined
+from forerun.measure.campaign import CampaignProgress, join_repeats
 from forerun.measure.campaign_file import campaign
 from forerun.measure.lab import HostSpec, Lab
 from forerun.measure.local import LocalRunner
@@ -96,7 +96,7 @@ def runner_on(lab: Lab, on: str, folder: Path) -> Iterator[Any]:
         )  # fmt: skip
 
 
-def told(one: Progress) -> None:
+def told(one: CampaignProgress) -> None:
     """Print one line a run."""
     found = one.measurement
     said = f"{found.epoch_seconds:.2f} s an epoch" if found.epoch_seconds else found.reason
@@ -236,7 +236,7 @@ def all_of(paths: Sequence[Path]) -> Table:
     """Return one row for each configuration of some tables, the median of its runs in all of them."""
     tables = [read_table(path) for path in paths]
     table = Table.from_rows([one.row(i) for one in tables for i in range(len(one))])
-    return joined(table) if configurations(table)[0] < len(table) else table
+    return join_repeats(table) if configurations(table)[0] < len(table) else table
 
 
 def report(paths: Sequence[Path], folder: Path) -> str:

@@ -8,7 +8,13 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.measure import campaign as campaigns
-from forerun.measure.campaign import Campaign, Progress, carry_out, outlook, still_open
+from forerun.measure.campaign import (
+    Campaign,
+    CampaignProgress,
+    carry_out,
+    expected_cost,
+    still_open,
+)
 from forerun.measure.campaign_file import campaign
 from forerun.measure.measurement import Measurement
 from forerun.measure.task import Task
@@ -106,7 +112,7 @@ def test_what_a_runner_refuses_is_told_and_the_rest_is_run() -> None:
 
 def test_no_run_is_begun_that_would_pass_the_budget() -> None:
     price = 3600.0  # dollars an hour: a dollar a second and worker
-    foreseen = outlook(study(price_usd_per_worker_hour=price), study().points[:1]).dollars
+    foreseen = expected_cost(study(price_usd_per_worker_hour=price), study().points[:1]).dollars
     poor = study(price_usd_per_worker_hour=price, budget={"dollars": foreseen * 0.9})
     runner = Scripted()
     done = carry_out(poor, runner, Notes())
@@ -119,11 +125,11 @@ def test_no_run_is_begun_that_would_pass_the_budget() -> None:
 
 def test_the_outlook_grows_with_runs_and_workers_and_ends_at_nothing() -> None:
     whole = study(price_usd_per_worker_hour=1.0)
-    every, some = outlook(whole, whole.points), outlook(whole, whole.points[:2])
+    every, some = expected_cost(whole, whole.points), expected_cost(whole, whole.points[:2])
     assert 0 < some.seconds < every.seconds <= every.most_seconds
     assert 0 < some.dollars < every.dollars <= every.most_dollars
     assert (every.runs, every.starts) == (6, 3)
-    assert outlook(whole, ()).seconds == 0
+    assert expected_cost(whole, ()).seconds == 0
 
 
 @pytest.mark.parametrize("pace", [0.5, 3.0])
@@ -134,7 +140,7 @@ def test_seconds_left_follow_what_runs_really_took(
     assert [len(group) for group in whole.groups()] == [2, 2, 2]
 
     def expected(first: int, last: int) -> float:  # of two runs the second one needs no start
-        return outlook(whole, whole.points[first:last], started=first % 2 == 1).seconds
+        return expected_cost(whole, whole.points[first:last], started=first % 2 == 1).seconds
 
     clock, made = [0.0], [0]
     monkeypatch.setattr(campaigns.time, "monotonic", lambda: clock[0])
@@ -146,7 +152,7 @@ def test_seconds_left_follow_what_runs_really_took(
                 made[0] += 1
                 yield done
 
-    told: list[Progress] = []
+    told: list[CampaignProgress] = []
     carry_out(whole, Paced(), Notes(), told.append)
     left = [expected(one.done, len(whole.points)) for one in told]
     assert [one.seconds_left for one in told] == pytest.approx([pace * one for one in left])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forerun.measure.failures import Ended, cause
+from forerun.measure.failures import WorkerEnd, cause
 
 KILL, SEGV, ABRT = -signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT
 GONE = {
@@ -47,7 +47,7 @@ def test_the_cause_is_told_and_not_what_followed_from_it(
     ends: list[Worker], kernel: int, status: str, reason: str
 ) -> None:
     told = cause(
-        [Ended(i, code, record, None, "", i == kernel) for i, (code, record) in enumerate(ends)]
+        [WorkerEnd(i, code, record, None, "", i == kernel) for i, (code, record) in enumerate(ends)]
     )
     assert told[0] == status
     assert told[1].startswith(reason)

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from forerun.measure.local import MARK, descendants, end_all
+from forerun.measure.processes import MARK, descendants, end_all
 
 # A child in a session of its own, without the mark that its parent had.
 CHILD = "import time; time.sleep(60)"

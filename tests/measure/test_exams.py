@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from forerun.domain.run import Run
 from forerun.measure import Steps
 from forerun.measure.local import LocalRunner
 from forerun.measure.replay import ReplayRunner
-from forerun.measure.task import Task
-from forerun.tables import Table
 from forerun.testing import RunnerContract
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs, tiny_workload
 from tests.measure.entries import ENTRIES
@@ -92,35 +89,3 @@ class TestReplayRunner(RunnerContract):
 
     def test_a_run_that_ran_out_of_memory_is_replayed_as_such(self) -> None:
         assert self.make_runner().run(self.make_failing_job()).status == "oom"
-
-
-ROWS = [
-    {"workload": "m:f", "devices": 2, "global_batch": 8, "step_time_s": step, "status": "ok",
-     "forward_time_s": 0.01, "memory_gb": 1.5, "bucket_mb": 5}
-    for step in (0.1, 0.3, 0.2)
-] + [{"workload": "m:f", "devices": 4, "global_batch": 8, "status": "oom", "note": "no memory"}]  # fmt: skip
-
-
-def test_repeats_of_a_task_are_answered_by_their_median(tmp_path: Path) -> None:
-    runner = ReplayRunner(Table.from_rows(ROWS, "rows"))
-    measured = runner.measure(Task("m:f", workers=2, global_batch=8))
-    assert measured.step_seconds == 0.2
-    assert measured.peak_bytes == 1.5e9
-    assert measured.parts == {"forward": 0.01}
-    assert runner.measure(Task("m:f", workers=4, global_batch=8)).status == "oom"
-
-
-def test_a_task_that_the_table_does_not_hold_is_refused_with_what_was_asked() -> None:
-    runner = ReplayRunner(Table.from_rows(ROWS, "rows"))
-    other = Task("m:f", workers=3, global_batch=9)
-    assert runner.refuses(other) == "the table holds no run of m:f with devices=3, global_batch=9"
-    assert runner.measure(other).status == "failed"
-    apart = Task("m:f", workers=2, global_batch=8, settings={"bucket_mb": 9})
-    assert runner.refuses(apart) is not None, "a setting of the table is part of the question"
-
-
-def test_a_replay_of_many_tasks_keeps_their_order() -> None:
-    runner = ReplayRunner(Table.from_rows(ROWS, "rows"))
-    tasks = [Task("m:f", workers=4, global_batch=8), Task("m:f", workers=2, global_batch=8)]
-    assert [m.status for m in runner.measure_many(tasks)] == ["oom", "ok"]
-    assert [i for i, _ in runner.each(tasks)] == [0, 1]

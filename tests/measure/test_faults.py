@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forerun.measure import Host, Steps, Task
-from forerun.measure.lab.system import missing
+from forerun.measure.lab import missing
 from forerun.measure.local import LocalRunner
 from tests.measure.entries import QUICK
 from tests.needs import require, require_root

@@ -16,9 +16,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from forerun.measure import communication, record
-from forerun.measure.communication import Traffic, with_sync
-from forerun.measure.hooks import OptimizerHooks
-from forerun.measure.recorder import Recorder
+from forerun.measure.communication import StepTraffic, with_sync
+from forerun.measure.recorder import OptimizerHooks, Recorder
 
 PARAMETERS = 16 * 16 + 16
 
@@ -131,13 +130,13 @@ def test_what_compiled_code_reduces_is_left_to_it(monkeypatch: pytest.MonkeyPatc
     recorder.reduce_through(module)
     assert "comm_hook" not in module._get_ddp_logging_data()
     assert recorder.notes == [
-        "communication is not told apart: compiled code reduces the module's gradients"
+        "communication is not measured: compiled code reduces the module's gradients"
     ]
 
 
 def test_a_step_that_took_long_by_chance_leaves_backward_its_share() -> None:
     usual = {"forward": 1.0, "backward": 2.0}
-    steps = [Traffic(8.0, 1.0, 1.0), None, Traffic(8.0, 60.0, 58.0), *[None] * 97]
+    steps = [StepTraffic(8.0, 1.0, 1.0), None, StepTraffic(8.0, 60.0, 58.0), *[None] * 97]
     each = [usual, usual, {"forward": 1.0, "backward": 60.0}, *[usual] * 97]
     mean = {"forward": 1.0, "backward": 2.58}
     told = with_sync(mean, steps, each)

@@ -121,13 +121,13 @@ def test_a_worker_s_gpu_is_what_its_runner_says_or_its_local_rank(
 
 
 def test_in_ray_train_the_gpu_is_the_one_that_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
-    from forerun.measure.ray.worker import tell_gpu
+    from forerun.measure.ray.worker import note_gpu
 
     for device, told in ((torch.device("cuda", 3), "3"), (torch.device("cpu"), None)):
         monkeypatch.delenv(GPU, raising=False)
         module = SimpleNamespace(get_device=lambda device=device: device)
         monkeypatch.setitem(sys.modules, "ray.train.torch", module)
-        tell_gpu()
+        note_gpu()
         assert os.environ.get(GPU) == told
     monkeypatch.delenv(GPU, raising=False)
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from forerun.measure.hooks import OptimizerHooks
-from forerun.measure.recorder import Enough, Recorder
+from forerun.measure.recorder import Enough, OptimizerHooks, Recorder
 from forerun.measure.task import Steps
 
 

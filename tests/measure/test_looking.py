@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import forerun
-from forerun.measure.communication import Pace, Sample
+from forerun.measure.communication import StepSample
 
 # Two workers train the same model on data of their own, plain, and looked at in some way.
 SCRIPT = '''
@@ -26,7 +26,7 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from forerun.measure import communication
-from forerun.measure.hooks import OptimizerHooks
+from forerun.measure.recorder import OptimizerHooks
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Steps
 
@@ -147,7 +147,7 @@ for kind in ("bare", "sparse", "summed", "hooked", "hooked later", "scaled", "sc
     _, local, mean, told = training(1, kind)
     found[kind] = {"local": local, "mean": mean, "told": told}
 _, _, _, found["twice"] = training(1, passes=2)
-communication.may_stand_before = lambda module: False  # as where it computes on accelerators
+communication.can_replace_group = lambda module: False  # as where it computes on accelerators
 plain, *_ = training("plain")
 for every in (None, 1):
     looked, local, mean, told = training(every)
@@ -242,7 +242,7 @@ def test_gradients_that_no_optimizer_took_have_no_norms(found: list[Any]) -> Non
         told = worker["summed"]["told"]
         assert told["sync_bytes"] == worker["timed"]["sync_bytes"]
         assert told["local_sqr"] is told["mean_sqr"] is None, "steps sum what they reduce"
-        assert "no optimizer of torch took" in "".join(told["notes"])
+        assert "no optimizer of torch used" in "".join(told["notes"])
         told = worker["bare"]["told"]
         assert told["mean_sqr"] == pytest.approx(mean_of(worker["bare"]["mean"]), rel=1e-4), (
             "nobody says what optimizers do"
@@ -254,7 +254,7 @@ def test_sparse_gradients_are_reduced_and_counted_by_what_they_hold(found: list[
         told = worker["sparse"]["told"]
         assert told["sync_bytes"] > 0
         assert told["mean_sqr"] is None
-        assert told["notes"] == ["gradient noise is not told: some gradients are sparse"]
+        assert told["notes"] == ["gradient noise is not measured: some gradients are sparse"]
 
 
 @pytest.mark.parametrize("kind", ["hooked", "hooked later"])
@@ -266,14 +266,12 @@ def test_a_module_with_a_hook_of_its_own_keeps_it_and_that_is_told(
         assert told["status"] == "ok"
         assert told["sync_bytes"] is None
         assert "sync" not in told["parts"]
-        assert told["notes"] == [
-            "communication is not told apart: the module has a hook of its own"
-        ]
+        assert told["notes"] == ["communication is not measured: the module has a hook of its own"]
 
 
 @pytest.mark.parametrize("share", [0.07, 0.25, 0.6])
 def test_a_sample_is_as_large_as_its_share_even_and_part_of_a_larger_one(share: float) -> None:
-    small, large = Sample(0.01, 0.0), Sample(0.01, 0.0)
+    small, large = StepSample(0.01, 0.0), StepSample(0.01, 0.0)
     small.settle(1.0, 0.01 / share)
     large.settle(1.0, 0.01 / (1.1 * share))
     steps = [i for i in range(1000) if small.has(i)]
@@ -285,17 +283,9 @@ def test_a_sample_is_as_large_as_its_share_even_and_part_of_a_larger_one(share: 
 
 
 def test_looking_costs_no_more_than_its_budget_and_never_ends() -> None:
-    sample = Sample(0.005, 0.1)
+    sample = StepSample(0.005, 0.1)
     for step, look, share in ((0.005, 1e-4, 0.25), (10.0, 1e-4, 1.0), (1e-4, 1e-3, 0.1)):
         sample.settle(step, look)
         assert sample.share == pytest.approx(share)
     sample.settle(0.0, 1e-3)
     assert sample.share == pytest.approx(0.1), "what is not known changes nothing"
-
-
-def test_the_pace_is_that_of_usual_steps() -> None:
-    pace = Pace()
-    assert pace.seconds() == 0.0
-    for seconds in (9.0, 1.0, 1.1, 0.9, 30.0):
-        pace.add(seconds)
-    assert pace.seconds() == 1.1

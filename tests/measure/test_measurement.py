@@ -60,5 +60,5 @@ def test_its_run_holds_no_figure_that_is_not_above_zero() -> None:
 def test_a_status_or_part_that_does_not_exist_is_refused() -> None:
     with pytest.raises(RequestError, match="no such status"):
         Measurement("fine")
-    with pytest.raises(RequestError, match="no such part of a step"):
+    with pytest.raises(RequestError, match="no such parts"):
         Measurement(parts={"lunch": 1.0})

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 import forerun
-from forerun.measure.communication import Communication, Traffic, gradient_noise
+from forerun.measure.communication import Communication, StepTraffic, gradient_noise
 from forerun.measure.measurement import Measurement, merged
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Steps
@@ -49,7 +49,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def traffic(module: nn.Module, inputs: Any, passes: int = 1) -> Traffic:
+def traffic(module: nn.Module, inputs: Any, passes: int = 1) -> StepTraffic:
     """Return the traffic of one step of DDP."""
     model = nn.parallel.DistributedDataParallel(module)
     communication = Communication(WallClock(), norms_every=1)
@@ -81,11 +81,11 @@ def test_one_worker_that_is_asked_for_noise_says_why_it_has_none() -> None:
     for asked, made_up in ((10, False), (None, False), (0, False), (10, True)):
         recorder = Recorder(Steps(warmup=0), norms_every=asked)
         if made_up:
-            recorder.data_is_made_up()
+            recorder.use_synthetic_data()
         recorder.step()
         told = merged([recorder.record()], 8)
         assert told.grad_sqr is None
-        assert ("one worker has no second gradient" in told.reason) == (asked == 10 and not made_up)
+        assert ("one worker has one gradient" in told.reason) == (asked == 10 and not made_up)
 
 
 def test_estimates_below_zero_are_kept_since_means_are_too_high_without_them() -> None:

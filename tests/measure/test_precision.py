@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from forerun.measure.loop import Built, train
+from forerun.measure.loop import TrainedModule, train
 from forerun.measure.probe.worker import measured
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Steps, Task
@@ -32,7 +32,7 @@ def test_no_task_computes_in_the_precision_of_another_in_its_process() -> None:
     for precision in ("fp32", "tf32", "fp32", "bf16"):
         task = Task("m:f", global_batch=2, precision=precision, steps=steps)
         model = torch.nn.Linear(4, 2)
-        train(task, Built(model, (torch.zeros(2, 4),)), Recorder(steps))
+        train(task, TrainedModule(model, (torch.zeros(2, 4),)), Recorder(steps))
         assert tf32() == (precision == "tf32",) * 2
 
 

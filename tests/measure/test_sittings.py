@@ -13,15 +13,15 @@ from forerun.advisor.measuring import Known, Profiling, StoreLedger
 from forerun.measure.campaign import (
     STARTUP_SECONDS,
     Campaign,
-    Progress,
+    CampaignProgress,
     carry_out,
-    outlook,
+    expected_cost,
     still_open,
 )
 from forerun.measure.campaign_file import campaign
 from forerun.measure.local import LocalRunner
 from forerun.measure.measurement import Measurement
-from forerun.measure.recorder import RUNNER
+from forerun.measure.processes import RUNNER
 from forerun.measure.task import Task
 from forerun.store import open_store
 from forerun.store.sql_store import SqlStore
@@ -125,9 +125,9 @@ def workers_of_this_process() -> list[str]:
 
 def test_a_start_that_is_made_already_is_not_counted_again() -> None:
     asked = study(vary={"workers": [1, 2], "global_batch": [8, 16]})
-    whole, rest = (outlook(asked, asked.points, started=started) for started in (False, True))
+    whole, rest = (expected_cost(asked, asked.points, started=started) for started in (False, True))
     assert whole.seconds - rest.seconds == pytest.approx(STARTUP_SECONDS["local"])
-    first, second = (outlook(asked, asked.points[i : i + 1], {}, i > 0) for i in (0, 1))
+    first, second = (expected_cost(asked, asked.points[i : i + 1], {}, i > 0) for i in (0, 1))
     assert first.seconds - second.seconds == pytest.approx(STARTUP_SECONDS["local"])
 
 
@@ -137,7 +137,7 @@ def test_price_budget_and_time_left_rest_on_the_advisor_s_forecast(store: SqlSto
         "examples.lab_models:mlp", device="t4", budget={"time": "12s"},
         vary={"workers": 1, "global_batch": [8, 16, 32]},
     )  # fmt: skip
-    runner, told = Told(), list[Progress]()
+    runner, told = Told(), list[CampaignProgress]()
     profiling = Profiling(asked, runner, store, Advisor())
     planned = profiling.planned()
     assert planned.forecast == 3

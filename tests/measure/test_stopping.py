@@ -10,7 +10,7 @@ import pytest
 
 from forerun.measure.measurement import merged
 from forerun.measure.recorder import Agreement, Recorder
-from forerun.measure.step_times import alike, step_times, warm_steps
+from forerun.measure.step_times import correlated_steps, step_times, warm_steps
 from forerun.measure.task import Steps
 
 RUNS = 300
@@ -29,7 +29,7 @@ def alike_steps(
 
 def stopped(steps: Steps, seconds: list[float]) -> tuple[list[float], Agreement, list[int]]:
     """Return the steps that an agreement counts, itself, and where it looked."""
-    agreement, looks = Agreement(steps, 0, 1), []
+    agreement, looks = Agreement(steps, 1), []
     for count in range(1, len(seconds) + 1):
         if agreement.due(count):
             looks.append(count)
@@ -65,7 +65,7 @@ def test_steps_that_do_not_vary_stop_at_the_least_and_looks_grow_apart() -> None
 
 
 def test_one_narrow_look_is_not_enough() -> None:
-    agreement = Agreement(Steps(), 0, 1)
+    agreement = Agreement(Steps(), 1)
     assert not agreement.decide(14, [1.0, 1.5] * 7)
     assert not agreement.decide(20, [1.0] * 20), "narrow, and for the first time"
     assert agreement.decide(30, [1.0] * 30)
@@ -75,13 +75,13 @@ def test_one_narrow_look_is_not_enough() -> None:
 def test_steps_alike_are_worth_fewer_and_slow_changes_fewer_still() -> None:
     rng = np.random.default_rng(0)
     worth = [
-        np.median([alike(np.array(alike_steps(rng, phi, 0.1))) for _ in range(15)])
+        np.median([correlated_steps(np.array(alike_steps(rng, phi, 0.1))) for _ in range(15)])
         for phi in (0.0, 0.6, 0.95)
     ]
     assert 1.0 <= worth[0] < 1.6
     assert 2.2 < worth[1] < 6
     assert worth[2] > 10
-    assert alike(np.ones(30)) == 1.0
+    assert correlated_steps(np.ones(30)) == 1.0
 
 
 def test_an_interval_that_would_need_more_steps_is_never_narrow() -> None:

@@ -16,20 +16,20 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.measure.communication import covered_seconds, gradient_noise
-from forerun.measure.failures import is_secondhand, reason_of, status_of
+from forerun.measure.failures import is_peer_lost, reason_of, status_of
 from forerun.measure.hosts import Host
 from forerun.measure.limits import (
     Holding,
     cpu_controller,
-    itself,
+    identity,
     refusal,
     usable_cores,
     wait_until_held,
 )
 from forerun.measure.measurement import Measurement, merged, read_records, write_record
-from forerun.measure.progress import STARTING, STEPPING, Progress, seen, steps_done
+from forerun.measure.progress import STARTING, STEPPING, ProgressFile, read_progress, steps_done
 from forerun.measure.recorder import Agreement, Recorder, record
-from forerun.measure.step_times import narrow, step_times
+from forerun.measure.step_times import is_narrow, step_times
 from forerun.measure.task import Steps, Task
 from forerun.measure.timeline import Timeline, WallClock
 from forerun.measure.usage import PeakMemory, sent_bytes
@@ -61,8 +61,8 @@ def test_few_steps_have_no_interval_and_are_never_enough() -> None:
     assert times is not None
     assert times.low is None
     assert step_times([]) is None
-    assert not narrow(Steps(), [1.0, 1.0, 1.0])
-    assert narrow(Steps(), [1.0] * 6)
+    assert not is_narrow(Steps(), [1.0, 1.0, 1.0])
+    assert is_narrow(Steps(), [1.0] * 6)
 
 
 def test_an_agreement_stops_when_it_is_tight_at_the_cap_and_when_time_is_up() -> None:
@@ -70,7 +70,7 @@ def test_an_agreement_stops_when_it_is_tight_at_the_cap_and_when_time_is_up() ->
     noisy = np.random.default_rng(0).lognormal(0.0, 2.0, size=40).tolist()
 
     def stops_at(seconds: list[float], asked: Steps) -> tuple[int, str]:
-        agreement = Agreement(asked, 0, 1)
+        agreement = Agreement(asked, 1)
         for count in range(1, 41):
             if agreement.due(count) and agreement.decide(count, seconds[:count]):
                 return count, agreement.reason
@@ -82,7 +82,7 @@ def test_an_agreement_stops_when_it_is_tight_at_the_cap_and_when_time_is_up() ->
     assert "interval wider" in reason
     count, reason = stops_at(noisy, Steps(least=10, seconds=1e-9))
     assert count == 1
-    assert "before it was as sure" in reason
+    assert "wider than requested" in reason
 
 
 def test_parts_of_a_step_add_up_and_what_belongs_to_none_is_left_out() -> None:
@@ -123,7 +123,7 @@ def test_gradients_are_reduced_as_without_the_hook_and_made_up_ones_are_not_look
             if made_up is not None:
                 recorder.reduce_through(module)
             if made_up:
-                recorder.data_is_made_up()
+                recorder.use_synthetic_data()
             for _ in range(3):
                 module.zero_grad()
                 module(torch.ones(3, 4)).square().mean().backward()
@@ -152,11 +152,11 @@ def test_gradient_noise_is_recovered_from_the_two_norms() -> None:
 
 def test_progress_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "progress-0"
-    assert seen(path) is None
+    assert read_progress(path) is None
     assert steps_done(path) == (STARTING, 0)
     code = (
-        "import sys, time, pathlib\nfrom forerun.measure.progress import Progress\n"
-        f"p = Progress(pathlib.Path({str(path)!r}))\np.begin()\n"
+        "import sys, time, pathlib\nfrom forerun.measure.progress import ProgressFile\n"
+        f"p = ProgressFile(pathlib.Path({str(path)!r}))\np.begin()\n"
         "for i in range(9000): p.step(i * 0.001)\n"
         "print('here', flush=True); time.sleep(60)"
     )
@@ -166,7 +166,7 @@ def test_progress_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    told = seen(path)
+    told = read_progress(path)
     assert told is not None
     assert (told.phase, told.steps) == (STEPPING, 9000)
     assert told.seconds[-1] == pytest.approx(8.999)
@@ -182,7 +182,7 @@ def test_progress_on_a_full_disk_is_an_error_and_not_a_crash(tmp_path: Path) -> 
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(folder)], check=True)
     try:
         with pytest.raises(OSError, match="No space left"):
-            Progress(folder / "progress-0")
+            ProgressFile(folder / "progress-0")
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
@@ -309,8 +309,8 @@ def test_a_reason_is_one_line_with_its_place() -> None:
         reason = reason_of(error)
     assert "\n" not in reason
     assert reason.startswith("JSONDecodeError: Expecting property name")
-    assert is_secondhand("RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer")
-    assert not is_secondhand("ValueError: wrong shape")
+    assert is_peer_lost("RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer")
+    assert not is_peer_lost("ValueError: wrong shape")
 
 
 def test_bytes_that_were_sent_are_counted() -> None:
@@ -372,9 +372,9 @@ THREADED = """
 import os, sys, threading, time
 event = threading.Event()
 threading.Thread(target=event.wait, daemon=True).start()
-from forerun.measure.limits import is_held, itself, wait_until_held
+from forerun.measure.limits import is_held, identity, wait_until_held
 import json
-print(json.dumps(itself()), is_held(1.0), flush=True)
+print(json.dumps(identity()), is_held(1.0), flush=True)
 wait_until_held(1.0, 20.0)
 print(len(os.listdir("/proc/self/task")), is_held(1.0), flush=True)
 """
@@ -398,6 +398,6 @@ def test_a_worker_of_another_machine_is_not_taken_for_one_of_this() -> None:
     holding = Holding(Task("m:f", cpus_per_worker=1))
     for changed in ({"boot": "another"}, {"processes": "pid:[1]"}):
         with pytest.raises(OSError, match="worker 3 runs on another machine"):
-            holding.take(3, {**itself(), **changed})
-    with pytest.raises(TimeoutError, match="nobody held this worker to"):
+            holding.take(3, {**identity(), **changed})
+    with pytest.raises(TimeoutError, match="nothing held this worker to"):
         wait_until_held(0.5, 0.05)

@@ -15,16 +15,16 @@ import numpy as np
 
 from forerun.measure.campaign import (
     Campaign,
-    Carrier,
-    Outcome,
-    Outlook,
+    CampaignCost,
+    CampaignOutcome,
+    CampaignProgress,
+    CampaignRunner,
     Point,
-    Progress,
+    PointState,
     Spent,
-    State,
     carry_out,
     check_any,
-    outlook,
+    expected_cost,
     still_open,
 )  # fmt: skip
 from forerun.measure.measurement import Measurement
@@ -134,7 +134,7 @@ class Known:
         )  # fmt: skip
 
 
-def known_of(points: Sequence[Point], advisor: Advisor, runner: Carrier) -> dict[str, Known]:
+def known_of(points: Sequence[Point], advisor: Advisor, runner: CampaignRunner) -> dict[str, Known]:
     """Return what is known of each point, by its key; a module is traced once for each precision."""
     traced: dict[tuple[str, ...], Workload | Untold] = {}
     clusters: dict[tuple[str, tuple[int, ...]], Cluster | Untold | None] = {}
@@ -222,11 +222,11 @@ class StoreLedger:
         """Write down what the campaign asks for."""
         self._store.campaigns.put(self._campaign.name, self._campaign.spec, replace=True)
 
-    def states(self) -> Mapping[str, State]:
+    def states(self) -> Mapping[str, PointState]:
         """Return the state of every point that was run, by its key."""
         record = self._store.campaigns.get(self._campaign.name)
         points = {} if record is None else record.points
-        return {key: State(p.status, _limit(p.note)) for key, p in points.items()}
+        return {key: PointState(p.status, _limit(p.note)) for key, p in points.items()}
 
     def spent(self) -> Spent:
         """Return what all runs of the campaign took, as the store has them."""
@@ -248,12 +248,12 @@ class StoreLedger:
         self._store.add_table(
             Table.from_rows([row], f"{point}"), known.jobs(point),
             campaign=self._campaign.name, points=[point.key],
-            notes=[_note(State.of(point.task, measurement))],
+            notes=[_note(PointState.of(point.task, measurement))],
             started=measurement.started, fingerprint=dict(measurement.fingerprint),
         )  # fmt: skip
 
 
-def _note(state: State) -> str:
+def _note(state: PointState) -> str:
     """Return what a point's record says of the limit that ended its run, "" where none did."""
     return json.dumps({_LIMIT: state.limit_seconds}) if state.limit_seconds else ""
 
@@ -281,7 +281,7 @@ class Planned:
 
     campaign: Campaign
     left: tuple[Point, ...]
-    outlook: Outlook
+    outlook: CampaignCost
     forecast: int
     spent: Spent
     notes: tuple[str, ...]
@@ -299,7 +299,7 @@ class Profiling:
     """
 
     def __init__(
-        self, campaign: Campaign, runner: Carrier, store: SqlStore, advisor: Advisor,
+        self, campaign: Campaign, runner: CampaignRunner, store: SqlStore, advisor: Advisor,
         retry: bool = True,
     ) -> None:  # fmt: skip
         self.campaign, self.runner, self.store, self.retry = campaign, runner, store, retry
@@ -321,7 +321,7 @@ class Profiling:
         believed = self.believed(left)
         reasons = in_words(why for known in self._known.values() for why in known.why)
         return Planned(
-            self.campaign, tuple(left), outlook(self.campaign, left, believed),
+            self.campaign, tuple(left), expected_cost(self.campaign, left, believed),
             sum(point.key in believed for point in left), self.ledger.spent(),
             (*self.campaign.notes, *reasons, *(
                 f"{counted(count, 'run')} cannot be carried out: {why}"
@@ -329,10 +329,10 @@ class Profiling:
             )),
         )  # fmt: skip
 
-    def carried_out(self, told: Callable[[Progress], None]) -> Outcome:
+    def carried_out(self, on_run: Callable[[CampaignProgress], None]) -> CampaignOutcome:
         """Run what is open and keep each result. Raises RequestError as `carry_out` does."""
         believed = self.believed(still_open(self.campaign, self.ledger, self.retry))
-        return carry_out(self.campaign, self.runner, self.ledger, told, self.retry, believed)
+        return carry_out(self.campaign, self.runner, self.ledger, on_run, self.retry, believed)
 
     def results(self) -> Table:
         """Return every run of the campaign that the store has, of this and earlier sittings."""

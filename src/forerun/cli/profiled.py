@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun.cli.screen import Screen
-from forerun.measure.campaign import HOUR, joined
+from forerun.measure.campaign import HOUR, join_repeats
 from forerun.tables import Table
 from forerun.units import counted, format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from forerun.advisor.measuring import Planned
-    from forerun.measure.campaign import Outcome, Progress
+    from forerun.measure.campaign import CampaignOutcome, CampaignProgress
 
 _ROWS = 40  # configurations that the screen shows
 
@@ -126,7 +126,7 @@ class Bar:
         else:
             click.echo(words, err=True)
 
-    def told(self, one: Progress) -> None:
+    def told(self, one: CampaignProgress) -> None:
         """Show one run that has ended."""
         if self._quiet:
             return
@@ -141,7 +141,7 @@ class Bar:
         click.echo(f"{one.done} of {one.total}  {_words(one)}; {left} left", err=True)
 
 
-def _words(one: Progress) -> str:
+def _words(one: CampaignProgress) -> str:
     found = one.measurement
     if found.status != "ok":
         return f"{one.point}: {found.status}: {found.reason}"
@@ -158,7 +158,7 @@ def _notes(table: Table) -> list[str]:
 
 
 def show_outcome(
-    screen: Screen, planned: Planned, outcome: Outcome | None, table: Table, out: Path | None,
+    screen: Screen, planned: Planned, outcome: CampaignOutcome | None, table: Table, out: Path | None,
     store: str = "",
 ) -> None:  # fmt: skip
     """Write what was measured, what is left and why, and what can be done with it.
@@ -166,11 +166,11 @@ def show_outcome(
     store: where runs are kept, as it was named; "" is the setting `store`.
     """
     if len(table):
-        _show_runs(screen, joined(table))
+        _show_runs(screen, join_repeats(table))
     if outcome is not None:
         made = ", ".join(f"{count} {status}" for status, count in sorted(outcome.made.items()))
         screen.line(f"made    {made or 'no run'} in {format_seconds(max(outcome.seconds, 1e-3))}")
-        unsure = sum("as sure" in note or "wider than asked" in note for note in _notes(table))
+        unsure = sum("wider than requested" in note for note in _notes(table))
         if unsure:
             screen.line(
                 f"unsure  {unsure} of {len(table)} runs ended before their step time was as sure as"
@@ -230,7 +230,9 @@ def _row(rows: Table, names: list[str], i: int) -> list[str]:
     ]
 
 
-def shown_json(planned: Planned, outcome: Outcome | None, table: Table | None) -> dict[str, Any]:
+def shown_json(
+    planned: Planned, outcome: CampaignOutcome | None, table: Table | None
+) -> dict[str, Any]:
     """Return the same as plain data."""
     ahead = planned.outlook
     found: dict[str, Any] = {

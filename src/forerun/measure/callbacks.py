@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from forerun.errors import RequestError
-from forerun.measure.hooks import find_ddp
-from forerun.measure.recorder import Recorder, record
+from forerun.measure.recorder import Recorder, find_ddp, record
 
 
 class _Session:

@@ -1,11 +1,4 @@
-"""Campaign files: YAML (or a mapping of the same fields) becomes a Campaign, each mistake with its line.
-
-Campaign order: which run is made when, so that a machine that wanders does not pass for what was varied.
-
-Campaign runs: what varies of each workload, or of each run that a campaign file lists by itself.
-
-Campaign fields: times, shares, counts, steps and budgets of a campaign file, each checked.
-"""
+"""Campaign files: YAML (or a mapping of the same fields) becomes a Campaign, each mistake with its line."""
 
 from __future__ import annotations
 
@@ -27,36 +20,101 @@ from forerun.tables.conditions import Condition, parse_condition
 from forerun.tables.table import ALIASES
 from forerun.units import counted, parse_count, parse_dollars, parse_duration
 
+_TOP = (
+    "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",
+    "budget", "price_usd_per_worker_hour", "device", "asked", "seed", "order",
+)  # fmt: skip
 STEPS = ("warmup", "least", "most", "half_width", "seconds", "epochs")
+ORDERS = ("smallest", "random")
+RUNNERS = ("local", "ray")
+# What may vary: fields of a Task, and the batch of one worker in place of the global one.
+_COUNTS = {
+    "workers": 1, "global_batch": 1, "batch_per_worker": 1, "dataset_size": 0, "gpus_per_worker": 0,
+    "threads": 0,
+}  # fmt: skip
+_VARY = (*_COUNTS, "cpus_per_worker", "precision", "optimizer")
+_BATCHES = {"global_batch", "batch_per_worker"}
+MOST_POINTS = 100_000
 
 
-def budget(top: Section) -> Budget:
-    """Return the budget, without limits where none is given."""
-    if "budget" not in top.values:
-        return Budget()
-    section = top.section("budget")
-    section.only(("time", "dollars"))
-    dollars = section.values.get("dollars")
-    return Budget(
-        duration(section, "time", 0.0) or None,
-        None if dollars is None else section.checked(lambda: parse_dollars(str(dollars))),
+def read_campaign(path: str | Path) -> Campaign:
+    """Return the campaign of a YAML file.
+
+    Raises:
+        RequestError: it cannot be read, or a field is unknown, missing or out of its range; file,
+            line and field are named.
+    """
+    return _campaign_of(read_section(Path(path), "campaign", "a campaign"))
+
+
+def campaign(fields: Mapping[str, Any], name: str = "campaign") -> Campaign:
+    """Return the campaign of a mapping with the fields of a campaign file.
+
+    Raises:
+        RequestError: as `read_campaign`.
+    """
+    return _campaign_of(Section(Path(name), "", fields, {}))
+
+
+def _campaign_of(top: Section) -> Campaign:
+    top.only(_TOP)
+    workloads = top.section("workloads")
+    if not workloads.values:
+        raise top.error(
+            "workloads", "it names none", "write NAME: {entry: package.module:callable}"
+        )
+    # Columns that all rows share: the device's label, and what `asked` adds.
+    shared = {"device": str(top.values["device"])} if "device" in top.values else {}
+    shared |= dict(top.section("asked").values) if "asked" in top.values else {}
+    points = [
+        point for section, name in _sections(top, workloads)
+        for point in _points(top, section, name, shared)
+    ]  # fmt: skip
+    if "runs" in top.values:  # equal points are each other's repeats
+        counts: dict[str, int] = {}
+        for i, point in enumerate(points):
+            key = replace(point, repeat=0).key
+            points[i] = replace(point, repeat=counts.setdefault(key, 0))
+            counts[key] += 1
+    kept, notes = _kept(top, points)
+    order = top.choice("order", ORDERS, ORDERS[0])
+    prices = top.section("budget") if "budget" in top.values else Section(top.path, "", {}, {})
+    prices.only(("time", "dollars"))
+    dollars = prices.values.get("dollars")
+    return Campaign(
+        name=str(top.values.get("name") or top.path.stem),
+        points=tuple(_in_order(kept, order, _whole(top, "seed", top.values.get("seed", 0), 0))),
+        budget=Budget(
+            _duration(prices, "time", 0.0) or None,
+            None if dollars is None else prices.checked(lambda: parse_dollars(str(dollars))),
+        ),
+        dollars_per_worker_hour=top.number("price_usd_per_worker_hour", 0.0),
+        runner=top.choice("runner", RUNNERS, RUNNERS[0]),
+        notes=notes,
+        spec=dict(top.values),
+        passes=order == "random",
     )
 
 
-def steps(top: Section) -> Steps:
+def _steps(top: Section) -> Steps:
     """Return how long each run is measured."""
     if "steps" not in top.values:
         return Steps()
     section = top.section("steps")
     section.only(STEPS)
     given: dict[str, Any] = {
-        name: whole(section, name, section.values[name], 0)
+        name: _whole(section, name, section.values[name], 0)
         for name in ("warmup", "least", "most", "epochs") if name in section.values
     }  # fmt: skip
     if "half_width" in section.values:
-        given["half_width"] = share(section, "half_width")
+        text = str(section.values["half_width"]).strip()
+        number = text.removesuffix("%")
+        try:
+            given["half_width"] = float(number) / (100.0 if text.endswith("%") else 1.0)
+        except ValueError:
+            raise section.error("half_width", f"{text!r} is no share", "write 3% or 0.03") from None
     if "seconds" in section.values:
-        given["seconds"] = duration(section, "seconds", Steps().seconds)
+        given["seconds"] = _duration(section, "seconds", Steps().seconds)
     if "least" in given:
         given.setdefault("most", max(given["least"], Steps().most))
     elif "most" in given:
@@ -64,17 +122,7 @@ def steps(top: Section) -> Steps:
     return section.checked(lambda: Steps(**given))
 
 
-def share(section: Section, name: str) -> float:
-    """Return a share that is written as 0.03 or 3%."""
-    text = str(section.values[name]).strip()
-    number = text.removesuffix("%")
-    try:
-        return float(number) / (100.0 if text.endswith("%") else 1.0)
-    except ValueError:
-        raise section.error(name, f"{text!r} is no share", "write 3% or 0.03") from None
-
-
-def duration(section: Section, name: str, default: float) -> float:
+def _duration(section: Section, name: str, default: float) -> float:
     """Return seconds of a field that is written as 90, 90s or 2h, or the default."""
     if name not in section.values:
         return default
@@ -84,7 +132,7 @@ def duration(section: Section, name: str, default: float) -> float:
     return section.checked(lambda: parse_duration(str(value), name))
 
 
-def whole(section: Section, name: str, value: object, lowest: int) -> int:
+def _whole(section: Section, name: str, value: object, lowest: int) -> int:
     """Return a value as a whole number, `lowest` at least."""
     zero = str(value).strip() in ("0", "0.0")
     try:
@@ -99,35 +147,22 @@ def whole(section: Section, name: str, value: object, lowest: int) -> int:
     return int(number)
 
 
-def number(section: Section, name: str, value: object) -> float:
-    """Return a value as a number from 0."""
-    return Section(section.path, section.name, {name: value}, section.lines).number(name)
-
-
-def several(value: object) -> list[Any]:
+def _several(value: object) -> list[Any]:
     """Return a value as a list; a single one is a list of itself."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def sections_of(
-    top: Section, workloads: Section, allowed: Sequence[str]
-) -> Iterator[tuple[Section, str]]:
+def _sections(top: Section, workloads: Section) -> Iterator[tuple[Section, str]]:
     """Yield the fields that make points, with their workload's name.
 
-    Args:
-        top: the whole file; where it has `runs`, each of these makes its points, with the fields of
-            its workload where it has none of its own.
-        workloads: its workloads by name.
-        allowed: fields of a run beside `workload`.
-
-    Raises:
-        RequestError: a run has another field, or no workload that is there.
+    Where the file has `runs`, each of these makes its points, with the fields of its workload where it
+    has none of its own.
     """
     if "runs" not in top.values:
         yield from ((workloads.section(str(name)), str(name)) for name in workloads.values)
         return
     for run in top.sections("runs"):
-        run.only(("workload", *allowed))
+        run.only(("workload", "settings", "arguments", *_VARY))
         name = str(run.values.get("workload", ""))
         if name not in workloads.values:
             raise run.error(
@@ -138,31 +173,17 @@ def sections_of(
         yield Section(run.path, run.name, values, run.lines), name
 
 
-def told_apart(points: Sequence[Point]) -> list[Point]:
-    """Return points of which those that ask the same are each other's repeats."""
-    counts: dict[str, int] = {}
-    found = []
-    for point in points:
-        first = replace(point, repeat=0)
-        counts[first.key] = counts.get(first.key, -1) + 1
-        found.append(replace(point, repeat=counts[first.key]))
-    return found
-
-
-ORDERS = ("smallest", "random")
-
-
-def in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
+def _in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
     """Return points in the order in which they are run.
 
     Args:
         points: all of a campaign.
-        order: `smallest`: fewest workers first, as given otherwise; such runs cost least, and tell
-            soonest that something is wrong. `random`: pass after pass, each with one repeat of
-            every point, its starts of processes drawn by chance and so the points of each start: a
-            randomised complete block design (Fisher, The Design of Experiments, 1935). What the
-            machine does meanwhile falls on all alike then, and repeats, hours apart, show it.
-        seed: of the draw; equal points and seed give an equal order, also when resumed.
+        order: `smallest`: fewest workers first, otherwise as given; such runs cost least, and show
+            soonest that something is wrong. `random`: a randomised complete block design (Fisher,
+            The Design of Experiments, 1935): pass after pass, each with one repeat of every point,
+            its starts of processes and the points of each start in random order. Drifts of the
+            machine then affect all alike, and repeats, hours apart, show them.
+        seed: equal points and seed give an equal order, also when resumed.
     """
     if order == "smallest":
         return sorted(points, key=lambda point: (point.task.workers, point.task.cpus_per_worker))
@@ -176,91 +197,23 @@ def in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
     return found
 
 
-_TOP = (
-    "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",
-    "budget", "price_usd_per_worker_hour", "device", "asked", "seed", "order",
-)  # fmt: skip
-# What may vary: fields of a Task, and the batch of one worker in place of the global one.
-_WHOLE = (
-    "workers",
-    "global_batch",
-    "batch_per_worker",
-    "dataset_size",
-    "gpus_per_worker",
-    "threads",
-)
-_VARY = (*_WHOLE, "cpus_per_worker", "precision", "optimizer")
-_WORKLOAD = ("entry", "arguments", "settings", *_VARY)
-RUNNERS = ("local", "ray")
-MOST_POINTS = 100_000
-
-
-def read_campaign(path: str | Path) -> Campaign:
-    """Return the campaign of a YAML file.
-
-    Raises:
-        RequestError: it cannot be read, or a field is unknown, missing or out of its range; file,
-            line and field are named.
-    """
-    path = Path(path)
-    return campaign_of(read_section(path, "campaign", "a campaign"))
-
-
-def campaign(fields: Mapping[str, Any], name: str = "campaign") -> Campaign:
-    """Return the campaign of a mapping with the fields of a campaign file.
-
-    Raises:
-        RequestError: as `read_campaign`.
-    """
-    return campaign_of(Section(Path(name), "", fields, {}))
-
-
-def campaign_of(top: Section) -> Campaign:
-    """Return the campaign of a section that has the fields of a campaign file."""
-    top.only(_TOP)
-    workloads = top.section("workloads")
-    if not workloads.values:
-        raise top.error(
-            "workloads", "it names none", "write NAME: {entry: package.module:callable}"
-        )
-    asked = _asked(top)
-    points = [
-        point for section, name in sections_of(top, workloads, ("settings", "arguments", *_VARY))
-        for point in _points(top, section, name, asked)
-    ]  # fmt: skip
-    if "runs" in top.values:
-        points = told_apart(points)
-    kept, notes = _left(top, points)
-    order = top.choice("order", ORDERS, ORDERS[0])
-    return Campaign(
-        name=str(top.values.get("name") or top.path.stem),
-        points=tuple(in_order(kept, order, whole(top, "seed", top.values.get("seed", 0), 0))),
-        budget=budget(top),
-        dollars_per_worker_hour=top.number("price_usd_per_worker_hour", 0.0),
-        runner=top.choice("runner", RUNNERS, RUNNERS[0]),
-        notes=notes,
-        spec=dict(top.values),
-        passes=order == "random",
-    )
-
-
 def _points(
     top: Section, section: Section, name: str, asked: Mapping[str, object]
 ) -> Iterator[Point]:
     """Yield the points of one workload: every combination of what varies, and every repeat."""
-    section.only(_WORKLOAD)
+    section.only(("entry", "arguments", "settings", *_VARY))
     entry = section.values.get("entry")
     if not isinstance(entry, str):
         raise section.error(
             "entry", "it has none", "write entry: package.module:callable, or train.py"
         )
     varied = _varied(top, section)
-    repeats = whole(top, "repeats", top.values.get("repeats", 1), 1)
+    repeats = _whole(top, "repeats", top.values.get("repeats", 1), 1)
     common = {
-        "arguments": tuple(str(word) for word in several(section.values.get("arguments", []))),
-        "steps": steps(top), "seed": whole(top, "seed", top.values.get("seed", 0), 0),
-        "timeout_seconds": duration(top, "timeout", Task.timeout_seconds),
-        "hang_seconds": duration(top, "hang", Task.hang_seconds),
+        "arguments": tuple(str(word) for word in _several(section.values.get("arguments", []))),
+        "steps": _steps(top), "seed": _whole(top, "seed", top.values.get("seed", 0), 0),
+        "timeout_seconds": _duration(top, "timeout", Task.timeout_seconds),
+        "hang_seconds": _duration(top, "hang", Task.hang_seconds),
     }  # fmt: skip
     count = int(np.prod([len(values) for values in varied.values()], dtype=float)) * repeats
     if count > MOST_POINTS:
@@ -284,33 +237,33 @@ def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
         names = [name for name in part.values if name not in ("entry", "arguments", "settings")]
         if part is general:
             part.only((*_VARY, "settings"))
-        if "global_batch" in names and "batch_per_worker" in names:
+        if set(names) >= _BATCHES:
             raise part.error(
                 "",
                 "global_batch and batch_per_worker are both given",
                 "keep one: the batch of all workers, or that of each",
             )
-        if {"global_batch", "batch_per_worker"} & set(names):
-            found.pop("global_batch", None), found.pop("batch_per_worker", None)
+        if _BATCHES & set(names):
+            found = {name: cells for name, cells in found.items() if name not in _BATCHES}
         found |= {name: _cells(part, name) for name in names}
         if "settings" in part.values:
             inner = part.section("settings")
-            found |= {f"settings.{key}": several(value) for key, value in inner.values.items()}
-    if not {"global_batch", "batch_per_worker"} & set(found):
+            found |= {f"settings.{key}": _several(value) for key, value in inner.values.items()}
+    if not _BATCHES & set(found):
         raise section.error("", "no batch is given", "add global_batch or batch_per_worker")
     return found
 
 
 def _cells(section: Section, name: str) -> list[Any]:
     """Return the values of a field that varies, checked."""
-    values = several(section.values[name])
+    values = _several(section.values[name])
     if not values:
         raise section.error(name, "it has no value", "write one value or a list")
-    if name in _WHOLE:
-        lowest = 0 if name in ("dataset_size", "gpus_per_worker", "threads") else 1
-        return [whole(section, name, value, lowest) for value in values]
+    if name in _COUNTS:
+        return [_whole(section, name, value, _COUNTS[name]) for value in values]
     if name == "cpus_per_worker":
-        return [number(section, name, value) for value in values]
+        one = (Section(section.path, section.name, {name: v}, section.lines) for v in values)
+        return [each.number(name) for each in one]
     return [str(value) for value in values]
 
 
@@ -324,22 +277,16 @@ def _task(
         fields["global_batch"] = each * int(fields.get("workers", 1))
     try:
         task = Task(entry=entry, settings=settings, **fields, **common)
-        _check_passes(task)
+        passes = settings.get("accumulate", 1)
+        count = isinstance(passes, int) and not isinstance(passes, bool)
+        if not count or passes < 1 or task.batch % passes:
+            raise RequestError(
+                f"settings.accumulate={passes} with {task.batch} samples a worker",
+                "they do not divide it evenly", "choose a divisor of the batch of one worker",
+            )  # fmt: skip
     except RequestError as error:
         raise section.error("", f"{error.asked}: {error.found}", error.next_step) from None
-    words = tuple(_filled(word, task) for word in task.arguments)
-    return task.with_(arguments=words)
-
-
-def _check_passes(task: Task) -> None:
-    """Raise RequestError where the passes of a step do not divide a worker's batch."""
-    passes = task.settings.get("accumulate", 1)
-    count = isinstance(passes, int) and not isinstance(passes, bool)
-    if not count or passes < 1 or task.batch % passes:
-        raise RequestError(
-            f"settings.accumulate={passes} with {task.batch} samples a worker",
-            "they do not divide it evenly", "choose a divisor of the batch of one worker",
-        )  # fmt: skip
+    return task.with_(arguments=tuple(_filled(word, task) for word in task.arguments))
 
 
 def _filled(word: str, task: Task) -> str:
@@ -373,24 +320,13 @@ def _columns(task: Task, chosen: Mapping[str, Any]) -> dict[str, object]:
         row["dataset_size"] = task.dataset_size
     own = ("cpus_per_worker", "threads")
     row |= {name: chosen[name] for name in own if name in chosen}
-    settings = {k.partition(".")[2]: v for k, v in chosen.items() if k.startswith("settings.")}
-    settings.pop("accumulate", None)  # the schema's name of it is grad_accum
-    return row | settings
+    # The schema's name of accumulate is grad_accum.
+    return row | {name: value for name, value in task.settings.items() if name != "accumulate"}
 
 
-def _asked(top: Section) -> dict[str, object]:
-    """Return the columns that all rows share: the device's label, and what `asked` adds."""
-    row: dict[str, object] = {}
-    if "device" in top.values:
-        row["device"] = str(top.values["device"])
-    if "asked" in top.values:
-        row |= dict(top.section("asked").values)
-    return row
-
-
-def _left(top: Section, points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
+def _kept(top: Section, points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
     """Return the points for which no `leave_out` condition holds, and a note on the others."""
-    conditions = [_condition(top, text) for text in several(top.values.get("leave_out", []))]
+    conditions = [_condition(top, text) for text in _several(top.values.get("leave_out", []))]
     if not conditions or not points:
         return list(points), ()
     names = dict.fromkeys(name for point in points for name in point.asked)

@@ -14,7 +14,7 @@ class Host:
     """A place where a process can be started from this machine.
 
     Attributes:
-        name: as a person calls it.
+        name: the user's name for it.
         address: under which the other hosts of a run reach it.
         interface: network interface that collectives use (GLOO_SOCKET_IFNAME), "" where the
             library may choose.
@@ -47,8 +47,7 @@ class Host:
 def local_host() -> Host:
     """Return this machine: workers find one another on its loopback interface."""
     names = {name for _, name in socket.if_nameindex()}
-    interface = next((name for name in ("lo", "lo0") if name in names), "")
-    return Host("localhost", "127.0.0.1", interface)
+    return Host("localhost", "127.0.0.1", next((n for n in ("lo", "lo0") if n in names), ""))
 
 
 def blocks(workers: int, hosts: int) -> tuple[int, ...]:

@@ -1,13 +1,4 @@
-"""Loop: forerun's own training of a module: DDP, made-up batches, any optimizer, until it is enough.
-
-Optimizers: torch's own, by the names that workloads use.
-
-Data: made-up samples, shaped as a module's example inputs, through a real loader.
-
-Precision: arithmetic of a training step, said whole each time: one process serves many tasks.
-
-Entry: what a task names is imported, and told apart: a module to train, or a training function.
-"""
+"""Training loop: forerun's own training of a module: DDP, made-up batches, any optimizer of torch."""
 
 from __future__ import annotations
 
@@ -17,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +16,7 @@ from forerun.errors import RequestError, nearest_names, one_of
 from forerun.measure.recorder import Recorder
 from forerun.measure.task import Task
 
-# Settings of the framework that forerun's own loop honours; others go to the callable.
+# Settings that this loop honours; others are arguments of the callable.
 SETTINGS: Mapping[str, str] = {
     "accumulate": "passes of a worker in one optimizer step",
     "backend": "gloo or nccl",
@@ -36,17 +28,30 @@ SETTINGS: Mapping[str, str] = {
     "gradient_as_bucket_view": "DDP: gradients are views of the buckets",
     "learning_rate": "of the optimizer",
     "loader_workers": "processes that load data for each worker",
-    "norms_every": "steps between two looks at gradient norms, 0 for never; else as often as it costs little",
+    "norms_every": "steps between two observations of gradient norms, 0 for never; else as often as it costs little",
     "rehearse": "a tiny step first, so that what libraries load is not counted as memory",
     "static_graph": "DDP: the graph does not change",
 }
 _RETURNS = (
     "return a module, (module, example_inputs), or a dict with module, inputs and, if wanted, loss"
 )
+_DDP = ("broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_POOL = 64  # distinct samples: enough to leave the caches, few enough to be made at once
+LEARNING_RATE = 1e-4  # small: outputs that shrink to denormal numbers would slow a CPU down
+# Name -> (class of torch.optim, further arguments).
+_OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("SGD", {}),
+    "momentum": ("SGD", {"momentum": 0.9}),
+    "adam": ("Adam", {}),
+    "adamw": ("AdamW", {}),
+    "adagrad": ("Adagrad", {}),
+    "rmsprop": ("RMSprop", {}),
+    "adafactor": ("Adafactor", {}),
+}
 
 
 @dataclass(frozen=True)
-class Built:
+class TrainedModule:
     """A module to train, its example inputs, and its loss (None: its own, or made up)."""
 
     module: Any
@@ -89,16 +94,13 @@ def is_training_function(target: Any) -> bool:
     """Whether it is called with one argument, its configuration; a builder needs none."""
     if isinstance(target, type) or not callable(target):
         return False
-    parameters = list(inspect.signature(target).parameters.values())
-    needed = [
-        p for p in parameters
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]  # fmt: skip
-    return len(needed) == 1
+    parameters = inspect.signature(target).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.default is p.empty and p.kind in positional for p in parameters) == 1
 
 
-def build(task: Task, target: Any) -> Built:
-    """Return the module and inputs that a builder makes, given what is no setting of the loop.
+def build(task: Task, target: Any) -> TrainedModule:
+    """Return the module and inputs that a builder makes from the task's settings.
 
     Raises:
         RequestError: it takes no argument of that name, or returns something else.
@@ -106,10 +108,8 @@ def build(task: Task, target: Any) -> Built:
     import torch
 
     given = {name: value for name, value in task.settings.items() if name not in SETTINGS}
-    if isinstance(target, torch.nn.Module):
-        takes: set[str] = set()
-    else:
-        takes = set(inspect.signature(target).parameters)
+    is_module = isinstance(target, torch.nn.Module)
+    takes = set() if is_module else set(inspect.signature(target).parameters)
     for name in given:
         if name not in takes:
             raise RequestError(
@@ -117,120 +117,78 @@ def build(task: Task, target: Any) -> Built:
                 f"neither a setting of the loop nor an argument of {task.entry}",
                 one_of(name, [*SETTINGS, *sorted(takes)]),
             )
-    made = target if isinstance(target, torch.nn.Module) else target(**given)
+    made = target if is_module else target(**given)
     if isinstance(made, Mapping) and "module" in made:
-        built = Built(made["module"], made.get("inputs"), made.get("loss"))
+        built = TrainedModule(made["module"], made.get("inputs"), made.get("loss"))
     elif isinstance(made, tuple) and len(made) == 2:
-        built = Built(*made)
+        built = TrainedModule(*made)
     else:
-        built = Built(made, None)
-    if not isinstance(built.module, torch.nn.Module) or built.inputs is None:
-        what = "no example inputs" if isinstance(built.module, torch.nn.Module) else (
-            f"a {type(built.module).__name__}, not a torch.nn.Module"
-        )  # fmt: skip
-        raise RequestError(f"entry {task.entry!r}", f"it returned {what}", _RETURNS)
-    return built
+        built = TrainedModule(made, None)
+    found = "no example inputs"
+    if not isinstance(built.module, torch.nn.Module):
+        found = f"a {type(built.module).__name__}, not a torch.nn.Module"
+    elif built.inputs is not None:
+        return built
+    raise RequestError(f"entry {task.entry!r}", f"it returned {found}", _RETURNS)
 
 
-def configuration(task: Task, rank: int) -> dict[str, Any]:
-    """Return the mapping that a training function is called with.
+def train(task: Task, built: TrainedModule, recorder: Recorder) -> None:
+    """Train a module as a task describes, and mark every step and its parts in the recorder.
 
-    The task's settings by their own names, and beside them what every function may need.
+    The process group must be there where the task has several workers. On one worker the module
+    is trained as it is, without DDP.
+
+    Raises:
+        RequestError: an optimizer or a setting that torch does not have.
     """
-    return {
-        "batch": task.batch, "global_batch": task.global_batch, "dataset_size": task.dataset_size,
-        "workers": task.workers, "rank": rank, "precision": task.precision,
-        "optimizer": task.optimizer, "seed": task.seed, "epochs": task.steps.epochs,
-        **task.settings,
-    }  # fmt: skip
+    trainer = _Trainer(task, built, recorder)
+    batches = _Batches(task, trainer.inputs, recorder.rank, recorder.gpu is not None)
+    recorder.explicit = True
+    recorder.use_synthetic_data()
+    recorder.samples = task.global_batch
+    if not task.steps.epochs:
+        trainer.run(batches.endless())
+        return
+    if task.steps.warmup:
+        trainer.run(islice(batches.endless(), task.steps.warmup))
+    for _ in range(task.steps.epochs):
+        recorder.epoch_begins()
+        trainer.run(batches.epoch(), usual=task.batch)
+        recorder.epoch_ends()
 
 
-def use_tf32(on: bool) -> None:
-    """Let products and convolutions of float32 on a GPU round to TF32, or let neither.
-
-    Both switches are always set: torch lets convolutions round by itself and products not, and
-    what another task in this process chose would last.
-    """
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = on
-    torch.backends.cudnn.allow_tf32 = on
-
-
-class Precision:
-    """Arithmetic of a step: autocast and, for fp16, a scaled loss.
-
-    Args:
-        precision: one of `task.PRECISIONS`; fp64 is the module's own matter.
-        device: cpu or cuda.
-    """
-
-    def __init__(self, precision: str, device: str) -> None:
-        import torch
-
-        use_tf32(precision == "tf32")
-        self._device = device
-        self._dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
-        scaled = precision == "fp16" and device == "cuda"
-        self._scaler = torch.amp.GradScaler(device) if scaled else None
-
-    def forward(self) -> AbstractContextManager[Any]:
-        """Return the context that a forward pass runs in."""
-        import torch
-
-        if self._dtype is None:
-            return nullcontext()
-        context: AbstractContextManager[Any] = torch.autocast(self._device, self._dtype)
-        return context
-
-    def backward(self, loss: Any) -> None:
-        """Let gradients of a loss flow."""
-        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-
-    def step(self, optimizer: Any) -> None:
-        """Let an optimizer update."""
-        if self._scaler is None:
-            optimizer.step()
-        else:
-            self._scaler.step(optimizer)
-            self._scaler.update()
-
-
-_POOL = 64  # distinct samples: enough to leave the caches, few enough to be made at once
-
-
-class Inputs:
-    """Example inputs taken apart: which tensors have a leading batch side, and how they are called."""
+class _Inputs:
+    """Example inputs: which tensors have a leading batch side, and how a module is called."""
 
     def __init__(self, example: Any, name: str) -> None:
         import torch
 
-        self.keys = list(example) if isinstance(example, Mapping) else None
+        self._keys = list(example) if isinstance(example, Mapping) else None
         values = list(example.values()) if isinstance(example, Mapping) else example
         self.values = list(values) if isinstance(values, list | tuple) else [values]
-        tensors = [v for v in self.values if isinstance(v, torch.Tensor) and v.dim() > 0]
-        if not tensors or tensors[0].size(0) < 1:
+        sides = {
+            i: v.size(0) for i, v in enumerate(self.values)
+            if isinstance(v, torch.Tensor) and v.dim() > 0
+        }  # fmt: skip
+        side = next(iter(sides.values()), 0)
+        if side < 1:
             raise RequestError(
                 f"example inputs of {name}", "no tensor with a leading batch side",
                 "return a tensor, a tuple or a mapping of tensors whose first side is the batch",
             )  # fmt: skip
-        side = tensors[0].size(0)
-        self.batched = [
-            i for i, v in enumerate(self.values)
-            if isinstance(v, torch.Tensor) and v.dim() > 0 and v.size(0) == side
-        ]  # fmt: skip
+        self.batched = [i for i, size in sides.items() if size == side]
 
     def call(self, module: Any, batch: list[Any]) -> Any:
         """Return the module's output for batched tensors, the other inputs as in the example."""
         values = list(self.values)
         for i, tensor in zip(self.batched, batch, strict=True):
             values[i] = tensor
-        if self.keys is not None:
-            return module(**dict(zip(self.keys, values, strict=True)))
+        if self._keys is not None:
+            return module(**dict(zip(self._keys, values, strict=True)))
         return module(*values)
 
-    def to(self, device: Any, double: bool = False) -> Inputs:
-        """Return itself with every tensor on a device, and numbers in double precision if asked."""
+    def to(self, device: Any, double: bool) -> _Inputs:
+        """Return itself with every tensor on a device, and numbers in double precision if set."""
         self.values = [v.to(device) if hasattr(v, "to") else v for v in self.values]
         if double:
             self.values = [
@@ -240,15 +198,14 @@ class Inputs:
         return self
 
 
-class MadeUp:
+class _SyntheticData:
     """A dataset of `size` samples: numbers as spread as the example's, labels from its own rows."""
 
-    def __init__(self, inputs: Inputs, size: int, seed: int) -> None:
+    def __init__(self, inputs: _Inputs, size: int, seed: int) -> None:
         import torch
 
         generator = torch.Generator().manual_seed(seed)
-        self._size = size
-        self._count = min(size, _POOL)
+        self._size, self._count = size, min(size, _POOL)
         self._pools = [
             _pool(inputs.values[i].detach().cpu(), self._count, generator) for i in inputs.batched
         ]
@@ -264,36 +221,29 @@ def _pool(example: Any, count: int, generator: Any) -> Any:
     """Return `count` samples like those of an example batch (its rows, or numbers as spread)."""
     import torch
 
+    sides = (count, *example.shape[1:])
     if example.is_floating_point():
         spread = float(example.float().std()) if example.numel() > 1 else 0.0
-        numbers = torch.randn((count, *example.shape[1:]), generator=generator)
+        numbers = torch.randn(sides, generator=generator)
         if spread > 0:
             numbers = numbers * spread + float(example.float().mean())
         return numbers.to(example.dtype)
     if example.dtype in (torch.int64, torch.int32) and example.numel():
         low, high = int(example.min()), int(example.max())
-        sides = (count, *example.shape[1:])
         return torch.randint(low, high + 1, sides, generator=generator).to(example.dtype)
     return example[torch.randint(0, len(example), (count,), generator=generator)]
 
 
-class Batches:
-    """Endless or whole passes over a task's made-up data, for one worker.
+class _Batches:
+    """Endless or whole passes over a task's made-up data, for one worker."""
 
-    Args:
-        task: its batch, dataset size and settings.
-        inputs: what the samples look like.
-        rank: which worker's share.
-        pinned: batches lie in pinned memory, on their way to a GPU.
-    """
-
-    def __init__(self, task: Task, inputs: Inputs, rank: int, pinned: bool) -> None:
+    def __init__(self, task: Task, inputs: _Inputs, rank: int, pinned: bool) -> None:
         from torch.utils.data import DataLoader
         from torch.utils.data.distributed import DistributedSampler
 
         whole = task.steps.epochs > 0
         size = task.dataset_size or max(task.global_batch * 8, _POOL)
-        dataset: Any = MadeUp(inputs, size, task.seed)
+        dataset: Any = _SyntheticData(inputs, size, task.seed)
         self._sampler: Any = DistributedSampler(
             dataset, num_replicas=task.workers, rank=rank, seed=task.seed, drop_last=not whole
         )
@@ -303,9 +253,6 @@ class Batches:
         )  # fmt: skip
         self._epoch = 0
 
-    def __len__(self) -> int:
-        return len(self._loader)
-
     def epoch(self) -> Iterator[list[Any]]:
         """Yield the batches of the next pass; the loader starts anew, as it does in training."""
         self._sampler.set_epoch(self._epoch)
@@ -313,97 +260,33 @@ class Batches:
         yield from self._loader
 
     def endless(self) -> Iterator[list[Any]]:
-        """Yield batches of one pass after another."""
         while True:
             yield from self.epoch()
 
 
-LEARNING_RATE = 1e-4  # small: outputs that shrink to denormal numbers would slow a CPU down
-
-# Name -> (class of torch.optim, further arguments).
-_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
-    "sgd": ("SGD", {}),
-    "momentum": ("SGD", {"momentum": 0.9}),
-    "adam": ("Adam", {}),
-    "adamw": ("AdamW", {}),
-    "adagrad": ("Adagrad", {}),
-    "rmsprop": ("RMSprop", {}),
-    "adafactor": ("Adafactor", {}),
-}
-NAMES = ("none", *_TORCH)
-
-
-def make_optimizer(name: str, parameters: Any, learning_rate: float = LEARNING_RATE) -> Any:
-    """Return the torch optimizer of a name, or None for `none`.
-
-    Raises:
-        RequestError: torch has none of that name.
-    """
-    import torch
-
-    if name == "none":
-        return None
-    if name not in _TORCH or not hasattr(torch.optim, _TORCH[name][0]):
-        raise RequestError(
-            f"optimizer {name!r}", "torch has none of that name", one_of(name, NAMES)
-        )
-    kind, given = _TORCH[name]
-    return getattr(torch.optim, kind)(parameters, lr=learning_rate, **given)
-
-
-_DDP = ("broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
-
-
-def train(task: Task, built: Built, recorder: Recorder) -> None:
-    """Train a module as a task asks, and tell the recorder of every step and its parts.
-
-    The process group must be there where the task has several workers. On one worker the module
-    is trained as it is, without DDP.
-
-    Raises:
-        RequestError: an optimizer or a setting that cannot be had.
-    """
-    trainer = Trainer(task, built, recorder)
-    batches = Batches(task, trainer.inputs, recorder.rank, recorder.gpu is not None)
-    recorder.explicit = True
-    recorder.data_is_made_up()
-    recorder.samples = task.global_batch
-    if not task.steps.epochs:
-        trainer.run(batches.endless())
-        return
-    if task.steps.warmup:
-        trainer.run(_first(batches.endless(), task.steps.warmup))
-    for _ in range(task.steps.epochs):
-        recorder.epoch_begins()
-        trainer.run(batches.epoch(), usual=task.batch)
-        recorder.epoch_ends()
-
-
-def _first(batches: Iterable[Any], count: int) -> Iterable[Any]:
-    for i, batch in enumerate(batches):
-        if i == count:
-            return
-        yield batch
-
-
-class Trainer:
+class _Trainer:
     """A module, its optimizer and its way through a step."""
 
-    def __init__(self, task: Task, built: Built, recorder: Recorder) -> None:
+    def __init__(self, task: Task, built: TrainedModule, recorder: Recorder) -> None:
         import torch
 
         torch.manual_seed(task.seed)
         self._recorder = recorder
         self._device = torch.device("cpu" if recorder.gpu is None else f"cuda:{recorder.gpu}")
-        self.inputs = Inputs(built.inputs, task.entry).to(self._device, task.precision == "fp64")
+        self.inputs = _Inputs(built.inputs, task.entry).to(self._device, task.precision == "fp64")
         self._loss = built.loss
-        self._passes = _passes(task)
+        self._passes = int(task.settings.get("accumulate", 1))
+        if self._passes < 1 or task.batch % self._passes:
+            raise RequestError(
+                f"{self._passes} passes over {task.batch} samples a worker",
+                "they do not divide it evenly", "choose a divisor of the batch",
+            )  # fmt: skip
         self._module = _placed(task, built.module, self._device)
         self._optimizer = make_optimizer(
             task.optimizer, [p for p in self._module.parameters() if p.requires_grad],
             float(task.settings.get("learning_rate", LEARNING_RATE)),
         )  # fmt: skip
-        self._precision = Precision(task.precision, self._device.type)
+        self._precision = _Precision(task.precision, self._device.type)
         if task.workers > 1:
             recorder.reduce_through(self._module)
 
@@ -428,11 +311,13 @@ class Trainer:
             recorder.switch("input")
 
     def _step(self, batch: list[Any]) -> None:
+        sizes = [-(-len(tensor) // self._passes) for tensor in batch]
         for i in range(self._passes):
             self._recorder.switch("forward")
-            part = [_chunk(tensor, i, self._passes) for tensor in batch]
+            part = [t[i * n : (i + 1) * n] for t, n in zip(batch, sizes, strict=True)]
             last = i == self._passes - 1
-            with self._alone(last):
+            alone = not last and hasattr(self._module, "no_sync")
+            with self._module.no_sync() if alone else nullcontext():
                 with self._precision.forward():
                     loss = mean_loss(self.inputs.call(self._module, part), self._loss)
                 self._recorder.switch("backward")
@@ -442,19 +327,31 @@ class Trainer:
             self._precision.step(self._optimizer)
         self._module.zero_grad(set_to_none=True)
 
-    def _alone(self, last: bool) -> AbstractContextManager[Any]:
-        """Return a context in which no gradients are reduced, but for the last pass of a step."""
-        if last or not hasattr(self._module, "no_sync"):
-            return nullcontext()
-        no_sync: AbstractContextManager[Any] = self._module.no_sync()
-        return no_sync
+
+def make_optimizer(name: str, parameters: Any, learning_rate: float = LEARNING_RATE) -> Any:
+    """Return the torch optimizer of a name, or None for `none`.
+
+    Raises:
+        RequestError: torch has none of that name.
+    """
+    import torch
+
+    if name == "none":
+        return None
+    if name not in _OPTIMIZERS or not hasattr(torch.optim, _OPTIMIZERS[name][0]):
+        names = ("none", *_OPTIMIZERS)
+        raise RequestError(
+            f"optimizer {name!r}", "torch has none of that name", one_of(name, names)
+        )
+    kind, given = _OPTIMIZERS[name]
+    return getattr(torch.optim, kind)(parameters, lr=learning_rate, **given)
 
 
 def mean_loss(output: Any, loss: Any = None) -> Any:
     """Return the loss of an output: given, its own, itself if a scalar, or the mean of its squares.
 
     Raises:
-        RequestError: there is nothing that a gradient could flow from.
+        RequestError: no gradient could flow from it.
     """
     if loss is not None:
         return loss(output)
@@ -478,26 +375,8 @@ def _floating(output: Any) -> list[Any]:
         return [output] if output.requires_grad and output.is_floating_point() else []
     if hasattr(output, "values"):
         output = list(output.values())
-    return (
-        [t for item in output for t in _floating(item)] if isinstance(output, list | tuple) else []
-    )
-
-
-def _passes(task: Task) -> int:
-    passes = int(task.settings.get("accumulate", 1))
-    if passes < 1 or task.batch % passes:
-        raise RequestError(
-            f"{passes} passes over {task.batch} samples a worker",
-            "they do not divide it evenly", "choose a divisor of the batch",
-        )  # fmt: skip
-    return passes
-
-
-def _chunk(tensor: Any, i: int, passes: int) -> Any:
-    if passes == 1:
-        return tensor
-    size = -(-len(tensor) // passes)
-    return tensor[i * size : (i + 1) * size]
+    nested = output if isinstance(output, list | tuple) else []
+    return [t for item in nested for t in _floating(item)]
 
 
 def _placed(task: Task, module: Any, device: Any) -> Any:
@@ -518,6 +397,48 @@ def _placed(task: Task, module: Any, device: Any) -> Any:
     given = {name: bool(task.settings[name]) for name in _DDP if name in task.settings}
     if "bucket_mb" in task.settings:
         given["bucket_cap_mb"] = task.settings["bucket_mb"]
-    return DistributedDataParallel(
-        module, device_ids=None if device.type == "cpu" else [device.index], **given
-    )
+    devices = None if device.type == "cpu" else [device.index]
+    return DistributedDataParallel(module, device_ids=devices, **given)
+
+
+def use_tf32(on: bool) -> None:
+    """Let products and convolutions of float32 on a GPU round to TF32, or let neither.
+
+    Both switches are always set: torch lets convolutions round by itself and products not, and
+    the choice of an earlier task in this process would last.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on
+
+
+class _Precision:
+    """Arithmetic of a step: autocast and, for fp16, a scaled loss; fp64 is the module's own."""
+
+    def __init__(self, precision: str, device: str) -> None:
+        import torch
+
+        use_tf32(precision == "tf32")
+        self._device = device
+        self._dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+        scaled = precision == "fp16" and device == "cuda"
+        self._scaler = torch.amp.GradScaler(device) if scaled else None
+
+    def forward(self) -> AbstractContextManager[Any]:
+        import torch
+
+        if self._dtype is None:
+            return nullcontext()
+        context: AbstractContextManager[Any] = torch.autocast(self._device, self._dtype)
+        return context
+
+    def backward(self, loss: Any) -> None:
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+
+    def step(self, optimizer: Any) -> None:
+        if self._scaler is None:
+            optimizer.step()
+        else:
+            self._scaler.step(optimizer)
+            self._scaler.update()

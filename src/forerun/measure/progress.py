@@ -1,4 +1,4 @@
-"""Progress: how far a worker has come, in a mapped file that outlives it, however it ends."""
+"""Progress: how far a worker has come, in a mapped file that outlives it, and a log of its steps."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Protocol
 
 STARTING, STEPPING, FINISHED = range(3)
 _MAGIC = b"forerun1"
-_HEAD = struct.Struct("<8sqqdd")  # magic, phase, steps, begun, last (seconds of the system's clock)
+_HEAD = struct.Struct("<8sqqdd")  # magic, phase, steps, begun, last (seconds since 1970)
 _ONE = struct.Struct("<d")
 _ROOM = 8192  # durations kept: the last so many
 _SIZE = _HEAD.size + _ROOM * _ONE.size
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What another process sees of a worker: its phase, steps done, and their seconds.
+class WorkerProgress:
+    """A worker's phase, its steps and their seconds, as another process reads them.
 
     `begun` and `last` are when stepping began and when the last step ended (seconds since 1970).
     """
@@ -39,7 +39,7 @@ class Seen:
 
 
 class Reporter(Protocol):
-    """Tells others how far a worker has come."""
+    """Reports to other processes how far a worker has come."""
 
     def begin(self) -> None:
         """Say that stepping begins."""
@@ -54,8 +54,8 @@ class Reporter(Protocol):
         ...
 
 
-class Progress:
-    """The worker's side: a step costs one write into memory, which the kernel keeps for readers."""
+class ProgressFile:
+    """A Reporter: a step costs one write into memory, which the kernel keeps for readers."""
 
     def __init__(self, path: Path) -> None:
         # Room is taken now: on a full disk this raises, where a write into the map would kill.
@@ -86,43 +86,7 @@ class Progress:
         _HEAD.pack_into(self._map, 0, _MAGIC, phase, self._steps, self._begun, time.time())
 
 
-class StepLog:
-    """A log of steps in lines of JSON, at most one a second, for whoever waits for the end.
-
-    Args:
-        path: of the file; lines are added to it.
-        done: steps that a run before this one has done, which are counted on from.
-    """
-
-    def __init__(self, path: Path, done: int = 0) -> None:
-        self._path = path
-        self._done = self._steps = self._told = done
-        self._since = self._last = 0.0
-
-    def step(self, now: float) -> None:
-        """Say that a step ended at a moment of `time.perf_counter`; the first one starts the clock."""
-        self._steps += 1
-        self._last = now
-        if self._steps == self._done + 1:
-            self._told, self._since = self._steps, now
-        if now - self._since >= 1.0:
-            self._tell(now)
-
-    def end(self) -> None:
-        """Say that no step follows: the last one is told too, however short the time since."""
-        if self._steps > self._told:
-            self._tell(self._last)
-
-    def _tell(self, now: float) -> None:
-        mean = (now - self._since) / (self._steps - self._told)
-        ended = time.time() - (time.perf_counter() - now)
-        line = {"step": self._steps, "time": ended, "step_time_s": mean}
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
-        self._told, self._since = self._steps, now
-
-
-def seen(path: Path) -> Seen | None:
+def read_progress(path: Path) -> WorkerProgress | None:
     """Return what a worker wrote, None where it has not come so far."""
     try:
         data = path.read_bytes()
@@ -133,12 +97,9 @@ def seen(path: Path) -> Seen | None:
     magic, phase, steps, begun, last = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         return None
-    kept = min(steps, _ROOM)
-    first = steps - kept
-    seconds = tuple(
-        _ONE.unpack_from(data, _HEAD.size + i % _ROOM * _ONE.size)[0] for i in range(first, steps)
-    )
-    return Seen(phase, steps, begun, last, seconds)
+    ring = struct.unpack_from(f"<{_ROOM}d", data, _HEAD.size)
+    kept = range(max(steps - _ROOM, 0), steps)
+    return WorkerProgress(phase, steps, begun, last, tuple(ring[i % _ROOM] for i in kept))
 
 
 def steps_done(path: Path) -> tuple[int, int]:
@@ -152,3 +113,39 @@ def steps_done(path: Path) -> tuple[int, int]:
         return STARTING, 0
     _, phase, steps, _, _ = _HEAD.unpack(head)
     return int(phase), int(steps)
+
+
+class StepLog:
+    """A log of steps in lines of JSON, at most one a second, as `forerun eta` reads it.
+
+    Args:
+        path: of the file; lines are added to it.
+        done: steps of the run before this one, which are counted on from.
+    """
+
+    def __init__(self, path: Path, done: int = 0) -> None:
+        self._path = path
+        self._done = self._steps = self._written = done
+        self._since = self._last = 0.0
+
+    def step(self, now: float) -> None:
+        """Note that a step ended at a moment of `time.perf_counter`; the first one starts the clock."""
+        self._steps += 1
+        self._last = now
+        if self._steps == self._done + 1:
+            self._written, self._since = self._steps, now
+        if now - self._since >= 1.0:
+            self._write(now)
+
+    def end(self) -> None:
+        """Write the last steps too, however short the time since."""
+        if self._steps > self._written:
+            self._write(self._last)
+
+    def _write(self, now: float) -> None:
+        mean = (now - self._since) / (self._steps - self._written)
+        ended = time.time() - (time.perf_counter() - now)
+        line = {"step": self._steps, "time": ended, "step_time_s": mean}
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+        self._written, self._since = self._steps, now

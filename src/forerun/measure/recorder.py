@@ -1,15 +1,16 @@
-"""Session: the three lines of a user's script: `with record() as r: for batch in r.steps(loader)`.
+"""Recorder: times the steps of one worker and their parts, and stops when enough is known.
 
-Recorder: what runs in a worker: it times steps and their parts, and stops when enough is known.
+`with record() as r: for batch in r.steps(loader)` measures a script; hooks of torch find the parts.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,45 +18,55 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from forerun.measure.communication import Communication, Traffic, means, notes, with_sync
+from forerun.measure.communication import (
+    Communication,
+    StepTraffic,
+    traffic_means,
+    traffic_notes,
+    with_sync,
+)
 from forerun.measure.measurement import (
     Measurement,
+    Record,
     fingerprint,
     merged,
     progress_path,
     write_record,
     write_synced,
 )
-from forerun.measure.progress import Progress, Reporter, StepLog
-from forerun.measure.step_times import narrow, step_times, warm_steps
+from forerun.measure.progress import ProgressFile, Reporter, StepLog
+from forerun.measure.step_times import is_narrow, step_times, warm_steps
 from forerun.measure.task import Steps
 from forerun.measure.timeline import Clock, CudaClock, Timeline, WallClock
 from forerun.measure.usage import PeakMemory, Usage, own_gpu
 from forerun.tables.files import write_whole
 
-_GROWTH = 1.5  # from one look to the next: each look is another chance to be lucky
+T = TypeVar("T")
+FOLDER = "FORERUN_RECORD_DIR"
+STEPS = "FORERUN_STEPS"
+_GROWTH = 1.5  # from one check to the next: each check is another chance to stop by luck
+_SETTLE_EVERY = 50  # steps whose marks are kept at most, where nothing is to be decided
+
+
+class Enough(SystemExit):
+    """Raised in a training function that runs unchanged, once enough has been measured."""
 
 
 class Agreement:
-    """When to stop: the first worker decides at agreed steps, and tells the others.
+    """Decides when to stop: the first worker does at agreed steps, and broadcasts it to the others.
 
-    Every worker calls `due` after each counted step, and `decide` where it is; all of them come
-    to the same steps, since the first worker also tells when it looks next.
-
-    An interval that is narrow by chance would stop a run at the wrong moment. So there are few
-    looks, each half as many steps again after the one before, and it is enough where two looks in
-    a row found it narrow, the first of them before `steps.least`.
+    Every worker calls `due` after each counted step, and `decide` where it is. An interval that is
+    narrow by chance must not stop a run, so checks are few, each half as many steps again after the
+    one before, and two in a row must be narrow, the first of them before `steps.least`.
 
     Attributes:
-        reason: why it stopped, where that is not what was asked.
-        warm: counted steps at the beginning that are warm-up still (`measure.warmup`), the same
-            for all workers that are connected; None until it stopped.
+        reason: why it stopped, where the interval is wider than requested.
+        warm: counted steps at the beginning that are still warm-up, the same for all connected
+            workers; None until it stopped.
     """
 
-    def __init__(self, steps: Steps, rank: int, workers: int) -> None:
-        self._steps = steps
-        self._rank = rank
-        self._workers = workers
+    def __init__(self, steps: Steps, workers: int) -> None:
+        self._steps, self._workers = steps, workers
         self._next = 1
         self._first = math.ceil(steps.least / _GROWTH)
         self._was_narrow = False
@@ -64,20 +75,15 @@ class Agreement:
         self.warm: int | None = None
 
     def begin(self) -> None:
-        """Say that stepping begins: the cap in seconds counts from here."""
+        """Start the cap in seconds."""
         self._begun = time.perf_counter()
 
     def due(self, count: int) -> bool:
-        """Whether the workers meet after this many counted steps."""
+        """Whether the workers decide after this many counted steps."""
         return count >= self._next
 
     def decide(self, count: int, seconds: Sequence[float]) -> bool:
-        """Return whether it is enough; every worker gets the first one's answer.
-
-        Args:
-            count: counted steps.
-            seconds: of those steps, as this worker saw them.
-        """
+        """Return whether it is enough, as the first worker decides from its counted steps' seconds."""
         # What counted as warm-up may look usual later: no more than `most` steps count all the same.
         warm = max(warm_steps(np.asarray(seconds)), count - self._steps.most)
         stop, following = self._own(count - warm, seconds[warm:])
@@ -92,27 +98,24 @@ class Agreement:
         return stop
 
     def _own(self, count: int, seconds: Sequence[float]) -> tuple[bool, int]:
-        """Return whether it is enough and else the next look; counts are without the warm-up."""
+        """Return whether it is enough and else the next check; counts exclude the warm-up."""
         steps = self._steps
         elapsed = time.perf_counter() - self._begun
-        is_narrow, was_narrow = narrow(steps, seconds), self._was_narrow
-        self._was_narrow = is_narrow
-        if is_narrow and (was_narrow or count >= steps.most) and count >= steps.least:
+        narrow, was_narrow = is_narrow(steps, seconds), self._was_narrow
+        self._was_narrow = narrow
+        if narrow and (was_narrow or count >= steps.most) and count >= steps.least:
             return True, count
         if count >= steps.most:
-            self.reason = f"stopped at {count} steps, its interval wider than asked"
+            self.reason = f"stopped at {count} steps, its interval wider than requested"
             return True, count
-        pace = max(elapsed / max(count, 1), 1e-9)
-        left = int((steps.seconds - elapsed) / pace)
+        left = int((steps.seconds - elapsed) / max(elapsed / max(count, 1), 1e-9))
         if left < 1:
-            self.reason = f"stopped after {elapsed:.3g} s and {count} steps, before it was as sure"
+            self.reason = f"stopped after {elapsed:.3g} s and {count} steps, its interval wider than requested"
             return True, count
-        return False, min(self._look_after(count), count + left, steps.most)
-
-    def _look_after(self, count: int) -> int:
-        if count < self._first:
-            return self._first
-        return self._steps.least if count < self._steps.least else math.ceil(_GROWTH * count)
+        after = math.ceil(_GROWTH * count)
+        if count < steps.least:
+            after = self._first if count < self._first else steps.least
+        return False, min(after, count + left, steps.most)
 
 
 def _connected() -> bool:
@@ -122,26 +125,17 @@ def _connected() -> bool:
 
 
 def _from_first(stop: bool, following: int, warm: int) -> tuple[bool, int, int]:
-    """Return what the first worker of the default process group says."""
+    """Return what the first worker of the default process group decided."""
     import torch
     import torch.distributed as dist
 
     device: Any = "cpu"
     if "nccl" in str(dist.get_backend()):
         device = torch.device("cuda", torch.cuda.current_device())
-    told = torch.tensor([int(stop), following, warm], device=device)
-    dist.broadcast(told, src=0)
-    stopped, following, warm = told.tolist()
+    decision = torch.tensor([int(stop), following, warm], device=device)
+    dist.broadcast(decision, src=0)
+    stopped, following, warm = decision.tolist()
     return bool(stopped), following, warm
-
-
-T = TypeVar("T")
-Record = dict[str, Any]
-_SETTLE_EVERY = 50  # steps whose marks are kept at most, where nobody asks whether it is enough
-
-
-class Enough(SystemExit):
-    """Raised in a training function that is run unchanged, once enough has been measured."""
 
 
 class Recorder:
@@ -154,40 +148,34 @@ class Recorder:
         steps: when it is enough; None never is.
         rank, workers: which worker this is, of how many.
         gpu: index of its GPU, None on CPUs.
-        progress: tells others how far it has come.
-        norms_every: steps between two looks at gradient norms, whatever they cost; 0 never; None
-            as often as it costs little.
+        progress: reports to other processes how far it has come.
+        norms_every: steps between two observations of gradient norms, whatever they cost; 0 never;
+            None as often as it costs little.
         log: a file that the first worker adds a line of JSON to, once a second at most: `step`,
             `time` (seconds since 1970) and `step_time_s`, the mean since the line before.
-        resumed_at: the step of the checkpoint that this run goes on from; `log` counts on from it.
+        resumed_at: the step of the checkpoint that this run resumes from; `log` counts on from it.
     """
 
     def __init__(
-        self,
-        steps: Steps | None = None,
-        rank: int = 0,
-        workers: int = 1,
-        gpu: int | None = None,
-        progress: Reporter | None = None,
-        norms_every: int | None = None,
-        log: str | Path = "",
+        self, steps: Steps | None = None, rank: int = 0, workers: int = 1, gpu: int | None = None,
+        progress: Reporter | None = None, norms_every: int | None = None, log: str | Path = "",
         resumed_at: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.rank, self.workers, self.gpu = rank, workers, gpu
-        self.explicit = False  # somebody says where steps end, so that no hook need guess
+        self.explicit = False  # the code marks the end of steps, so that no hook need guess
         self.notes: list[str] = []
         self.samples = 0  # in a step of all workers, where known
         self.made_up = False
-        self._asked = steps
+        self._whole_epochs = steps is not None and steps.epochs > 0
         self._warmup = steps.warmup if steps is not None else 3
-        self._agreement = None if steps is None or steps.epochs else Agreement(steps, rank, workers)
+        self._agreement = None if steps is None or steps.epochs else Agreement(steps, workers)
         self._progress = progress
         self._log = StepLog(Path(log), resumed_at) if log and rank == 0 else None
         self._clock: Clock = WallClock() if gpu is None else CudaClock()
         self._timeline = Timeline(self._clock)
         self._communication = Communication(self._clock, norms_every)
-        self._hooks: list[Any] = []  # of modules that are watched
-        self._named = False  # a DDP module
+        self._handles: list[Any] = []  # of hooks on modules that are watched
+        self._attached = False  # to a DDP module
         self._usage = Usage(gpu=gpu)
         self._peak = PeakMemory(gpu)
         self._born = time.time()
@@ -196,12 +184,10 @@ class Recorder:
         self._running = False
         self._seconds: list[float] = []
         self._parts: list[dict[str, float]] = []
-        self._traffic: list[Traffic | None] = []
+        self._traffic: list[StepTraffic | None] = []
         self._epochs: list[float] = []
-        self._epoch_begun: float | None = None
+        self._epoch_begun = 0.0
         self._rates: Mapping[str, float | None] = {}
-
-    # -- what a loop says ---------------------------------------------------------------------
 
     def begin(self) -> None:
         """Say that stepping begins here; called again, nothing happens."""
@@ -232,24 +218,20 @@ class Recorder:
             self._log.step(now)
         self._last = now
         self._count += 1
-        if self._count == 0:
-            self._drop_warmup()
+        if self._count == 0:  # what follows is counted
+            self._timeline.read()
+            self._communication.read()
+            self._communication.restart()
+            self._usage.begin()
+            self.resume()
         elif self._agreement is None:
             if self._count % _SETTLE_EVERY == 0:
                 self._settle()
         elif self._count > 0 and self._agreement.due(self._count):
-            return self._decided(self._agreement)
+            return self._decide(self._agreement)
         return False
 
-    def _drop_warmup(self) -> None:
-        """Forget the first steps; what follows is counted."""
-        self._timeline.read()
-        self._communication.read()
-        self._communication.restart()
-        self._usage.begin()
-        self.resume()
-
-    def _decided(self, agreement: Agreement) -> bool:
+    def _decide(self, agreement: Agreement) -> bool:
         self._settle()
         enough = agreement.decide(self._count, self._seconds)
         if enough:
@@ -260,7 +242,7 @@ class Recorder:
         return enough
 
     def resume(self) -> None:
-        """Start the next step now: what was done since the last one ended belongs to none."""
+        """Start the next step now: the time since the last one ended belongs to none."""
         self._timeline.pause()
         self._communication.forget()
         self._timeline.begin()
@@ -273,10 +255,10 @@ class Recorder:
         self._traffic += self._communication.read()
         self._usage.sample()
 
-    def data_is_made_up(self) -> None:
-        """Say that its gradients say nothing of any data: no look is taken at their norms."""
+    def use_synthetic_data(self) -> None:
+        """Say that the data are made up: gradient norms are not taken."""
         self.made_up = True
-        self._communication.leave_norms()
+        self._communication.skip_norms()
 
     def epoch_begins(self) -> None:
         """Say that a whole pass over the data begins, its loader not yet started."""
@@ -285,9 +267,7 @@ class Recorder:
     def epoch_ends(self) -> None:
         """Say that the pass has ended."""
         self._clock.settle()
-        if self._epoch_begun is not None:
-            self._epochs.append(time.perf_counter() - self._epoch_begun)
-            self._epoch_begun = None
+        self._epochs.append(time.perf_counter() - self._epoch_begun)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """Yield the loader's batches; each turn of the loop is a step. Ends when it is enough."""
@@ -301,42 +281,53 @@ class Recorder:
                 return
             self.switch("input")
 
-    # -- what hooks find ----------------------------------------------------------------------
-
     def watch(self, model: Any) -> None:
-        """Find forward, backward and communication of a module by hooks (see `measure.hooks`)."""
-        from forerun.measure.hooks import watch_module
+        """Find forward, backward and communication of a module by hooks.
 
-        self._hooks += watch_module(self, model)
+        Forward lasts until gradients reach the module's output, so that the loss is part of it;
+        backward lasts until the optimizer's update, a next forward or the end of the step.
+        """
+        import torch
+
+        def forward_begins(module: Any, args: Any) -> None:
+            if torch.is_grad_enabled():
+                self.switch("forward")
+
+        def forward_ends(module: Any, args: Any, output: Any) -> None:
+            tensor = _with_gradient(output) if torch.is_grad_enabled() else None
+            if tensor is not None:
+                tensor.register_hook(lambda gradient: self.switch("backward"))
+
+        if _is_ddp(model):
+            self.reduce_through(model)
+        self._handles += [
+            model.register_forward_pre_hook(forward_begins),
+            model.register_forward_hook(forward_ends),
+        ]
 
     def reduce_through(self, module: Any) -> None:
-        """Time the collectives of a DistributedDataParallel module, of the first that is named.
+        """Time the collectives of a DistributedDataParallel module, of the first that is given.
 
-        In the steps that are looked at (see `measure.communication`) they go through a process
-        group that shows them, and the module reduces its gradients itself, as ever; on accelerators
-        through a hook. Where it has a hook of its own, a note says that communication is not told
-        apart.
+        Where its gradients are not reduced through its process group, a note says so.
         """
-        if not self._named:
-            self._named = True
-            self._tell_apart(self._communication.attach(module))
+        if not self._attached:
+            self._attached = True
+            self._note_missing(self._communication.attach(module))
 
-    def _tell_apart(self, why_not: str) -> None:
-        if why_not:
-            self.notes.append(f"communication is not told apart: {why_not}")
+    def _note_missing(self, why: str) -> None:
+        if why:
+            self.notes.append(f"communication is not measured: {why}")
 
-    def updates_are_told(self) -> None:
+    def expect_updates(self) -> None:
         """Say that `updated` will be called with every update of an optimizer."""
-        self._communication.updates_are_told()
+        self._communication.expect_updates()
 
     def updated(self, optimizer: Any) -> None:
-        """Say that an optimizer takes its gradients now; from within its pre-hook."""
+        """Say that an optimizer uses its gradients now; from within its pre-hook."""
         self._communication.updated(optimizer)
 
-    # -- what comes of it ---------------------------------------------------------------------
-
     def record(self, status: str = "ok", reason: str = "") -> Record:
-        """Return all that was measured, as plain data that `records.merged` joins."""
+        """Return all that was measured, as plain data that `measurement.merged` joins."""
         if not self._rates and self._running:
             self._rates = self._usage.rates()
         if self._count > 0:
@@ -350,36 +341,34 @@ class Recorder:
             done = self._warmup + self._count
             status, reason = "failed", f"it ended after {done} steps, and none was counted"
         warm = self._still_warm()
-        parts = _means(self._parts[warm:])
-        counted = self._counted()
+        names = dict.fromkeys(name for one in self._parts[warm:] for name in one)
+        parts = {n: float(np.mean([p.get(n, 0.0) for p in self._parts[warm:]])) for n in names}
+        counted = self._traffic[-len(self._seconds) :] if self._seconds else []
         every = [one for one in counted if one is not None]
         traffic = [one for one in counted[warm:] if one is not None] or every
-        alone = self.workers == 1 and self._communication.asked
+        alone = self.workers == 1 and self._communication.norms_requested
         return {
             "rank": self.rank, "workers": self.workers, "status": status, "reason": reason,
             "ended": time.time(), "started": datetime.fromtimestamp(self._born, UTC).isoformat(),
             "seconds": self._seconds[warm:], "epochs": self._epochs, "samples": self.samples,
             "warmup_steps": self._warmup + warm,
             "parts": with_sync(parts, counted, self._parts, warm, self.workers == 1),
-            **means(traffic, every), "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
-            "fingerprint": fingerprint(), "notes": self.notes + notes(every, alone), **self._rates,
+            **traffic_means(traffic, every), "made_up": self.made_up,
+            "peak_bytes": self._peak.bytes(), "fingerprint": fingerprint(),
+            "notes": self.notes + traffic_notes(every, alone), **self._rates,
         }  # fmt: skip
 
     def leave(self) -> None:
         """Leave the modules as they were before they were watched."""
-        while self._hooks:
-            self._hooks.pop().remove()
-        if why_not := self._communication.detach():
-            self._tell_apart(why_not)
+        while self._handles:
+            self._handles.pop().remove()
+        if why := self._communication.detach():
+            self._note_missing(why)
             self._traffic = []
 
-    def _counted(self) -> list[Traffic | None]:
-        """Return the traffic of counted steps, None of those that were not looked at."""
-        return self._traffic[-len(self._seconds) :] if self._seconds else []
-
     def _still_warm(self) -> int:
-        """Return how many counted steps are warm-up still; none of whole epochs."""
-        if self._asked is not None and self._asked.epochs:
+        """Return how many counted steps are still warm-up; none of whole epochs."""
+        if self._whole_epochs:
             return 0
         if self._agreement is not None and self._agreement.warm is not None:
             return self._agreement.warm
@@ -394,48 +383,130 @@ class Recorder:
         return f"{times.median:.6g} s a step, over {times.count} steps"
 
 
-def _means(parts: list[dict[str, float]]) -> dict[str, float]:
-    """Return the mean seconds of each part over all steps."""
-    names = dict.fromkeys(name for one in parts for name in one)
-    return {name: sum(one.get(name, 0.0) for one in parts) / len(parts) for name in names}
+def _with_gradient(output: Any) -> Any:
+    """Return the first tensor of an output that gradients flow back to, None where there is none."""
+    if hasattr(output, "requires_grad"):
+        return output if output.requires_grad else None
+    if hasattr(output, "values"):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        return next((t for t in map(_with_gradient, output) if t is not None), None)
+    return None
 
 
-FOLDER = "FORERUN_RECORD_DIR"
-STEPS = "FORERUN_STEPS"
-RUNNER = "FORERUN_RUNNER"  # process id of the runner that started this worker
+class OptimizerHooks:
+    """Marks every optimizer's update; unless the code marks the end of steps, a step ends with it.
+
+    Args:
+        recorder: gets the marks.
+        stop: called at the point where it is enough; only for code that runs unchanged.
+    """
+
+    def __init__(self, recorder: Recorder, stop: Any = None) -> None:
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        self._recorder, self._stop = recorder, stop
+        self._first: Any = None  # optimizer whose updates end steps
+        recorder.expect_updates()
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._recorder.updated(optimizer)
+        self._recorder.switch("optimizer")
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._recorder.switch("")
+        if self._recorder.explicit or self._stop is None:
+            return
+        if self._first is None:
+            self._first = optimizer
+            _watch_trained(self._recorder, optimizer)
+            self._recorder.begin()
+            self._recorder.resume()
+        elif optimizer is self._first and self._recorder.step():
+            self._stop()
 
 
-class _Place:
-    """Where the recorder of this process is kept, while one runs."""
+def _watch_trained(recorder: Recorder, optimizer: Any) -> None:
+    """Watch the DDP module that an optimizer trains, else the modules that hold most of its parameters."""
+    modules = _modules()
+    own = {id(p): p.numel() for group in optimizer.param_groups for p in group["params"]}
+    ddp = _ddp_of(own, modules)
+    if ddp is not None:
+        recorder.watch(ddp)
+        return
+    held = [sum(own.get(id(p), 0) for p in module.parameters()) for module in modules]
+    most = max(held, default=0)
+    # A module inside torch.compile is called from compiled code, which no hook may break.
+    inner = {id(getattr(module, "_orig_mod", None)) for module in modules}
+    for module, count in zip(modules, held, strict=True):
+        if count == most and most and id(module) not in inner:
+            recorder.watch(module)
 
+
+def find_ddp(model: Any) -> Any:
+    """Return the DistributedDataParallel module that trains a model, None where none does."""
+    return _ddp_of({id(parameter) for parameter in model.parameters()}, _modules())
+
+
+def _ddp_of(own: Container[int], modules: Iterable[Any]) -> Any:
+    ddps = (module for module in modules if _is_ddp(module))
+    return next((one for one in ddps if any(id(p) in own for p in one.parameters())), None)
+
+
+def _is_ddp(model: Any) -> bool:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return isinstance(model, DistributedDataParallel)
+
+
+def _modules() -> list[Any]:
+    """Return all modules of this process."""
+    import torch
+
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+
+
+class _Current:
     recorder: Recorder | None = None
 
 
 def current() -> Recorder | None:
     """Return the recorder that runs in this process, None where none does."""
-    return _Place.recorder
+    return _Current.recorder
 
 
 @contextmanager
 def installed(recorder: Recorder) -> Iterator[Recorder]:
     """Make a recorder the one of this process for a while."""
-    before, _Place.recorder = _Place.recorder, recorder
+    before, _Current.recorder = _Current.recorder, recorder
     try:
         yield recorder
     finally:
-        _Place.recorder = before
+        _Current.recorder = before
 
 
 @contextmanager
 def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Recorder]:
     """Measure the steps of a training script; use it around the loop.
 
-    Started by a forerun runner, the record goes home to it, and `steps` ends the loop once enough
-    has been measured. Otherwise nothing is cut short; `out` names a file for the measurement (of
-    the first worker), and FORERUN_RECORD_DIR a folder for every worker's record.
+    Under a forerun runner, the runner gets the record, and `steps` ends the loop once enough has
+    been measured. Otherwise nothing is cut short; `out` names a file for the measurement (of the
+    first worker), and FORERUN_RECORD_DIR a folder for every worker's record.
 
     Args:
-        samples: in one optimizer step of all workers, where it should tell a throughput.
+        samples: in one optimizer step of all workers, for a throughput.
         out: a JSON file, written whole or not at all.
         given: further arguments of `Recorder`.
 
@@ -443,59 +514,42 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
         RequestError: `out` cannot be written.
     """
     running = current()
-    if running is not None:  # a runner's: it asks for the record itself
+    if running is not None:  # a runner's, which reads the record itself
         running.explicit = True
         running.samples = samples or running.samples
         yield running
         return
-    recorder = from_environment(**given)
+    recorder = _from_environment(**given)
     recorder.explicit = True
     recorder.samples = samples
-    with installed(recorder), _hooked(recorder):
+    with installed(recorder):
+        hooks = OptimizerHooks(recorder)
         try:
             yield recorder
         except BaseException:  # whoever catches it may train on
             recorder.leave()
             raise
-    told = recorder.record()
+        finally:
+            hooks.remove()
+    found = recorder.record()
     if folder := os.environ.get(FOLDER):
-        write_record(Path(folder), told)
+        write_record(Path(folder), found)
     if out and recorder.rank == 0:
-        measured = (
-            merged([told])
-            if told["status"] == "ok"
-            else Measurement(told["status"], told["reason"])
-        )
+        ok = found["status"] == "ok"
+        measured = merged([found]) if ok else Measurement(found["status"], found["reason"])
         text = json.dumps(measured.to_json(), indent=2)
         write_whole(Path(out), lambda name: write_synced(name, text))
 
 
-@contextmanager
-def _hooked(recorder: Recorder) -> Iterator[None]:
-    """Mark every optimizer's update meanwhile."""
-    from forerun.measure.hooks import OptimizerHooks
-
-    hooks = OptimizerHooks(recorder)
-    try:
-        yield
-    finally:
-        hooks.remove()
-
-
-def from_environment(**given: Any) -> Recorder:
+def _from_environment(**given: Any) -> Recorder:
     """Return a recorder for this process as torchrun or a runner started it."""
-    rank = int(os.environ.get("RANK", "0"))
-    workers = int(os.environ.get("WORLD_SIZE", "1"))
-    folder = os.environ.get(FOLDER)
-    if folder and "progress" not in given:
-        given["progress"] = Progress(progress_path(Path(folder), rank))
-    if asked := os.environ.get(STEPS):
-        given.setdefault("steps", Steps(**json.loads(asked)))
-    return Recorder(rank=rank, workers=workers, **{"gpu": _gpu(), **given})
-
-
-def _gpu() -> int | None:
-    """Return the GPU that this process computes on, None where torch sees none."""
     import torch
 
-    return own_gpu() if torch.cuda.is_available() else None
+    rank = int(os.environ.get("RANK", "0"))
+    folder = os.environ.get(FOLDER)
+    if folder and "progress" not in given:
+        given["progress"] = ProgressFile(progress_path(Path(folder), rank))
+    if asked := os.environ.get(STEPS):
+        given.setdefault("steps", Steps(**json.loads(asked)))
+    given.setdefault("gpu", own_gpu() if torch.cuda.is_available() else None)
+    return Recorder(rank=rank, workers=int(os.environ.get("WORLD_SIZE", "1")), **given)

@@ -1,4 +1,4 @@
-"""TasksRunner: what runners share: jobs become tasks, and tasks with equal resources share a start."""
+"""TaskRunner: what runners share: jobs become tasks, and tasks with equal resources share a start."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from pathlib import Path
 from forerun.domain.job import Job
 from forerun.domain.run import Run
 from forerun.errors import ForerunError, RequestError
-from forerun.measure.measurement import (
-    Measurement,
-)
-from forerun.measure.progress import Seen
+from forerun.measure.measurement import Measurement
+from forerun.measure.progress import STARTING, WorkerProgress
 from forerun.measure.step_times import step_times
-from forerun.measure.task import PRECISIONS, Steps, Task, sharing
-
-_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+from forerun.measure.task import ENTRY, PRECISIONS, Steps, Task, sharing
 
 
 def task_of(job: Job, entries: Mapping[str, str], steps: Steps, **given: object) -> Task:
@@ -35,16 +31,14 @@ def task_of(job: Job, entries: Mapping[str, str], steps: Steps, **given: object)
         RequestError: no entry is known, or the plan is more than data-parallel.
     """
     name, plan = job.workload.name, job.plan
-    entry = entries.get(name) or (name if _MODULE.fullmatch(name) else "")
+    entry = entries.get(name) or (name if re.fullmatch(ENTRY, name) else "")
     if not entry:
         raise RequestError(
             f"measuring {name}", "it is not known what to train for it",
             f"name a package.module:callable for it (entries={{'{name}': ...}})",
         )  # fmt: skip
-    odd = [f"{f}={getattr(plan, f)}" for f in ("tp", "pp", "cp", "ep") if getattr(plan, f) > 1]
-    odd += [f"zero_stage={plan.zero_stage}"] if plan.zero_stage else []
-    odd += [f"recompute={plan.recompute}"] if plan.recompute != "none" else []
-    odd += [f"sync={plan.sync}"] if plan.sync != "allreduce" else []
+    usual = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "none", "sync": "allreduce"}  # fmt: skip
+    odd = [f"{f}={value}" for f, d in usual.items() if (value := getattr(plan, f)) != d]
     if odd:
         raise RequestError(
             f"measuring {name} with {', '.join(odd)}",
@@ -68,7 +62,7 @@ def task_of(job: Job, entries: Mapping[str, str], steps: Steps, **given: object)
     return Task(entry, **fields)  # type: ignore[arg-type]
 
 
-class TasksRunner(ABC):
+class TaskRunner(ABC):
     """Carries tasks out in groups that one start of processes can serve.
 
     Args:
@@ -85,10 +79,11 @@ class TasksRunner(ABC):
         self, folder: str | Path, entries: Mapping[str, str], steps: Steps | None,
         timeout_seconds: float,
     ) -> None:  # fmt: skip
-        self.folder = Path(folder) if folder else _cache_folder()
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self.folder = Path(folder) if folder else cache / "forerun" / "measure"
         self._entries, self._steps = dict(entries), steps or Steps()
         self._timeout_seconds = timeout_seconds
-        self.tell = _silent
+        self.tell = lambda words: None
 
     @abstractmethod
     def refuses(self, task: Task) -> str | None:
@@ -113,18 +108,16 @@ class TasksRunner(ABC):
             task = task_of(job, self._entries, self._steps, timeout_seconds=self._timeout_seconds)
         except ForerunError as error:
             return Run(job, "failed", origin=f"{self.name} runner {self.where}: {error}")
-        told = f"measured by forerun's {self.name} runner {self.where}"
-        return self.measure(task).run(job, told)
+        origin = f"measured by forerun's {self.name} runner {self.where}"
+        return self.measure(task).run(job, origin)
 
     def measure(self, task: Task) -> Measurement:
-        """Return what one task told."""
+        """Return the measurement of one task."""
         return self.measure_many([task])[0]
 
     def measure_many(self, tasks: Iterable[Task]) -> list[Measurement]:
-        """Return what each task told, in order; those that can share a start do."""
-        asked = list(tasks)
-        found = dict(self.each(asked))
-        return [found[i] for i in range(len(asked))]
+        """Return the measurement of each task, in order; those that can share a start do."""
+        return [found for _, found in sorted(self.each(tasks), key=lambda one: one[0])]
 
     def each(self, tasks: Iterable[Task]) -> Iterator[tuple[int, Measurement]]:
         """Yield (position, measurement) as tasks end; closing the iterator ends what still runs."""
@@ -145,24 +138,35 @@ class TasksRunner(ABC):
         return self.folder / f"{moment}-{task.key[:8]}-{os.getpid()}-{time.monotonic_ns() % 10**9}"
 
 
-def _silent(words: str) -> None:
-    """Tell nobody."""
+def timed_out(
+    workers: Sequence[WorkerProgress], task: Task, where: str, seconds: float, now: float
+) -> Measurement:
+    """Return the measurement of a run that its time limit ended: its times are lower bounds.
 
-
-def _cache_folder() -> Path:
-    top = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(top) / "forerun" / "measure"
-
-
-def least_step_seconds(seen: Seen, task: Task, now: float) -> float | None:
-    """Return what a step takes at least, from the steps that were done before time ran out.
-
-    The lower end of their interval; the fastest, where there are too few for one; and where none
-    was counted, the time that the one under way had already taken.
+    Args:
+        workers: how far each had come.
+        task: the run's.
+        where: its slowest worker was, in words.
+        seconds: of the run.
+        now: when it was ended, seconds since 1970.
     """
-    counted = seen.seconds[task.steps.warmup :]
+    reason = f"ended after its limit of {task.timeout_seconds:g} s, {where}"
+    slowest = min(
+        (one for one in workers if one.phase != STARTING), key=lambda one: one.steps, default=None
+    )
+    if slowest is None:
+        return Measurement("timeout", reason, seconds=seconds)
+    warmup, epoch = task.steps.warmup, None
+    counted = slowest.seconds[warmup:]
     times = step_times(counted)
-    if times is None:
-        waited = now - max(seen.last, seen.begun)
-        return waited if waited > 0 and not seen.steps else None
-    return times.low if times.low is not None else min(counted)
+    if times is not None:
+        step = times.low if times.low is not None else min(counted)
+    else:  # the step under way took this long already
+        step = 0.0 if slowest.steps else now - max(slowest.last, slowest.begun)
+    in_epoch = -(-task.dataset_size // task.global_batch)
+    if task.steps.epochs and warmup <= slowest.steps < warmup + in_epoch:
+        epoch = now - slowest.begun - sum(slowest.seconds[:warmup])
+    return Measurement(
+        "timeout", reason, step_seconds=step if step > 0 else None,
+        epoch_seconds=epoch if epoch and epoch > 0 else None, steps=slowest.steps, seconds=seconds,
+    )  # fmt: skip

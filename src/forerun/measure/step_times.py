@@ -1,7 +1,4 @@
-"""Intervals: what single steps say of the step time, and when they have said enough.
-
-Warm-up: how much of a beginning is slower than what follows it, in steps and in lines of a log.
-"""
+"""Step times: median and interval of a run's steps, when it is narrow enough, and how long warm-up lasts."""
 
 from __future__ import annotations
 
@@ -10,16 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.measure.task import Steps
 
-WINDOW = 21  # entries whose median is the level that follows
+WINDOW = 21  # entries whose median is the level that follows a slow beginning
 _ABOVE = 0.15  # the level that follows, in logs
 _MOST = 20  # entries at a beginning
 _SPREADS = 3.0  # of single steps: noise alone is no warm-up
-_FEWEST = 6  # steps; of fewer nothing is said
+FEWEST = 6  # the extremes of fewer steps do not hold the median with 95 %
+_Z95 = 1.959964
+_MAX_CORRELATION = 0.99  # of neighbours
+_ERRORS = 1.645  # standard errors: with 95 % the correlation of neighbours is no larger
+_LEAST_LEFT = 0.2  # of the variance, where a window of lags is nearly as long as the run
 
 
 def longest(count: int) -> int:
@@ -34,7 +34,7 @@ def slow_beginning(
 
     Args:
         times: (n,), in order, each above 0.
-        most: that may be slow.
+        most: entries that may be slow.
         otherwise: the level, where fewer than two entries follow.
         above: in logs, how far above the level an entry is slow.
     """
@@ -50,10 +50,10 @@ def warm_steps(seconds: FloatArray) -> int:
     """Return how many of the first steps are still warm-up: slower than those that follow.
 
     A step is, if it lies 16 % and three spreads (of the logs, by their median deviation) above the
-    steps after; the first that does not ends the warm-up. Of fewer than 6 steps none is told.
+    steps after; the first that does not ends the warm-up. Of fewer than 6 steps none is.
     """
     times = np.asarray(seconds, dtype=np.float64)
-    if len(times) < _FEWEST or times.min() <= 0:
+    if len(times) < FEWEST or times.min() <= 0:
         return 0
     most = longest(len(times))
     logs = np.log(times[most : most + WINDOW])
@@ -62,18 +62,12 @@ def warm_steps(seconds: FloatArray) -> int:
     return slow_beginning(times, most, middle, max(_ABOVE, _SPREADS * spread))[0]
 
 
-_Z95 = 1.959964
-_LIKELY_ALIKE = 0.99  # the largest correlation of neighbours that is reckoned with
-_ERRORS = 1.645  # standard errors: with 95 % the correlation of neighbours is no larger
-_LEAST_LEFT = 0.2  # of the variance, where a window of lags is nearly as long as the run
-FEWEST = 6  # the least and the largest of fewer do not hold the median with 95 %
-
-
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What n steps say, in seconds; `low` and `high` are None where there are fewer than `FEWEST`.
+    """Figures of n steps, in seconds.
 
-    They are the fastest and the slowest step, and `clipped`, where 95 % would reach further.
+    `low` and `high` are the 95 % interval of the median, None of fewer than `FEWEST` steps. They are
+    the extremes, and `clipped`, where 95 % would reach further.
     """
 
     count: int
@@ -95,17 +89,14 @@ class StepTimes:
 def step_times(seconds: Sequence[float]) -> StepTimes | None:
     """Return median, mean, spread and interval of steps; None of no steps.
 
-    The interval is that of the median by order statistics: it supposes no distribution. Where
-    neighbouring steps are alike (a slow machine stays slow for a while) they count for less: the
-    variance of the median's rank is widened by `alike`.
+    The interval is that of the median by order statistics, without a distribution. Where
+    neighbouring steps are correlated, the variance of the median's rank is widened by
+    `correlated_steps`. A drift slower than the run shows only between repeats.
 
-    It holds the median that a run of any length on the same machine in the same state would have.
-    A drift slower than the run (a machine that is slower for an hour) shows in no interval of
-    that run: only repeats tell it. By simulation (AR(1) series of logs, spread 2 to 8 %, at most
-    200 steps, stopped by `measure.stopping`) it holds the median in 96 to 98 % of runs where steps
-    are independent, 95 to 96 % where neighbours correlate by 0.6, and 91 to 94 % by 0.8 (of those
-    that stopped as sure: 96 to 98, 92 to 96, 86 to 91 %). By 0.95, where so few steps are mostly
-    drift, it is 76 to 87 %, and 55 to 85 %.
+    By simulation (AR(1) series of logs, spread 2 to 8 %, at most 200 steps, stopped by
+    `recorder.Agreement`) it holds the median in 96 to 98 % of runs where steps are independent, 95
+    to 96 % where neighbours correlate by 0.6, 91 to 94 % by 0.8 and 76 to 87 % by 0.95; of runs that
+    stopped because it was narrow, 96 to 98, 92 to 96, 86 to 91 and 55 to 85 %.
     """
     times = np.asarray(seconds, dtype=np.float64)
     n = len(times)
@@ -115,22 +106,21 @@ def step_times(seconds: Sequence[float]) -> StepTimes | None:
     low = high = None
     reach = 0.0
     if n >= FEWEST:
-        reach = _Z95 * math.sqrt(n * alike(times)) / 2
+        reach = _Z95 * math.sqrt(n * correlated_steps(times)) / 2
         ordered = np.sort(times)
         low = float(ordered[max(math.floor(n / 2 - reach), 0)])
         high = float(ordered[min(math.ceil(n / 2 + reach), n) - 1])
-    middle = float(np.median(times))
-    return StepTimes(n, middle, float(times.mean()), std, low, high, reach > n / 2)
+    return StepTimes(n, float(np.median(times)), float(times.mean()), std, low, high, reach > n / 2)
 
 
-def alike(times: NDArray[np.float64]) -> float:
+def correlated_steps(times: FloatArray) -> float:
     """Return how many steps are worth one independent step, from 1, by which are above the median.
 
     The larger of two estimates on the signs of steps about their median: the integrated
     autocorrelation, over the initial positive and falling sequence of pairs of lags (Geyer 1992,
-    Practical Markov chain Monte Carlo, 3.3), mended for what the median takes of it; and
-    (1 + r) / (1 - r) with r the largest correlation of neighbours that is likely (its upper 95 %
-    bound, mended for bias), since few steps cannot show how alike they are.
+    Practical Markov chain Monte Carlo, 3.3), corrected for what the median takes of it; and
+    (1 + r) / (1 - r) with r the upper 95 % bound of the correlation of neighbours, since few steps
+    cannot show how correlated they are.
     """
     side = np.sign(times - np.median(times))
     power = float(side @ side)
@@ -139,13 +129,7 @@ def alike(times: NDArray[np.float64]) -> float:
     n = len(side)
     r = float(side[1:] @ side[:-1]) / power
     r += (1 + 3 * r) / n + _ERRORS * math.sqrt(max(1 - r * r, 0.0) / n)
-    r = min(max(r, 0.0), _LIKELY_ALIKE)
-    return max((1 + r) / (1 - r), _integrated(side, power))
-
-
-def _integrated(side: NDArray[np.float64], power: float) -> float:
-    """Return 1 + 2 times the sum of autocorrelations of signs (n,), `power` the sum of squares."""
-    n = len(side)
+    r = min(max(r, 0.0), _MAX_CORRELATION)
     total, window, last = -1.0, 1, math.inf
     for lag in range(0, n - 2, 2):
         pair = float(side[: n - lag] @ side[lag:]) + float(side[: n - lag - 1] @ side[lag + 1 :])
@@ -153,10 +137,10 @@ def _integrated(side: NDArray[np.float64], power: float) -> float:
         if last <= 0:
             break
         total, window = total + 2 * last, 2 * lag + 3
-    return total / max(1 - window / n, _LEAST_LEFT)
+    return max((1 + r) / (1 - r), total / max(1 - window / n, _LEAST_LEFT))
 
 
-def narrow(steps: Steps, seconds: Sequence[float]) -> bool:
-    """Whether the interval of counted steps is as tight as was asked, however few they are."""
+def is_narrow(steps: Steps, seconds: Sequence[float]) -> bool:
+    """Whether the interval of counted steps is as narrow as requested, however few they are."""
     times = step_times(seconds)
     return times is not None and not times.clipped and times.half_width <= steps.half_width

@@ -13,16 +13,25 @@ from typing import Any
 from forerun.errors import RequestError, one_of
 
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16")
-_MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_COUNTS = ("warmup", "least", "most", "epochs")
-# What decides how long a run is measured or waited for, and not what is measured.
+ENTRY = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"  # package.module:callable
+# How long a run is measured or waited for is no part of what is measured.
 _EFFORT = ("steps", "timeout_seconds", "hang_seconds")
 
 
-def _positive(asked: str, name: str, value: float) -> None:
+def _check_count(asked: str, name: str, value: object, lowest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise RequestError(
+            f"{asked} with {name}={value}", f"not a whole number from {lowest}",
+            f"give {name} as one, {lowest} or more",
+        )  # fmt: skip
+
+
+def _check_seconds(asked: str, name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise RequestError(f"{asked} with {name}={value}", "not a number above 0",
-            f"give {name} in seconds, for example 900")  # fmt: skip
+        raise RequestError(
+            f"{asked} with {name}={value}", "not a number above 0",
+            f"give {name} in seconds, for example 900",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +39,10 @@ class Steps:
     """How many steps are measured: until the step time is known well enough, or a cap.
 
     Attributes:
-        warmup: first steps that are run and not counted, at the least: those after them that are
-            slower than what follows are not counted either.
+        warmup: first steps that are not counted, at least; slower ones after these are not either.
         least, most: counted steps, at least and at most.
         half_width: enough is measured once the 95 % interval of the step time lies within plus
-            and minus this share of it, at two looks in a row.
+            and minus this share of it, at two checks in a row.
         seconds: stop after so many seconds of stepping, the warm-up among them; the first counted
             step is always finished.
         epochs: above 0, so many whole epochs are run and timed, whatever the four above say.
@@ -48,15 +56,8 @@ class Steps:
     epochs: int = 0
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            value = getattr(self, name)
-            lowest = 1 if name in ("least", "most") else 0
-            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-                raise RequestError(
-                    f"steps with {name}={value}",
-                    f"not a whole number from {lowest}",
-                    f"give {name} as one, {lowest} or more",
-                )
+        for name, lowest in (("warmup", 0), ("least", 1), ("most", 1), ("epochs", 0)):
+            _check_count("steps", name, getattr(self, name), lowest)
         if self.most < self.least:
             raise RequestError(
                 f"steps with least={self.least} and most={self.most}",
@@ -67,7 +68,7 @@ class Steps:
                 f"steps with half_width={self.half_width}", "not a share between 0 and 1",
                 "give for example 0.03, for plus and minus 3 %",
             )  # fmt: skip
-        _positive("steps", "seconds", self.seconds)
+        _check_seconds("steps", "seconds", self.seconds)
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,9 @@ class Task:
         gpus_per_worker: GPUs of a worker, 0 or 1.
         threads: compute threads of a worker; 0 leaves the library's default.
         precision: one of `PRECISIONS`.
-        optimizer: sgd, momentum, adam ... (see `measure.optimizers`).
-        settings: of the framework (`measure.settings`); what is none of these is an argument of
-            the callable.
+        optimizer: sgd, momentum, adam ... (see `measure.loop`).
+        settings: of the training loop (`measure.loop.SETTINGS`); others are arguments of the
+            callable.
         steps: how long is measured.
         timeout_seconds: of the whole run, start included; then it is ended with status timeout.
         hang_seconds: without a step for so long, a run is ended; 0 means only by its time limit.
@@ -113,17 +114,30 @@ class Task:
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", tuple(str(word) for word in self.arguments))
         object.__setattr__(self, "settings", dict(self.settings))
-        self._check_entry()
-        self._check_counts()
-        _positive(self.entry, "timeout_seconds", self.timeout_seconds)
+        if not (self.is_script or re.fullmatch(ENTRY, self.entry)):
+            raise RequestError(
+                f"entry {self.entry!r}", "neither package.module:callable nor a script",
+                "write for example examples.resnet50:build, or train.py",
+            )  # fmt: skip
+        for name in (
+            "workers",
+            "global_batch",
+            "dataset_size",
+            "gpus_per_worker",
+            "threads",
+            "seed",
+        ):
+            lowest = 1 if name in ("workers", "global_batch") else 0
+            _check_count(self.entry, name, getattr(self, name), lowest)
+        self._check_batch()
+        _check_seconds(self.entry, "timeout_seconds", self.timeout_seconds)
         for name in ("cpus_per_worker", "hang_seconds"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise RequestError(
-                    f"{self.entry} with {name}={value}",
-                    "not a number from 0",
+                    f"{self.entry} with {name}={value}", "not a number from 0",
                     f"give {name} as one, for example 0.5; 0 is none",
-                )
+                )  # fmt: skip
         if self.precision not in PRECISIONS:
             raise RequestError(
                 f"{self.entry} in {self.precision}", "a plain training loop has no such precision",
@@ -136,33 +150,15 @@ class Task:
                 f"settings of {self.entry}", str(error), "use numbers, texts, lists and mappings"
             ) from None
 
-    def _check_entry(self) -> None:
-        if self.is_script or _MODULE.fullmatch(self.entry):
-            return
-        raise RequestError(
-            f"entry {self.entry!r}", "neither package.module:callable nor a script",
-            "write for example examples.resnet50:build, or train.py",
-        )  # fmt: skip
-
-    def _check_counts(self) -> None:
-        for name, lowest in (
-            ("workers", 1), ("global_batch", 1), ("dataset_size", 0), ("gpus_per_worker", 0),
-            ("threads", 0), ("seed", 0),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-                raise RequestError(
-                    f"{self.entry} with {name}={value}", f"not a whole number from {lowest}",
-                    f"give {name} as one, {lowest} or more",
-                )  # fmt: skip
-        if self.global_batch % self.workers:
-            lower = self.global_batch - self.global_batch % self.workers
+    def _check_batch(self) -> None:
+        rest = self.global_batch % self.workers
+        if rest:
+            lower = self.global_batch - rest
             offer = [str(n) for n in (lower, lower + self.workers) if n]
             raise RequestError(
                 f"a global batch of {self.global_batch} on {self.workers} workers",
-                f"{self.global_batch % self.workers} samples are left over",
-                f"use {' or '.join(offer)}",
-            )
+                f"{rest} samples are left over", f"use {' or '.join(offer)}",
+            )  # fmt: skip
         if 0 < self.dataset_size < self.global_batch:
             raise RequestError(
                 f"a dataset of {self.dataset_size} samples",
@@ -200,7 +196,7 @@ class Task:
     def key(self) -> str:
         """The task's key: SHA-256 of what is measured, 64 hexadecimal digits.
 
-        How long is measured takes no part, except the number of epochs.
+        How long is measured is no part of it, except the number of epochs.
         """
         data = self.to_json()
         epochs = data["steps"]["epochs"]
@@ -230,25 +226,21 @@ class Task:
             raise RequestError(
                 "reading a task", found, f"its fields are {', '.join(sorted(known))}"
             )
-        given = dict(data)
-        given["arguments"] = tuple(given.get("arguments", ()))
-        given["steps"] = Steps(**given.get("steps", {}))
-        return Task(**given)
+        return Task(**{**data, "steps": Steps(**data.get("steps", {}))})
 
 
 def sharing(tasks: Sequence[Task]) -> list[list[int]]:
     """Return positions of tasks that one set of processes can carry out, in order of appearance.
 
-    Starting workers is dear: tasks that differ in batch, dataset, precision, optimizer or entry
-    share theirs. What a process is given once needs new ones: another number of workers, cores,
-    GPUs or threads, another backend, a rehearsal or none; and every script has its own.
+    Starting workers takes long: tasks that differ in batch, dataset, precision, optimizer or entry
+    share theirs. Another number of workers, cores, GPUs or threads, another backend, a rehearsal or
+    none need new ones; and every script has its own.
     """
     groups: dict[Any, list[int]] = {}
     for i, task in enumerate(tasks):
-        alone = i if task.is_script else -1
-        ask = (
+        resources = (
             task.workers, task.cpus_per_worker, task.gpus_per_worker, task.threads,
-            task.backend, task.rehearses, alone,
+            task.backend, task.rehearses, i if task.is_script else -1,
         )  # fmt: skip
-        groups.setdefault(ask, []).append(i)
+        groups.setdefault(resources, []).append(i)
     return list(groups.values())

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """Marks moments, and later tells the seconds between two of them."""
+    """Marks moments, and later returns the seconds between two of them."""
 
     def now(self) -> Any:
         """Return a mark of this moment."""
@@ -41,11 +41,11 @@ class CudaClock:
     def __init__(self) -> None:
         import torch
 
-        self._torch = torch
+        self._cuda = torch.cuda
 
     def now(self) -> Any:
         """Return an event recorded in the current stream."""
-        event = self._torch.cuda.Event(enable_timing=True)
+        event = self._cuda.Event(enable_timing=True)
         event.record()
         return event
 
@@ -55,7 +55,7 @@ class CudaClock:
 
     def settle(self) -> None:
         """Wait for the device."""
-        self._torch.cuda.synchronize()
+        self._cuda.synchronize()
 
 
 class Timeline:

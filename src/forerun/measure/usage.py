@@ -1,4 +1,4 @@
-"""Usage: what a worker and its children take: CPU time, resident memory, network bytes, the GPU."""
+"""Usage: what a worker and its children use: CPU time, resident memory, network bytes, the GPU."""
 
 from __future__ import annotations
 
@@ -11,53 +11,34 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_STATUS = Path("/proc/self/status")
-_CLEAR = Path("/proc/self/clear_refs")
-_TRAFFIC = Path("/proc/self/net/dev")
-_NVML = "libnvidia-ml.so.1"
+from forerun.measure.processes import descendants, stat_fields
+
 GPU = "FORERUN_GPU"  # which of the GPUs that this process sees is its own, where a runner knows
-# Of /proc/PID/stat behind the command's name: processor time of a process and of its ended children.
+# Of /proc/PID/stat: processor time of a process and of its ended children.
 _TICKS = slice(11, 15)
 
 
 def own_gpu() -> int:
-    """Return which of the GPUs that this process sees is its own: the one told, or its local rank."""
+    """Return which of the GPUs that this process sees is its own: the runner's choice, or its local rank."""
     return int(os.environ.get(GPU) or os.environ.get("LOCAL_RANK", "0"))
 
 
 def cpu_seconds() -> float:
     """Return the processor time of this process and of all its children, the ended ones too.
 
-    Workers of a DataLoader are children: they load and augment for this process. Where the system
-    does not tell children (/proc), those that still run are left out.
+    Workers of a DataLoader are children, and their time counts. Outside Linux, children that still
+    run are left out.
     """
-    ended = 0.0
+    total = time.process_time()
     if sys.platform != "win32":
         import resource
 
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        ended = used.ru_utime + used.ru_stime
-    return time.process_time() + ended + sum(map(_process_seconds, _descendants(os.getpid())))
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the children of a process, and theirs, that still run (Linux; elsewhere none)."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
-            with suppress(OSError):
-                children = [int(word) for word in path.read_text().split()]
-                found += children
-                waiting += children
-    return found
-
-
-def _process_seconds(pid: int) -> float:
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[_TICKS])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+        total += used.ru_utime + used.ru_stime
+    for pid in descendants([os.getpid()]):
+        with suppress(OSError):
+            total += sum(map(int, stat_fields(pid)[_TICKS])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 def sent_bytes(interface: str = "") -> float | None:
@@ -67,24 +48,20 @@ def sent_bytes(interface: str = "") -> float | None:
         interface: the one counted; "" is all of them but loopback, or loopback where alone.
     """
     try:
-        lines = _TRAFFIC.read_text().splitlines()[2:]
+        lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
     except OSError:
         return None
-    sent = {}
-    for line in lines:
-        name, _, cells = line.partition(":")
-        sent[name.strip()] = float(cells.split()[8])
+    cells = {name.strip(): rest for name, _, rest in (line.partition(":") for line in lines)}
+    sent = {name: float(rest.split()[8]) for name, rest in cells.items()}
     if interface in sent:
         return sent[interface]
-    return (
-        sum(v for name, v in sent.items() if name != "lo") if len(sent) > 1 else sum(sent.values())
-    )
+    return sum(bytes_ for name, bytes_ in sent.items() if name != "lo" or len(sent) == 1)
 
 
 def _resident(field: str) -> float | None:
     """Return VmRSS or VmHWM of this process in bytes, None where the system does not say."""
     with suppress(OSError):
-        for line in _STATUS.read_text().splitlines():
+        for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return float(line.split()[1]) * 1024
     return None
@@ -94,8 +71,8 @@ class PeakMemory:
     """Peak memory of a worker above what it had at birth of this object, in bytes.
 
     On a GPU it is torch's own peak of that device. On CPUs it is the resident memory: free memory
-    that an earlier task left in the heap is given back first, and the kernel's peak is reset; where
-    the kernel refuses that, the peak is that of the process so far.
+    of an earlier task is given back first, and the kernel's peak is reset; where the kernel refuses
+    that, the peak is that of the process so far.
     """
 
     def __init__(self, device: Any = None) -> None:
@@ -110,33 +87,21 @@ class PeakMemory:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
         with suppress(OSError):
-            _CLEAR.write_text("5")
+            Path("/proc/self/clear_refs").write_text("5")
         self._start = _resident("VmRSS")
 
     def bytes(self) -> float | None:
-        """Return the peak so far, None where it cannot be told."""
+        """Return the peak so far, None where the system does not say (outside Linux)."""
         if self._device is not None:
             import torch
 
             return float(torch.cuda.max_memory_allocated(self._device))
         peak = _resident("VmHWM")
-        if peak is None or self._start is None:
-            return _portable_peak()
-        return max(peak - self._start, 0.0)
-
-
-def _portable_peak() -> float | None:
-    """Return the peak of the whole process where there is no /proc."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    scale = 1 if sys.platform == "darwin" else 1024
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * scale
+        return None if peak is None or self._start is None else max(peak - self._start, 0.0)
 
 
 class Usage:
-    """CPU time and traffic over a window: `begin` it, then ask for `rates`.
+    """CPU time and traffic over a window: `begin` it, then read `rates`.
 
     Args:
         interface: the network interface that is counted; "" as GLOO_SOCKET_IFNAME says, or all.
@@ -155,7 +120,7 @@ class Usage:
         self._sent = sent_bytes(self._interface)
 
     def sample(self) -> None:
-        """Look at the GPU; free of cost where there is none."""
+        """Sample the GPU's load, where there is one."""
         if self._gpu is not None:
             self._gpu.sample()
 
@@ -163,19 +128,19 @@ class Usage:
         """Return cores kept busy, bytes sent a second, and the GPU's busy share, since `begin`."""
         wall = max(time.perf_counter() - self._wall, 1e-9)
         sent = sent_bytes(self._interface)
-        network = None if sent is None or self._sent is None else (sent - self._sent) / wall
         return {
             "cpu_share": max(cpu_seconds() - self._cpu, 0.0) / wall,
-            "network_bytes_per_second": network,
+            "network_bytes_per_second": (
+                None if sent is None or self._sent is None else (sent - self._sent) / wall
+            ),
             "gpu_share": None if self._gpu is None else self._gpu.share(),
         }
 
 
 def gpu_uuid(index: int) -> str:
-    """Return the name by which the driver knows a GPU of torch's, "" where torch does not tell it.
+    """Return the driver's id of a GPU of torch's, "" where torch does not know it.
 
-    Torch counts the GPUs that CUDA_VISIBLE_DEVICES leaves it, the driver all of the machine: the
-    same number is another GPU there.
+    Torch counts the GPUs of CUDA_VISIBLE_DEVICES, the driver all of the machine.
     """
     import torch
 
@@ -183,27 +148,21 @@ def gpu_uuid(index: int) -> str:
     return "" if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
 
 
-def _nvml() -> Any:
-    """Return the driver's library (NVML), None where there is none."""
-    try:
-        return ctypes.CDLL(_NVML)
-    except OSError:
-        return None
-
-
 class GpuBusy:
-    """How busy a GPU was, by its driver's own count (NVML), at the moments it was looked at.
+    """How busy a GPU was, by its driver's own count (NVML), at the moments it was sampled.
 
     Args:
-        uuid: of the GPU (`gpu_uuid`); of "" nothing is told.
+        uuid: of the GPU (`gpu_uuid`); "" disables it.
         library: NVML; None is the one of this machine.
     """
 
     def __init__(self, uuid: str, library: Any = None) -> None:
-        self._seen: list[float] = []
+        self._shares: list[float] = []
         self._library: Any = None
         self._handle = ctypes.c_void_p()
-        library = library if library is not None else _nvml()
+        if library is None:
+            with suppress(OSError):
+                library = ctypes.CDLL("libnvidia-ml.so.1")
         if library is None or not uuid or library.nvmlInit_v2() != 0:
             return
         name = ctypes.c_char_p(uuid.encode())
@@ -212,12 +171,13 @@ class GpuBusy:
 
     def sample(self) -> None:
         """Note how busy the GPU has been in the last fraction of a second."""
-        if self._library is None:
-            return
         shares = (ctypes.c_uint * 2)()
-        if self._library.nvmlDeviceGetUtilizationRates(self._handle, shares) == 0:
-            self._seen.append(shares[0] / 100)
+        if (
+            self._library is not None
+            and self._library.nvmlDeviceGetUtilizationRates(self._handle, shares) == 0
+        ):
+            self._shares.append(shares[0] / 100)
 
     def share(self) -> float | None:
-        """Return the mean of what was seen, None where nothing was."""
-        return sum(self._seen) / len(self._seen) if self._seen else None
+        """Return the mean of the samples, None where there are none."""
+        return sum(self._shares) / len(self._shares) if self._shares else None

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from forerun.measure.lab import HostSpec, Lab, missing
-from forerun.measure.lab.names import PREFIX, started_at
+from forerun.measure.lab.state import PREFIX
+from forerun.measure.processes import started_at
 from tests.needs import require
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -12,8 +12,8 @@ import pytest
 
 from forerun.errors import MissingExtraError
 from forerun.measure.lab import HostSpec, Lab
-from forerun.measure.lab.names import started_at
 from forerun.measure.lab.raycluster import RayCluster
+from forerun.measure.processes import started_at
 from tests.measure.entries import ENTRIES
 from tests.needs import require
 

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import RequestError, UnknownNameError
-from forerun.measure.lab import HostSpec, Lab, labs, network, remove_labs, removing, state
-from forerun.measure.lab.names import LabId, started_at
+from forerun.measure.lab import HostSpec, Lab, labs, network, remove_labs, state
+from forerun.measure.lab.lab import sweep
+from forerun.measure.lab.state import LabId
+from forerun.measure.processes import started_at
 from tests.measure.lab.conftest import Program, left_of, said
 
 pytestmark = pytest.mark.usefixtures("able")
@@ -117,14 +119,14 @@ def test_a_lab_without_its_file_is_swept_by_its_names(program: Program) -> None:
             path.write_text('{"half of it')
         owner.kill()
     with state.locked():
-        removing.sweep()
+        sweep()
     assert left_soon(name) == []  # the guard looks for something to remove, and ends
 
 
 def test_sweeping_leaves_the_labs_of_the_living() -> None:
     with Lab(SMALL) as lab:
         with state.locked():
-            assert lab.id not in removing.sweep()
+            assert lab.id not in sweep()
         assert lab.run(0, ["true"]).returncode == 0
         assert str(lab.id) in [str(each.lab) for each in labs()]
         remove_labs()

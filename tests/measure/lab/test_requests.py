@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import RequestError
+from forerun.measure.cgroups import ControlGroup, Controllers, period_and_quota_us
 from forerun.measure.lab import HostSpec, Lab, parse_memory, parse_rate
-from forerun.measure.lab.cgroups import Controllers, HostGroup, period_and_quota_us
-from forerun.measure.lab.names import LabId, checked_name, owner_of, parse_id
+from forerun.measure.lab.state import LabId, checked_name, owner_of, parse_id
 from tests.needs import require_root
 
 CORES = os.cpu_count() or 1
@@ -102,7 +102,7 @@ def test_the_processor_is_found_in_version_1_and_2(tmp_path: Path) -> None:
     found = Controllers.found(proc)
     assert found.versions == {"cpu": 2, "memory": 2}
     assert set(found.parents.values()) == {root}, "its own groups hold processes, or lack cpu"
-    group = found.group(LabId("x"), "h1")
+    group = found.group(str(LabId("x")), "h1")
     assert group.places == (root / "frlab-0-0-x" / "h1",), "a process is in one group alone"
 
 
@@ -121,7 +121,7 @@ def test_a_controller_that_is_not_given_to_groups_is_said_with_what_to_do(tmp_pa
 
 def test_limits_are_written_as_each_version_reads_them(tmp_path: Path) -> None:
     (tmp_path / "lab" / "h1").mkdir(parents=True)
-    group = HostGroup({"cpu": tmp_path / "lab" / "h1"}, {"cpu": 2})
+    group = ControlGroup({"cpu": tmp_path / "lab" / "h1"}, {"cpu": 2})
     group.make()
     group.limit_cpus(0.22)
     assert (tmp_path / "lab" / "cgroup.subtree_control").read_text() == "+cpu"
@@ -134,7 +134,7 @@ UP = [sys.executable, "-m", "forerun", "lab", "up"]
 # Loads what it needs while it may read it, then becomes nobody.
 AS_NOBODY = """
 import os, sys
-import forerun.cli.commands.lab, forerun.measure.lab.overview, forerun.measure.lab.lab
+import forerun.cli.commands.lab, forerun.measure.lab.lab
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 from forerun.cli import main
 main(["lab", "up"])

@@ -14,7 +14,7 @@ import pytest
 
 from forerun.domain.measured import Measured
 from forerun.errors import RequestError
-from forerun.measure.limits import quota
+from forerun.measure.cgroups import quota
 from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.findings import measured_of, warnings_of
 from forerun.measure.probe.machine import (

@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from forerun.measure.local import descendants
+from forerun.measure.processes import descendants
 from forerun.store import open_store
 from tests.processes import profiling
 

@@ -10,7 +10,7 @@ from threading import Timer
 
 import pytest
 
-from forerun.measure.campaign import Campaign, Progress, carry_out
+from forerun.measure.campaign import Campaign, CampaignProgress, carry_out
 from forerun.measure.campaign_file import campaign
 from forerun.measure.lab import HostSpec, Lab, missing
 from forerun.measure.lab.raycluster import RayCluster
@@ -57,7 +57,7 @@ def test_a_campaign_outlives_a_lost_node_and_resumes_when_it_is_back(
     )  # fmt: skip
     notes, asked = Notes(), study()
 
-    def lose(one: Progress) -> None:
+    def lose(one: CampaignProgress) -> None:
         if one.point.asked["workload"] == "short":  # the long one has begun
             Timer(1.5, lab.cut, ["h2"]).start()
 

@@ -31,7 +31,7 @@ def test_tasks_share_a_cluster_and_failures_among_them_are_told_apart(
     # None is rehearsed: those that are share a start of their own.
     task = Task("toys:mlp", workers=2, global_batch=32, steps=FEW, settings=QUICK)
     bad = {
-        "toys:dying": ("failed", "worker 1 of 2 died without a word"),
+        "toys:dying": ("failed", "worker 1 of 2 died without a message"),
     }
     tasks = [
         task,

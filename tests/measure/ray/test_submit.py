@@ -15,7 +15,7 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.measure import Task
-from forerun.measure.local import MARK, end_all
+from forerun.measure.processes import MARK, end_all
 from forerun.measure.ray import RayRunner
 from forerun.measure.ray.worker import packed, unpacked
 from tests.measure.entries import FEW, QUICK

@@ -90,22 +90,22 @@ def test_what_the_page_shows_measures_a_trainer_of_ones_own(able: None, tmp_path
     assert plain.peak_bytes is not None
     assert plain.fingerprint["ray"]
     assert lost.status == silent.status == "failed"
-    assert re.search(r"worker 1 of 2 died without a word .* in step 12$", lost.reason), lost.reason
-    assert silent.reason.startswith(
-        "worker 1 of 2 told nothing of its end; it was last seen in step 12"
+    assert re.search(r"worker 1 of 2 died without a message .* in step 12$", lost.reason), (
+        lost.reason
     )
+    assert silent.reason.startswith("worker 1 of 2 sent no record; it was last seen in step 12")
 
 
-def letters(*told: tuple[str, int, dict[str, Any]]) -> _Board:
+def messages(*reported: tuple[str, int, dict[str, Any]]) -> _Board:
     board = _Board()
-    for kind, rank, more in told:
+    for kind, rank, more in reported:
         board.put({"kind": kind, "rank": rank, **more})
     return board
 
 
 def test_of_a_training_that_began_anew_the_last_attempt_counts() -> None:
     first, second = {"fit": "a", "workers": 2}, {"fit": "b", "workers": 2}
-    board = letters(
+    board = messages(
         ("begun", 0, first), ("begun", 1, first), ("record", 0, {}), ("progress", 1, {"steps": 3}),
         ("progress", 1, {"steps": 4}),
     )  # fmt: skip
@@ -149,5 +149,5 @@ def test_before_a_fit_there_is_nothing_and_it_says_what_to_do() -> None:
         RequestError, match=r"of train_loop: no worker has begun .* call the trainer's fit\(\)"
     ):
         measured(train_loop).measurement()
-    with pytest.raises(RequestError, match="Ray says: ValueError: no room"):
+    with pytest.raises(RequestError, match="Ray's error: ValueError: no room"):
         measured(train_loop).measurement(ValueError("no room"))

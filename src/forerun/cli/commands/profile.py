@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forerun.advisor.measuring import Planned
     from forerun.measure.hosts import Host
     from forerun.measure.lab import Lab
-    from forerun.measure.runner import TasksRunner
+    from forerun.measure.runner import TaskRunner
 
 RUNNERS = ("local", "ray")
 
@@ -106,7 +106,7 @@ def profile(
             show_outcome(screen, planned, outcome, table, out, where or "")
 
 
-def _looking(name: str, runner: TasksRunner) -> str:
+def _looking(name: str, runner: TaskRunner) -> str:
     """Return what is looked at before anything is run, in words."""
     if name == "ray":
         return f"looks at the modules, and at Ray {runner.where}"
@@ -128,7 +128,7 @@ def _agreed(planned: Planned, yes: bool) -> None:
         )  # fmt: skip
 
 
-def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) -> TasksRunner:
+def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) -> TaskRunner:
     """Return who carries runs out."""
     hosts: Sequence[Host] = ()
     if lab_name is not None:
@@ -159,7 +159,7 @@ def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) ->
     return LocalRunner(hosts)
 
 
-def _on_lab(lab: Lab) -> TasksRunner:
+def _on_lab(lab: Lab) -> TaskRunner:
     """Return who carries runs out on a lab's Ray cluster, each worker held to its CPUs."""
     from forerun.measure.lab.raycluster import entrance, has_ray, variables
     from forerun.measure.ray import RayRunner

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from forerun.measure.lab.lab import Lab
-from forerun.measure.lab.names import LabId
-from forerun.measure.lab.overview import labs, remove_labs
-from forerun.measure.lab.place import LabHost
+from forerun.measure.lab.host import LabHost
+from forerun.measure.lab.lab import Lab, labs, missing, remove_labs, require
 from forerun.measure.lab.spec import PAYLOAD_SHARE, HostSpec, parse_memory, parse_rate
-from forerun.measure.lab.state import HostState, LabState
-from forerun.measure.lab.system import missing, require
+from forerun.measure.lab.state import HostState, LabId, LabState
 
 __all__ = [
     "PAYLOAD_SHARE", "HostSpec", "HostState", "Lab", "LabHost", "LabId", "LabState", "labs", "missing",

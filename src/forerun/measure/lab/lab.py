@@ -1,69 +1,50 @@
-"""Lab: real hosts on one machine, each with its own network, link rate and share of the cores.
-
-Guard: a sleeping shell that learns of its owner's death by a closed pipe, and removes the lab.
-"""
+"""Lab: real hosts on one machine, each with its own network, link rate and share of the cores."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forerun.errors import RequestError, UnknownNameError
+from forerun.measure.cgroups import (
+    ControlGroup,
+    Controllers,
+    folders_named,
+    limit_cpus,
+    pids_under,
+    remove_group,
+)
 from forerun.measure.hosts import Host
-from forerun.measure.lab import entering, network, overview, removing, state, system
-from forerun.measure.lab.cgroups import Controllers, HostGroup
-from forerun.measure.lab.names import LabId, checked_name, this_process
-from forerun.measure.lab.place import LabHost, lifted, places, settle
+from forerun.measure.lab import network, state
+from forerun.measure.lab.host import LabHost, full_speed, hosts_of, prefix, restore_shares
 from forerun.measure.lab.spec import HostSpec, check_cpus, check_rate, check_sum
-from forerun.measure.lab.state import HostState, LabState
+from forerun.measure.lab.state import (
+    PREFIX,
+    HostState,
+    LabId,
+    LabState,
+    checked_name,
+    owner_of,
+    parse_id,
+    this_process,
+)
+from forerun.measure.processes import kill_all
 
 if TYPE_CHECKING:
     from forerun.measure.lab.raycluster import RayCluster
 
-import contextlib
-import sys
-
-from forerun.measure.lab.names import parse_id
-
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # bits, linux/capability.h
 # Read returns at once when the last writer has gone; a word before that is the owner's good-bye.
-_SCRIPT = 'read -r word && exit 0; exec "$@"'
-
-
-class Guard:
-    """Removes a lab when the process that made this guard dies without saying good-bye."""
-
-    def __init__(self, lab: LabId) -> None:
-        self._process = subprocess.Popen(
-            ("sh", "-c", _SCRIPT, str(lab), sys.executable, "-m", __name__, str(lab)),
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the owner's terminal must not end it
-        )  # fmt: skip
-
-    def dismiss(self) -> None:
-        """Say good-bye: the lab has been removed."""
-        with contextlib.suppress(BrokenPipeError):
-            self._process.communicate(b"done\n")
-        self._process.wait()
-
-
-def main(text: str) -> None:
-    """Remove the lab that a guard was made for, unless that has been done."""
-    from forerun.measure.lab import removing, state
-
-    lab = parse_id(text)
-    if lab is not None and lab.abandoned:
-        with state.locked():
-            removing.remove(lab)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+_GUARD = 'read -r word && exit 0; exec "$@"'
 
 
 class Lab:
@@ -75,7 +56,7 @@ class Lab:
     ```
 
     Hosts reach one another and nothing else. They end with the process that made them, also where
-    that is killed. `Lab.open(name)` takes hold of one that `forerun lab up` keeps up.
+    that is killed. `Lab.open(name)` uses one that `forerun lab up` keeps up.
 
     Args:
         hosts: what each host has, or how many hosts of the usual kind.
@@ -94,7 +75,7 @@ class Lab:
         self.specs: tuple[HostSpec, ...] = tuple(specs)
         self._name = checked_name(name) if name else ""
         self._state: LabState | None = None
-        self._guard: Guard | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._hosts: tuple[LabHost, ...] = ()
 
@@ -107,14 +88,14 @@ class Lab:
         Raises:
             UnknownNameError: no such lab is up.
         """
-        system.require()
-        labs = {each.lab.name: each.lab for each in overview.labs() if not each.lab.abandoned}
-        found = settle(labs[name]) if name in labs else None
+        require()
+        known = {each.lab.name: each.lab for each in labs() if not each.lab.abandoned}
+        found = restore_shares(known[name]) if name in known else None
         if found is None:
-            raise UnknownNameError("lab", name, labs, "start one: forerun lab up")
+            raise UnknownNameError("lab", name, known, "start one: forerun lab up")
         specs = [HostSpec(h.cpus, h.link_mbit, h.memory_bytes) for h in found.hosts]
         lab = cls(specs, name=name, crowded=True)
-        lab._take(found)
+        lab._state, lab._hosts = found, hosts_of(found)
         return lab
 
     def up(self, keep: bool = False) -> Lab:
@@ -126,50 +107,82 @@ class Lab:
         Raises:
             RequestError: what this machine lacks and what to do, or the name is taken.
         """
-        system.require()
+        require()
         with state.locked():
-            removing.sweep()
+            sweep()
             subnet = state.free_subnet()
             name = self._free_name(subnet)
             lab = LabId(name) if keep else LabId.of_this_process(name)
-            made = datetime.now(UTC).isoformat(timespec="seconds")
-            hosts = tuple(map(HostState.of, self.specs))
-            first = LabState(
-                lab, subnet, made, hosts, Controllers.found(), maker=this_process()
+            whole = LabState(
+                lab, subnet, datetime.now(UTC).isoformat(timespec="seconds"),
+                tuple(map(HostState.of, self.specs)), Controllers.found(),
             )  # fmt: skip
-            state.write(first)  # before the first part is made, so that no crash hides one
-            whole = replace(first, maker="")
+            # Written before the first part is made, so that no crash hides one.
+            state.write(replace(whole, maker=this_process()))
             try:
-                self._make(first)
+                self._make(whole)
                 state.write(whole)
             except BaseException:
-                removing.remove(lab)
+                _remove(lab)
                 raise
-        self._take(whole)
+        self._state, self._hosts = whole, hosts_of(whole)
         if not keep:
             self._pid = os.getpid()
-            self._guard = Guard(lab)
+            self._guard = subprocess.Popen(
+                ("sh", "-c", _GUARD, str(lab), sys.executable, "-m", __name__, str(lab)),
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the owner's terminal must not end it
+            )  # fmt: skip
             atexit.register(self._at_exit)
         return self
+
+    def _make(self, lab: LabState) -> None:
+        network.make(lab.lab, lab.subnet, self.specs)
+        for number, spec in enumerate(self.specs, start=1):
+            group = lab.group(number)
+            group.make()
+            group.limit_cpus(spec.cpus)
+            if spec.memory_bytes is not None:
+                group.limit_memory(spec.memory_bytes)
+        lab.favour(True)
+
+    def _free_name(self, subnet: int) -> str:
+        taken = {lab.name for lab in _every()}
+        if self._name in taken:
+            raise RequestError(
+                f"a lab named {self._name!r}", "one of that name is up",
+                f"choose another name, or remove it: forerun lab down {self._name}",
+            )  # fmt: skip
+        return self._name or next(n for i in range(subnet, 999) if (n := f"lab{i}") not in taken)
 
     def down(self) -> None:
         """End the hosts' processes and remove the hosts; nothing happens where they are gone."""
         if self._state is None:
             return
-        lab = self._state.lab
         with state.locked():
-            removing.remove(lab)
+            _remove(self._state.lab)
         self._state, self._hosts = None, ()
         atexit.unregister(self._at_exit)
         if self._guard is not None:
-            self._guard.dismiss()
+            with suppress(BrokenPipeError):
+                self._guard.communicate(b"done\n")
+            self._guard.wait()
             self._guard = None
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._pid:  # a forked child leaves the lab to its owner
+            self.down()
 
     def __enter__(self) -> Lab:
         return self.up()
 
     def __exit__(self, *raised: object) -> None:
         self.down()
+
+    def _up(self) -> LabState:
+        if self._state is None:
+            raise RequestError("the hosts of a lab", "it is not up", "enter it: with Lab(2) as lab")
+        return self._state
 
     @property
     def hosts(self) -> list[LabHost]:
@@ -191,84 +204,6 @@ class Lab:
         """Return what each host has at present, also where another process has changed it."""
         return state.read(self.id) or self._up()
 
-    def start(self, host: Host | str | int, command: Sequence[str], **how: Any) -> Any:
-        """Start a command on a host; `how` is what `subprocess.Popen` takes, which is returned."""
-        return subprocess.Popen(self.host(host).command(command), **how)
-
-    def run(
-        self, host: Host | str | int, command: Sequence[str], **how: Any
-    ) -> subprocess.CompletedProcess[Any]:
-        """Carry out a command on a host; `how` is what `subprocess.run` takes."""
-        return subprocess.run(
-            self.host(host).command(command), check=how.pop("check", False), **how
-        )
-
-    def slow(self, host: Host | str | int, cpus: float) -> None:
-        """Give a host another share of the cores from now on: a straggler."""
-        check_cpus(cpus)
-        number = self._number(host)
-        self._change(number, cpus=cpus)  # first: what the kernel has is settled by it
-        self._group(number).limit_cpus(cpus)
-
-    def rate(self, host: Host | str | int, link_mbit: float) -> None:
-        """Give a host's link another rate from now on."""
-        check_rate(link_mbit)
-        number = self._number(host)
-        network.set_rate(self.id, number, link_mbit)
-        self._change(number, link_mbit=link_mbit)
-
-    def cut(self, host: Host | str | int, kill: bool = True) -> None:
-        """Lose a host: its cable is pulled, then all its processes are killed.
-
-        The others learn nothing of it, as with a host whose power fails: no connection is closed.
-
-        Args:
-            host: which one.
-            kill: False only pulls the cable; its processes go on by themselves.
-        """
-        number = self._number(host)
-        network.set_link(self.id, number, up=False)
-        if kill:
-            self._group(number).kill(self.state().hosts[number - 1].cpus)
-        self._change(number, linked=False)
-
-    def mend(self, host: Host | str | int) -> None:
-        """Put a lost host's cable back; what was killed stays dead."""
-        number = self._number(host)
-        network.set_link(self.id, number, up=True)
-        self._change(number, linked=True)
-
-    @contextmanager
-    def full_speed(self) -> Iterator[None]:
-        """Lift every share for a while: programs start in seconds that would take a minute.
-
-        As with `LabHost.hold`, whoever uses the lab next sets right what a killed process left.
-        """
-        with lifted(self._up()):
-            yield
-
-    def pids(self, host: Host | str | int) -> list[int]:
-        """Return a host's processes."""
-        return self.group(host).pids()
-
-    def cpu_seconds(self, host: Host | str | int) -> float | None:
-        """Return the processor time that a host has used; None where the kernel counts none."""
-        return self.group(host).cpu_seconds()
-
-    def oom_kills(self, host: Host | str | int) -> int:
-        """Return how many processes of a host were killed for want of memory."""
-        return self.group(host).oom_kills()
-
-    def group(self, host: Host | str | int) -> HostGroup:
-        """Return the control group of a host: what it limits and counts."""
-        return self._group(self._number(host))
-
-    def ray(self, **how: Any) -> RayCluster:
-        """Return a Ray cluster over the hosts, a context manager; `how`: see RayCluster."""
-        from forerun.measure.lab.raycluster import RayCluster
-
-        return RayCluster(self, **how)
-
     def host(self, host: Host | str | int) -> LabHost:
         """Return a host by its name (`h2`), by its place in `hosts`, or by itself.
 
@@ -283,57 +218,223 @@ class Lab:
             raise UnknownNameError("host", wanted, names, f"in lab {self.name}: {', '.join(names)}")
         return names[wanted]
 
+    def group(self, host: Host | str | int) -> ControlGroup:
+        """Return the control group of a host: what it limits and counts."""
+        return self._up().group(self.host(host).number)
+
     def prefix(self, number: int, group: str = "") -> tuple[str, ...]:
         """Return the words that put a command into a host (from 1), and into a group within it."""
-        return entering.words(self._up(), number, group)
+        return prefix(self._up(), number, group)
 
-    def _make(self, first: LabState) -> None:
-        network.make(first.lab, first.subnet, self.specs)
-        for number, spec in enumerate(self.specs, start=1):
-            group = first.group(number)
-            group.make()
-            group.limit_cpus(spec.cpus)
-            if spec.memory_bytes is not None:
-                group.limit_memory(spec.memory_bytes)
-        first.controllers.favour(first.lab, True)
+    def start(self, host: Host | str | int, command: Sequence[str], **how: Any) -> Any:
+        """Start a command on a host; `how` is what `subprocess.Popen` takes, which is returned."""
+        return subprocess.Popen(self.host(host).command(command), **how)
 
-    def _take(self, found: LabState) -> None:
-        self._state = found
-        self._hosts = places(found)
+    def run(
+        self, host: Host | str | int, command: Sequence[str], **how: Any
+    ) -> subprocess.CompletedProcess[Any]:
+        """Carry out a command on a host; `how` is what `subprocess.run` takes."""
+        check = how.pop("check", False)
+        return subprocess.run(self.host(host).command(command), check=check, **how)
 
-    def _free_name(self, subnet: int) -> str:
-        taken = {lab.name for lab in removing.every()}
-        if self._name in taken:
-            raise RequestError(
-                f"a lab named {self._name!r}", "one of that name is up",
-                f"choose another name, or remove it: forerun lab down {self._name}",
-            )  # fmt: skip
-        return self._name or next(n for i in range(subnet, 999) if (n := f"lab{i}") not in taken)
+    def slow(self, host: Host | str | int, cpus: float) -> None:
+        """Give a host another share of the cores from now on: a straggler."""
+        check_cpus(cpus)
+        self._change(host, cpus=cpus)  # first: after a crash, the kernel is set to what is written
+        self.group(host).limit_cpus(cpus)
 
-    def _up(self) -> LabState:
-        if self._state is None:
-            raise RequestError("the hosts of a lab", "it is not up", "enter it: with Lab(2) as lab")
-        return self._state
+    def rate(self, host: Host | str | int, link_mbit: float) -> None:
+        """Give a host's link another rate from now on."""
+        check_rate(link_mbit)
+        network.set_rate(self.id, self.host(host).number, link_mbit)
+        self._change(host, link_mbit=link_mbit)
 
-    def _number(self, host: Host | str | int) -> int:
-        return self.host(host).number
+    def cut(self, host: Host | str | int, kill: bool = True) -> None:
+        """Lose a host: its cable is pulled, then all its processes are killed.
 
-    def _group(self, number: int) -> HostGroup:
-        return self._up().group(number)
+        The others are not notified, as with a host whose power fails: no connection is closed.
 
-    def _change(self, number: int, **fields: Any) -> None:
+        Args:
+            host: which one.
+            kill: False only pulls the cable; its processes go on by themselves.
+        """
+        number = self.host(host).number
+        network.set_link(self.id, number, up=False)
+        if kill:
+            self.group(host).kill(self.state().hosts[number - 1].cpus)
+        self._change(host, linked=False)
+
+    def mend(self, host: Host | str | int) -> None:
+        """Put a lost host's cable back; what was killed stays dead."""
+        network.set_link(self.id, self.host(host).number, up=True)
+        self._change(host, linked=True)
+
+    @contextmanager
+    def full_speed(self) -> Iterator[None]:
+        """Lift every share for a while: programs start in seconds that would take a minute.
+
+        As with `LabHost.hold`, the next user of the lab restores what a killed process left.
+        """
+        with full_speed(self._up()):
+            yield
+
+    def pids(self, host: Host | str | int) -> list[int]:
+        """Return a host's processes."""
+        return self.group(host).pids()
+
+    def cpu_seconds(self, host: Host | str | int) -> float | None:
+        """Return the processor time that a host has used; None where the kernel counts none."""
+        return self.group(host).cpu_seconds()
+
+    def oom_kills(self, host: Host | str | int) -> int:
+        """Return how many processes of a host the kernel killed, out of memory."""
+        return self.group(host).oom_kills()
+
+    def ray(self, **how: Any) -> RayCluster:
+        """Return a Ray cluster over the hosts, a context manager; `how`: see RayCluster."""
+        from forerun.measure.lab.raycluster import RayCluster
+
+        return RayCluster(self, **how)
+
+    def _change(self, host: Host | str | int, **fields: Any) -> None:
+        number = self.host(host).number
         with state.locked():
             now = self.state()
             self._state = now.with_host(number, replace(now.hosts[number - 1], **fields))
             state.write(self._state)
 
     def add_folder(self, folder: str) -> None:
-        """Write down a temporary folder that goes with the lab."""
+        """Write down a temporary folder that is removed with the lab."""
         with state.locked():
             now = self.state()
             self._state = replace(now, folders=(*now.folders, folder))
             state.write(self._state)
 
-    def _at_exit(self) -> None:
-        if os.getpid() == self._pid:  # a forked child leaves the lab to its owner
-            self.down()
+
+def labs() -> list[LabState]:
+    """Return the labs that are up on this machine, the abandoned ones too, in order of name.
+
+    One that is being made is not up yet, and one whose maker was killed never will be.
+    """
+    found = (state.read(lab) for lab in state.written())
+    whole = (lab for lab in found if lab is not None and not lab.maker)
+    return sorted(whole, key=lambda s: str(s.lab))
+
+
+def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[LabId]:
+    """Remove the named labs; without names, every one that no running program owns.
+
+    Args:
+        names: the users' names for them.
+        of_the_living: without names: also those of programs that still run.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        UnknownNameError: a name that no lab has; nothing is removed then.
+        RequestError: what the machine lacks, or a process does not end.
+    """
+    require()
+    with state.locked():
+        every = _every()
+        known = [lab.name for lab in every]
+        for name in names:
+            if name not in known:
+                raise UnknownNameError("lab", name, known, "see: forerun lab status")
+        wanted = [
+            lab
+            for lab in every
+            if (lab.name in names if names else of_the_living or lab.kept or lab.abandoned)
+        ]
+        return [lab for lab in wanted if _remove(lab)]
+
+
+def sweep() -> list[LabId]:
+    """Remove every lab whose owner is dead, or whose maker died before it was whole; return them.
+
+    The caller holds `state.locked()`.
+    """
+    dead = [lab for lab in _every() if lab.abandoned or ((s := state.read(lab)) and s.unfinished)]
+    return [lab for lab in dead if _remove(lab)]
+
+
+def _every() -> list[LabId]:
+    """Return all labs of this machine, whole or in part, by file, namespace or group."""
+    found = {*state.written()}
+    found.update(owner for name in network.namespaces() if (owner := owner_of(name)))
+    found.update(lab for folder in folders_named(f"{PREFIX}-*") if (lab := parse_id(folder.name)))
+    return sorted(found, key=str)
+
+
+def _remove(lab: LabId) -> bool:
+    """Remove a lab: its processes first, then its namespaces, groups, folders and file.
+
+    Returns whether there was anything of it. The caller holds `state.locked()`.
+    """
+    spaces, groups, known = network.namespaces(lab), folders_named(str(lab)), state.read(lab)
+    for folder in (path for group in groups for path in group.iterdir() if path.is_dir()):
+        # Processes of a small share would take seconds to be taken down.
+        if (folder / "cpu.max").exists() or (folder / "cpu.cfs_quota_us").exists():
+            with suppress(RequestError):
+                limit_cpus(folder, None)
+    kill_all(lambda: {pid for group in groups for pid in pids_under(group)})
+    for space in spaces:
+        kill_all(lambda space=space: network.pids(space))  # type: ignore[misc]
+        network.delete(space)
+    for group in groups:
+        remove_group(group)
+    for name in known.folders if known else ():
+        if Path(name).name.startswith(PREFIX):
+            shutil.rmtree(name, ignore_errors=True)
+    had_file = lab in state.written()
+    state.forget(lab)
+    return bool(spaces or groups or had_file)
+
+
+def missing() -> list[tuple[str, str]]:
+    """Return what this machine lacks for a lab, each as (what was found, what to do)."""
+    if sys.platform != "linux":
+        return [(f"this is {sys.platform}", "use a Linux machine; the local runner serves here")]
+    lacks = []
+    if os.geteuid() != 0:
+        lacks.append(("you are not root", "run it as root (sudo)"))
+    else:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        held = next((x.split()[1] for x in status.splitlines() if x.startswith("CapEff")), "0")
+        without = [name for name, bit in _CAPABILITIES.items() if not int(held, 16) >> bit & 1]
+        if without:
+            lacks.append(
+                (f"root lacks {' and '.join(without)}", "start the container with --privileged")
+            )
+    if gone := [name for name in ("ip", "tc") if network.tool(name) is None]:
+        lacks.append(
+            (f"no program {' and '.join(gone)}", "install iproute2 (apt install iproute2)")
+        )
+    try:
+        Controllers.found()
+    except RequestError as error:
+        lacks.append((error.found, error.next_step))
+    return lacks
+
+
+def require() -> None:
+    """Raise RequestError, naming everything that is missing, unless a lab can be made here."""
+    lacks = missing()
+    if lacks:
+        raise RequestError(
+            "a lab on this machine", "; ".join(found for found, _ in lacks),
+            "; ".join(dict.fromkeys(what for _, what in lacks)),
+        )  # fmt: skip
+
+
+def _remove_abandoned(text: str) -> None:
+    """Remove the lab of a guard whose owner died, unless that has been done."""
+    lab = parse_id(text)
+    if lab is not None and lab.abandoned:
+        with state.locked():
+            _remove(lab)
+
+
+if __name__ == "__main__":
+    _remove_abandoned(sys.argv[1])

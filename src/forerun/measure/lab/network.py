@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
-from forerun.measure.lab.names import PREFIX, LabId, owner_of
+from forerun.errors import RequestError
 from forerun.measure.lab.spec import HostSpec
-from forerun.measure.lab.system import call
+from forerun.measure.lab.state import PREFIX, LabId, address, owner_of
 
 # Every host has the same name for it, so that one GLOO_SOCKET_IFNAME serves all.
 INTERFACE = "eth0"
 _BRIDGE = "br0"
-_ADDRESSES = "10.77"  # of which each lab has a /24 of its own
 # What may leave at once, at the speed of memory: a millisecond's worth, by which small transfers
 # are timed too fast; but room for a whole packet of 64 kB as the sender's kernel hands it down
 # (with a header for each of its frames, 69 kB). A smaller bucket has it cut into frames there,
@@ -20,18 +23,13 @@ _ADDRESSES = "10.77"  # of which each lab has a /24 of its own
 _BURST_SECONDS, _LEAST_BURST_BYTES = 1e-3, 80_000
 _QUEUE_MILLISECONDS = 50
 _FOLDER = Path("/run/netns")
-
-
-def address(subnet: int, number: int) -> str:
-    """Return the address of a host (from 1) in the lab that has a subnet (0 to 255)."""
-    return f"{_ADDRESSES}.{subnet}.{number}"
+_CALL_SECONDS = 60
 
 
 def make(lab: LabId, subnet: int, specs: Sequence[HostSpec]) -> None:
     """Make the namespaces, the bridge and the links of a lab.
 
-    No device is ever made in the machine's own namespace: both ends of a link are born where
-    they belong. Hosts have no route but to one another.
+    No device is ever made in the machine's own namespace, and hosts have no route but to one another.
     """
     call(("ip", "netns", "add", lab.switch))
     _batch(lab.switch, "ip", [
@@ -95,3 +93,30 @@ def _batch(namespace: str, program: str, lines: Sequence[str]) -> None:
     """Run several commands of ip or tc in one namespace by one process."""
     flag = "-n" if program == "ip" else "-netns"
     call((program, flag, namespace, "-batch", "-"), "\n".join(lines) + "\n")
+
+
+@cache
+def tool(name: str) -> str | None:
+    """Return where a program lies; a user's path often lacks the folders of root's programs."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+    return shutil.which(name, path=path)
+
+
+def call(words: Sequence[str], stdin: str = "") -> str:
+    """Run a tool and return what it wrote. Raises RequestError with its own words where it failed."""
+    program = tool(words[0]) or words[0]
+    done = subprocess.run(
+        [program, *words[1:]], input=stdin, capture_output=True, text=True, check=False,
+        timeout=_CALL_SECONDS,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return done.stdout
+    error = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    advice = "remove what it names, then `forerun lab down`, and try again"
+    if "qdisc kind is unknown" in error or "Specified qdisc" in error:
+        advice = "the kernel lacks the token-bucket filter; load it (modprobe sch_tbf)"
+    elif "Operation not permitted" in error:
+        advice = "run it as root with CAP_NET_ADMIN and CAP_SYS_ADMIN"
+    elif "Unknown device type" in error or "Operation not supported" in error:
+        advice = "the kernel lacks veth or bridge devices; load them (modprobe veth bridge)"
+    raise RequestError("the lab", f"`{' '.join(words)}` failed: {error}", advice)

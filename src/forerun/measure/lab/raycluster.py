@@ -15,11 +15,11 @@ from shutil import rmtree
 from typing import Any
 
 from forerun.errors import MissingExtraError, RequestError
+from forerun.measure.cgroups import pids_under
 from forerun.measure.hosts import Host
-from forerun.measure.lab.cgroups import pids_under
-from forerun.measure.lab.killing import kill_all
 from forerun.measure.lab.lab import Lab
-from forerun.measure.lab.names import PREFIX
+from forerun.measure.lab.state import PREFIX
+from forerun.measure.processes import kill_all
 
 _PORT = 6379
 _GROUP = "ray"  # within each host's group: what a cluster started is told from all else

@@ -1,10 +1,11 @@
-"""State: one small file a lab, so that another process finds it, and removes it after a crash."""
+"""State: a lab's name and one small file, by which another process finds it, and removes it after a crash."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,12 +13,96 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from forerun.errors import RequestError
-from forerun.measure.lab import network
-from forerun.measure.lab.cgroups import Controllers, HostGroup
-from forerun.measure.lab.names import PREFIX, LabId, lives, parse_id
+from forerun.measure.cgroups import ControlGroup, Controllers
 from forerun.measure.lab.spec import HostSpec
+from forerun.measure.processes import started_at
 
+PREFIX = "frlab"
+_ID = re.compile(rf"{PREFIX}-(\d+)-(\d+)-([a-z0-9][a-z0-9-]*)")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
+_ADDRESSES = "10.77"  # of which each lab has a /24 of its own
 _SUBNETS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LabId:
+    """A lab's name with its owner: the process that ends it, or pid 0 where it is kept up.
+
+    All its parts are named by it, so that the owner, living or dead, is read from the name.
+
+    Args:
+        name: the user's name for it.
+        pid: the owner's process; 0 for a lab that stays until it is taken down.
+        start: when the owner started, in clock ticks since boot; a pid is used again, this is not.
+    """
+
+    name: str
+    pid: int = 0
+    start: int = 0
+
+    @classmethod
+    def of_this_process(cls, name: str) -> LabId:
+        """Return the id of a lab that belongs to the running process."""
+        return cls(name, os.getpid(), started_at(os.getpid()) or 0)
+
+    def __str__(self) -> str:
+        return f"{PREFIX}-{self.pid}-{self.start}-{self.name}"
+
+    @property
+    def switch(self) -> str:
+        """The namespace that holds the bridge between the hosts."""
+        return f"{self}-sw"
+
+    def host(self, number: int) -> str:
+        """Return the namespace of a host, counted from 1."""
+        return f"{self}-h{number}"
+
+    @property
+    def kept(self) -> bool:
+        """Whether it stays up when the process that made it ends."""
+        return self.pid == 0
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether its owner is dead."""
+        return not self.kept and started_at(self.pid) != self.start
+
+
+def this_process() -> str:
+    """Return the running process as a text that no later one has: its number and its start."""
+    return f"{os.getpid()}-{started_at(os.getpid()) or 0}"
+
+
+def lives(process: str) -> bool:
+    """Whether the process of `this_process` still runs; "" is none."""
+    pid, _, start = process.partition("-")
+    return pid.isdigit() and started_at(int(pid)) == int(start or 0)
+
+
+def parse_id(text: str) -> LabId | None:
+    """Return the id that a name holds, or None where it is no lab's."""
+    match = _ID.fullmatch(text)
+    return LabId(match[3], int(match[1]), int(match[2])) if match else None
+
+
+def owner_of(namespace: str) -> LabId | None:
+    """Return the id of the lab that a network namespace belongs to, or None."""
+    return parse_id(namespace.rpartition("-")[0])
+
+
+def checked_name(name: str) -> str:
+    """Return a lab's name. Raises RequestError where it cannot be one."""
+    if _NAME.fullmatch(name):
+        return name
+    raise RequestError(
+        f"a lab named {name!r}", "a name has 1 to 24 small letters, digits and inner dashes",
+        "choose another, for example lab2",
+    )  # fmt: skip
+
+
+def address(subnet: int, number: int) -> str:
+    """Return the address of a host (from 1) in the lab that has a subnet (0 to 255)."""
+    return f"{_ADDRESSES}.{subnet}.{number}"
 
 
 @dataclass(frozen=True)
@@ -29,8 +114,8 @@ class HostState:
         link_mbit: rate of its link, each way.
         memory_bytes: limit of its memory.
         linked: whether its cable is in.
-        holder: the process that has given it another share for a while (`names.this_process`);
-            written before the share is changed, so that one that was killed is known by it.
+        holder: the process that has given it another share for a while (`this_process`); written
+            before the share is changed, so that one that was killed is known by it.
     """
 
     cpus: float
@@ -47,15 +132,15 @@ class HostState:
 
 @dataclass(frozen=True)
 class LabState:
-    """A lab as it is written down: before its first part is made, and after each change.
+    """A lab as its file describes it: before its first part is made, and after each change.
 
     Args:
         lab: its id.
         subnet: the third number of its addresses, its own among all labs.
         made: when, UTC, ISO 8601.
         hosts: in their order; the first is number 1.
-        controllers: where its groups are: those of whoever made it, who is seldom who reads.
-        folders: temporary folders that go with it.
+        controllers: where its groups are: those of its maker, which seldom is the reader.
+        folders: temporary folders that are removed with it.
         maker: the process that is making it; "" once it is whole, and only then is it up.
     """
 
@@ -69,15 +154,19 @@ class LabState:
 
     def address(self, number: int) -> str:
         """Return the address of a host (from 1)."""
-        return network.address(self.subnet, number)
+        return address(self.subnet, number)
 
-    def group(self, number: int) -> HostGroup:
+    def group(self, number: int) -> ControlGroup:
         """Return the control group of a host (from 1)."""
-        return self.controllers.group(self.lab, f"h{number}")
+        return self.controllers.group(str(self.lab), f"h{number}")
+
+    def favour(self, favoured: bool) -> None:
+        """Let its hosts run before everything else of the machine, or like it."""
+        self.controllers.favour(str(self.lab), favoured)
 
     @property
     def unfinished(self) -> bool:
-        """Whether whoever was making it died over it."""
+        """Whether its maker died before it was whole."""
         return bool(self.maker) and not lives(self.maker)
 
     def is_held(self, number: int, but_by: str = "") -> bool:
@@ -87,9 +176,10 @@ class LabState:
 
     def held(self, numbers: Sequence[int], holder: str) -> LabState:
         """Return it with some hosts (from 1) held by a process, or by none: ""."""
-        hosts = list(self.hosts)
-        for number in numbers:
-            hosts[number - 1] = replace(hosts[number - 1], holder=holder)
+        hosts = [
+            replace(host, holder=holder) if number in numbers else host
+            for number, host in enumerate(self.hosts, start=1)
+        ]
         return replace(self, hosts=tuple(hosts))
 
     def with_host(self, number: int, host: HostState) -> LabState:
@@ -108,7 +198,7 @@ def folder() -> Path:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Hold all labs of this machine still: one process at a time makes, changes or removes one."""
+    """Lock all labs of this machine: one process at a time makes, changes or removes one."""
     where = folder()
     where.mkdir(mode=0o700, exist_ok=True)
     if where.stat().st_uid != os.geteuid():
@@ -135,7 +225,7 @@ def write(state: LabState) -> None:
 
 
 def read(lab: LabId) -> LabState | None:
-    """Return what a lab's file says; None where there is none, or a power cut left half of it."""
+    """Return what a lab's file holds; None where there is none, or a power cut left half of it."""
     try:
         fields = json.loads(_file(lab).read_text(encoding="utf-8"))
         hosts = tuple(HostState(**host) for host in fields["hosts"])
@@ -143,7 +233,7 @@ def read(lab: LabId) -> LabState | None:
         return LabState(
             lab, int(fields["subnet"]), str(fields["made"]), hosts,
             Controllers(parents, fields["versions"]), tuple(fields["folders"]),
-            str(fields.get("maker", "")),
+            str(fields["maker"]),
         )  # fmt: skip
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -156,8 +246,6 @@ def forget(lab: LabId) -> None:
 
 def written() -> list[LabId]:
     """Return the labs that have a file."""
-    if not folder().is_dir():
-        return []
     found = (parse_id(path.stem) for path in sorted(folder().glob(f"{PREFIX}-*.json")))
     return [lab for lab in found if lab is not None]
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forerun.measure.limits import own_groups, quota, usable_cores
+from forerun.measure.cgroups import own_groups, quota
+from forerun.measure.limits import usable_cores
 
 # Numbers of 4 bytes in a vector register times the units that multiply and add them, times two.
 _VECTOR_FLOPS = (("avx512f", 32.0), ("avx2", 32.0), ("sve", 32.0), ("asimd", 16.0), ("avx", 16.0))

@@ -390,7 +390,7 @@ def main(arguments: list[str]) -> int:
 
     It ends with whoever started it, over ssh with the connection.
     """
-    from forerun.measure.worker import die_with_parent
+    from forerun.measure.processes import die_with_parent
 
     die_with_parent()
     request = json.loads(bytes.fromhex(arguments[0]))

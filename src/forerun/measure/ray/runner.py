@@ -1,7 +1,4 @@
-"""RayRunner: Ray Train carries tasks out; many of one number of workers share one fit.
-
-Errand: one driver sent to a Ray cluster, what it tells, and its certain end.
-"""
+"""RayRunner: Ray Train carries tasks out; many of one number of workers share one fit."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from importlib import metadata
@@ -24,260 +21,21 @@ from typing import Any
 from forerun.errors import RequestError, one_of
 from forerun.measure.hosts import Host, blocks, local_host
 from forerun.measure.limits import Holding, refusal
-from forerun.measure.local import MARK, end_all
 from forerun.measure.measurement import Measurement, merged
+from forerun.measure.processes import MARK, RUNNER, end_all
 from forerun.measure.progress import STARTING
-from forerun.measure.ray.failures import Told, unreachable
-from forerun.measure.ray.worker import LINE, packed
-from forerun.measure.recorder import RUNNER
-from forerun.measure.runner import TasksRunner, least_step_seconds
+from forerun.measure.ray.failures import WorkerReports, unreachable
+from forerun.measure.ray.worker import LINE, Message, packed
+from forerun.measure.runner import TaskRunner, timed_out
 from forerun.measure.task import Steps, Task
 from forerun.units import counted, format_seconds
 
-Letter = dict[str, Any]
-JOB = (sys.executable, "-m", "ray.scripts.scripts", "job")
-_STOP_SECONDS = 60.0  # for a dashboard to take in that a job is to end
-_FIT_SECONDS = 120.0  # in which no step can come: Ray starts its workers, and these import torch
-_END_SECONDS = 10.0  # for a driver that was asked to end, or is done: it takes its leave of Ray
-
-
-class Errand:
-    """A driver with a plan.
-
-    Args:
-        plan: see `driver`.
-        tasks: those of the plan.
-        folder: for the plan and the driver's log.
-        host: where the driver is started.
-        variables: of the driver, beside those of this process.
-        submit: address of a dashboard that the driver is handed to; "" starts it here.
-        holding: holds the workers to their cores; they wait for it where the plan says `hold`.
-        tell: called with how far the start has come, in words.
-        own: the driver starts its cluster, which is nobody else's.
-    """
-
-    def __init__(
-        self, plan: Mapping[str, Any], tasks: Sequence[Task], folder: Path, host: Host,
-        variables: Mapping[str, str], submit: str, holding: Holding,
-        tell: Callable[[str], None] = lambda words: None, own: bool = False,
-    ) -> None:  # fmt: skip
-        self._tasks, self._folder = tasks, folder
-        self._mark = uuid.uuid4().hex
-        self._job = f"forerun-{self._mark[:16]}" if submit else ""
-        self._submit, self._holding = submit, holding
-        self._say, self._own = tell, own
-        self._letters: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
-        self._told = [Told() for _ in tasks]
-        self._began = self._since = time.monotonic()
-        self._stepping = False
-        self._tail = ""
-        marks = {MARK: self._mark, RUNNER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        self._environment = {**os.environ, **variables, **marks}
-        self._process = subprocess.Popen(
-            self._command(plan, host), env=self._environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
-            stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        self._ended = self._stopped = False
-        self._shared: Measurement | None = None  # what is true of every task that is left
-        self._connected = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    @property
-    def log(self) -> Path:
-        """Where the driver's output goes."""
-        return self._folder / "driver.log"
-
-    def _command(self, plan: Mapping[str, Any], host: Host) -> list[str]:
-        if not self._submit:
-            path = self._folder / "plan.json"
-            path.write_text(json.dumps(plan))
-            return host.command([sys.executable, "-m", "forerun.measure.ray.driver", f"@{path}"])
-        package = str(Path(__file__).resolve().parents[2])
-        environment = {
-            "env_vars": plan["variables"], "py_modules": [package], "excludes": self._growing(),
-        }  # fmt: skip
-        asked = packed({**plan, "variables": {}})  # the job has them: Ray takes none of them twice
-        return host.command([
-            *JOB, "submit", "--address", self._submit, "--submission-id", self._job,
-            "--working-dir", str(Path.cwd()), "--runtime-env-json", json.dumps(environment), "--",
-            "python", "-m", "forerun.measure.ray.driver", asked,
-        ])  # fmt: skip
-
-    def _growing(self) -> list[str]:
-        """Return what Ray must not take along with the working directory: the log that it writes.
-
-        It knows the directory by a hash of its content, and looks twice.
-        """
-        here, folder = Path.cwd(), self._folder.resolve()
-        return [f"/{folder.relative_to(here)}/"] if folder.is_relative_to(here) else []
-
-    def _read(self) -> None:
-        """Pass on the driver's letters, and keep the rest in its log."""
-        assert self._process.stdout is not None
-        with self.log.open("w", encoding="utf-8") as log:
-            for raw in self._process.stdout:
-                line = raw.decode(errors="replace")
-                if line.startswith(LINE):
-                    self._letters.put(json.loads(line[len(LINE) :]))
-                    continue
-                log.write(line)
-                log.flush()
-                self._tail = line.strip() or self._tail
-        self._letters.put(None)
-
-    def end(self) -> None:
-        """End the driver, the cluster that it started and the job that was submitted."""
-        if self._ended:
-            return
-        self._ended = True
-        self._stop_job()
-        # A cluster of one's own ends with all its processes at once; another one is told.
-        if not self._own and self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_SECONDS)
-        end_all([self._process], self._mark)
-        self._holding.release()
-        self._reader.join(_END_SECONDS)
-        if self._process.stdout is not None and not self._reader.is_alive():
-            self._process.stdout.close()
-
-    def _stop_job(self) -> None:
-        """Let the dashboard end the job that was submitted, unless it has ended well by itself."""
-        running = self._process.poll() is None
-        if not self._job or not (running or (self._connected and self._process.returncode)):
-            return
-        words = [*JOB, "stop", "--address", self._submit, "--no-wait", self._job]
-        with suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                words,
-                env=self._environment,
-                capture_output=True,
-                timeout=_STOP_SECONDS,
-                check=False,
-            )
-
-    def results(self) -> Iterator[Measurement]:
-        """Yield a measurement for each task in order, as long as the driver goes on.
-
-        After a failure in training it does, with the next fit; after a time limit it is ended,
-        and the tasks that are left need another one.
-        """
-        for i, task in enumerate(self._tasks):
-            measured = self._shared or self._wait_for(i, task)
-            self._since = time.monotonic()
-            if i + 1 == len(self._tasks) or self._stopped:
-                with suppress(subprocess.TimeoutExpired):
-                    self._process.wait(0 if self._stopped else _END_SECONDS)
-                self.end()
-            yield measured
-            if self._stopped and self._shared is None:
-                return
-
-    def _wait_for(self, i: int, task: Task) -> Measurement:
-        told = self._told[i]
-        moved, state = time.monotonic(), told.state
-        while True:
-            elapsed = time.monotonic() - self._since
-            if len(told.records) == task.workers and all(
-                r["status"] == "ok" for r in told.records.values()
-            ):
-                return merged(
-                    [told.records[r] for r in sorted(told.records)], task.global_batch, elapsed
-                )
-            if elapsed > task.timeout_seconds:
-                return self._timed_out(told, task, elapsed)
-            starts = all(one.phase == STARTING for one in told.seen.values())
-            allowed = task.hang_seconds + _FIT_SECONDS * starts
-            if task.hang_seconds and time.monotonic() - moved > allowed:
-                where, self._stopped = told.hindmost(task.workers), True
-                return Measurement(
-                    "failed",
-                    f"no step for {task.hang_seconds:g} s: it hangs {where}",
-                    seconds=elapsed,
-                )
-            last = self._next_letter()
-            if told.state != state:
-                moved, state = time.monotonic(), told.state
-            if last is not None:
-                return self._failed(told, task, last, elapsed)
-
-    def _next_letter(self) -> Letter | None:
-        """Take in one letter; return it where nothing more will come."""
-        try:
-            letter = self._letters.get(timeout=0.1)
-        except queue.Empty:
-            return None
-        if letter is None:
-            return {"kind": "silent"}
-        if letter["kind"] == "progress":
-            self._told[letter["task"]].progress(letter)
-            self._say_stepping(letter)
-        elif letter["kind"] == "record":
-            self._told[letter["task"]].records[int(letter["rank"])] = letter["record"]
-        elif letter["kind"] == "ready":
-            return self._held(letter)
-        elif letter["kind"] == "connected":
-            self._connected = True
-            took = format_seconds(time.monotonic() - self._since)
-            workers = counted(self._tasks[0].workers, "worker")
-            self._say(f"Ray answers after {took}; waits for {workers} to import what is trained")
-        elif letter["kind"] in ("failed", "refused", "unreachable"):
-            return letter
-        return None
-
-    def _say_stepping(self, letter: Letter) -> None:
-        """Say once that workers take steps: the wait for Ray is over."""
-        if letter["phase"] != STARTING and not self._stepping:
-            self._stepping = True
-            self._say(f"trains, {format_seconds(time.monotonic() - self._began)} after the start")
-
-    def _held(self, letter: Letter) -> Letter | None:
-        """Hold a worker to its cores; return why not, where it cannot be."""
-        try:
-            self._holding.take(int(letter["rank"]), letter)
-        except OSError as error:
-            return {"kind": "refused", "reason": f"a worker cannot be held to its cores: {error}"}
-        return None
-
-    def _failed(self, told: Told, task: Task, letter: Letter, elapsed: float) -> Measurement:
-        log = f" (log: {self._folder})"
-        if letter["kind"] != "failed":
-            self._stopped = True
-        if letter["kind"] == "refused":
-            self._shared = Measurement("failed", letter["reason"], seconds=elapsed)
-            return self._shared
-        if letter["kind"] == "unreachable" or not self._connected:
-            # Ray's own library may end the driver where nothing answers: then its log has the words.
-            words = letter.get("reason") or self.log.read_text(errors="replace")
-            self._shared = Measurement("failed", unreachable(words) + log, seconds=elapsed)
-            return self._shared
-        if letter["kind"] == "silent":
-            code = self._process.wait()
-            reason = f"the driver ended with exit status {code}: {self._tail[:300]}"
-            return Measurement("failed", reason + log, seconds=elapsed)
-        status, reason = told.cause(task.workers, letter["failures"])
-        return Measurement(status, reason + log, seconds=elapsed)
-
-    def _timed_out(self, told: Told, task: Task, elapsed: float) -> Measurement:
-        self._stopped = True
-        reason = (
-            f"ended after its limit of {task.timeout_seconds:g} s, {told.hindmost(task.workers)}"
-        )
-        stepping = [one for one in told.seen.values() if one.phase != STARTING]
-        if not stepping:
-            return Measurement("timeout", reason, seconds=elapsed)
-        slowest = min(stepping, key=lambda one: one.steps)
-        least = least_step_seconds(slowest, task, time.time())
-        return Measurement(
-            "timeout", reason, step_seconds=least, steps=slowest.steps, seconds=elapsed
-        )
-
-
 OLDEST = (2, 30)
 PLACEMENTS = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+_JOB = (sys.executable, "-m", "ray.scripts.scripts", "job")
+_STOP_SECONDS = 60.0  # for a dashboard to accept that a job is to end
+_FIT_SECONDS = 120.0  # in which no step can come: Ray starts its workers, and these import torch
+_END_SECONDS = 10.0  # for a driver that was asked to end, or is done, to leave Ray
 _COUNT_SECONDS = 90.0
 _COUNT = (
     "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
@@ -291,11 +49,11 @@ _COUNT_BY_DASHBOARD = (
 _PASSED = ("RAY_AUTH_MODE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS")
 
 
-class RayRunner(TasksRunner):
+class RayRunner(TaskRunner):
     """Carries tasks out on a Ray cluster, through TorchTrainer.
 
     CPUs are a resource that Ray counts and does not hold: a worker that was given one may use
-    more, unless `hold` is asked. `cpus_per_worker` 0 asks for one, as Ray Train does by itself.
+    more, unless `hold` is set. `cpus_per_worker` 0 requests one, as Ray Train does by itself.
 
     Args:
         address: of a cluster that is there (`auto`, `10.0.0.1:6379`, `ray://...`); blank is the
@@ -316,26 +74,17 @@ class RayRunner(TasksRunner):
     name = "ray"
 
     def __init__(
-        self,
-        address: str = "",
-        submit: str = "",
-        placement: str = "PACK",
-        resources: Mapping[str, float] = {},
-        host: Host | None = None,
-        environment: Mapping[str, str] = {},
-        hold: bool = False,
-        storage: str = "",
-        folder: str | Path = "",
-        entries: Mapping[str, str] = {},
-        steps: Steps | None = None,
+        self, address: str = "", submit: str = "", placement: str = "PACK",
+        resources: Mapping[str, float] = {}, host: Host | None = None,
+        environment: Mapping[str, str] = {}, hold: bool = False, storage: str = "",
+        folder: str | Path = "", entries: Mapping[str, str] = {}, steps: Steps | None = None,
         timeout_seconds: float = 900.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if placement not in PLACEMENTS:
             raise RequestError(
-                f"placement {placement!r}",
-                "Ray has no such strategy",
+                f"placement {placement!r}", "Ray has no such strategy",
                 one_of(placement, PLACEMENTS),
-            )
+            )  # fmt: skip
         self.address, self.submit, self.placement_group = address, submit, placement
         self.resources = dict(resources)
         self.host = host or local_host()
@@ -386,9 +135,7 @@ class RayRunner(TasksRunner):
         if done.returncode:
             found, _, todo = unreachable(done.stderr).partition("; ")
             raise RequestError(
-                f"the Ray cluster at {address}",
-                found,
-                todo or "look whether it is well: ray status",
+                f"the Ray cluster at {address}", found, todo or "check its state: ray status"
             )
         return int(done.stdout.split()[-1])
 
@@ -399,12 +146,11 @@ class RayRunner(TasksRunner):
 
     @property
     def _given(self) -> str:
-        """Return the address of the cluster, "" where one is started here and ended with the run."""
+        """The address of the cluster, "" where one is started here and ended with the run."""
         given = self.submit or self.address or os.environ.get("RAY_ADDRESS", "")
         return "" if given == "local" else given
 
     def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
-        """Yield measurements of tasks from one driver, as long as it goes on."""
         folder = self._new_folder(tasks[0])
         folder.mkdir(parents=True)
         well = True
@@ -414,21 +160,18 @@ class RayRunner(TasksRunner):
             self.tell(f"connects to the Ray cluster {self.where}")
         else:
             self.tell("starts a Ray cluster on this machine (some ten seconds)")
-        errand = Errand(
-            self.plan(tasks, folder), tasks, folder, self.host, self._variables(), self.submit,
-            Holding(tasks[0]), self.tell, own=not self._given,
-        )  # fmt: skip
+        driver = _Driver(self, tasks, folder)
         try:
-            for measured in errand.results():
+            for measured in driver.results():
                 well &= measured.status == "ok"
                 yield measured
         finally:
-            errand.end()
+            driver.end()
             if well:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def plan(self, tasks: Sequence[Task], folder: Path) -> dict[str, Any]:
-        """Return what the driver is told: tasks of one number of workers, and what they need."""
+    def _plan(self, tasks: Sequence[Task], folder: Path) -> dict[str, Any]:
+        """Return the driver's plan: tasks of one number of workers, and what they need."""
         first = tasks[0]
         cpus = first.cpus_per_worker or 1.0
         resources = {"CPU": cpus, **self.resources}
@@ -441,14 +184,12 @@ class RayRunner(TasksRunner):
         return {
             "tasks": [task.to_json() for task in tasks], "workers": first.workers,
             "resources": resources, "placement": self.placement_group, "variables": variables,
-            "address": "auto" if self.submit else self.address, "storage": self._storage(folder),
+            "address": "auto" if self.submit else self.address,
+            "storage": self.storage or ("" if self.submit else str(folder / "storage")),
             "local_cpus": max(os.cpu_count() or 1, 1),
             "backend": str(first.settings.get("backend", "")),
             "hold": first.cpus_per_worker if self.hold else 0.0,
         }  # fmt: skip
-
-    def _storage(self, folder: Path) -> str:
-        return self.storage or ("" if self.submit else str(folder / "storage"))
 
     def _variables(self) -> dict[str, str]:
         """Return the driver's own variables, beside those of this process."""
@@ -463,10 +204,8 @@ class RayRunner(TasksRunner):
         found = {name: known[name] for name in _PASSED if name in known}
         if self.host.interface and not self.address and not self.submit:
             found.setdefault("GLOO_SOCKET_IFNAME", self.host.interface)
-        extra = {
-            k: v for k, v in self.environment.items() if k not in ("RAY_ADDRESS", "PYTHONPATH")
-        }
-        return {**found, **extra}
+        own = ("RAY_ADDRESS", "PYTHONPATH")
+        return {**found, **{k: v for k, v in self.environment.items() if k not in own}}
 
     def _path(self) -> str:
         """Return the import path of driver and workers: forerun, and the working directory."""
@@ -481,8 +220,190 @@ def ray_problem() -> str | None:
         version = metadata.version("ray")
     except metadata.PackageNotFoundError:
         return "Ray is not installed; install it with: pip install 'forerun[ray]'"
-    numbers = tuple(int(n) for n in version.split(".")[:2] if n.isdigit())
-    if numbers < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        return f"Ray {version} is older than {oldest}; install a newer one: pip install -U 'ray[default]'"
-    return None
+    if tuple(int(n) for n in version.split(".")[:2] if n.isdigit()) >= OLDEST:
+        return None
+    oldest = ".".join(map(str, OLDEST))
+    return (
+        f"Ray {version} is older than {oldest}; install a newer one: pip install -U 'ray[default]'"
+    )
+
+
+class _Driver:
+    """A driver process with a plan (see `driver`), its messages, and its certain end.
+
+    Workers that the runner holds to their cores wait for it.
+    """
+
+    def __init__(self, runner: RayRunner, tasks: Sequence[Task], folder: Path) -> None:
+        self._tasks, self._folder, self._submit = tasks, folder, runner.submit
+        self._tell, self._own = runner.tell, not runner._given
+        self._mark = uuid.uuid4().hex
+        self._job = f"forerun-{self._mark[:16]}" if self._submit else ""
+        self._holding = Holding(tasks[0])
+        self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._reports = [WorkerReports() for _ in tasks]
+        self._began = self._since = time.monotonic()
+        self._tail = ""
+        self._environment = {
+            **os.environ, **runner._variables(), MARK: self._mark, RUNNER: str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        command = self._command(runner._plan(tasks, folder))
+        self._process = subprocess.Popen(
+            runner.host.command(command), env=self._environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self._ended = self._stopped = self._connected = self._stepping = False
+        self._common: Measurement | None = None  # of every task that is left
+        self._log = folder / "driver.log"
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _command(self, plan: Mapping[str, Any]) -> list[str]:
+        if not self._submit:
+            path = self._folder / "plan.json"
+            path.write_text(json.dumps(plan))
+            return [sys.executable, "-m", "forerun.measure.ray.driver", f"@{path}"]
+        # Ray knows the working directory by a hash of its content, and reads it twice: the log that
+        # is written meanwhile must be no part of it.
+        here, folder = Path.cwd(), self._folder.resolve()
+        growing = [f"/{folder.relative_to(here)}/"] if folder.is_relative_to(here) else []
+        environment = {
+            "env_vars": plan["variables"], "excludes": growing,
+            "py_modules": [str(Path(__file__).resolve().parents[2])],
+        }  # fmt: skip
+        word = packed({**plan, "variables": {}})  # the job has them: Ray takes none of them twice
+        return [
+            *_JOB, "submit", "--address", self._submit, "--submission-id", self._job,
+            "--working-dir", str(here), "--runtime-env-json", json.dumps(environment), "--",
+            "python", "-m", "forerun.measure.ray.driver", word,
+        ]  # fmt: skip
+
+    def _read(self) -> None:
+        """Pass on the driver's messages, and keep the rest in its log."""
+        assert self._process.stdout is not None
+        with self._log.open("w", encoding="utf-8") as log:
+            for raw in self._process.stdout:
+                line = raw.decode(errors="replace")
+                if line.startswith(LINE):
+                    self._messages.put(json.loads(line[len(LINE) :]))
+                    continue
+                log.write(line)
+                log.flush()
+                self._tail = line.strip() or self._tail
+        self._messages.put(None)
+
+    def end(self) -> None:
+        """End the driver, the cluster that it started and the job that was submitted."""
+        if self._ended:
+            return
+        self._ended = True
+        running = self._process.poll() is None
+        if self._job and (running or (self._connected and self._process.returncode)):
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    [*_JOB, "stop", "--address", self._submit, "--no-wait", self._job],
+                    env=self._environment, capture_output=True, timeout=_STOP_SECONDS, check=False,
+                )  # fmt: skip
+        # A cluster of one's own ends with all its processes at once; another one is notified.
+        if not self._own and self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+        end_all([self._process], self._mark)
+        self._holding.release()
+        self._reader.join(_END_SECONDS)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
+
+    def results(self) -> Iterator[Measurement]:
+        """Yield a measurement for each task in order, as long as the driver goes on.
+
+        After a failure in training it does, with the next fit; after a time limit it is ended,
+        and the tasks that are left need another one.
+        """
+        for i, task in enumerate(self._tasks):
+            measured = self._common or self._wait_for(self._reports[i], task)
+            self._since = time.monotonic()
+            if i + 1 == len(self._tasks) or self._stopped:
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(0 if self._stopped else _END_SECONDS)
+                self.end()
+            yield measured
+            if self._stopped and self._common is None:
+                return
+
+    def _wait_for(self, reports: WorkerReports, task: Task) -> Measurement:
+        moved, state = time.monotonic(), list[tuple[int, int, int]]()
+        while True:
+            elapsed = time.monotonic() - self._since
+            records = [reports.records[rank] for rank in sorted(reports.records)]
+            if len(records) == task.workers and all(r["status"] == "ok" for r in records):
+                return merged(records, task.global_batch, elapsed)
+            where, progress = reports.slowest(task.workers), list(reports.progress.values())
+            if elapsed > task.timeout_seconds:
+                self._stopped = True
+                return timed_out(progress, task, where, elapsed, time.time())
+            starts = all(one.phase == STARTING for one in progress)
+            allowed = task.hang_seconds + _FIT_SECONDS * starts
+            if task.hang_seconds and time.monotonic() - moved > allowed:
+                self._stopped = True
+                reason = f"no step for {task.hang_seconds:g} s: it hangs {where}"
+                return Measurement("failed", reason, seconds=elapsed)
+            last = self._next_message()
+            now = [(rank, one.phase, one.steps) for rank, one in sorted(reports.progress.items())]
+            if now != state:
+                moved, state = time.monotonic(), now
+            if last is not None:
+                return self._failed(reports, task, last, elapsed)
+
+    def _next_message(self) -> Message | None:
+        """Take in one message; return it where nothing more will come."""
+        try:
+            message = self._messages.get(timeout=0.1)
+        except queue.Empty:
+            return None
+        kind = "silent" if message is None else message["kind"]
+        if message is None or kind in ("failed", "refused", "unreachable"):
+            return message or {"kind": kind}
+        if kind == "ready":
+            try:
+                self._holding.take(int(message["rank"]), message)
+            except OSError as error:
+                reason = f"a worker cannot be held to its cores: {error}"
+                return {"kind": "refused", "reason": reason}
+        elif kind == "connected":
+            self._connected = True
+            took = format_seconds(time.monotonic() - self._since)
+            workers = counted(self._tasks[0].workers, "worker")
+            self._tell(f"Ray answers after {took}; waits for {workers} to import what is trained")
+        else:
+            self._reports[message["task"]].add(message)
+            if not self._stepping and message.get("phase", STARTING) != STARTING:
+                self._stepping = True
+                after = format_seconds(time.monotonic() - self._began)
+                self._tell(f"trains, {after} after the start")
+        return None
+
+    def _failed(
+        self, reports: WorkerReports, task: Task, message: Message, elapsed: float
+    ) -> Measurement:
+        log, kind = f" (log: {self._folder})", message["kind"]
+        if kind == "failed":
+            status, reason = reports.cause(task.workers, message["failures"])
+            return Measurement(status, reason + log, seconds=elapsed)
+        self._stopped = True
+        if kind == "silent" and self._connected:
+            code = self._process.wait()
+            reason = f"the driver ended with exit status {code}: {self._tail[:300]}"
+            return Measurement("failed", reason + log, seconds=elapsed)
+        if kind == "refused":
+            reason = str(message["reason"])
+        else:
+            # Ray's own library may end the driver where nothing answers: then its log has the error.
+            reason = (
+                unreachable(message.get("reason") or self._log.read_text(errors="replace")) + log
+            )
+        self._common = Measurement("failed", reason, seconds=elapsed)
+        return self._common

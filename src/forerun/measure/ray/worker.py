@@ -1,6 +1,7 @@
-"""Inside: what runs in a Ray Train worker: a plan's tasks one after another, within one fit.
+"""Worker: what runs in a Ray Train worker, and how plans reach it and its messages reach the runner.
 
-Letterbox: a named actor that takes what workers tell, until the driver fetches it.
+Measurements travel by this actor and not by Ray Train's own reports, whose metrics do not come back
+where no checkpoint is saved.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forerun.measure.limits import itself, wait_until_held
+from forerun.measure.limits import identity, wait_until_held
 from forerun.measure.task import Task
 from forerun.measure.usage import GPU
 from forerun.measure.worker import carry_out, prepare
 
-Letter = dict[str, Any]
-LINE = "FORERUN "  # begins each line of a driver's output that is a letter
-_POST_SECONDS = 0.5
+Message = dict[str, Any]
+Send = Callable[[Message], None]
+LINE = "FORERUN "  # begins each line of a driver's output that is a message
 _PACKED = "packed:"
+_PAUSE_SECONDS = 0.5  # between two reports of progress
+
+
+class TaskFailedError(Exception):
+    """A task failed in this worker: its fit ends, so that its peers do not wait for it."""
 
 
 def packed(plan: Mapping[str, Any]) -> str:
@@ -43,112 +49,101 @@ def unpacked(word: str) -> dict[str, Any]:
     return plan
 
 
-class _Box:
-    """The actor: letters in, letters out."""
+class _Queue:
+    """Actor of a driver that fetches messages again and again."""
 
     def __init__(self) -> None:
-        self._letters: list[Letter] = []
+        self._messages: list[Message] = []
 
-    def put(self, letter: Letter) -> None:
-        self._letters.append(letter)
+    def put(self, message: Message) -> None:
+        self._messages.append(message)
 
-    def take(self) -> list[Letter]:
-        taken, self._letters = self._letters, []
+    def take(self) -> list[Message]:
+        taken, self._messages = self._messages, []
         return taken
 
 
-class _Board(_Box):
-    """The actor of a training that nobody attends: it keeps what is true at last.
+class _Board(_Queue):
+    """Actor that keeps the last messages of each kind and worker, for a driver that comes at the end.
 
-    Of each worker that is the latest progress and the record; a worker that begins once more
-    begins a new attempt, in which what was told before counts no longer.
+    A worker that begins once more begins a new attempt: what was reported before is dropped.
     """
 
-    def put(self, letter: Letter) -> None:
-        if letter["kind"] == "begun":
-            letter["restarts"] = self._begin(letter)
-        about = letter["kind"], letter["rank"]
-        others = [one for one in self._letters if (one["kind"], one["rank"]) != about]
-        self._letters = [*others, letter]
+    def put(self, message: Message) -> None:
+        if message["kind"] == "begun":
+            message["restarts"] = self._begin(message)
+        about = message["kind"], message["rank"]
+        self._messages = [m for m in self._messages if (m["kind"], m["rank"]) != about]
+        self._messages.append(message)
 
-    def _begin(self, letter: Letter) -> int:
-        """Forget what is over where a worker begins; return how often its fit began anew."""
-        begun = [one for one in self._letters if one["kind"] == "begun"]
-        before = [one for one in begun if one["fit"] == letter["fit"]]
+    def _begin(self, message: Message) -> int:
+        """Drop the attempt before where a worker begins anew; return how often its fit has restarted."""
+        begun = [one for one in self._messages if one["kind"] == "begun"]
+        before = [one for one in begun if one["fit"] == message["fit"]]
         restarts = max((int(one["restarts"]) for one in before), default=0)
-        again = any(one["rank"] == letter["rank"] for one in before)
+        again = any(one["rank"] == message["rank"] for one in before)
         if again or not before:
-            self._letters = []
+            self._messages = []
         return restarts + again
 
-    def take(self) -> list[Letter]:
-        return self._letters
+    def take(self) -> list[Message]:
+        return self._messages
 
 
-class Letterbox:
-    """The driver's side: makes the actor, hands out its name, fetches letters.
-
-    Measurements travel by this actor and not by Ray Train's own reports, whose metrics do not
-    come back where no checkpoint is saved.
+class Mailbox:
+    """The driver's side: makes the actor of a name, and fetches messages.
 
     Args:
         name: the actor's.
-        attended: letters are fetched again and again; otherwise the last ones are kept.
+        keeps: the last messages are kept; otherwise each is fetched once.
     """
 
-    def __init__(self, name: str, attended: bool = True) -> None:
+    def __init__(self, name: str, keeps: bool = False) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.name = name
-        kind = _Box if attended else _Board
-        # On the driver's own node: a node of workers may be lost, and letters with it.
+        # On the driver's own node: a node of workers may be lost, and messages with it.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._actor: Any = (
-            ray.remote(kind).options(name=name, num_cpus=0, scheduling_strategy=here).remote()
-        )
+        options = {"name": name, "num_cpus": 0, "scheduling_strategy": here}
+        self._actor: Any = ray.remote(_Board if keeps else _Queue).options(**options).remote()
         ray.get(self._actor.take.remote())  # it is there
 
-    def take(self) -> list[Letter]:
-        """Return the letters that came since the last call, or those that were kept."""
+    def take(self) -> list[Message]:
+        """Return the messages since the last call, or those that are kept."""
         import ray
 
-        letters: list[Letter] = ray.get(self._actor.take.remote())
-        return letters
+        messages: list[Message] = ray.get(self._actor.take.remote())
+        return messages
 
 
-def posting(name: str, seconds: float | None = None) -> Callable[[Letter], None]:
-    """Return, in a worker, what puts a letter into the box of that name and waits until it is in.
+def sender(name: str, seconds: float | None = None) -> Send:
+    """Return, in a worker, what sends a message to a mailbox and waits until it has arrived.
 
     Args:
-        name: the box.
+        name: the mailbox.
         seconds: that it waits at most; then GetTimeoutError of Ray is raised. None is no limit.
     """
     import ray
 
     actor: Any = ray.get_actor(name)
-
-    def post(letter: Letter) -> None:
-        ray.get(actor.put.remote(letter), timeout=seconds)
-
-    return post
+    return lambda message: ray.get(actor.put.remote(message), timeout=seconds)
 
 
-class Postman:
-    """Tells of a worker's progress by letters, from a thread of its own.
+class ProgressSender:
+    """A Reporter that sends a worker's progress from a thread of its own.
 
     Args:
-        post: puts a letter into the box.
+        send: sends a message.
         task: which task of the plan, by position.
         rank: which worker.
-        pause_seconds: between two letters.
+        pause_seconds: between two messages.
     """
 
     def __init__(
-        self, post: Callable[[Letter], None], task: int, rank: int,
-        pause_seconds: float = _POST_SECONDS,
-    ) -> None:  # fmt: skip
-        self._post, self._pause_seconds = post, pause_seconds
+        self, send: Send, task: int, rank: int, pause_seconds: float = _PAUSE_SECONDS
+    ) -> None:
+        self._send_message, self._pause_seconds = send, pause_seconds
         self._about = {"kind": "progress", "task": task, "rank": rank}
         self._phase, self._begun, self._last, self._steps = 0, 0.0, time.time(), 0
         self._seconds: list[float] = []
@@ -172,7 +167,7 @@ class Postman:
         self.stop()
 
     def stop(self) -> None:
-        """End the thread, and tell the last."""
+        """End the thread, and send the last steps."""
         if not self._ended.is_set():
             self._ended.set()
             self._send()
@@ -183,14 +178,14 @@ class Postman:
 
     def _send(self) -> None:
         seconds, self._seconds = self._seconds, []
-        self._post(
+        self._send_message(
             {**self._about, "phase": self._phase, "begun": self._begun, "last": self._last,
              "steps": self._steps, "seconds": seconds}
         )  # fmt: skip
 
 
-def tell_gpu() -> None:
-    """Note which GPU Ray Train has given this worker: how it numbers them is its own affair."""
+def note_gpu() -> None:
+    """Note which GPU Ray Train has given this worker, by the number that torch has for it."""
     from ray.train.torch import get_device
 
     device = get_device()
@@ -198,45 +193,36 @@ def tell_gpu() -> None:
         os.environ[GPU] = str(device.index)
 
 
-class TaskFailedError(Exception):
-    """A task failed in this worker: its fit ends, so that its neighbours do not wait for it."""
-
-
 def carry_out_plan(config: Mapping[str, Any]) -> None:
-    """Carry out tasks in this worker, and post the record of each.
+    """Carry out tasks in this worker one after another, and send the record of each.
 
     Args:
-        config: `tasks` (as `Task.to_json`), `first`, the position from which on they are to be
-            carried out, and `box`, the letterbox's name; `hold`, where the runner is to hold this
-            worker to so many cores before it begins.
+        config: `tasks` (as `Task.to_json`); `first`, the position of the first to carry out;
+            `mailbox`, its name; `hold`, the cores that the runner is to hold this worker to before
+            it begins.
 
     Raises:
-        TaskFailedError: a task failed; its record was posted before.
+        TaskFailedError: a task failed; its record was sent before.
     """
     from ray import train
 
     context = train.get_context()
     rank = context.get_world_rank()
     os.environ["LOCAL_RANK"] = str(context.get_local_rank())
-    tell_gpu()
-    post = posting(str(config["box"]))
+    note_gpu()
+    send = sender(str(config["mailbox"]))
+    tasks, first = [Task.from_json(task) for task in config["tasks"]], int(config["first"])
     if config.get("hold"):
         # What torch loads at first use would take minutes at a tenth of a core; where it cannot
-        # be loaded, carrying out the first task says so.
+        # be loaded, the first task reports it.
         with suppress(Exception):
-            prepare(Task.from_json(config["tasks"][int(config["first"])]))
-        post({"kind": "ready", "rank": rank, **itself()})
+            prepare(tasks[first])
+        send({"kind": "ready", "rank": rank, **identity()})
         wait_until_held(float(config["hold"]))
-    for i in range(int(config["first"]), len(config["tasks"])):
-        men: list[Postman] = []
-
-        def progress(rank: int, i: int = i, men: list[Postman] = men) -> Postman:
-            men.append(Postman(post, i, rank))
-            return men[0]
-
-        record = carry_out(Task.from_json(config["tasks"][i]), rank, progress)
-        for man in men:
-            man.stop()
-        post({"kind": "record", "task": i, "rank": rank, "record": record})
+    for i in range(first, len(tasks)):
+        reporter = ProgressSender(send, i, rank)
+        record = carry_out(tasks[i], rank, lambda reporter=reporter: reporter)  # type: ignore[misc]
+        reporter.stop()
+        send({"kind": "record", "task": i, "rank": rank, "record": record})
         if record["status"] != "ok":
             raise TaskFailedError(record["reason"])

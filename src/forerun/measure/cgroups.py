@@ -1,16 +1,15 @@
-"""Cgroups: which controllers a lab may use here, and the group of one host, version 1 or 2."""
+"""Cgroups: the control groups of processes, version 1 or 2: where they are, what they limit and count."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.errors import RequestError
-from forerun.measure.lab.killing import kill_all
-from forerun.measure.lab.names import LabId
-from forerun.measure.limits import own_groups, quota
+from forerun.measure.processes import kill_all
 
 # With the usual 100 ms a host of 0.22 core runs at full speed for 22 ms and then stands still:
 # steps of 10 or 90 ms, whose median lies. 5 ms makes median and mean agree.
@@ -26,7 +25,7 @@ class Controllers:
 
     Args:
         parents: the folder by controller (cpu, cpuacct, memory); on version 2 one folder serves
-            all. What limits the caller's own group limits the lab too: groups lie inside it.
+            all. What limits the caller's own group limits the new ones too: they lie inside it.
         versions: 1 or 2 by controller.
     """
 
@@ -34,14 +33,14 @@ class Controllers:
     versions: Mapping[str, int]
 
     @classmethod
-    def found(cls, proc: Path = Path("/proc/self")) -> Controllers:
-        """Return the controllers of this machine.
+    def found(cls, proc: Path = Path("/proc/self"), pid: int | None = None) -> Controllers:
+        """Return the controllers of this machine, for groups inside that of a process (this one).
 
         Raises:
             RequestError: none limits the processor.
         """
         mounts = [line.split() for line in _lines(proc / "mounts")]
-        own = own_groups(proc)
+        own = own_groups(proc if pid is None else Path(f"/proc/{pid}"))
         parents: dict[str, Path] = {}
         versions: dict[str, int] = {}
         for name in _CONTROLLERS:
@@ -58,30 +57,39 @@ class Controllers:
                 parents.update(dict.fromkeys(names, parent))
                 versions.update(dict.fromkeys(names, 2))
                 break
-        if "cpu" not in parents:
-            raise _no_controller(unified)
-        return cls(parents, versions)
+        if "cpu" in parents:
+            return cls(parents, versions)
+        if unified is None:
+            raise RequestError(
+                "a CPU share a host", "no cpu cgroup is mounted",
+                "mount one (mount -t cgroup2 none /sys/fs/cgroup), or start the container with"
+                " --privileged",
+            )  # fmt: skip
+        raise RequestError(
+            "a CPU share a host", f"the cpu controller is not given to the groups under {unified}",
+            f"give it to them: echo '+cpu +memory' > {unified}/cgroup.subtree_control (in a"
+            " container: start it with --privileged --cgroupns=host)",
+        )  # fmt: skip
 
-    def favour(self, lab: LabId, favoured: bool) -> None:
-        """Let a lab's hosts run before everything else of the machine, or like it.
+    def favour(self, name: str, favoured: bool) -> None:
+        """Let the processes of a group run before everything else of the machine, or like it.
 
         A quota is only a ceiling: on a busy machine a host would get less than its share. What
         hosts take from others is bounded by their quotas, so it is off where those are lifted.
         """
-        folder = self.parents["cpu"] / str(lab)
         file = "cpu.weight" if self.versions["cpu"] == 2 else "cpu.shares"
         usual, most = _WEIGHTS[file]
-        _write(folder / file, str(most if favoured else usual))
+        _write(self.parents["cpu"] / name / file, str(most if favoured else usual))
 
-    def group(self, lab: LabId, host: str) -> HostGroup:
-        """Return the group of a host (`h1`), made or not."""
-        folders = {name: parent / str(lab) / host for name, parent in self.parents.items()}
-        return HostGroup(folders, dict(self.versions))
+    def group(self, *names: str) -> ControlGroup:
+        """Return the group of a name (a path of names), made or not."""
+        folders = {name: parent.joinpath(*names) for name, parent in self.parents.items()}
+        return ControlGroup(folders, dict(self.versions))
 
 
 @dataclass(frozen=True)
-class HostGroup:
-    """The group of one host: a folder by controller, and what it limits and counts."""
+class ControlGroup:
+    """A group: a folder by controller, and what it limits and counts."""
 
     folders: Mapping[str, Path]
     versions: Mapping[str, int]
@@ -99,34 +107,20 @@ class HostGroup:
                 _write(folder.parent / "cgroup.subtree_control", f"+{name}")
 
     def limit_cpus(self, cpus: float | None) -> None:
-        """Give the host a share of the cores from now on; None lifts the limit.
+        """Give it a share of the cores from now on; None lifts the limit.
 
         What a period leaves unused, because another process held the core, carries over to the
         next (burst): without it, a host of 0.45 core was measured to get 0.40 on a busy machine.
         """
-        folder = self.folders["cpu"]
-        period, most = period_and_quota_us(cpus) if cpus else (PERIOD_US, 0)
-        one = self.versions["cpu"] == 1
-        burst = folder / ("cpu.cfs_burst_us" if one else "cpu.max.burst")
-        bursts = burst.exists()  # from Linux 5.14
-        if bursts:
-            _write(burst, "0")  # so that no step between is out of bounds
-        if one:
-            _write(folder / "cpu.cfs_quota_us", "-1")
-            _write(folder / "cpu.cfs_period_us", str(period))
-            _write(folder / "cpu.cfs_quota_us", str(most or -1))
-        else:
-            _write(folder / "cpu.max", f"{most or 'max'} {period}")
-        if bursts and most:
-            _write(burst, str(most))
+        limit_cpus(self.folders["cpu"], cpus)
 
     def cpus(self) -> float | None:
-        """Return the share of the cores that the kernel holds it to, None where it has no limit."""
+        """Return its share of the cores, None where it has no limit."""
         cores = quota(self.folders["cpu"])
         return None if math.isinf(cores) else cores
 
     def limit_memory(self, memory_bytes: int) -> None:
-        """Kill a process of the host when all of them hold more than this.
+        """Let the kernel kill one of its processes when all of them hold more than this.
 
         Raises:
             RequestError: no memory controller, or the kernel refuses.
@@ -137,18 +131,15 @@ class HostGroup:
                 f"a host with {memory_bytes:,} bytes of memory",
                 "no memory controller is mounted", "leave the limit out, or mount one",
             )  # fmt: skip
+        first, also, text = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", memory_bytes
         if self.versions["memory"] == 2:
-            _write(folder / "memory.max", str(memory_bytes))
-            if (folder / "memory.swap.max").exists():
-                _write(folder / "memory.swap.max", "0")
-            return
-        _write(folder / "memory.limit_in_bytes", str(memory_bytes))
-        both = folder / "memory.memsw.limit_in_bytes"
-        if both.exists():
-            _write(both, str(memory_bytes))
+            first, also, text = "memory.max", "memory.swap.max", 0
+        _write(folder / first, str(memory_bytes))
+        if (folder / also).exists():
+            _write(folder / also, str(text))
 
     def cpu_seconds(self) -> float | None:
-        """Return the processor time that its processes used so far; None where nobody counts."""
+        """Return the processor time that its processes used so far; None where nothing counts it."""
         if "cpuacct" in self.folders:
             return int((self.folders["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
         if self.versions["cpu"] == 2:
@@ -156,7 +147,7 @@ class HostGroup:
         return None
 
     def oom_kills(self) -> int:
-        """Return how many of its processes were killed for want of memory."""
+        """Return how many of its processes the kernel killed, out of memory."""
         if "memory" not in self.folders:
             return 0
         file = "memory.events" if self.versions["memory"] == 2 else "memory.oom_control"
@@ -173,6 +164,49 @@ class HostGroup:
         self.limit_cpus(cpus)
 
 
+def own_groups(proc: Path = Path("/proc/self")) -> dict[str, str]:
+    """Return a process's group by controller; version 2's has the name ''. Empty without groups."""
+    groups: dict[str, str] = {}
+    for line in _lines(proc / "cgroup"):
+        _, controllers, path = line.split(":", 2)
+        groups.update(dict.fromkeys(controllers.split(","), path))
+    return groups
+
+
+def quota(folder: Path) -> float:
+    """Return the cores that a group may have; infinity where it has no limit.
+
+    Raises:
+        OSError, ValueError: the folder is no group of the processor.
+    """
+    if (folder / "cpu.max").exists():
+        most, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
+    else:
+        most, period = (
+            (folder / f"cpu.cfs_{name}_us").read_text(encoding="utf-8").strip()
+            for name in ("quota", "period")
+        )
+    return math.inf if most in ("max", "-1") else int(most) / int(period)
+
+
+def limit_cpus(folder: Path, cpus: float | None) -> None:
+    """Limit a group to so many cores; None lifts the limit. Raises RequestError."""
+    period, most = period_and_quota_us(cpus) if cpus else (PERIOD_US, 0)
+    one = (folder / "cpu.cfs_quota_us").exists()
+    burst = folder / ("cpu.cfs_burst_us" if one else "cpu.max.burst")
+    bursts = burst.exists()  # from Linux 5.14
+    if bursts:
+        _write(burst, "0")  # so that no step between is out of bounds
+    if one:
+        _write(folder / "cpu.cfs_quota_us", "-1")
+        _write(folder / "cpu.cfs_period_us", str(period))
+        _write(folder / "cpu.cfs_quota_us", str(most or -1))
+    else:
+        _write(folder / "cpu.max", f"{most or 'max'} {period}")
+    if bursts and most:
+        _write(burst, str(most))
+
+
 def period_and_quota_us(cpus: float) -> tuple[int, int]:
     """Return the period, and what of it a share of the cores may run, in microseconds."""
     period = max(PERIOD_US, round(LEAST_QUOTA_US / cpus))
@@ -184,7 +218,7 @@ def pids_under(folder: Path) -> Iterator[int]:
     for file in folder.glob("**/cgroup.procs"):
         try:
             yield from map(int, file.read_text().split())
-        except (FileNotFoundError, OSError):  # the group went away meanwhile
+        except OSError:  # the group went away meanwhile
             continue
 
 
@@ -193,6 +227,29 @@ def folders_named(pattern: str) -> list[Path]:
     mounts = [line.split() for line in _lines(Path("/proc/self/mounts"))]
     roots = [Path(words[1]) for words in mounts if words[2] in ("cgroup", "cgroup2")]
     return sorted({path for root in roots for path in root.glob(f"**/{pattern}") if path.is_dir()})
+
+
+def remove_group(group: Path, seconds: float = 5.0) -> None:
+    """Remove a group and those within it; a process that has just ended may hold it a moment.
+
+    Raises:
+        RequestError: something holds it for longer.
+    """
+    until = time.monotonic() + seconds
+    while group.exists():
+        try:
+            for folder in sorted((p for p in group.glob("**/*") if p.is_dir()), reverse=True):
+                folder.rmdir()
+            group.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if time.monotonic() > until:
+                raise RequestError(
+                    f"removing the control group {group.name}", f"{group}: {error.strerror}",
+                    "end what is in it, then `forerun lab down`",
+                ) from error  # fmt: skip
+            time.sleep(0.01)
 
 
 def _inside(mount: Path, own: str) -> Path:
@@ -217,24 +274,10 @@ def _delegating(mount: Path, own: str, controllers: set[str]) -> Path | None:
         folder = folder.parent
 
 
-def _no_controller(unified: Path | None) -> RequestError:
-    if unified is None:
-        return RequestError(
-            "a CPU share a host", "no cpu cgroup is mounted",
-            "mount one (mount -t cgroup2 none /sys/fs/cgroup), or start the container with"
-            " --privileged",
-        )  # fmt: skip
-    return RequestError(
-        "a CPU share a host", f"the cpu controller is not given to the groups under {unified}",
-        f"give it to them: echo '+cpu +memory' > {unified}/cgroup.subtree_control (in a container:"
-        " start it with --privileged --cgroupns=host)",
-    )  # fmt: skip
-
-
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
+    except OSError:
         return []
 
 
