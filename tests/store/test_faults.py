@@ -125,12 +125,11 @@ from forerun.store import open_store
 from forerun.tables import Table
 
 with open_store(sys.argv[1]) as store, store._database.writing() as connection:
-    from forerun.store.writing import Adding
-    from forerun.store.writing import Interned
-    from forerun.store.cells import Origins
+    from forerun.store.writing import PreparedRows, SharedParts
+    from forerun.store.cells import Provenance
     table = Table.from_columns({"workload": ["held"] * 3000, "own": [str(i) for i in range(3000)]})
-    table, origins = Origins.of(table, [f"k{i}" for i in range(3000)], "", "", None, None)
-    Adding(table, None, origins, Interned()).into(connection)
+    table, origins = Provenance.of(table, [f"k{i}" for i in range(3000)])
+    PreparedRows(table, None, origins, SharedParts()).add(connection)
     print("held", flush=True)
     time.sleep(600)
 """

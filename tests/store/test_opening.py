@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from forerun.errors import MissingExtraError, RequestError
 from forerun.store import database as databases
-from forerun.store import open_store
-from forerun.store.layout import HEAD, VERSION_TABLE, metadata
-from forerun.store.places import place_of
+from forerun.store import open_store, place_of
+from forerun.store.layout import metadata
+from forerun.store.migrations import HEAD, STEPS, VERSION_TABLE
 from forerun.tables import Table
 from tests.store.postgres import Server
 
@@ -33,19 +31,9 @@ def nowhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres").new_place())
 
 
-def steps() -> list[str]:
-    """Return the migrations' names, oldest first."""
-    folder = Path(databases.__file__).parent / "migrations"
-    config = Config()
-    config.set_main_option("script_location", str(folder))
-    config.set_main_option("path_separator", "os")
-    walked = ScriptDirectory.from_config(config).walk_revisions()
-    return [step.revision for step in walked][::-1]
-
-
 def test_the_migrations_are_one_list_and_lead_to_the_layout() -> None:
-    assert steps() == [f"{i:04}" for i in range(1, len(steps()) + 1)]
-    assert steps()[-1] == HEAD
+    assert [*STEPS] == [f"{i:04}" for i in range(1, len([*STEPS]) + 1)]
+    assert [*STEPS][-1] == HEAD
 
 
 def test_a_new_store_has_the_tables_that_the_code_asks(nowhere: str) -> None:
@@ -56,7 +44,7 @@ def test_a_new_store_has_the_tables_that_the_code_asks(nowhere: str) -> None:
         assert compare_metadata(context, metadata) == []
 
 
-@pytest.mark.parametrize("old", steps()[:-1])
+@pytest.mark.parametrize("old", [*STEPS][:-1])
 def test_an_older_store_is_upgraded_with_its_runs(
     nowhere: str, old: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,17 +5,214 @@ SQLAlchemy and Alembic (the extra `store`) are loaded when a store is opened, no
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from forerun.errors import MissingExtraError, RequestError
-from forerun.store.kept import PROVENANCE, Added, Artifact, Point, Record, Stored
-from forerun.store.places import WAIT_SECONDS, place_of
+from forerun.settings import SETTINGS, load_settings
 
 if TYPE_CHECKING:
+    from forerun.domain.job import Job
     from forerun.store.sql_store import SqlStore
 
-__all__ = ["PROVENANCE", "Added", "Artifact", "Point", "Record", "Stored", "open_store"]
+__all__ = [
+    "PROVENANCE",
+    "Added",
+    "Artifact",
+    "CampaignRecord",
+    "PointState",
+    "StoredRun",
+    "open_store",
+]
+
+WAIT_SECONDS = 60.0
+_POSTGRES = re.compile(r"(postgresql|postgres)(\+psycopg)?://(.*)", re.DOTALL)
+_SQLITE = re.compile(r"sqlite(\+pysqlite)?://(.*)", re.DOTALL)
+_PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
+_TABLES = (".csv", ".parquet", ".pq", ".json", ".yaml", ".yml")
+_STEP = "give a file such as runs.db, or postgresql://USER@HOST/DATABASE"
+
+
+# Columns of a table that say where a run comes from. A table that has them gives its rows their
+# own keys and provenance, so that runs move between stores without becoming others.
+PROVENANCE: Mapping[str, str] = {
+    "run_key": "the run's key in the store",
+    "run_started": "when it began, ISO 8601 in UTC",
+    "run_campaign": "the campaign that asked for it",
+    "run_point": "which point of that campaign it is",
+    "run_fingerprint": "software and hardware that it ran on, as JSON",
+}
+
+
+@dataclass(frozen=True)
+class Added:
+    """What became of the rows of one call.
+
+    Attributes:
+        keys: (n,) of each row, new or known.
+        new: how many were not there before.
+        known: how many were there already, or stand in the call twice under one key.
+    """
+
+    keys: tuple[str, ...]
+    new: int
+    known: int
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One run with its provenance.
+
+    Attributes:
+        key: its key.
+        row: its columns without blanks, in the units of the runs table; a cell of a number column
+            that could not be read is its text.
+        job: the whole job, None where the run came as a row of a table.
+        started, added: ISO 8601 in UTC; when the run began ("" where nobody said), and when it
+            was stored.
+        campaign, point: who asked for it, "" where nobody did.
+        fingerprint: software and hardware that it ran on, empty where not known.
+    """
+
+    key: str
+    row: Mapping[str, Any]
+    job: Job | None
+    started: str
+    added: str
+    campaign: str
+    point: str
+    fingerprint: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PointState:
+    """One point of a campaign or step of a search.
+
+    Attributes:
+        status: a word of its owner's; a run that was added for it leaves its own status.
+        run_key: the run that answered it, "" where there is none yet.
+        note: a reason, or what else its owner wrote.
+        updated: ISO 8601 in UTC.
+    """
+
+    status: str
+    run_key: str = ""
+    note: str = ""
+    updated: str = ""
+
+
+@dataclass(frozen=True)
+class CampaignRecord:
+    """A campaign or a search.
+
+    Attributes:
+        name: unique among its kind.
+        spec: what was asked for, as JSON.
+        created: ISO 8601 in UTC.
+        points: by name, in the order in which they came.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    created: str
+    points: Mapping[str, PointState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Something made from runs: a model, a plot, a report; and what made it.
+
+    Attributes:
+        digest: SHA-256 of its content, 64 hexadecimal digits.
+        name, kind: as its maker calls it, e.g. `mlp.json` and `model`.
+        size_bytes: of its content.
+        path: the file that holds it, "" where the store does.
+        seed, commit, command: what made it; None and "" where not said.
+        created: ISO 8601 in UTC.
+        runs: keys of the runs that it was made from.
+    """
+
+    digest: str
+    name: str
+    kind: str
+    size_bytes: int
+    path: str
+    seed: int | None
+    commit: str
+    command: str
+    created: str
+    runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a store lies.
+
+    Attributes:
+        file: the SQLite file, None for a server.
+        url: the server's, for SQLAlchemy with psycopg; "" for a file.
+        shown: for messages; without a password.
+    """
+
+    file: Path | None
+    url: str
+    shown: str
+
+
+def place_of(where: str | Path = "") -> Place:
+    """Return the place that a path or URL names; "" is the setting `store`.
+
+    Raises:
+        RequestError: another database, a table, or a folder.
+    """
+    text = str(where).strip() or load_settings().text("store").strip() or _default()
+    server = _POSTGRES.fullmatch(text)
+    if server is not None:
+        return Place(None, f"postgresql+psycopg://{server[3]}", _PASSWORD.sub("***", text))
+    file = _SQLITE.fullmatch(text)
+    if file is not None:
+        name = unquote(file[2].removeprefix("/").partition("?")[0])
+        if not name or name == ":memory:":
+            raise RequestError(f"the store {text}", "it would be in memory, and lost", _STEP)
+        return _file(name, text)
+    if "://" in text:
+        kind = text.partition("://")[0]
+        raise RequestError(
+            f"the store {_PASSWORD.sub('***', text)}", f"{kind} is no kind of store", _STEP
+        )
+    return _file(text, text)
+
+
+def _default() -> str:
+    return next(str(setting.default) for setting in SETTINGS if setting.name == "store")
+
+
+def _file(name: str, shown: str) -> Place:
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:
+        raise RequestError(f"the store {shown}", str(error), _STEP) from None
+    if path.suffix.lower() in _TABLES:
+        raise RequestError(
+            f"the store {shown}", f"a file that ends in {path.suffix} is no database",
+            f"bring its rows in with `forerun runs import {shown}`, and name the store runs.db",
+        )  # fmt: skip
+    if (
+        path == Path(_default()).expanduser()
+    ):  # the folder of a place that a person named must be there
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RequestError(
+                f"the store {shown}", f"its folder cannot be made: {error.strerror}",
+                "name another place with --store or FORERUN_STORE",
+            ) from None  # fmt: skip
+    return Place(path, "", shown)
 
 
 def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = True) -> SqlStore:

@@ -1,12 +1,13 @@
-"""Cells: a table's rows as values of the database, and what tells one row from another.
+"""Cells: a table's rows as values of the database, where they come from, and the key of each.
 
-Keys: what makes a run itself: its cells, its provenance, and which of equal ones it is.
+A key is the hash of a run's cells, its provenance and its job.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
@@ -16,16 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.errors import RequestError
-from forerun.store.kept import PROVENANCE
-from forerun.store.layout import NUMBERS, TEXTS
+from forerun.store import PROVENANCE
+from forerun.store.layout import NUMBERS, REAL
 from forerun.tables import Table
 from forerun.wire import clean
 
 MOST_CHARACTERS = 512
+CHUNK_ROWS = 4096
+DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Origins:
+class Provenance:
     """Where n runs come from: each attribute one value a row, "" where nobody said.
 
     `fingerprints` holds canonical JSON.
@@ -39,9 +42,10 @@ class Origins:
 
     @staticmethod
     def of(
-        table: Table, keys: Sequence[str] | None, started: str | Sequence[str], campaign: str,
-        points: Sequence[str] | None, fingerprint: Mapping[str, Any] | None,
-    ) -> tuple[Table, Origins]:  # fmt: skip
+        table: Table, keys: Sequence[str] | None = None, started: str | Sequence[str] = "",
+        campaign: str = "", points: Sequence[str] | None = None,
+        fingerprint: Mapping[str, Any] | None = None,
+    ) -> tuple[Table, Provenance]:  # fmt: skip
         """Return the table without its provenance columns, and the provenance of its rows.
 
         Raises:
@@ -57,7 +61,9 @@ class Origins:
             "run_fingerprint": None if fingerprint is None else canonical(fingerprint),
         }
         columns = {name: _column(table, name, given[name], n) for name in PROVENANCE}
-        columns["run_fingerprint"] = _objects(columns["run_fingerprint"])
+        texts = columns["run_fingerprint"]
+        prints = {text: _fingerprint(text) for text in dict.fromkeys(texts)}
+        columns["run_fingerprint"] = [prints[text] for text in texts]
         for key in columns["run_key"]:
             if len(key) > MOST_CHARACTERS:
                 raise RequestError(
@@ -71,7 +77,40 @@ class Origins:
                 "give every run a key, or none and let the store make them",
             )
         left = {name: c for name, c in table.columns.items() if name not in PROVENANCE}
-        return Table(left, n, table.problems, table.lines, table.unread), Origins(*columns.values())
+        rows = Table(left, n, table.problems, table.lines, table.unread)
+        return rows, Provenance(*columns.values())
+
+    def keyed(
+        self, start: int, digests: Sequence[bytes], jobs: Sequence[tuple[str, ...]],
+        used: Counter[str],
+    ) -> list[str]:  # fmt: skip
+        """Return the keys of rows from `start` on: given ones, or hashes.
+
+        The second of equal rows gets another key than the first: so the same rows given once more
+        get the same keys, and repeats that measured the same figure stay runs of their own.
+
+        Args:
+            start: number of the first row.
+            digests: of each row's cells.
+            jobs: what tells each row's job, n or none.
+            used: how often each hash came so far in this call; it is counted on.
+        """
+        keys = []
+        for row, digest in enumerate(digests, start):
+            key = self.keys[row]
+            if not key:
+                facts = (
+                    self.started[row],
+                    self.campaigns[row],
+                    self.points[row],
+                    self.fingerprints[row],
+                )
+                text = "\x1f".join((*facts, *(jobs[row] if jobs else ())))
+                key = blake2b(digest + text.encode(), digest_size=DIGEST_BYTES).hexdigest()
+                used[key] += 1
+                key = key if used[key] == 1 else f"{key}-{used[key]}"
+            keys.append(key)
+        return keys
 
 
 def canonical(value: Mapping[str, Any]) -> str:
@@ -100,11 +139,8 @@ def hash_of(text: str) -> str:
 def _column(table: Table, name: str, given: Any, n: int) -> list[str]:
     """Return one value a row: what the caller gave, else what the table has."""
     if given is None:
-        values = [str(v) for v in table.texts(name)] if name in table else [""] * n
-    elif isinstance(given, str):
-        values = [given] * n
-    else:
-        values = [str(v) for v in given]
+        given = table.texts(name) if name in table else ""
+    values = [given] * n if isinstance(given, str) else list(map(str, given))
     if len(values) != n:
         raise RequestError(
             f"storing {n} runs", f"{len(values)} values were given for {name}", "give one for each"
@@ -123,18 +159,10 @@ def checked_text(text: str, name: str) -> str:
     return text
 
 
-def _objects(texts: Sequence[str]) -> list[str]:
-    """Return fingerprints as canonical JSON, each distinct text read once."""
-    read = {"": ""}
-    for text in dict.fromkeys(texts):
-        if text:
-            read[text] = _json_object(text)
-    return [read[text] for text in texts]
-
-
-def _json_object(text: str) -> str:
+def _fingerprint(text: str) -> str:
+    """Return a fingerprint as canonical JSON."""
     try:
-        value = json.loads(text)
+        value = json.loads(text) if text else {}
     except ValueError:
         value = None
     if not isinstance(value, dict):
@@ -145,44 +173,8 @@ def _json_object(text: str) -> str:
     return canonical(value)
 
 
-class Keys:
-    """Gives keys to the rows of one call: to the second of two equal rows another than the first.
-
-    So the same rows given once more get the same keys, and repeats that measured the same figure
-    stay runs of their own.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[bytes, int] = {}
-
-    def of(self, digest: bytes, *facts: str) -> str:
-        """Return the key of a row.
-
-        Args:
-            digest: of its cells.
-            facts: what else it is known by.
-        """
-        whole = blake2b(digest + "\x1f".join(facts).encode(), digest_size=16)
-        base = whole.digest()
-        count = self._seen[base] = self._seen.get(base, 0) + 1
-        return whole.hexdigest() if count == 1 else f"{whole.hexdigest()}-{count}"
-
-
-def ids_column(index: Any, ids: Sequence[int | None]) -> list[int | None]:
-    """Return each row's id of what it shares, None where its position is -1."""
-    table = np.array([*ids, None], dtype=object)  # position -1 is the last
-    chosen: list[int | None] = table[np.asarray(index, dtype=np.intp)].tolist()
-    return chosen
-
-
-CHUNK_ROWS = 4096
-DIGEST_BYTES = 16
-REAL = frozenset(TEXTS) | frozenset(NUMBERS)
-_NUMBERS = frozenset(NUMBERS)
-
-
 @dataclass(frozen=True)
-class Cells:
+class RowBlock:
     """Some rows, ready to be stored.
 
     Attributes:
@@ -194,41 +186,41 @@ class Cells:
     digests: Sequence[bytes]
 
 
-def cells_of(table: Table) -> Iterator[Cells]:
+def blocks_of(table: Table) -> Iterator[RowBlock]:
     """Yield the rows of a table in order, some thousands at a time.
 
     Raises:
         RequestError: a text that no database takes.
     """
     for start in range(0, len(table), CHUNK_ROWS):
-        yield _chunk(table, start, min(start + CHUNK_ROWS, len(table)))
+        yield _block(table, start, min(start + CHUNK_ROWS, len(table)))
 
 
-def _chunk(table: Table, start: int, stop: int) -> Cells:
+def _block(table: Table, start: int, stop: int) -> RowBlock:
     columns: dict[str, Sequence[Any]] = {}
-    said: list[Sequence[str]] = []  # of each column: what it adds to a row's digest
+    marks: list[Sequence[str]] = []  # of each column: what it adds to a row's digest
     rest: list[Sequence[str]] = []  # and to its JSON
     for name in sorted(table.columns):
         values = _values(table.columns[name][start:stop], name)
-        texts = _written(values, name)
-        marks = _in_digest(values, name, texts)
-        unread = table.unread.get(name)
         if name in REAL:
             columns[name] = values
         else:
-            rest.append(_in_json(values, name, texts))
-        if unread is not None:
+            rest.append(_members(values, name))
+        mark = _each(values, name, lambda value, name=name: f"{name}\x1f{plain(value)}\x1e")
+        if name in table.unread:
             # A cell that could not be read keeps its text beside the blank.
-            told = [str(text) or None for text in unread[start:stop]]
-            texts = _written(told, name)
-            marks = [b or a for a, b in zip(marks, _in_digest(told, name, texts), strict=True)]
-            rest.append(_as_texts(told, name))
-        said.append(marks)
-    n = stop - start
+            texts = [str(text) or None for text in table.unread[name][start:stop]]
+            other = _each(texts, name, lambda text, name=name: f"{name}\x1f{text}\x1e")
+            mark = [b or a for a, b in zip(mark, other, strict=True)]
+            rest.append(_members(texts, name, as_texts=True))
+        marks.append(mark)
     if rest:
-        columns["rest"] = [_object(parts) for parts in zip(*rest, strict=True)]
-    lines = ("".join(parts) for parts in zip(*said, strict=True)) if said else [""] * n
-    return Cells(columns, [_digest(line) for line in lines])
+        joined = (",".join(filter(None, parts)) for parts in zip(*rest, strict=True))
+        columns["rest"] = [f"{{{text}}}" if text else None for text in joined]
+    lines = (
+        ("".join(parts) for parts in zip(*marks, strict=True)) if marks else [""] * (stop - start)
+    )
+    return RowBlock(columns, [_digest(line) for line in lines])
 
 
 def _digest(line: str) -> bytes:
@@ -245,18 +237,17 @@ def _digest(line: str) -> bytes:
 def _values(column: NDArray[Any], name: str) -> list[Any]:
     """Return a column's cells as floats and texts, None where blank."""
     if column.dtype == object:
-        if name in _NUMBERS:
+        if name in NUMBERS:
             raise RequestError(
                 f"storing the column {name!r}",
                 "it holds texts",
                 "make the table by Table.from_rows",
             )
-        return [None if v is None or v == "" else v if type(v) is str else str(v) for v in column]
-    numbers = column.astype(np.float64)
-    values: list[Any] = numbers.tolist()
-    if np.isnan(numbers).any():
-        values = [None if v != v else v for v in values]
-    return values if name not in TEXTS else [None if v is None else plain(v) for v in values]
+        return [None if v is None or v == "" else str(v) for v in column]
+    values: list[Any] = column.astype(np.float64).tolist()
+    values = [None if v != v else v for v in values]
+    numeric = name in NUMBERS or name not in REAL
+    return values if numeric else [None if v is None else plain(v) for v in values]
 
 
 def plain(value: float | str) -> str:
@@ -264,67 +255,44 @@ def plain(value: float | str) -> str:
     return value if isinstance(value, str) else repr(value).removesuffix(".0")
 
 
-def _written(values: Sequence[Any], name: str) -> dict[Any, str]:
-    """Return each distinct cell as text. Raises RequestError where no database takes it."""
-    texts = {value: plain(value) for value in dict.fromkeys(values) if value is not None}
-    for text in texts.values():
-        if "\0" in text:
-            raise RequestError(
-                f"storing the column {name!r}", "a text holds a NUL character", "take it out"
-            )
-    return texts
+def _each(values: Sequence[Any], name: str, write: Any) -> list[str]:
+    """Return each cell as text, made once for each distinct one; "" for a blank."""
+    texts = {value: write(value) for value in dict.fromkeys(values) if value is not None}
+    if any("\0" in value for value in texts if isinstance(value, str)):
+        raise RequestError(
+            f"storing the column {name!r}", "a text holds a NUL character", "take it out"
+        )
+    texts[None] = ""
+    return [texts[value] for value in values]
 
 
-def _in_digest(values: Sequence[Any], name: str, texts: Mapping[Any, str]) -> list[str]:
-    """Return what each cell adds to its row's digest, "" for a blank."""
-    said = {value: f"{name}\x1f{text}\x1e" for value, text in texts.items()}
-    said[None] = ""
-    return [said[value] for value in values]
-
-
-def _in_json(values: Sequence[Any], name: str, texts: Mapping[Any, str]) -> list[str]:
+def _members(values: Sequence[Any], name: str, as_texts: bool = False) -> list[str]:
     """Return each cell as a member of a JSON object, "" for a blank.
 
-    A text that is exactly how its number is written becomes that number: so a column of one's own
-    is the same whether it came from CSV, where all is text, or from a table of numbers.
+    A text that is exactly how its number is written becomes that number (unless `as_texts`): so a
+    column of one's own is the same whether it came from CSV, where all is text, or from a table of
+    numbers.
     """
     start = f"{json.dumps(name, ensure_ascii=False)}:"
-    said: dict[Any, str] = {None: ""}
-    for value, text in texts.items():
-        number = _number(value)
-        said[value] = start + (
-            json.dumps(text, ensure_ascii=False) if number is None else _json_number(number, text)
-        )
-    return [said[value] for value in values]
 
+    def write(value: Any) -> str:
+        number = None if as_texts else _number(value)
+        if number is None:
+            return start + json.dumps(value, ensure_ascii=False)
+        if math.isinf(number):  # the largest exponents read back as infinite
+            return start + ("1e999" if number > 0 else "-1e999")
+        return start + (plain(number) if number else repr(number))  # -0 alone would read back as 0
 
-def _as_texts(values: Sequence[str | None], name: str) -> list[str]:
-    """Return texts as members of a JSON object, "" for a blank; what looks like a number too."""
-    start = f"{json.dumps(name, ensure_ascii=False)}:"
-    return ["" if v is None else start + json.dumps(v, ensure_ascii=False) for v in values]
+    return _each(values, name, write)
 
 
 def _number(value: Any) -> float | None:
     """Return the number that a cell is, None where its text would not come back from it."""
-    if isinstance(value, float):
-        return value
     try:
         number = float(value)
     except ValueError:
         return None
-    return number if plain(number) == value and not math.isnan(number) else None
-
-
-def _json_number(value: float, text: str) -> str:
-    """Return a number that JSON can hold; the largest exponents read back as infinite."""
-    if math.isinf(value):
-        return "1e999" if value > 0 else "-1e999"
-    return text if value else repr(value)  # -0 alone would read back as 0
-
-
-def _object(parts: Sequence[str]) -> str | None:
-    members = [part for part in parts if part]
-    return f"{{{','.join(members)}}}" if members else None
+    return number if plain(number) == plain(value) and not math.isnan(number) else None
 
 
 def filled_names(table: Table) -> set[str]:

@@ -1,6 +1,6 @@
-"""Database: one SQLite file or one PostgreSQL database: opened, brought up to date, and in turns.
+"""Database: one SQLite file or one PostgreSQL database: opened, brought up to date, and written in turns.
 
-Faults: what a database says when it cannot, in words: asked, found, and what to do next.
+What a database says when it cannot becomes an error in words.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, TimeoutError
 
 from forerun.errors import MissingExtraError, RequestError
-from forerun.store.layout import HEAD, VERSION_TABLE, metadata
-from forerun.store.places import Place
+from forerun.store import Place
+from forerun.store.layout import metadata
+from forerun.store.migrations import HEAD, VERSION_TABLE, upgrade, version_of
 
 _INTACT = "; nothing of this call was kept, and what was stored before is intact"
+_LOCKED = f"another writer has locked it for more than {{wait:g}} s{_INTACT}"
 _NEXT_DISK = "free some space, then repeat the call"
 _NEXT_LOCK = "repeat the call when the other writer is done, or wait longer"
 
@@ -31,8 +33,6 @@ with suppress(ImportError):
     import psycopg
 
     _ERRORS += (psycopg.Error,)
-_REFUSED = re.compile(r"role \S+ does not exist|authentication failed|no password supplied|pg_hba")
-_NO_DATABASE = re.compile(r"database \S+ does not exist")
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        said = _words(getattr(error, "orig", error), wait_seconds)
+        said = _words(getattr(error, "orig", None) or error, wait_seconds)
         if said is None:
             raise
         raise RequestError(asked, *said) from error
@@ -62,70 +62,54 @@ def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
         ) from error
 
 
-def _words(error: BaseException | None, wait_seconds: float) -> tuple[str, str] | None:
+# (beginnings of SQLite's error names, what was found, what to do next).
+_SQLITE = (
+    (("SQLITE_BUSY", "SQLITE_LOCKED"), _LOCKED, _NEXT_LOCK),
+    (("SQLITE_FULL",), f"the disk is full{_INTACT}", _NEXT_DISK),
+    (("SQLITE_IOERR",), f"the disk could not be read or written ({{said}}){_INTACT}",
+     "look for its fault in the system's log (dmesg), or copy the file to another disk"),
+    (("SQLITE_READONLY",), "it may not be written",
+     "ask for the right to write the file and its folder"),
+    (("SQLITE_CANTOPEN",), "the file cannot be opened",
+     "name one that your user may write, in a folder that it may write (ls -ld shows)"),
+    (("SQLITE_NOTADB", "SQLITE_CORRUPT"), "it is no SQLite file, or a damaged one ({said})",
+     "name another file, or bring it back from a backup"),
+)  # fmt: skip
+# (beginnings of PostgreSQL's states, words of a connection that was not made and so has no state,
+# what was found, what to do next); the first that fits counts.
+_POSTGRES = (
+    (("53100",), "", f"the server's disk is full{_INTACT}", _NEXT_DISK),
+    (("55P03", "40P01", "57014"), "", _LOCKED, _NEXT_LOCK),
+    (("54000",), "", f"a text is too long for an index of the server: {{said}}{_INTACT}",
+     "shorten it below 2,700 bytes"),
+    (("42501", "25006"), "", "it may not be written: {said}",
+     "ask for the right to write in this database"),
+    (("28",), r"role \S+ does not exist|authentication failed|no password supplied|pg_hba",
+     "the server refuses the user: {said}",
+     "name the user in the URL, and give its password in PGPASSWORD or ~/.pgpass"),
+    (("3D000",), r"database \S+ does not exist", "there is no such database: {said}",
+     "make it first (createdb), or name another"),
+    (("08", "53", "57P"), ".", f"the server does not answer: {{said}}{_INTACT}",
+     "start it, or check host, port and database of the URL"),
+)  # fmt: skip
+
+
+def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
     """Return what was found and what to do, None where it is nobody's fault but the code's."""
+    said = next(iter(str(error).strip().splitlines()), "")
     if isinstance(error, sqlite3.Error):
-        return _sqlite(error, wait_seconds)
-    return _postgres(error, wait_seconds)
-
-
-def _sqlite(error: sqlite3.Error, wait_seconds: float) -> tuple[str, str] | None:
-    name = getattr(error, "sqlite_errorname", "") or ""
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return f"another writer has locked it for more than {wait_seconds:g} s{_INTACT}", _NEXT_LOCK
-    if name.startswith("SQLITE_FULL"):
-        return f"the disk is full{_INTACT}", _NEXT_DISK
-    if name.startswith("SQLITE_IOERR"):
-        return (
-            f"the disk could not be read or written ({error}){_INTACT}",
-            "look for its fault in the system's log (dmesg), or copy the file to another disk",
-        )
-    if name.startswith("SQLITE_READONLY"):
-        return "it may not be written", "ask for the right to write the file and its folder"
-    if name.startswith("SQLITE_CANTOPEN"):
-        return (
-            "the file cannot be opened",
-            "name one that your user may write, in a folder that it may write (ls -ld shows)",
-        )
-    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return (
-            f"it is no SQLite file, or a damaged one ({error})",
-            "name another file, or bring it back from a backup",
-        )
-    return None
-
-
-def _postgres(error: BaseException | None, wait_seconds: float) -> tuple[str, str] | None:
-    state = str(getattr(error, "sqlstate", None) or "")
-    lines = str(error).strip().splitlines()
-    said = lines[0] if lines else ""
-    if state == "53100":
-        return f"the server's disk is full{_INTACT}", _NEXT_DISK
-    if state in ("55P03", "40P01", "57014"):
-        return f"another writer has locked it for more than {wait_seconds:g} s{_INTACT}", _NEXT_LOCK
-    if state == "54000":
-        return (
-            f"a text is too long for an index of the server: {said}{_INTACT}",
-            "shorten it below 2,700 bytes",
-        )
-    if state in ("42501", "25006"):
-        return f"it may not be written: {said}", "ask for the right to write in this database"
-    # A connection that is not made has no state: the server's words tell.
-    if state.startswith("28") or (not state and _REFUSED.search(said)):
-        return (
-            f"the server refuses the user: {said}",
-            "name the user in the URL, and give its password in PGPASSWORD or ~/.pgpass",
-        )
-    if state == "3D000" or (not state and _NO_DATABASE.search(said)):
-        return f"there is no such database: {said}", "make it first (createdb), or name another"
-    if state.startswith(("08", "53", "57P")) or (
-        not state and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
-    ):
-        return (
-            f"the server does not answer: {said}{_INTACT}",
-            "start it, or check host, port and database of the URL",
-        )
-    return None
+        name = getattr(error, "sqlite_errorname", "") or ""
+        fits = (row[1:] for row in _SQLITE if name.startswith(row[0]))
+    else:
+        state = str(getattr(error, "sqlstate", None) or "")
+        unmade = not state and type(error).__name__ in ("OperationalError", "ConnectionTimeout")
+        fits = (
+            row[2:] for row in _POSTGRES
+            if (state and state.startswith(row[0]))
+            or (unmade and row[1] and re.search(row[1], said))
+        )  # fmt: skip
+    found, todo = next(fits, ("", ""))
+    return (found.format(said=said, wait=wait_seconds), todo) if found else None
 
 
 _WRITES = "forerun_writes"
@@ -209,8 +193,9 @@ class Database:
         with self._writer().begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})"))
-            if _layout_of(connection, self.asked) != HEAD:  # nobody else did it meanwhile
-                _upgrade(connection)
+            found = _layout_of(connection, self.asked)
+            if found != HEAD:  # nobody else did it meanwhile
+                upgrade(connection, found, HEAD)
 
     def _writer(self) -> Engine:
         """Return the same connections, whose transactions are a writer's from their first word."""
@@ -335,26 +320,10 @@ def _layout_of(connection: Connection, asked: str) -> str:
                 "name another file, or an empty database or schema",
             )  # fmt: skip
         return ""
-    found = str(connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar() or "")
+    found = version_of(connection)
     if found > HEAD:
         raise RequestError(
             asked, f"a newer forerun wrote it (layout {found}; this one knows {HEAD})",
             "install a newer forerun, or name another store",
         )  # fmt: skip
     return found
-
-
-def _upgrade(connection: Connection) -> None:
-    """Carry out the steps that are missing, in the caller's transaction."""
-    from pathlib import Path
-
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option(
-        "script_location", str(Path(__file__).parent / "migrations").replace("%", "%%")
-    )
-    config.set_main_option("path_separator", "os")
-    config.attributes.update(connection=connection, version_table=VERSION_TABLE)
-    command.upgrade(config, HEAD)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
-    BigInteger,
     Column,
     Double,
     ForeignKey,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
     Table,
@@ -16,65 +16,31 @@ from sqlalchemy import (
     UniqueConstraint,
 )  # fmt: skip
 
-# The newest of `migrations/versions`. A store of another layout is upgraded, or refused.
-HEAD = "0005"
-VERSION_TABLE = "forerun_version"
+from forerun.store.migrations import FIRST_NUMBERS, MEASURED_NUMBERS, TEXTS, Id
 
-# Columns of the runs table that are columns of the database. What the schema gained later, and
-# columns of one's own, lie in `rest` as JSON until a migration gives them a column.
-TEXTS: tuple[str, ...] = (
-    "source", "ref", "note", "workload", "family", "framework", "dataset", "precision",
-    "optimizer", "device", "instance_type", "cluster", "placement", "interconnect", "plan",
-    "recompute", "sequence_parallel", "memory_format", "task", "sync", "target", "status",
-)  # fmt: skip
-NUMBERS: tuple[str, ...] = (
-    "dataset_size", "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts",
-    "seq_len", "image_size", "gmacs", "mactivations", "learning_rate", "nodes", "devices",
-    "devices_per_node", "price_usd_per_hour", "global_batch", "micro_batch", "grad_accum", "dp",
-    "tp", "pp", "cp", "ep", "vpp", "zero_stage", "parameter_servers", "steps", "samples", "tokens",
-    "epochs", "step_time_s", "sync_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device",
-    "epoch_time_s", "time_to_train_s", "cost_usd", "memory_gb", "samples_to_target",
-    "epochs_to_target", "grad_sqr", "grad_var", "repeats", "std_s", "cpus_per_worker", "node_gbps",
-    "step_mean_s", "step_std_s", "step_low_s", "step_high_s", "measured_steps", "input_time_s",
-    "forward_time_s", "backward_time_s", "optimizer_time_s", "comm_time_s", "comm_gb", "cpu_share",
-    "gpu_share", "network_bytes_per_s", "run_time_s",
-)  # fmt: skip
-
-# A rowid of SQLite is of type INTEGER by that very name; PostgreSQL's counters are 64 bits wide.
-Id = BigInteger().with_variant(Integer(), "sqlite")
+NUMBERS = (*FIRST_NUMBERS, *MEASURED_NUMBERS)
+REAL = frozenset(TEXTS) | frozenset(NUMBERS)
 metadata = MetaData()
 
-workloads = Table(
-    "workloads", metadata,
-    Column("id", Id, primary_key=True),
-    Column("hash", Text, nullable=False, unique=True),
-    Column("name", Text, nullable=False),
-    Column("body", Text, nullable=False),
-)  # fmt: skip
-clusters = Table(
-    "clusters", metadata,
-    Column("id", Id, primary_key=True),
-    Column("hash", Text, nullable=False, unique=True),
-    Column("name", Text, nullable=False),
-    Column("body", Text, nullable=False),
-)  # fmt: skip
-fingerprints = Table(
-    "fingerprints", metadata,
-    Column("id", Id, primary_key=True),
-    Column("hash", Text, nullable=False, unique=True),
-    Column("body", Text, nullable=False),
-)  # fmt: skip
+
+def _table(name: str, *columns: Any) -> Table:
+    return Table(name, metadata, Column("id", Id, primary_key=True), *columns)
+
+
+def _text(name: str, **options: Any) -> Column[str]:
+    return Column(name, Text, **{"nullable": False, **options})
+
+
+workloads, clusters = (
+    _table(name, _text("hash", unique=True), _text("name"), _text("body"))
+    for name in ("workloads", "clusters")
+)
+fingerprints = _table("fingerprints", _text("hash", unique=True), _text("body"))
 # Names of the columns of runs tables, real ones and those in `rest`, that any run fills.
-filled_columns = Table("filled_columns", metadata, Column("name", Text, primary_key=True))
-runs = Table(
-    "runs", metadata,
-    Column("id", Id, primary_key=True),
-    Column("key", Text, nullable=False, unique=True),
-    Column("digest", LargeBinary, nullable=False),
-    Column("added", Text, nullable=False),
-    Column("started", Text),
-    Column("campaign", Text),
-    Column("point", Text),
+filled_columns = Table("filled_columns", metadata, _text("name", primary_key=True))
+runs = _table(
+    "runs", _text("key", unique=True), Column("digest", LargeBinary, nullable=False), _text("added"),
+    *(Column(name, Text) for name in ("started", "campaign", "point")),
     Column("workload_id", Id, ForeignKey("workloads.id")),
     Column("cluster_id", Id, ForeignKey("clusters.id")),
     Column("fingerprint_id", Id, ForeignKey("fingerprints.id")),
@@ -102,56 +68,26 @@ _index("runs_by_framework", "framework", "devices", partial=True)
 _index("runs_by_source", "source", partial=True)
 _index("runs_by_campaign", "campaign", "point", partial=True)
 
-campaigns = Table(
-    "campaigns", metadata,
-    Column("id", Id, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
-    Column("spec", Text, nullable=False),
-    Column("created", Text, nullable=False),
-)  # fmt: skip
-searches = Table(
-    "searches", metadata,
-    Column("id", Id, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
-    Column("spec", Text, nullable=False),
-    Column("created", Text, nullable=False),
-)  # fmt: skip
-
-
-def _points(name: str, owner: Table) -> Table:
-    return Table(
-        name, metadata,
-        Column("id", Id, primary_key=True),
-        Column("owner_id", Id, ForeignKey(owner.c.id), nullable=False),
-        Column("point", Text, nullable=False),
-        Column("status", Text, nullable=False),
-        Column("run_key", Text),
-        Column("note", Text),
-        Column("updated", Text, nullable=False),
+campaigns, searches = (
+    _table(name, _text("name", unique=True), _text("spec"), _text("created"))
+    for name in ("campaigns", "searches")
+)
+campaign_points, search_steps = (
+    _table(
+        name, Column("owner_id", Id, ForeignKey(owner.c.id), nullable=False), _text("point"),
+        _text("status"), Column("run_key", Text), Column("note", Text), _text("updated"),
         UniqueConstraint("owner_id", "point"),
-    )  # fmt: skip
-
-
-campaign_points = _points("campaign_points", campaigns)
-search_steps = _points("search_steps", searches)
-
-artifacts = Table(
-    "artifacts", metadata,
-    Column("id", Id, primary_key=True),
-    Column("digest", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("size_bytes", Id, nullable=False),
-    Column("path", Text),
-    Column("content", LargeBinary),
-    Column("seed", Id),
-    Column("commit", Text),
-    Column("command", Text),
-    Column("created", Text, nullable=False),
+    )
+    for name, owner in (("campaign_points", campaigns), ("search_steps", searches))
+)  # fmt: skip
+artifacts = _table(
+    "artifacts", _text("digest"), _text("name"), _text("kind"),
+    Column("size_bytes", Id, nullable=False), Column("path", Text), Column("content", LargeBinary),
+    Column("seed", Id), Column("commit", Text), Column("command", Text), _text("created"),
     UniqueConstraint("digest", "name"),
 )  # fmt: skip
 artifact_runs = Table(
     "artifact_runs", metadata,
     Column("artifact_id", Id, ForeignKey("artifacts.id"), primary_key=True),
-    Column("run_key", Text, primary_key=True),
+    _text("run_key", primary_key=True),
 )  # fmt: skip

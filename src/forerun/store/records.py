@@ -6,7 +6,7 @@ Artifacts: models, plots and reports, with their content's hash and the runs tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,9 +16,9 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy import Table as SqlTable
 
 from forerun.errors import RequestError, UnknownNameError
+from forerun.store import Artifact, CampaignRecord, PointState
 from forerun.store.cells import canonical, checked_text
 from forerun.store.database import Database
-from forerun.store.kept import Artifact, Point, Record
 from forerun.store.layout import (
     artifact_runs,
     artifacts,
@@ -34,7 +34,7 @@ _LEAST_DIGITS = 8
 
 
 @dataclass(frozen=True)
-class Artifacts:
+class ArtifactTable:
     """The artifacts of a store."""
 
     database: Database
@@ -160,7 +160,7 @@ def _artifact(connection: Connection, row: Any) -> Artifact:
 
 
 @dataclass(frozen=True)
-class Records:
+class CampaignTable:
     """The campaigns, or the searches, of a store."""
 
     database: Database
@@ -174,7 +174,7 @@ class Records:
     def _points(self) -> SqlTable:
         return campaign_points if self.kind == "campaign" else search_steps
 
-    def put(self, name: str, spec: Mapping[str, Any], replace: bool = False) -> Record:
+    def put(self, name: str, spec: Mapping[str, Any], replace: bool = False) -> CampaignRecord:
         """Keep what was asked for under a name, and return the record with its points so far.
 
         Args:
@@ -202,9 +202,9 @@ class Records:
                     "name it otherwise, or replace the spec",
                 )  # fmt: skip
             connection.execute(update(owners).where(owners.c.name == name).values(spec=text))
-            return Record(name, json.loads(text), found.created, found.points)
+            return CampaignRecord(name, json.loads(text), found.created, found.points)
 
-    def get(self, name: str) -> Record | None:
+    def get(self, name: str) -> CampaignRecord | None:
         """Return a record with its points, None where there is none of that name."""
         with self.database.reading() as connection:
             return _record(connection, self._owners, self._points, name)
@@ -218,10 +218,14 @@ class Records:
     def mark(self, name: str, point: str, status: str, run_key: str = "", note: str = "") -> None:
         """Set the state of a point, which is new or known. Raises UnknownNameError for the name."""
         with self.database.writing() as connection:
-            self.mark_in(connection, name, {point: Point(status, run_key, note)}, over=True)
+            self.mark_in(connection, name, {point: PointState(status, run_key, note)}, over=True)
 
     def mark_in(
-        self, connection: Connection, name: str, points: Mapping[str, Point], over: bool = False
+        self,
+        connection: Connection,
+        name: str,
+        points: Mapping[str, PointState],
+        over: bool = False,
     ) -> None:
         """Set the states of several points in the caller's transaction.
 
@@ -263,24 +267,15 @@ class Records:
         connection.execute(upsert, rows)
 
 
-def _record(connection: Connection, owners: SqlTable, points: SqlTable, name: str) -> Record | None:
+def _record(
+    connection: Connection, owners: SqlTable, points: SqlTable, name: str
+) -> CampaignRecord | None:
     row = connection.execute(select(owners).where(owners.c.name == name)).first()
     if row is None:
         return None
     query = select(points).where(points.c.owner_id == row.id).order_by(points.c.id)
     states = {
-        p.point: Point(p.status, p.run_key or "", p.note or "", p.updated)
+        p.point: PointState(p.status, p.run_key or "", p.note or "", p.updated)
         for p in connection.execute(query)
     }
-    return Record(row.name, json.loads(row.spec), row.created, states)
-
-
-def states_of(
-    points: Sequence[str], keys: Sequence[str], statuses: Sequence[str], notes: Sequence[str] = ()
-) -> dict[str, Point]:
-    """Return the state that each point gets from its run, with its owner's note where one is given."""
-    told = notes or [""] * len(points)
-    return {
-        point: Point(status or "ok", key, note)
-        for point, key, status, note in zip(points, keys, statuses, told, strict=True) if point
-    }  # fmt: skip
+    return CampaignRecord(row.name, json.loads(row.spec), row.created, states)

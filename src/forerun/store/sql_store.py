@@ -1,14 +1,11 @@
 """SqlStore: the store of runs, campaigns, searches and artifacts in one database.
 
-Planning: what the database's planner knows of the runs grows with them, at little cost.
-
-Named: a run by its key, and the values by which runs can be asked for.
+What the database's planner knows of the runs grows with them, at little cost.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -17,79 +14,25 @@ import numpy as np
 from sqlalchemy import Connection, delete, func, select
 
 from forerun.domain.run import STATUSES, Run
-from forerun.errors import RequestError, UnknownNameError, one_of
-from forerun.store.asking import Asked, asked_of, check_own, column_of, filled
-from forerun.store.cells import Origins, plain
+from forerun.errors import RequestError, one_of
+from forerun.store import Added, PointState, StoredRun
+from forerun.store.cells import Provenance
 from forerun.store.database import Database
-from forerun.store.kept import Added, Stored
 from forerun.store.layout import fingerprints, runs
-from forerun.store.queries import chunks_of, runs_of, table_of
-from forerun.store.records import Artifacts, Records, states_of
-from forerun.store.writing import Adding, Interned
+from forerun.store.queries import (
+    ids_of,
+    query_of,
+    row_of_key,
+    runs_of,
+    table_of,
+    values_of,
+)  # fmt: skip
+from forerun.store.records import ArtifactTable, CampaignTable
+from forerun.store.writing import PreparedRows, SharedParts
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.conditions import Condition
 from forerun.tables.jobs import described, job_columns
 from forerun.units import GIGA
-
-_MOST_READ = 50_000  # rows whose own columns are read, the newest ones
-
-
-def values_of(
-    connection: Connection, known: set[str], name: str, limit: int | None
-) -> dict[str, int]:
-    """Return a column's values as texts and how many runs have each, the usual ones first.
-
-    Of a column of one's own, those of the newest 50,000 runs that have it.
-
-    Raises:
-        RequestError: no run has such a column.
-    """
-    column = column_of(name)
-    if column is not None:
-        query = select(column, func.count()).where(column.is_not(None)).group_by(column)
-        query = query.order_by(func.count().desc(), column).limit(limit)
-        return {plain(value): int(count) for value, count in connection.execute(query)}
-    check_own(known, name)
-    mark = f"{json.dumps(name, ensure_ascii=False)}:"
-    having = select(runs.c.rest).where(runs.c.rest.contains(mark, autoescape=True))
-    found: Counter[str] = Counter()
-    for text in connection.execute(having.order_by(runs.c.id.desc()).limit(_MOST_READ)).scalars():
-        cell = json.loads(text).get(name)
-        if cell is not None:
-            found[plain(cell)] += 1
-    return dict(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit])
-
-
-def by_key(connection: Connection, key: str) -> Any:
-    """Return the row of the run that has a key, or the first 8 or more characters of it.
-
-    Raises:
-        UnknownNameError: no run has that key.
-        RequestError: several do.
-    """
-    query = select(
-        runs.c.id, runs.c.key, runs.c.started, runs.c.added, runs.c.campaign, runs.c.point,
-        runs.c.fingerprint_id,
-    )  # fmt: skip
-    row = connection.execute(query.where(runs.c.key == key)).first()
-    if row is not None:
-        return row
-    found = []
-    if len(key) >= 8:
-        if connection.dialect.name == "sqlite":  # it orders texts by their letters' codes
-            begins = (runs.c.key >= key) & (runs.c.key < key[:-1] + chr(ord(key[-1]) + 1))
-        else:
-            begins = runs.c.key.startswith(key, autoescape=True)
-        found = list(connection.execute(query.where(begins).limit(3)))
-    if not found:
-        raise UnknownNameError("run", key, (), "(`forerun runs list` shows keys)", nearest=())
-    if len(found) > 1:
-        raise RequestError(
-            f"run {key!r}", f"several keys begin so: {', '.join(r.key for r in found)}",
-            "give more of it",
-        )  # fmt: skip
-    return found[0]
-
 
 # Runs that one process adds before it looks whether the planner is out of date.
 LOOK_EVERY = 1000
@@ -162,11 +105,11 @@ class SqlStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._interned = Interned()
+        self._shared = SharedParts()
         self._unlooked = LOOK_EVERY
-        self.campaigns = Records(database, "campaign")
-        self.searches = Records(database, "search")
-        self.artifacts = Artifacts(database)
+        self.campaigns = CampaignTable(database, "campaign")
+        self.searches = CampaignTable(database, "search")
+        self.artifacts = ArtifactTable(database)
 
     @property
     def where(self) -> str:
@@ -235,25 +178,30 @@ class SqlStore:
         """
         if jobs is not None:
             table = described(table, jobs)
-        table, origins = Origins.of(table, keys, started, campaign, points, fingerprint)
-        adding = Adding(table, jobs, origins, self._interned)
+        table, origins = Provenance.of(table, keys, started, campaign, points, fingerprint)
+        prepared = PreparedRows(table, jobs, origins, self._shared)
         with self._database.writing() as connection:
-            added = adding.into(connection)
+            added = prepared.add(connection)
             if points is not None:
-                statuses = list(table.texts("status"))
-                states = states_of(origins.points, added.keys, statuses, notes)
+                rows = zip(
+                    origins.points, added.keys, table.texts("status"), notes or [""] * len(table),
+                    strict=True,
+                )  # fmt: skip
+                states = {
+                    p: PointState(status or "ok", key, note) for p, key, status, note in rows if p
+                }
                 self.campaigns.mark_in(connection, campaign, states)
         self._after([added])
         return added
 
     def add_tables(self, tables: Sequence[Table], campaign: str = "") -> list[Added]:
         """Keep the rows of several tables, all of them or none. Raises as `add_table` does."""
-        ready = []
-        for table in tables:
-            rows, origins = Origins.of(table, None, "", campaign, None, None)
-            ready.append(Adding(rows, None, origins, self._interned))
+        prepared = [
+            PreparedRows(rows, None, origins, self._shared)
+            for rows, origins in (Provenance.of(table, campaign=campaign) for table in tables)
+        ]
         with self._database.writing() as connection:
-            added = [adding.into(connection) for adding in ready]
+            added = [one.add(connection) for one in prepared]
         self._after(added)
         return added
 
@@ -266,21 +214,16 @@ class SqlStore:
             RequestError: nothing says which runs; and as `runs` does.
         """
         with self._database.writing() as connection:
-            asked = asked_of(filled(connection), where, equal)
-            if not asked.clauses and not asked.own:
+            query = query_of(connection, where, equal)
+            if not query.clauses and not query.own:
                 raise RequestError(
                     "removing runs",
                     "nothing says which",
                     "give conditions: remove(where=['campaign=night'])",
                 )
-            if not asked.own:
-                return int(connection.execute(delete(runs).where(*asked.clauses)).rowcount)
-            columns = ("id", "rest")
-            ids = [
-                row.id
-                for part in chunks_of(connection, asked, None, False, columns)
-                for row in part
-            ]
+            if not query.own:
+                return int(connection.execute(delete(runs).where(*query.clauses)).rowcount)
+            ids = ids_of(connection, query)
             for start in range(0, len(ids), _PART):
                 chosen = runs.c.id.in_(ids[start : start + _PART])
                 connection.execute(delete(runs).where(chosen))
@@ -302,8 +245,8 @@ class SqlStore:
             RequestError: no run has such a column, or a number column is compared with a text.
         """
         with self._database.reading() as connection:
-            asked = asked_of(filled(connection), where, equal)
-            return runs_of(connection, asked, self._interned, limit, newest)
+            query = query_of(connection, where, equal)
+            return runs_of(connection, query, self._shared, limit, newest)
 
     def table(
         self, *, where: Where = (), limit: int | None = None, newest: bool = False,
@@ -311,17 +254,17 @@ class SqlStore:
     ) -> Table:  # fmt: skip
         """Return the same runs as a table alone, `provenance` with the columns of `PROVENANCE`."""
         with self._database.reading() as connection:
-            asked = asked_of(filled(connection), where, equal)
-            return table_of(connection, asked, limit, newest, provenance)
+            query = query_of(connection, where, equal)
+            return table_of(connection, query, limit, newest, provenance)
 
     def count(self, *, where: Where = (), **equal: Any) -> int:
         """Return how many runs there are for which all conditions and filters hold."""
         with self._database.reading() as connection:
-            asked = asked_of(filled(connection), where, equal)
-            if asked.own:
-                return sum(map(len, chunks_of(connection, asked, None, False, ("rest",))))
-            query = select(func.count()).select_from(runs).where(*asked.clauses)
-            return int(connection.execute(query).scalar_one())
+            query = query_of(connection, where, equal)
+            if query.own:
+                return len(ids_of(connection, query))
+            counted = select(func.count()).select_from(runs).where(*query.clauses)
+            return int(connection.execute(counted).scalar_one())
 
     def values(self, column: str, limit: int | None = None) -> dict[str, int]:
         """Return the values of a column as texts and how many runs have each, the usual ones first.
@@ -334,9 +277,9 @@ class SqlStore:
             RequestError: no run has such a column.
         """
         with self._database.reading() as connection:
-            return values_of(connection, filled(connection), column, limit)
+            return values_of(connection, column, limit)
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredRun:
         """Return one run by its key, or by the first 8 or more characters of it.
 
         Raises:
@@ -344,14 +287,14 @@ class SqlStore:
             RequestError: several do.
         """
         with self._database.reading() as connection:
-            row = by_key(connection, key)
-            asked = Asked((runs.c.id == row.id,), columns=frozenset(filled(connection)))
-            found = runs_of(connection, asked, self._interned, None, False)
+            row = row_of_key(connection, key)
+            query = query_of(connection, (), {"key": row.key})
+            found = runs_of(connection, query, self._shared, None, False)
             body = connection.execute(
                 select(fingerprints.c.body).where(fingerprints.c.id == row.fingerprint_id)
             ).scalar()
         unread = {name: texts[0] for name, texts in found.table.unread.items() if texts[0]}
-        return Stored(
+        return StoredRun(
             row.key, {**found.table.row(0), **unread}, None if found.jobs.problem(0) else found.jobs[0],
             row.started or "", row.added, row.campaign or "", row.point or "",
             json.loads(body) if body else {},
@@ -390,13 +333,10 @@ def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
             )  # fmt: skip
     jobs = Jobs.of([run.job for run in facts])
     columns: dict[str, Any] = {
-        name: _numbers([getattr(run, field) for run in facts]) for name, field in _MEASURED.items()
+        name: np.array([getattr(run, field) for run in facts], dtype=np.float64)
+        for name, field in (*_MEASURED.items(), ("memory_gb", "peak_bytes"))
     }
-    columns["memory_gb"] = _numbers([run.peak_bytes for run in facts]) / GIGA
+    columns["memory_gb"] /= GIGA
     columns["status"] = np.array([run.status for run in facts], dtype=object)
     columns["source"] = np.array([run.origin for run in facts], dtype=object)
     return job_columns(jobs).with_columns(**columns), jobs
-
-
-def _numbers(values: Sequence[float | None]) -> Any:
-    return np.array(values, dtype=np.float64)

@@ -1,18 +1,19 @@
-"""Adding: rows of a runs table into the store, in one transaction, each under its own key.
+"""Writing: rows of a runs table into the store, in one transaction, each under its own key.
 
-Interned: workloads, clusters and fingerprints are stored once each and shared by their runs.
+Workloads, clusters and fingerprints are stored once each and shared by their runs.
 """
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 from sqlalchemy import Connection, select
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.dialects import postgresql, sqlite
@@ -20,17 +21,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
-from forerun.store.cells import (
-    CHUNK_ROWS,
-    Cells,
-    Keys,
-    Origins,
-    cells_of,
-    filled_names,
-    hash_of,
-    ids_column,
-)
-from forerun.store.kept import Added
+from forerun.store import Added
+from forerun.store.cells import CHUNK_ROWS, Provenance, RowBlock, blocks_of, filled_names, hash_of
 from forerun.store.layout import clusters, filled_columns, fingerprints, runs, workloads
 from forerun.tables import Jobs, Table
 from forerun.wire import (
@@ -43,6 +35,12 @@ from forerun.wire import (
 )  # fmt: skip
 
 _REMEMBERED = 256
+_COPIED_ROWS = 100
+
+
+def now() -> str:
+    """Return the time in UTC, ISO 8601 to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def insert_or_leave(connection: Connection, table: SqlTable) -> Any:
@@ -52,7 +50,7 @@ def insert_or_leave(connection: Connection, table: SqlTable) -> Any:
 
 
 @dataclass
-class Interned:
+class SharedParts:
     """The shared parts of runs: objects to their ids in the store, and back."""
 
     _texts: OrderedDict[int, tuple[Any, str, str]] = field(default_factory=OrderedDict)
@@ -63,13 +61,10 @@ class Interned:
         known = self._texts.get(id(value))
         if known is not None and known[0] is value:
             return known[1], known[2]
-        wire: Callable[[Any], Json] = (
-            workload_to_wire if isinstance(value, Workload) else cluster_to_wire
-        )
+        wire = workload_to_wire(value) if isinstance(value, Workload) else cluster_to_wire(value)
         text = json.dumps(
-            {"schema": SCHEMA, **wire(value)}, sort_keys=True, separators=(",", ":"),
-            allow_nan=False, ensure_ascii=True,
-        )  # fmt: skip
+            {"schema": SCHEMA, **wire}, sort_keys=True, separators=(",", ":"), allow_nan=False
+        )
         hashed = hash_of(text)
         self._texts[id(value)] = (value, hashed, text)
         if len(self._texts) > _REMEMBERED:
@@ -81,19 +76,16 @@ class Interned:
         if not values:
             return []
         table = workloads if isinstance(values[0], Workload) else clusters
-        hashes, rows = list[str](), dict[str, Json]()
-        for value in values:
-            hashed, body = self.written(value)
-            hashes.append(hashed)
-            rows[hashed] = {"hash": hashed, "name": value.name, "body": body}
+        written = [(*self.written(value), value.name) for value in values]
+        rows = {h: {"hash": h, "name": name, "body": body} for h, body, name in written}
         ids = _ids(connection, table, rows)
-        return [ids[hashed] for hashed in hashes]
+        return [ids[hashed] for hashed, _, _ in written]
 
-    def of_workload(self, connection: Connection, ids: Sequence[int]) -> list[Workload]:
+    def workloads(self, connection: Connection, ids: Sequence[int]) -> list[Workload]:
         """Return the workloads of ids."""
         return self._objects(connection, workloads, ids, workload_from_wire)
 
-    def of_cluster(self, connection: Connection, ids: Sequence[int]) -> list[Cluster]:
+    def clusters(self, connection: Connection, ids: Sequence[int]) -> list[Cluster]:
         """Return the clusters of ids."""
         return self._objects(connection, clusters, ids, cluster_from_wire)
 
@@ -102,89 +94,65 @@ class Interned:
         read: Callable[[Mapping[str, Any]], Any],
     ) -> list[Any]:  # fmt: skip
         missing = [i for i in ids if (table.name, i) not in self._read]
-        for part in _parts(missing):
-            found = connection.execute(select(table.c.id, table.c.body).where(table.c.id.in_(part)))
-            for i, body in found:
-                self._read[table.name, i] = _read(body, read, f"{table.name[:-1]} {i}")
+        for i, body in _where(connection, table, table.c.id, missing, table.c.id, table.c.body):
+            data = json.loads(body)
+            schema = data.pop("schema", None)
+            if schema != SCHEMA:
+                raise RequestError(
+                    f"reading the stored {table.name[:-1]} {i}",
+                    f"its schema is {schema!r}",
+                    f"use the forerun that wrote it; this one reads {SCHEMA}",
+                )
+            self._read[table.name, i] = read(data)
         return [self._read[table.name, i] for i in ids]
 
 
-def _read(body: str, read: Callable[[Mapping[str, Any]], Any], asked: str) -> Any:
-    data = json.loads(body)
-    schema = data.pop("schema", None)
-    if schema != SCHEMA:
-        raise RequestError(
-            f"reading the stored {asked}",
-            f"its schema is {schema!r}",
-            f"use the forerun that wrote it; this one reads {SCHEMA}",
-        )
-    return read(data)
-
-
-def fingerprint_ids(connection: Connection, texts: Sequence[str]) -> dict[str, int | None]:
-    """Return the id of each distinct fingerprint, stored now where it is new; "" has none."""
-    hashes = {text: hash_of(text) for text in dict.fromkeys(texts) if text}
-    rows = {hashed: {"hash": hashed, "body": text} for text, hashed in hashes.items()}
-    ids = _ids(connection, fingerprints, rows)
-    return {"": None, **{text: ids[hashed] for text, hashed in hashes.items()}}
+def _where(
+    connection: Connection, table: SqlTable, column: Any, values: Sequence[Any], *wanted: Any
+) -> Iterator[Any]:
+    """Yield rows with one of the values, asked for in parts that fit a query's limit of parameters."""
+    for start in range(0, len(values), CHUNK_ROWS // 8):
+        part = values[start : start + CHUNK_ROWS // 8]
+        yield from connection.execute(select(*wanted).where(column.in_(part)))
 
 
 def _ids(connection: Connection, table: SqlTable, rows: Mapping[str, Json]) -> dict[str, int]:
     """Return ids by hash; what is not there is stored first."""
-    ids = _known(connection, table, list(rows))
+    columns = table.c.hash, table.c.id
+    ids: dict[str, int] = dict(
+        map(tuple, _where(connection, table, table.c.hash, [*rows], *columns))
+    )
     new = [row for hashed, row in rows.items() if hashed not in ids]
     if new:
         connection.execute(insert_or_leave(connection, table), new)
-        ids.update(_known(connection, table, [row["hash"] for row in new]))
+        hashes = [row["hash"] for row in new]
+        ids.update(map(tuple, _where(connection, table, table.c.hash, hashes, *columns)))
     return ids
-
-
-def _known(connection: Connection, table: SqlTable, hashes: Sequence[str]) -> dict[str, int]:
-    ids: dict[str, int] = {}
-    for part in _parts(hashes):
-        found = connection.execute(select(table.c.hash, table.c.id).where(table.c.hash.in_(part)))
-        ids.update((row.hash, row.id) for row in found)
-    return ids
-
-
-def _parts(values: Sequence[Any], most: int = 500) -> list[Sequence[Any]]:
-    """Return values in parts of which each fits a query's limit of parameters."""
-    return [values[i : i + most] for i in range(0, len(values), most)]
-
-
-_ASKED = "storing runs"
-_COPIED_ROWS = 100
-
-
-def now() -> str:
-    """Return the time in UTC, ISO 8601 to the microsecond."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 @dataclass
-class Adding:
+class PreparedRows:
     """Some rows on their way into the store: what can be done without a lock is done first."""
 
     table: Table
     jobs: Jobs | None
-    origins: Origins
-    interned: Interned
+    origins: Provenance
+    shared: SharedParts
 
     def __post_init__(self) -> None:
         self._filled = sorted(filled_names(self.table))
-        chunks = cells_of(self.table)
+        blocks = blocks_of(self.table)
         # The first rows are made ready before a lock is held: most calls have no others.
-        self._chunks: Iterator[Cells] = chain(list(islice(chunks, 1)), chunks)
-        jobs = self.jobs
-        self._hashes = [
-            (index, [self.interned.written(value)[0] for value in values] + [""])
-            for index, values in (
-                () if jobs is None
-                else ((jobs.workload_index, jobs.workloads), (jobs.cluster_index, jobs.clusters))
-            )
-        ]  # fmt: skip
+        self._blocks: Iterator[RowBlock] = chain(list(islice(blocks, 1)), blocks)
+        self._job_hashes = list[tuple[str, ...]]()
+        if self.jobs is not None:
+            hashes = [
+                np.array([*(self.shared.written(v)[0] for v in values), ""])[index].tolist()
+                for values, index in _parts(self.jobs)
+            ]
+            self._job_hashes = list(zip(*hashes, strict=True))
 
-    def into(self, connection: Connection) -> Added:
+    def add(self, connection: Connection) -> Added:
         """Store the rows; the caller's transaction keeps all of them, or none.
 
         Raises:
@@ -194,56 +162,51 @@ class Adding:
         if self._filled:
             names = [{"name": name} for name in self._filled]
             connection.execute(insert_or_leave(connection, filled_columns), names)
-        maker, keys, new, at = Keys(), list[str](), 0, 0
-        for cells in self._chunks:
-            rows = range(at, at + len(cells.digests))
-            made = [self._key(i, d, maker) for i, d in zip(rows, cells.digests, strict=True)]
-            part = {name: values[at : rows.stop] for name, values in facts.items()}
-            columns = {"key": made, "digest": cells.digests, **part, **cells.columns}
-            added = _insert(connection, columns)
+        used, keys, new = Counter[str](), list[str](), 0
+        for block in self._blocks:
+            start, stop = len(keys), len(keys) + len(block.digests)
+            made = self.origins.keyed(start, block.digests, self._job_hashes, used)
+            part = {name: values[start:stop] for name, values in facts.items()}
+            added = _insert(
+                connection, {"key": made, "digest": block.digests, **part, **block.columns}
+            )
             if added < len(made):
-                _check_known(connection, made, cells.digests)
-            keys, new, at = keys + made, new + added, rows.stop
+                _check_known(connection, made, block.digests)
+            keys, new = keys + made, new + added
         return Added(tuple(keys), new, len(keys) - new)
 
     def _facts(self, connection: Connection) -> dict[str, Sequence[Any]]:
         """Return what stands beside the cells of each row, columns that nobody fills left out."""
-        n, origins = len(self.table), self.origins
-        prints = fingerprint_ids(connection, origins.fingerprints)
+        origins = self.origins
+        hashes = {text: hash_of(text) for text in dict.fromkeys(origins.fingerprints) if text}
+        prints = {hashed: {"hash": hashed, "body": text} for text, hashed in hashes.items()}
+        ids = _ids(connection, fingerprints, prints)
         facts: dict[str, Sequence[Any]] = {
-            "added": [now()] * n,
+            "added": [now()] * len(self.table),
             "started": origins.started,
             "campaign": origins.campaigns,
             "point": origins.points,
-            "fingerprint_id": [prints[text] for text in origins.fingerprints],
+            "fingerprint_id": [ids[hashes[t]] if t else None for t in origins.fingerprints],
         }
         if self.jobs is not None:
-            for name, values, index in (
-                ("workload_id", self.jobs.workloads, self.jobs.workload_index),
-                ("cluster_id", self.jobs.clusters, self.jobs.cluster_index),
-            ):
-                facts[name] = ids_column(index, self.interned.ids(connection, values))
+            names = ("workload_id", "cluster_id")
+            for name, (values, index) in zip(names, _parts(self.jobs), strict=True):
+                of_value = [*self.shared.ids(connection, values), None]  # position -1 is the last
+                facts[name] = np.array(of_value, dtype=object)[index].tolist()
         return {
             name: [value or None for value in values]
             for name, values in facts.items() if any(values)
         }  # fmt: skip
 
-    def _key(self, row: int, digest: bytes, maker: Keys) -> str:
-        given, o = self.origins.keys[row], self.origins
-        if given:
-            return given
-        return maker.of(
-            digest, o.started[row], o.campaigns[row], o.points[row], o.fingerprints[row],
-            *(hashes[index[row]] for index, hashes in self._hashes),
-        )  # fmt: skip
+
+def _parts(jobs: Jobs) -> tuple[tuple[Sequence[Any], Any], ...]:
+    """Return what jobs share, each with the position in it of each job."""
+    return (jobs.workloads, jobs.workload_index), (jobs.clusters, jobs.cluster_index)
 
 
 def _insert(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
     """Insert rows that are columns, and return how many were new."""
-    n = len(columns["key"])
-    if not n:
-        return 0
-    if connection.dialect.name == "postgresql" and n >= _COPIED_ROWS:
+    if connection.dialect.name == "postgresql" and len(columns["key"]) >= _COPIED_ROWS:
         return _copied(connection, columns)
     statement = insert_or_leave(connection, runs).values(dict.fromkeys(columns))
     compiled = statement.compile(dialect=connection.dialect, column_keys=list(columns))
@@ -259,11 +222,13 @@ def _copied(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
     So rows are copied into a table of this transaction's own, and go on from there.
     """
     names = ", ".join(f'"{name}"' for name in columns)
-    made = "CREATE TEMPORARY TABLE IF NOT EXISTS runs_copied (LIKE runs) ON COMMIT DROP"
-    connection.exec_driver_sql(made)
-    # No id yet, and none of the rows before.
-    connection.exec_driver_sql("ALTER TABLE runs_copied ALTER COLUMN id DROP NOT NULL")
-    connection.exec_driver_sql("TRUNCATE runs_copied")
+    for statement in (
+        "CREATE TEMPORARY TABLE IF NOT EXISTS runs_copied (LIKE runs) ON COMMIT DROP",
+        # No id yet, and none of the rows before.
+        "ALTER TABLE runs_copied ALTER COLUMN id DROP NOT NULL",
+        "TRUNCATE runs_copied",
+    ):
+        connection.exec_driver_sql(statement)
     with (
         connection.connection.cursor() as cursor,
         cursor.copy(f"COPY runs_copied ({names}) FROM STDIN") as copy,
@@ -279,14 +244,11 @@ def _copied(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
 
 def _check_known(connection: Connection, keys: Sequence[str], digests: Sequence[bytes]) -> None:
     """Refuse a key that the store, or this very call, has for a run with other cells."""
-    for start in range(0, len(keys), CHUNK_ROWS // 8):
-        stop = start + CHUNK_ROWS // 8
-        part = keys[start:stop]
-        query = select(runs.c.key, runs.c.digest).where(runs.c.key.in_(part))
-        stored = {key: bytes(digest) for key, digest in connection.execute(query)}
-        for key, digest in zip(part, digests[start:stop], strict=True):
-            if stored[key] != digest:
-                raise RequestError(
-                    f"{_ASKED} under the key {key!r}", "another run with other figures has it",
-                    "give each run its own key; nothing of this call was kept",
-                )  # fmt: skip
+    found = _where(connection, runs, runs.c.key, keys, runs.c.key, runs.c.digest)
+    stored = {key: bytes(digest) for key, digest in found}
+    for key, digest in zip(keys, digests, strict=True):
+        if stored[key] != digest:
+            raise RequestError(
+                f"storing runs under the key {key!r}", "another run with other figures has it",
+                "give each run its own key; nothing of this call was kept",
+            )  # fmt: skip

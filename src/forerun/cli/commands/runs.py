@@ -203,7 +203,7 @@ def list_runs(
 
 def _none(store: SqlStore, conditions: tuple[str, ...]) -> tuple[int, list[str]]:
     """Return how many runs there are in all, and why none of them meets the conditions."""
-    from forerun.store.none_found import why_none
+    from forerun.store.queries import why_none
 
     every = store.count()
     return every, why_none(store, conditions) if every else []

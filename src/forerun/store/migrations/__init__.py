@@ -1,1 +1,0 @@
-"""Migrations: how the tables of a store came to be; an append-only list, never edited."""
