@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from forerun.domain.run import Run
+from forerun.domain.job import Run
 from forerun.store import open_store
 from forerun.store.sql_store import SqlStore
 from forerun.tables import Table

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from forerun.domain.estimate import Estimate
     from forerun.domain.forecast import Forecast
     from forerun.domain.hardware import Cluster, Device, Link
-    from forerun.domain.job import Job
+    from forerun.domain.job import Job, Run
     from forerun.domain.objective import Objective, Preemption
     from forerun.domain.plan import Plan
     from forerun.domain.recommendation import Recommendation
-    from forerun.domain.run import Run
     from forerun.domain.workload import Length, Workload
     from forerun.errors import ForerunError
     from forerun.tables import Table, read_table, write_table
@@ -42,7 +41,7 @@ _HOMES = {
     "Job": "forerun.domain.job",
     "Plan": "forerun.domain.plan",
     "Recommendation": "forerun.domain.recommendation",
-    "Run": "forerun.domain.run",
+    "Run": "forerun.domain.job",
     "ForerunError": "forerun.errors",
 }
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from forerun.domain.forecast import Forecasts
-from forerun.domain.job import Job
-from forerun.domain.run import Run
+from forerun.domain.job import Job, Run
 from forerun.domain.workload import Workload
 from forerun.tables import Jobs, Runs
 

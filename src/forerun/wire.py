@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from forerun.domain.distance import meaning, nearer
 from forerun.domain.estimate import Estimate
-from forerun.domain.forecast import Forecast
+from forerun.domain.forecast import Forecast, meaning, nearer
 from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
 from forerun.domain.hardware import Cluster, Device, Link
 from forerun.domain.job import Job

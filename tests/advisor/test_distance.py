@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.domain.distance import meaning
+from forerun.domain.forecast import meaning
 from forerun.tables import Table
 
 JOB = {"workload": "llama3-8b", "device": "h100-sxm-80gb", "nodes": 1, "devices": 8,

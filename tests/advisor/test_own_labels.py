@@ -10,9 +10,8 @@ import pytest
 
 from forerun.advisor import Advisor
 from forerun.advisor.models import model_text
-from forerun.domain.job import Job
+from forerun.domain.job import Job, Run
 from forerun.domain.plan import Plan
-from forerun.domain.run import Run
 from forerun.errors import RequestError
 from forerun.store import open_store
 from forerun.tables import MEASURED, Table, read_table

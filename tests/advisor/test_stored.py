@@ -9,7 +9,7 @@ import pytest
 
 from forerun.advisor.given_runs import is_stored, runs_in, runs_of
 from forerun.catalog import load_catalog
-from forerun.domain.run import Run
+from forerun.domain.job import Run
 from forerun.errors import RequestError
 from forerun.store import open_store
 from forerun.tables import Table

@@ -9,7 +9,7 @@ import pytest
 
 from forerun.catalog import load_catalog
 from forerun.catalog.devices import COLUMNS, packaged_rows
-from forerun.catalog.sources import known_sources
+from forerun.catalog.rows import known_sources
 from forerun.domain.hardware import Device
 
 DEVICES = load_catalog().devices

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from forerun.catalog import load_catalog
-from forerun.catalog.devices import packaged_rows
-from forerun.catalog.labels import open_labels, squeeze
+from forerun.catalog.devices import open_labels, packaged_rows, squeeze
 from forerun.errors import UnknownNameError
 
 CATALOG = load_catalog()

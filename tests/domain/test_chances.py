@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.domain.chances import limit_chances
 from forerun.domain.objective import Limits
 from forerun.domain.quantiles import at_probability, probability_below, spread
+from forerun.domain.recommendation import limit_chances
 
 RUN = spread([3600.0, 7200.0], [0.3, 0.5])
 FITS = np.array([0.9, 0.4])

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from forerun.domain.distance import meaning, nearer
+from forerun.domain.forecast import meaning, nearer
 
 PHYSICS = {"workload": 0.25, "device": 0.25, "framework": 0.25, "place": 0.25}
 

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.domain.curves import Curve
-from forerun.domain.exchange import Exchange
-from forerun.domain.measured import Measured, Update
+from forerun.domain.measured import Curve, Exchange, Measured, Update
 from forerun.errors import RequestError
 
 GRID = Curve(((8.0, 64.0), (10.0, 100.0, 1000.0)), (1e-6, 2e-6, 9e-6, 3e-6, 8e-6, 5e-5))

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC, Plan
-from forerun.domain.plan_columns import (
+from forerun.domain.plan import (
+    MEMORY_FORMATS,
     PROBLEMS,
+    RECOMPUTE,
+    SYNC,
     Limits,
+    Plan,
     PlanColumns,
     concatenate,
     plan_problems,

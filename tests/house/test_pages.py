@@ -15,7 +15,7 @@ from forerun.catalog import instances as instance_rows
 from forerun.catalog import load_catalog
 from forerun.tables import COLUMNS
 from forerun.workloads import spec
-from forerun.workloads.shapes import TransformerSpec
+from forerun.workloads.transformer import TransformerSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC_PAGE = ROOT / "docs" / "spec.md"

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from forerun.contracts import Runner
-from forerun.domain.job import Job
+from forerun.domain.job import Job, Run
 from forerun.domain.plan import Plan
-from forerun.domain.run import Run
 from forerun.measure import Steps
 from forerun.measure.local import LocalRunner
 from forerun.measure.replay import ReplayRunner

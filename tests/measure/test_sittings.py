@@ -25,7 +25,7 @@ from forerun.measure.processes import RUNNER
 from forerun.measure.task import Task
 from forerun.store import open_store
 from forerun.store.sql_store import SqlStore
-from forerun.workloads.row_clusters import parse_placement
+from forerun.workloads.rows import parse_placement
 from tests.measure.entries import ENTRIES
 
 EACH_SECONDS = 100.0

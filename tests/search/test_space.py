@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from forerun.domain.job import Job
-from forerun.domain.plan import RECOMPUTE, Plan
-from forerun.domain.plan_columns import HEADS, OK, PROBLEMS, Limits, PlanColumns, plan_problems
+from forerun.domain.plan import (
+    HEADS,
+    OK,
+    PROBLEMS,
+    RECOMPUTE,
+    Limits,
+    Plan,
+    PlanColumns,
+    plan_problems,
+)
 from forerun.domain.workload import LayerShape, Workload
 from forerun.errors import RequestError
 from forerun.search.space import RULES, Space, default_micro_batches, rule_words

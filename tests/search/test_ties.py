@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.domain.objective import Objective
-from forerun.domain.plan import Plan
-from forerun.domain.plan_columns import PlanColumns
+from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search.recommending import choose

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forerun.domain.run import Run
+from forerun.domain.job import Run
 from forerun.errors import RequestError, UnknownNameError
 from forerun.store import open_store
 from forerun.store.sql_store import SqlStore

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.domain.job import Job, job_problem
-from forerun.domain.plan import Plan
-from forerun.domain.plan_columns import PlanColumns
+from forerun.domain.plan import Plan, PlanColumns
 from forerun.errors import RequestError
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_workload

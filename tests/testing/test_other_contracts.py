@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forerun.domain.job import Job
+from forerun.domain.job import Job, Run
 from forerun.domain.plan import Plan
-from forerun.domain.run import Run
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.tables import Jobs, Runs, Table

@@ -11,9 +11,9 @@ import pytest
 
 from forerun.domain.graph import Phase
 from forerun.domain.workload import Workload
+from forerun.workloads.backward import graph_from_totals
 from forerun.workloads.columns import WORKLOAD_COLUMNS, workload_from_columns
 from forerun.workloads.resolve import workload
-from forerun.workloads.totals import graph_from_totals
 from forerun.workloads.zoo import zoo_workload
 
 ULTRASCALE = {

@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 from forerun.catalog import load_catalog
 from forerun.domain.plan import RECOMPUTE, SYNC
 from forerun.tables import Jobs, Table, read_table
-from forerun.workloads.row_clusters import BadLayoutError, Layout, layout_of, parse_placement
-from forerun.workloads.rows import jobs_from_table, runs_from_table
+from forerun.workloads.rows import (
+    LayoutError,
+    NodeLayout,
+    jobs_from_table,
+    layout_of,
+    parse_placement,
+    runs_from_table,
+)
 
 GPT = {
     "workload": "a-gpt", "layers": 24, "hidden": 1024, "heads": 16, "vocab": 50304,
@@ -181,29 +187,29 @@ def test_a_placement_is_one_digit_a_node_or_counts_with_dashes(
 
 @pytest.mark.parametrize("text", ["4-x", "40", "four", "4--4", "-", "4.4", "\u0664"])
 def test_a_placement_that_is_neither_is_refused(text: str) -> None:
-    with pytest.raises(BadLayoutError, match="placement"):
+    with pytest.raises(LayoutError, match="placement"):
         parse_placement(text, None, None)
 
 
 @pytest.mark.parametrize(
     ("cells", "layout"),
     [
-        ({"devices": 8}, Layout(8, 1, 8)),
-        ({"devices": 32}, Layout(32, 4, 8)),
-        ({"devices": 3}, Layout(3, 1, 3)),
-        ({"nodes": 2}, Layout(16, 2, 8)),
-        ({"nodes": 2, "devices": 8}, Layout(8, 2, 4)),
-        ({"nodes": 1, "devices": 2, "devices_per_node": 8}, Layout(2, 1, 2)),
-        ({"devices": 12}, Layout(12, 2, 6)),
-        ({"devices": 12, "devices_per_node": 8}, Layout(12, 2, 6)),
-        ({"devices": 11, "devices_per_node": 8}, Layout(11, 2, 8, (8, 3))),
-        ({"devices": 10, "nodes": 3}, Layout(10, 3, 4, (4, 3, 3))),
-        ({"placement": "44", "devices": 8}, Layout(8, 2, 4)),
-        ({"placement": "134"}, Layout(8, 3, 4, (1, 3, 4))),
+        ({"devices": 8}, NodeLayout(8, 1, 8)),
+        ({"devices": 32}, NodeLayout(32, 4, 8)),
+        ({"devices": 3}, NodeLayout(3, 1, 3)),
+        ({"nodes": 2}, NodeLayout(16, 2, 8)),
+        ({"nodes": 2, "devices": 8}, NodeLayout(8, 2, 4)),
+        ({"nodes": 1, "devices": 2, "devices_per_node": 8}, NodeLayout(2, 1, 2)),
+        ({"devices": 12}, NodeLayout(12, 2, 6)),
+        ({"devices": 12, "devices_per_node": 8}, NodeLayout(12, 2, 6)),
+        ({"devices": 11, "devices_per_node": 8}, NodeLayout(11, 2, 8, (8, 3))),
+        ({"devices": 10, "nodes": 3}, NodeLayout(10, 3, 4, (4, 3, 3))),
+        ({"placement": "44", "devices": 8}, NodeLayout(8, 2, 4)),
+        ({"placement": "134"}, NodeLayout(8, 3, 4, (1, 3, 4))),
     ],
 )
 def test_what_a_row_leaves_out_of_its_layout_follows_from_the_rest(
-    cells: dict[str, Any], layout: Layout
+    cells: dict[str, Any], layout: NodeLayout
 ) -> None:
     assert layout_of(cells, 8) == layout
 
@@ -221,7 +227,7 @@ def test_what_a_row_leaves_out_of_its_layout_follows_from_the_rest(
     ],
 )
 def test_counts_that_contradict_one_another_are_refused(cells: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadLayoutError, match=words):
+    with pytest.raises(LayoutError, match=words):
         layout_of(cells, 8)
 
 
@@ -328,17 +334,3 @@ def test_ultrascale_is_refused_only_where_stages_outnumber_layers() -> None:
     reasons = [found.problem(int(i)) or "" for i in np.flatnonzero(~found.resolved)]
     assert reasons
     assert all("stages, but" in r for r in reasons)
-
-
-def test_a_model_that_no_device_holds_was_cut_over_nodes_and_stages() -> None:
-    """Megatron's 175B with a blank plan on 384 A100: tp 8, the fewest stages that fit, dp."""
-    cells = {
-        "workload": "gpt-175b", "framework": "Megatron-LM", "layers": 96, "hidden": 12288,
-        "heads": 96, "vocab": 51200, "seq_len": 2048, "device": "a100-sxm-80gb", "devices": 384,
-        "global_batch": 1536, "micro_batch": 1,
-    }  # fmt: skip
-    plan = job(**cells)[0].plan
-    assert (plan.tp, plan.pp, plan.dp) == (8, 8, 6)
-    assert job(**{**cells, "framework": "pytorch"})[0].plan.dp == 384
-    assert job(**{**cells, "dp": 384})[0].plan.tp == 1
-    assert job(**{**cells, "layers": 1})[0].plan.dp == 384

@@ -11,7 +11,6 @@ import numpy as np
 
 from forerun import wire
 from forerun.contracts import Predictor
-from forerun.domain.chances import chances_of
 from forerun.domain.estimate import (
     Estimate,
     estimate_runs,
@@ -22,6 +21,7 @@ from forerun.domain.estimate import (
 from forerun.domain.forecast import Forecast
 from forerun.domain.job import Job
 from forerun.domain.objective import MARKETS, Limits, Preemption
+from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError, one_of
 from forerun.tables import Jobs

@@ -12,7 +12,6 @@ import numpy as np
 from forerun.advisor.answer import Answer, Explanation, Support, WhatIf, estimate_of, step_of
 from forerun.arrays import FloatArray
 from forerun.contracts import Predictor
-from forerun.domain.chances import chances_of
 from forerun.domain.comparison import (
     correlation,
     in_common,
@@ -25,6 +24,7 @@ from forerun.domain.forecast import Forecasts
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
 from forerun.domain.plan import RECOMPUTE
+from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError
 from forerun.tables import Jobs

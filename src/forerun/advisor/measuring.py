@@ -39,8 +39,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from forerun.domain.plan import Plan
-from forerun.domain.plan_columns import PlanColumns
+from forerun.domain.plan import Plan, PlanColumns
 from forerun.errors import ForerunError
 from forerun.tables import Jobs
 

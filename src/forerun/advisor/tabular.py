@@ -21,15 +21,14 @@ from forerun.contracts import Predictor
 from forerun.domain.estimate import preemption_factor
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.objective import MARKETS, Preemption
-from forerun.domain.plan import Plan
-from forerun.domain.plan_columns import NAMES, PlanColumns, plan_problems
+from forerun.domain.plan import NAMES, Plan, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError, one_of
 from forerun.search.best_plan import best_plan
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 from forerun.workloads.own_labels import meant_note
-from forerun.workloads.row_plans import NO_BATCH
+from forerun.workloads.rows import NO_BATCH
 
 Reasons = NDArray[np.object_]
 
@@ -360,7 +359,7 @@ def _gathered(values: list[float], index: NDArray[np.int32]) -> FloatArray:
 
 def _batches(jobs: Jobs) -> FloatArray:
     """Return each row's global batch; NaN where the row states no readable plan."""
-    from forerun.workloads.row_plans import NO_BATCH
+    from forerun.workloads.rows import NO_BATCH
 
     batch = jobs.plans.global_batch.astype(np.float64)
     if jobs.plan_problem is not None:

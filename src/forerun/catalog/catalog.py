@@ -3,28 +3,203 @@
 Regions: the carbon intensity of the grid that a cloud's region draws from.
 
 Virtual CPUs: a machine without accelerators as one CPU device, scaled from one vCPU.
+
+Cluster text, such as `4x8xh100-sxm-80gb`, read into counts and names.
+
+Prices: which machine's price a cluster of plain devices is given, and in whose words.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from forerun.catalog.clustertext import check_counts, parse_cluster
-from forerun.catalog.devices import Entry, entry_of, packaged_rows
+from forerun.catalog.devices import Entry, entry_of, index_of, open_labels, packaged_rows, resolve
 from forerun.catalog.instances import BITS_PER_BYTE, Instance, host_watts, packaged_instances
-from forerun.catalog.interconnect import Links, links_from_text
-from forerun.catalog.labels import index_of, open_labels, resolve
-from forerun.catalog.links import in_fabric, instance_inter_link, inter_link, intra_link
-from forerun.catalog.prices import Offer, cheapest_region, choose_offer
-from forerun.catalog.rows import DATA, Limits, Row, read_csv
-from forerun.catalog.sources import fact_of
+from forerun.catalog.links import (
+    Links,
+    in_fabric,
+    instance_inter_link,
+    inter_link,
+    intra_link,
+    links_from_text,
+)
+from forerun.catalog.rows import DATA, Limits, Row, fact_of, read_csv
 from forerun.domain.hardware import Cluster, Device
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.units import GIGA
+
+# A machine whose network has less than this share of the rate that the cluster is predicted with
+# is not the machine that was asked for, where there are several nodes.
+_ENOUGH_NETWORK = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A price for one node of a cluster, and the machine that it was read from."""
+
+    instance: Instance
+    dollars_per_hour: float
+    spot_dollars_per_hour: float | None
+    scaled: bool
+    enough_network: bool
+
+    @property
+    def source(self) -> str:
+        """What was priced, and where it was read."""
+        text = self.instance.price_source
+        if self.scaled:
+            text += "; scaled by the number of devices, as no machine has that number"
+        if self.instance.marketplace:
+            text += "; one offer of a marketplace"
+        return text
+
+
+def choose_offer(
+    instances: Iterable[Instance],
+    device_id: str,
+    devices_per_node: int,
+    network_bytes_per_second: float = 0.0,
+    region: str = "",
+) -> Offer | None:
+    """Return the cheapest on-demand offer of this device, or None where nobody prices it.
+
+    Preferred in this order: machines with this number of devices; list prices over single offers
+    of marketplaces; machines whose network per device comes near `network_bytes_per_second`
+    (0: one node, any network will do); the price per device.
+    """
+    offers = [
+        i for i in instances
+        if i.device == device_id and i.dollars_per_hour is not None
+        and (not region or i.region.lower() == region.lower())
+    ]  # fmt: skip
+    if not offers:
+        return None
+    best = min(
+        offers,
+        key=lambda i: (
+            i.device_count != devices_per_node,
+            i.marketplace,
+            not _network_serves(i, network_bytes_per_second),
+            (i.dollars_per_hour or 0.0) / i.device_count,
+            i.name,
+            i.region,
+        ),
+    )
+    share = devices_per_node / best.device_count
+    spot = best.spot_dollars_per_hour
+    return Offer(
+        best,
+        (best.dollars_per_hour or 0.0) * share,
+        None if spot is None else spot * share,
+        best.device_count != devices_per_node,
+        _network_serves(best, network_bytes_per_second),
+    )
+
+
+def cheapest_region(instances: Sequence[Instance]) -> Instance:
+    """Return the row with the lowest on-demand price, else the lowest spot price."""
+    return min(
+        instances,
+        key=lambda i: (
+            i.dollars_per_hour is None,
+            i.dollars_per_hour or 0.0,
+            i.spot_dollars_per_hour is None,
+            i.spot_dollars_per_hour or 0.0,
+            i.region,
+        ),
+    )
+
+
+def _network_serves(instance: Instance, bytes_per_second: float) -> bool:
+    """Whether the machine's network per device comes near the rate that is counted on."""
+    per_device = instance.nic_bytes_per_second / instance.device_count
+    return per_device >= _ENOUGH_NETWORK * bytes_per_second
+
+
+MAX_DEVICES = 1_000_000
+FORMS = (
+    "write NODESxDEVICESxDEVICE (4x8xh100-sxm-80gb), DEVICESxDEVICE for one node "
+    "(8xh100-sxm-80gb), NODESxINSTANCE (4xaws:p5.48xlarge@us-east-1) or DEVICE:COUNT (H100:8)"
+)
+_COUNT = re.compile(r"\s*([+-]?[0-9]+)\s*[x\u00d7*]\s*(?=\S)", re.IGNORECASE)
+_SKYPILOT = re.compile(r"(.+):\s*([+-]?[0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterText:
+    """What a cluster's text asks for: nodes, devices in each (None: an instance's own), a name."""
+
+    nodes: int
+    devices_per_node: int | None
+    name: str
+    region: str = ""
+
+
+def parse_cluster(text: str, is_instance: Callable[[str], bool]) -> ClusterText:
+    """Return the counts and the name in a cluster's text.
+
+    Args:
+        text: see FORMS.
+        is_instance: whether a name is that of a known machine type (those may begin with
+            counts themselves, such as `8x_H100`).
+
+    Raises:
+        RequestError: malformed text, or counts that are not positive or above a million devices.
+    """
+    raw = str(text).strip()
+    if not raw or len(raw) > 300:
+        raise RequestError(f"cluster {raw[:60]!r}", "it is not a cluster's text", FORMS)
+    body, _, region = raw.partition("@")
+    rest, region, counts = body.strip(), region.strip(), list[int]()
+    while not is_instance(rest) and (match := _COUNT.match(rest)):
+        counts.append(_count(match[1], raw))
+        rest = rest[match.end() :].strip()
+    if is_instance(rest):
+        if len(counts) > 1:
+            raise RequestError(
+                f"cluster {raw!r}", f"{rest} already says how many devices a node has",
+                f"write NODESx{rest}",
+            )  # fmt: skip
+        return ClusterText(counts[0] if counts else 1, None, rest, region)
+    if (match := _SKYPILOT.fullmatch(rest)) and len(counts) < 2:
+        rest, counts = match[1].strip(), [*(counts or [1]), _count(match[2], raw)]
+    if len(counts) > 2 or not rest or not re.search(r"[^\W_]", rest):
+        raise RequestError(f"cluster {raw!r}", "it is not a cluster's text", FORMS)
+    if rest.isdecimal():
+        raise RequestError(f"cluster {raw!r}", "it has counts and names no device", FORMS)
+    nodes, per_node = [1, 1, *counts][-2:] if len(counts) != 1 else (1, counts[0])
+    check_counts(nodes, per_node, f"cluster {raw!r}")
+    return ClusterText(nodes, per_node, rest, region)
+
+
+def check_counts(nodes: int, devices_per_node: int, asked: str) -> None:
+    """Refuse counts below one, and clusters above a million devices."""
+    if nodes < 1 or devices_per_node < 1:
+        raise RequestError(
+            asked, f"it has {nodes} nodes of {devices_per_node} devices",
+            "give at least one node and one device in it",
+        )  # fmt: skip
+    if nodes * devices_per_node > MAX_DEVICES:
+        raise RequestError(
+            asked, f"it has {nodes * devices_per_node:,} devices",
+            f"give at most {MAX_DEVICES:,} devices",
+        )  # fmt: skip
+
+
+def _count(digits: str, raw: str) -> int:
+    """Return a count; a number of absurd length is refused before it is read."""
+    if len(digits) > 9:
+        raise RequestError(
+            f"cluster {raw[:60]!r}", f"a count has {len(digits)} digits",
+            f"give at most {MAX_DEVICES:,} devices",
+        )  # fmt: skip
+    return int(digits)
+
 
 _BYTES_PER_GIB = 2**30
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from forerun.catalog.rows import DATA, Limits, Row, read_csv
-from forerun.catalog.sources import fact_of
+from forerun.catalog.rows import DATA, Limits, Row, fact_of, read_csv
 from forerun.domain.hardware import Fact
 from forerun.errors import RequestError, one_of
 from forerun.units import GIGA

@@ -1,4 +1,7 @@
-"""Rows of a catalogue file as text, with the place of each field and checked numbers."""
+"""Rows of a catalogue file as text, with the place of each field and checked numbers.
+
+Sources: the keys that stand in the tables, and the facts that they mean.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
+from forerun.domain.hardware import Fact
 from forerun.errors import RequestError, UnknownNameError
 
 DATA = Path(__file__).parent / "data"
@@ -117,3 +122,17 @@ def _rows(lines: Iterable[str], name: str) -> list[Row]:
         if values:
             rows.append(Row(values, name, line))
     return rows
+
+
+@lru_cache(maxsize=1)
+def known_sources() -> dict[str, Fact]:
+    """Return the packaged sources by key."""
+    return {
+        row.get("key"): Fact(row.get("source"), row.get("verified") == "true")
+        for row in read_csv(DATA / "sources.csv")
+    }
+
+
+def fact_of(text: str) -> Fact:
+    """Return the fact of a source key; any other text is a source in a user's own words."""
+    return known_sources().get(text) or Fact(text)

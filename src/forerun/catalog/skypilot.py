@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from forerun.catalog.devices import resolve
 from forerun.catalog.instances import Instance, instance_of
-from forerun.catalog.labels import resolve
 from forerun.catalog.rows import Row
 from forerun.units import counted
 

@@ -10,9 +10,8 @@ from typing import Any
 from forerun.catalog import devices as device_rows
 from forerun.catalog import instances as instance_rows
 from forerun.catalog.catalog import Catalog
-from forerun.catalog.devices import entry_of, packaged_rows
+from forerun.catalog.devices import entry_of, index_of, packaged_rows, resolve
 from forerun.catalog.instances import Instance, instance_of
-from forerun.catalog.labels import index_of, resolve
 from forerun.catalog.rows import Row, read_csv
 from forerun.catalog.skypilot import COLUMNS as SKYPILOT_COLUMNS
 from forerun.catalog.skypilot import read_skypilot

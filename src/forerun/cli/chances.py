@@ -6,11 +6,9 @@ import math
 from collections.abc import Mapping
 
 from forerun.cli.screen import Screen
-from forerun.domain.chances import ALL, BUDGET, DEADLINE
-from forerun.domain.distance import meaning, nearer
-from forerun.domain.forecast import Forecast
+from forerun.domain.forecast import Forecast, meaning, nearer
 from forerun.domain.objective import Limits
-from forerun.domain.recommendation import Option, Recommendation
+from forerun.domain.recommendation import ALL, BUDGET, DEADLINE, Option, Recommendation
 from forerun.units import chance_text, format_dollars, format_probability, format_seconds
 
 BETTER = {"time": "faster", "cost": "cheaper", "energy": "thriftier", "knee": "nearer the knee"}

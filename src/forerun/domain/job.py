@@ -1,12 +1,14 @@
-"""Job: a question: this workload on this cluster by this plan, checked once at birth."""
+"""Job: a question: this workload on this cluster by this plan, checked once at birth.
+
+Run: a job carried out, with what was measured and where the figure comes from.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import Plan
-from forerun.domain.plan_columns import OK, PROBLEMS, Limits, PlanColumns, plan_problems
+from forerun.domain.plan import OK, PROBLEMS, Limits, Plan, PlanColumns, plan_problems
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 
@@ -104,3 +106,32 @@ def problem_text(code: int, workload: Workload, cluster: Cluster, plan: Plan) ->
         kv_heads=shape.kv_heads, layers=shape.layers, experts=shape.experts,
         seq_len=workload.seq_len,
     )  # fmt: skip
+
+
+STATUSES = ("ok", "oom", "failed", "timeout")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A fact. A field that was not measured is None.
+
+    Attributes:
+        job: what was run.
+        status: ok, oom (out of memory), failed, or timeout (times are lower bounds).
+        step_seconds, sync_seconds, epoch_seconds, time_to_train_seconds: measured times.
+        samples_per_second: of the whole cluster.
+        peak_bytes: of the most-loaded device.
+        samples_to_target: samples seen until the target metric.
+        origin: source and reference of the figure.
+    """
+
+    job: Job
+    status: str = "ok"
+    step_seconds: float | None = None
+    sync_seconds: float | None = None
+    epoch_seconds: float | None = None
+    time_to_train_seconds: float | None = None
+    samples_per_second: float | None = None
+    peak_bytes: float | None = None
+    samples_to_target: float | None = None
+    origin: str = ""

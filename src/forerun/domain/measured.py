@@ -1,17 +1,196 @@
-"""Measured: what micro-benchmarks found a device to do, as curves over the size of an operation."""
+"""Measured: what micro-benchmarks found a device to do, as curves over the size of an operation.
+
+Exchange: what processes that talk over a link were measured to take, by size and by their number.
+
+Curves: seconds of an operation over its sizes, as micro-benchmarks found them.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from forerun.domain.curves import Curve, sound_numbers
-from forerun.domain.exchange import Exchange
+from forerun.arrays import FloatArray
 from forerun.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of one call of an operation on a grid of sizes.
+
+    Attributes:
+        axes: for each size of the operation, increasing values at which it was measured.
+        seconds: on the grid of the axes, in C order (the last axis runs fastest).
+        spread: range of repeats over their median, the middle one of all points.
+    """
+
+    axes: tuple[tuple[float, ...], ...]
+    seconds: tuple[float, ...]
+    spread: float = field(default=0.0, compare=False)
+
+    def __post_init__(self) -> None:
+        count = int(np.prod([len(axis) for axis in self.axes]))
+        rising = all(
+            all(a < b for a, b in itertools.pairwise(axis)) and axis[0] > 0 for axis in self.axes
+        )
+        sound = np.isfinite(self.seconds).all() and min(self.seconds, default=0.0) > 0
+        if not self.axes or not rising or len(self.seconds) != count or not sound:
+            raise RequestError(
+                f"a curve of {len(self.seconds)} seconds over {[len(a) for a in self.axes]} sizes",
+                "it needs a positive time at each point of its sizes, and sizes that increase",
+                "measure again (forerun probe), or correct the curve",
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        axes = [list(axis) for axis in self.axes]
+        return {"axes": axes, "seconds": list(self.seconds), "spread": self.spread}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Curve:
+        """Return what `to_dict` wrote. Raises KeyError, TypeError, ValueError or RequestError."""
+        axes = tuple(tuple(map(float, axis)) for axis in data["axes"])
+        return Curve(axes, tuple(map(float, data["seconds"])), float(data.get("spread", 0.0)))
+
+    @cached_property
+    def _logs(self) -> FloatArray:
+        logs: FloatArray = np.log(np.asarray(self.seconds, dtype=np.float64))
+        return logs.reshape([len(a) for a in self.axes])
+
+    def at(self, *sizes: Any) -> FloatArray:
+        """Return seconds at sizes, arrays of one shape: straight lines between logarithms.
+
+        Beyond the largest size that was measured, time is proportional to it; below the smallest,
+        it is that of the smallest: a call is never faster than the smallest one.
+        """
+        found: FloatArray = np.zeros(np.broadcast_shapes(*(np.shape(s) for s in sizes)))
+        lower, share = [], []
+        for axis, size in zip(self.axes, sizes, strict=True):
+            logs, asked = np.log(axis), np.log(np.maximum(size, 1e-300))
+            found = found + np.maximum(asked - logs[-1], 0.0)
+            place = np.clip(
+                np.searchsorted(logs, asked, side="right") - 1, 0, max(len(axis) - 2, 0)
+            )
+            step = logs[np.minimum(place + 1, len(axis) - 1)] - logs[place]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                part = np.where(step > 0, (asked - logs[place]) / step, 0.0)
+            lower.append(place)
+            share.append(np.clip(part, 0.0, 1.0))
+        for corner in itertools.product((0, 1), repeat=len(self.axes)):
+            weight: Any = 1.0
+            index = []
+            for up, place, part, axis in zip(corner, lower, share, self.axes, strict=True):
+                weight = weight * (part if up else 1.0 - part)
+                index.append(np.minimum(place + up, len(axis) - 1))
+            found = found + weight * self._logs[tuple(index)]
+        return np.exp(found)
+
+
+def sound_numbers(values: Mapping[Any, Any]) -> dict[str, float]:
+    """Return values as numbers. Raises ValueError for what is negative or not finite."""
+    numbers = {str(name): float(value) for name, value in values.items()}
+    for name, number in numbers.items():
+        if not (np.isfinite(number) and number >= 0):
+            raise ValueError(f"{name} is {number}")
+    return numbers
+
+
+_BY_RANKS = ("all_reduces", "rested")  # fields of an `Exchange`
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What processes meet when they talk over one kind of link.
+
+    Attributes:
+        latency_seconds: of each of the 2 (K - 1) steps of an all-reduce among K.
+        bytes_per_second: at which a ring carries a buffer, a process and direction.
+        call_seconds: of a collective, whatever its size and however many take part.
+        busy_seconds_per_byte: of the processor's time that sending, receiving and adding a byte of
+            the buffer takes: where the processor computes too, it is taken from the backward pass.
+        send_latency_seconds, send_bytes_per_second: of a message from one process to another.
+        all_reduces: seconds of one by the bytes of its buffer, for each number of processes that
+            was tried, one after the other: the two figures above are their summary.
+        rested: as `all_reduces`, of one before which nothing was sent for a while: links that let
+            go of so many bytes at once (token buckets) carry these the faster.
+    """
+
+    latency_seconds: float
+    bytes_per_second: float
+    call_seconds: float = 0.0
+    busy_seconds_per_byte: float = 0.0
+    send_latency_seconds: float = 0.0
+    send_bytes_per_second: float = 0.0
+    all_reduces: Mapping[int, Curve] = field(default_factory=dict)
+    rested: Mapping[int, Curve] = field(default_factory=dict)
+
+    def spared_seconds(self, size: float, ranks: float) -> float:
+        """Return by how much an all-reduce is faster before which nothing was sent for a while.
+
+        A link's bucket is as large for many ranks as for few, and for all larger buffers.
+        """
+        if ranks <= 1 or not self.rested:
+            return 0.0
+        tried = sorted(self.rested)
+        found = []
+        for k in tried:
+            curve = self.rested[k]
+            known = min(max(size, curve.axes[0][0]), curve.axes[0][-1])
+            found.append(float(self.all_reduces[k].at(known) - curve.at(known)))
+        return max(float(np.interp(ranks, tried, found)), 0.0)
+
+    def all_reduce_seconds(self, size: float, ranks: float) -> float:
+        """Return the seconds of an all-reduce of `size` bytes among ranks.
+
+        Straight lines between the numbers of ranks that were tried; beyond them what does not
+        depend on the size grows as the steps of a ring, K - 1, and the rest as its volume,
+        (K - 1) / K (Patarasuk and Yuan 2009).
+        """
+        if ranks <= 1:
+            return 0.0
+        if not self.all_reduces:
+            moved = 2.0 * (ranks - 1.0) / ranks * size
+            steps = 2.0 * (ranks - 1.0) * self.latency_seconds
+            return self.call_seconds + steps + moved / self.bytes_per_second
+        tried = sorted(self.all_reduces)
+        found = [float(self.all_reduces[k].at(size)) for k in tried]
+        if tried[0] <= ranks <= tried[-1]:
+            return float(np.interp(ranks, tried, found))
+        near = tried[0] if ranks < tried[0] else tried[-1]
+        whole = found[tried.index(near)]
+        fixed = min(self.all_reduces[near].seconds[0], whole)
+        steps = (ranks - 1.0) / (near - 1.0)
+        return fixed * steps + (whole - fixed) * steps * near / ranks
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        curves = {
+            name: {str(k): c.to_dict() for k, c in getattr(self, name).items()}
+            for name in _BY_RANKS
+        }
+        found = {name: held for name, held in curves.items() if held or name == "all_reduces"}
+        return {**{k: v for k, v in vars(self).items() if k not in _BY_RANKS}, **found}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Exchange:
+        """Return what `to_dict` wrote. Raises KeyError, TypeError, ValueError or RequestError."""
+        values = dict(data)
+        curves = {
+            name: {int(k): Curve.from_dict(c) for k, c in values.pop(name, {}).items()}
+            for name in _BY_RANKS
+        }
+        if any(ranks < 2 for held in curves.values() for ranks in held):
+            raise ValueError("an all-reduce takes two ranks or more")
+        if not set(curves["rested"]) <= set(curves["all_reduces"]):
+            raise ValueError("rested all-reduces are told beside others of as many ranks")
+        given: dict[str, Any] = {**sound_numbers(values), **curves}
+        return Exchange(**given)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.forecast import QUANTITIES, is_none
 from forerun.domain.objective import Objective
-from forerun.domain.plan_columns import NAMES
+from forerun.domain.plan import NAMES
 from forerun.evaluate.evaluation import Score
 from forerun.evaluate.splits import SLOWER
 from forerun.tables import Runs

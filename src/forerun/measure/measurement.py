@@ -14,8 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from forerun.domain.job import Job
-from forerun.domain.run import STATUSES, Run
+from forerun.domain.job import STATUSES, Job, Run
 from forerun.errors import RequestError
 from forerun.measure.communication import gradient_noise
 from forerun.measure.step_times import StepTimes, step_times

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from forerun.domain.job import Job
-from forerun.domain.run import Run
+from forerun.domain.job import Job, Run
 from forerun.tables import Runs
 from forerun.units import GIGA
 

@@ -9,8 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from forerun.domain.job import Job
-from forerun.domain.run import Run
+from forerun.domain.job import Job, Run
 from forerun.errors import ForerunError, RequestError
 from forerun.measure.measurement import Measurement
 from forerun.measure.progress import STARTING, WorkerProgress

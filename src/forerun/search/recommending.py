@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.contracts import Predictor
-from forerun.domain import chances
-from forerun.domain.chances import ALL, limit_chances
+from forerun.domain import recommendation as chances
 from forerun.domain.comparison import (
     SCOPES,
     correlation,
@@ -32,7 +31,7 @@ from forerun.domain.comparison import (
 )
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective, Preemption
-from forerun.domain.recommendation import Option, Recommendation, Refusal
+from forerun.domain.recommendation import ALL, Option, Recommendation, Refusal, limit_chances
 from forerun.domain.workload import Length, Workload
 from forerun.search.pareto import knee, pareto_front
 from forerun.search.reduction import (

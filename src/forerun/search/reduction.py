@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
-from forerun.domain.chances import ALL, limit_chances
 from forerun.domain.estimate import Estimates
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Limits, Objective
-from forerun.domain.plan_columns import concatenate
+from forerun.domain.plan import concatenate
 from forerun.domain.quantiles import at_probability
+from forerun.domain.recommendation import ALL, limit_chances
 from forerun.search.pareto import pareto_front
 from forerun.search.score import TIE, Scored, burden, contenders, usable_bytes
 from forerun.tables import Jobs

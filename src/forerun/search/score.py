@@ -21,7 +21,7 @@ from forerun.domain.estimate import (
 from forerun.domain.forecast import Forecasts
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective, Preemption
-from forerun.domain.plan_columns import PlanColumns, concatenate
+from forerun.domain.plan import PlanColumns, concatenate
 from forerun.domain.workload import Length
 from forerun.predictors.analytic.floors import fastest_rate, floor_flops_per_sample
 from forerun.search.space import Space

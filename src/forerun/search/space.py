@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import IntArray
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC
-from forerun.domain.plan_columns import (
+from forerun.domain.plan import (
     BATCH,
     CP_SEQUENCE,
     DP_ONLY,
@@ -28,12 +27,15 @@ from forerun.domain.plan_columns import (
     HEADS,
     KV_HEADS,
     LAYERS,
+    MEMORY_FORMATS,
     NO_HEADS,
     NO_LAYERS,
     NO_SEQUENCE,
     OK,
     ONE_NODE,
     PROBLEMS,
+    RECOMPUTE,
+    SYNC,
     VPP,
     WORLD,
     Limits,

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Select, func, select
 
-from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC
-from forerun.domain.plan_columns import NAMES, PlanColumns
+from forerun.domain.plan import MEMORY_FORMATS, NAMES, RECOMPUTE, SYNC, PlanColumns
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.store import PROVENANCE
 from forerun.store.cells import plain

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, delete, func, select
 
-from forerun.domain.run import STATUSES, Run
+from forerun.domain.job import STATUSES, Run
 from forerun.errors import RequestError, one_of
 from forerun.store import Added, PointState, StoredRun
 from forerun.store.cells import Provenance

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.domain.plan_columns import NAMES
+from forerun.domain.plan import NAMES
 from forerun.errors import RequestError
 from forerun.tables import Runs
 from forerun.tables.measured import measured_seconds

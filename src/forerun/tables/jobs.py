@@ -22,8 +22,16 @@ from forerun.arrays import FloatArray
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, problem_text
-from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC
-from forerun.domain.plan_columns import NAMES, Limits, PlanColumns, concatenate, plan_problems
+from forerun.domain.plan import (
+    MEMORY_FORMATS,
+    NAMES,
+    RECOMPUTE,
+    SYNC,
+    Limits,
+    PlanColumns,
+    concatenate,
+    plan_problems,
+)
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.tables.table import COLUMNS, Table, joined_lines

@@ -10,9 +10,8 @@ from abc import ABC, abstractmethod
 import pytest
 
 from forerun.contracts import Runner
-from forerun.domain.job import Job
+from forerun.domain.job import STATUSES, Job
 from forerun.domain.plan import Plan
-from forerun.domain.run import STATUSES
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
 _TIMES = (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from forerun.contracts import Store
-from forerun.domain.run import Run
+from forerun.domain.job import Run
 from forerun.errors import RequestError
 from forerun.testing.samples import tiny_cluster, tiny_jobs, tiny_workload
 

@@ -16,10 +16,8 @@ from typing import Any
 
 from forerun.domain.workload import OPTIMIZER_STATES, PRECISIONS, Length, Workload
 from forerun.errors import RequestError, nearest_names, one_of
-from forerun.workloads.families import ENCODER, GPT, LLAMA
-from forerun.workloads.shapes import TransformerSpec
-from forerun.workloads.totals import graph_from_totals
-from forerun.workloads.transformer import transformer_workload
+from forerun.workloads.backward import graph_from_totals
+from forerun.workloads.transformer import ENCODER, GPT, LLAMA, TransformerSpec, transformer_workload
 from forerun.workloads.zoo import Entry, find_entry, zoo_names, zoo_workload
 
 # What the resolution of a row depends on: rows alike in these have the same workload.

@@ -1,26 +1,68 @@
-"""Rows of the runs table become Jobs and Runs: each distinct workload and cluster is met once."""
+"""Rows of the runs table become Jobs and Runs; each distinct workload and cluster is resolved once.
+
+What a blank cluster or plan column means:
+
+* nodes, devices, devices_per_node, placement: what the others leave; a node holds as many devices
+  as usual.
+* tp, pp, cp, ep, vpp: 1. dp: devices / (tp pp cp).
+* global_batch: micro_batch x dp x grad_accum (grad_accum 1 where blank too).
+* micro_batch: global_batch / dp, divided by grad_accum where given; 1 in a pipeline, which would
+  otherwise be one long bubble.
+* sequence_parallel: on with tp > 1 where the framework does so by default, else off.
+* zero_stage: 1 where the framework's recipes shard the optimizer's states, else 0.
+* recompute: none. sync: allreduce. parameter_servers: 1 with a ps- kind of sync.
+
+Where all are given, the micro-batches of a step are global_batch / (micro_batch x dp): a
+grad_accum that contradicts it is not used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.forecast import is_none
+from forerun.domain.hardware import Cluster, Device
+from forerun.domain.plan import MEMORY_FORMATS, RECOMPUTE, SYNC, PlanColumns, parse_plan, plan_value
 from forerun.domain.workload import Workload
-from forerun.errors import ForerunError
-from forerun.tables import Jobs, Runs, Table
-from forerun.workloads.row_clusters import clusters_from_table
-from forerun.workloads.row_implied import implied_plans
-from forerun.workloads.row_plan_texts import spread_plans
-from forerun.workloads.row_plans import plans_from_table
+from forerun.errors import ForerunError, RequestError, one_of
+from forerun.tables import COLUMNS, Jobs, Runs, Table
 
 if TYPE_CHECKING:
     from forerun.catalog import Catalog
 
+Reasons = NDArray[np.object_]
 WorkloadReader = Callable[[Mapping[str, Any]], "Workload | str"]
+
+CLUSTER_COLUMNS = (
+    "device", "instance_type", "cluster", "nodes", "devices", "devices_per_node", "placement",
+    "interconnect", "price_usd_per_hour",
+)  # fmt: skip
+NO_BATCH = "no batch size; fill global_batch, or micro_batch with dp and grad_accum"
+NO_DP = "devices is blank, so dp cannot be derived; fill devices or dp"
+_NO_COUNT = "how many devices is not stated; fill devices"
+_NO_DEVICE_NOR_COUNT = (
+    "neither the device nor how many is stated; fill device and devices, or cluster"
+    " (as 4x8xh100-sxm-80gb)"
+)
+_LARGEST = 10_000_000  # devices: beyond any machine
+LARGEST = 2**31 - 1
+_TEXT = "_cluster_text"  # of a row whose cluster column is its only word on machines
+# Frameworks whose tensor parallelism splits sequences too, unless a row says otherwise.
+_SPLITS_SEQUENCES = ("nanotron", "torchtitan", "megatron-bridge")
+# Frameworks whose recipes deal the optimizer's states to the replicas.
+_SHARDS_STATES = ("nemo", "megatron-bridge")
+_DEGREES = ("tp", "pp", "cp", "ep", "vpp")
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS,
+}  # fmt: skip
 
 
 def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None = None) -> Jobs:
@@ -48,7 +90,6 @@ def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None 
         index = np.where(unread, -1, index).astype(np.int32)
     found = clusters_from_table(table, catalog)
     plans, plan_problems = plans_from_table(table, found.devices)
-    plans = implied_plans(plans, table, workloads, index, found.clusters, found.index)
     return Jobs(
         workloads=workloads,
         clusters=found.clusters,
@@ -97,3 +138,440 @@ def _workloads(
         index[g] = len(workloads)
         workloads.append(answer)
     return tuple(workloads), index[group], problems[group]
+
+
+@dataclass(frozen=True)
+class NodeLayout:
+    """How many devices on which nodes; `placement` is () where all nodes hold the same."""
+
+    devices: int
+    nodes: int
+    devices_per_node: int
+    placement: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RowClusters:
+    """The distinct clusters of n rows, and each row's position, reason and device count."""
+
+    clusters: tuple[Cluster, ...]
+    index: NDArray[np.int32]
+    problems: NDArray[np.object_]
+    devices: NDArray[np.float64]
+
+
+class LayoutError(ValueError):
+    """Counts that contradict one another; its text is the row's reason."""
+
+
+def clusters_from_table(table: Table, catalog: Catalog) -> RowClusters:
+    """Return the clusters of n rows; each distinct combination of cluster columns is met once."""
+    degrees = [table.numbers(name) for name in ("dp", "tp", "pp", "cp")]
+    with np.errstate(over="ignore", invalid="ignore"):  # absurd degrees are refused later
+        world = degrees[0] * np.prod([np.where(np.isnan(d), 1.0, d) for d in degrees[1:]], axis=0)
+    # The plan tells the devices only where the cluster columns do not.
+    world = np.where(np.isnan(table.numbers("devices")), world, np.nan)
+    first, group = table.with_columns(_world=world).groups((*CLUSTER_COLUMNS, "_world"))
+    keep: dict[Any, int] = {}
+    clusters: list[Cluster] = []
+    index = np.full(len(first), -1, dtype=np.int32)
+    problems = np.full(len(first), None, dtype=object)
+    devices = np.full(len(first), np.nan)
+    for g, row in enumerate(first):
+        cells, text_reason = _from_text(table.row(int(row)), catalog)
+        machine, reason = _machine(cells, catalog)
+        try:
+            layout = layout_of(cells, machine.usual if machine else 1, float(world[row]))
+            devices[g] = layout.devices
+        except LayoutError as error:
+            both = machine is None and str(error) == _NO_COUNT
+            problems[g] = text_reason or (
+                _NO_DEVICE_NOR_COUNT if both and not any(_named(cells)) else str(error)
+            )
+            continue
+        if machine is None:
+            problems[g] = text_reason or reason
+            continue
+        key = (layout, *(cells.get(c) for c in (*CLUSTER_COLUMNS[:2], _TEXT, *CLUSTER_COLUMNS[7:])))
+        if key not in keep:
+            try:
+                clusters.append(_cluster(machine, layout, cells, catalog))
+            except ForerunError as error:
+                problems[g] = str(error)
+                continue
+            keep[key] = len(clusters) - 1
+        index[g] = keep[key]
+    return RowClusters(tuple(clusters), index[group], problems[group], devices[group])
+
+
+def _from_text(cells: dict[str, Any], catalog: Catalog) -> tuple[dict[str, Any], str]:
+    """Return the cells with what a cluster's text says of the counts, and why it cannot be read.
+
+    The column is a cluster's text only where device and instance_type are blank: else a label.
+    """
+    text = str(cells.get("cluster", "")).strip()
+    if not text or cells.get("device") or cells.get("instance_type"):
+        return cells, ""
+    try:
+        found = catalog.cluster(text)
+    except ForerunError as error:
+        return cells, str(error)
+    said = {"nodes": found.nodes, "devices_per_node": found.devices_per_node}
+    said["devices"] = found.devices
+    for name, count in said.items():
+        if cells.get(name, count) != count:
+            clash = f"the cluster {text} has {count} {name}, but {name} is {cells[name]:g}"
+            return cells, f"{clash}; correct one of them"
+    return {**cells, **said, "device": found.device.id, _TEXT: text}, ""
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """The device of a row, how many a node usually has, and the catalogue's name of the node."""
+
+    device: Device
+    usual: int
+    instance: str = ""
+
+
+def _machine(cells: Mapping[str, Any], catalog: Catalog) -> tuple[_Machine | None, str]:
+    """Return what a row runs on, or None and why that is not known."""
+    label, name = _named(cells)
+    if not label and not name:
+        return None, "the device is not stated; fill device with a catalogue id"
+    try:
+        known = catalog.is_instance(name) if name else False
+        if not label or (known and label.lower() == "cpu"):
+            device = catalog.cluster(f"1x{name}").device
+        else:
+            device = catalog.device(label)[0]
+        if known:
+            instance = catalog.instance(name)[0]
+            if instance.device == device.id:
+                return _Machine(device, instance.device_count, name), ""
+    except ForerunError as error:
+        return None, str(error)
+    return _Machine(device, device.devices_per_node), ""
+
+
+def _named(cells: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the device's label and the machine's name, "" where blank."""
+    return str(cells.get("device", "")).strip(), str(cells.get("instance_type", "")).strip()
+
+
+def _cluster(
+    machine: _Machine, layout: NodeLayout, cells: Mapping[str, Any], catalog: Catalog
+) -> Cluster:
+    """Return the cluster of a layout; whole nodes of a known machine have that machine's links."""
+    stated = cells.get("price_usd_per_hour")
+    price = None if stated is None else float(stated)
+    links = cells.get("interconnect") or None
+    if _TEXT in cells and links is None and not layout.placement:
+        return catalog.cluster(cells[_TEXT], price=price)
+    whole = not layout.placement and layout.devices_per_node == machine.usual
+    if machine.instance and whole and links is None:
+        return catalog.cluster(f"{layout.nodes}x{machine.instance}", price=price)
+    cluster = catalog.cluster_for(
+        machine.device,
+        layout.nodes,
+        layout.devices_per_node,
+        interconnect_text=links,
+        price=price,
+        placement=layout.placement,
+    )
+    instance = str(cells.get("instance_type", ""))
+    return replace(cluster, instance_type=instance) if instance else cluster
+
+
+def layout_of(cells: Mapping[str, Any], usual: int, world: float = math.nan) -> NodeLayout:
+    """Return the layout that the cells state; what they leave out follows from the rest.
+
+    Args:
+        cells: nodes, devices, devices_per_node and placement of one row, blanks left out.
+        usual: devices in a node where nothing says how many.
+        world: dp x tp x pp x cp of the row's plan, NaN where it has none.
+
+    Raises:
+        LayoutError: a count is no whole number, or two of them contradict one another.
+    """
+    devices, nodes, per_node = (
+        _whole(cells, name) for name in ("devices", "nodes", "devices_per_node")
+    )
+    placement = parse_placement(str(cells.get("placement", "")), devices, nodes)
+    if placement:
+        return _placed(placement, devices, nodes)
+    if devices is None and nodes is not None:
+        devices = nodes * (per_node or usual)
+    if devices is None and per_node is not None:
+        devices = per_node
+    if devices is None and world == world and 1 <= world <= _LARGEST:
+        devices = int(world)
+    if devices is None:
+        raise LayoutError(_NO_COUNT)
+    if nodes is None:
+        nodes = math.ceil(devices / (per_node or max(usual, 1)))
+    return _spread(devices, nodes, per_node)
+
+
+def _whole(cells: Mapping[str, Any], name: str) -> int | None:
+    value = cells.get(name)
+    if value is None or value == "":
+        return None
+    number = float(value)
+    if not (number.is_integer() and 1 <= number <= _LARGEST):
+        raise LayoutError(f"{name}={number:g} is not a whole number above zero; correct it")
+    return int(number)
+
+
+def parse_placement(text: str, devices: int | None, nodes: int | None) -> tuple[int, ...]:
+    """Return devices on each node from `4444`, `134` or `4-4-2`; () where the text is blank.
+
+    A plain number that equals `devices` on one node is that one node.
+
+    Raises:
+        LayoutError: neither digits nor counts joined by dashes, or a node without devices.
+    """
+    text = text.strip()
+    if not text:
+        return ()
+    if "-" in text:
+        counts = [c.strip() for c in text.split("-")]
+    elif text.isascii() and text.isdigit() and nodes == 1 and int(text) == devices:
+        counts = [text]
+    else:
+        counts = list(text)
+    if not all(re.fullmatch(r"[0-9]{1,6}", c) and int(c) > 0 for c in counts):
+        raise LayoutError(
+            f"placement {text!r} is not one digit a node nor counts joined by dashes; write for"
+            " example 134 or 4-4-2"
+        )
+    return tuple(int(c) for c in counts)
+
+
+def _placed(placement: tuple[int, ...], devices: int | None, nodes: int | None) -> NodeLayout:
+    total = sum(placement)
+    for name, stated, found in (("devices", devices, total), ("nodes", nodes, len(placement))):
+        if stated is not None and stated != found:
+            raise LayoutError(
+                f"the placement {'-'.join(map(str, placement))} has {found} {name}, but {name} is"
+                f" {stated}; correct one of them"
+            )
+    even = len(set(placement)) == 1
+    return NodeLayout(total, len(placement), max(placement), () if even else placement)
+
+
+def _spread(devices: int, nodes: int, per_node: int | None) -> NodeLayout:
+    """Return devices filled node by node where the node's size is stated, else spread evenly."""
+    if nodes > devices or (per_node is not None and devices > nodes * per_node):
+        raise LayoutError(
+            f"{devices} devices do not lie on {nodes} nodes"
+            + (f" of {per_node}" if per_node else "")
+            + "; correct one of the counts"
+        )
+    if devices % nodes == 0:
+        return NodeLayout(devices, nodes, devices // nodes)
+    if nodes > 100_000:
+        raise LayoutError(f"{nodes} nodes of unequal size; give a placement")
+    if per_node is not None and math.ceil(devices / per_node) == nodes:
+        counts = (per_node,) * (nodes - 1) + (devices - per_node * (nodes - 1),)
+    else:
+        low, more = divmod(devices, nodes)
+        counts = (low + 1,) * more + (low,) * (nodes - more)
+    return NodeLayout(devices, nodes, max(counts), counts)
+
+
+def spread_plans(table: Table) -> tuple[Table, Reasons]:
+    """Return the table with each row's plan text in the plan columns, and what is wrong with it.
+
+    A field that the text names and a cell of its own must not contradict one another. Reasons
+    are (n,), None where there is none.
+    """
+    problems: Reasons = np.full(len(table), None, dtype=object)
+    if "plan" not in table:
+        return table, problems
+    texts = table.texts("plan")
+    columns: dict[str, NDArray[Any]] = {}
+    for text in dict.fromkeys(texts.tolist()):
+        if not text.strip():
+            continue
+        rows = np.asarray(texts == text, dtype=bool)
+        try:
+            fields = parse_plan(text)
+        except RequestError as error:
+            problems[rows] = str(error)
+            continue
+        for name, value in fields.items():
+            if name not in columns:
+                columns[name] = _column(table, name)
+            _fill(columns[name], rows, name, value, problems)
+    return table.with_columns(**columns), problems
+
+
+def _column(table: Table, name: str) -> NDArray[Any]:
+    number = COLUMNS[name].kind == "number"
+    return (table.numbers(name) if number else table.texts(name)).copy()
+
+
+def _fill(
+    column: NDArray[Any], rows: BoolArray, name: str, value: object, problems: Reasons
+) -> None:
+    """Put a field into the blank cells of some rows; a cell that says otherwise is a problem."""
+    if column.dtype == object:
+        text = str(value).lower()
+        blank = np.asarray(column == "", dtype=bool)
+        other = ~blank & np.array([str(cell).strip().lower() != text for cell in column])
+    else:
+        text = f"{value}"
+        blank = np.isnan(column)
+        other = ~blank & (column != value)
+    clash = rows & other & is_none(problems)
+    if clash.any():
+        problems[clash] = f"the plan says {name}={text} and its own column another; give it once"
+    column[rows & blank] = text if column.dtype == object else value
+
+
+@dataclass
+class _Numbers:
+    """Whole numbers read from a table, with the first thing wrong in each row."""
+
+    table: Table
+    problems: Reasons
+
+    def whole(self, name: str, least: int = 1) -> FloatArray:
+        """Return a column (n,), NaN where blank or not a whole number from `least` upward."""
+        values = self.table.numbers(name)
+        with np.errstate(invalid="ignore"):
+            good = (values >= least) & (values <= LARGEST) & (np.floor(values) == values)
+        bad = ~good & ~np.isnan(values)
+        if bad.any():
+            wanted = "a whole number above zero" if least else "a whole number from 0 upward"
+            rows = np.flatnonzero(bad & is_none(self.problems))
+            # One sentence a value; a table may hold as many wrong values as rows.
+            distinct, index = np.unique(values[rows], return_inverse=True)
+            said = [f"{name}={value:.10g} is not {wanted}; correct it" for value in distinct]
+            self.problems[rows] = np.array(said, dtype=object)[index]
+        return np.where(good, values, np.nan)
+
+    def blame(self, rows: BoolArray, reason: str) -> None:
+        """Give the rows a reason where they have none yet."""
+        self.problems[rows & is_none(self.problems)] = reason
+
+
+def plans_from_table(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
+    """Return the plans of n rows and, for each, why it has none (or None).
+
+    Args:
+        table: n rows.
+        devices: (n,) devices in all, NaN where not known.
+    """
+    n = len(table)
+    read = _Numbers(table, np.full(n, None, dtype=object))
+    columns: dict[str, Any] = {name: _filled(read.whole(name), 1) for name in _DEGREES}
+    columns["zero_stage"] = _filled(
+        read.whole("zero_stage", least=0), _framework_has(table, _SHARDS_STATES).astype(float)
+    )
+    over = columns["zero_stage"] > 3
+    read.blame(over, "zero_stage is above 3; write 0, 1, 2 or 3")
+    columns["zero_stage"][over] = 0
+    columns.update({name: _coded(read, name, _position(name)) for name in _WORDS})
+    columns["sequence_parallel"] = _coded(
+        read, "sequence_parallel", lambda text: int(bool(plan_value("sequence_parallel", text)))
+    )
+    splits = _framework_has(table, _SPLITS_SEQUENCES) & (table.texts("sequence_parallel") == "")
+    columns["sequence_parallel"][splits & (columns["tp"] > 1)] = 1
+    through_servers = np.isin(columns["sync"], [SYNC.index("ps-sync"), SYNC.index("ps-async")])
+    columns["parameter_servers"] = _filled(
+        read.whole("parameter_servers", least=0), through_servers.astype(float)
+    )
+    columns["dp"] = _data_parallel(read, devices, columns)
+    columns["micro_batch"], columns["global_batch"] = _batches(read, columns["dp"], columns["pp"])
+    _bound_products(read, columns)
+    return PlanColumns.build(n, **{k: v.astype(np.int32) for k, v in columns.items()}), (
+        read.problems
+    )
+
+
+def _filled(values: FloatArray, blank: float | FloatArray) -> FloatArray:
+    return np.where(np.isnan(values), blank, values)
+
+
+def _data_parallel(
+    read: _Numbers, devices: FloatArray, columns: Mapping[str, FloatArray]
+) -> FloatArray:
+    """Return dp as given, else devices / (tp pp cp)."""
+    given = read.whole("dp")
+    inner = columns["tp"] * columns["pp"] * columns["cp"]
+    derived = devices / inner
+    blank = np.isnan(given)
+    read.blame(blank & np.isnan(devices), NO_DP)
+    uneven = blank & ~np.isnan(devices) & (np.floor(derived) != derived)
+    for size in np.unique(inner[uneven]):
+        for count in np.unique(devices[uneven & (inner == size)]):
+            read.blame(
+                uneven & (inner == size) & (devices == count),
+                f"{count:.0f} devices are not divisible by tp x pp x cp = {size:.0f}; choose a"
+                " divisor",
+            )
+    dp = np.where(blank, derived, given)
+    return np.where(np.isnan(dp) | uneven, 1.0, dp)
+
+
+def _batches(read: _Numbers, dp: FloatArray, pp: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return micro_batch and global_batch (n,), each derived from the other where blank."""
+    total, micro = read.whole("global_batch"), read.whole("micro_batch")
+    accumulate = read.whole("grad_accum")
+    derived_total = micro * dp * _filled(accumulate, 1.0)
+    total = np.where(np.isnan(total), derived_total, total)
+    read.blame(np.isnan(total), NO_BATCH)
+    total = _filled(total, 1.0)
+    share = np.where((pp > 1) & np.isnan(accumulate), 1.0, total / dp / _filled(accumulate, 1.0))
+    # A share that is no whole number is cut: what remains is one more, smaller micro-batch.
+    micro = np.where(np.isnan(micro), np.maximum(np.floor(share), 1.0), micro)
+    read.blame(total > LARGEST, "the global batch is above 2^31 samples; correct the batch columns")
+    return micro, np.minimum(total, LARGEST)
+
+
+def _bound_products(read: _Numbers, columns: dict[str, Any]) -> None:
+    """Refuse products that no machine has, so that 32-bit columns cannot overflow."""
+    absurd = (
+        (columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"] > LARGEST)
+        | (columns["pp"] * columns["vpp"] > LARGEST)
+        | (columns["dp"] * columns["cp"] > LARGEST)
+    )
+    read.blame(absurd, "the degrees multiply to more than 2^31 devices; correct dp, tp, pp, cp")
+    for name in ("dp", "tp", "pp", "cp", "vpp"):
+        columns[name] = np.where(absurd, 1.0, columns[name])
+
+
+def _coded(read: _Numbers, name: str, code: Callable[[str], int]) -> FloatArray:
+    """Return a text column as codes (n,), each distinct text decided once; blank is 0."""
+    texts = read.table.texts(name)
+    codes: dict[str, int] = {"": 0}
+    for text in dict.fromkeys(texts):
+        if text in codes:
+            continue
+        try:
+            codes[text] = code(text)
+        except RequestError as error:
+            codes[text] = 0
+            read.blame(texts == text, str(error))
+    return np.fromiter((codes[t] for t in texts), np.float64, len(texts))
+
+
+def _position(name: str) -> Callable[[str], int]:
+    """Return what finds the place of a word among those of a column."""
+    allowed = _WORDS[name]
+
+    def code(text: str) -> int:
+        value = str(plan_value(name, text))
+        if value not in allowed:
+            raise RequestError(f"{name}={text}", f"no such {name}", one_of(text, allowed))
+        return allowed.index(value)
+
+    return code
+
+
+def _framework_has(table: Table, words: Sequence[str]) -> BoolArray:
+    """Return which rows' framework has one of the words in its label, (n,)."""
+    labels, position = np.unique(table.texts("framework").astype(str), return_inverse=True)
+    return np.array([any(w in x.lower() for w in words) for x in labels], dtype=bool)[position]

@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forerun.domain.curves import Curve
-from forerun.domain.exchange import Exchange
 from forerun.domain.graph import Graph, Op, OpKind, Phase
 from forerun.domain.hardware import Cluster, Link
 from forerun.domain.job import Job
-from forerun.domain.measured import Measured, Update
+from forerun.domain.measured import Curve, Exchange, Measured, Update
 from forerun.domain.plan import Plan
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.domain.plan import Plan
-from forerun.domain.plan_columns import PlanColumns
+from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.predictors.analytic.memory import peak_bytes, usable_bytes

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.domain.job import Job
-from forerun.domain.plan import Plan
-from forerun.domain.plan_columns import PlanColumns
+from forerun.domain.plan import Plan, PlanColumns
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs

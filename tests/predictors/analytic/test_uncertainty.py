@@ -22,7 +22,7 @@ from forerun.predictors.analytic.uncertainty import exposures
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
-from forerun.workloads.totals import graph_from_totals
+from forerun.workloads.backward import graph_from_totals
 
 WORKLOAD, CLUSTER = tiny_workload(), tiny_cluster(4, 4)
 PLANS, _ = Space(WORKLOAD, (CLUSTER,), (64,)).plans(CLUSTER.devices)

@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from forerun.domain.curves import Curve
-from forerun.domain.exchange import Exchange
-from forerun.domain.measured import Measured, Update
+from forerun.domain.measured import Curve, Exchange, Measured, Update
 from forerun.errors import UnsatisfiedError
 from forerun.measure.probe.collectives import fitted
 from forerun.measure.probe.machine import BUSY_SPREAD, is_busy, said, sureness

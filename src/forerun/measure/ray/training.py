@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import update_wrapper
 from typing import Any
 
-from forerun.domain.job import Job
-from forerun.domain.run import Run
+from forerun.domain.job import Job, Run
 from forerun.errors import RequestError
 from forerun.measure.failures import is_peer_lost, reason_of, status_of
 from forerun.measure.measurement import Measurement, Record, merged

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from forerun.arrays import FloatArray
-from forerun.domain.exchange import Exchange
 from forerun.domain.graph import Op, OpKind
 from forerun.domain.hardware import Cluster
-from forerun.domain.measured import Update
+from forerun.domain.measured import Exchange, Update
 from forerun.domain.workload import Workload
 from forerun.tables import Jobs
 

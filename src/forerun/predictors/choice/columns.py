@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.domain.plan_columns import NAMES
+from forerun.domain.plan import NAMES
 from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
 from forerun.tables import Jobs
 

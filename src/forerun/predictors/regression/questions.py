@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.domain.plan_columns import NAMES
+from forerun.domain.plan import NAMES
 from forerun.predictors.laws.law_rows import GROUP, RESOURCES, Kind, LawRows, codes, completed
 from forerun.tables import Jobs, Table
 from forerun.tables.table import COLUMNS

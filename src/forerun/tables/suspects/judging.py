@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
-from forerun.domain.plan_columns import PROBLEMS, WORLD
-from forerun.domain.run import STATUSES
+from forerun.domain.job import STATUSES
+from forerun.domain.plan import PROBLEMS, WORLD
 from forerun.tables.jobs import Jobs, Runs
 from forerun.tables.suspects.flags import FlagKind, Flags, Raised, Texts, joined, numbers_text
 from forerun.tables.suspects.repeats import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from forerun.domain.workload import Length
-from forerun.workloads.families import ENCODER
+from forerun.workloads.transformer import ENCODER
 from forerun.workloads.zoo.entry import Entry
 from forerun.workloads.zoo.model import Model, entries, models
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forerun.workloads.families import GPT
+from forerun.workloads.transformer import GPT
 from forerun.workloads.zoo.entry import Entry
 from forerun.workloads.zoo.model import Model, entries, models
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forerun.workloads.families import LLAMA
+from forerun.workloads.transformer import LLAMA
 from forerun.workloads.zoo.entry import Entry
 from forerun.workloads.zoo.model import Model, entries, models
 

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from forerun.domain.workload import Workload
-from forerun.workloads.shapes import TransformerSpec
-from forerun.workloads.transformer import transformer_workload
+from forerun.workloads.transformer import TransformerSpec, transformer_workload
 from forerun.workloads.zoo.entry import Entry
 
 
