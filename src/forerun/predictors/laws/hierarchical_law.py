@@ -18,12 +18,12 @@ make what they can, v below 1 (Amdahl, 1967). Where nothing is said of either, b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from forerun.arrays import FloatArray
+from forerun.predictors.laws.fitting import ColumnRows
 
 KNOTS = 6  # of the shape of compute over the micro-batch
 PARAMETERS = (
@@ -46,7 +46,7 @@ LARGEST_LOG_OVERLAP = 2.3
 
 
 @dataclass(frozen=True)
-class LawInputs:
+class LawInputs(ColumnRows):
     """n jobs as the law sees them, each column (n,).
 
     Attributes:
@@ -74,25 +74,17 @@ class LawInputs:
     log_cores: FloatArray
     log_rate: FloatArray
 
-    def __len__(self) -> int:
-        return len(self.devices)
-
     @property
     def cores(self) -> FloatArray:
         """Cores of a worker, (n,), 1 where nothing is said."""
         return np.asarray(np.exp(self.log_share + self.log_cores))
 
-    def take(self, index: Any) -> LawInputs:
-        """Return the rows at the given positions."""
-        return LawInputs(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
-
 
 @dataclass(frozen=True)
-class Outcome:
-    """log seconds of the whole and of its compute (n,), its exposed parts, and slopes (n, p).
+class LawTimes:
+    """Log seconds of the whole and of its compute (n,), and slopes of both to each parameter (n, p).
 
-    compute: seconds of compute alone. network: what communication adds. slopes, compute_slopes:
-    of the log whole and the log compute to each parameter; None where not asked for.
+    Slopes are None where they were not worked out.
     """
 
     log_seconds: FloatArray
@@ -101,7 +93,7 @@ class Outcome:
     compute_slopes: FloatArray | None = None
 
 
-def evaluate_law(theta: FloatArray, x: LawInputs, slopes: bool = False) -> Outcome:
+def evaluate_law(theta: FloatArray, x: LawInputs, slopes: bool = False) -> LawTimes:
     """Return the law of n jobs.
 
     Args:
@@ -125,7 +117,7 @@ def evaluate_law(theta: FloatArray, x: LawInputs, slopes: bool = False) -> Outco
         last = np.exp(joined - whole)
     seconds, alone = whole + x.log_steps, c + np.log(x.accumulation) + x.log_steps
     if not slopes:
-        return Outcome(seconds, alone)
+        return LawTimes(seconds, alone)
     own = compute.slopes()
     sending = np.where(x.devices > 1, last * share * np.exp(network.log_hops - busy), 0.0)
     total = (last * share - sending + (1.0 - last))[:, None] * own
@@ -135,7 +127,7 @@ def evaluate_law(theta: FloatArray, x: LawInputs, slopes: bool = False) -> Outco
     mixed = share * busy + (1.0 - share) * w - joined
     inside = theta[:, AT["overlap"]] < LARGEST_LOG_OVERLAP
     total[:, AT["overlap"]] += last * inside * mixed * (power - 1.0) / power
-    return Outcome(seconds, alone, total, own)
+    return LawTimes(seconds, alone, total, own)
 
 
 class _Compute:
