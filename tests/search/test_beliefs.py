@@ -109,7 +109,7 @@ def test_a_run_of_a_job_leaves_of_its_error_the_noise_of_a_measurement() -> None
     assert after.covariance[1, 1] < found.covariance[1, 1]
 
 
-def test_refits_are_as_many_as_their_counted_work_allows_and_told(
+def test_refits_are_fewer_the_more_runs_there_are_and_the_source_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """How many there are does not hang on the machine's speed, nor on the order of the runs."""
@@ -121,12 +121,11 @@ def test_refits_are_as_many_as_their_counted_work_allows_and_told(
     assert whole.source.startswith("24 refits of ernest on runs drawn anew; ")
     turned = joint_beliefs(fitted, jobs, runs.take(np.arange(len(runs))[::-1]))
     assert turned.covariance == pytest.approx(whole.covariance, rel=1e-9)
-    each = beliefs.counted_work("ernest", len(runs), 1)
-    monkeypatch.setattr(beliefs, "_MOST_WORK", 10.5 * each)
-    assert "10 refits of ernest on runs drawn anew (of 24: each is" in (
+    monkeypatch.setattr(beliefs, "_MOST_RUNS", 10 * len(runs))
+    assert "10 refits of ernest on runs drawn anew (of 24: each is on" in (
         joint_beliefs(fitted, jobs, runs).source
     )
-    monkeypatch.setattr(beliefs, "_MOST_WORK", 3.5 * each)
+    monkeypatch.setattr(beliefs, "_MOST_RUNS", 3 * len(runs))
     assert "are too much work" in joint_beliefs(fitted, jobs, runs).source
 
 

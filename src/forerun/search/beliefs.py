@@ -26,7 +26,6 @@ from forerun.contracts import Predictor
 from forerun.domain.comparison import SCOPES, correlation, log_sigma, scope_labels, scope_of
 from forerun.domain.forecast import Forecasts, is_none
 from forerun.errors import RequestError
-from forerun.predictors.choice.work import counted_work
 from forerun.predictors.laws.law_rows import GROUP, LawRows
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.units import counted
@@ -34,9 +33,9 @@ from forerun.units import counted
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
 REPEAT_SIGMA = 0.02
 REFITS, _LEAST_REFITS, _SEED = 24, 8, 0
-# Counted seconds of all refits (see `choice.work`): of a predictor that is more work there are fewer,
-# and below the least none. And processor seconds of this machine, far beyond, whatever they count for.
-_MOST_WORK, _MOST_SECONDS = 15.0, 60.0
+# Runs that all refits learn from together: with more runs there are fewer refits, and below the least
+# none. And processor seconds of this machine, far beyond.
+_MOST_RUNS, _MOST_SECONDS = 24_000, 60.0
 # Two dozen refits alone make errors look correlated by a fifth.
 _SHRINK = 0.2
 # How alike errors are where nothing says it: log2 of devices and of a device's batch, and what a
@@ -197,16 +196,12 @@ def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray 
     # A predictor that takes long may offer a light one of its kind.
     light = predictor.light() if hasattr(predictor, "light") else predictor
     runs = sorted_runs(runs)
-    each = counted_work(predictor.name, len(runs), len(LawRows(runs.jobs).kinds[0]))
-    count = int(min(REFITS, _MOST_WORK / each))
+    count = min(REFITS, _MOST_RUNS // max(len(runs), 1))
     if count < _LEAST_REFITS:
-        return (
-            None,
-            f" (refits on {len(runs):,} runs, {each:.1f} s of work each, are too much work)",
-        )
+        return None, f" (refits on {len(runs):,} runs are too much work)"
     rng = np.random.default_rng(_SEED)
     drawn: list[FloatArray] = []
-    fewer = "" if count == REFITS else f" (of {REFITS}: each is {each:.1f} s of work)"
+    fewer = "" if count == REFITS else f" (of {REFITS}: each is on {len(runs):,} runs)"
     began = process_time()
     for turn in range(count):
         if process_time() - began > _MOST_SECONDS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,15 +14,11 @@ from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.predictors.choice import Auto
-from forerun.predictors.choice.candidates import Members
-from forerun.predictors.choice.chosen import Chosen
-from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.choice.questions import Seen
-from forerun.predictors.choice.trials import trials_of
-from forerun.tables import Jobs, Runs, configurations
+from forerun.tables import Jobs, Runs, read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
-from tests.predictors.choice.rows import grid_rows, jobs_of, runs_of
+from forerun.workloads.rows import jobs_from_table, runs_from_table
+from tests.predictors.choice.rows import catalog, grid_rows, jobs_of, runs_of
 
 FEW = ("analytic", "ernest", "linear-scaling")
 
@@ -213,15 +211,81 @@ def test_memory_and_floors_are_those_of_physics() -> None:
     assert (answer.seconds[:, 0] >= physics.floor_seconds * (1 - 1e-9)).all()
 
 
-def test_who_is_slow_is_dropped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from forerun.predictors.choice import work
+class _Wide:
+    """A predictor with a band of 10^9 either way."""
 
-    monkeypatch.setattr(work, "MOST_WORK", -1.0)
-    runs = runs_of(grid_rows())
-    found = trials_of(("ernest",), "priors", runs, "step")
-    assert "ernest" in found.dropped
-    assert np.isnan(found.error).all()
-    seen = Seen.of(JobColumns(runs.jobs), configurations(runs.table)[1])
-    ernest = Auto(names=("ernest",)).fit(runs).chosen[0].members.fitted["ernest"]
-    answer = Chosen("step", Members({"ernest": ernest}, {}), seen, found).predict(runs.jobs)
-    assert answer.answered.all()
+    name = "wide"
+
+    def fit(self, runs: Runs) -> _Wide:
+        return self
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        return [None] * len(jobs)
+
+    def predict(self, jobs: Jobs) -> Forecasts:
+        blank = Forecasts.blank(len(jobs), self.name)
+        blank.seconds[:] = [1e-9, 1.0, 1e9]
+        return blank
+
+
+@pytest.mark.parametrize("names", [("wide",), ("wide", "ernest")])
+def test_a_band_beyond_a_thousand_is_no_answer_and_the_next_one_answers(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forerun.predictors.choice import candidates
+
+    usual = candidates.started
+
+    def made(name: str, start: str = "") -> Predictor:
+        return _Wide() if name == "wide" else usual(name, start)
+
+    monkeypatch.setattr(candidates, "started", made)
+    answer = Auto(names=names).fit(runs_of(grid_rows())).predict(jobs_of(grid_rows()))
+    assert answer.answered.all() == ("ernest" in names)
+    if "ernest" in names:
+        assert all("wide" not in name for name in answer.by)  # type: ignore[union-attr]
+    else:
+        assert "x1,000" in str(answer.declined[0])
+
+
+def test_few_trials_never_narrow_a_band() -> None:
+    """Three runs: the band is no narrower than the law's own, and that of 48 is much narrower."""
+    rows = grid_rows(batches=(128,))[:3]
+    jobs = jobs_of(grid_rows(machines=(4, 8), batches=(128,)))
+    fitted = Auto(names=("ernest", "linear-scaling")).fit(runs_of(rows))
+    answer = fitted.predict(jobs)
+    own = [one.predict(jobs).seconds for one in fitted.chosen[0].members.fitted.values()]
+    assert _width(answer.seconds) >= 0.99 * min(_width(seconds) for seconds in own)
+    many = Auto(names=("ernest", "linear-scaling")).fit(
+        runs_of(grid_rows(machines=(1, 2, 3, 4, 5, 6, 7, 8), batches=(64, 96, 128, 160, 192, 256)))
+    )
+    assert _width(answer.seconds) > 2 * _width(many.predict(jobs).seconds)
+
+
+def _width(seconds: np.ndarray[Any, Any]) -> float:
+    return float(np.log(seconds[:, 2] / seconds[:, 0]).mean())
+
+
+def test_runs_in_another_order_give_the_same_answers() -> None:
+    rows = grid_rows()
+    jobs = jobs_of(grid_rows(machines=(3, 16)))
+    one, other = (Auto(names=FEW).fit(runs_of(some)).predict(jobs) for some in (rows, rows[::-1]))
+    np.testing.assert_allclose(one.seconds, other.seconds, rtol=1e-9)
+    assert list(one.by) == list(other.by)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif("FORERUN_DATA" not in os.environ, reason="FORERUN_DATA names no folder of runs")
+def test_three_runs_of_a_known_job_are_answered_as_well_as_physics_does() -> None:
+    """TF benchmarks, resnet50, three runs drawn: within twice the error of calibrated physics."""
+    table = read_table(Path(os.environ["FORERUN_DATA"]) / "runs" / "tf_benchmarks.csv")
+    table = table.take(np.flatnonzero(table.texts("workload") == "resnet50"))
+    order = np.random.default_rng(5).permutation(len(table))
+    runs = runs_from_table(table.take(order[:3]), catalog())
+    asked = table.take(order[3:])
+    fitted = Auto().fit(runs)
+    jobs, truth = jobs_from_table(asked, catalog()), asked.numbers("step_time_s")
+
+    def off(answer: Forecasts) -> float:
+        return float(np.nanmedian(np.abs(answer.seconds[:, 1] / truth - 1)))
+
+    assert off(fitted.predict(jobs)) < 2 * off(fitted.planner.predict(jobs)) + 0.01

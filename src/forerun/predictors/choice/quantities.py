@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
-from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.laws.law_rows import measured
+from forerun.predictors.laws.law_rows import LawRows, measured
 from forerun.tables import COLUMNS, Jobs, Runs, Table
 
 _STEP_COLUMNS = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device")
@@ -20,7 +19,7 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def told(runs: Runs) -> list[str]:
+def timed_quantities(runs: Runs) -> list[str]:
     """Return the quantities that runs time, the one to answer by first.
 
     It is the step, unless more than half of the timed runs time none: then the one that most time.
@@ -35,11 +34,11 @@ def told(runs: Runs) -> list[str]:
 
 def states_plan(table: Table) -> NDArray[np.bool_]:
     """Return which rows say anything of how they are laid on devices, (n,)."""
-    said = np.zeros(len(table), dtype=bool)
+    stated = np.zeros(len(table), dtype=bool)
     for name in table.columns:
         if name in COLUMNS and COLUMNS[name].group == "plan" and name not in _NO_LAYOUT:
-            said |= table.texts(name) != ""
-    return said
+            stated |= table.texts(name) != ""
+    return stated
 
 
 def only(runs: Runs, quantity: str) -> Runs:
@@ -68,19 +67,20 @@ def steps_in(jobs: Jobs, quantity: str) -> FloatArray:
     """Return optimizer steps in a quantity of each job (n,), NaN where the row does not say."""
     if quantity == "step":
         return np.ones(len(jobs))
-    columns = JobColumns(jobs)
+    rows = LawRows(jobs)
+    dataset, batch = rows.size("dataset_size"), rows.size("global_batch")
     with np.errstate(divide="ignore", invalid="ignore"):
-        epoch = columns.dataset / columns.batch
+        epoch = dataset / batch
         if quantity == "epoch":
             return np.asarray(epoch)
         labels = Table({}, len(jobs)) if jobs.labels is None else jobs.labels
         steps = labels.numbers("steps")
         for samples in (
-            labels.numbers("samples"), labels.numbers("epochs") * columns.dataset,
+            labels.numbers("samples"), labels.numbers("epochs") * dataset,
             labels.numbers("samples_to_target"),
-            labels.numbers("epochs_to_target") * columns.dataset,
+            labels.numbers("epochs_to_target") * dataset,
         ):  # fmt: skip
-            steps = np.where(np.isnan(steps), samples / columns.batch, steps)
+            steps = np.where(np.isnan(steps), samples / batch, steps)
     return np.where(steps > 0, steps, np.nan)
 
 

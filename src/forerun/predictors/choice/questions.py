@@ -1,230 +1,321 @@
-"""Questions: how a job lies to the runs that were learned from: among them, beyond them, apart.
+"""Questions: how a job lies to the runs that a predictor learned from, and folds that resemble each kind.
 
-A predictor that is good between runs may be bad beyond them, and a law of one workload is silent of
-the next. So each row is asked as a question of its kind, and only trials of like questions speak
-of who should answer it.
+A predictor that is good between runs may be bad beyond them, and a law of one workload is silent on
+the next. So every row is a question of one kind, and only trials of that kind decide who answers it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.laws.law_rows import GROUP, Kind
+from forerun.domain.plan import NAMES
+from forerun.predictors.laws.law_rows import GROUP, Kind, LawRows
+from forerun.tables import Jobs
 
-# Kinds of question, and what they are called.
-INSIDE, SETTINGS, PLAN, SIZE, DEVICES, NODES, CLUSTER, DEVICE, WORKLOAD, BOTH, GIVEN = range(11)
+INSIDE, SETTING, PLAN, SIZE, DEVICES, NODES, GIVEN, DEVICE, WORKLOAD, BOTH = range(10)
 WORDS: Sequence[str] = (
     "among the runs", "in another setting", "with another plan", "beyond the runs in size",
-    "beyond the runs in devices", "on several nodes, where the runs had one", "on another cluster",
-    "on a device without runs of the workload", "of a workload without runs",
-    "of a workload and a device without runs",
-    "beyond the runs in what a worker is given",
+    "beyond the runs in devices", "on several nodes, where the runs had one",
+    "beyond the runs in what a worker is given", "on a device without runs of the workload",
+    "of a workload without runs", "of a workload and a device without runs",
 )  # fmt: skip
-# Those of which no run of the workload on the device tells.
-APART = (DEVICE, WORKLOAD, BOTH)
+UNSEEN = (DEVICE, WORKLOAD, BOTH)  # no run of the workload on the device
 _BEYOND = 0.05  # doublings: less is not beyond
-_NAMED = 4
+# What a law of sizes and devices does not see of a plan.
+_LAYOUT = tuple(name for name in NAMES if name not in ("dp", "micro_batch", "global_batch", "sync"))
+RANDOM_PARTS, UNSEEN_PARTS, CLUSTERS, FEW = 3, 3, 3, 3
 
 
 @dataclass(frozen=True)
-class Extent:
-    """What the runs of one workload on one device span: least and most of each number."""
+class JobColumns:
+    """n jobs by what tells them apart; names that nobody knows go by their labels."""
 
-    configurations: int
-    machines: tuple[float, float]
-    nodes: tuple[float, float]
-    share: tuple[float, float]
-    dataset: tuple[float, float]
-    cores: tuple[float, float]
-    wire: tuple[float, float]
-    kinds: frozenset[Kind]
-    clusters: frozenset[str]
-    layouts: frozenset[bytes]
+    jobs: Jobs
+    quantity: str = "step"
+
+    @cached_property
+    def rows(self) -> LawRows:
+        """The jobs as laws read them; what a worker is given is a number here, not a setting."""
+        return LawRows(self.jobs, self.quantity, apart=False)
+
+    @cached_property
+    def groups(self) -> tuple[list[Kind], IntArray]:
+        """Distinct pairs of workload and device, and which each job is, (n,)."""
+        kinds, index = self.rows.kinds
+        distinct = list(dict.fromkeys(kind[: len(GROUP)] for kind in kinds))
+        place = {group: i for i, group in enumerate(distinct)}
+        of = np.array([place[kind[: len(GROUP)]] for kind in kinds], dtype=np.int64)
+        return distinct, of[index] if len(of) else index
+
+    @cached_property
+    def nodes(self) -> FloatArray:
+        """Nodes, (n,), NaN where not stated."""
+        known = np.array([float(c.nodes) for c in self.jobs.clusters] + [np.nan])
+        index = self.jobs.cluster_index
+        return np.where(index >= 0, known[index], self.rows.labels.numbers("nodes"))
+
+    @cached_property
+    def share(self) -> FloatArray:
+        """Samples of a step on one device, (n,), NaN where not stated.
+
+        A row may state what a device does alone: its micro-batch, and how many it accumulates.
+        """
+        labels, plans, machines = self.rows.labels, self.jobs.plans, self.rows.machines
+        passes, replicas = labels.numbers("grad_accum"), labels.numbers("dp")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shared = self.rows.size("global_batch") / machines
+            split = np.where(replicas > 0, machines / replicas, plans.tp * plans.pp * plans.cp)
+            alone = labels.numbers("micro_batch") * np.where(passes > 1, passes, 1.0) / split
+        return np.where(np.isnan(shared), alone, shared)
+
+    @cached_property
+    def numbers(self) -> Mapping[int, Sequence[FloatArray]]:
+        """By kind of question, the numbers (n,) beyond whose range a job is of this kind."""
+        return {
+            SIZE: (self.share, self.rows.size("dataset_size")),
+            DEVICES: (self.rows.machines,),
+            GIVEN: (np.exp(self.rows.log_cores), np.exp(self.rows.log_wire)),
+        }
+
+    @cached_property
+    def places(self) -> NDArray[np.object_]:
+        """Label of the cluster, else the device, (n,)."""
+        groups, group = self.groups
+        clusters = self.rows.labels.texts("cluster")
+        devices = np.array([pair[1] for pair in groups] + [""], dtype=object)[group]
+        return np.where(clusters == "", devices, clusters)
+
+    @cached_property
+    def classes(self) -> Mapping[str, NDArray[np.object_]]:
+        """By kind of question, the text (n,) that is new of a job of this kind; and its cluster."""
+        kinds, kind = self.rows.kinds
+        names = np.array(["|".join(one) for one in kinds] + [""], dtype=object)
+        table = np.stack([getattr(self.jobs.plans, name) for name in _LAYOUT], axis=1)
+        layouts, layout = np.unique(table.astype(np.int64), axis=0, return_inverse=True)
+        plans = np.array([",".join(map(str, row)) for row in layouts.tolist()] + [""], dtype=object)
+        return {
+            str(PLAN): plans[layout.reshape(-1)], str(SETTING): names[kind],
+            "cluster": self.rows.labels.texts("cluster"),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Questions:
-    """n questions: kind, doublings beyond the runs, log2 of how much is known, next of kin.
+    """n questions: kind, log2 of how much is known (n,), and the workload and device asked about.
 
-    `kin` is a position in `kins`: among whom trials speak most: the workload and device where these
-    have runs, else the device of a new workload, or the workload on a new device. Doublings are
-    whole quarters, what is known whole numbers, so that like questions are equal.
+    `group` is a position in `groups`.
     """
 
     kind: NDArray[np.int8]
-    doublings: FloatArray
     known: FloatArray
-    kin: IntArray
-    kins: tuple[str, ...]
+    group: IntArray
+    groups: tuple[Kind, ...]
 
     def __len__(self) -> int:
         return len(self.kind)
 
-    def take(self, rows: NDArray[np.int64] | BoolArray) -> Questions:
-        """Return some of them."""
-        return Questions(
-            self.kind[rows], self.doublings[rows], self.known[rows], self.kin[rows], self.kins
-        )
-
     def distinct(self) -> tuple[IntArray, IntArray]:
         """Return the first of each distinct question, and which each row is, (n,)."""
-        away = np.minimum(4 * self.doublings, 99).astype(np.int64)
-        code = (self.kind.astype(np.int64) * 100 + away) * 100 + self.known.astype(np.int64)
-        code = code * max(len(self.kins), 1) + self.kin
-        _, first, index = np.unique(code, return_index=True, return_inverse=True)
+        table = np.stack([self.kind, self.known, self.group], axis=1)
+        _, first, index = np.unique(table, axis=0, return_index=True, return_inverse=True)
         return first.astype(np.int64), index.reshape(-1).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What runs were learned from, by workload and device."""
+    """What runs span.
 
-    extents: Mapping[Kind, Extent]
+    Attributes:
+        configurations: distinct ones of each workload and device.
+        ranges: least and most of each number, by group and "kind of question:place", NaN for none.
+        texts: of each of `JobColumns.classes`, pairs of group and text.
+        most_nodes: by group.
+    """
+
+    configurations: Mapping[Kind, int]
+    ranges: Mapping[str, FloatArray]
+    texts: Mapping[str, frozenset[tuple[int, str]]]
+    most_nodes: FloatArray
 
     @staticmethod
     def of(columns: JobColumns, config: IntArray) -> Seen:
-        """Return what runs span. config: the number of each run's question, (n,)."""
+        """Return what runs span. config: the number of each run's configuration, (n,)."""
         groups, index = columns.groups
-        kinds, kind = columns.kinds
-        layouts, layout = columns.layout
-        extents = {}
-        order = np.argsort(index, kind="stable")
-        bounds = np.searchsorted(index[order], np.arange(len(groups) + 1))
-        for g, group in enumerate(groups):
-            rows = order[bounds[g] : bounds[g + 1]]
-            extents[group] = Extent(
-                configurations=len(np.unique(config[rows])),
-                machines=_span(columns.machines[rows]), nodes=_span(columns.nodes[rows]),
-                share=_span(columns.share[rows]), dataset=_span(columns.dataset[rows]),
-                cores=_span(columns.given[0][rows]), wire=_span(columns.given[1][rows]),
-                kinds=frozenset(kinds[k] for k in np.unique(kind[rows])),
-                clusters=frozenset(columns.cluster[rows].tolist()),
-                layouts=frozenset(layouts[p] for p in np.unique(layout[rows])),
-            )  # fmt: skip
-        return Seen(extents)
+        pairs = np.unique(np.stack([index, config]), axis=1)
+        counts = np.bincount(pairs[0].astype(np.int64), minlength=len(groups))
+        ranges = {
+            f"{kind}:{i}": _range(values, index, len(groups))
+            for kind, several in columns.numbers.items()
+            for i, values in enumerate(several)
+        }
+        texts = {
+            name: frozenset(zip(index.tolist(), values.tolist(), strict=True))
+            for name, values in columns.classes.items()
+        }
+        nodes = _range(columns.nodes, index, len(groups))[1]
+        configurations = dict(zip(groups, counts.tolist(), strict=True))
+        return Seen(configurations, ranges, texts, nodes)
 
     def questions(self, columns: JobColumns) -> Questions:
         """Return how jobs lie to the runs."""
-        n = len(columns.jobs)
         groups, index = columns.groups
-        made = _Making(n)
-        workloads: dict[str, int] = {}
-        devices: dict[str, int] = {}
-        for (workload, device), extent in self.extents.items():
-            workloads[workload] = workloads.get(workload, 0) + extent.configurations
-            devices[device] = devices.get(device, 0) + 1
-        order = np.argsort(index, kind="stable")
-        bounds = np.searchsorted(index[order], np.arange(len(groups) + 1))
-        for g, group in enumerate(groups):
-            rows = order[bounds[g] : bounds[g + 1]]
-            if not len(rows):
-                continue
-            known = self.extents.get(group)
-            if known is not None:
-                self._within(made, columns, rows, known, " on ".join(group))
-                continue
-            workload, device = group
-            if workload in workloads:
-                made.say(rows, DEVICE, workloads[workload], workload)
-            elif device in devices:
-                made.say(rows, WORKLOAD, devices[device], device)
-            else:
-                made.say(rows, BOTH, len(self.extents), "")
-        return made.done()
+        place = {group: i for i, group in enumerate(self.configurations)}
+        mine = np.array([place.get(group, -1) for group in groups] + [-1])[index]
+        new = [self._new(group) for group in groups]
+        kind = np.array([k for k, _ in new] + [BOTH], dtype=np.int8)[index]
+        known = np.array([k for _, k in new] + [0.0])[index]
+        rows = np.flatnonzero(mine >= 0)
+        at = mine[rows]
 
-    def _within(
-        self, made: _Making, columns: JobColumns, rows: IntArray, extent: Extent, kin: str
-    ) -> None:
-        """Fill in the questions of jobs whose workload and device have runs."""
-        made.say(rows, INSIDE, extent.configurations, kin)
-        kinds, kind = columns.kinds
-        layouts, layout = columns.layout
-        machines = _beyond(columns.machines[rows], extent.machines)
-        size = np.maximum(
-            _beyond(columns.share[rows], extent.share),
-            _beyond(columns.dataset[rows], extent.dataset),
-        )
-        several = (extent.nodes[1] <= 1) & (columns.nodes[rows] > 1)
-        new_layout = np.array([text not in extent.layouts for text in layouts], dtype=bool)
-        new_kind = np.array([one not in extent.kinds for one in kinds], dtype=bool)[kind[rows]]
-        given = np.zeros(len(rows))
-        for values, span in zip(columns.given, (extent.cores, extent.wire), strict=True):
-            given += _beyond(values[rows], span)
+        def beyond(which: int) -> BoolArray:
+            found = np.zeros(len(rows), dtype=bool)
+            for i, values in enumerate(columns.numbers[which]):
+                low, high = self.ranges[f"{which}:{i}"]
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    off = np.maximum(
+                        np.log2(values[rows] / high[at]), np.log2(low[at] / values[rows])
+                    )
+                found |= off > _BEYOND
+            return found
+
+        def other(which: str) -> BoolArray:
+            pairs = zip(at.tolist(), columns.classes[which][rows].tolist(), strict=True)
+            return np.array([pair not in self.texts[which] for pair in pairs], dtype=bool)
+
+        clusters = columns.classes["cluster"][rows]
+        labelled = np.isin(at, [g for g, label in self.texts["cluster"] if label])
+        elsewhere = labelled & (clusters != "") & other("cluster")
+        for i, values in enumerate(columns.numbers[GIVEN]):
             # Nobody knows what the runs were given.
-            new_kind |= np.isfinite(values[rows]) & np.isnan(span[0])
-        labels = columns.cluster[rows]
-        known = np.isin(labels.astype(str), [*extent.clusters, ""]) | (extent.clusters <= {""})
-        for which, where, away in (
-            (PLAN, new_layout[layout[rows]], None), (SIZE, size > _BEYOND, size),
-            (DEVICES, machines > _BEYOND, machines), (GIVEN, given > _BEYOND, given + machines),
-            (NODES, several, machines), (SETTINGS, new_kind, machines), (CLUSTER, ~known, machines),
+            elsewhere |= np.isfinite(values[rows]) & np.isnan(self.ranges[f"{GIVEN}:{i}"][0][at])
+        several = (self.most_nodes[at] <= 1) & (columns.nodes[rows] > 1)
+        for which, where in (
+            (PLAN, other(str(PLAN))), (SIZE, beyond(SIZE)),
+            (DEVICES, beyond(DEVICES)), (GIVEN, beyond(GIVEN)), (NODES, several),
+            (SETTING, other(str(SETTING)) | elsewhere),
         ):  # fmt: skip
-            made.kind[rows[where]] = which
-            if away is not None:
-                made.doublings[rows[where]] = away[where]
+            kind[rows[where]] = which
+        return Questions(kind, known, index, tuple(groups))
+
+    def _new(self, group: Kind) -> tuple[int, float]:
+        """Return what is new of a workload on a device, and log2 of how much is known of it."""
+        if group in self.configurations:
+            return INSIDE, float(np.rint(np.log2(self.configurations[group])))
+        same = [count for one, count in self.configurations.items() if one[0] == group[0]]
+        if same:
+            return DEVICE, float(np.rint(np.log2(sum(same))))
+        count = sum(one[1] == group[1] for one in self.configurations)
+        return (WORKLOAD, float(np.rint(np.log2(count)))) if count else (BOTH, 0.0)
 
 
-class _Making:
-    """Questions in the making; all start as those of which nothing is known."""
-
-    def __init__(self, n: int) -> None:
-        self.kind = np.full(n, BOTH, dtype=np.int8)
-        self.doublings, self.known = np.zeros(n), np.zeros(n)
-        self.kin = np.zeros(n, dtype=np.int64)
-        self.kins: dict[str, int] = {"": 0}
-
-    def say(self, rows: IntArray, kind: int, known: int, kin: str) -> None:
-        """Set what some rows are."""
-        self.kind[rows], self.known[rows] = kind, np.rint(np.log2(max(known, 1)))
-        self.kin[rows] = self.kins.setdefault(kin, len(self.kins))
-
-    def done(self) -> Questions:
-        """Return the questions."""
-        quarters = np.rint(4 * np.minimum(self.doublings, 24)) / 4
-        return Questions(self.kind, quarters, self.known, self.kin, tuple(self.kins))
+def _range(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
+    """Return the least and the most of positive values in each group, (2, groups), NaN for none."""
+    found = np.full((2, groups), np.nan)
+    stated = np.where(np.isfinite(values) & (values > 0), values, np.nan)
+    np.fmin.at(found[0], group, stated)
+    np.fmax.at(found[1], group, stated)
+    return found
 
 
-def _span(values: FloatArray) -> tuple[float, float]:
-    told = values[np.isfinite(values) & (values > 0)]
-    return (float(told.min()), float(told.max())) if len(told) else (np.nan, np.nan)
+@dataclass(frozen=True)
+class Fold:
+    """Positions of the runs that teach and of those that are judged; `words` says how they were divided."""
+
+    words: str
+    teach: IntArray
+    judge: IntArray
 
 
-def _beyond(values: FloatArray, span: tuple[float, float]) -> FloatArray:
-    """Return doublings by which values (n,) lie outside a span, 0 within it or where unknown."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        off = np.maximum(np.log2(values / span[1]), np.log2(span[0] / values))
-    return np.where(np.isfinite(off), np.maximum(off, 0.0), 0.0)
-
-
-def missing(seen: Seen, group: Kind, every: int, law: str) -> str:
-    """Return what runs lack to tell of a workload on a device, and what to do.
+def folds_of(columns: JobColumns, config: IntArray, timed: BoolArray) -> list[Fold]:
+    """Return the folds of n runs; none where fewer than two configurations are timed.
 
     Args:
-        seen: what runs were learned from. group: workload and device.
-        every: how many runs there were.
-        law: why a law that learned from them does not answer.
+        columns: of their jobs.
+        config: number of each run's configuration, (n,): repeats share it and stay together.
+        timed: which runs can be judged, (n,). The others only teach.
     """
-    if group in seen.extents:
-        return law
-    workload, device = (text or "(blank)" for text in group[: len(GROUP)])
-    had = [known for known in seen.extents if known[0] == group[0]]
-    if had:
-        what, others = f"{workload} on {device}", [pair[1] or "(blank)" for pair in had]
-        where = f"{workload} ran on {shortly(others)}"
-    else:
-        what, where = workload, f"they are of {shortly([pair[0] for pair in seen.extents])}"
-    advice = law.partition("; ")[2] or "give runs of it"
-    return f"no run of {what} among the {every:,} that taught it: {where}; {advice}"
+    folds = []
+    for words, out in _left_out(columns, config, timed):
+        judge, teach = np.flatnonzero(out & timed), np.flatnonzero(~out)
+        if len(judge) and timed[teach].any():
+            folds.append(Fold(words, teach, judge))
+    return folds
 
 
-def shortly(names: Iterable[str]) -> str:
-    """Return the first few of the distinct names, and how many more there are."""
-    distinct = sorted(dict.fromkeys(name or "(blank)" for name in names))
-    rest = len(distinct) - _NAMED
-    return ", ".join(distinct[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
+def _left_out(
+    columns: JobColumns, config: IntArray, timed: BoolArray
+) -> Iterator[tuple[str, BoolArray]]:
+    """Yield of each fold (words, which runs are left out)."""
+    rng = np.random.default_rng(0)
+    if len(np.unique(config[timed])) < 2:
+        return
+    part = _parts(config, RANDOM_PARTS, rng)
+    for i in range(int(part.max()) + 1):
+        yield "runs left out by chance", part == i
+    groups, group = columns.groups
+    names = ("samples a device", "samples of an epoch", "devices", "cores of a worker",
+             "rates of the network")  # fmt: skip
+    every = [values for several in columns.numbers.values() for values in several]
+    for name, values in zip(names, every, strict=True):
+        for words, upper in ((f"the upper half of {name}", True), (f"the most {name}", False)):
+            out = _larger(values, group, len(groups), upper)
+            if out.any():
+                yield f"{words} left out", out
+    workloads, devices = (np.array([g[i] for g in groups], dtype=str)[group] for i in (0, 1))
+    for name, labels in (("workload", workloads), ("device", devices)):
+        codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
+        if codes.max() > 0:
+            part = _parts(codes, UNSEEN_PARTS, rng)
+            for i in range(int(part.max()) + 1):
+                yield f"every {name} of a part left out", part == i
+    places = columns.places.astype(str)
+    if len(set(places.tolist())) < 2:
+        places = workloads
+    distinct = np.unique(places)
+    if len(distinct) > 1:
+        for i, parts in enumerate(
+            np.array_split(rng.permutation(distinct), min(CLUSTERS, len(distinct)))
+        ):
+            out = np.isin(places, parts) & ~_few(columns, config, timed, i)
+            yield f"all but {FEW} one-node runs of each workload on a cluster left out", out
+
+
+def _parts(codes: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Return which part each row is in, (n,): whole codes, dealt evenly by chance."""
+    distinct, index = np.unique(codes, return_inverse=True)
+    return np.asarray((rng.permutation(len(distinct)) % count)[index.reshape(-1)], dtype=np.int64)
+
+
+def _larger(values: FloatArray, group: IntArray, groups: int, upper: bool) -> BoolArray:
+    """Return which runs are, in their own group, in the upper half of distinct values, or the most (n,)."""
+    out = np.zeros(len(values), dtype=bool)
+    stated = np.isfinite(values)
+    for g in range(groups):
+        mine = np.flatnonzero((group == g) & stated)
+        distinct = np.unique(values[mine])
+        if len(distinct) > (1 if upper else 2):
+            bound = (len(distinct) - 1) // 2 if upper else len(distinct) - 2
+            out[mine] = values[mine] > distinct[bound]
+    return out
+
+
+def _few(columns: JobColumns, config: IntArray, timed: BoolArray, seed: int) -> BoolArray:
+    """Return which runs stay of each workload and device: a few on one node, each on other devices (n,)."""
+    _, group = columns.groups
+    machines, kept = columns.rows.machines, np.zeros(len(group), dtype=bool)
+    drawn = np.random.default_rng(seed).permutation(len(group))
+    for g in np.unique(group):
+        mine = drawn[(group[drawn] == g) & timed[drawn]]
+        one_node = mine[columns.nodes[mine] <= 1]
+        mine = one_node if len(one_node) else mine
+        _, first = np.unique(machines[mine], return_index=True)
+        order = np.concatenate([np.sort(first), np.setdiff1d(np.arange(len(mine)), first)])
+        configs = list(dict.fromkeys(config[mine[order]].tolist()))[:FEW]
+        kept |= (group == g) & np.isin(config, configs)
+    return kept

@@ -1,210 +1,72 @@
-"""Trials: every candidate judged on runs that it was not shown, question by question.
+"""Trials: every candidate judged on runs that it was not shown, and the weights that follow.
 
-Blind: which runs shipped constants know already, so that trials on them do not flatter physics.
-
-Folds: the runs divided as a question divides them from its job: within, beyond, apart, few.
+The loss of an answer is the log of its absolute log error. Candidates are compared run by run, so that
+one that declines the hard runs gains nothing by it. A candidate's weight is its typical error on like
+questions to the power -`SHARPNESS`; an answer is the weighted geometric mean (Bates and Granger, 1969,
+The combination of forecasts; Wolpert, 1992, Stacked generalization).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from forerun import registry
-from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.forecast import Forecasts
-from forerun.predictors.choice.candidates import members
-from forerun.predictors.choice.columns import JobColumns
-from forerun.predictors.choice.questions import DEVICE, WORKLOAD, Questions, Seen
-from forerun.predictors.choice.work import Ledger
-from forerun.predictors.laws.law_rows import GROUP, Kind, measured
-from forerun.predictors.starts import PRIORS, has_shipped
+from forerun.arrays import FloatArray, IntArray
+from forerun.predictors.choice.candidates import PHYSICS, members
+from forerun.predictors.choice.questions import (
+    BOTH,
+    DEVICE,
+    DEVICES,
+    GIVEN,
+    INSIDE,
+    NODES,
+    PLAN,
+    SETTING,
+    SIZE,
+    UNSEEN,
+    WORKLOAD,
+    JobColumns,
+    Questions,
+    Seen,
+    folds_of,
+)
+from forerun.predictors.laws.law_rows import measured
 from forerun.tables import Runs, configurations
-from forerun.tables.fingerprints import seen
 
-WITHIN, PARTS = 3, 3
-# Runs that are left of a workload on a device, to see who answers from few.
-FEW = (2, 5)
-_FEWEST = 2  # questions without which nothing can be divided
+MOST_RUNS, MOST_JUDGED = 800, 300  # runs of all trials; judged runs of one fold
+_DIGITS = 5  # decimals of logs that are kept: a saved choice must be the one that was fitted
 
-
-@dataclass(frozen=True)
-class Fold:
-    """Positions of the runs that teach and of those that are judged; `words` says how divided."""
-
-    words: str
-    teach: IntArray
-    judge: IntArray
-
-
-def folds_of(columns: JobColumns, config: IntArray, timed: BoolArray) -> list[Fold]:
-    """Return the folds of n runs; none where too few are timed.
-
-    Args:
-        columns: of their jobs.
-        config: number of each run's question, (n,): repeats share it and stay together.
-        timed: which runs can be judged, (n,). The others only teach.
-    """
-    rng = np.random.default_rng(0)
-    families: dict[str, list[Fold]] = {}
-    for words, out in _outs(columns, config, timed, rng):
-        judge, teach = np.flatnonzero(out & timed), np.flatnonzero(~out)
-        if len(judge) and timed[teach].any():
-            families.setdefault(words, []).append(Fold(words, teach, judge))
-    # In turn, so that who is stopped early has been seen at every kind of question.
-    turns = range(max(map(len, families.values()), default=0))
-    return [family[turn] for turn in turns for family in families.values() if turn < len(family)]
-
-
-def _outs(
-    columns: JobColumns, config: IntArray, timed: BoolArray, rng: np.random.Generator
-) -> Iterator[tuple[str, BoolArray]]:
-    """Yield (words, which runs are left out), of each fold."""
-    questions = np.unique(config[timed])
-    if len(questions) < _FEWEST:
-        return
-    parts = WITHIN if len(questions) >= 2 * WITHIN else len(questions)
-    dealt = rng.permutation(int(config.max()) + 1)
-    rank = np.argsort(np.argsort(dealt[questions], kind="stable"), kind="stable")
-    part = np.full(int(config.max()) + 1, -1)
-    part[questions] = rank % parts
-    for i in range(parts):
-        yield "runs left out by chance", part[config] == i
-    groups, group = columns.groups
-    cores, wire = columns.given
-    for name, values in (("devices", columns.machines), ("samples a device", columns.share),
-                         ("samples of an epoch", columns.dataset), ("cores of a worker", cores),
-                         ("rates of the network", wire)):  # fmt: skip
-        for words, bound in (("the upper half", 0.5), ("the most", 1.0)):
-            out = _upper(values, group, len(groups), bound)
-            if out.any():
-                yield f"{words} of {name} left out", out
-    workloads = np.array([g[0] for g in groups], dtype=object)[group]
-    devices = np.array([g[1] for g in groups], dtype=object)[group]
-    apart = [("workload", workloads), ("device", devices)]
-    if not _same(columns.cluster, devices):
-        apart.append(("cluster", columns.cluster))
-    for name, labels in apart:
-        distinct, label = np.unique(labels.astype(str), return_inverse=True)
-        count = len(distinct)
-        if count < 2 or (name == "cluster" and "" in distinct):
-            continue
-        share = rng.permutation(count)[label.reshape(-1)] % min(PARTS, count)
-        for i in range(min(PARTS, count)):
-            yield f"every {name} of a part left out", share == i
-    yield from _few(config, group, devices if len(set(devices)) > 1 else workloads, timed, rng)
-
-
-def _upper(values: FloatArray, group: IntArray, groups: int, bound: float) -> BoolArray:
-    """Return which runs are above, in their own group, the lower half of distinct values (n,).
-
-    bound: 0.5 for the lower half, 1.0 for all values but the largest.
-    """
-    out = np.zeros(len(values), dtype=bool)
-    told = np.isfinite(values)
-    for g in range(groups):
-        mine = np.flatnonzero((group == g) & told)
-        distinct = np.unique(values[mine])
-        if len(distinct) < 2 or (bound == 1.0 and len(distinct) < 3):
-            continue
-        last = len(distinct) - 2 if bound == 1.0 else (len(distinct) - 1) // 2
-        out[mine] = values[mine] > distinct[last]
-    return out
-
-
-def _few(
-    config: IntArray, group: IntArray, places: NDArray[np.object_], timed: BoolArray,
-    rng: np.random.Generator,
-) -> Iterator[tuple[str, BoolArray]]:  # fmt: skip
-    """Yield folds in which half of the places keep only a few runs of each of their groups."""
-    distinct, place = np.unique(places.astype(str), return_inverse=True)
-    place = place.reshape(-1)
-    if len(distinct) < 2:
-        return
-    half = rng.permutation(len(distinct)) < (len(distinct) + 1) // 2
-    drawn = rng.permutation(int(config.max()) + 1)[config]
-    for turn, count in enumerate(FEW):
-        thin = half[place] if turn % 2 == 0 else ~half[place]
-        out = np.zeros(len(config), dtype=bool)
-        for g in np.unique(group[thin]):
-            mine = np.flatnonzero((group == g) & thin)
-            keep = np.unique(drawn[mine[timed[mine]]])[:count]
-            out[mine] = ~np.isin(drawn[mine], keep)
-        yield "all but a few runs of a workload and device left out", out
-
-
-def _same(a: NDArray[np.object_], b: NDArray[np.object_]) -> bool:
-    """Whether two labels divide the runs alike."""
-    pairs = set(zip(a.tolist(), b.tolist(), strict=True))
-    return len(pairs) == len({one for one, _ in pairs}) == len({other for _, other in pairs})
-
-
-def thinned(config: IntArray, group: IntArray, most: int) -> IntArray:
-    """Return positions of at most `most` runs (m,): repeats go first, then evenly of all groups.
-
-    config, group: number of each run's question, and of its workload and device, (n,).
-    """
-    if len(config) <= most:
-        return np.arange(len(config))
-    rng = np.random.default_rng(0)
-    shuffled = rng.permutation(len(config))
-    repeat, turn = np.empty((2, len(config)), dtype=np.int64)
-    repeat[shuffled] = _rank_within(config[shuffled])
-    turn[shuffled] = _rank_within(group[shuffled])
-    return np.sort(np.lexsort((turn, repeat))[:most])
-
-
-def _rank_within(labels: IntArray) -> IntArray:
-    """Return how many rows before each have the same label, (n,)."""
-    order = np.argsort(labels, kind="stable")
-    ordered = labels[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    sizes = np.diff(np.r_[starts, len(labels)])
-    rank = np.empty(len(labels), dtype=np.int64)
-    rank[order] = np.arange(len(labels)) - np.repeat(starts, sizes)
-    return rank
-
-
-def bringers(names: tuple[str, ...], start: str) -> tuple[str, ...]:
-    """Return the candidates that start from constants shipped with them."""
-    if start == PRIORS:
-        return ()
-    return tuple(name for name in names if has_shipped(registry.load("predictors", name)))
-
-
-def known_already(names: tuple[str, ...], start: str, runs: Runs, columns: JobColumns) -> BoolArray:
-    """Return which runs are of a workload and device whose runs taught shipped constants, (n,).
-
-    All of them where a candidate does not say which runs taught its own.
-
-    Args:
-        names: of the candidates. start: see `starts.started`.
-        runs: facts. columns: of their jobs.
-
-    Raises:
-        RequestError: the fingerprints of the runs that taught cannot be read.
-    """
-    taught = np.zeros(len(runs), dtype=bool)
-    looked_up = []
-    for name in bringers(names, start):
-        kind = registry.load("predictors", name)
-        if not hasattr(kind, "shipped_rows"):
-            return np.ones(len(runs), dtype=bool)
-        rows = kind.shipped_rows()
-        if rows not in looked_up:  # several candidates may bring the same ones
-            taught |= seen(runs, rows)
-            looked_up.append(rows)
-    _, group = columns.groups
-    return np.isin(group, group[taught])
-
-
-# Runs that trials use at most; judged runs of one fold at most.
-MOST_RUNS, MOST_JUDGED = 1000, 400
-# Decimals of logs that are kept: a saved choice has to be the one that was fitted.
-_DIGITS = 5
+SOFT = 0.005  # log error, half a percent: repeats of a run differ by more
+WORST = 2.3  # a log error beyond this is no worse: the answer is useless either way
+MOST_A_CELL = 8.0  # judged runs of one workload and device in one fold count as this many at most
+OTHER_GROUP = 0.15  # what a trial of another workload or device counts for
+RELATED_KIND = 0.1  # what a trial of a related kind of question counts for
+PRIOR_TRIALS = 4.0  # what a prior, and a candidate's own band, count for
+SHARPNESS = 4.0
+LEAST_WEIGHT = 0.15  # of the heaviest: less joins no mean
+FARTHEST = 1.1  # log, a factor of 3: an answer farther from the weighted median counts as this far
+LAW_REACH = 0.8  # log reach of a law that learned from one configuration; it falls with their root
+MOST_REACH = float(np.log(1000.0))  # a band that reaches further either way is no answer
+_RELATED = (
+    {INSIDE, SETTING}, {INSIDE, PLAN}, {SIZE, DEVICES}, {DEVICES, NODES}, {SIZE, GIVEN},
+    {WORKLOAD, DEVICE, BOTH},
+)  # fmt: skip
+# Losses before any trial (0.7 is twice the error).
+# Physics knows what a plan, a node, a device and a workload are; laws know what was run.
+_FAR = {"analytic": -0.3, "hierarchical": -0.3}
+# Flexible models are best between runs.
+_NEAR = {"hierarchical": -0.3, "gaussian": -0.3}
+# No law sees how a plan lays the work.
+_PLAN = {"analytic": -1.0}
+# From one node to several, other clusters' runs say more than a network's nominal rate.
+_NODES = {"hierarchical": -0.6, "gaussian": -0.3, "analytic": -0.3}
+# Laws that read what a worker is given as a power, before those that do not read it.
+_GIVEN = {"hierarchical": -0.7, "generic": -0.3, "gaussian": -0.3}
+_PRIORS: Mapping[int, Mapping[str, float]] = {
+    INSIDE: _NEAR, SETTING: _NEAR, PLAN: _PLAN, NODES: _NODES, GIVEN: _GIVEN
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -216,16 +78,9 @@ class Trials:
         questions: what each judged run was to the runs that taught, r.
         error: log of measured over forecast, (r, c), NaN where a candidate declined.
         reach: logs by which the 5 % and 95 % quantile lie off the median, (r, c, 2).
-        cell: fold, workload and device of each, (r,); runs of one cell are alike.
+        cell: fold, workload and device of each, (r,).
         folds: what was left out in each fold, and how many runs were judged in it.
-        dropped: candidates whose trials were stopped, and why.
         runs: how many were used of how many.
-        cut: ways to leave runs out that were not tried, as the others were work enough.
-        late: whether that was by this machine's clock, and not by the count of work.
-        familiar: of the judged runs, those like which taught constants shipped with a candidate: on
-            them it was judged as it starts from its priors.
-        unit: number of what is new in each question, (r,): its workload, its device, or both; its
-            workload on its device where nothing is. Runs of one unit err together.
     """
 
     names: tuple[str, ...]
@@ -234,18 +89,7 @@ class Trials:
     reach: FloatArray
     cell: IntArray
     folds: tuple[tuple[str, int], ...]
-    dropped: dict[str, str]
     runs: tuple[int, int]
-    cut: int = 0
-    late: bool = False
-    familiar: int = 0
-    unit: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-
-    def __post_init__(self) -> None:
-        if not len(self.unit):
-            object.__setattr__(self, "unit", self.cell)
-        if len(self.unit) != len(self.error):
-            raise ValueError(f"{len(self.unit)} units of {len(self.error)} trials")
 
     def __len__(self) -> int:
         return len(self.error)
@@ -256,136 +100,205 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
 
     Args:
         names: of the candidates; those that cannot be fitted on a fold decline its runs.
-        start: see `starts.started`. Runs that constants shipped with a candidate know already judge
-            it as it starts from its priors.
-        runs: facts, in the order of `tables.sorted_runs`; rows without a time of the quantity only
-            teach.
+        start: see `starts.started`.
+        runs: in the order of `tables.sorted_runs`; those without a time of the quantity only teach.
         quantity: step, epoch or run.
     """
     every = len(runs)
-    timed = np.isfinite(measured(runs, quantity))
-    used = thinned(
-        configurations(runs.table)[1], JobColumns(runs.jobs, quantity).groups[1], MOST_RUNS
-    )
-    runs, timed = runs.take(used), timed[used]
+    group = JobColumns(runs.jobs, quantity).groups[1]
+    runs = runs.take(thinned(configurations(runs.table)[1], group, MOST_RUNS))
     columns, config = JobColumns(runs.jobs, quantity), configurations(runs.table)[1]
-    folds = folds_of(columns, config, timed)
-    log = np.log(measured(runs, quantity))
-    bring, known = bringers(names, start), known_already(names, start, runs, columns)
-    ledger = Ledger()
-    judged, asked, error, reach = [], [], [], []
-    kept: list[Fold] = []
-    silent: set[tuple[str, str]] = set()
-    for fold in folds:
-        if ledger.spent or ledger.late:
-            break
-        judge = _some(fold.judge)
-        told, question = runs.take(fold.teach), runs.take(judge).jobs
-        teaching = JobColumns(told.jobs, quantity)
-        kinds = len(np.unique(teaching.kinds[1]))
-        answers: dict[str, Forecasts] = {}
-        for part in _parts(names):
-            if any(ledger.why_done(name) for name in part):
-                continue
-            if all((fold.words, name) in silent for name in part):
-                continue  # it has nothing to say of such questions
-            blind = known[judge] & any(name in bring for name in part)
-            for begin, rows in ((start, ~blind), (PRIORS, blind)):
-                if not rows.any():
-                    continue
-                with ledger.entry(part, len(told), kinds):
-                    fitted = members(part, begin, told, quantity)
-                    said = fitted.forecasts(question.take(rows), quantity)
-                answers |= {n: _put(answers.get(n), said[n], rows) for n in said}
-            for name in part:
-                if name in answers and not answers[name].answered.any():
-                    silent.add((fold.words, name))
-        one = [_errors(answers.get(name), log[judge]) for name in names]
-        error.append(np.stack([e for e, _ in one], axis=1))
-        reach.append(np.stack([w for _, w in one], axis=1))
-        seen = Seen.of(teaching, config[fold.teach])
-        asked.append(seen.questions(JobColumns(question, quantity)))
-        judged.append(judge)
-        kept.append(fold)
     groups, group = columns.groups
-    at = _joined(judged).astype(np.int64)
-    number = np.repeat(np.arange(len(kept)), [len(one) for one in judged])
-    dropped = {name: ledger.why_done(name) for name in names}
-    questions = _stacked(asked)
+    seconds = measured(runs, quantity)
+    rng = np.random.default_rng(0)
+    kinds, known, at, errors, reaches, folds = [], [], [], [], [], []
+    silent: set[tuple[str, str]] = set()
+    for fold in folds_of(columns, config, np.isfinite(seconds)):
+        judge = np.sort(rng.permutation(fold.judge)[:MOST_JUDGED])
+        jobs = runs.jobs.take(judge)
+        wanted = tuple(name for name in names if (fold.words, name) not in silent)
+        answers = members(wanted, start, runs.take(fold.teach), quantity, light=True).forecasts(
+            jobs, quantity
+        )
+        logs = np.full((len(judge), len(names), 3), np.nan)
+        for c, name in enumerate(names):
+            if name in answers and answers[name].answered.any():
+                rows = answers[name].answered
+                logs[rows, c] = np.log(answers[name].seconds[rows])
+            else:
+                silent.add((fold.words, name))  # it has no answer to questions of this kind
+        teaching = JobColumns(runs.jobs.take(fold.teach), quantity)
+        asked = Seen.of(teaching, config[fold.teach]).questions(JobColumns(jobs, quantity))
+        kinds.append(asked.kind)
+        known.append(asked.known)
+        at.append(judge)
+        errors.append(np.log(seconds[judge])[:, None] - logs[..., 1])
+        reaches.append(
+            np.stack([logs[..., 1] - logs[..., 0], logs[..., 2] - logs[..., 1]], axis=-1)
+        )
+        folds.append((fold.words, len(judge)))
+    c = len(names)
+    number = np.repeat(np.arange(len(folds)), [count for _, count in folds])
+    place = group[np.concatenate([np.empty(0, dtype=np.int64), *at])]
+    questions = Questions(
+        np.concatenate([np.empty(0, dtype=np.int8), *kinds]), np.concatenate([np.empty(0), *known]),
+        place, tuple(groups),
+    )  # fmt: skip
     return Trials(
-        names=names, questions=questions,
-        error=_rounded(error, (0, len(names))),
-        reach=_rounded(reach, (0, len(names), 2)),
-        cell=number * max(len(groups), 1) + group[at],
-        folds=tuple((fold.words, len(one)) for fold, one in zip(kept, judged, strict=True)),
-        dropped={name: why for name, why in dropped.items() if why},
-        runs=(len(runs), every),
-        cut=len(folds) - len(kept),
-        late=len(kept) < len(folds) and not ledger.spent,
-        familiar=int(known[np.unique(at)].sum()), unit=_units(questions.kind, groups, group[at]),
+        names, questions, np.round(np.concatenate([np.empty((0, c)), *errors]), _DIGITS),
+        np.round(np.concatenate([np.empty((0, c, 2)), *reaches]), _DIGITS),
+        number * max(len(groups), 1) + place, tuple(folds), (len(runs), every),
     )  # fmt: skip
 
 
-def _parts(names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the candidates one by one, those of physics together: they share a calibration."""
-    together = tuple(name for name in names if name in ("analytic", "residual"))
-    return [*filter(None, [together]), *((name,) for name in names if name not in together)]
+def thinned(config: IntArray, group: IntArray, most: int) -> IntArray:
+    """Return positions of at most `most` runs (m,): repeats go first, then evenly of all groups."""
+    if len(config) <= most:
+        return np.arange(len(config))
+    order = np.random.default_rng(0).permutation(len(config))
+    repeat, turn = np.empty((2, len(config)), dtype=np.int64)
+    repeat[order], turn[order] = _rank_within(config[order]), _rank_within(group[order])
+    return np.sort(np.lexsort((turn, repeat))[:most])
 
 
-def _units(kind: NDArray[np.int8], groups: Sequence[Kind], group: IntArray) -> IntArray:
-    """Return the number of what is new in each of r questions, (r,), see `Trials.unit`."""
-    names = np.array(groups, dtype=object).reshape(len(groups), len(GROUP))
-    numbers = [np.unique(column.astype(str), return_inverse=True)[1] for column in names.T]
-    workload, device = (column.reshape(-1)[group].astype(np.int64) for column in numbers)
-    new = np.select([kind == WORKLOAD, kind == DEVICE], [workload, device], group)
-    return np.asarray(new, dtype=np.int64)
+def _rank_within(labels: IntArray) -> IntArray:
+    """Return how many rows before each have the same label, (n,)."""
+    order = np.argsort(labels, kind="stable")
+    _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[order] = np.arange(len(labels)) - np.repeat(first, counts)
+    return rank
 
 
-def _some(rows: IntArray) -> IntArray:
-    """Return at most `MOST_JUDGED` of the rows, by chance."""
-    if len(rows) <= MOST_JUDGED:
-        return rows
-    return np.sort(np.random.default_rng(0).permutation(rows)[:MOST_JUDGED])
+@dataclass(frozen=True)
+class Verdict:
+    """What trials say of one question.
+
+    Attributes:
+        loss: of each candidate against the others, (c,), priors included.
+        trust: judged runs behind it.
+        weight: of each trial, (r,).
+    """
+
+    loss: FloatArray
+    trust: float
+    weight: FloatArray
 
 
-def _put(answer: Forecasts | None, part: Forecasts, rows: BoolArray) -> Forecasts:
-    """Return the answers with those of some rows put in; before there are any, others are declined."""
-    if rows.all():
-        return part
-    if answer is None:
-        answer = Forecasts.blank(len(rows), part.predictor, part.quantity)
-        answer.declined[:] = "not asked"
-    answer.seconds[rows], answer.declined[rows] = part.seconds, part.declined
-    return answer
+def verdict(trials: Trials, kind: int, known: float, group: tuple[str, ...]) -> Verdict:
+    """Return what trials say of the candidates for a question, see `Questions`."""
+    own = trials.questions
+    related = np.array([
+        1.0 if other == kind else RELATED_KIND * any({kind, other} <= few for few in _RELATED)
+        for other in range(BOTH + 1)
+    ])  # fmt: skip
+    place = own.groups.index(group) if group in own.groups else -1
+    count = np.bincount(trials.cell)[trials.cell] if len(trials) else np.ones(0)
+    weight = related[own.kind] * np.exp(-np.abs(own.known - known) / 2.0)
+    weight *= np.where((own.group == place) | (kind in UNSEEN), 1.0, OTHER_GROUP)
+    weight *= np.minimum(count, MOST_A_CELL) / count
+    prior = np.array([_PRIORS.get(kind, _FAR).get(name, 0.0) for name in trials.names])
+    use = weight > 0
+    answered = np.isfinite(trials.error[use])
+    loss = np.where(answered, losses(trials.error[use]), 0.0)
+    mass = weight[use] @ answered
+    effect = prior
+    for _ in range(8):  # an additive model of run and candidate
+        with np.errstate(invalid="ignore", divide="ignore"):
+            level = (loss.sum(axis=1) - answered @ effect) / answered.sum(axis=1)
+        off = np.where(answered, loss - level[:, None], 0.0)
+        effect = (weight[use] @ off + PRIOR_TRIALS * prior) / (mass + PRIOR_TRIALS)
+    return Verdict(effect, float(weight.sum()), weight)
 
 
-def _errors(answer: Forecasts | None, log: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return log measured over forecast (m,), and the reach of the bands (m, 2)."""
-    if answer is None:
-        return np.full(len(log), np.nan), np.full((len(log), 2), np.nan)
+def losses(error: FloatArray) -> FloatArray:
+    """Return the losses of log errors, NaN where there is none."""
+    return np.asarray(np.log(np.minimum(np.abs(error), WORST) + SOFT))
+
+
+def weights(names: tuple[str, ...], verdicts: list[Verdict], index: IntArray, known: FloatArray,
+            reach: FloatArray) -> FloatArray:  # fmt: skip
+    """Return the weights (n, c) of candidates, 0 where one does not answer.
+
+    The fewer runs judged the candidates, the more counts what their own bands say of their errors.
+
+    Args:
+        names: of the candidates.
+        verdicts, index: of the distinct questions, and which each row is, (n,).
+        known: log2 of how much is known, (n,).
+        reach: of the candidates' bands, (n, c, 2), NaN where one does not answer.
+    """
+    if not len(index):
+        return np.zeros(reach.shape[:2])
+    loss = np.array([one.loss for one in verdicts])[index]
+    trust = np.array([one.trust for one in verdicts])[index]
+    laws = np.array([name not in PHYSICS for name in names])
+    least = LAW_REACH * laws / np.sqrt(2.0**known)[:, None]
+    answered = np.isfinite(reach).all(axis=2) & (reach <= MOST_REACH).all(axis=2)
+    claim = np.where(answered, losses(0.485 * np.hypot(reach.mean(axis=2), least)), np.inf)
+    with np.errstate(invalid="ignore"):
+        apart = claim - claim.min(axis=1, keepdims=True, initial=np.inf)
+        loss = loss + (PRIOR_TRIALS / (PRIOR_TRIALS + trust))[:, None] * np.minimum(apart, 2.5)
+        loss = np.where(answered, loss, np.inf)
+        best = loss.min(axis=1, keepdims=True, initial=np.inf)
+        weight = np.where(answered, np.exp(-SHARPNESS * (loss - best)), 0.0)
+    weight[weight < LEAST_WEIGHT] = 0.0
+    return np.asarray(weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300))
+
+
+def mixed(log: FloatArray, reach: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the log median (n,) and reach (n, 2) of mixtures: their own, and how far members differ.
+
+    Args:
+        log: log medians of the candidates, (n, c). reach: of their bands, (n, c, 2).
+        weight: (n, c), 0 where a candidate does not answer.
+    """
+    if not log.size:
+        return np.zeros(len(log)), np.zeros((len(log), 2))
+    used = weight > 0
+    order = np.argsort(np.where(used, log, np.inf), axis=1)
+    share = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1)
+    at = np.argmax(share >= 0.5 - 1e-9, axis=1)[:, None]
+    anchor = np.take_along_axis(log, np.take_along_axis(order, at, axis=1), axis=1)
+    held = np.where(used, np.clip(log, anchor - FARTHEST, anchor + FARTHEST), 0.0)
+    middle = (weight * held).sum(axis=1)
+    apart = (weight * np.where(used, (held - middle[:, None]) ** 2, 0.0)).sum(axis=1)
+    own = (weight[..., None] * np.where(used[..., None], reach, 0.0)).sum(axis=1)
+    return middle, np.sqrt(own**2 + (0.82 * np.sqrt(apart))[:, None] ** 2)
+
+
+def stretch(trials: Trials, kind: int, found: Verdict, level: float = 0.9) -> float:
+    """Return by how much bands are stretched, so that `level` of what was judged lies inside.
+
+    Beside the trials stand a few of a band that is right as it is. Of unseen workloads and devices
+    each one that was left out is one draw; the interval of the next is that of Student's t.
+    """
+    from forerun.domain.quantiles import normal_quantile
+
+    rows = np.flatnonzero(found.weight > 0)
+    index = np.zeros(len(rows), dtype=np.int64)
+    weight = weights(trials.names, [found], index, trials.questions.known[rows], trials.reach[rows])
+    middle, width = mixed(np.nan_to_num(trials.error[rows]), trials.reach[rows], weight)
     with np.errstate(divide="ignore", invalid="ignore"):
-        quantiles = np.log(np.where(answer.answered[:, None], answer.seconds, np.nan))
-    middle = quantiles[:, 1]
-    return log - middle, np.stack([middle - quantiles[:, 0], quantiles[:, 2] - middle], axis=1)
+        # An error above 0 is a measured time above the forecast: the upper side of the band.
+        ratio = np.abs(middle) / np.where(middle > 0, width[:, 1], width[:, 0])
+    told = np.isfinite(ratio) & (weight.sum(axis=1) > 0)
+    ranks = (np.arange(20) + 0.5) / 20
+    calm = [normal_quantile(0.5 + p / 2) / normal_quantile(0.5 + level / 2) for p in ranks.tolist()]
+    values = np.concatenate([ratio[told], calm])
+    mass = np.concatenate([found.weight[rows][told], np.full(20, PRIOR_TRIALS / 20)])
+    order = np.argsort(values)
+    share = np.cumsum(mass[order]) / mass.sum()
+    least = 0.5 + 0.5 * 8.0 / (8.0 + found.trust)  # few trials must not narrow a band much
+    factor = float(np.clip(values[order][np.searchsorted(share, level)], least, 8.0))
+    if kind not in UNSEEN or not told.any():
+        return factor
+    units = len(np.unique(trials.questions.group[rows[told]]))
+    return float(min(max(factor, 0.9) * student_ratio(units) * np.sqrt(1.0 + 1.0 / units), 8.0))
 
 
-def _rounded(pieces: Sequence[FloatArray], empty: tuple[int, ...]) -> FloatArray:
-    joined = np.concatenate([np.empty(empty), *pieces])
-    return np.asarray(np.round(joined, _DIGITS), dtype=np.float64)
+def student_ratio(freedom: float) -> float:
+    """Return the 95 % quantile of Student's t over the normal one."""
+    from scipy.special import stdtrit
 
-
-def _joined(pieces: Sequence[IntArray]) -> IntArray:
-    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
-
-
-def _stacked(pieces: Sequence[Questions]) -> Questions:
-    """Return the questions of all pieces, with one list of kin."""
-    kins = tuple(dict.fromkeys(kin for piece in pieces for kin in piece.kins))
-    place = {kin: i for i, kin in enumerate(kins)}
-    kin = [np.array([place[k] for k in piece.kins], dtype=np.int64)[piece.kin] for piece in pieces]
-    kind = [np.empty(0, dtype=np.int8), *(piece.kind for piece in pieces)]
-    away = [np.empty(0), *(piece.doublings for piece in pieces)]
-    known = [np.empty(0), *(piece.known for piece in pieces)]
-    return Questions(
-        np.concatenate(kind), np.concatenate(away), np.concatenate(known), _joined(kin), kins
-    )
+    return float(stdtrit(max(freedom, 1.0), 0.95)) / 1.6449
