@@ -14,12 +14,13 @@ import torch
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.measure import local_host
 from forerun.measure.hosts import Host
+from forerun.measure.loop import use_tf32
 from forerun.measure.probe.clock import Call, Clock
 from forerun.measure.probe.elements import element_grids, memory_grid
 from forerun.measure.probe.findings import device_entry
 from forerun.measure.probe.probing import probe
 from forerun.measure.probe.products import CPU, LAUNCHES, Grid, Sizes, cuda_sizes, product_grids
-from forerun.measure.probe.worker import LaunchesOnlyError, Measurements, full_precision, timed
+from forerun.measure.probe.worker import LaunchesOnlyError, Measurements, timed
 from tests.measure.cuda import Stream
 
 LAUNCH_SECONDS = 5e-6
@@ -153,7 +154,7 @@ def test_products_in_fp32_are_not_rounded_to_tf32() -> None:
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        full_precision(torch)
+        use_tf32(False)
         assert not torch.backends.cuda.matmul.allow_tf32
         assert not torch.backends.cudnn.allow_tf32
     finally:

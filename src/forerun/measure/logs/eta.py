@@ -130,7 +130,6 @@ def _slope(series: LogSeries, name: str) -> float:
 
 _EVEN = 0.25  # spread of the distances between pauses, over their mean: below, they are periodic
 _CAME = 0.6  # of the pauses of a period that are due
-_ALIKE = 0.35  # spread of the logs of pauses that are of one kind
 # Jobs that will still begin to pause now and then, before any is seen; of their time left, the share
 # that it takes: a log-normal law. Periods are taken to be log-uniform from a hundredth of a job on.
 _PAUSING, _PAUSING_MORE, _SHORTEST = 0.4, 0.1, 0.01
@@ -178,26 +177,12 @@ class Pauses:
 
 
 def pauses_of(intervals: Intervals) -> tuple[Pauses, ...]:
-    """Return a log's pauses by kind; those of which nothing is said by their lengths."""
+    """Return a log's pauses by kind."""
     rows = np.flatnonzero(intervals.paused)
     kinds: dict[str, list[int]] = {}
     for i in rows:
         kinds.setdefault(intervals.kind(int(i)), []).append(int(i))
-    found = list[Pauses]()
-    for kind, members in kinds.items():
-        groups = _alike(intervals, members) if kind == "pause" else [members]
-        known = [_group(intervals, sorted(group), kind) for group in groups]
-        found += [p for p in known if np.isfinite(p.period)]
-        # What comes at no even distances is one kind: there is nothing else to tell it by.
-        rest = [
-            i
-            for p, group in zip(known, groups, strict=True)
-            if not np.isfinite(p.period)
-            for i in group
-        ]
-        if rest:
-            found.append(_group(intervals, sorted(rest), kind))
-    return tuple(found)
+    return tuple(_group(intervals, members, kind) for kind, members in kinds.items())
 
 
 def unseen(
@@ -224,18 +209,6 @@ def _group(intervals: Intervals, members: list[int], kind: str) -> Pauses:
     order = np.argsort(at, kind="stable")
     at, first = np.unique(at[order], return_index=True)  # steps that were done again
     return Pauses(kind, at, seconds[order][first], _period(at, kind != "pause", intervals))
-
-
-def _alike(intervals: Intervals, members: list[int]) -> list[list[int]]:
-    """Return pauses in groups of like length: a gap in the sorted logs begins another group."""
-    order = sorted(members, key=lambda i: intervals.pause_seconds[i])
-    logs = np.log(intervals.pause_seconds[order])
-    groups = [[order[0]]]
-    for i in range(1, len(order)):
-        if logs[i] - logs[i - 1] > _ALIKE:
-            groups.append([])
-        groups[-1].append(order[i])
-    return groups
 
 
 def _period(at: FloatArray, told: bool, intervals: Intervals) -> float:

@@ -1,8 +1,4 @@
-"""Elements: operations that only move elements, by how many they move.
-
-A size is what `graph.Op` states as read and written, for the whole batch. Normalisation and softmax
-also have a width: they go row by row.
-"""
+"""Elements: operations that move elements, by input elements and, where they go row by row, width."""
 
 from __future__ import annotations
 
@@ -22,8 +18,9 @@ CLASSES = {
     "pool.backward": "max_pool2d_with_indices_backward",
     "elementwise.backward": "threshold_backward", "unknown": "add",
 }  # fmt: skip
-_UNARY = ("relu", "gelu", "tanh", "sigmoid", "silu", "hardswish")
-_BY_OUTPUT = ("tanh", "sigmoid")
+_EMBEDDING_WIDTH, _EMBEDDING_ROWS = 128, 1000
+# (name, elements moved for each of the input, call by elements of the input, or by rows and width).
+Operation = tuple[str, float, Callable[..., Call]]
 
 
 def memory_grid(
@@ -39,8 +36,7 @@ def memory_grid(
         sizes: at which footprints, and in calls of how many elements.
         least_seconds: a call that takes less tells of its launch; its footprint is left out.
     """
-    made = {"device": device, "dtype": dtype}
-    multiply = torch.mul
+    random = partial(torch.randn, device=device, dtype=dtype)
 
     def parts(footprint: float) -> tuple[int, int]:
         """Return in how many calls of how many elements a footprint is gone through."""
@@ -50,15 +46,15 @@ def memory_grid(
 
     def make(footprint: int) -> Call:
         count, length = parts(footprint)
-        pairs = [(torch.randn(length, **made), torch.empty(length, **made)) for _ in range(count)]
+        pairs = [(x := random(length), torch.empty_like(x)) for _ in range(count)]
         if count == 1:
-            return partial(multiply, pairs[0][0], 2.0, out=pairs[0][1])
+            return partial(torch.mul, pairs[0][0], 2.0, out=pairs[0][1])
 
-        def go() -> None:
+        def sweep() -> None:
             for x, y in pairs:
-                multiply(x, 2.0, out=y)
+                torch.mul(x, 2.0, out=y)
 
-        return go
+        return sweep
 
     def each(footprint: float) -> float:
         count, length = parts(footprint)
@@ -69,206 +65,167 @@ def memory_grid(
 
 def element_grids(torch: Any, device: str, dtype: Any, sizes: Sizes = CPU) -> Iterator[Grid]:
     """Yield what is timed of operations that move elements, the most useful first."""
-    made = {"device": device, "dtype": dtype}
-    aten = torch.ops.aten
-    for name, moved, make in _plain(torch, aten, made):
-        yield Grid(name, (tuple(float(moved * n) for n in sizes.counts),), _by_count(make, moved))
-    for name, moved, by_rows in _by_rows(torch, aten, made):
+    random = partial(torch.randn, device=device, dtype=dtype)
+
+    def by_count(size: float, moved: float, make: Callable[..., Call]) -> Call:
+        return make(round(size / moved))
+
+    def by_width(size: float, width: float, moved: float, make: Callable[..., Call]) -> Call:
+        return make(max(round(size / moved / width), 1), int(width))
+
+    for name, moved, make in _by_elements(torch, random, device):
+        counts = tuple(float(moved * n) for n in sizes.counts)
+        yield Grid(name, (counts,), partial(by_count, moved=moved, make=make))
+    for name, moved, make in _by_rows(torch, random, device):
         axes = (tuple(float(moved * n * 64) for n in sizes.lines), tuple(map(float, sizes.widths)))
-        yield Grid(name, axes, _by_width(by_rows, moved))
+        yield Grid(name, axes, partial(by_width, moved=moved, make=make))
 
 
-def _by_count(make: Callable[[int], Call], moved: float) -> Callable[[float], Call]:
-    return lambda size: make(round(size / moved))
-
-
-def _by_width(make: Callable[[int, int], Call], moved: float) -> Callable[[float, float], Call]:
-    return lambda size, width: make(max(round(size / moved / width), 1), int(width))
-
-
-def _plain(
-    torch: Any, aten: Any, made: dict[str, Any]
-) -> Iterator[tuple[str, float, Callable[[int], Call]]]:
-    """Yield (name, elements moved for each of the input, call by elements of the input)."""
+def _by_elements(torch: Any, random: Callable[..., Any], device: str) -> Iterator[Operation]:
+    """Yield operations by elements of the input."""
+    aten, functional = torch.ops.aten, torch.nn.functional
 
     def one(call: Any, *rest: Any) -> Callable[[int], Call]:
-        return lambda n: partial(call, torch.randn(n, **made), *rest)
+        return lambda n: partial(call, random(n), *rest)
 
     def two(call: Any, *rest: Any) -> Callable[[int], Call]:
-        return lambda n: partial(call, torch.randn(n, **made), torch.randn(n, **made), *rest)
+        return lambda n: partial(call, random(n), random(n), *rest)
+
+    def clone(n: int) -> Call:
+        # Attention's heads are turned the one way, channels and tokens the other, where neighbours
+        # do not stay neighbours; a graph tells only that elements were copied, so one call of each
+        # kind is taken, with half of the elements.
+        side = 32 if n >= 65536 else 8
+        both = random(max(n // 2 // side**2, 1), side, side)
+        heads, inner = both.unsqueeze(2).transpose(0, 1), both.transpose(1, 2)
+        return lambda: (heads.contiguous(), inner.contiguous())
+
+    def rows_summed(n: int) -> Call:  # as a bias has it as its gradient
+        width = 64 if n <= 8192 else 256
+        return partial(random(max(n // width, 1), width).sum, 0, keepdim=True)
+
+    def mean(n: int) -> Call:
+        return partial(random(max(n // 4096, 1), 64, min(64, max(n // 64, 1))).mean, 1)
+
+    def halves(call: Any) -> Callable[[int], Call]:
+        return lambda n: partial(call, list(random(2, max(n // 2, 1))))
 
     yield "add", 3, two(torch.add)
-    yield "clone", 2, _turned(torch, made)
-    yield "sum", 1, _summed(torch, made)
+    yield "clone", 2, clone
+    yield "sum", 1, rows_summed
     yield "threshold_backward", 3, two(aten.threshold_backward.default, 0)
     yield "relu", 2, one(torch.relu)
-    yield from _pools(torch, aten, made)
-    yield from _batch_norms(torch, aten, made)
+    yield from _of_images(torch, random, device)
     yield "mul", 3, two(torch.mul)
-    yield "gelu", 2, one(torch.nn.functional.gelu)
+    yield "gelu", 2, one(functional.gelu)
     yield "gelu_backward", 3, two(aten.gelu_backward.default)
     yield "native_dropout", 2.25, one(aten.native_dropout.default, 0.1, True)
-    yield from _embeddings(torch, aten, made)
-    yield "mean", 1, _averaged(torch, made)
+    yield from _embeddings(torch, random, device)
+    yield "mean", 1, mean
     yield "div", 2, one(torch.div, 3.0)
-    yield "cat", 2, lambda n: partial(torch.cat, list(torch.randn(2, max(n // 2, 1), **made)))
-    yield "stack", 2, lambda n: partial(torch.stack, list(torch.randn(2, max(n // 2, 1), **made)))
+    yield "cat", 2, halves(torch.cat)
+    yield "stack", 2, halves(torch.stack)
     for name in ("tanh", "sigmoid", "silu", "hardswish"):
-        call = getattr(torch.nn.functional, name)
-        yield name, 2, one(getattr(torch, name, call))
+        yield name, 2, one(getattr(torch, name, None) or getattr(functional, name))
         yield f"{name}_backward", 3, two(getattr(aten, f"{name}_backward").default)
 
 
-def _turned(torch: Any, made: dict[str, Any]) -> Callable[[int], Call]:
-    """Copies that turn sides, half of them inner ones, where neighbours do not stay neighbours.
+def _of_images(torch: Any, random: Callable[..., Any], device: str) -> Iterator[Operation]:
+    """Yield pooling and batch normalization by elements of the images."""
+    aten, functional = torch.ops.aten, torch.nn.functional
 
-    Attention's heads are turned the one way, channels and tokens the other; a graph tells only that
-    elements were copied, so one call of each kind is taken, with half of the elements.
-    """
+    def image(n: int) -> Any:
+        """Return images of 16 x 16 in 16 channels with about n elements in all."""
+        return random(1, max(n // 64, 1), 8, 8) if n < 4096 else random(n // 4096, 16, 16, 16)
 
-    def make(n: int) -> Call:
-        side = 32 if n >= 65536 else 8
-        one = torch.randn(max(n // 2 // side**2, 1), side, side, **made)
-        heads, inner = one.unsqueeze(2).transpose(0, 1), one.transpose(1, 2)
-        return lambda: (heads.contiguous(), inner.contiguous())
+    def pool(n: int) -> Call:
+        return partial(functional.max_pool2d_with_indices, image(n), 2)
 
-    return make
+    def pool_gradient(n: int) -> Call:
+        x = image(n)
+        y, index = functional.max_pool2d_with_indices(x, 2)
+        call, sides = aten.max_pool2d_with_indices_backward.default, [2, 2]
+        return lambda: call(y, x, sides, sides, [0, 0], [1, 1], False, index)
 
-
-def _summed(torch: Any, made: dict[str, Any]) -> Callable[[int], Call]:
-    """A sum over rows, as a bias has it as its gradient."""
-
-    def make(n: int) -> Call:
-        width = 64 if n <= 8192 else 256
-        x = torch.randn(max(n // width, 1), width, **made)
-        return lambda: x.sum(0, keepdim=True)
-
-    return make
-
-
-def _averaged(torch: Any, made: dict[str, Any]) -> Callable[[int], Call]:
-    def make(n: int) -> Call:
-        x = torch.randn(max(n // 4096, 1), 64, min(64, max(n // 64, 1)), **made)
-        return lambda: x.mean(1)
-
-    return make
-
-
-def _image(torch: Any, n: int, made: dict[str, Any]) -> Any:
-    """Return images of 16 x 16 in 16 channels with about n elements in all."""
-    if n < 4096:
-        return torch.randn(1, max(n // 64, 1), 8, 8, **made)
-    return torch.randn(n // 4096, 16, 16, 16, **made)
-
-
-def _pools(torch: Any, aten: Any, made: dict[str, Any]) -> Iterator[Any]:
-    def forward(n: int) -> Call:
-        x = _image(torch, n, made)
-        return lambda: torch.nn.functional.max_pool2d_with_indices(x, 2)
-
-    def backward(n: int) -> Call:
-        x = _image(torch, n, made)
-        y, index = torch.nn.functional.max_pool2d_with_indices(x, 2)
-        call, two = aten.max_pool2d_with_indices_backward.default, [2, 2]
-        return lambda: call(y, x, two, two, [0, 0], [1, 1], False, index)
+    def batch_norm(n: int, gradient: bool = False) -> Call:
+        x = image(n)
+        zeros = torch.zeros(x.shape[1], device=device)
+        weight, bias, mean, variance = zeros + 1, zeros, zeros.clone(), zeros + 1
+        forward = partial(
+            aten.native_batch_norm.default, x, weight, bias, mean, variance, True, 0.1, 1e-5
+        )
+        if not gradient:
+            return forward
+        (_, kept, scale), g = forward(), torch.randn_like(x)
+        call = aten.native_batch_norm_backward.default
+        return lambda: call(
+            g, x, weight, mean, variance, kept, scale, True, 1e-5, [True, True, True]
+        )
 
     # Read: the image. Written: a quarter of it, and as many indices of 8 bytes.
-    yield "max_pool2d_with_indices", 1.75, forward
-    yield "max_pool2d_with_indices_backward", 2.75, backward
+    yield "max_pool2d_with_indices", 1.75, pool
+    yield "max_pool2d_with_indices_backward", 2.75, pool_gradient
+    yield "native_batch_norm", 2, batch_norm
+    yield "native_batch_norm_backward", 3, partial(batch_norm, gradient=True)
 
 
-def _batch_norms(torch: Any, aten: Any, made: dict[str, Any]) -> Iterator[Any]:
-    def state(n: int) -> tuple[Any, ...]:
-        x = _image(torch, n, made)
-        side = {"device": made["device"]}
-        c = x.shape[1]
-        zeros, ones = torch.zeros(c, **side), torch.ones(c, **side)
-        return x, torch.randn_like(x), ones, zeros, zeros.clone(), ones.clone()
+def _embeddings(torch: Any, random: Callable[..., Any], device: str) -> Iterator[Operation]:
+    """Yield look-ups in a table by elements that are read, and their gradient."""
+    aten, functional = torch.ops.aten, torch.nn.functional
 
-    def forward(n: int) -> Call:
-        x, _, w, b, mean, var = state(n)
-        return lambda: aten.native_batch_norm.default(x, w, b, mean, var, True, 0.1, 1e-5)
+    def indexes(n: int) -> Any:
+        return torch.randint(0, _EMBEDDING_ROWS, (max(n // _EMBEDDING_WIDTH, 1),), device=device)
 
-    def backward(n: int) -> Call:
-        x, g, w, b, mean, var = state(n)
-        _, kept, scale = aten.native_batch_norm.default(x, w, b, mean, var, True, 0.1, 1e-5)
-        call = aten.native_batch_norm_backward.default
-        return lambda: call(g, x, w, mean, var, kept, scale, True, 1e-5, [True, True, True])
+    def embedding(n: int) -> Call:
+        return partial(functional.embedding, indexes(n), random(_EMBEDDING_ROWS, _EMBEDDING_WIDTH))
 
-    yield "native_batch_norm", 2, forward
-    yield "native_batch_norm_backward", 3, backward
-
-
-def _embeddings(torch: Any, aten: Any, made: dict[str, Any]) -> Iterator[Any]:
-    width, words = 128, 1000
-
-    def rows(n: int) -> Any:
-        return torch.randint(0, words, (max(n // width, 1),), device=made["device"])
-
-    def forward(n: int) -> Call:
-        table, index = torch.randn(words, width, **made), rows(n)
-        return lambda: torch.nn.functional.embedding(index, table)
-
-    def backward(n: int) -> Call:
-        index = rows(n)
-        gradient = torch.randn(len(index), width, **made)
+    def embedding_gradient(n: int) -> Call:
+        index = indexes(n)
+        gradient = random(len(index), _EMBEDDING_WIDTH)
         call = aten.embedding_dense_backward.default
-        return lambda: call(gradient, index, words, -1, False)
+        return partial(call, gradient, index, _EMBEDDING_ROWS, -1, False)
 
-    yield "embedding", 2, forward
-    yield "embedding.backward", 1, backward
+    yield "embedding", 2, embedding
+    yield "embedding.backward", 1, embedding_gradient
 
 
-def _by_rows(
-    torch: Any, aten: Any, made: dict[str, Any]
-) -> Iterator[tuple[str, float, Callable[[int, int], Call]]]:
-    """Yield (name, elements moved for each of the input, call by rows and width)."""
-    norm, softmax = aten.native_layer_norm.default, torch.log_softmax
-    norm_back = aten.native_layer_norm_backward.default
+def _by_rows(torch: Any, random: Callable[..., Any], device: str) -> Iterator[Operation]:
+    """Yield operations by rows and width."""
+    aten = torch.ops.aten
 
-    def pair(rows: int, width: int) -> tuple[Any, Any]:
-        return torch.randn(rows, width, **made), torch.randn(rows, width, **made)
+    def norm(rows: int, width: int, gradient: bool = False) -> Call:
+        x, weight, bias = random(rows, width), random(width), random(width)
+        forward = partial(aten.native_layer_norm.default, x, [width], weight, bias, 1e-5)
+        if not gradient:
+            return forward
+        (_, mean, scale), g = forward(), random(rows, width)
+        call, every = aten.native_layer_norm_backward.default, [True, True, True]
+        return lambda: call(g, x, [width], mean, scale, weight, bias, every)
 
-    def normed(rows: int, width: int) -> Call:
-        x, g = pair(rows, width)
-        w, b = g[0].clone(), g[0].clone()
-        return lambda: norm(x, [width], w, b, 1e-5)
+    def softmax(call: Any) -> Callable[[int, int], Call]:
+        return lambda rows, width: partial(call, random(rows, width), 1)
 
-    def norm_gradient(rows: int, width: int) -> Call:
-        x, g = pair(rows, width)
-        w, b = g[0].clone(), g[0].clone()
-        _, mean, scale = norm(x, [width], w, b, 1e-5)
-        return lambda: norm_back(g, x, [width], mean, scale, w, b, [True, True, True])
-
-    def gradient(call: Any) -> Callable[[int, int], Call]:
+    def softmax_gradient(call: Any) -> Callable[[int, int], Call]:
         def make(rows: int, width: int) -> Call:
-            x, g = pair(rows, width)
-            y = softmax(x, 1)
-            return lambda: call(g, y, 1, x.dtype)
+            x = random(rows, width)
+            return partial(call, random(rows, width), torch.log_softmax(x, 1), 1, x.dtype)
 
         return make
 
-    yield "native_layer_norm", 2, normed
-    yield "native_layer_norm_backward", 3, norm_gradient
-    yield "_log_softmax", 2, lambda r, w: partial(softmax, pair(r, w)[0], 1)
-    yield "_log_softmax_backward_data", 3, gradient(aten._log_softmax_backward_data.default)
-    yield "_softmax", 2, lambda r, w: partial(torch.softmax, pair(r, w)[0], 1)
-    yield "_softmax_backward_data", 3, gradient(aten._softmax_backward_data.default)
-    yield from _losses(torch, aten, made)
-
-
-def _losses(torch: Any, aten: Any, made: dict[str, Any]) -> Iterator[Any]:
-    def forward(rows: int, width: int) -> Call:
-        x = torch.randn(rows, width, **made)
-        labels = torch.zeros(rows, dtype=torch.long, device=made["device"])
-        return lambda: torch.nn.functional.nll_loss(x, labels)
-
-    def backward(rows: int, width: int) -> Call:
-        x = torch.randn(rows, width, **made)
-        labels = torch.zeros(rows, dtype=torch.long, device=made["device"])
-        loss, weight = aten.nll_loss_forward.default(x, labels, None, 1, -100)
+    def loss(rows: int, width: int, gradient: bool = False) -> Call:
+        x = random(rows, width)
+        labels = torch.zeros(rows, dtype=torch.long, device=device)
+        if not gradient:
+            return partial(torch.nn.functional.nll_loss, x, labels)
+        found, weight = aten.nll_loss_forward.default(x, labels, None, 1, -100)
         call = aten.nll_loss_backward.default
-        return lambda: call(loss, x, labels, None, 1, -100, weight)
+        return partial(call, found, x, labels, None, 1, -100, weight)
 
-    yield "nll_loss_forward", 1, forward
-    yield "nll_loss_backward", 2, backward
+    yield "native_layer_norm", 2, norm
+    yield "native_layer_norm_backward", 3, partial(norm, gradient=True)
+    yield "_log_softmax", 2, softmax(torch.log_softmax)
+    yield "_log_softmax_backward_data", 3, softmax_gradient(aten._log_softmax_backward_data.default)
+    yield "_softmax", 2, softmax(torch.softmax)
+    yield "_softmax_backward_data", 3, softmax_gradient(aten._softmax_backward_data.default)
+    yield "nll_loss_forward", 1, loss
+    yield "nll_loss_backward", 2, partial(loss, gradient=True)

@@ -1,7 +1,4 @@
-"""Probing: hosts measured and told as a catalogue entry, with what a reader must know.
-
-Fleet: the probe's workers on all hosts, their answer, and their certain end.
-"""
+"""Probing: hosts measured by a worker on each, as a catalogue entry, with what a reader must know."""
 
 from __future__ import annotations
 
@@ -30,53 +27,6 @@ Letter = dict[str, Any]
 _SILENT_SECONDS = 15.0  # in which torch is imported on any machine that has time for it
 _LOW_PORT, _HIGH_PORT = 20000, 32000
 _TAIL = 400
-
-
-def probe_hosts(
-    hosts: Sequence[Host], *, seconds: float, threads: int, dtypes: Sequence[str], device: str,
-    beside: int = 1, only: Sequence[str] = (), told: Callable[[Letter], None] = lambda letter: None,
-) -> dict[str, Any]:  # fmt: skip
-    """Return what the workers of hosts found, as plain values.
-
-    Args:
-        hosts: one or more; operations are timed on the first, links among all.
-        seconds: for timing operations.
-        threads: of one operation.
-        dtypes: precisions, the first of them first.
-        device: cpu or cuda.
-        beside: processes on the first host that are set to work at once.
-        only: names of what is timed; everything where there is none.
-        told: called with what the first worker tells meanwhile: `machine`, what it gets of its host
-            (see `busy.look`), and `doing`, what it times; and `silent`, seconds after which it had
-            told nothing yet.
-
-    Raises:
-        RequestError: a host cannot be reached, a worker failed, or did not answer in time.
-    """
-    places = [*hosts, *[hosts[0]] * (beside - 1)]
-    groups: dict[str, list[int]] = {}
-    if len(hosts) > 1:
-        groups["inter"] = list(range(len(hosts)))
-    if beside > 1:
-        groups["intra"] = [0, *range(len(hosts), len(places))]
-    shared = {
-        "world": len(places), "groups": groups, "seconds": seconds, "threads": threads,
-        "dtypes": list(dtypes), "device": device, "paths": [str(Path(__file__).parents[3])],
-        "only": list(only),
-    }  # fmt: skip
-    port = random.SystemRandom().randrange(_LOW_PORT, _HIGH_PORT)
-    with ExitStack() as stack:
-        started = []
-        for rank, host in enumerate(places):
-            environment = {
-                "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
-            }  # fmt: skip
-            if host.interface:
-                environment["GLOO_SOCKET_IFNAME"] = host.interface
-            request = {**shared, "rank": rank, "environment": environment}
-            started.append(_Worker(host, request, stack))
-        return _answer(started, time.monotonic() + seconds + _MORE_SECONDS, told)
 
 
 # What a worker, or ssh, says that could not begin, and what to do.
@@ -258,10 +208,15 @@ def probe(
         )  # fmt: skip
     places = check_hosts(tuple(hosts) or (local_host(),))
     _check_device(device, places, beside)
-    _check_threads(threads, device, places)
-    for (
-        place
-    ) in places:  # a host of a lab may be held at another share, by a runner that was killed
+    allowed = allowed_cores()
+    # The wall clock would tell how fast threads are between two pauses, and not with them.
+    if device == "cpu" and threads > 1 and places[0].is_local and threads > allowed + 0.05:
+        raise RequestError(
+            f"probing with {threads} threads", f"a process may have {allowed:.2g} cores here",
+            f"give --threads {max(int(allowed), 1)}",
+        )  # fmt: skip
+    # A host of a lab may be held at another share, by a runner that was killed.
+    for place in places:
         if callable(release := getattr(place, "release", None)):
             release()
 
@@ -279,27 +234,36 @@ def probe(
         if isinstance(letter.get("doing"), str):
             doing(letter["doing"])
 
-    found = probe_hosts(
-        places, seconds=seconds, threads=threads, dtypes=dtypes, device=device, beside=beside,
-        only=only, told=hear,
-    )  # fmt: skip
+    ranks = [
+        *places,
+        *[places[0]] * (beside - 1),
+    ]  # operations are timed on the first, links among all
+    groups: dict[str, list[int]] = {}
+    if len(places) > 1:
+        groups["inter"] = list(range(len(places)))
+    if beside > 1:
+        groups["intra"] = [0, *range(len(places), len(ranks))]
+    request = {
+        "world": len(ranks), "groups": groups, "seconds": seconds, "threads": threads,
+        "dtypes": list(dtypes), "device": device, "paths": [str(Path(__file__).parents[3])],
+        "only": list(only),
+    }  # fmt: skip
+    environment = {
+        "MASTER_ADDR": places[0].address,
+        "MASTER_PORT": str(random.SystemRandom().randrange(_LOW_PORT, _HIGH_PORT)),
+        "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
+    }  # fmt: skip
+    with ExitStack() as stack:
+        workers = []
+        for rank, host in enumerate(ranks):
+            own = {"GLOO_SOCKET_IFNAME": host.interface} if host.interface else {}
+            whole = {**request, "rank": rank, "environment": {**environment, **own}}
+            workers.append(_Worker(host, whole, stack))
+        found = _answer(workers, time.monotonic() + seconds + _MORE_SECONDS, hear)
     found["threads"] = threads
     where = f"{places[0].name}" + (f" of {len(places)} hosts" if len(places) > 1 else "")
     entry = device_entry(found, name, dtypes, version, where)
     return Probe(entry, found, warnings_of(found))
-
-
-def _check_threads(threads: int, device: str, places: Sequence[Host]) -> None:
-    """Raise RequestError where more threads are asked than there are cores for.
-
-    The wall clock would tell how fast they are between two pauses, and not with them.
-    """
-    allowed = allowed_cores()
-    if device == "cpu" and threads > 1 and places[0].is_local and threads > allowed + 0.05:
-        raise RequestError(
-            f"probing with {threads} threads", f"a process may have {allowed:.2g} cores here",
-            f"give --threads {max(int(allowed), 1)}",
-        )  # fmt: skip
 
 
 def _check_device(device: str, places: Sequence[Host], beside: int) -> None:

@@ -241,35 +241,13 @@ def _scaled(point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 # What most steps hold; the rest follows in its own order.
-FIRST = (
-    "memory",
-    "matmul.forward",
-    "matmul.dgrad",
-    "matmul.wgrad",
-    "add",
-    "sum",
-    "relu",
-    "threshold_backward",
-    "conv.forward",
-    "conv.dgrad",
-    "conv.wgrad",
-    "native_layer_norm",
-    "native_layer_norm_backward",
-    "_log_softmax",
-    "_log_softmax_backward_data",
-    "nll_loss_forward",
-    "nll_loss_backward",
-    "clone",
-    "gelu",
-    "gelu_backward",
-    "attention.forward",
-    "attention.backward",
-    "max_pool2d_with_indices",
-    "max_pool2d_with_indices_backward",
-    "native_batch_norm",
-    "native_batch_norm_backward",
-    "embedding",
-    "embedding.backward",
+FIRST = tuple(
+    """memory matmul.forward matmul.dgrad matmul.wgrad add sum relu threshold_backward conv.forward
+    conv.dgrad conv.wgrad native_layer_norm native_layer_norm_backward _log_softmax
+    _log_softmax_backward_data nll_loss_forward nll_loss_backward clone gelu gelu_backward
+    attention.forward attention.backward max_pool2d_with_indices
+    max_pool2d_with_indices_backward native_batch_norm native_batch_norm_backward embedding
+    embedding.backward""".split()
 )
 # Without these no step could be priced.
 NEEDED = ("memory", "matmul.forward", "matmul.dgrad", "matmul.wgrad", "add")
@@ -297,7 +275,6 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     elif busy:
         clock = replace(clock, repeats=_MANY_REPEATS, fastest=True)
     found = Measurements(told=lambda name: tell(doing=name))
-    full_precision(torch)
     launch = clock.launch_seconds(torch)
     # What no step can do without comes first, and may take half as long again.
     longer = replace(clock, until=begun + LONGER * allowed)
@@ -342,12 +319,6 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
 def tell(**words: Any) -> None:
     """Write one line of JSON for whoever waits; what was found is the last line."""
     print(json.dumps(words), flush=True)  # noqa: T201 (stdout is how it tells)
-
-
-def full_precision(torch: Any) -> None:
-    """Let products in fp32 be just that: libraries may round their inputs to TF32's ten bits."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
 
 
 def in_order(*sources: Iterable[Grid]) -> list[Grid]:
