@@ -20,9 +20,9 @@ from forerun.measure.probe.findings import measured_of, warnings_of
 from forerun.measure.probe.machine import (
     BUSY_SHARE,
     allowed_cores,
+    busy_text,
+    cpu_access,
     is_busy,
-    look,
-    said,
     sureness,
 )
 from forerun.measure.probe.probing import probe
@@ -66,7 +66,7 @@ def test_a_busy_machine_is_seen_told_and_measured_all_the_same(
 
 
 def test_two_threads_that_share_one_core_are_seen_to_have_half(crowd: None) -> None:
-    found = look(torch, "cpu", 2)
+    found = cpu_access(torch, "cpu", 2)
     assert found["cpu_share"] == 1.0, "what the wall clock times is not divided again"
     assert found["allowed_cores"] <= 1.0
     assert is_busy(found)
@@ -119,11 +119,11 @@ def test_more_threads_than_cores_are_refused_with_how_many_there_are() -> None:
 
 def test_who_has_the_rest_is_told() -> None:
     found = {"got_share": 0.3, "load": 9.0, "cores": 2.0, "stolen": 0.2}
-    words = said(found)
+    words = busy_text(found)
     assert "gets 30 % of what it may have" in words
     assert "9 processes want its 2 cores" in words
     assert "its own host gives 20 % of it to others" in words
-    assert "(" not in said({**found, "load": 1.0, "stolen": 0.0})
+    assert "(" not in busy_text({**found, "load": 1.0, "stolen": 0.0})
 
 
 @pytest.mark.parametrize(

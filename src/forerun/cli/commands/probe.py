@@ -84,7 +84,7 @@ def probe(
         found = measure(
             _hosts(hosts, interface, lab), name=name, seconds=seconds, threads=threads or 1,
             dtypes=dtypes, device=device, beside=beside or 1, version=__version__,
-            told=lambda words: click.echo(words, err=True),
+            warn=lambda words: click.echo(words, err=True),
             doing=lambda what: doing(f"measures for {seconds:g} s: {what}"),
         )  # fmt: skip
     if out is not None:

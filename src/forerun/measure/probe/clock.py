@@ -39,7 +39,7 @@ class Clock:
         repeats: measurements, whose median is the answer.
         fastest: the fastest of them is: what others take on a busy machine only adds to the wall
             clock.
-        until: on the monotonic clock: nothing is begun later.
+        until: on the monotonic clock: nothing is start later.
         spreads: of all that was timed so far.
     """
 
@@ -93,10 +93,10 @@ class Clock:
         return Timed(found[0] if self.fastest else middle, spread)
 
     def _on_clock(self, call: Call, calls: int) -> float:
-        begun = self.now()
+        start = self.now()
         for _ in range(calls):
             call()
-        return (self.now() - begun) / calls
+        return (self.now() - start) / calls
 
     def _on_events(self, call: Call, calls: int) -> float:
         import torch

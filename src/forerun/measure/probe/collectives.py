@@ -84,19 +84,19 @@ class Ring:
         """Return (wall, CPU) seconds of a call, ranks' means; the same number of calls on all."""
         call()
         self._settle()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         call()
         self._settle()
-        once = self.mean(time.perf_counter() - begun)
+        once = self.mean(time.perf_counter() - start)
         calls = int(min(max(0.03 / max(once, 1e-6), 1), 200))
         walls, cpus = [], []
         for _ in range(1 if once > LONG_SECONDS else repeats):
             self.dist.barrier(group=self.group)
-            begun, spent = time.perf_counter(), time.process_time()
+            start, spent = time.perf_counter(), time.process_time()
             for _ in range(calls):
                 call()
             self._settle()
-            walls.append((time.perf_counter() - begun) / calls)
+            walls.append((time.perf_counter() - start) / calls)
             cpus.append((time.process_time() - spent) / calls)
         return self.mean(float(np.median(walls))), self.mean(float(np.median(cpus)))
 
@@ -115,10 +115,10 @@ class Ring:
             walls = []
             for _ in range(_ROUNDS):
                 time.sleep(REST_SECONDS)
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 self._reduce(held)
                 self._settle()
-                walls.append(time.perf_counter() - begun)
+                walls.append(time.perf_counter() - start)
             found.append([float(size), self.mean(float(np.median(walls)))])
             if found[-1][1] > LONG_SECONDS:
                 break
@@ -170,10 +170,10 @@ def _cpu_seconds(call: Callable[[], None], calls: int = 20) -> float:
     call()
     found = []
     for _ in range(3):
-        begun = time.process_time()
+        start = time.process_time()
         for _ in range(calls):
             call()
-        found.append((time.process_time() - begun) / calls)
+        found.append((time.process_time() - start) / calls)
     return float(np.median(found))
 
 
@@ -181,13 +181,13 @@ def _work_rate(torch: Any, seconds: float) -> float:
     """Return pieces of work a second: products in the caches, and a sweep through memory."""
     a, b = torch.randn(128, 256), torch.randn(256, 256)
     sweep, into = torch.randn(1 << 18), torch.empty(1 << 18)
-    pieces, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < seconds:
+    pieces, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
         for _ in range(4):
             a.mm(b)
         torch.mul(sweep, 2.0, out=into)
         pieces += 1
-    return pieces / (time.perf_counter() - begun)
+    return pieces / (time.perf_counter() - start)
 
 
 def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
@@ -197,16 +197,16 @@ def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
     """
     until = time.perf_counter() + _JITTER_SECONDS
     a, b = torch.randn(128, 256), torch.randn(256, 256)
-    begun = time.process_time()
+    start = time.process_time()
     for _ in range(20):
         a.mm(b)
-    calls = max(int(20 * piece_seconds / max(time.process_time() - begun, 1e-6)), 1)
+    calls = max(int(20 * piece_seconds / max(time.process_time() - start, 1e-6)), 1)
     walls = []
     for _ in range(pieces):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(calls):
             a.mm(b)
-        walls.append(time.perf_counter() - begun)
+        walls.append(time.perf_counter() - start)
         if time.perf_counter() > until and len(walls) >= _LEAST_PIECES:
             break
     kept = np.sort(walls)[: int(0.95 * len(walls))]

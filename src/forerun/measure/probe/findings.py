@@ -17,7 +17,7 @@ import numpy as np
 from forerun.domain.measured import Curve, Exchange, Measured, Update
 from forerun.errors import UnsatisfiedError
 from forerun.measure.probe.collectives import fitted
-from forerun.measure.probe.machine import BUSY_SPREAD, is_busy, said, sureness
+from forerun.measure.probe.machine import BUSY_SPREAD, busy_text, is_busy, sureness
 from forerun.measure.probe.worker import NEEDED
 from forerun.units import GIGA, TERA
 
@@ -181,7 +181,7 @@ def device_entry(
         raise UnsatisfiedError(
             f"a device measured in {found['seconds']:.0f} s",
             f"there was no time for {', '.join(missing)}"
-            + (f": {said(found)}" if is_busy(found) else ""),
+            + (f": {busy_text(found)}" if is_busy(found) else ""),
             f"{'probe when it is quiet, or ' if is_busy(found) else ''}give it more time: --seconds"
             f" {_enough_seconds(found, len(missing))}",
         )  # fmt: skip
@@ -267,32 +267,32 @@ def memory_rate(measured: Measured, precision: str) -> float:
 
 def warnings_of(found: Mapping[str, Any]) -> list[str]:
     """Return what a reader must know before relying on the figures."""
-    told = []
+    warnings = []
     if is_busy(found):
-        told.append(
-            f"{said(found)}; {_BUSY_FIGURES[found.get('threads', 1) > 1]}, and bands are wider for"
+        warnings.append(
+            f"{busy_text(found)}; {_BUSY_FIGURES[found.get('threads', 1) > 1]}, and bands are wider for"
             " it: probe again when it is quiet"
         )
     if found["spread"] > BUSY_SPREAD:
         other = "" if is_busy(found) else "the machine is busy with other work; "
-        told.append(
+        warnings.append(
             f"repeats lie {100 * found['spread']:.0f} % apart: {other}probe again when it is quiet"
         )
     if found["cpu_share_spread"] > BUSY_SPREAD:
-        told.append(
+        warnings.append(
             f"a process gets {found['cpu_share']:.2f} of a core, give or take "
             f"{50 * found['cpu_share_spread']:.0f} %: other processes take the rest by turns"
         )
     if found["left_out"]:
         few = ", ".join(found["left_out"][:4])
         more = len(found["left_out"]) - 4
-        told.append(
+        warnings.append(
             f"no time was left for {few}{f' and {more} more' if more > 0 else ''}; figures of their "
             "class serve; give --seconds more"
         )
     for name, why in list(found["refused"].items())[:4]:
-        told.append(f"{name} could not be timed: {why}; figures of its class serve")
-    return told
+        warnings.append(f"{name} could not be timed: {why}; figures of its class serve")
+    return warnings
 
 
 def rounded(value: Any) -> Any:

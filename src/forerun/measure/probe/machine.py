@@ -75,7 +75,7 @@ _RANGE_OF_3, _RANGE_OF_5 = 1.69, 2.33
 _USUAL_ERROR = 0.2  # standard deviation of the log at which figures tell half of what they could
 
 
-def look(torch: Any, device: str, threads: int) -> dict[str, float]:
+def cpu_access(torch: Any, device: str, threads: int) -> dict[str, float]:
     """Return what a process of so many threads gets, and what it might have.
 
     `cpu_share`, `cpu_share_spread`: of one core, as seconds of one thread are divided by it (1 where
@@ -102,7 +102,7 @@ def is_busy(found: Mapping[str, Any]) -> bool:
     return float(found.get("got_share", 1.0)) < BUSY_SHARE
 
 
-def said(found: Mapping[str, Any]) -> str:
+def busy_text(found: Mapping[str, Any]) -> str:
     """Return in words what the process gets, and who has the rest."""
     rest = [
         f"{found['load']:.0f} processes want its {found['cores']:.0f} cores"
@@ -110,10 +110,10 @@ def said(found: Mapping[str, Any]) -> str:
         f"its own host gives {100 * found['stolen']:.0f} % of it to others"
         if found.get("stolen", 0.0) > 0.05 else "",
     ]  # fmt: skip
-    told = ", ".join(part for part in rest if part)
+    others = ", ".join(part for part in rest if part)
     return (
         f"the machine is busy: a process gets {100 * found['got_share']:.0f} % of what it may have"
-        f"{f' ({told})' if told else ''}"
+        f"{f' ({others})' if others else ''}"
     )
 
 

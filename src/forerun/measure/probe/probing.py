@@ -17,16 +17,60 @@ from typing import IO, Any
 from forerun.errors import MissingExtraError, RequestError, one_of
 from forerun.measure.hosts import Host, check_hosts, local_host
 from forerun.measure.probe.findings import device_entry, warnings_of
-from forerun.measure.probe.machine import allowed_cores, is_busy, said
+from forerun.measure.probe.machine import allowed_cores, busy_text, is_busy
 from forerun.measure.probe.worker import DTYPES, LONGER
 
 WORKER = "forerun.measure.probe.worker"
 # Beside what is asked for measuring: starting, importing torch under a quota, talking over links.
 _MORE_SECONDS = 300.0
-Letter = dict[str, Any]
+Message = dict[str, Any]
 _SILENT_SECONDS = 15.0  # in which torch is imported on any machine that has time for it
 _LOW_PORT, _HIGH_PORT = 20000, 32000
 _TAIL = 400
+
+
+def _run_workers(
+    hosts: Sequence[Host],
+    beside: int,
+    request: Mapping[str, Any],
+    report: Callable[[Message], None],
+) -> dict[str, Any]:
+    """Return what workers found: operations on the first host, links among all.
+
+    Args:
+        hosts: one or more.
+        beside: processes on the first host that are set to work at once.
+        request: what is measured.
+        report: called with what the first worker writes meanwhile: `machine`, what it gets of its
+            host (see `machine.cpu_access`), and `doing`, what it times; and `silent`, seconds after which
+            it had written nothing yet.
+
+    Raises:
+        RequestError: a host cannot be reached, a worker failed, or did not answer in time.
+    """
+    ranks = [*hosts, *[hosts[0]] * (beside - 1)]
+    groups: dict[str, list[int]] = {}
+    if len(hosts) > 1:
+        groups["inter"] = list(range(len(hosts)))
+    if beside > 1:
+        groups["intra"] = [0, *range(len(hosts), len(ranks))]
+    threads = str(request["threads"])
+    environment = {
+        "MASTER_ADDR": hosts[0].address,
+        "MASTER_PORT": str(random.SystemRandom().randrange(_LOW_PORT, _HIGH_PORT)),
+        "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
+    }  # fmt: skip
+    whole = {
+        **request, "world": len(ranks), "groups": groups, "paths": [str(Path(__file__).parents[3])],
+    }  # fmt: skip
+    with ExitStack() as stack:
+        workers = []
+        for rank, host in enumerate(ranks):
+            own = {"GLOO_SOCKET_IFNAME": host.interface} if host.interface else {}
+            one = {**whole, "rank": rank, "environment": {**environment, **own}}
+            workers.append(_Worker(host, one, stack))
+        until = time.monotonic() + float(request["seconds"]) + _MORE_SECONDS
+        return _answer(workers, until, report)
 
 
 # What a worker, or ssh, says that could not begin, and what to do.
@@ -86,7 +130,7 @@ class _Worker:
         self._read += len(whole) + len(newline)
         return whole.decode(errors="replace").splitlines()
 
-    def said(self, file: IO[bytes]) -> str:
+    def written(self, file: IO[bytes]) -> str:
         """Return all that it wrote to one of its two files."""
         file.seek(0)
         return file.read().decode(errors="replace")
@@ -99,19 +143,19 @@ def _scratch(stack: ExitStack) -> IO[bytes]:
 
 
 def _answer(
-    workers: Sequence[_Worker], until: float, told: Callable[[Letter], None]
+    workers: Sequence[_Worker], until: float, report: Callable[[Message], None]
 ) -> dict[str, Any]:
     """Return what the first worker says at last, once all have ended well."""
-    last, begun, silent = "", time.monotonic(), True
+    last, start, silent = "", time.monotonic(), True
     while any(worker.process.poll() is None for worker in workers):
-        last = _passed_on(workers[0], last, told)
-        if silent and (last or time.monotonic() - begun > _SILENT_SECONDS):
+        last = _forwarded(workers[0], last, report)
+        if silent and (last or time.monotonic() - start > _SILENT_SECONDS):
             silent = False
             if not last:
-                told({"silent": time.monotonic() - begun})
+                report({"silent": time.monotonic() - start})
         failed = next((w for w in workers if w.process.poll() not in (None, 0)), None)
         if failed is not None:
-            raise _unreached(failed.host, failed.said(failed.err))
+            raise _unreached(failed.host, failed.written(failed.err))
         if time.monotonic() > until:
             late = next(w.host.name for w in workers if w.process.poll() is None)
             raise RequestError(
@@ -121,34 +165,34 @@ def _answer(
         time.sleep(0.05)
     failed = next((w for w in workers if w.process.poll() != 0), None)
     if failed is not None:
-        raise _unreached(failed.host, failed.said(failed.err))
-    last = _passed_on(workers[0], last, told)
+        raise _unreached(failed.host, failed.written(failed.err))
+    last = _forwarded(workers[0], last, report)
     found: dict[str, Any] = json.loads(last)
     return found
 
 
-def _passed_on(worker: _Worker, last: str, told: Callable[[Letter], None]) -> str:
+def _forwarded(worker: _Worker, last: str, report: Callable[[Message], None]) -> str:
     """Pass on what a worker tells meanwhile; return its last line so far.
 
     A library may write to stdout too: what is no JSON is none of its words.
     """
     for line in worker.lines():
         try:
-            letter = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             continue
-        if isinstance(letter, dict):
+        if isinstance(message, dict):
             last = line
-            told(letter)
+            report(message)
     return last
 
 
-def _unreached(host: Host, said: str) -> RequestError:
-    last = " ".join(said.split())[-_TAIL:]
-    known = (todo for words, todo in _REMEDIES if words in said)
+def _unreached(host: Host, text: str) -> RequestError:
+    last = " ".join(text.split())[-_TAIL:]
+    known = (todo for words, todo in _REMEDIES if words in text)
     return RequestError(
         f"probing {host.name}",
-        f"its worker failed: {last or 'it said nothing'}",
+        f"its worker failed: {last or 'it wrote nothing'}",
         next(known, _USUAL_REMEDY).format(host=host.name, python=sys.executable),
     )
 
@@ -162,7 +206,7 @@ class Probe:
 
     Attributes:
         entry: the device as a catalogue file's fields.
-        found: what workers told, as plain values.
+        found: what workers found, as plain values.
         warnings: what a reader must know.
     """
 
@@ -174,7 +218,7 @@ class Probe:
 def probe(
     hosts: Sequence[Host] = (), *, name: str = "probed", seconds: float = 60.0, threads: int = 1,
     dtypes: Sequence[str] = ("fp32",), device: str = "cpu", beside: int = 1, version: str = "",
-    only: Sequence[str] = (), told: Callable[[str], None] = lambda words: None,
+    only: Sequence[str] = (), warn: Callable[[str], None] = lambda words: None,
     doing: Callable[[str], None] = lambda words: None,
 ) -> Probe:  # fmt: skip
     """Measure hosts, the first one's operations and the links among all.
@@ -189,7 +233,7 @@ def probe(
         beside: processes on the first host that are set to work at once.
         version: of forerun, written beside the figures.
         only: names of operations to time (`matmul.forward`, `add` ...); all where there is none.
-        told: called at once where the machine is found to be busy, in words.
+        warn: called at once where the machine is found to be busy, in words.
         doing: called with what is being timed, again and again.
 
     Raises:
@@ -220,46 +264,25 @@ def probe(
         if callable(release := getattr(place, "release", None)):
             release()
 
-    def hear(letter: Mapping[str, Any]) -> None:
-        if is_busy(letter.get("machine", {})):
-            told(
-                f"{said(letter['machine'])}: what every step needs is timed first, in {LONGER:g} x"
+    def report(message: Mapping[str, Any]) -> None:
+        if is_busy(message.get("machine", {})):
+            warn(
+                f"{busy_text(message['machine'])}: what every step needs is timed first, in {LONGER:g} x"
                 " the time where it must be, and bands will be wider"
             )
-        if "silent" in letter:
-            told(
-                f"after {letter['silent']:.0f} s {places[0].name} has not imported torch yet: it is"
+        if "silent" in message:
+            warn(
+                f"after {message['silent']:.0f} s {places[0].name} has not imported torch yet: it is"
                 " busy, or slow"
             )
-        if isinstance(letter.get("doing"), str):
-            doing(letter["doing"])
+        if isinstance(message.get("doing"), str):
+            doing(message["doing"])
 
-    ranks = [
-        *places,
-        *[places[0]] * (beside - 1),
-    ]  # operations are timed on the first, links among all
-    groups: dict[str, list[int]] = {}
-    if len(places) > 1:
-        groups["inter"] = list(range(len(places)))
-    if beside > 1:
-        groups["intra"] = [0, *range(len(places), len(ranks))]
     request = {
-        "world": len(ranks), "groups": groups, "seconds": seconds, "threads": threads,
-        "dtypes": list(dtypes), "device": device, "paths": [str(Path(__file__).parents[3])],
+        "seconds": seconds, "threads": threads, "dtypes": list(dtypes), "device": device,
         "only": list(only),
     }  # fmt: skip
-    environment = {
-        "MASTER_ADDR": places[0].address,
-        "MASTER_PORT": str(random.SystemRandom().randrange(_LOW_PORT, _HIGH_PORT)),
-        "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
-    }  # fmt: skip
-    with ExitStack() as stack:
-        workers = []
-        for rank, host in enumerate(ranks):
-            own = {"GLOO_SOCKET_IFNAME": host.interface} if host.interface else {}
-            whole = {**request, "rank": rank, "environment": {**environment, **own}}
-            workers.append(_Worker(host, whole, stack))
-        found = _answer(workers, time.monotonic() + seconds + _MORE_SECONDS, hear)
+    found = _run_workers(places, beside, request, report)
     found["threads"] = threads
     where = f"{places[0].name}" + (f" of {len(places)} hosts" if len(places) > 1 else "")
     entry = device_entry(found, name, dtypes, version, where)

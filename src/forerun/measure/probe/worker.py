@@ -28,7 +28,7 @@ from forerun.measure.measurement import fingerprint
 from forerun.measure.probe.clock import Clock
 from forerun.measure.probe.collectives import Ring, jitter
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
-from forerun.measure.probe.machine import is_busy, look, memory_bytes, nominal_flops
+from forerun.measure.probe.machine import cpu_access, is_busy, memory_bytes, nominal_flops
 from forerun.measure.probe.products import LAUNCHES, Grid, product_grids, sizes_of
 
 LINKS = 24
@@ -157,20 +157,20 @@ class LaunchesOnlyError(RuntimeError):
 class Measurements:
     """Curves as plain values ({axes, seconds, spread}) by name, and what there is none of.
 
-    left_out: names that there was no time for. refused: why the device could not do others. told:
+    left_out: names that there was no time for. refused: why the device could not do others. report:
     called with the name of what is timed next.
     """
 
     curves: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
-    told: Callable[[str], None] = lambda name: None
+    report: Callable[[str], None] = lambda name: None
 
     def add(self, prefix: str, grids: Iterable[Grid], clock: Clock) -> None:
         """Time grids, in their order, as `prefix/name`."""
         for grid in grids:
             name = f"{prefix}/{grid.name}"
-            self.told(name)
+            self.report(name)
             try:
                 curve = None if clock.is_over else timed(grid, clock)
             except RuntimeError as error:  # as torch has it for what a device or a precision lacks
@@ -265,19 +265,19 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     """
     use_tf32(False)
     device, threads = str(request["device"]), int(request["threads"])
-    begun, allowed = time.monotonic(), float(request["seconds"])
-    machine = look(torch, device, threads)
+    start, allowed = time.monotonic(), float(request["seconds"])
+    machine = cpu_access(torch, device, threads)
     busy = is_busy(machine)
-    tell(machine=machine)
-    clock = Clock(device, threads, until=begun + allowed)
+    send(machine=machine)
+    clock = Clock(device, threads, until=start + allowed)
     if busy and threads == 1:
         clock = replace(clock, repeats=_FEW_REPEATS)
     elif busy:
         clock = replace(clock, repeats=_MANY_REPEATS, fastest=True)
-    found = Measurements(told=lambda name: tell(doing=name))
+    found = Measurements(report=lambda name: send(doing=name))
     launch = clock.launch_seconds(torch)
     # What no step can do without comes first, and may take half as long again.
-    longer = replace(clock, until=begun + LONGER * allowed)
+    longer = replace(clock, until=start + LONGER * allowed)
     costs = {**framework_costs(torch, device, longer), **loader_costs(torch, longer.on_host())}
     updates: dict[str, list[float]] = {}
     for position, dtype in enumerate(request["dtypes"]):
@@ -311,12 +311,12 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
         "refused": found.refused,
         "launch_seconds": launch,
         "spread": sorted(clock.spreads)[len(clock.spreads) // 2],
-        "seconds": time.monotonic() - begun,
+        "seconds": time.monotonic() - start,
         "asked_seconds": allowed,
     }
 
 
-def tell(**words: Any) -> None:
+def send(**words: Any) -> None:
     """Write one line of JSON for whoever waits; what was found is the last line."""
     print(json.dumps(words), flush=True)  # noqa: T201 (stdout is how it tells)
 
@@ -327,7 +327,7 @@ def in_order(*sources: Iterable[Grid]) -> list[Grid]:
     return sorted(grids, key=lambda g: FIRST.index(g.name) if g.name in FIRST else len(FIRST))
 
 
-def talk(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
+def measure_links(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
     """Return what the groups of ranks that the request names find among themselves.
 
     groups: name to ranks (`inter` between hosts, `intra` on one); in each, its first two ranks and
@@ -378,11 +378,11 @@ def main(arguments: list[str]) -> int:
     if world > 1:
         torch.distributed.barrier()
         if rank == 0:
-            tell(doing="links")
-        found["groups"] = talk(torch, request, rank)
+            send(doing="links")
+        found["groups"] = measure_links(torch, request, rank)
         torch.distributed.destroy_process_group()
     if rank == 0:
-        tell(**found)
+        send(**found)
     return 0
 
 
