@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from forerun.catalog.skypilot import COLUMNS as SKYPILOT_COLUMNS
 from forerun.catalog.skypilot import read_skypilot
 from forerun.errors import RequestError, UnknownNameError
 
-_LINES = "__lines__"
 _SECTIONS = ("devices", "instances")
 
 
@@ -113,38 +112,42 @@ def _checked_instance(row: Row, index: dict[str, str], warnings: list[str]) -> I
 
 def _read_yaml(path: Path) -> tuple[list[Row], list[Row]]:
     """Return the device and machine rows of a YAML file, each field with its line."""
-    tree = _load_yaml(path)
+    from forerun.yaml_files import read_yaml
+
     fix = "write two sections, devices: and instances:, with the fields of each entry below it"
+    tree, lines = read_yaml(path, f"catalogue file {path}", "give a readable YAML file")
     if not isinstance(tree, dict):
         raise RequestError(f"catalogue file {path}", "it has no sections", fix)
     for section in tree:
-        if section != _LINES and section not in _SECTIONS:
+        if section not in _SECTIONS:
             raise UnknownNameError("catalogue section", str(section), _SECTIONS, f"(in {path})")
-    read = {s: _section_rows(tree.get(s) or {}, s, path, fix) for s in _SECTIONS}
-    return read["devices"], read["instances"]
+    devices, machines = (_section_rows(tree.get(s) or {}, s, path, lines, fix) for s in _SECTIONS)
+    return devices, machines
 
 
-def _section_rows(section: Any, name: str, path: Path, fix: str) -> list[Row]:
+def _section_rows(
+    section: Any, name: str, path: Path, lines: Mapping[str, int], fix: str
+) -> list[Row]:
     """Return the rows of one section: a list of entries, or entries by id (or provider:type)."""
     if isinstance(section, list):
-        named = [("", entry) for entry in section]
+        named = [("", f"{name}[{i}]", entry) for i, entry in enumerate(section)]
     elif isinstance(section, dict):
-        named = [(str(key), entry) for key, entry in section.items() if key != _LINES]
+        named = [(str(key), f"{name}.{key}", entry) for key, entry in section.items()]
     else:
         raise RequestError(f"{path.name}, section {name!r}", "it has no entries", fix)
     rows = []
-    for key, entry in named:
+    for key, where, entry in named:
         if not isinstance(entry, dict):
             raise RequestError(f"{path.name}, {name} entry {key!r}", "it has no fields", fix)
-        lines = entry.get(_LINES, {})
-        values = {str(k): _text(v) for k, v in entry.items() if k != _LINES}
+        values = {str(k): _text(v) for k, v in entry.items()}
         if key and name == "devices":
             values["id"] = key
         elif key:
             provider, _, kind = key.rpartition(":")
             values = {"provider": provider, "type": kind, **values}
-        values = {k: v for k, v in values.items() if v}
-        rows.append(Row(values, path.name, min(lines.values(), default=1), lines))
+        line = lines.get(where, 1)
+        fields = {field: lines.get(f"{where}.{field}", line) for field in values}
+        rows.append(Row({k: v for k, v in values.items() if v}, path.name, line, fields))
     return rows
 
 
@@ -154,42 +157,4 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, (list, tuple)):
         return ";".join(str(item) for item in value)
-    if isinstance(value, dict):
-        return json.dumps(_plain(value))
-    return str(value).strip()
-
-
-def _plain(value: Any) -> Any:
-    """Return a tree without the lines of its keys."""
-    if isinstance(value, dict):
-        return {str(key): _plain(v) for key, v in value.items() if key != _LINES}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return value
-
-
-def _load_yaml(path: Path) -> Any:
-    """Return the tree of a YAML file; each mapping also holds the line of each of its keys."""
-    import yaml
-
-    from forerun.yaml_faults import not_text, not_yaml
-
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            mapping: dict[Any, Any] = super().construct_mapping(node, deep=True)
-            mapping[_LINES] = {str(k.value): k.start_mark.line + 1 for k, _ in node.value}
-            return mapping
-
-    asked = f"catalogue file {path}"
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise RequestError(
-            asked, f"it cannot be read: {error.strerror}", "give a readable YAML file"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise RequestError(asked, *not_text(error)) from None
-    try:
-        return yaml.load(text, Loader=Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise RequestError(asked, *not_yaml(error, text)) from None
+    return json.dumps(value, default=str) if isinstance(value, dict) else str(value).strip()

@@ -14,11 +14,11 @@ import numpy as np
 from forerun.errors import RequestError, one_of
 from forerun.measure.campaign import Budget, Campaign, Point
 from forerun.measure.task import Steps, Task, sharing
-from forerun.sections import Section, read_section
 from forerun.tables import Table
 from forerun.tables.conditions import Condition, parse_condition
 from forerun.tables.table import ALIASES
 from forerun.units import counted, parse_count, parse_dollars, parse_duration
+from forerun.yaml_files import Section, read_section
 
 _TOP = (
     "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",

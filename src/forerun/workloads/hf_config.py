@@ -1,68 +1,31 @@
-"""A HuggingFace `config.json` -> Workload: the usual fields under their many names.
-
-What each HuggingFace `model_type` implies beyond the sizes that its configuration states.
-"""
+"""A HuggingFace `config.json` -> Workload: the usual fields under their many names."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError, UnknownNameError
-from forerun.workloads.transformer import ENCODER, GPT, LLAMA, TransformerSpec, transformer_workload
+from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
 Config = Mapping[str, Any]
 
 
-def _each(names: tuple[str, ...], value: Any) -> dict[str, Any]:
-    return dict.fromkeys(names, value)
+# The field of TransformerSpec with its names, and fields that a model_type implies.
+_TABLES = Path(__file__).with_name("hf_styles.yaml")
 
 
-_BERT = {k: v for k, v in ENCODER.items() if k not in ("max_positions", "token_types")}
-_PARALLEL = {"positions": "rope", "parallel": True, "tied": False}
-_T5 = {
-    "kind": "encoder-decoder", "norm": "rmsnorm", "positions": "relative", "bias": False,
-}  # fmt: skip
-_VIT = {
-    "kind": "encoder", "positions": "learned", "tied": False, "head_bias": True, "vocab": 1,
-}  # fmt: skip
+@cache
+def _tables() -> tuple[Mapping[str, Sequence[str]], Mapping[str, Mapping[str, Any]]]:
+    import yaml
 
-STYLES: Mapping[str, Mapping[str, Any]] = {
-    **_each(
-        ("llama", "mistral", "mixtral", "deepseek_v2", "deepseek_v3", "phi3", "olmo2", "yi",
-         "internlm2", "stablelm", "baichuan", "minicpm"),
-        LLAMA,
-    ),
-    **_each(("qwen2", "qwen2_moe"), {**LLAMA, "qkv_bias": True}),
-    **_each(("qwen3", "qwen3_moe"), {**LLAMA, "qk_norm": True}),
-    "gpt_oss": {**LLAMA, "bias": True},
-    "gemma": {**LLAMA, "tied": True},
-    "gemma2": {**LLAMA, "tied": True, "norms": 4},
-    **_each(
-        ("gemma3", "gemma3_text"), {**LLAMA, "tied": True, "norms": 4, "qk_norm": True}
-    ),
-    **_each(("gpt2", "gpt_neo", "gpt_bigcode"), GPT),
-    "gpt_neox": _PARALLEL,
-    "gptj": {**_PARALLEL, "norms": 1, "qkv_bias": False, "head_bias": True},
-    "phi": {**_PARALLEL, "norms": 1, "head_bias": True},
-    "opt": GPT,
-    "bloom": {"positions": "alibi", "embedding_norm": True},
-    "mpt": {"positions": "alibi", "bias": False, "norm_bias": False},
-    "falcon": {"positions": "rope", "bias": False, "parallel": True},
-    "nemotron": {"positions": "rope", "bias": False, "tied": False},
-    "starcoder2": {"positions": "rope"},
-    **_each(("bert", "albert", "electra", "megatron-bert"), {**_BERT, "token_types": 2}),
-    **_each(
-        ("roberta", "xlm-roberta", "camembert"), {**_BERT, "token_types": 1, "pooler": False}
-    ),
-    "distilbert": {**_BERT, "pooler": False},
-    **_each(("t5", "mt5", "umt5"), _T5),
-    **_each(("vit", "deit", "dinov2"), _VIT),
-}  # fmt: skip
+    tables = yaml.safe_load(_TABLES.read_text(encoding="utf-8"))
+    return tables["fields"], tables["styles"]
 
 
 def _t5(config: Config) -> dict[str, Any]:
@@ -119,10 +82,6 @@ def _gemma(config: Config) -> dict[str, Any]:
     return shape
 
 
-def _multi_query(config: Config) -> dict[str, Any]:
-    return {"kv_heads": 1} if config.get("multi_query", True) else {}
-
-
 def _albert(config: Config) -> dict[str, Any]:
     shared = str(config.get("model_type")) == "albert"
     width = config.get("embedding_size")
@@ -151,45 +110,16 @@ def _vit(config: Config) -> dict[str, Any]:
 
 # What must be computed from several fields of a configuration, by model_type.
 EXTRAS: Mapping[str, Callable[[Config], dict[str, Any]]] = {
-    **_each(("t5", "mt5", "umt5"), _t5),
+    **dict.fromkeys(("t5", "mt5", "umt5"), _t5),
+    **dict.fromkeys(("mistral", "mixtral", "qwen2", "qwen3", "gpt_oss", "phi3"), _windowed),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), _gemma),
+    **dict.fromkeys(("albert", "electra"), _albert),
+    **dict.fromkeys(("vit", "deit", "dinov2"), _vit),
     "falcon": _falcon,
+    "gpt_bigcode": lambda config: {"kv_heads": 1} if config.get("multi_query", True) else {},
     "mpt": _mpt,
-    **_each(("mistral", "mixtral", "qwen2", "qwen3", "gpt_oss", "phi3"), _windowed),
-    **_each(("gemma", "gemma2", "gemma3", "gemma3_text"), _gemma),
-    "gpt_bigcode": _multi_query,
-    **_each(("albert", "electra"), _albert),
     "opt": _opt,
-    **_each(("vit", "deit", "dinov2"), _vit),
 }
-
-
-# The field of TransformerSpec, and the names that configurations give it, most usual first.
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
-    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "vocab": ("vocab_size",),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "head_dim": ("head_dim", "d_kv"),
-    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size", "hidden_dim"),
-    "max_positions": (
-        "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx",
-    ),
-    "token_types": ("type_vocab_size",),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
-    "expert_ffn": ("moe_intermediate_size",),
-    "shared_experts": ("n_shared_experts",),
-    "dense_layers": ("first_k_dense_replace",),
-    "moe_every": ("moe_layer_freq", "decoder_sparse_step"),
-    "decoder_layers": ("num_decoder_layers",),
-    "q_lora_rank": ("q_lora_rank",),
-    "kv_lora_rank": ("kv_lora_rank",),
-    "rope_dim": ("qk_rope_head_dim",),
-    "nope_dim": ("qk_nope_head_dim",),
-    "v_dim": ("v_head_dim",),
-    "patch": ("patch_size",),
-}  # fmt: skip
 _NEEDED = ("layers", "hidden", "heads", "vocab")
 _DROPOUTS = ("resid_pdrop", "hidden_dropout_prob", "dropout_rate", "dropout", "hidden_dropout")
 # Configurations allow sequences far longer than training uses; a longer one must be asked for.
@@ -217,7 +147,7 @@ def workload_from_hf_config(source: str | Path | Mapping[str, Any], **overrides:
         config = {**config, **config["text_config"]}
         notes.append("only the language part of this configuration is counted")
         kind = str(config.get("model_type") or kind)
-    if kind not in STYLES:
+    if kind not in _tables()[1]:
         notes.append(f"model_type {kind!r} is not known: taken as a gated decoder like llama")
     shape_names = {f.name for f in dataclass_fields(TransformerSpec)}
     unknown = [key for key in overrides if key not in shape_names and key not in _OTHER]
@@ -266,8 +196,9 @@ def _shape(
     config: Mapping[str, Any], kind: str, name: str, given: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
     """Return the fields of TransformerSpec that a configuration states, with those given over."""
-    shape: dict[str, Any] = dict(STYLES.get(kind, STYLES["llama"]))
-    for field, names in NAMES.items():
+    fields, styles = _tables()
+    shape: dict[str, Any] = dict(styles.get(kind, styles["llama"]))
+    for field, names in fields.items():
         value = _whole(config, names, name)
         if value is not None:
             shape[field] = value
@@ -281,7 +212,7 @@ def _shape(
     shape.update(given)
     if shape.get("patch"):
         shape.setdefault("vocab", int(shape.get("head_outputs") or 1))
-    missing = [NAMES[field][0] for field in _NEEDED if field not in shape]
+    missing = [fields[field][0] for field in _NEEDED if field not in shape]
     if missing:
         raise RequestError(
             f"HuggingFace configuration {name!r}", f"it has no {', '.join(missing)}",
@@ -295,7 +226,7 @@ def _shape(
     return shape
 
 
-def _whole(config: Mapping[str, Any], names: tuple[str, ...], model: str) -> int | None:
+def _whole(config: Mapping[str, Any], names: Sequence[str], model: str) -> int | None:
     """Return the first of the named fields that is stated, as a whole number above zero or 0."""
     for name in names:
         value = config.get(name)

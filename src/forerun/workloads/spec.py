@@ -28,9 +28,9 @@ from typing import Any
 from forerun.domain.graph import Block, Op, OpKind, Shard
 from forerun.domain.workload import Length, Workload
 from forerun.errors import one_of
-from forerun.sections import Section, read_section
 from forerun.workloads.backward import complete, graph_from_totals
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
+from forerun.yaml_files import Section, read_section
 
 STRUCTURES = ("transformer", "operations", "totals")
 _TOP = ("name", "family", "precision", "optimizer", "dataset", "length", "global_batch", "task",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import RequestError
-from forerun.sections import read_section
+from forerun.yaml_files import read_section
 
 
 def test_a_wrong_field_is_told_with_file_and_line(tmp_path: Path) -> None:
@@ -46,3 +46,36 @@ def test_what_is_tagged_as_what_it_is_not_is_told_with_its_place(text: str, tmp_
     path.write_text(f"a: {text}\n")
     with pytest.raises(RequestError, match="it is not YAML: line 1, column 4: "):
         read_section(path, "the file", "a thing")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "meant"),
+    [
+        ('a:\n  b: "x\\q"\n', "line 2, column 9: found unknown escape character 'q'", "q"),
+        ("a: {b: 1\nc: 2\n", "line 2, column 2: expected ',' or '}'", ":"),
+        ("\ufeffa: b: c\n", "line 1, column 5: mapping values are not allowed here", ":"),
+        ("a: *x\n", "line 1, column 4: found undefined alias 'x'", "*"),
+        ("a: 2026-13-45\n", "line 1, column 4: not a valid timestamp", "2"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_shown_where_it_is_wrong(
+    text: str, place: str, meant: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_bytes(text.encode())
+    with pytest.raises(RequestError) as caught:
+        read_section(path, "campaign", "a campaign")
+    said, shown, caret = caught.value.found.splitlines()
+    assert place in said
+    assert shown[caret.index("^")] == meant
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"a: \xe9\n", "it is not text in UTF-8"), (b"a: x\x01\n", "#x0001"), (b"[" * 9999, "nested")],
+)
+def test_bytes_that_are_no_yaml_are_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_bytes(content)
+    with pytest.raises(RequestError, match=words):
+        read_section(path, "campaign", "a campaign")

@@ -1,4 +1,4 @@
-"""Section: a mapping of a YAML file that knows its lines, so that a message can point at one."""
+"""YAML files: mappings that know their lines, so that a message can point at one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import yaml
 
 from forerun.errors import RequestError, nearest_names, one_of
-from forerun.yaml_faults import not_text, not_yaml
 
 Value = TypeVar("Value")
 _LARGEST_FILE_BYTES = 10_000_000
@@ -100,7 +99,7 @@ class Section:
         return [Section(self.path, f"{where}[{i}]", v, self.lines) for i, v in enumerate(value)]
 
     def checked(self, make: Callable[[], Value]) -> Value:
-        """Return what `make` makes; a RequestError of its own is told with file and line."""
+        """Return what `make` makes; its RequestError gets the file and the line."""
         try:
             return make()
         except RequestError as error:
@@ -125,42 +124,54 @@ def read_section(path: Path, what: str, subject: str) -> Section:
         RequestError: it cannot be read, is no YAML, or no mapping of fields.
     """
     asked = f"{what} {str(path)!r}"
-    try:
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise RequestError(
-                asked, "it is larger than 10 MB", f"give a file that describes {subject}"
-            )
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise RequestError(
-            asked, f"it cannot be read ({error.strerror})", "give the path of a YAML file"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise RequestError(asked, *not_text(error)) from error
-    try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        values = None if node is None else loader.construct_document(node)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise RequestError(asked, *not_yaml(error, text)) from error
+    values, lines = read_yaml(path, asked, f"give a file that describes {subject}")
     if not isinstance(values, Mapping):
         found = "it is empty, and not" if values is None else "it is not"
         raise RequestError(asked, f"{found} a mapping of fields", "write field: value lines")
-    return Section(path, "", values, dict(_lines(node, "")))
+    return Section(path, "", values, lines)
+
+
+def read_yaml(path: Path, asked: str, next_step: str) -> tuple[Any, dict[str, int]]:
+    """Return what a YAML file holds, and the line (from 1) of each of its parts by dotted name.
+
+    Raises:
+        RequestError: it cannot be read or is no YAML; `asked` and `next_step` are its words.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            raise RequestError(asked, "it is larger than 10 MB", next_step)
+        loader = _Loader(path.read_bytes().decode("utf-8-sig"))
+        node = loader.get_single_node()
+        values = None if node is None else loader.construct_document(node)
+    except OSError as error:
+        raise RequestError(asked, f"it cannot be read ({error.strerror})", next_step) from error
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            asked, f"it is not text in UTF-8 ({error})", "save it in UTF-8"
+        ) from error
+    except RecursionError as error:
+        found = "it is not YAML: its brackets are nested too deep"
+        raise RequestError(asked, found, "write it flatter") from error
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        found = f"it is not YAML: {error}"
+        if isinstance(error, yaml.MarkedYAMLError) and mark is not None:
+            place = f"line {mark.line + 1}, column {mark.column + 1}"
+            found = f"it is not YAML: {place}: {error.problem}\n{mark.get_snippet() or ''}"
+        raise RequestError(asked, found, "correct the file") from error
+    return values, dict(_lines(node))
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain YAML alone, in which no field stands twice: the last one would win without a word."""
+    """Plain YAML alone, in which no field stands twice: the last one would win silently."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return a node's value; one that is none of its kind (a 13th month) is told with its place."""
+        """Return a node's value. Raises MarkedYAMLError where it is not of its kind (a 13th month)."""
         try:
             return super().construct_object(node, deep)
-        except ValueError as error:
-            said = str(error)
-        except (AttributeError, LookupError, TypeError):  # what is tagged as what it is not
-            said = f"it is no {node.tag.rpartition(':')[2]}"
-        raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            found = f"not a valid {node.tag.rpartition(':')[2]}"
+            raise yaml.MarkedYAMLError(problem=found, problem_mark=node.start_mark) from error
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Return a mapping as it is written. Raises MarkedYAMLError where a field stands in it twice.
@@ -180,13 +191,13 @@ class _Loader(yaml.SafeLoader):
         return composed
 
 
-def _lines(root: yaml.Node | None, name: str) -> Iterable[tuple[str, int]]:
+def _lines(root: yaml.Node | None) -> Iterable[tuple[str, int]]:
     """Yield the dotted name and the line (from 1) of each part of a YAML document.
 
     A part that is used again by an alias is walked once: a small file cannot make much work.
     """
     walked: set[int] = set()
-    waiting = [(root, name)]
+    waiting = [(root, "")]
     while waiting:
         node, name = waiting.pop()
         if node is None or id(node) in walked:
