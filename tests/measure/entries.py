@@ -119,10 +119,6 @@ def eating(config):
 def leaving(config):
     _step()
     os._exit(3)
-
-
-def short(config):
-    _step()
 '''
 
 SCRIPT = """

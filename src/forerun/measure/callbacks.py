@@ -1,4 +1,4 @@
-"""Callbacks: the HuggingFace Trainer and Lightning say where steps end; nothing of them is imported."""
+"""Callbacks: the HuggingFace Trainer and Lightning mark the steps of a recorder; nothing of them is imported."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from forerun.measure.recorder import Recorder, find_ddp, record
 
 
 class _Session:
-    """A recorder that runs from a training's begin to its end."""
+    """A recorder that runs from a training's begin to its end; before and after, calls do nothing."""
 
     def __init__(self, **given: Any) -> None:
         self._given = given
-        self._open: ExitStack | None = None
+        self._open = ExitStack()
         self._model: Any = None
         self.recorder: Recorder | None = None
 
     def begin(self, model: Any) -> None:
-        """Start to measure, and watch a model."""
-        self._open = ExitStack()
         self.recorder = self._open.enter_context(record(**self._given))
         self._model = model
         if model is not None:
@@ -30,29 +28,21 @@ class _Session:
         self.resume()
 
     def resume(self) -> None:
-        """Start the next step now: what was done since the last one ended belongs to none."""
-        if self._open is not None and self.recorder is not None:
+        """Start the next step now: the time since the last one ended belongs to none."""
+        if self.recorder is not None:
             self.recorder.resume()
             self.recorder.switch("input")
 
     def step_begins(self) -> None:
         """Say that a batch is there; at the first, also find the DDP module of a bare model."""
-        if self.recorder is None:
-            return
-        self.recorder.switch("")
-        if self._model is not None:
-            model, self._model = self._model, None
-            ddp = find_ddp(model) if self.recorder.workers > 1 else None
+        self.switch("")
+        model, self._model = self._model, None
+        if self.recorder is not None and self.recorder.workers > 1 and model is not None:
+            ddp = find_ddp(model)
             if ddp is not None:
                 self.recorder.reduce_through(ddp)
 
-    def watch(self, module: Any) -> None:
-        """Watch a further module."""
-        if self.recorder is not None:
-            self.recorder.watch(module)
-
     def switch(self, part: str) -> None:
-        """Say that the step is now in a part."""
         if self.recorder is not None:
             self.recorder.switch(part)
 
@@ -66,17 +56,15 @@ class _Session:
 
     def end(self) -> None:
         """Stop, and write the record where one is wanted."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        self._open.close()
 
 
 class TrainerCallback:
     """For the HuggingFace Trainer: `Trainer(..., callbacks=[TrainerCallback()])`.
 
-    It ends training early only where a forerun runner asks for it. Steps are optimizer steps;
-    what lies between two of them, such as logging, counts as waiting for input; evaluations and
-    checkpoints belong to no step.
+    It ends training early only under a forerun runner. Steps are optimizer steps; what lies between
+    two of them, such as logging, counts as waiting for input; evaluations and checkpoints belong to
+    no step.
 
     Args:
         given: as of `measure.record` (samples, out ...).
@@ -86,19 +74,17 @@ class TrainerCallback:
         self._session = _Session(**given)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("on_"):  # what the Trainer tells and this does not need
+        if name.startswith("on_"):  # events of the Trainer that it does not use
             return lambda *args, **kwargs: None
         raise AttributeError(name)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Start to measure."""
         self._session.begin(given.get("model"))
-        return control
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """A batch is there."""
         self._session.step_begins()
-        return control
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         """An optimizer step has ended."""
@@ -106,28 +92,23 @@ class TrainerCallback:
             control.should_training_stop = True
         return control
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
-        """An evaluation has ended."""
+    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """An evaluation has ended, or a checkpoint is written."""
         self._session.resume()
-        return control
 
-    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
-        """A checkpoint is written."""
-        self._session.resume()
-        return control
+    on_save = on_evaluate
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Stop measuring."""
         self._session.end()
-        return control
 
 
 class _Lightning:
-    """What Lightning's callback does: it tells the recorder where steps and their parts begin."""
+    """Lightning's hooks; the class is joined with its Callback where that is installed."""
 
     def __init__(self, session: _Session) -> None:
         self._session = session
-        self._steps = 0  # that the optimizer had done when the last one was counted
+        self._steps = 0  # of the optimizer when the last one was counted
         self._accumulates = False
         self._disturbed = False  # by something that belongs to no step
         self._spoiled = False  # disturbed amid a step
@@ -137,7 +118,8 @@ class _Lightning:
         self._session.begin(trainer.strategy.model or pl_module)
         if trainer.strategy.model in (None, pl_module):  # then its forward need not be called
             for child in pl_module.children():
-                self._session.watch(child)
+                if self._session.recorder is not None:
+                    self._session.recorder.watch(child)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
         if self._disturbed:
@@ -170,11 +152,10 @@ class _Lightning:
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         self._disturbed = True  # it is written after this
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Any, pl_module: Any, *exception: BaseException) -> None:
         self._session.end()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._session.end()
+    on_exception = on_train_end
 
 
 def lightning_callback(**given: Any) -> Any:

@@ -60,11 +60,9 @@ class StepTraffic:
 def traffic_means(
     timed: Sequence[StepTraffic], every: Sequence[StepTraffic] = ()
 ) -> dict[str, float | None]:
-    """Return volume and time of communication, and gradient norms, as means over steps.
+    """Return volume and time of communication, and gradient norms, as means over timed steps.
 
-    Args:
-        timed: steps whose times count.
-        every: all counted steps; their norms are used where none of `timed` has any.
+    Where none of these has norms, they are means over `every` step.
     """
     if not any(t.bytes for t in timed):
         return dict.fromkeys(("sync_bytes", "comm_seconds", "local_sqr", "mean_sqr"))
@@ -94,10 +92,9 @@ def with_sync(
 
     Args:
         parts: seconds of each part, means over steps.
-        traffic: of all counted steps, None where not observed.
-        each: the parts of the same steps.
+        traffic: of all counted steps, None where not observed; `each` has their parts.
         warm: steps at the beginning that count only where no other was observed.
-        alone: there is one worker, which waits for nobody.
+        alone: there is one worker.
     """
     both = [*zip(traffic, each, strict=False)]
     seen = [(t, own) for t, own in both[warm:] if t] or [(t, own) for t, own in both if t]
@@ -112,12 +109,7 @@ def with_sync(
 
 
 def traffic_notes(traffic: Sequence[StepTraffic], alone: bool = False) -> list[str]:
-    """Return what a reader of the figures should know of how gradients were reduced.
-
-    Args:
-        traffic: of the observed steps.
-        alone: norms were requested, of one worker.
-    """
+    """Return notes on how gradients were reduced; `alone`: norms were requested of one worker."""
     if alone:
         return ["gradient noise is not measured: one worker has one gradient of the same weights"]
     if traffic and not any(t.bytes for t in traffic):

@@ -8,10 +8,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from forerun.measure.cgroups import own_groups
+from forerun.errors import RequestError
+from forerun.measure.cgroups import ControlGroup, Controllers
 from forerun.measure.progress import WorkerProgress
 
 _OUT_OF_MEMORY = (
@@ -117,12 +117,15 @@ def _order(one: WorkerEnd) -> tuple[int, float]:
 
 
 class MemoryKills:
-    """Counts of the kernel's out-of-memory kills, read before and after a run."""
+    """The kernel's out-of-memory kills among workers, by their control groups' counts and its log."""
 
     def __init__(self, pids: Mapping[int, int]) -> None:
-        """Read the counts of the workers' control groups; `pids` are process ids by rank."""
-        self._files = {rank: _counter(pid) for rank, pid in pids.items()}
-        self._before = {rank: _kills(path) for rank, path in self._files.items()}
+        """Read the counts before a run; `pids` are process ids by rank."""
+        self._groups: dict[int, ControlGroup] = {}
+        for rank, pid in pids.items():
+            with suppress(RequestError):
+                self._groups[rank] = Controllers.found(pid=pid).group()
+        self._before = {rank: group.oom_kills() for rank, group in self._groups.items()}
         self._log: int | None = None
         with suppress(OSError):  # where this process may read the kernel's log
             self._log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
@@ -135,30 +138,11 @@ class MemoryKills:
             self._log = None
 
     def killed(self, rank: int, pid: int) -> bool:
-        """Whether the kernel killed a worker, out of memory, by its group's count or the kernel's log."""
-        if _kills(self._files[rank]) > self._before[rank]:
+        """Whether the kernel killed a worker, out of memory, since the run began."""
+        if rank in self._groups and self._groups[rank].oom_kills() > self._before[rank]:
             return True
-        if self._log is None:
-            return False
         found = []
-        with suppress(OSError):
-            while text := os.read(self._log, 8192):
+        with suppress(OSError):  # where there is no log, or no more of it
+            while text := os.read(self._log or -1, 8192):
                 found.append(text.decode(errors="replace"))
         return any(f"Killed process {pid} " in text for text in found)
-
-
-def _counter(pid: int) -> Path:
-    """Return the file that counts out-of-memory kills in a process's control group."""
-    groups, top = own_groups(Path(f"/proc/{pid}")), Path("/sys/fs/cgroup")
-    if "memory" in groups:
-        return top / "memory" / groups["memory"].lstrip("/") / "memory.oom_control"
-    return top / groups.get("", "/").lstrip("/") / "memory.events"
-
-
-def _kills(path: Path) -> int:
-    with suppress(OSError):
-        for line in path.read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-    return 0

@@ -1,12 +1,32 @@
-"""What tests of Ray share: Ray itself, and no cluster that is named outside."""
+"""What tests of Ray share: Ray itself, one cluster of this machine, and no cluster that is named outside."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from forerun.measure.processes import MARK, end_all
 from tests.needs import require
+
+_PARTS = ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client")  # of ray[default]
+
+
+class Head(NamedTuple):
+    """A cluster of two CPUs: its address, its dashboard, and the variables of its drivers."""
+
+    address: str
+    dashboard: str
+    variables: dict[str, str]
 
 
 @pytest.fixture
@@ -14,3 +34,35 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     """Go on where Ray is installed, with a cluster of one's own."""
     require("ray", find_spec("ray") is not None, "pip install 'forerun[ray]'")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def head() -> Iterator[Head]:
+    """A cluster that all tests share which need none of their own: a start takes half a minute."""
+    lacks = [name for name in ("ray", *_PARTS) if find_spec(name) is None]
+    require("dashboard", not lacks, f"pip install 'ray[default]' (missing: {', '.join(lacks)})")
+    port, dashboard, mark = free_port(), free_port(), uuid.uuid4().hex
+    variables = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # jobs call `python`
+    words = [
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}",
+        "--include-dashboard=true", f"--dashboard-port={dashboard}", "--num-cpus=2", "--num-gpus=0",
+        "--object-store-memory=80000000", "--disable-usage-stats", f"--temp-dir=/tmp/{mark[:12]}",
+    ]  # fmt: skip
+    environment = {**os.environ, **variables, MARK: mark, "PATH": path}
+    try:
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, check=False, timeout=180
+        )
+        last = " ".join((done.stdout + done.stderr).split()[-60:])
+        require("dashboard", done.returncode == 0, f"ray start said: {last}")
+        yield Head(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", variables)
+    finally:
+        end_all([], mark)
+        shutil.rmtree(f"/tmp/{mark[:12]}", ignore_errors=True)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
-import sys
-import uuid
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,49 +10,16 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.measure import Task
-from forerun.measure.processes import MARK, end_all
 from forerun.measure.ray import RayRunner
 from forerun.measure.ray.worker import packed, unpacked
 from tests.measure.entries import FEW, QUICK
-from tests.needs import require
-
-_PARTS = ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client")  # of ray[default]
-_VARIABLES = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+from tests.measure.ray.conftest import Head
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-@pytest.fixture
-def dashboard(able: None, folder: Path) -> Iterator[str]:
-    """The address of a dashboard, on a cluster that ends with the test."""
-    lacks = [name for name in _PARTS if find_spec(name) is None]
-    require("dashboard", not lacks, f"pip install 'ray[default]' (missing: {', '.join(lacks)})")
-    port, mark = free_port(), uuid.uuid4().hex
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # jobs call `python`
-    words = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={free_port()}",
-        "--include-dashboard=true", f"--dashboard-port={port}", "--num-cpus=2", "--num-gpus=0",
-        "--object-store-memory=80000000", "--disable-usage-stats", f"--temp-dir=/tmp/{mark[:12]}",
-    ]  # fmt: skip
-    variables = {**os.environ, **_VARIABLES, MARK: mark, "PATH": path}
-    try:
-        done = subprocess.run(
-            words, env=variables, capture_output=True, text=True, check=False, timeout=180
-        )
-        last = " ".join((done.stdout + done.stderr).split()[-60:])
-        require("dashboard", done.returncode == 0, f"ray start said: {last}")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        end_all([], mark)
-        subprocess.run(["rm", "-rf", f"/tmp/{mark[:12]}"], check=False)
-
-
-def test_tasks_are_submitted_and_their_measurements_come_home(dashboard: str, folder: Path) -> None:
-    runner = RayRunner(submit=dashboard, folder=folder / "runs", environment=_VARIABLES)
+def test_tasks_are_submitted_and_their_measurements_come_home(
+    able: None, head: Head, folder: Path
+) -> None:
+    runner = RayRunner(submit=head.dashboard, folder=folder / "runs", environment=head.variables)
     assert runner.host_count == 1
     task = Task(
         "toys:mlp", workers=2, global_batch=32, steps=FEW, settings=QUICK, timeout_seconds=300.0

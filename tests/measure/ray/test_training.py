@@ -19,6 +19,7 @@ from forerun.measure.ray.training import _measurement
 from forerun.measure.ray.worker import _Board
 from forerun.measure.recorder import Recorder
 from forerun.measure.worker import failure
+from tests.measure.ray.conftest import Head
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,7 +30,8 @@ import ray, torch
 from ray import train
 from ray.train.torch import prepare_model
 
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+variables = {name: os.environ[name] for name in ("HOME", "PYTHONPATH", "GLOO_SOCKET_IFNAME")}
+ray.init(log_to_driver=False, runtime_env={"env_vars": variables})
 
 def train_loop(config):
     line = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
@@ -67,10 +69,12 @@ def snippet() -> str:
     )
 
 
-def test_what_the_page_shows_measures_a_trainer_of_ones_own(able: None, tmp_path: Path) -> None:
+def test_what_the_page_shows_measures_a_trainer_of_ones_own(
+    able: None, head: Head, tmp_path: Path
+) -> None:
     script = tmp_path / "own.py"
     script.write_text(OWN + snippet() + AFTER)
-    variables = {**os.environ, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0",
+    variables = {**os.environ, **head.variables, "RAY_ADDRESS": head.address, "HOME": str(tmp_path),
                  "PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=False,

@@ -22,7 +22,7 @@ from forerun.measure.lab.state import PREFIX
 from forerun.measure.processes import kill_all
 
 _PORT = 6379
-_GROUP = "ray"  # within each host's group: what a cluster started is told from all else
+_GROUP = "ray"  # within each host's group: holds the processes of a cluster
 _LEAST_STORE_BYTES = 80_000_000  # Ray refuses less than 75 MiB
 _PAUSE_SECONDS = 0.1
 _SILENCES = 3
@@ -115,7 +115,7 @@ class RayCluster:
 
     def pids(self) -> list[int]:
         """Return the cluster's processes, the drivers' too."""
-        return sorted({pid for place in self._places() for pid in pids_under(place)})
+        return sorted({pid for place in _places(self._lab) for pid in pids_under(place)})
 
     def up(self) -> RayCluster:
         """Start the nodes, and return once all are alive; they stay until `down`, or the lab's end.
@@ -124,7 +124,7 @@ class RayCluster:
             RequestError: a node did not start; what had started is ended.
         """
         started = time.perf_counter()
-        for place in self._places():
+        for place in _places(self._lab):
             place.mkdir(exist_ok=True)
         name = f"{PREFIX}-ray-{self._lab.id.pid}-"
         self._folder = Path(tempfile.mkdtemp(prefix=name))
@@ -164,9 +164,10 @@ class RayCluster:
         while (alive := self.nodes()) < len(hosts):
             if time.monotonic() > until:
                 raise RequestError(
-                    f"a Ray cluster of {len(hosts)} nodes", f"{alive} are alive after"
-                    f" {self._timeout_seconds:g} s", "give it more time (timeout_seconds), or look at the nodes' own words",
-                )  # fmt: skip
+                    f"a Ray cluster of {len(hosts)} nodes",
+                    f"{alive} are alive after {self._timeout_seconds:g} s",
+                    "give it more time (timeout_seconds), or read the nodes' logs",
+                )
             time.sleep(_PAUSE_SECONDS)
 
     def rejoin(self, host: Host | str | int) -> None:
@@ -216,22 +217,19 @@ class RayCluster:
         env = dict(how.get("env") or os.environ)
         # Proxies of this machine are out of the hosts' reach, and gRPC would ask them.
         kept = {k: v for k, v in env.items() if not k.lower().endswith("_proxy")}
-        return {**how, "env": {**kept, **self.environment, **self._checks()}}
+        checks = {}
+        if self._loss_seconds is not None:  # three silences are a loss; as long a pause as a wait
+            each = str(round(self._loss_seconds * 1e3 / (2 * _SILENCES)))
+            checks = {
+                "RAY_health_check_period_ms": each, "RAY_health_check_timeout_ms": each,
+                "RAY_health_check_failure_threshold": str(_SILENCES),
+            }  # fmt: skip
+        return {**how, "env": {**kept, **self.environment, **checks}}
 
-    def _checks(self) -> dict[str, str]:
-        """Return how often the head asks a node whether it lives: three silences are a loss."""
-        if self._loss_seconds is None:
-            return {}
-        each = round(self._loss_seconds * 1e3 / (2 * _SILENCES))  # as long a pause as a wait
-        return {
-            "RAY_health_check_period_ms": str(each),
-            "RAY_health_check_timeout_ms": str(each),
-            "RAY_health_check_failure_threshold": str(_SILENCES),
-        }
 
-    def _places(self) -> list[Path]:
-        groups = (self._lab.group(host) for host in self._lab.hosts)
-        return [place / _GROUP for group in groups for place in group.places]
+def _places(lab: Lab) -> list[Path]:
+    groups = (lab.group(host) for host in lab.hosts)
+    return [place / _GROUP for group in groups for place in group.places]
 
 
 def variables(lab: Lab) -> dict[str, str]:
@@ -253,6 +251,5 @@ def entrance(lab: Lab) -> Host:
 
 
 def has_ray(lab: Lab) -> bool:
-    """Say whether a Ray node runs on a lab's first host."""
-    places = lab.group(lab.hosts[0]).places
-    return any(any(pids_under(place / _GROUP)) for place in places)
+    """Whether a Ray node runs on a lab's first host."""
+    return any(any(pids_under(place / _GROUP)) for place in lab.group(lab.hosts[0]).places)

@@ -79,3 +79,12 @@ def test_a_loop_on_one_worker_that_says_nothing_tells_its_parts(
     assert {"forward", "backward", "optimizer"} <= set(parts)
     assert parts["forward"] >= 0.003
     assert parts["backward"] > 0
+
+
+def test_a_run_that_ends_before_a_step_is_counted_failed() -> None:
+    recorder = Recorder(Steps(warmup=2))
+    recorder.step()
+    record = recorder.record()
+    assert (record["status"], record["reason"]) == (
+        "failed", "it ended after 1 steps, and none was counted"
+    )  # fmt: skip

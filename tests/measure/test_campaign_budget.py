@@ -78,13 +78,13 @@ def test_a_budget_is_one_for_all_sittings(store: SqlStore) -> None:
         assert ledger.spent().worker_seconds == pytest.approx(4 * EACH_SECONDS)
         runner = Told()
         slow = {point.key: 60.0 for point in asked.points}  # seconds of a step
-        done = carry_out(asked, runner, ledger, believed=slow)
+        done = carry_out(asked, runner, ledger, step_seconds=slow)
         assert not runner.asked, f"what is left of the {said} does not suffice for a third run"
         assert f"would pass the {said} of the budget" in done.stopped
         more = study(
             name=said, budget={"time": "1d", "dollars": 500}, price_usd_per_worker_hour=price
         )
-        assert carry_out(more, runner, ledger, believed=slow).made == {"ok": 1}
+        assert carry_out(more, runner, ledger, step_seconds=slow).made == {"ok": 1}
         used = study(name=said, budget=limit, price_usd_per_worker_hour=price, repeats=2)
         assert f"the {said} of the budget" in carry_out(used, runner, ledger).stopped
         assert runner.asked == [32]
@@ -103,7 +103,7 @@ def test_of_runs_that_share_a_start_none_goes_on_beyond_the_budget(
     assert len(asked.groups()) == 1
     believed = {asked.points[0].key: 0.001, asked.points[1].key: 3600.0}
     ledger = StoreLedger(store, asked, {})
-    done = carry_out(asked, LocalRunner(folder=tmp_path / "runs"), ledger, believed=believed)
+    done = carry_out(asked, LocalRunner(folder=tmp_path / "runs"), ledger, step_seconds=believed)
     assert done.made == {"ok": 1}
     assert "the next run would pass the time of the budget" in done.stopped
     assert [p.task.global_batch for p in still_open(asked, ledger)] == [16, 32]
