@@ -20,7 +20,7 @@ from scipy.optimize import Bounds, LinearConstraint, minimize
 from forerun.predictors.laws.ernest import features
 from forerun.search.design import (
     ERNEST_BUDGET,
-    Design,
+    OptimalDesign,
     Problem,
     column_scaled,
     optimal_design,
@@ -67,7 +67,7 @@ def general(x: np.ndarray, cost: np.ndarray, method: str) -> tuple[float, float]
     return float(found.fun), time.perf_counter() - began
 
 
-def timed(x: np.ndarray, cost: np.ndarray, criterion: str) -> tuple[Design, float]:
+def timed(x: np.ndarray, cost: np.ndarray, criterion: str) -> tuple[OptimalDesign, float]:
     """Return the design and the median of its milliseconds."""
     taken = []
     for _ in range(REPEATS):

@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 from converters import measured_folder
 from numpy.typing import NDArray
+from quotas import within_quotas
 
 from forerun.advisor.given_runs import runs_of
 from forerun.catalog import load_catalog
 from forerun.registry import load
 from forerun.search.beliefs import joint_beliefs
-from forerun.search.next_runs import within_quotas
 from forerun.tables import Runs
 
 FloatArray = NDArray[np.float64]

@@ -4,7 +4,7 @@ A whole cluster of pollux or sia is left out; the runs of the others teach. The 
 smallest: the fewest devices, and of these the smallest batch. It is all that is
 known of the cluster's times when the others are chosen, by what the predictor then believes of its jobs:
 each time the run that lowers the mean log variance of the cluster's jobs most, within the quota of runs
-on one node and on several (`next_runs.within_quotas`). The candidates are so many rows of each
+on one node and on several (`quotas.within_quotas`). The candidates are so many rows of each
 workload and kind, drawn with a seed; all rows that were not chosen are judged.
 
 Usage: FORERUN_DATA=... python benchmarks/suggest_few_shot.py [--draws N] [--predictor NAME] [--out FILE]
@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from converters import measured_folder
 from numpy.typing import NDArray
+from quotas import within_quotas
 
 from forerun.advisor.given_runs import runs_of
 from forerun.catalog import load_catalog
 from forerun.registry import load
 from forerun.search.beliefs import joint_beliefs
-from forerun.search.next_runs import within_quotas
 from forerun.tables import Runs
 
 FloatArray = NDArray[np.float64]

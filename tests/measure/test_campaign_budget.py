@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.advisor.measuring import Known, Profiling, StoreLedger
+from forerun.advisor.measuring import PointFacts, Profiling, StoreLedger
 from forerun.measure.campaign import (
     STARTUP_SECONDS,
     Campaign,
@@ -195,6 +195,6 @@ def test_a_run_that_hung_is_open_again_with_more_patience_also_without_retries(
 def test_a_placement_is_read_again_as_it_was_also_with_many_workers_a_node(
     counts: tuple[int, ...],
 ) -> None:
-    row = Known(placement=counts).columns()
+    row = PointFacts(placement=counts).columns()
     assert parse_placement(str(row["placement"]), sum(counts), len(counts)) == counts
-    assert Known(placement=(1, 1)).columns()["placement"] == "1-1"
+    assert PointFacts(placement=(1, 1)).columns()["placement"] == "1-1"

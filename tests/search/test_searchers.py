@@ -11,7 +11,7 @@ from forerun import registry
 from forerun.contracts import Searcher
 from forerun.search.bayesian import Bayesian
 from forerun.search.cherrypick import LEAST_RUNS, CherryPick
-from forerun.search.landscape import Goal, Seen
+from forerun.search.landscape import Goal, ObservedRuns
 from forerun.search.replay import Replay, follow
 from forerun.search.searchers import Choosing, GridSearch, RandomSearch
 from forerun.tables import Jobs, Runs
@@ -135,7 +135,7 @@ def test_a_search_goes_on_where_the_first_runs_all_failed() -> None:
     """Runs out of memory tell no time; each searcher still asks for another job."""
     land = made_up().land
     at = np.arange(4)
-    seen = Seen.of(at, np.full(4, np.nan), np.array(["oom"] * 4, dtype=object), 100.0)
+    seen = ObservedRuns.of(at, np.full(4, np.nan), np.array(["oom"] * 4, dtype=object), 100.0)
     for kind in EVERY:
         choice = kind(Goal("cost", 100.0)).choose(land, seen)
         assert choice.at >= 0

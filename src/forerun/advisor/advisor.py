@@ -377,7 +377,7 @@ def _stamp(file: str) -> float:
         return 0.0  # whoever reads the file says what is wrong with it
 
 
-def usual_advisor() -> Advisor:
+def _usual_advisor() -> Advisor:
     """Return the advisor that the settings ask for (catalogue files, predictor, model, start)."""
     settings = load_settings()
     files, model = settings.catalog_files, settings.text("model")
@@ -389,22 +389,22 @@ def usual_advisor() -> Advisor:
 
 def predict(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Answer:
     """Return the time, cost and memory of one job; arguments as `Advisor.predict`."""
-    return usual_advisor().predict(workload, cluster, plan, **request)
+    return _usual_advisor().predict(workload, cluster, plan, **request)
 
 
 def recommend(workload: Any, **request: Any) -> Recommendation:
     """Return which cluster and plan to use; arguments as `Advisor.recommend`."""
-    return usual_advisor().recommend(workload, **request)
+    return _usual_advisor().recommend(workload, **request)
 
 
 def explain(workload: Any, cluster: Any, plan: Any = None, **request: Any) -> Explanation:
     """Return where time and memory go; arguments as `Advisor.explain`."""
-    return usual_advisor().explain(workload, cluster, plan, **request)
+    return _usual_advisor().explain(workload, cluster, plan, **request)
 
 
 def predict_table(table: Any, **request: Any) -> Any:
     """Return a runs table or data frame with answers; arguments as `Advisor.predict_table`."""
-    return usual_advisor().predict_table(table, **request)
+    return _usual_advisor().predict_table(table, **request)
 
 
 def profile(
@@ -432,6 +432,6 @@ def profile(
     asked = campaign_of(campaign) if isinstance(campaign, Mapping) else read_campaign(campaign)
     carrier = runner or load("runners", asked.runner)()
     with open_store(store) as opened:
-        profiling = Profiling(asked, carrier, opened, usual_advisor())
+        profiling = Profiling(asked, carrier, opened, _usual_advisor())
         profiling.carried_out(told)
         return profiling.results()

@@ -201,12 +201,8 @@ HOPELESS, MAY_FIT = 0.05, 0.5
 _SMALL_SHARE = 0.01
 
 
-def forecast_of(predictor: Predictor, job: Job) -> Forecast:
-    """Return the forecast of one job.
-
-    Raises:
-        UnsatisfiedError: the predictor declines it.
-    """
+def _forecast_of(predictor: Predictor, job: Job) -> Forecast:
+    """Return the forecast of one job."""
     forecast = predictor.predict(Jobs.of([job]))[0]
     if forecast.declined is not None:
         raise UnsatisfiedError(
@@ -231,23 +227,15 @@ def step_of(forecast: Forecast, job: Job, steps: float) -> Triple:
     return (low, middle, high)
 
 
-def steps_of(job: Job, length: Length) -> float:
-    """Return optimizer steps, the last one counted whole; steps that are asked for stay as asked.
-
-    Raises:
-        RequestError: the workload cannot be counted in that unit.
-    """
+def _steps_of(job: Job, length: Length) -> float:
+    """Return optimizer steps, the last one counted whole; steps that are asked for stay as asked."""
     steps = job.workload.steps(length, job.plan.global_batch)
     return steps if length.unit == "steps" else math.ceil(steps)
 
 
-def run_length(forecast: Forecast, job: Job, length: Length) -> tuple[float, float]:
-    """Return optimizer steps and their log standard deviation.
-
-    Where nobody gave the length and the predictor says how many samples the target takes, the run
-    is as long as that, and as uncertain. Raises as `steps_of`.
-    """
-    steps = steps_of(job, length)
+def _run_length(forecast: Forecast, job: Job, length: Length) -> tuple[float, float]:
+    """Return optimizer steps and their log standard deviation."""
+    steps = _steps_of(job, length)
     target = forecast.samples_to_target
     if length.source == "given" or target is None:
         return steps, 0.0
@@ -267,7 +255,7 @@ def estimate_of(
     if market not in MARKETS:
         raise RequestError(f"prices {market!r}", "no such market", one_of(market, MARKETS))
     cluster = job.cluster
-    steps, length_sigma = run_length(forecast, job, length)
+    steps, length_sigma = _run_length(forecast, job, length)
     step = np.array([step_of(forecast, job, steps)])
     if market == "spot" and cluster.spot_dollars_per_hour is None:
         raise RequestError(
@@ -313,13 +301,13 @@ def answer_of(
         RequestError: see `estimate_of`.
         UnsatisfiedError: the predictor declines.
     """
-    steps_of(job, length[0])  # a wrong length is said before the work
-    forecast = forecast_of(predictor, job)
+    _steps_of(job, length[0])  # a wrong length is said before the work
+    forecast = _forecast_of(predictor, job)
     estimate = estimate_of(forecast, job, length[0], market, preemption)
     said = list(length[1])
     if estimate.spot:
         said.append("spot prices: time and cost include expected losses and checkpoints")
-    steps, unsure = run_length(forecast, job, length[0])
+    steps, unsure = _run_length(forecast, job, length[0])
     if unsure:
         said.append(f"the run ends at its target, after about {steps:,.0f} steps")
     if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:

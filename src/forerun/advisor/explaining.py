@@ -144,10 +144,7 @@ def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
 def _beats(
     answer: Answer, jobs: Sequence[Job], forecasts: Forecasts, estimates: Sequence[Estimate]
 ) -> dict[str, FloatArray]:
-    """Return the probabilities (n,) that n changed jobs are faster and cheaper than the present.
-
-    forecasts: of the present job, then of the changed ones.
-    """
+    """Return the probabilities (n,) that n changed jobs are faster and cheaper than the present."""
     causes, common = forecasts.causes, in_common(answer.job, jobs)
     rho = correlation(
         {name: column[:1] for name, column in causes.items()},

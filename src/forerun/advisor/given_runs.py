@@ -57,7 +57,7 @@ def _runs_of(source: str | Path | Table | Any, catalog: Catalog) -> Runs:
 
     if isinstance(source, str | Path):
         if is_stored(source):
-            return stored_runs(source, catalog)
+            return _stored_runs(source, catalog)
         return runs_from_table(read_table(source), catalog)
     return runs_from_table(source if isinstance(source, Table) else from_frame(source), catalog)
 
@@ -175,7 +175,7 @@ def is_stored(source: str | Path) -> bool:
     return text.startswith(PREFIX) or Path(text).suffix.lower() in _ENDINGS
 
 
-def stored_runs(source: str | Path, catalog: Catalog) -> Runs:
+def _stored_runs(source: str | Path, catalog: Catalog) -> Runs:
     """Return the runs that a source names.
 
     Args:

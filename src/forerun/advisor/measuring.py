@@ -1,18 +1,17 @@
-"""Measuring: a campaign's points are carried out by a runner, and each result goes to the store.
-
-Measuring, known: what the advisor knows of a campaign's points beside what they ask, or why not.
-"""
+"""Measuring: a campaign's points are carried out by a runner, and each result goes to the store."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from forerun.domain.plan import Plan, PlanColumns
+from forerun.errors import ForerunError
 from forerun.measure.campaign import (
     Campaign,
     CampaignCost,
@@ -28,76 +27,54 @@ from forerun.measure.campaign import (
     still_open,
 )  # fmt: skip
 from forerun.measure.measurement import Measurement
-from forerun.tables import Table
+from forerun.tables import Jobs, Table
 from forerun.units import counted
-
-if TYPE_CHECKING:
-    from forerun.advisor.advisor import Advisor
-    from forerun.store.sql_store import SqlStore
-
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from forerun.domain.plan import Plan, PlanColumns
-from forerun.errors import ForerunError
-from forerun.tables import Jobs
 
 if TYPE_CHECKING:
     from forerun.advisor.advisor import Advisor
     from forerun.domain.hardware import Cluster
     from forerun.domain.workload import Workload
-
+    from forerun.store.sql_store import SqlStore
 
 _OWN = ("accumulate",)  # settings of the loop that leave the traced graph of a sample as it is
 _NAMED = 4  # entries that one note names
 
 
-@dataclass(frozen=True, slots=True)
-class Untold:
-    """What is not known of a point, and why.
-
-    Attributes:
-        name: what it is about, an entry; "" where the reason says it all.
-        why: in words; with a name, the reason alone.
-    """
+class Unknown(NamedTuple):
+    """What is not known of a point, an entry or "" where the reason says it all, and why."""
 
     name: str
     why: str
 
 
-def in_words(untold: Iterable[Untold]) -> list[str]:
-    """Return what is not known as sentences, each said once, what shares its reason in one."""
-    by_reason: dict[str, list[str]] = {}
-    for one in untold:
-        names = by_reason.setdefault(one.why, [])
-        if one.name and one.name not in names:
-            names.append(one.name)
-    return [_sentence(why, names) for why, names in by_reason.items()]
-
-
-def _sentence(why: str, names: Sequence[str]) -> str:
-    if not names:
-        return why
-    few = ", ".join(names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    is_, their = ("is", "its") if len(names) == 1 else ("are", "their")
-    return f"{few}{more} {is_} not traced ({why}): {their} runs are kept by their label alone"
+def _in_words(unknown: Iterable[Unknown]) -> list[str]:
+    """Return what is not known as sentences, each once, what shares its reason in one."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for name, why in unknown:
+        by_reason.setdefault(why, {}).update(dict.fromkeys(filter(None, [name])))
+    sentences = []
+    for why, names in by_reason.items():
+        few = ", ".join([*names][:_NAMED])
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        is_, their = ("is", "its") if len(names) == 1 else ("are", "their")
+        kept = f"{few}{more} {is_} not traced ({why}): {their} runs are kept by their label alone"
+        sentences.append(kept if names else why)
+    return sentences
 
 
 @dataclass(frozen=True)
-class Known:
+class PointFacts:
     """What is known of a point beyond its row: the workload traced, and its cluster's figures.
 
     Attributes:
-        workload, cluster: None where they cannot be told, with the reasons in `why`.
+        workload, cluster: None where they cannot be report, with the reasons in `why`.
         placement: workers on each host that is used.
     """
 
     workload: Workload | None = None
     cluster: Cluster | None = None
     placement: tuple[int, ...] = ()
-    why: tuple[Untold, ...] = ()
+    why: tuple[Unknown, ...] = ()
 
     def columns(self) -> dict[str, object]:
         """Return what the row gains by it: nodes, placement, and the workload's totals."""
@@ -133,10 +110,10 @@ class Known:
         )  # fmt: skip
 
 
-def known_of(points: Sequence[Point], advisor: Advisor, runner: CampaignRunner) -> dict[str, Known]:
+def _known_of(points: Sequence[Point], advisor: Advisor, runner: CampaignRunner) -> dict[str, PointFacts]:
     """Return what is known of each point, by its key; a module is traced once for each precision."""
-    traced: dict[tuple[str, ...], Workload | Untold] = {}
-    clusters: dict[tuple[str, tuple[int, ...]], Cluster | Untold | None] = {}
+    traced: dict[tuple[str, ...], Workload | Unknown] = {}
+    clusters: dict[tuple[str, tuple[int, ...]], Cluster | Unknown | None] = {}
     found = {}
     for point in points:
         task = point.task
@@ -148,45 +125,42 @@ def known_of(points: Sequence[Point], advisor: Advisor, runner: CampaignRunner) 
         if (label, counts) not in clusters:
             clusters[label, counts] = _cluster(advisor, label, counts)
         workload, cluster = traced[model], clusters[label, counts]
-        why = tuple(one for one in (workload, cluster) if isinstance(one, Untold))
-        found[point.key] = Known(
-            None if isinstance(workload, Untold) else workload,
-            None if isinstance(cluster, Untold) else cluster,
+        why = tuple(one for one in (workload, cluster) if isinstance(one, Unknown))
+        found[point.key] = PointFacts(
+            None if isinstance(workload, Unknown) else workload,
+            None if isinstance(cluster, Unknown) else cluster,
             counts, why,
         )  # fmt: skip
     return found
 
 
-def _workload(point: Point, advisor: Advisor) -> Workload | Untold:
+def _workload(point: Point, advisor: Advisor) -> Workload | Unknown:
     """Return the workload of a point's entry under the name that its rows have, or why not."""
     task = point.task
     own = sorted(set(task.settings) - set(_OWN))
     if task.is_script or own:
         what = "a script" if task.is_script else f"the settings {', '.join(own)} may change it"
-        return Untold(task.entry, what)
+        return Unknown(task.entry, what)
     try:
         workload = advisor.workload(
             task.entry, precision=task.precision, optimizer=task.optimizer, framework="pytorch"
         )
     except ForerunError as error:
-        return Untold(task.entry, error.found)
+        return Unknown(task.entry, error.found)
     return replace(workload, name=str(point.asked["workload"]))
 
 
 def _cluster(
     advisor: Advisor, label: str, counts: tuple[int, ...]
-) -> Cluster | Untold | None:  # fmt: skip
-    """Return the cluster of a device on which so many workers lie, or why it is not known.
-
-    None where hosts have unequal numbers of workers: the placement says it all.
-    """
+) -> Cluster | Unknown | None:  # fmt: skip
+    """Return the cluster of a device on which so many workers lie, or why it is not known."""
     if not label:
-        return Untold(
+        return Unknown(
             "", "no device is named: runs are kept without one; `forerun probe --out mine.yaml`"
             " makes one of this machine, for --catalog and the campaign's device",
         )  # fmt: skip
     if not counts:
-        return Untold(
+        return Unknown(
             "", "how workers will lie on the nodes is not known: runs are kept without a placement"
         )
     if len(set(counts)) > 1:
@@ -195,7 +169,7 @@ def _cluster(
         return advisor.cluster(f"{len(counts)}x{counts[0]}x{label}")
     except ForerunError as error:
         meant = f" ({error.next_step})" if error.next_step.startswith("did you mean") else ""
-        return Untold(
+        return Unknown(
             "", f"{error.asked}: {error.found}{meant}; its runs are kept by that label alone"
         )
 
@@ -214,7 +188,9 @@ class StoreLedger:
     this content then; points that both have keep their results.
     """
 
-    def __init__(self, store: SqlStore, campaign: Campaign, known: Mapping[str, Known]) -> None:
+    def __init__(
+        self, store: SqlStore, campaign: Campaign, known: Mapping[str, PointFacts]
+    ) -> None:
         self._store, self._campaign, self._known = store, campaign, known
 
     def begin(self) -> None:
@@ -238,7 +214,7 @@ class StoreLedger:
 
     def keep(self, point: Point, measurement: Measurement) -> None:
         """Keep one result."""
-        known = self._known.get(point.key, Known())
+        known = self._known.get(point.key, PointFacts())
         row = {
             **point.asked, **known.columns(), **measurement.row(),
             "source": "forerun profile", "ref": f"campaign {self._campaign.name}",
@@ -266,7 +242,7 @@ def _limit(note: str) -> float:
 
 
 @dataclass(frozen=True)
-class Planned:
+class CampaignPlan:
     """A campaign before it is carried out.
 
     Attributes:
@@ -302,13 +278,13 @@ class Profiling:
         retry: bool = True,
     ) -> None:  # fmt: skip
         self.campaign, self.runner, self.store, self.retry = campaign, runner, store, retry
-        self._known = known_of(campaign.points, advisor, runner)
+        self._known = _known_of(campaign.points, advisor, runner)
         self._advisor = advisor
         self._believed: dict[str, float] = {}
         self._asked: set[str] = set()
         self.ledger = StoreLedger(store, campaign, self._known)
 
-    def planned(self) -> Planned:
+    def planned(self) -> CampaignPlan:
         """Return what is still to be run, and what it is expected to take.
 
         Raises:
@@ -318,8 +294,8 @@ class Profiling:
         refused = Counter(why for p in left if (why := self.runner.refuses(p.task)) is not None)
         check_any(self.campaign, self.runner, len(left) - refused.total(), list(refused))
         believed = self.believed(left)
-        reasons = in_words(why for known in self._known.values() for why in known.why)
-        return Planned(
+        reasons = _in_words(why for known in self._known.values() for why in known.why)
+        return CampaignPlan(
             self.campaign, tuple(left), expected_cost(self.campaign, left, believed),
             sum(point.key in believed for point in left), self.ledger.spent(),
             (*self.campaign.notes, *reasons, *(

@@ -62,7 +62,7 @@ def candidate_clusters(
     if clusters is None:
         found = [
             catalog.cluster(f"{nodes}x{machine.name}", region=machine.region)
-            for machine in default_machines(catalog, region, providers, market)
+            for machine in _default_machines(catalog, region, providers, market)
             for nodes in node_counts(machine.device_count, max_devices, _MOST_NODES)
         ]
         asked = "a recommendation over the catalogue's machines"
@@ -115,20 +115,13 @@ def larger_than(
     return Larger(catalog, max_devices, region) if open_ended else None
 
 
-def default_machines(
+def _default_machines(
     catalog: Catalog,
     region: str | None = None,
     providers: Sequence[str] | None = None,
     market: str = "on-demand",
 ) -> list[Instance]:
-    """Return the cheapest machine of each kind: same device and number of them, same links.
-
-    Private offers of a marketplace are left out: they come and go by the hour. Where spot prices
-    count, the machine that is cheapest on the spot market is kept too.
-
-    Raises:
-        UnknownNameError: a provider or region that is not known.
-    """
+    """Return the cheapest machine of each kind: same device and number of them, same links."""
     known = sorted({machine.provider for machine in catalog.instances})
     for provider in providers or ():
         if provider.lower() not in known:
@@ -191,11 +184,7 @@ def _named(
 
 
 def _is_machine(catalog: Catalog, text: str) -> bool:
-    """Return whether the text names a machine type; else it names a device.
-
-    Raises:
-        UnknownNameError: neither a machine nor a device has that name.
-    """
+    """Return whether the text names a machine type; else it names a device."""
     name = text.partition("@")[0]
     if catalog.is_instance(name):
         return True

@@ -134,7 +134,7 @@ def checked_length(length: Length) -> Length:
     return length
 
 
-def length_for(workload: Workload, length: Length | None) -> tuple[Length, tuple[str, ...]]:
+def _length_for(workload: Workload, length: Length | None) -> tuple[Length, tuple[str, ...]]:
     """Return how long the job is, and a note where nobody said so. Raises as `checked_length`."""
     if length is not None:
         return checked_length(length), ()
@@ -162,7 +162,7 @@ def length_to_meet(
             "it has no usual length, so that nothing says what must end by then",
             "give --steps, --samples, --tokens or --epochs (in Python: length=)",
         )  # fmt: skip
-    return length_for(workload, length)
+    return _length_for(workload, length)
 
 
 def limits_of(deadline: str | float | None, budget: str | float | None) -> Limits:

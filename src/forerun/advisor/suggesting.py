@@ -94,12 +94,12 @@ def _settles(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
     about, chosen = run.about[0], found.chosen
     share = format_percent(run.of_chosen)
     of_chosen = f"settles {share} of the doubt about the job chosen now"
-    if run.row == chosen or jobs_equal(jobs, run.row, chosen):
+    if run.row == chosen or _jobs_equal(jobs, run.row, chosen):
         return f"is the job chosen now, and settles {share} of the doubt about it"
-    if about == chosen or jobs_equal(jobs, about, chosen):
+    if about == chosen or _jobs_equal(jobs, about, chosen):
         return of_chosen
     settled = format_percent(run.about[1])
-    same = run.row == about or jobs_equal(jobs, run.row, about)
+    same = run.row == about or _jobs_equal(jobs, run.row, about)
     other = "" if same else f" {label(jobs, about, table)}"
     if run.of_chosen < _NOTHING:
         rest = "of which it tells nothing more"
@@ -109,7 +109,7 @@ def _settles(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
     return f"{of_chosen} and {settled} of that about {'itself, its rival' if same else f'its rival{other}'}"
 
 
-def jobs_equal(jobs: Jobs, a: int, b: int) -> bool:
+def _jobs_equal(jobs: Jobs, a: int, b: int) -> bool:
     """Return whether two rows are one job, so far as they are resolved."""
     return bool(jobs.resolved[[a, b]].all()) and jobs[a] == jobs[b]
 
@@ -144,7 +144,7 @@ _PLACE = ("cluster", "device", "nodes", "devices")
 _PLACED = {"device", "devices"}
 
 
-def made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
+def _made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
     """Return which candidates equal a run in every column that says what a job is, (n,)."""
     if runs is None or not len(runs):
         return np.zeros(len(candidates), dtype=bool)
@@ -159,14 +159,8 @@ def made_already(candidates: Table, runs: Table | None) -> NDArray[np.bool_]:
     return np.array([key in had for key in _keys(candidates, names)], dtype=bool)
 
 
-def looked_at(table: Table, made: NDArray[np.bool_], most: int) -> tuple[IntArray, list[str]]:
-    """Return the rows of candidates that are looked at, (m,), and what is said of the others.
-
-    One of those that are the same job, and of more than `most` an even choice in their order.
-
-    Args:
-        table: of candidates. made: which were run already, (n,). most: rows to look at.
-    """
+def _looked_at(table: Table, made: NDArray[np.bool_], most: int) -> tuple[IntArray, list[str]]:
+    """Return the rows of candidates that are looked at, (m,), and what is said of the others."""
     notes = [f"{counted(int(made.sum()), 'candidate')} left out: run already"] if made.any() else []
     names = [name for name in IDENTITY if name in table]
     seen: dict[tuple[Any, ...], int] = {}
@@ -181,11 +175,11 @@ def looked_at(table: Table, made: NDArray[np.bool_], most: int) -> tuple[IntArra
         notes.append(
             f"{most:,} of {len(rows):,} candidates looked at, evenly spread over the table"
         )
-        rows = evenly(rows, most)
+        rows = _evenly(rows, most)
     return rows, notes
 
 
-def evenly(rows: IntArray, most: int) -> IntArray:
+def _evenly(rows: IntArray, most: int) -> IntArray:
     """Return at most so many of the rows, evenly spread."""
     if len(rows) <= most:
         return rows
@@ -315,16 +309,16 @@ def suggest_from_table(
     if asked is not None and not len(asked):
         raise RequestError("the next runs", "the table of asked jobs has no rows", "give some")
     told = None if runs is None else runs.jobs.labels
-    done = made_already(candidates, told) | made_already(candidates, made)
+    done = _made_already(candidates, told) | _made_already(candidates, made)
     if done.all():
         raise UnsatisfiedError(
             f"the next runs among {counted(len(candidates), 'candidate')}",
             "every one of them was run already", "give other candidates",
         )  # fmt: skip
-    open_rows, notes = looked_at(candidates, done, _MOST)
+    open_rows, notes = _looked_at(candidates, done, _MOST)
     if asked is not None and len(asked) > _MOST:
         notes.append(f"{_MOST:,} of {len(asked):,} asked jobs looked at, evenly spread")
-        asked = asked.take(evenly(np.arange(len(asked)), _MOST))
+        asked = asked.take(_evenly(np.arange(len(asked)), _MOST))
     both = joined(candidates.take(open_rows), asked)
     known = None if made is None or not len(made) else jobs_from_table(made, catalog)
     labels = OwnLabels.of(known if runs is None else runs.jobs)
@@ -455,7 +449,7 @@ def why_unanswered(advisor: Advisor, asked: Table) -> str:
     """Return why an advisor's predictor answers none of the jobs; "" where it answers any."""
     reasons: list[str] = []
     # A few tell it in most cases.
-    for rows in (evenly(np.arange(len(asked)), _FEW), evenly(np.arange(len(asked)), _MANY)):
+    for rows in (_evenly(np.arange(len(asked)), _FEW), _evenly(np.arange(len(asked)), _MANY)):
         part = asked.take(rows)
         jobs = jobs_from_table(part, advisor.catalog, advisor.meanings.labels.read)
         plans = planned(advisor.predictor, jobs, part)

@@ -340,10 +340,7 @@ def _times(
 
 
 def _with_clusters(jobs: Jobs, declined: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return each row's reason as text, "" where it is answered.
-
-    Where the workload and the cluster are both at fault, one reason names both.
-    """
+    """Return each row's reason as text, "" where it is answered."""
     texts = np.array(["" if reason is None else str(reason) for reason in declined], dtype=object)
     if jobs.workload_problem is None or jobs.cluster_problem is None:
         return texts
@@ -383,10 +380,7 @@ def _to_target(forecasts: Forecasts) -> FloatArray:
 
 
 def _market(jobs: Jobs, market: str) -> tuple[FloatArray, FloatArray]:
-    """Return (wall time over undisturbed time, dollars an hour) of each row's cluster.
-
-    Rows whose cluster is not known run undisturbed, at the price that they state.
-    """
+    """Return (wall time over undisturbed time, dollars an hour) of each row's cluster."""
     plain = [np.nan if c.dollars_per_hour is None else c.dollars_per_hour for c in jobs.clusters]
     spot = [
         np.nan if c.spot_dollars_per_hour is None else c.spot_dollars_per_hour
@@ -432,7 +426,7 @@ _STATES = tuple(
 
 
 @dataclass(frozen=True)
-class Planned:
+class TablePlans:
     """Jobs with plans in full.
 
     `chosen` is each row's chosen plan as text, "" where it states its own; `notes` what is said.
@@ -443,7 +437,7 @@ class Planned:
     notes: Reasons
 
 
-def planned(predictor: Predictor, jobs: Jobs, table: Table) -> Planned:
+def planned(predictor: Predictor, jobs: Jobs, table: Table) -> TablePlans:
     """Return the jobs with a plan for each row that states none and that was not measured.
 
     Rows that state a part of a plan, and measured runs, keep what their blanks mean (see
@@ -455,7 +449,7 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> Planned:
     chosen, notes = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
     rows = _open_rows(jobs, table)
     if not len(rows) or getattr(predictor, "as_they_were_run", False):
-        return Planned(jobs, chosen, notes)
+        return TablePlans(jobs, chosen, notes)
     columns = {name: getattr(jobs.plans, name).copy() for name in NAMES}
     problems = np.full(n, None, dtype=object) if jobs.plan_problem is None else (
         jobs.plan_problem.copy()
@@ -481,7 +475,7 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> Planned:
         for name, values in vars(PlanColumns.of([plan])).items():
             columns[name][mine] = values[0]
         problems[mine], chosen[mine], notes[mine] = None, str(plan), "; ".join(said)
-    return Planned(
+    return TablePlans(
         replace(jobs, plans=PlanColumns(**columns), plan_problem=problems), chosen, notes
     )
 

@@ -36,11 +36,8 @@ class Slot(NamedTuple):
     duration: float
 
 
-def stage_order(stage: int, pp: int, m: int, vpp: int) -> list[tuple[bool, int, int]]:
-    """Return a stage's passes in order, as (forward, micro-batch, chunk).
-
-    vpp > 1 needs micro-batches in whole rounds of pp; else the stages are not interleaved.
-    """
+def _stage_order(stage: int, pp: int, m: int, vpp: int) -> list[tuple[bool, int, int]]:
+    """Return a stage's passes in order, as (forward, micro-batch, chunk)."""
     if vpp > 1 and m % pp:
         vpp = 1
     total = m * vpp
@@ -64,7 +61,7 @@ def schedule(pp: int, m: int, vpp: int, forward: float, backward: float) -> list
 
     A pass starts when its stage is free and the pass that it needs has ended.
     """
-    orders = [stage_order(s, pp, m, vpp) for s in range(pp)]
+    orders = [_stage_order(s, pp, m, vpp) for s in range(pp)]
     chunks = 1 + max(chunk for _, _, chunk in orders[0])
     durations = {True: forward / chunks, False: backward / chunks}
     ended: dict[tuple[int, bool, int, int], float] = {}

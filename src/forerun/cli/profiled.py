@@ -16,13 +16,13 @@ from forerun.tables import Table
 from forerun.units import counted, format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from forerun.advisor.measuring import Planned
+    from forerun.advisor.measuring import CampaignPlan
     from forerun.measure.campaign import CampaignOutcome, CampaignProgress
 
 _ROWS = 40  # configurations that the screen shows
 
 
-def show_plan(screen: Screen, planned: Planned, where: str) -> None:
+def show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
     """Write what is to be run and its price, before anything is run."""
     campaign, ahead = planned.campaign, planned.outlook
     done = len(campaign.points) - len(planned.left)
@@ -56,7 +56,7 @@ def show_plan(screen: Screen, planned: Planned, where: str) -> None:
     screen.items("notes", planned.notes)
 
 
-def _spent(planned: Planned) -> str:
+def _spent(planned: CampaignPlan) -> str:
     """Return what earlier sittings took of the budget, in words; "" where nothing."""
     budget, spent = planned.campaign.budget, planned.spent
     if not spent.seconds:
@@ -69,7 +69,7 @@ def _spent(planned: Planned) -> str:
     return f", of which {' and '.join(parts)} spent"
 
 
-def _price(planned: Planned) -> str:
+def _price(planned: CampaignPlan) -> str:
     ahead = planned.outlook
     if not planned.campaign.dollars_per_worker_hour:
         return "none (price_usd_per_worker_hour is not given)"
@@ -158,7 +158,7 @@ def _notes(table: Table) -> list[str]:
 
 
 def show_outcome(
-    screen: Screen, planned: Planned, outcome: CampaignOutcome | None, table: Table, out: Path | None,
+    screen: Screen, planned: CampaignPlan, outcome: CampaignOutcome | None, table: Table, out: Path | None,
     store: str = "",
 ) -> None:  # fmt: skip
     """Write what was measured, what is left and why, and what can be done with it.
@@ -231,7 +231,7 @@ def _row(rows: Table, names: list[str], i: int) -> list[str]:
 
 
 def shown_json(
-    planned: Planned, outcome: CampaignOutcome | None, table: Table | None
+    planned: CampaignPlan, outcome: CampaignOutcome | None, table: Table | None
 ) -> dict[str, Any]:
     """Return the same as plain data."""
     ahead = planned.outlook

@@ -21,7 +21,7 @@ import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import normal_cdf
-from forerun.search.landscape import Landscape, Seen
+from forerun.search.landscape import Landscape, ObservedRuns
 from forerun.search.searchers import Choice, Choosing, exhausted, gain_within, unseen
 from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import chance_text, format_percent
@@ -47,7 +47,7 @@ class Bayesian(Choosing):
 
     name = "bayesian"
 
-    def choose(self, land: Landscape, seen: Seen) -> Choice:
+    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
         """Return the next run, or that too little is expected of any."""
         weights = self.goal.weights(land)
         done = exhausted(land, seen)
@@ -82,7 +82,7 @@ class Bayesian(Choosing):
         at = int(np.argmax(np.where(left, gain / money**THRIFT, -1.0)))
         return Choice(at, f"expected gain {format_percent(float(gain[at]), 1)} of the best")
 
-    def _level(self, seen: Seen, timed: IntArray) -> float:
+    def _level(self, seen: ObservedRuns, timed: IntArray) -> float:
         limit = self.goal.deadline_seconds
         if np.isfinite(limit):
             return float(np.log(limit))
@@ -98,7 +98,7 @@ class Bayesian(Choosing):
         return lasting * land.dollars_per_second
 
 
-def _believed(land: Landscape, seen: Seen, timed: IntArray, level: float) -> Belief:
+def _believed(land: Landscape, seen: ObservedRuns, timed: IntArray, level: float) -> Belief:
     """Return what the runs with a time tell of log t everywhere."""
     kernels = land.kept(
         "bayesian",
@@ -120,7 +120,7 @@ def _expected(land: Landscape) -> FloatArray | None:
     return trend
 
 
-def _carried_out(land: Landscape, seen: Seen) -> FloatArray:
+def _carried_out(land: Landscape, seen: ObservedRuns) -> FloatArray:
     """Return the chance that a run tells a time at all: that it fits in memory and does not fail.
 
     A process of labels, 1 and -1, read as a probit (Rasmussen and Williams 2006, section 6.5: least

@@ -115,7 +115,7 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) ->
         covariance = np.asarray(predictor.log_covariance(jobs), dtype=np.float64)
         source = f"the joint errors that {predictor.name} states"
     elif forecasts.causes:
-        causes, common = dict(forecasts.causes), common_scopes(jobs)
+        causes, common = dict(forecasts.causes), _common_scopes(jobs)
         covariance = _of_causes(causes, common, variance)
         source = f"the causes of error that {predictor.name} names"
     else:
@@ -155,11 +155,8 @@ def _band_variance(name: str, forecasts: Forecasts, answered: BoolArray) -> Floa
     return np.where(answered, variance, np.nan)
 
 
-def common_scopes(jobs: Jobs) -> dict[str, BoolArray]:
-    """Return for each scope of a cause which pairs of n jobs have it in common, (n, n) each.
-
-    Jobs that are not resolved have in common what their labels do.
-    """
+def _common_scopes(jobs: Jobs) -> dict[str, BoolArray]:
+    """Return for each scope of a cause which pairs of n jobs have it in common, (n, n) each."""
     rows = LawRows(jobs)
     kinds, index = rows.kinds
     resolved = jobs.resolved
@@ -189,10 +186,7 @@ def _of_causes(
 
 
 def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray | None, str]:
-    """Return log seconds by refits on runs drawn anew, (refits, n), and why they are fewer than usual.
-
-    None where too few are made or succeed.
-    """
+    """Return log seconds by refits on runs drawn anew, (refits, n), and why they are fewer than usual."""
     # A predictor that takes long may offer a light one of its kind.
     light = predictor.light() if hasattr(predictor, "light") else predictor
     runs = sorted_runs(runs)
@@ -223,11 +217,7 @@ def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray 
 
 
 def _of_draws(drawn: FloatArray, variance: FloatArray, alike: FloatArray) -> FloatArray:
-    """Return the covariance of draws (m, n), no wider than the bands (n,).
-
-    What a law cannot say however it is fitted is the bands' rest; jobs share it by their likeness
-    (n, n), but for what a repeat of one job would differ by.
-    """
+    """Return the covariance of draws (m, n), no wider than the bands (n,)."""
     known = np.isfinite(drawn)
     count = np.maximum(known.sum(axis=0), 1)
     mean = np.where(known, drawn, 0.0).sum(axis=0) / count

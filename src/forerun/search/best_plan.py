@@ -90,10 +90,7 @@ def best_plan(
 
 
 def _not_searched(space: Space, refused: dict[str, int]) -> tuple[Plan, str]:
-    """Return a legal plan that the search leaves out, where all fixed fields state it.
-
-    Raises RequestError where a rule is broken, UnsatisfiedError where nothing was fixed.
-    """
+    """Return a legal plan that the search leaves out, where all fixed fields state it."""
     refuse_fixed(space, refused)
     if space.fixed:
         plan = Job(space.workload, space.clusters[0], _usual(space)).plan

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.search.landscape import Landscape, Seen
+from forerun.search.landscape import Landscape, ObservedRuns
 from forerun.search.searchers import Choice, Choosing, exhausted, expected_gain, unseen
 from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import format_percent
@@ -34,7 +34,7 @@ class CherryPick(Choosing):
 
     name = "cherrypick"
 
-    def choose(self, land: Landscape, seen: Seen) -> Choice:
+    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
         """Return the next run, or that the expected improvement is too small for one."""
         weights = self.goal.weights(land)
         done = exhausted(land, seen)
@@ -67,12 +67,9 @@ class CherryPick(Choosing):
 
 
 def _fitted(
-    land: Landscape, seen: Seen, known: IntArray, weights: FloatArray
+    land: Landscape, seen: ObservedRuns, known: IntArray, weights: FloatArray
 ) -> tuple[Belief, FloatArray]:
-    """Return the process of largest evidence for log cost, and the logarithms of the costs.
-
-    The paper takes a run's cost as it is, also where the run was stopped.
-    """
+    """Return the process of largest evidence for log cost, and the logarithms of the costs."""
     at = seen.at[known]
     cost = np.log(seen.seconds[known]) + np.log(weights[at])
     unit = max(float(np.std(cost)), 1e-3)
@@ -107,7 +104,7 @@ def _below(mean: FloatArray, sd: FloatArray, limit: FloatArray) -> FloatArray:
     return np.where(np.isinf(limit), 1.0, normal_cdf((limit - mean) / sd))
 
 
-def _start(land: Landscape, seen: Seen, seed: int) -> int:
+def _start(land: Landscape, seen: ObservedRuns, seed: int) -> int:
     """Return a quasi-random configuration: the unseen one nearest to the next point of a sequence.
 
     Kronecker's sequence, shifted by the seed.

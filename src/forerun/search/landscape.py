@@ -281,7 +281,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedRuns:
     """m runs of a landscape's configurations, in the order in which they were made.
 
     Attributes:
@@ -311,7 +311,7 @@ class Seen:
     @staticmethod
     def of(
         at: IntArray, seconds: FloatArray, status: NDArray[np.object_], deadline_seconds: float
-    ) -> Seen:
+    ) -> ObservedRuns:
         """Return what runs with a status tell under a deadline.
 
         A run that reached its end after the deadline, or was stopped then or later, is late: its
@@ -323,13 +323,13 @@ class Seen:
         timed = ok | ((status == "timeout") & ~np.isnan(seconds))
         late = timed & (seconds > deadline_seconds)
         late |= (status == "timeout") & timed & (seconds >= deadline_seconds)
-        return Seen(at, np.minimum(seconds, deadline_seconds), ok & ~late, late, ~timed)
+        return ObservedRuns(at, np.minimum(seconds, deadline_seconds), ok & ~late, late, ~timed)
 
     @staticmethod
-    def nothing() -> Seen:
+    def nothing() -> ObservedRuns:
         """Return the state before the first run."""
         none = np.zeros(0, dtype=bool)
-        return Seen(np.zeros(0, dtype=np.int64), np.zeros(0), none, none, none)
+        return ObservedRuns(np.zeros(0, dtype=np.int64), np.zeros(0), none, none, none)
 
 
 def timed_as(runs: Runs) -> str:
@@ -355,13 +355,13 @@ def seconds_of(runs: Runs, quantity: str) -> FloatArray:
     return np.where((stated > 0) & np.isfinite(stated), stated, np.nan)
 
 
-def seen_of(land: Landscape, runs: Runs | None, goal: Goal) -> Seen:
+def seen_of(land: Landscape, runs: Runs | None, goal: Goal) -> ObservedRuns:
     """Return the runs of configurations of the landscape; runs of other jobs are passed over.
 
     A configuration that was run several times keeps its last run.
     """
     if runs is None or not len(runs):
-        return Seen.nothing()
+        return ObservedRuns.nothing()
     place = {key: i for i, key in enumerate(land.keys)}
     found = np.array([place.get(key, -1) for key in _keys(land, runs)], dtype=np.int64)
     try:
@@ -370,7 +370,7 @@ def seen_of(land: Landscape, runs: Runs | None, goal: Goal) -> Seen:
         seconds = np.full(len(runs), np.nan)
     last = {at: row for row, at in enumerate(found.tolist()) if at >= 0}
     rows = np.array(sorted(last.values()), dtype=np.int64)
-    return Seen.of(found[rows], seconds[rows], runs.status[rows], goal.deadline_seconds)
+    return ObservedRuns.of(found[rows], seconds[rows], runs.status[rows], goal.deadline_seconds)
 
 
 def _keys(land: Landscape, runs: Runs) -> list[tuple[str, ...]]:

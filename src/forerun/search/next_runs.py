@@ -8,7 +8,6 @@ Decision: what a run would be worth: how much surer the answers, how much better
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,16 +117,12 @@ def decision_worth(
 
 
 def _outcomes() -> FloatArray:
-    """Return standard normal outcomes of one run, all as probable, (nodes,).
-
-    What is gained is no smooth function of the outcome (a choice changes at some point of it), so
-    that points of equal probability tell more than those of a Gauss rule.
-    """
+    """Return standard normal outcomes of one run, all as probable, (nodes,)."""
     z = np.array([normal_quantile((i + 0.5) / _NODES) for i in range(_NODES)])
     return np.asarray(z / np.sqrt(np.mean(z**2)))
 
 
-def next_scenarios(
+def _next_scenarios(
     beliefs: Beliefs, i: int, options: Options, scenarios: FloatArray | None
 ) -> FloatArray:
     """Return how far the options' logs may have moved once job i was run too, (s, m)."""
@@ -230,40 +225,6 @@ def _accurate(
     return picks
 
 
-def within_quotas(
-    beliefs: Beliefs,
-    candidates: IntArray,
-    asked: IntArray,
-    labels: Sequence[Hashable],
-    quota: Mapping[Hashable, int],
-) -> list[Pick]:
-    """Return the runs that make the answers of the asked jobs surest, so many of each kind.
-
-    What a campaign may ask: of each app two runs on one node and one on several.
-
-    Args:
-        beliefs, candidates, asked: as `most_accurate`.
-        labels: the kind of each candidate, (c,).
-        quota: how many of each kind; a kind that is left out is not run.
-    """
-    left = dict(quota)
-    asked = answered(beliefs, asked)
-    open_to = np.array([left.get(label, 0) > 0 for label in labels], dtype=bool)
-    open_to &= np.isfinite(beliefs.middle[candidates]) & (len(asked) > 0)
-    picks: list[Pick] = []
-    while open_to.any():
-        gains = accuracy_gains(beliefs, candidates, asked)
-        best = int(np.argmax(np.where(open_to, gains, -np.inf)))
-        beliefs = beliefs.after(int(candidates[best]))
-        remaining = float(np.diag(beliefs.covariance)[asked].mean())
-        picks.append(Pick(int(candidates[best]), 1.0, float(gains[best]), np.nan, remaining))
-        open_to[best] = False
-        left[labels[best]] -= 1
-        if not left[labels[best]]:
-            open_to &= np.array([label != labels[best] for label in labels], dtype=bool)
-    return picks
-
-
 def most_decisive(
     beliefs: Beliefs,
     candidates: IntArray,
@@ -300,7 +261,7 @@ def most_decisive(
         merit = worth.value * times - cost if net else worth.value / cost
         best = int(np.argmax(np.where(fits, merit, -np.inf)))
         row = int(candidates[best])
-        scenarios = next_scenarios(beliefs, row, options, scenarios)
+        scenarios = _next_scenarios(beliefs, row, options, scenarios)
         beliefs = beliefs.after(row)
         left -= float(cost[best])
         open_to[best] = False

@@ -65,13 +65,13 @@ def misses(one: Scored, objective: Objective) -> dict[str, str]:
     """Return the limits that one row breaks, each with by how much."""
     judged = judge(one, objective)
     return {
-        reason: reason_words(one, judged, reason, objective)
+        reason: _reason_words(one, judged, reason, objective)
         for reason, mask in judged.reasons.items()
         if mask[0]
     }
 
 
-def reason_words(one: Scored, judged: Judged, reason: str, objective: Objective) -> str:
+def _reason_words(one: Scored, judged: Judged, reason: str, objective: Objective) -> str:
     """Return by how much one row breaks a limit; the reason alone where there is no figure."""
     sure = f"at {_percent(objective.confidence)} confidence"
     if reason == MEMORY:
@@ -108,12 +108,12 @@ def _memory(one: Scored, objective: Objective) -> str:
     unsure = f", not surely enough: {_percent(objective.fit_confidence)} is asked" if near else ""
     return (
         f"{'probably ' * near}needs {format_bytes(peak)} of"
-        f" {memory_words(usable, device.memory_bytes)} a device;"
+        f" {_memory_words(usable, device.memory_bytes)} a device;"
         f" {_chance('fits', one.estimates.fit_probability[0])}{unsure}"
     )
 
 
-def memory_words(usable: float, memory: float) -> str:
+def _memory_words(usable: float, memory: float) -> str:
     """Return what of a device's memory can be filled: `the 72 GB usable of 80 GB`."""
     if not usable > 0.01 * memory:
         return format_bytes(memory)
@@ -156,7 +156,7 @@ def _endless(nodes: int, preemption: Preemption) -> str:
     )
 
 
-def refusals(
+def _refusals(
     reduction: Reduction, objective: Objective, illegal: dict[str, int]
 ) -> tuple[Refusal, ...]:
     """Return the refused plans: a few examples for each limit, the nearest first."""
@@ -169,7 +169,7 @@ def refusals(
             if job.cluster.name in seen or len(seen) >= _EXAMPLES:
                 continue
             seen.add(job.cluster.name)
-            words = reason_words(one, judge(one, objective), reason, objective)
+            words = _reason_words(one, judge(one, objective), reason, objective)
             shown = words if words == reason else f"{reason}: {words}"
             rows.append(Refusal(job.cluster.name, str(job.plan), shown, count, reason))
             count = 0
@@ -180,16 +180,8 @@ def refusals(
     return tuple(rows)
 
 
-def beaten_by_first(scored: Scored, front: IntArray) -> list[dict[str, float]]:
-    """Return for each row (n) the probability that row 0 beats it, by what is compared.
-
-    `time`, `cost` and `energy` of the whole run; `knee` where the front has one. What is not known
-    is left out.
-
-    Args:
-        scored: rows with details (the causes of their error).
-        front: positions of the Pareto front's rows.
-    """
+def _win_probabilities(scored: Scored, front: IntArray) -> list[dict[str, float]]:
+    """Return for each row (n) the probability that row 0 beats it, by what is compared."""
     estimates, rho = scored.estimates, run_correlation(scored)
     table: dict[str, FloatArray] = {
         name: probability_less(rows[:1], rows, rho[0])
@@ -198,7 +190,7 @@ def beaten_by_first(scored: Scored, front: IntArray) -> list[dict[str, float]]:
             ("energy", estimates.kilowatt_hours),
         )
     }  # fmt: skip
-    table["knee"] = knee_beaten(estimates.run_seconds, estimates.dollars, front, rho)
+    table["knee"] = knee_win_probability(estimates.run_seconds, estimates.dollars, front, rho)
     return [
         {name: float(column[i]) for name, column in table.items() if np.isfinite(column[i])}
         for i in range(len(scored))
@@ -223,7 +215,7 @@ def run_correlation(scored: Scored) -> FloatArray:
     return widened(rho, (step[:, None], step[None, :]), (run[:, None], run[None, :]))
 
 
-def knee_beaten(
+def knee_win_probability(
     run_seconds: FloatArray,
     dollars: FloatArray,
     front: IntArray,
@@ -263,14 +255,7 @@ def _nearer(
     where: tuple[np.int64, np.int64],
     covariance: FloatArray,
 ) -> FloatArray:
-    """Return P(a point's time and cost together are less than those of each row), (n,).
-
-    Args:
-        first, rows, ends: time and cost as shares of the front's ranges: (2,) of row 0, (2, n), and
-            (2, 2) of the fastest and the cheapest row of the front.
-        where: positions of these two.
-        covariance: of the log errors of the rows, (n, n).
-    """
+    """Return P(a point's time and cost together are less than those of each row), (n,)."""
     fast, cheap = where
     slope = -np.diag(rows.sum(axis=0))  # of h_0 - h_j (rows) by each log error (columns)
     slope[:, 0] += first.sum()
@@ -318,7 +303,7 @@ MAX_NEAR = 5
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ShownOptions:
     """What is shown of the plans that qualify; see `Recommendation`."""
 
     best: Option | None = None
@@ -333,7 +318,7 @@ def choose(
     length: Length, refused: dict[str, int], max_front: int, started: float, energy: bool,
 ) -> Recommendation:  # fmt: skip
     """Return the recommendation from a finished reduction."""
-    chosen = Chosen()
+    chosen = ShownOptions()
     near: tuple[Option, ...] = ()
     if reduction.kept:
         kept = joined(reduction.kept)
@@ -353,10 +338,10 @@ def choose(
         objective=objective,
         best=chosen.best,
         front=chosen.front,
-        refused=refusals(reduction, objective, refused),
+        refused=_refusals(reduction, objective, refused),
         near_misses=near,
         assumptions=assumptions(space, objective, length),
-        prices_as_of=prices_as_of(space),
+        prices_as_of=_prices_as_of(space),
         considered=reduction.considered + sum(refused.values()),
         legal=reduction.considered + refused.get(SKIPPED, 0),
         fitting=reduction.fitting,
@@ -422,15 +407,15 @@ def _distinct_clusters(scored: Scored, order: NDArray[np.int64]) -> NDArray[np.i
 def _chosen(
     kept: Scored, best: int, front: NDArray[np.int64], others: NDArray[np.int64],
     rival: Scored | None, predictor: Predictor, objective: Objective, length: Length,
-) -> Chosen:  # fmt: skip
+) -> ShownOptions:  # fmt: skip
     """Return the options that are shown, each with the probability that the best beats it."""
     rows = kept.take(np.concatenate([[best], front, others]))
     every = _detailed(
         rows if rival is None else joined([rows, rival]), predictor, objective, length
     )
     first, after = 1 + len(front), 1 + len(front) + len(others)
-    options = _options(every, objective, beaten_by_first(every, np.arange(1, first)))
-    return Chosen(
+    options = _options(every, objective, _win_probabilities(every, np.arange(1, first)))
+    return ShownOptions(
         best=options[0],
         front=tuple(
             options[0] if row == best else option
@@ -508,7 +493,7 @@ def assumptions(space: Space, objective: Objective, length: Length) -> tuple[str
     return tuple(words)
 
 
-def prices_as_of(space: Space) -> str:
+def _prices_as_of(space: Space) -> str:
     """Return where the prices were read: the distinct lists, with their dates or commits.
 
     A cluster's own `price_source` also names the machine; here only what follows it is kept.
@@ -555,7 +540,7 @@ def recommend(
             field that no cluster can take.
     """
     started = time.perf_counter()
-    batches = tuple(global_batches or default_batches(workload, fixed or {}))
+    batches = tuple(global_batches or _default_batches(workload, fixed or {}))
     space = Space(workload, tuple(clusters), batches, dict(fixed or {}))
     reduction = Reduction(objective, energy=energy or objective.aim == "energy")
     refused: dict[str, int] = {}
@@ -567,7 +552,7 @@ def recommend(
                   started, energy)  # fmt: skip
 
 
-def default_batches(workload: Workload, fixed: Mapping[str, Any]) -> tuple[int, ...]:
+def _default_batches(workload: Workload, fixed: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the global batches to look at: the given one, the workload's usual one, or 256."""
     if "global_batch" in fixed:
         return (int(fixed["global_batch"]),)

@@ -102,12 +102,7 @@ def judge(scored: Scored, objective: Objective) -> Judged:
 def _together(
     estimates: Estimates, objective: Objective, reasons: dict[str, NDArray[np.bool_]]
 ) -> list[FloatArray]:
-    """Add to `reasons` the rows that keep each limit, and all together not surely enough.
-
-    The confidence is asked of fitting and keeping every limit at once (see `domain.chances`), which
-    a row that misses one limit cannot reach either. Returns the log by which rows fall short, at
-    most one column (n,).
-    """
+    """Add to `reasons` the rows that keep each limit, and all together not surely enough."""
     if objective.limits == Limits():
         return []
     rows = np.flatnonzero(~np.any(list(reasons.values()), axis=0))

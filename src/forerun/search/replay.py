@@ -15,7 +15,7 @@ from forerun.search.landscape import (
     QUANTITIES,
     Goal,
     Landscape,
-    Seen,
+    ObservedRuns,
     landscape_of,
     seconds_of,
     timed_as,
@@ -114,9 +114,11 @@ class Replay:
         # A run that failed before any time was stated is counted as nothing.
         return np.nan_to_num(lasted) * self.land.dollars_per_second
 
-    def seen(self, at: IntArray) -> Seen:
+    def seen(self, at: IntArray) -> ObservedRuns:
         """Return what a search has seen once it has asked for these, in this order."""
-        seen = Seen.of(at, self.seconds[at], self.runs.status[at], self.goal.deadline_seconds)
+        seen = ObservedRuns.of(
+            at, self.seconds[at], self.runs.status[at], self.goal.deadline_seconds
+        )
         return replace(seen, seconds=self.seconds[at]) if self.to_the_end else seen
 
     def ask(self, jobs: Jobs) -> Runs:
@@ -264,7 +266,7 @@ class Trail:
 
 def follow(
     searcher: Searcher, replay: Replay, max_runs: int, until_near: bool = False,
-    made: Sequence[Choice] = (), told: Callable[[Choice], None] = lambda choice: None,
+    made: Sequence[Choice] = (), on_run: Callable[[Choice], None] = lambda choice: None,
 ) -> Trail:  # fmt: skip
     """Return the trail of a searcher on a replayed table.
 
@@ -275,20 +277,20 @@ def follow(
         until_near: stop as soon as a run is within 10 % of the oracle, which no searcher can know:
             for counting.
         made: choices of an earlier call, which are gone on from.
-        told: is called with each new choice once its run is made.
+        on_run: is called with each new choice once its run is made.
     """
     at = [choice.at for choice in made]
     reasons = [choice.reason for choice in made]
     stopped = f"{max_runs} runs are made, the most that it may ask for"
     while len(at) < max_runs:
-        choices = _asked(searcher, replay, at)
+        choices = _next_choices(searcher, replay, at)
         if choices[0].stops:
             stopped = choices[0].reason
             break
         for choice in choices[: max_runs - len(at)]:
             at.append(choice.at)
             reasons.append(choice.reason)
-            told(choice)
+            on_run(choice)
         if until_near and replay.values[at].min() <= NEAR * replay.oracle:
             stopped = "within 10 % of the oracle"
             break
@@ -296,7 +298,7 @@ def follow(
     return Trail(replay, searcher.name, seed, np.array(at, np.int64), tuple(reasons), stopped)
 
 
-def _asked(searcher: Searcher, replay: Replay, at: list[int]) -> list[Choice]:
+def _next_choices(searcher: Searcher, replay: Replay, at: list[int]) -> list[Choice]:
     """Return what a searcher asks for next: at least one choice, the first of which may stop."""
     places = np.array(at, dtype=np.int64)
     if isinstance(searcher, Choosing):

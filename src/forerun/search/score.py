@@ -80,7 +80,7 @@ def score_space(
         skips: whether a cluster can be left out, by its name and the least seconds and dollars that
             a run on it can take; clusters come in the order of these dollars.
     """
-    floors = least_of_runs(space, objective, length)
+    floors = _least_of_runs(space, objective, length)
     order = np.argsort(floors[1], kind="stable")
 
     def kept(position: int) -> bool:
@@ -91,7 +91,7 @@ def score_space(
         yield score(jobs, predictor, objective, length)
 
 
-def least_of_runs(
+def _least_of_runs(
     space: Space, objective: Objective, length: Length
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause."""
@@ -221,10 +221,7 @@ def estimates_for(
 
 
 def _rates(clusters: tuple[Cluster, ...], spot: bool, preemption: Preemption) -> FloatArray:
-    """Return (dollars an hour, wall factor, wall spread, watts, carbon) of clusters, (m, 5).
-
-    NaN stands for a price or a carbon figure that is not known.
-    """
+    """Return (dollars an hour, wall factor, wall spread, watts, carbon) of clusters, (m, 5)."""
     prices = [c.spot_dollars_per_hour if spot else c.dollars_per_hour for c in clusters]
     table = np.array(
         [

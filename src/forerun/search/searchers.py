@@ -12,7 +12,7 @@ import numpy as np
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.quantiles import normal_cdf
-from forerun.search.landscape import Goal, Landscape, Seen, landscape_of, seen_of
+from forerun.search.landscape import Goal, Landscape, ObservedRuns, landscape_of, seen_of
 from forerun.tables import Jobs, Runs
 
 
@@ -79,7 +79,7 @@ class Choosing(ABC):
     name = ""
 
     @abstractmethod
-    def choose(self, land: Landscape, seen: Seen) -> Choice:
+    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
         """Return the next configuration of a landscape, one that was not seen, or why none."""
 
     def suggest(self, space: Jobs, runs: Runs | None) -> Jobs:
@@ -107,14 +107,14 @@ def _first_of_each(land: Landscape) -> np.ndarray[tuple[int], np.dtype[np.int64]
     return np.array(list({key: i for i, key in reversed([*enumerate(land.keys)])}.values()))[::-1]
 
 
-def exhausted(land: Landscape, seen: Seen) -> Choice | None:
+def exhausted(land: Landscape, seen: ObservedRuns) -> Choice | None:
     """Return that all is measured, None where something is left."""
     if len(seen) < len(land):
         return None
     return Choice(-1, f"all {len(land):,} configurations are measured")
 
 
-def unseen(land: Landscape, seen: Seen) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def unseen(land: Landscape, seen: ObservedRuns) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which configurations have no run yet, (n,)."""
     left = np.ones(len(land), dtype=bool)
     left[seen.at] = False
@@ -127,7 +127,7 @@ class RandomSearch(Choosing):
 
     name = "random"
 
-    def choose(self, land: Landscape, seen: Seen) -> Choice:
+    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
         """Return the next of the drawn order that has no run yet."""
         order = np.random.default_rng(self.seed).permutation(len(land))
         return _next(land, seen, order, "drawn at random")
@@ -143,7 +143,7 @@ class GridSearch(Choosing):
 
     name = "grid"
 
-    def choose(self, land: Landscape, seen: Seen) -> Choice:
+    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
         """Return the next point of the grid that has no run yet."""
         coarse, order = _grid_order(land, self.seed)
         choice = _next(land, seen, order, "a point of the full grid")
@@ -152,7 +152,7 @@ class GridSearch(Choosing):
         return choice
 
 
-def _next(land: Landscape, seen: Seen, order: IntArray, reason: str) -> Choice:
+def _next(land: Landscape, seen: ObservedRuns, order: IntArray, reason: str) -> Choice:
     left = unseen(land, seen)[order]
     return exhausted(land, seen) or Choice(int(order[np.argmax(left)]), reason)
 

@@ -159,11 +159,7 @@ class Space:
         return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
 
     def _degrees(self, devices: int) -> PlanColumns:
-        """Return candidate (dp, tp, pp, cp, ep) whose product is the number of devices.
-
-        Where fixed degrees allow none, the one that comes nearest stands for them, so that the
-        rules can say what is wrong with it.
-        """
+        """Return candidate (dp, tp, pp, cp, ep) whose product is the number of devices."""
         shape = self.workload.shape
         divisors = _divisors(devices)
         split = shape.heads > 0 and not self._data_only
@@ -204,12 +200,7 @@ class Space:
         )  # fmt: skip
 
     def _distinct(self, degrees: PlanColumns) -> NDArray[np.bool_]:
-        """Return which (degrees, options) pairs are looked at, (degrees, options).
-
-        What a degree of 1 makes meaningless is looked at once (sequence parallelism with tp = 1,
-        ZeRO with one replica, chunks without a pipeline), and ZeRO 2 and 3 not with a pipeline,
-        which few frameworks join. Fixed fields are always looked at as they were given.
-        """
+        """Return which (degrees, options) pairs are looked at, (degrees, options)."""
         options = self._options
         tp, pp = degrees.tp[:, None], degrees.pp[:, None]
         replicas = degrees.dp[:, None] * degrees.cp[:, None]

@@ -21,7 +21,7 @@ from forerun.errors import RequestError
 from forerun.settings import load_settings
 
 if TYPE_CHECKING:
-    from forerun.advisor.measuring import Planned
+    from forerun.advisor.measuring import CampaignPlan
     from forerun.measure.hosts import Host
     from forerun.measure.lab import Lab
     from forerun.measure.runner import TaskRunner
@@ -113,7 +113,7 @@ def _looking(name: str, runner: TaskRunner) -> str:
     return "looks at the modules"
 
 
-def _agreed(planned: Planned, yes: bool) -> None:
+def _agreed(planned: CampaignPlan, yes: bool) -> None:
     """Ask before money is spent. Raises RequestError where nobody can be asked."""
     dollars = planned.outlook.most_dollars
     if not planned.left or yes or dollars <= 0:

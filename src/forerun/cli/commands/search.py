@@ -138,7 +138,7 @@ def _kept(
     with opened(where, new=True) as store:
         search = KeptSearch(store, name, box)
         made = search.begun(spec)
-        trail = follow(searcher, box, options["max_runs"], made=made, told=search.keep)
+        trail = follow(searcher, box, options["max_runs"], made=made, on_run=search.keep)
     return [trail], len(made)
 
 

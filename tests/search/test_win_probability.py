@@ -14,7 +14,7 @@ from forerun.domain.quantiles import probability_below, spread, sure
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.search.pareto import knee
-from forerun.search.recommending import knee_beaten, recommend, run_correlation
+from forerun.search.recommending import knee_win_probability, recommend, run_correlation
 from forerun.search.reduction import TOGETHER, judge
 from forerun.search.score import Scored, estimates_for, score
 from forerun.search.space import Space
@@ -140,7 +140,7 @@ def test_the_knee_is_compared_as_drawing_it_again_and_again_would() -> None:
     rho = np.full((6, 6), 0.6)
     np.fill_diagonal(rho, 1.0)
     rho[0, 3] = rho[3, 0] = 1.0
-    believed = knee_beaten(spread(time, np.full(6, sigma)), spread(cost, np.full(6, sigma)),
+    believed = knee_win_probability(spread(time, np.full(6, sigma)), spread(cost, np.full(6, sigma)),
                            front, rho.copy())  # fmt: skip
     assert knee(time[front], cost[front]) == 1  # of the front; row 0 is its next
     rng = np.random.default_rng(0)
@@ -158,7 +158,7 @@ def test_the_knee_is_compared_as_drawing_it_again_and_again_would() -> None:
 def test_an_error_that_all_share_does_not_move_the_knee() -> None:
     time, cost = np.array([20.0, 10.0, 30.0, 80.0]), np.array([33.0, 60.0, 28.0, 20.0])
     rows = [spread(values, np.full(4, 0.5)) for values in (time, cost)]
-    found = knee_beaten(rows[0], rows[1], np.array([0, 1, 2, 3]), np.ones((4, 4)))
+    found = knee_win_probability(rows[0], rows[1], np.array([0, 1, 2, 3]), np.ones((4, 4)))
     assert np.isin(found.round(6), [0.0, 0.5, 1.0]).all()
 
 

@@ -15,7 +15,6 @@ from forerun.search.next_runs import (
     decision_worth,
     most_accurate,
     most_decisive,
-    within_quotas,
 )
 
 NOISE = REPEAT_SIGMA**2
@@ -163,15 +162,4 @@ def test_jobs_that_the_predictor_declines_are_neither_picked_nor_asked() -> None
     covariance = some.covariance.copy()
     covariance[0, :] = covariance[:, 0] = np.nan
     part = Beliefs(np.array([np.nan, 0.0, 0.0]), covariance, NOISE, "a test")
-    picks = within_quotas(part, every(3), every(3), ["a", "a", "b"], {"a": 2, "b": 1})
-    assert sorted(pick.row for pick in picks) == [1, 2]
-    assert all(np.isfinite(pick.gain) for pick in picks)
     assert [pick.row for pick in most_accurate(part, every(3), every(3))] == [1]
-
-
-def test_quotas_are_kept_and_filled() -> None:
-    some = random_beliefs(4, 10)
-    labels = ["one" if i < 7 else "several" for i in range(10)]
-    picks = within_quotas(some, every(10), every(10), labels, {"one": 2, "several": 1})
-    assert sorted(labels[pick.row] for pick in picks) == ["one", "one", "several"]
-    assert within_quotas(some, every(10), every(10), labels, {}) == []
