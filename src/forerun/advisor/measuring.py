@@ -110,7 +110,9 @@ class PointFacts:
         )  # fmt: skip
 
 
-def _known_of(points: Sequence[Point], advisor: Advisor, runner: CampaignRunner) -> dict[str, PointFacts]:
+def _known_of(
+    points: Sequence[Point], advisor: Advisor, runner: CampaignRunner
+) -> dict[str, PointFacts]:
     """Return what is known of each point, by its key; a module is traced once for each precision."""
     traced: dict[tuple[str, ...], Workload | Unknown] = {}
     clusters: dict[tuple[str, tuple[int, ...]], Cluster | Unknown | None] = {}
