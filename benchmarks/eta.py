@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.eta_logs import JOBS
 from forerun.errors import RequestError
-from forerun.measure.logs import Ask, LogSeries, eta_of, read_log
+from forerun.measure.logs import JobLength, LogSeries, eta_of, read_log
 from forerun.measure.logs.series import CHECKPOINT, EVALUATION, RESTART
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75)
@@ -182,7 +182,7 @@ def foreseen(replay: Replay, share: float) -> dict[str, tuple[float, ...]] | Non
     if len(seen) < 3:
         return None
     try:
-        eta = eta_of(seen, Ask(steps=replay.total))
+        eta = eta_of(seen, JobLength(steps=replay.total))
     except RequestError:
         return None
     left = replay.total - done[-1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.eta import FAMILIES, made, scored
 from forerun.errors import RequestError
-from forerun.measure.logs import Ask, LogSeries, eta_of, joined, read_log
+from forerun.measure.logs import JobLength, LogSeries, eta_of, joined, read_log
 from forerun.measure.logs.series import EVALUATION, RESTART
 from tests.measure.logs import made as logs
 
@@ -36,7 +36,7 @@ def test_a_job_of_one_speed_is_foreseen_exactly(
     rows: int, every: int, more: int, seconds: float
 ) -> None:
     done = np.arange(1, rows + 1) * every
-    eta = eta_of(series(done, 1e6 + done * seconds), Ask(steps=rows * every + more))
+    eta = eta_of(series(done, 1e6 + done * seconds), JobLength(steps=rows * every + more))
     p05, p50, p95 = eta.remaining_seconds
     # Evaluations that the first twentieth of a job has not shown yet are in the median with a little.
     early = done[-1] < 0.05 * (done[-1] + more)
@@ -53,8 +53,8 @@ def test_another_unit_of_time_changes_the_answer_by_that_factor_alone(
     rng = np.random.default_rng(seed)
     times = np.cumsum(rng.lognormal(0, 0.2, 80))
     done = np.arange(1, 81)
-    one = eta_of(series(done, times), Ask(steps=300)).remaining_seconds
-    other = eta_of(series(done, times * factor), Ask(steps=300)).remaining_seconds
+    one = eta_of(series(done, times), JobLength(steps=300)).remaining_seconds
+    other = eta_of(series(done, times * factor), JobLength(steps=300)).remaining_seconds
     assert np.allclose(np.array(other), np.array(one) * factor, rtol=1e-6)
 
 
@@ -63,7 +63,9 @@ def test_another_unit_of_time_changes_the_answer_by_that_factor_alone(
 def test_a_longer_job_takes_longer(seed: int, total: int) -> None:
     rng = np.random.default_rng(seed)
     log = series(np.arange(1, 101), np.cumsum(rng.lognormal(0, 0.3, 100)))
-    shorter, longer = (eta_of(log, Ask(steps=t)).remaining_seconds for t in (total, total * 2))
+    shorter, longer = (
+        eta_of(log, JobLength(steps=t)).remaining_seconds for t in (total, total * 2)
+    )
     assert shorter[1] < longer[1]
     assert shorter[2] < longer[2]
 
@@ -72,7 +74,7 @@ def test_work_that_was_redone_is_no_progress_and_gaps_are_counted_apart() -> Non
     """100 steps, killed, an hour away, again from step 60: 40 of 200 steps are lost, not gained."""
     first, again = np.arange(1, 101), np.arange(61, 121)
     times = np.r_[first * 1.0, 100 + 3600 + np.arange(1, 61)]
-    eta = eta_of(series(np.r_[first, again], times), Ask(steps=200))
+    eta = eta_of(series(np.r_[first, again], times), JobLength(steps=200))
     assert eta.done == 120
     assert eta.redone == 40
     assert eta.away_seconds == pytest.approx(3601)
@@ -96,7 +98,7 @@ def test_a_counter_that_begins_anew_goes_on_where_the_log_says_so(tmp_path: Path
 def test_a_speed_that_changed_ten_minutes_ago_is_said_and_used() -> None:
     rng = np.random.default_rng(1)
     seconds = np.r_[np.full(300, 2.0), np.full(200, 3.0)] * rng.lognormal(0, 0.03, 500)
-    eta = eta_of(series(np.arange(1, 501), np.cumsum(seconds)), Ask(steps=1000))
+    eta = eta_of(series(np.arange(1, 501), np.cumsum(seconds)), JobLength(steps=1000))
     assert eta.outlook.step_seconds == pytest.approx(3.0, rel=0.02)
     assert eta.remaining_seconds[1] == pytest.approx(1500, rel=0.06)
     said = " ".join(eta.notes)
@@ -112,7 +114,8 @@ def test_noise_alone_is_seldom_taken_for_a_change(noise: float) -> None:
         rng = np.random.default_rng(seed)
         times = np.cumsum(rng.lognormal(0, noise, 400))
         changed += (
-            len(eta_of(series(np.arange(400), times), Ask(steps=800)).outlook.speeds.segments) > 1
+            len(eta_of(series(np.arange(400), times), JobLength(steps=800)).outlook.speeds.segments)
+            > 1
         )
     assert changed <= 1
 
@@ -123,7 +126,7 @@ def test_periodic_pauses_come_on() -> None:
     log = series(
         np.arange(1, 501), np.cumsum(seconds), dict.fromkeys(range(99, 500, 100), EVALUATION)
     )
-    eta = eta_of(log, Ask(steps=1000))
+    eta = eta_of(log, JobLength(steps=1000))
     assert eta.outlook.pauses[0].period == 100
     assert eta.outlook.pauses[0].expected(500, 1000) == 5
     assert eta.remaining_seconds[1] == pytest.approx(500 + 150, rel=0.03)
@@ -134,9 +137,9 @@ def test_periodic_pauses_come_on() -> None:
 def test_a_job_s_logs_joined_are_as_one_log(cut: int) -> None:
     rng = np.random.default_rng(0)
     done, times = np.arange(1, 201), np.cumsum(rng.lognormal(0, 0.1, 200))
-    whole = eta_of(series(done, times), Ask(steps=400))
+    whole = eta_of(series(done, times), JobLength(steps=400))
     parts = joined([series(done[cut:], times[cut:]), series(done[:cut], times[:cut])])
-    eta = eta_of(parts, Ask(steps=400))
+    eta = eta_of(parts, JobLength(steps=400))
     assert eta.done == 200
     assert eta.remaining_seconds[1] == pytest.approx(whole.remaining_seconds[1], rel=0.06)
 
@@ -156,8 +159,8 @@ def test_many_restarts_are_foreseen_and_widen_the_band() -> None:
             at += 1.0
             done.append(float(step))
             times.append(at)
-    calm = eta_of(series(np.arange(200), np.arange(200)), Ask(steps=1000)).remaining_seconds
-    eta = eta_of(series(done, times), Ask(steps=1000))
+    calm = eta_of(series(np.arange(200), np.arange(200)), JobLength(steps=1000)).remaining_seconds
+    eta = eta_of(series(done, times), JobLength(steps=1000))
     assert eta.outlook.interruptions > 2
     assert eta.remaining_seconds[1] > calm[1] + 300
     assert eta.remaining_seconds[2] - eta.remaining_seconds[0] > calm[2] - calm[0]
@@ -166,39 +169,39 @@ def test_many_restarts_are_foreseen_and_widen_the_band() -> None:
 @pytest.mark.parametrize(
     ("log", "ask", "found"),
     [
-        (series([1, 2, 3], [1, 2, 3]), Ask(), "does not say how long"),
-        (series([1, 2, 30], [1, 2, 3]), Ask(steps=20), "is at step 30 already"),
-        (series([1, 2, 3], [1, 2, 3]), Ask(steps=20, tokens=3), "steps and tokens are given"),
-        (series([1, 2, 3], [1, 2, 3]), Ask(tokens=1e9), "how many tokens a step has"),
-        (series([5], [1]), Ask(steps=20), "two are needed"),
-        (series([1, 2], [np.nan, np.nan]), Ask(steps=20), "none says when"),
-        (series([3, 3, 3], [1, 2, 3]), Ask(steps=20), "no two follow"),
+        (series([1, 2, 3], [1, 2, 3]), JobLength(), "does not say how long"),
+        (series([1, 2, 30], [1, 2, 3]), JobLength(steps=20), "is at step 30 already"),
+        (series([1, 2, 3], [1, 2, 3]), JobLength(steps=20, tokens=3), "steps and tokens are given"),
+        (series([1, 2, 3], [1, 2, 3]), JobLength(tokens=1e9), "how many tokens a step has"),
+        (series([5], [1]), JobLength(steps=20), "two are needed"),
+        (series([1, 2], [np.nan, np.nan]), JobLength(steps=20), "none says when"),
+        (series([3, 3, 3], [1, 2, 3]), JobLength(steps=20), "no two follow"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_answered_says_why(log: LogSeries, ask: Ask, found: str) -> None:
+def test_what_cannot_be_answered_says_why(log: LogSeries, ask: JobLength, found: str) -> None:
     with pytest.raises(RequestError, match=found):
         eta_of(log, ask)
 
 
 def test_lengths_are_turned_into_the_log_s_steps() -> None:
     log = series(np.arange(1, 11), np.arange(1, 11))
-    assert eta_of(log, Ask(tokens=4e6, global_batch=10, seq_len=1000)).total == 400
-    assert eta_of(log, Ask(epochs=3, steps_per_epoch=50)).total == 150
-    assert eta_of(log, Ask(epochs=2, global_batch=10, dataset_size=1001)).total == 202
-    assert eta_of(log, Ask(samples=1000, global_batch=10)).total == 100
+    assert eta_of(log, JobLength(tokens=4e6, global_batch=10, seq_len=1000)).total == 400
+    assert eta_of(log, JobLength(epochs=3, steps_per_epoch=50)).total == 150
+    assert eta_of(log, JobLength(epochs=2, global_batch=10, dataset_size=1001)).total == 202
+    assert eta_of(log, JobLength(samples=1000, global_batch=10)).total == 100
 
 
 def test_a_clock_that_goes_back_is_told_and_bridged() -> None:
     times = np.arange(1.0, 101.0)
     times[50:] -= 30
-    eta = eta_of(series(np.arange(1, 101), times), Ask(steps=200))
+    eta = eta_of(series(np.arange(1, 101), times), JobLength(steps=200))
     assert eta.outlook.step_seconds == pytest.approx(1.0)
     assert "clock goes back 1 time" in " ".join(eta.notes)
 
 
 def test_a_silent_log_is_said_to_be_silent() -> None:
     log = series(np.arange(1, 101), 1e6 + np.arange(1, 101))
-    eta = eta_of(log, Ask(steps=200), now_s=1e6 + 100 + 7200)
+    eta = eta_of(log, JobLength(steps=200), now_s=1e6 + 100 + 7200)
     assert "no step for 2 h, where one row came every 1 s" in " ".join(eta.notes)
     assert eta.remaining_seconds[1] == pytest.approx(100, rel=0.05), "as if it went on now"
     assert eta.finish_s is not None
@@ -209,21 +212,21 @@ def test_a_silent_log_is_said_to_be_silent() -> None:
 
 def test_time_since_the_last_row_is_taken_off_what_is_left() -> None:
     log = series(np.arange(1, 101), 1e6 + np.arange(1, 101) * 60.0)
-    at_once = eta_of(log, Ask(steps=200), now_s=1e6 + 6000).remaining_seconds[1]
-    later = eta_of(log, Ask(steps=200), now_s=1e6 + 6060).remaining_seconds[1]
+    at_once = eta_of(log, JobLength(steps=200), now_s=1e6 + 6000).remaining_seconds[1]
+    later = eta_of(log, JobLength(steps=200), now_s=1e6 + 6060).remaining_seconds[1]
     assert at_once - later == pytest.approx(60)
 
 
 def test_an_event_that_says_restart_begins_a_session_even_where_steps_go_on() -> None:
     times = np.r_[np.arange(50), 5000 + np.arange(50)].astype(float)
-    eta = eta_of(series(np.arange(100), times, {50: RESTART}), Ask(steps=200))
+    eta = eta_of(series(np.arange(100), times, {50: RESTART}), JobLength(steps=200))
     assert eta.outlook.step_seconds == pytest.approx(1.0)
     assert eta.away_seconds == pytest.approx(4951)
 
 
 def test_a_single_long_silence_within_a_session_is_a_halt_not_a_pause() -> None:
     times = np.r_[np.arange(50), 5000 + np.arange(50)].astype(float)
-    eta = eta_of(series(np.arange(100), times), Ask(steps=200))
+    eta = eta_of(series(np.arange(100), times), JobLength(steps=200))
     assert eta.away_seconds == pytest.approx(4950)
     assert eta.remaining_seconds[1] == pytest.approx(101, rel=0.06)
 

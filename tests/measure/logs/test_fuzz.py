@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from forerun.errors import ForerunError
-from forerun.measure.logs import Ask, LogSeries, eta_of, read_logs, runs_of
+from forerun.measure.logs import JobLength, LogSeries, eta_of, read_logs, runs_of
 from tests.measure.logs import made
 
 # A failure is shown as it was drawn: shrinking takes minutes, and the numbers are few.
@@ -37,7 +37,7 @@ def attempt(path: Path) -> None:
     """Read a path, make its rows and its ETA; only an error in three parts may come of it."""
     for one in in_words(lambda: read_logs(path)) or ():
         in_words(lambda one=one: runs_of(one))
-        in_words(lambda one=one: eta_of(one, Ask(steps=1e6)))
+        in_words(lambda one=one: eta_of(one, JobLength(steps=1e6)))
 
 
 def in_words(call: Callable[[], T]) -> T | None:
@@ -128,7 +128,7 @@ def test_rows_of_any_numbers(rows: list[tuple[float, ...]]) -> None:
         kept = columns if clocked else {k: v for k, v in columns.items() if k != "time_s"}
         series = LogSeries("x", "test", (), kept, absolute=clocked)
         in_words(lambda s=series: runs_of(s))
-        in_words(lambda s=series: eta_of(s, Ask(steps=1e6)))
+        in_words(lambda s=series: eta_of(s, JobLength(steps=1e6)))
 
 
 @pytest.mark.parametrize("text", ["\x00" * 100, "{" * 5000, "[" * 5000, "step 1 loss " * 2000])

@@ -61,7 +61,7 @@ def test_the_recorder_s_lines_are_followed(tmp_path: Path) -> None:
         f'{{"step": {i}, "time": {1.75e9 + i * 0.5}, "step_time_s": 0.5}}' for i in range(2, 80, 2)
     ]
     path.write_text("\n".join(rows) + "\n")
-    from forerun.measure.logs import Ask
+    from forerun.measure.logs import JobLength
 
-    eta = eta_of(read_log(path), Ask(steps=200))
+    eta = eta_of(read_log(path), JobLength(steps=200))
     assert eta.remaining_seconds[1] == pytest.approx(122 * 0.5, rel=0.03)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forerun.measure.logs import Ask, eta_of, read_log, read_logs
+from forerun.measure.logs import JobLength, eta_of, read_log, read_logs
 from forerun.measure.logs.series import EVALUATION
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -32,7 +32,7 @@ def evaluated(series_event: np.ndarray) -> np.ndarray:
 
 def test_a_run_that_was_started_again_with_purge_step_is_two_sessions() -> None:
     series = read_log(EVENTS / "resumed")
-    eta = eta_of(series, Ask(steps=200))
+    eta = eta_of(series, JobLength(steps=200))
     assert (len(series), eta.done, eta.redone) == (70, 120, 20)
     assert eta.away_seconds > 1.1, "it was left alone for so long"
     assert series.numbers("loss")[:2] == pytest.approx([1.0, 0.6])
@@ -66,7 +66,7 @@ def test_tensorboard_s_own_writers_are_read() -> None:
     assert np.isnan(simple.numbers("samples_per_s")).sum() == 1
     tensors = read_log(EVENTS / "tensors")
     assert tensors.numbers("step_time_s") == pytest.approx(0.05)
-    assert eta_of(tensors, Ask(steps=100)).done == 58
+    assert eta_of(tensors, JobLength(steps=100)).done == 58
 
 
 @pytest.mark.parametrize("run", ["resumed", "simple", "tensors"])
@@ -108,7 +108,7 @@ def test_tqdm_s_bar_of_each_epoch_counts_on() -> None:
     series = read_log(SAMPLES / "tqdm.txt")
     assert series.facts["steps_per_epoch"] == 60
     assert math.isnan(series.fact("total_steps")), "a bar's length is an epoch's, not the job's"
-    eta = eta_of(series, Ask(epochs=3))
+    eta = eta_of(series, JobLength(epochs=3))
     assert (eta.done, eta.total) == (120, 180)
     assert eta.outlook.step_seconds == pytest.approx(0.042, abs=0.01)
 

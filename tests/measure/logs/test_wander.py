@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forerun.measure.logs.speed import Stretch, stretch_of
+from forerun.measure.logs.speed import SpeedBlocks, blocks_of
 
 DRAWS = 2000
 
@@ -18,8 +18,8 @@ def flicker(n: int, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(noise / np.sqrt(0.5 * np.mean(np.diff(noise) ** 2)))
 
 
-def stretch(logs: np.ndarray, each: float = 1.0) -> Stretch:
-    return stretch_of(np.full(len(logs), each), each * np.exp(logs))[0]
+def stretch(logs: np.ndarray, each: float = 1.0) -> SpeedBlocks:
+    return blocks_of(np.full(len(logs), each), each * np.exp(logs))[0]
 
 
 @pytest.mark.parametrize("length", [0.01, 1.0, 1e6])
@@ -28,7 +28,7 @@ def test_means_of_neighbouring_blocks_of_any_length_differ_as_the_allan_variance
 ) -> None:
     """Half the mean square of their difference is the Allan variance: 1, in these units."""
     end = np.array([length, 2 * length])
-    covariance = Stretch(end - length, end, np.zeros(2))._flicker(end - length, end)
+    covariance = SpeedBlocks(end - length, end, np.zeros(2))._flicker(end - length, end)
     assert covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] == pytest.approx(2.0)
     assert np.all(np.linalg.eigvalsh(covariance) > 0)
 

@@ -15,7 +15,7 @@ import pytest
 from forerun.domain.measured import Measured
 from forerun.errors import RequestError
 from forerun.measure.cgroups import quota
-from forerun.measure.probe.clock import Clock
+from forerun.measure.probe.clock import CallTimer
 from forerun.measure.probe.findings import measured_of, warnings_of
 from forerun.measure.probe.machine import (
     BUSY_SHARE,
@@ -103,7 +103,7 @@ def test_threads_are_timed_by_the_fastest_and_no_cache_is_slower_than_memory() -
     assert measured_of({**found, "threads": 2}, {}).curves["fp32/memory"].seconds == (
         1e-9, 1e-9, 2e-9,
     )  # fmt: skip
-    clock = Clock(threads=2, batch_seconds=1e-4, repeats=5, fastest=True)
+    clock = CallTimer(threads=2, batch_seconds=1e-4, repeats=5, fastest=True)
     naps = iter([0.0, 0.0, 0.03, 0.03, 0.03, 0.001])
 
     def call() -> None:

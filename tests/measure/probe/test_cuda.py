@@ -15,11 +15,11 @@ from forerun.errors import RequestError, UnsatisfiedError
 from forerun.measure import local_host
 from forerun.measure.hosts import Host
 from forerun.measure.loop import use_tf32
-from forerun.measure.probe.clock import Call, Clock
+from forerun.measure.probe.clock import Call, CallTimer
 from forerun.measure.probe.elements import element_grids, memory_grid
 from forerun.measure.probe.findings import device_entry
 from forerun.measure.probe.probing import probe
-from forerun.measure.probe.products import CPU, LAUNCHES, Grid, Sizes, cuda_sizes, product_grids
+from forerun.measure.probe.products import CPU, LAUNCHES, Grid, GridSizes, cuda_sizes, product_grids
 from forerun.measure.probe.worker import LaunchesOnlyError, Measurements, timed
 from tests.measure.cuda import Stream
 
@@ -38,26 +38,26 @@ def kernel(stream: Stream, seconds: float) -> Call:
 
 def test_a_long_kernel_is_timed_and_not_what_came_before_it(stream: Stream) -> None:
     stream.run(10.0)  # somebody's work that is still under way
-    assert Clock("cuda").time(kernel(stream, 1e-3)).seconds == pytest.approx(1e-3, rel=0.01)
+    assert CallTimer("cuda").time(kernel(stream, 1e-3)).seconds == pytest.approx(1e-3, rel=0.01)
 
 
 def test_a_short_kernel_takes_as_long_as_its_launch(stream: Stream) -> None:
-    found = Clock("cuda").time(kernel(stream, 1e-7)).seconds
+    found = CallTimer("cuda").time(kernel(stream, 1e-7)).seconds
     assert found == pytest.approx(LAUNCH_SECONDS, rel=0.05)
 
 
 def test_on_a_gpu_the_processor_s_work_is_timed_by_the_wall_clock() -> None:
-    clock = Clock("cuda", threads=1, spreads=[])
+    clock = CallTimer("cuda", threads=1, spreads=[])
     host = clock.on_host()
     assert (host.device, host.until) == ("cpu", clock.until)
     assert host.now() != pytest.approx(0.0)
     assert host.threads > 1, "a loader's processes do not use this process's own time"
     host.time(lambda: None)
     assert clock.spreads, "its repeats are counted with the others"
-    assert Clock("cpu").launch_seconds(torch) == 0.0
+    assert CallTimer("cpu").launch_seconds(torch) == 0.0
 
 
-def memory_of(stream: Stream, sizes: Sizes) -> Grid:
+def memory_of(stream: Stream, sizes: GridSizes) -> Grid:
     """A GPU's memory of 3 TB/s, gone through in one kernel a footprint."""
     return Grid(
         "memory", (sizes.footprints,), lambda f: kernel(stream, f / BYTES_PER_SECOND),
@@ -68,7 +68,7 @@ def memory_of(stream: Stream, sizes: Sizes) -> Grid:
 def test_footprints_whose_time_is_that_of_their_launch_are_no_figure_of_memory(
     stream: Stream,
 ) -> None:
-    curve = timed(memory_of(stream, cuda_sizes(80e9, 4)), Clock("cuda"))
+    curve = timed(memory_of(stream, cuda_sizes(80e9, 4)), CallTimer("cuda"))
     assert curve is not None
     assert curve["axes"] == [[64e6, 256e6, 1e9, 4e9]], "4 and 16 MB take less than three launches"
     rates = [8.0 / seconds for seconds in curve["seconds"]]
@@ -77,11 +77,11 @@ def test_footprints_whose_time_is_that_of_their_launch_are_no_figure_of_memory(
 
 
 def test_where_all_are_launches_there_is_no_figure_and_the_reason_is_told(stream: Stream) -> None:
-    small = memory_of(stream, Sizes(footprints=(1e6, 4e6)))
+    small = memory_of(stream, GridSizes(footprints=(1e6, 4e6)))
     with pytest.raises(LaunchesOnlyError, match="a launch alone"):
-        timed(small, Clock("cuda"))
+        timed(small, CallTimer("cuda"))
     found = Measurements()
-    found.add("fp32", [small], Clock("cuda"))
+    found.add("fp32", [small], CallTimer("cuda"))
     assert "a launch alone" in found.refused["fp32/memory"]
     told = {"curves": {}, "refused": found.refused, "left_out": [], "seconds": 1.0}
     with pytest.raises(UnsatisfiedError, match=r"memory was not timed: .*a launch alone"):
@@ -132,7 +132,7 @@ def test_what_does_not_fit_the_memory_is_scaled_from_its_smaller_neighbour() -> 
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate")
         return lambda: sum(range(2000))
 
-    curve = timed(Grid("g", ((5.0, 10.0, 40.0),), make), Clock(batch_seconds=1e-4, repeats=1))
+    curve = timed(Grid("g", ((5.0, 10.0, 40.0),), make), CallTimer(batch_seconds=1e-4, repeats=1))
     assert curve is not None
     assert curve["seconds"][2] == pytest.approx(4 * curve["seconds"][1])
 
@@ -141,7 +141,7 @@ def test_what_a_precision_lacks_is_named_and_the_rest_is_timed() -> None:
     def lacking(n: int) -> Call:
         raise RuntimeError("\"gelu_cpu\" not implemented for 'Half'")
 
-    found, clock = Measurements(), Clock(batch_seconds=1e-5, repeats=1)
+    found, clock = Measurements(), CallTimer(batch_seconds=1e-5, repeats=1)
     found.add(
         "fp16", [Grid("gelu", ((1.0,),), lacking), Grid("add", ((1.0,),), lambda n: int)], clock
     )

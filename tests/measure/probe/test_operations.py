@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from forerun.measure.probe.clock import Clock
+from forerun.measure.probe.clock import CallTimer
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
 from forerun.measure.probe.products import Grid, product_grids
 from forerun.measure.probe.worker import (
@@ -21,7 +21,7 @@ from forerun.measure.probe.worker import (
     timed,
 )
 
-QUICK = Clock(batch_seconds=1e-5, repeats=1)
+QUICK = CallTimer(batch_seconds=1e-5, repeats=1)
 GRIDS = [
     memory_grid(torch, "cpu", torch.float32),
     *product_grids(torch, "cpu", torch.float32),
@@ -33,7 +33,7 @@ NAMES = [grid.name for grid in GRIDS]
 @pytest.mark.parametrize("grid", GRIDS, ids=NAMES)
 def test_each_operation_runs_at_its_smallest_size(grid: Grid) -> None:
     sizes = [int(axis[0]) for axis in grid.axes]
-    assert Clock(batch_seconds=1e-5, repeats=1).time(grid.make(*sizes)).seconds > 0
+    assert CallTimer(batch_seconds=1e-5, repeats=1).time(grid.make(*sizes)).seconds > 0
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=NAMES)
@@ -57,7 +57,7 @@ def test_a_larger_product_takes_longer(name: str) -> None:
     more = [p for p in grid.points if math.prod(p) >= 100 * math.prod(small)]
     large = min(more, key=math.prod) if more else max(grid.points, key=math.prod)
     few, many = (
-        Clock(batch_seconds=2e-4, repeats=3).time(grid.make(*map(int, p))).seconds
+        CallTimer(batch_seconds=2e-4, repeats=3).time(grid.make(*map(int, p))).seconds
         for p in (small, large)
     )
     assert many > few
@@ -88,19 +88,19 @@ def test_what_costs_too_much_is_scaled_from_its_smaller_neighbour() -> None:
 
 def test_what_there_was_no_time_for_is_named_and_has_no_figures() -> None:
     found = Measurements()
-    found.add("fp32", GRIDS[:2], Clock(until=0.0))
+    found.add("fp32", GRIDS[:2], CallTimer(until=0.0))
     assert (found.curves, found.left_out) == ({}, [f"fp32/{name}" for name in NAMES[:2]])
 
 
 def test_the_framework_costs_something_and_little() -> None:
-    clock = Clock(batch_seconds=2e-4, repeats=3)
+    clock = CallTimer(batch_seconds=2e-4, repeats=3)
     costs = {**framework_costs(torch, "cpu", clock), **loader_costs(torch, clock)}
     assert all(0.0 <= seconds < 0.05 for seconds in costs.values())
     assert costs["backward_call_seconds"] + costs["step_seconds"] > 0
 
 
 def test_adam_takes_longer_than_plain_descent() -> None:
-    clock = Clock(batch_seconds=2e-4, repeats=3)
+    clock = CallTimer(batch_seconds=2e-4, repeats=3)
     costs = optimizer_costs(torch, "cpu", clock, ("sgd", "adamw"))
     step, tensor, parameter = zip(*(costs[name] for name in ("sgd", "adamw")), strict=True)
     assert parameter[1] > parameter[0] > 0
@@ -112,5 +112,5 @@ def test_a_cuda_device_is_timed_by_its_events() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device here: the probe's code for it was not run")
     x = torch.randn(2048, 2048, device="cuda")
-    seconds = Clock("cuda").time(lambda: x.mm(x)).seconds
+    seconds = CallTimer("cuda").time(lambda: x.mm(x)).seconds
     assert 1e-6 < seconds < 0.1

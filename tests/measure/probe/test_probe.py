@@ -15,7 +15,7 @@ from forerun.catalog import load_catalog
 from forerun.cli import main
 from forerun.errors import MissingExtraError, RequestError, UnsatisfiedError
 from forerun.measure import Host, local_host
-from forerun.measure.probe.clock import Clock
+from forerun.measure.probe.clock import CallTimer
 from forerun.measure.probe.findings import device_entry, exchange_of, warnings_of
 from forerun.measure.probe.machine import cpu_share
 from forerun.measure.probe.probing import Probe, probe
@@ -144,8 +144,8 @@ def test_what_a_link_lets_go_at_once_is_told_from_the_bytes_that_follow() -> Non
 def test_a_cpu_is_timed_in_its_own_seconds_and_waiting_is_none() -> None:
     import time
 
-    assert Clock(batch_seconds=1e-4, repeats=1).time(lambda: time.sleep(2e-3)).seconds < 1e-3
-    assert Clock(threads=2, batch_seconds=1e-3, repeats=1).time(
+    assert CallTimer(batch_seconds=1e-4, repeats=1).time(lambda: time.sleep(2e-3)).seconds < 1e-3
+    assert CallTimer(threads=2, batch_seconds=1e-3, repeats=1).time(
         lambda: time.sleep(2e-3)
     ).seconds >= 2e-3  # fmt: skip
 

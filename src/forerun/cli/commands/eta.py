@@ -103,10 +103,10 @@ class _Job:
     """A job's logs and what was asked about them."""
 
     def __init__(self, logs: tuple[Path, ...], settings: Settings, options: dict[str, Any]) -> None:
-        from forerun.measure.logs import Ask
+        from forerun.measure.logs import JobLength
 
         self.logs, self.options = logs, options
-        self.ask = Ask(
+        self.ask = JobLength(
             options["total_steps"], options["epochs"], options["tokens"], options["samples"],
             options["steps_per_epoch"], options["global_batch"], options["seq_len"],
         )  # fmt: skip

@@ -5,18 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forerun.measure.logs.eta import Ask, Eta, eta_of
+    from forerun.measure.logs.eta import Eta, JobLength, eta_of
     from forerun.measure.logs.files import read_log, read_logs
     from forerun.measure.logs.rows import read_runs, runs_of
     from forerun.measure.logs.series import LogSeries, joined
 
 __all__ = [
-    "Ask", "Eta", "LogSeries", "eta_of", "joined", "read_log", "read_logs", "read_runs",
+    "Eta",
+    "JobLength",
+    "LogSeries",
+    "eta_of",
+    "joined",
+    "read_log",
+    "read_logs",
+    "read_runs",
     "runs_of",
 ]  # fmt: skip
 
 _HOMES = {
-    "Ask": "forerun.measure.logs.eta",
+    "JobLength": "forerun.measure.logs.eta",
     "Eta": "forerun.measure.logs.eta",
     "eta_of": "forerun.measure.logs.eta",
     "joined": "forerun.measure.logs.series",

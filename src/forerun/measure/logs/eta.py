@@ -1,8 +1,6 @@
 """ETA: when a running job will be done, from its log: with its band, its cost and what is unknown.
 
-Outlook: how long the rest of a job may take, as draws of what can still happen.
-
-Length: how long a logged job is in the unit that its log counts, as told or as logged.
+The rest of a job is drawn many times, from what can still happen.
 """
 
 from __future__ import annotations
@@ -14,13 +12,13 @@ import numpy as np
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.logs.series import LogSeries
-from forerun.measure.logs.speed import Speeds, speeds_of, stretch_of
-from forerun.measure.logs.steady import Intervals, Marks, intervals_of
+from forerun.measure.logs.speed import Speeds, blocks_of, speeds_of
+from forerun.measure.logs.steady import Intervals, ProgressRows, intervals_of
 from forerun.units import counted, format_seconds
 
 
 @dataclass(frozen=True)
-class Ask:
+class JobLength:
     """How long the job is, one of these; all None leaves it to the log.
 
     `steps_per_epoch`, `global_batch`, `seq_len` and `dataset_size` turn one into another where
@@ -37,46 +35,35 @@ class Ask:
     dataset_size: float | None = None
 
 
-@dataclass(frozen=True)
-class Total:
-    """The count at which the job is done, and who says so."""
-
-    total: float
-    source: str
-
-
-def length_of(series: LogSeries, marks: Marks, ask: Ask) -> Total:
-    """Return a job's length in the unit of its marks.
+def length_of(series: LogSeries, marks: ProgressRows, length: JobLength) -> tuple[float, str]:
+    """Return the count at which a job is done, in the unit of its rows, and where it comes from.
 
     Raises:
-        RequestError: nobody says it, or it cannot be turned into that unit.
+        RequestError: it is not known, or it cannot be turned into that unit.
     """
-    told = {n: v for n in ("steps", "epochs", "tokens", "samples") if (v := getattr(ask, n))}
-    if len(told) > 1:
+    units = ("steps", "epochs", "tokens", "samples")
+    given = {name: value for name in units if (value := getattr(length, name))}
+    if len(given) > 1:
         raise RequestError(
-            "the job's length", f"{' and '.join(told)} are given", "give one of them"
+            "the job's length", f"{' and '.join(given)} are given", "give one of them"
         )
-    if told:
-        unit, count = next(iter(told.items()))
-        return Total(_in_unit(series, marks, ask, unit, count), f"{count:,.6g} {unit}, as given")
-    return _logged(series, marks, ask)
-
-
-def _logged(series: LogSeries, marks: Marks, ask: Ask) -> Total:
+    for unit, count in given.items():
+        total = _in_unit(series, marks, length, unit, count)
+        return total, f"{count:,.6g} {unit}, as given"
     if marks.unit == "steps" and np.isfinite(series.fact("total_steps")):
-        return Total(series.fact("total_steps"), "the log says")
+        return series.fact("total_steps"), "the log says"
     epochs = series.fact("total_epochs")
-    if np.isfinite(epochs):
-        return Total(
-            _in_unit(series, marks, ask, "epochs", epochs), f"the log says {epochs:g} epochs"
-        )
-    raise RequestError(
-        f"when {series.name} will be done", "the log does not say how long the job is",
-        "give --total-steps, --epochs, --tokens or --samples",
-    )  # fmt: skip
+    if not np.isfinite(epochs):
+        raise RequestError(
+            f"when {series.name} will be done", "the log does not say how long the job is",
+            "give --total-steps, --epochs, --tokens or --samples",
+        )  # fmt: skip
+    return _in_unit(series, marks, length, "epochs", epochs), f"the log says {epochs:g} epochs"
 
 
-def _in_unit(series: LogSeries, marks: Marks, ask: Ask, unit: str, count: float) -> float:
+def _in_unit(
+    series: LogSeries, marks: ProgressRows, given: JobLength, unit: str, count: float
+) -> float:
     """Return a length in the unit that the log counts."""
     if unit == marks.unit:
         return count
@@ -84,7 +71,7 @@ def _in_unit(series: LogSeries, marks: Marks, ask: Ask, unit: str, count: float)
         raise RequestError(
             f"a job of {count:,.6g} {unit}", "the log counts epochs alone", "give --epochs"
         )
-    per_step, missing = _per_step(series, ask, unit)
+    per_step, missing = _per_step(series, given, unit)
     if not per_step > 0:
         raise RequestError(
             f"a job of {count:,.6g} {unit}", f"the log does not say how many {unit} a step has",
@@ -93,17 +80,17 @@ def _in_unit(series: LogSeries, marks: Marks, ask: Ask, unit: str, count: float)
     return count / per_step
 
 
-def _per_step(series: LogSeries, ask: Ask, unit: str) -> tuple[float, str]:
+def _per_step(series: LogSeries, given: JobLength, unit: str) -> tuple[float, str]:
     """Return how many samples, tokens or epochs a step has, and what to give where nobody says."""
-    batch = ask.global_batch or _slope(series, "samples") or _known(series, "global_batch")
+    batch = given.global_batch or _slope(series, "samples") or _known(series, "global_batch")
     if unit == "samples":
         return batch, "--global-batch"
     if unit == "tokens":
         tokens = _slope(series, "tokens")
-        sequence = ask.seq_len or _known(series, "seq_len")
+        sequence = given.seq_len or _known(series, "seq_len")
         return tokens or batch * sequence, "--global-batch and --seq-len"
-    length = ask.steps_per_epoch or _known(series, "steps_per_epoch")
-    size = ask.dataset_size or _known(series, "dataset_size")
+    length = given.steps_per_epoch or _known(series, "steps_per_epoch")
+    size = given.dataset_size or _known(series, "dataset_size")
     if not length and batch and size:
         length = np.ceil(size / batch)
     epochs = _slope(series, "epoch") or (1 / length if length else 0.0)
@@ -155,9 +142,13 @@ class Pauses:
         self, done: float, total: float, rng: np.random.Generator, draws: int
     ) -> FloatArray:
         """Return the seconds of those still to come, a column of draws (draws,)."""
-        number = self._numbers(done, total, rng, draws)
+        if np.isfinite(self.period):
+            number = np.full(draws, self.expected(done, total))
+        else:
+            rate = rng.gamma(len(self.at), 1.0 / max(done, 1e-9), draws)
+            number = rng.poisson(np.minimum(rate * (total - done), 1e6)).astype(np.float64)
         size = rng.choice(self.seconds, (draws, len(self.seconds))).mean(axis=1)
-        # One pause says little of how long the next will be.
+        # How long the next will be is not sure after one.
         size *= np.exp(0.3 / np.sqrt(len(self.seconds)) * rng.standard_normal(draws))
         return np.asarray(number * size)
 
@@ -166,14 +157,6 @@ class Pauses:
         if np.isfinite(self.period):
             return float(np.floor((total - self.at[-1]) / self.period + 1e-6))
         return len(self.at) * (total - done) / max(done, 1e-9)
-
-    def _numbers(
-        self, done: float, total: float, rng: np.random.Generator, draws: int
-    ) -> FloatArray:
-        if np.isfinite(self.period):
-            return np.full(draws, self.expected(done, total))
-        rate = rng.gamma(len(self.at), 1.0 / max(done, 1e-9), draws)
-        return rng.poisson(np.minimum(rate * (total - done), 1e6)).astype(np.float64)
 
 
 def pauses_of(intervals: Intervals) -> tuple[Pauses, ...]:
@@ -211,13 +194,13 @@ def _group(intervals: Intervals, members: list[int], kind: str) -> Pauses:
     return Pauses(kind, at, seconds[order][first], _period(at, kind != "pause", intervals))
 
 
-def _period(at: FloatArray, told: bool, intervals: Intervals) -> float:
+def _period(at: FloatArray, marked: bool, intervals: Intervals) -> float:
     """Return the steps between pauses where they are periodic, NaN where they are not."""
     if len(at) == 1:
         # Of a single one only the log's own word says that it will come again, as far on as it came.
         begin = float(intervals.end[0] - intervals.steps[0])
-        return float(at[0]) if told and at[0] > 2 * begin else float("nan")
-    if len(at) == 2 and not told:
+        return float(at[0]) if marked and at[0] > 2 * begin else float("nan")
+    if len(at) == 2 and not marked:
         return float("nan")
     distances = np.diff(at)
     # Where a pause was missed, a distance is twice the period or more.
@@ -244,7 +227,7 @@ _ENDLESS = (
 
 
 @dataclass(frozen=True)
-class Outlook:
+class RemainingTime:
     """What is still to come.
 
     Attributes:
@@ -272,7 +255,9 @@ class Outlook:
         return (over + 0.5) / (len(self.seconds) + 1)
 
 
-def outlook_of(intervals: Intervals, total: float, seed: int = 0, draws: int = DRAWS) -> Outlook:
+def remaining_of(
+    intervals: Intervals, total: float, seed: int = 0, draws: int = DRAWS
+) -> RemainingTime:
     """Return what the rest of a job may take, from its last row on.
 
     Args:
@@ -297,7 +282,7 @@ def outlook_of(intervals: Intervals, total: float, seed: int = 0, draws: int = D
     lost, number = _interruptions(intervals, step_seconds, left, total, rng, draws)
     seconds = steps + (paused + lost if left else 0.0)
     middle = float(np.median(paused)) if left and pauses else 0.0
-    return Outlook(seconds, step_seconds, pauses, middle, number if left else 0.0, speeds)
+    return RemainingTime(seconds, step_seconds, pauses, middle, number if left else 0.0, speeds)
 
 
 def _present(intervals: Intervals, speeds: Speeds) -> tuple[float, float]:
@@ -307,7 +292,7 @@ def _present(intervals: Intervals, speeds: Speeds) -> tuple[float, float]:
     steps, seconds = intervals.steps[rows], intervals.work_seconds[rows]
     age = steps[::-1].cumsum()[::-1] - steps / 2
     weight = 0.5 ** (age / (_HALF_LIFE * steps.sum()))
-    stretch, block = stretch_of(steps, seconds)
+    stretch, block = blocks_of(steps, seconds)
     mean_of_logs = np.average(stretch.logs, weights=np.bincount(block, steps))
     convex = float(np.log(seconds.sum() / steps.sum()) - mean_of_logs)
     return float((weight * seconds).sum() / (weight * steps).sum()), convex
@@ -321,7 +306,7 @@ def _rest(
     rows = np.flatnonzero(intervals.steady)
     if not len(rows):
         rows = np.arange(len(intervals))
-    stretch, block = stretch_of(intervals.steps[rows], intervals.work_seconds[rows])
+    stretch, block = blocks_of(intervals.steps[rows], intervals.work_seconds[rows])
     firsts = np.searchsorted(rows, [s.first for s in speeds.segments[1:]])
     cuts = sorted({int(c) for c in block[firsts]} - {0})
     logs = stretch.mean_of_rest(cuts, left, rng, draws) + convex
@@ -383,7 +368,6 @@ def _interruptions(
 
 _SILENT = 10.0  # typical intervals without a row after which the job may have stopped
 _SILENT_SECONDS = 120.0
-_NEWS_SHARE = 0.25  # of what was seen: a change of speed that is newer is told first
 
 
 @dataclass(frozen=True)
@@ -392,14 +376,14 @@ class Eta:
 
     Attributes:
         name: of the log.
-        done, total: in `unit` (steps or epochs); `length`: who says the total.
+        done, total: in `unit` (steps or epochs); `length`: where the total comes from.
         intervals: what was seen; `outlook`: what is to come.
         last_s: the time of the last row; `now_s`: that from which the rest is counted; both in
             seconds since 1970, NaN where neither the log nor its file tells.
         silent: nothing came for so long that it may have stopped: what passed since the last row
             counts for nothing, and the rest is as long as if it went on at `now_s`.
         status, reason: of the log's end.
-        notes: what a reader of the figures should know; `unknown`: what nobody told.
+        notes: what a reader of the figures should know; `unknown`: what is not known.
     """
 
     name: str
@@ -408,7 +392,7 @@ class Eta:
     unit: str
     length: str
     intervals: Intervals
-    outlook: Outlook
+    outlook: RemainingTime
     last_s: float
     now_s: float
     silent: bool
@@ -463,13 +447,13 @@ class Eta:
 
 
 def eta_of(
-    series: LogSeries, ask: Ask | None = None, now_s: float | None = None, seed: int = 0
+    series: LogSeries, length: JobLength | None = None, now_s: float | None = None, seed: int = 0
 ) -> Eta:
     """Return when a job will be done.
 
     Args:
         series: its log, or its logs joined.
-        ask: how long the job is; what is blank is taken from the log.
+        length: how long the job is; what is blank is taken from the log.
         now_s: the present time, seconds since 1970; None counts from the log's last row.
         seed: of the draws.
 
@@ -480,32 +464,32 @@ def eta_of(
     intervals = intervals_of(series)
     marks = intervals.marks
     done = float(marks.done[-1])
-    length = length_of(series, marks, ask or Ask())
-    if length.total < done * (1 - 1e-9):
+    total, source = length_of(series, marks, length or JobLength())
+    if total < done * (1 - 1e-9):
         raise RequestError(
-            f"a job of {length.total:,.6g} {marks.unit}",
-            f"the log {series.name} is at {marks.unit[:-1]} {done:,.6g} already ({length.source})",
+            f"a job of {total:,.6g} {marks.unit}",
+            f"the log {series.name} is at {marks.unit[:-1]} {done:,.6g} already ({source})",
             "give a greater total, or check that both count the same",
         )  # fmt: skip
-    outlook = outlook_of(intervals, length.total, seed)
+    outlook = remaining_of(intervals, total, seed)
     # Without dates in the log, its file's last write is the time of its last row.
     dated = series.absolute and marks.clocked
     last = float(marks.time_s[-1]) if dated else series.written_s
     # A log may be read long after its end, and its clock may be ahead of this machine's.
     now = last if now_s is None or not np.isfinite(last) else max(now_s, last)
     since = now - last if np.isfinite(last) else 0.0
-    notes, silent = _notes(series, intervals, outlook, since, done >= length.total)
+    notes, silent = _notes(series, intervals, outlook, since, done >= total)
     if not dated and np.isfinite(last):
         notes.append("the log has no dates; its file's last write counts as the last row's time")
     return Eta(
-        series.name, done, length.total, marks.unit, length.source, intervals, outlook, last,
+        series.name, done, total, marks.unit, source, intervals, outlook, last,
         now, silent, series.status, series.reason, tuple(notes),
         tuple(_unknown(series, intervals, outlook)),
     )  # fmt: skip
 
 
 def _notes(
-    series: LogSeries, intervals: Intervals, outlook: Outlook, since: float, ended: bool
+    series: LogSeries, intervals: Intervals, outlook: RemainingTime, since: float, ended: bool
 ) -> tuple[list[str], bool]:
     """Return what to say beside the figures, and whether the log has been silent for too long."""
     unit = intervals.marks.unit
@@ -546,7 +530,7 @@ def _notes(
     return [*notes, *intervals.marks.notes, *series.notes], silent
 
 
-def _unknown(series: LogSeries, intervals: Intervals, outlook: Outlook) -> list[str]:
+def _unknown(series: LogSeries, intervals: Intervals, outlook: RemainingTime) -> list[str]:
     """Return what would make the answer surer and nobody told."""
     found = []
     if not intervals.marks.clocked:

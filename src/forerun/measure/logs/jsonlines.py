@@ -13,7 +13,7 @@ from forerun.errors import RequestError
 from forerun.measure.logs.files import bytes_of, head_of, lines_of, mapping_of, written_s
 from forerun.measure.logs.keys import column_of, put
 from forerun.measure.logs.patterns import Ending, event_in
-from forerun.measure.logs.series import EVALUATION, Gathered, LogSeries, clock_resolution
+from forerun.measure.logs.series import EVALUATION, LogSeries, SeriesBuilder, clock_resolution
 from forerun.measure.logs.text import iso_seconds
 
 _EPOCH_2001 = 1e9  # seconds since 1970 of a clock that is a date rather than a duration
@@ -45,7 +45,7 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     Raises:
         RequestError: no record has a step, or the file is no JSON.
     """
-    gathered, ending, bad, good = Gathered(), Ending(), 0, 0
+    gathered, ending, bad, good = SeriesBuilder(), Ending(), 0, 0
     data = bytes_of(path)
     state = mapping_of(_json(data)) if b'"log_history"' in data else {}
     if isinstance(state.get("log_history"), list):
@@ -90,7 +90,7 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     ),)  # fmt: skip
 
 
-def _add(gathered: Gathered, record: Mapping[str, Any]) -> None:
+def _add(gathered: SeriesBuilder, record: Mapping[str, Any]) -> None:
     """Add one record: a row of a step, an evaluation, or facts."""
     row: dict[str, float] = {}
     for key, value in _flat(record):

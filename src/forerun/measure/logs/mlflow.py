@@ -13,7 +13,7 @@ from urllib.parse import quote
 from forerun.errors import RequestError
 from forerun.measure.logs.files import head_of, mapping_of, written_s
 from forerun.measure.logs.keys import column_of
-from forerun.measure.logs.series import Fact, Gathered, LogSeries, Point, add_points
+from forerun.measure.logs.series import Fact, LogSeries, Scalar, SeriesBuilder, add_scalars
 
 _SQLITE = b"SQLite format 3\0"
 _DELETED = "deleted"  # a run's lifecycle_stage in MLflow's bin
@@ -28,7 +28,7 @@ _TEXTS = ("precision", "optimizer", "dataset")
 class _Run:
     name: str
     where: str
-    points: list[Point]
+    points: list[Scalar]
     params: Mapping[str, str]
     status: str
     written_s: float
@@ -98,7 +98,7 @@ def _text(path: Path) -> str:
         raise RequestError(f"reading {path}", str(error.strerror), todo) from None
 
 
-def _points(file: Path, key: str) -> Iterator[Point]:
+def _points(file: Path, key: str) -> Iterator[Scalar]:
     """Yield the points of a metric's file: lines of `milliseconds value step`."""
     for line in _text(file).splitlines():
         with contextlib.suppress(ValueError):  # a line that is being written
@@ -138,8 +138,8 @@ def _of_database(path: Path) -> Iterator[_Run]:
 
 def _series(run: _Run) -> LogSeries:
     """Return a run's points joined by step."""
-    gathered = Gathered()
-    other = add_points([p for p in run.points if not p[0].startswith("system/")], gathered)
+    gathered = SeriesBuilder()
+    other = add_scalars([p for p in run.points if not p[0].startswith("system/")], gathered)
     notes = []
     if other:
         notes.append(f"logged by another count than steps, and left out: {', '.join(other)}")

@@ -91,9 +91,9 @@ def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) ->
     row.update(_timed(series, intervals, notes))
     _rates(row, series, {**row, **stated}, notes)
     for part in _PARTS:
-        if series.says(f"{part}_time_s"):
+        if series.has(f"{part}_time_s"):
             row[f"{part}_time_s"] = _median(series.numbers(f"{part}_time_s"))
-    if series.says("memory_gb"):
+    if series.has("memory_gb"):
         row["memory_gb"] = float(np.nanmax(series.numbers("memory_gb")))
     if target is not None:
         row.update(_reached(series, target, {**row, **stated}, notes))
@@ -124,7 +124,7 @@ def _timed(series: LogSeries, intervals: Intervals, notes: list[str]) -> dict[st
 
 def _logged(series: LogSeries, intervals: Intervals) -> float | None:
     """Return the median of the log's own step times over steady rows, None where it has none."""
-    if not series.says("step_time_s") or not series.says("step"):
+    if not series.has("step_time_s") or not series.has("step"):
         return None
     steps, times = series.numbers("step"), series.numbers("step_time_s")
     warm = intervals.end[intervals.warm]
@@ -135,24 +135,24 @@ def _logged(series: LogSeries, intervals: Intervals) -> float | None:
 
 def _left_out(intervals: Intervals) -> list[str]:
     """Return what the step's time does not count: warm-up, pauses, gaps."""
-    said = []
+    texts = []
     if intervals.warm.any():
         steps = intervals.steps[intervals.warm].sum()
-        said.append(f"warm-up ({steps:,.6g} {intervals.marks.unit}) left out")
+        texts.append(f"warm-up ({steps:,.6g} {intervals.marks.unit}) left out")
     paused = np.flatnonzero(intervals.paused)
     kinds: dict[str, list[float]] = {}
     for i in paused:
         kinds.setdefault(intervals.kind(int(i)), []).append(float(intervals.pause_seconds[i]))
     for kind, seconds in kinds.items():
-        said.append(f"{len(seconds):,} {kind}s left out, {format_seconds(sum(seconds))} in all")
+        texts.append(f"{len(seconds):,} {kind}s left out, {format_seconds(sum(seconds))} in all")
     for restart, word in ((True, "restart"), (False, "halt")):
         gaps = [g for g in intervals.gaps if g.restart is restart]
         if gaps:
             redone = sum(g.redone for g in gaps)
             again = f", {redone:,.0f} {intervals.marks.unit} done again" if redone else ""
             away = format_seconds(sum(g.seconds for g in gaps))
-            said.append(f"{len(gaps)} {word}{'s' if len(gaps) > 1 else ''}, {away} away{again}")
-    return said
+            texts.append(f"{len(gaps)} {word}{'s' if len(gaps) > 1 else ''}, {away} away{again}")
+    return texts
 
 
 def _batch(series: LogSeries, stated: Mapping[str, Any], notes: list[str]) -> float:
@@ -163,7 +163,9 @@ def _batch(series: LogSeries, stated: Mapping[str, Any], notes: list[str]) -> fl
     known = column[np.isfinite(column)]
     if len(known):
         if known.min() != known.max():
-            notes.append(f"the batch changes from {known[0]:g} to {known[-1]:g}; the last is told")
+            notes.append(
+                f"the batch changes from {known[0]:g} to {known[-1]:g}; the last one counts"
+            )
         return float(known[-1])
     samples, steps = series.numbers("samples"), series.numbers("step")
     both = np.isfinite(samples) & np.isfinite(steps)
@@ -180,12 +182,12 @@ def _rates(
 ) -> None:
     """Add the log's rates; one of each device counts for the cluster where its size is known."""
     for name in _MEDIANS:
-        if series.says(name):
+        if series.has(name):
             row[name] = _median(series.numbers(name))
     devices = known.get("devices")
     for name in ("tokens_per_s", "samples_per_s"):
         each = f"{name}_per_device"
-        if name in row or not series.says(each):
+        if name in row or not series.has(each):
             continue
         if devices:
             row[name] = _median(series.numbers(each)) * float(devices)

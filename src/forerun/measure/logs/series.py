@@ -74,7 +74,7 @@ class LogSeries:
             return np.full(len(self), np.nan)
         return np.where(np.abs(column) < _LARGEST, column, np.nan)
 
-    def says(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
         """Return whether a column has any number in it."""
         return bool(np.isfinite(self.numbers(name)).any())
 
@@ -84,7 +84,7 @@ class LogSeries:
         return float(value) if not isinstance(value, str) else np.nan
 
 
-class Gathered:
+class SeriesBuilder:
     """Rows and facts as a reader meets them; rows of the same step, one after another, are one."""
 
     def __init__(self) -> None:
@@ -236,8 +236,8 @@ def _in_a_row(parts: list[LogSeries]) -> list[LogSeries]:
     return shifted
 
 
-Point = tuple[str, float, float, float]  # key, value, seconds since 1970, step
-_SAID_BY_POINT = (("step", 1.0), ("time_s", 1.0), ("elapsed_s", 1.0))
+Scalar = tuple[str, float, float, float]  # key, value, seconds since 1970, step
+_AXIS_COLUMNS = (("step", 1.0), ("time_s", 1.0), ("elapsed_s", 1.0))
 # A word of a key that says its score is of an evaluation: val_loss, eval/accuracy, Loss/test.
 _AXES = ("step", "epoch", "time_s")
 _EVALUATED = re.compile(r"(?:^|[/_.])(?:val|valid|validation|eval|evaluation|test)(?:[/_.]|$)")
@@ -245,7 +245,7 @@ _SPARSE = 0.5  # of the rows: scores that come with every row tell nothing apart
 _SAME_AXIS = 0.5  # of the highest step: a key that never comes so far counts something else
 
 
-def add_points(points: Sequence[Point], gathered: Gathered) -> tuple[str, ...]:
+def add_scalars(points: Sequence[Scalar], gathered: SeriesBuilder) -> tuple[str, ...]:
     """Add the points of one writer, in the order of their times; return what was left out.
 
     A key whose step falls back begins a new session: the job was started again. Keys that count
@@ -266,13 +266,13 @@ def add_points(points: Sequence[Point], gathered: Gathered) -> tuple[str, ...]:
         if counts[key] == 1 and step not in rows and step < max(reached.values()):
             continue
         row = rows.setdefault(step, {"epoch" if by_epoch else "step": step, "time_s": time})
-        if column_of(key) not in _SAID_BY_POINT:
+        if column_of(key) not in _AXIS_COLUMNS:
             put(row, key, value)
     _flush(rows, gathered)
     return other
 
 
-def _one_axis(points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
+def _one_axis(points: Sequence[Scalar]) -> tuple[list[Scalar], tuple[str, ...]]:
     """Return the points whose keys count the same steps, and the other keys."""
     highest: dict[str, float] = {}
     counts = Counter(key for key, *_ in points)
@@ -286,7 +286,7 @@ def _one_axis(points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
     )
 
 
-def _flush(rows: dict[float, dict[str, float]], gathered: Gathered) -> None:
+def _flush(rows: dict[float, dict[str, float]], gathered: SeriesBuilder) -> None:
     """Hand over the rows of one session, each with what is known to have come before it."""
     scored = [
         [bool(_EVALUATED.search(name.lower())) for name in row if name not in _AXES]
@@ -295,9 +295,9 @@ def _flush(rows: dict[float, dict[str, float]], gathered: Gathered) -> None:
     # A row has the time of its first point: a score that came later was computed after that.
     own = [bool(keys) and keys[0] for keys in scored]
     later = [False, *(any(keys) and not keys[0] for keys in scored)]
-    told = [a or b for a, b in zip(own, later, strict=False)]
-    sparse = sum(told) <= _SPARSE * len(told)
-    for row, evaluated in zip(rows.values(), told, strict=True):
+    scores = [a or b for a, b in zip(own, later, strict=False)]
+    sparse = sum(scores) <= _SPARSE * len(scores)
+    for row, evaluated in zip(rows.values(), scores, strict=True):
         if evaluated and sparse:
             gathered.event(EVALUATION)
         gathered.row(row)

@@ -35,7 +35,7 @@ _FREEDOM = 4.0  # degrees of freedom: how much the speed wanders changes on the 
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
+class SpeedBlocks:
     """Blocks of steady intervals in order (n,).
 
     Attributes:
@@ -82,7 +82,8 @@ class Stretch:
         """
         best = -np.inf
         for ratio, factor in zip(_RATIOS, self._factors, strict=True):
-            whitened = _solved(factor, np.column_stack([self.logs, _levels(len(self), cuts)]))
+            columns = np.column_stack([self.logs, _levels(len(self), cuts)])
+            whitened = np.linalg.solve(factor, columns).astype(np.float64)
             rest = _rest(whitened[:, 0], whitened[:, 1:])
             n = len(self)
             fits = -0.5 * (n * np.log(_FLICKERS**2) + rest / _FLICKERS**2) - _log_det(factor)
@@ -108,7 +109,7 @@ class Stretch:
         weights, means, variances = [], [], []
         free = len(self) - levels.shape[1]
         for ratio, factor in zip(_RATIOS, self._factors, strict=True):
-            solved = _solved(factor, np.column_stack([self.logs, cross, levels]))
+            solved = np.linalg.solve(factor, np.column_stack([self.logs, cross, levels]))
             logs, across, design = solved[:, 0], solved[:, 1], solved[:, 2:]
             normal = design.T @ design
             level = np.linalg.solve(normal, design.T @ logs)
@@ -130,13 +131,13 @@ class Stretch:
         return np.asarray(np.array(means)[ratio_of] + spread * student)
 
 
-def stretch_of(steps: FloatArray, seconds: FloatArray) -> tuple[Stretch, NDArray[np.int64]]:
+def blocks_of(steps: FloatArray, seconds: FloatArray) -> tuple[SpeedBlocks, NDArray[np.int64]]:
     """Return intervals (m,) joined to at most BLOCKS blocks, and the block of each interval (m,)."""
     block = np.arange(len(steps), dtype=np.int64) * min(BLOCKS, len(steps)) // len(steps)
     counted = np.bincount(block, steps).astype(np.float64)
     wide = np.maximum(counted, _NARROWEST * counted.sum())
     end = np.cumsum(wide)
-    return Stretch(end - wide, end, np.log(np.bincount(block, seconds) / counted)), block
+    return SpeedBlocks(end - wide, end, np.log(np.bincount(block, seconds) / counted)), block
 
 
 def _integrals(
@@ -161,10 +162,6 @@ def _levels(blocks: int, cuts: Sequence[int]) -> FloatArray:
     """Return the fixed effects of a level and its changes, (blocks, 1 + cuts)."""
     at = np.arange(blocks)
     return np.column_stack([np.ones(blocks), *(at >= cut for cut in cuts)]).astype(np.float64)
-
-
-def _solved(factor: FloatArray, columns: FloatArray) -> FloatArray:
-    return np.asarray(np.linalg.solve(factor, columns))
 
 
 def _rest(values: FloatArray, design: FloatArray) -> float:
@@ -232,15 +229,15 @@ class Speeds:
 
     def words(self, unit: str) -> list[str]:
         """Return what to say of each change."""
-        said = []
+        texts = []
         for before, after in zip(self.segments[:-1], self.segments[1:], strict=True):
             share = after.step_seconds / before.step_seconds - 1
             word = "slower" if share > 0 else "faster"
-            said.append(
+            texts.append(
                 f"from {unit[:-1]} {before.end:,.6g} on, {unit} take"
                 f" {format_seconds(after.step_seconds)}, {format_percent(abs(share))} {word}"
             )
-        return said
+        return texts
 
 
 def speeds_of(intervals: Intervals) -> Speeds:
@@ -273,9 +270,15 @@ def _cuts(logs: FloatArray) -> list[int]:
     n = len(logs)
     if n < 2 * _SHORTEST:
         return []
-    noise = _noise(logs)
-    values = _clipped(logs, noise)
-    threshold = _PENALTY * np.log(n) * noise**2 * _inflation(values)
+    # The spread about a level that may jump, from differences of neighbours.
+    noise = max(1.4826 * float(np.median(np.abs(np.diff(logs)))) / np.sqrt(2), 1e-4)
+    middle = _rolling_median(logs, 3)
+    values = np.clip(logs, middle - _CLIPPED * noise, middle + _CLIPPED * noise)
+    # By how much more the mean of neighbours varies than if they were independent.
+    rest = values - _rolling_median(values, 10)
+    scale = float(rest @ rest)
+    correlation = float(np.clip(rest[1:] @ rest[:-1] / scale, 0.0, 0.9)) if scale > 0 else 0.0
+    threshold = _PENALTY * np.log(n) * noise**2 * (1 + correlation) / (1 - correlation)
     cuts: list[int] = []
     waiting = [(0, n)]
     while waiting:
@@ -293,7 +296,7 @@ def _likely(cuts: list[int], steps: FloatArray, seconds: FloatArray) -> list[int
     """Return the cuts that drift does not explain as well, leaving out the least likely first."""
     if not cuts:
         return []
-    stretch, block = stretch_of(steps, seconds)
+    stretch, block = blocks_of(steps, seconds)
     kept = {int(block[cut]): cut for cut in cuts if block[cut] > 0}
     least = _GAIN * np.log(len(stretch))
     likelihood = stretch.likelihood(list(kept))
@@ -307,35 +310,12 @@ def _likely(cuts: list[int], steps: FloatArray, seconds: FloatArray) -> list[int
     return sorted(kept.values())
 
 
-def _noise(logs: FloatArray) -> float:
-    """Return the standard deviation about a level that may jump, from differences of neighbours."""
-    differences = np.abs(np.diff(logs))
-    robust = 1.4826 * float(np.median(differences)) / np.sqrt(2)
-    return float(max(robust, 1e-4))
-
-
-def _clipped(logs: FloatArray, noise: float) -> FloatArray:
-    """Return logs (n,) within a few spreads of their neighbourhood's median."""
-    half = min(3, (len(logs) - 1) // 2)
-    windows = np.lib.stride_tricks.sliding_window_view(
-        np.pad(logs, half, mode="edge"), 2 * half + 1
-    )
-    middle = np.median(windows, axis=1)
-    return np.clip(logs, middle - _CLIPPED * noise, middle + _CLIPPED * noise)
-
-
-def _inflation(values: FloatArray) -> float:
-    """Return how much more the mean of neighbours varies than if they were independent."""
-    half = min(10, (len(values) - 1) // 2)
-    windows = np.lib.stride_tricks.sliding_window_view(
-        np.pad(values, half, mode="edge"), 2 * half + 1
-    )
-    rest = values - np.median(windows, axis=1)
-    scale = float(rest @ rest)
-    if scale <= 0:
-        return 1.0
-    correlation = float(np.clip(rest[1:] @ rest[:-1] / scale, 0.0, 0.9))
-    return (1 + correlation) / (1 - correlation)
+def _rolling_median(values: FloatArray, half: int) -> FloatArray:
+    """Return the median of each value (n,) and up to `half` neighbours on each side, (n,)."""
+    half = min(half, (len(values) - 1) // 2)
+    padded = np.pad(values, half, mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    return np.asarray(np.median(windows, axis=1))
 
 
 def _best_split(values: FloatArray) -> tuple[float, int]:

@@ -42,7 +42,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Marks:
+class ProgressRows:
     """Rows with a count and a clock (n,).
 
     Attributes:
@@ -109,17 +109,17 @@ class Marks:
 
 
 def _counts(values: FloatArray) -> FloatArray:
-    """Return counts as far as they tell anything: from 0 on, NaN below, and to a billionth."""
+    """Return counts from 0 on, NaN below, rounded to a billionth."""
     return np.asarray(np.round(np.where(values >= 0, values, np.nan), 9))
 
 
-def marks_of(series: LogSeries) -> Marks:
+def progress_of(series: LogSeries) -> ProgressRows:
     """Return the rows of a log that say where it is and when.
 
     Raises:
         RequestError: fewer than two rows do.
     """
-    unit = "steps" if series.says("step") else "epochs"
+    unit = "steps" if series.has("step") else "epochs"
     done = _counts(series.numbers("step" if unit == "steps" else "epoch"))
     event = np.nan_to_num(series.numbers("event")).astype(np.int64)
     event = _carried(event, np.isfinite(done))
@@ -138,12 +138,15 @@ def marks_of(series: LogSeries) -> Marks:
     done, time, event = done[rows], time[rows], event[rows]
     done, time, event, notes = _ordered(done, time, event)
     session = np.cumsum(np.r_[0, (np.diff(done) < 0) | ((event[1:] & RESTART) > 0)])
-    if clocked:
-        notes += _clock_notes(time)
+    falls = int((np.diff(time) < 0).sum())
+    if clocked and falls:
+        notes.append(
+            f"the log's clock goes back {counted(falls, 'time')}; those intervals are left out"
+        )
     done = _offset(done, session, series.fact("resumed_step"))
     resolution = series.resolution_s if clocked else 0.0
     gaps = _gaps(done, time, session)
-    return Marks(done, time, session, event, unit, clocked, gaps, resolution, tuple(notes))
+    return ProgressRows(done, time, session, event, unit, clocked, gaps, resolution, tuple(notes))
 
 
 def _carried(event: NDArray[np.int64], kept: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -151,12 +154,12 @@ def _carried(event: NDArray[np.int64], kept: NDArray[np.bool_]) -> NDArray[np.in
     out = event.copy()
     if not event[~kept].any():
         return out
-    told = 0
+    pending = 0
     for i, bits in enumerate(event.tolist()):
-        told |= bits
+        pending |= bits
         if kept[i]:
-            out[i] = told
-            told = 0
+            out[i] = pending
+            pending = 0
     return out
 
 
@@ -192,15 +195,6 @@ def _ordered(
     return done[keep], time[keep], event[keep], [note]
 
 
-def _clock_notes(time: FloatArray) -> list[str]:
-    falls = int((np.diff(time) < 0).sum())
-    return (
-        [f"the log's clock goes back {counted(falls, 'time')}; those intervals are left out"]
-        if falls
-        else []
-    )
-
-
 def _offset(done: FloatArray, session: NDArray[np.int64], resumed: float) -> FloatArray:
     """Return counts that go on where the log says that a session which counts anew resumed."""
     last = session == session[-1]
@@ -222,7 +216,7 @@ def _gaps(done: FloatArray, time: FloatArray, session: NDArray[np.int64]) -> tup
 
 
 _PAUSE_SPREADS, _PAUSE_LEAST = 5.0, 0.05  # an interval is a pause above these, in logs of its speed
-_TOLD_SPREADS, _TOLD_LEAST = 2.0, 0.02  # the same where the log tells of a pause
+_MARKED_SPREADS, _MARKED_LEAST = 2.0, 0.02  # the same where the log tells of a pause
 _RUN_OF_PAUSES = 3  # more in a row are a slower stretch, not pauses
 _HALT = 50.0  # typical intervals; a single pause so long, of which nothing is said, is a halt
 _HALT_ALONE = 3.0  # times the next longest pause
@@ -245,7 +239,7 @@ class Intervals:
         spread: robust standard deviation of the log of an interval's speed.
     """
 
-    marks: Marks
+    marks: ProgressRows
     steps: FloatArray
     seconds: FloatArray
     end: FloatArray
@@ -285,7 +279,7 @@ def intervals_of(series: LogSeries) -> Intervals:
     Raises:
         RequestError: the log says nothing of time, or has fewer than two rows with a step.
     """
-    marks = marks_of(series)
+    marks = progress_of(series)
     first, last = marks.pairs()
     steps = marks.done[last] - marks.done[first]
     seconds = marks.time_s[last] - marks.time_s[first]
@@ -341,12 +335,12 @@ def _paused(
 ) -> NDArray[np.bool_]:
     """Return which intervals are longer than their neighbours, alone or a few in a row, (m,)."""
     above = np.log(speed / reference)
-    told = (event & (EVALUATION | CHECKPOINT)) > 0
+    marked = (event & (EVALUATION | CHECKPOINT)) > 0
     paused = above > max(_PAUSE_SPREADS * spread, _PAUSE_LEAST)
-    paused |= told & (above > max(_TOLD_SPREADS * spread, _TOLD_LEAST))
+    paused |= marked & (above > max(_MARKED_SPREADS * spread, _MARKED_LEAST))
     edges = np.flatnonzero(np.diff(np.r_[False, paused, False].astype(int)))
     for begin, end in zip(edges[::2], edges[1::2], strict=True):
-        if end - begin > _RUN_OF_PAUSES and not told[begin:end].all():
+        if end - begin > _RUN_OF_PAUSES and not marked[begin:end].all():
             paused[begin:end] = False
     return paused
 

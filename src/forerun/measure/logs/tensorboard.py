@@ -18,7 +18,7 @@ import numpy as np
 
 from forerun.errors import RequestError
 from forerun.measure.logs.files import bytes_of, head_of, written_s
-from forerun.measure.logs.series import RESTART, Gathered, LogSeries, Point, add_points
+from forerun.measure.logs.series import RESTART, LogSeries, Scalar, SeriesBuilder, add_scalars
 
 _HEADER, _FOOTER = 12, 4
 _CHECKED_BYTES = 4096  # longer records hold images and graphs, which are not read
@@ -124,10 +124,10 @@ def _scalar(data: bytes) -> dict[str, float]:
     return {tag: numbers[0]} if tag and len(numbers) == 1 else {}
 
 
-def _read(file: Path) -> tuple[float, list[Point], list[str]]:
+def _read(file: Path) -> tuple[float, list[Scalar], list[str]]:
     """Return a file's first time, its scalars up to where it is written, and notes of its end."""
     data = bytes_of(file)
-    begin_s, points, notes = math.inf, list[Point](), list[str]()
+    begin_s, points, notes = math.inf, list[Scalar](), list[str]()
     at, records, damaged = 0, 0, 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 8], "little")
@@ -216,7 +216,7 @@ class _Session:
 
     writer: str
     begin_s: float
-    points: list[Point]
+    points: list[Scalar]
 
 
 def _run(root: Path, folder: Path, files: list[Path]) -> LogSeries | None:
@@ -237,11 +237,11 @@ def _run(root: Path, folder: Path, files: list[Path]) -> LogSeries | None:
     sessions = sorted((s for s in sessions if s.points), key=lambda s: s.begin_s)
     if not sessions:
         return None
-    gathered, other = Gathered(), set[str]()
+    gathered, other = SeriesBuilder(), set[str]()
     for session in sessions:
         if session is not sessions[0]:
             gathered.event(RESTART)
-        other.update(add_points(session.points, gathered))
+        other.update(add_scalars(session.points, gathered))
     if other:
         notes.append(
             f"logged by another count than steps, and left out: {', '.join(sorted(other))}"

@@ -30,8 +30,8 @@ from forerun.measure.logs.series import (
     EVALUATION,
     RESTART,
     Fact,
-    Gathered,
     LogSeries,
+    SeriesBuilder,
     clock_resolution,
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ _CLOCK = re.compile(rf"^\W{{0,3}}{_TIME}(?=[\s\]),|])")
 _DAY = 86400.0
 
 
-class Stamps:
+class TimeStamps:
     """Reads the time of each line of one log, from its first line on.
 
     A stamp without a zone is of this machine's zone, as the loggers write it. A stamp without a
@@ -121,7 +121,7 @@ def iso_seconds(text: str) -> float:
         return math.nan
 
 
-class Bars:
+class ProgressBars:
     """Keeps the longest bar as the one of training; a shorter one within it is an evaluation.
 
     A bar that begins again after its end is the next epoch's, so its steps go on.
@@ -204,8 +204,8 @@ class _Lines:
 
     def __init__(self, patterns: tuple[Pattern, ...], dictionaries: bool) -> None:
         self.patterns, self.dictionaries = patterns, dictionaries
-        self.gathered, self.ending, self.stamps = Gathered(), Ending(), Stamps()
-        self.bars = Bars()
+        self.gathered, self.ending, self.stamps = SeriesBuilder(), Ending(), TimeStamps()
+        self.bars = ProgressBars()
         self.by: dict[str, int] = {}
         self.rows = 0
         self._epoch = 0  # passes done before the current one, by the log's own headings

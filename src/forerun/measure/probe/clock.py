@@ -21,7 +21,7 @@ MOST_CALLS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class CallTime:
     """Seconds of one call (of repeats), and the repeats' range over their median."""
 
     seconds: float
@@ -29,7 +29,7 @@ class Timed:
 
 
 @dataclass
-class Clock:
+class CallTimer:
     """Times calls on one device.
 
     Attributes:
@@ -62,7 +62,7 @@ class Clock:
             return time.process_time()
         return time.perf_counter()
 
-    def on_host(self) -> Clock:
+    def on_host(self) -> CallTimer:
         """Return the clock of what the processor does: the wall clock beside a CUDA device."""
         return (
             self
@@ -77,7 +77,7 @@ class Clock:
         x = torch.zeros(1, device=self.device)
         return self.time(partial(x.add_, 1.0)).seconds
 
-    def time(self, call: Call) -> Timed:
+    def time(self, call: Call) -> CallTime:
         """Return the seconds of one call, warmed up."""
         measure = self._on_events if self.device == "cuda" else self._on_clock
         measure(call, 1)
@@ -90,7 +90,7 @@ class Clock:
         middle = statistics.median(found)
         spread = (found[-1] - found[0]) / middle if middle > 0 else 0.0
         self.spreads.append(spread)
-        return Timed(found[0] if self.fastest else middle, spread)
+        return CallTime(found[0] if self.fastest else middle, spread)
 
     def _on_clock(self, call: Call, calls: int) -> float:
         start = self.now()

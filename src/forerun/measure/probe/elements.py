@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from forerun.measure.probe.clock import Call
-from forerun.measure.probe.products import CPU, Grid, Sizes
+from forerun.measure.probe.products import CPU, Grid, GridSizes
 
 # Operations of each input element to the one that stands for others of its class.
 CLASSES = {
@@ -24,7 +24,7 @@ Operation = tuple[str, float, Callable[..., Call]]
 
 
 def memory_grid(
-    torch: Any, device: str, dtype: Any, sizes: Sizes = CPU, least_seconds: float = 0.0
+    torch: Any, device: str, dtype: Any, sizes: GridSizes = CPU, least_seconds: float = 0.0
 ) -> Grid:
     """Return the reading and writing of one element by the bytes that are gone through in turn.
 
@@ -63,7 +63,7 @@ def memory_grid(
     return Grid("memory", (sizes.footprints,), make, per=each, least_seconds=least_seconds)
 
 
-def element_grids(torch: Any, device: str, dtype: Any, sizes: Sizes = CPU) -> Iterator[Grid]:
+def element_grids(torch: Any, device: str, dtype: Any, sizes: GridSizes = CPU) -> Iterator[Grid]:
     """Yield what is timed of operations that move elements, the most useful first."""
     random = partial(torch.randn, device=device, dtype=dtype)
 

@@ -1,10 +1,10 @@
 """Products: matrix products, convolutions and attention by size, forward and both gradients.
 
-Each is timed in the layout and transposition in which a framework's layers call it. Sizes are those
+Each is timed in the layout and transposition in which a framework's layers call it. GridSizes are those
 of the product itself, (rows, columns, depth), as `graph.Op.dims` states them: a convolution is its
 implicit matrix product.
 
-Sizes: at which sizes a device is timed, so that operations are measured and not their launches.
+GridSizes: at which sizes a device is timed, so that operations are measured and not their launches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LAUNCHES = 3.0
 
 
 @dataclass(frozen=True)
-class Sizes:
+class GridSizes:
     """The points of the grids; those of a core, unless said otherwise.
 
     Attributes:
@@ -64,10 +64,10 @@ class Sizes:
     most_flops: float = MOST_FLOPS
 
 
-CPU = Sizes()
+CPU = GridSizes()
 
 
-def cuda_sizes(free_bytes: float, element_bytes: int) -> Sizes:
+def cuda_sizes(free_bytes: float, element_bytes: int) -> GridSizes:
     """Return the sizes of a GPU, whose launches take as long as 100 MB of its memory.
 
     Args:
@@ -77,7 +77,7 @@ def cuda_sizes(free_bytes: float, element_bytes: int) -> Sizes:
     room = free_bytes / 4.0
     largest = min(_CUDA_FOOTPRINT, room)
     counts = (64, 65536, 1048576, 16777216, 67108864)
-    return Sizes(
+    return GridSizes(
         rows=(16, 256, 2048, 8192), sides=(64, 512, 2048, 8192),
         images=((8, 16), (16, 64), (56, 32)),
         outputs=(64, 128, 512), inputs=(3, 64, 128, 512), pointwise=(64, 256, 1024),
@@ -93,7 +93,7 @@ def cuda_sizes(free_bytes: float, element_bytes: int) -> Sizes:
     )  # fmt: skip
 
 
-def sizes_of(torch: object, device: str, element_bytes: int) -> Sizes:
+def sizes_of(torch: object, device: str, element_bytes: int) -> GridSizes:
     """Return the sizes at which a device is timed."""
     if device != "cuda":
         return CPU
@@ -127,13 +127,13 @@ class Grid:
         return list(itertools.product(*self.axes))
 
 
-def product_grids(torch: Any, device: str, dtype: Any, sizes: Sizes = CPU) -> Iterator[Grid]:
+def product_grids(torch: Any, device: str, dtype: Any, sizes: GridSizes = CPU) -> Iterator[Grid]:
     """Yield what is timed of products, the most useful first."""
     for grid in _grids(torch, {"device": device, "dtype": dtype}, sizes):
         yield replace(grid, most_flops=sizes.most_flops)
 
 
-def _grids(torch: Any, made: dict[str, Any], sizes: Sizes) -> Iterator[Grid]:
+def _grids(torch: Any, made: dict[str, Any], sizes: GridSizes) -> Iterator[Grid]:
     images = sizes.images
     yield from _matmuls(torch, made, sizes.rows, sizes.sides)
     yield from _convolutions(torch, made, images, 3, "conv", sizes.outputs, sizes.inputs)

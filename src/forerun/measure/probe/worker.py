@@ -25,7 +25,7 @@ from typing import Any
 from forerun.measure.failures import status_of
 from forerun.measure.loop import use_tf32
 from forerun.measure.measurement import fingerprint
-from forerun.measure.probe.clock import Clock
+from forerun.measure.probe.clock import CallTimer
 from forerun.measure.probe.collectives import Ring, jitter
 from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
 from forerun.measure.probe.machine import cpu_access, is_busy, memory_bytes, nominal_flops
@@ -37,7 +37,7 @@ OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 _FEW, _MANY = 16, 1_000_000
 
 
-def framework_costs(torch: Any, device: str, clock: Clock) -> dict[str, float]:
+def framework_costs(torch: Any, device: str, clock: CallTimer) -> dict[str, float]:
     """Return seconds by the names of `domain.measured.Measured`."""
     x = torch.randn(4, 4, device=device)
     relu = clock.time(lambda: torch.relu(x)).seconds
@@ -65,14 +65,14 @@ def framework_costs(torch: Any, device: str, clock: Clock) -> dict[str, float]:
     }
 
 
-def loader_costs(torch: Any, clock: Clock) -> dict[str, float]:
+def loader_costs(torch: Any, clock: CallTimer) -> dict[str, float]:
     """Return what the framework's loader takes for a batch, and more for each sample in it."""
     few, many = (_batch(torch, size, clock) for size in _BATCHES)
     each = max((many - few) / (_BATCHES[1] - _BATCHES[0]), 0.0)
     return {"batch_seconds": max(few - _BATCHES[0] * each, 0.0), "sample_seconds": each}
 
 
-def _batch(torch: Any, size: int, clock: Clock) -> float:
+def _batch(torch: Any, size: int, clock: CallTimer) -> float:
     """Return seconds in which a loader hands out a batch of so many samples, made before."""
     count = 16 * size
     data = torch.utils.data.TensorDataset(torch.randn(count, 64), torch.zeros(count))
@@ -85,7 +85,7 @@ def _batch(torch: Any, size: int, clock: Clock) -> float:
     return clock.time(epoch).seconds / 16
 
 
-def _phases(torch: Any, module: Any, x: Any, clock: Clock) -> tuple[float, float]:
+def _phases(torch: Any, module: Any, x: Any, clock: CallTimer) -> tuple[float, float]:
     """Return seconds of a module's forward, and of all that its backward adds."""
 
     def forward() -> Any:
@@ -101,7 +101,7 @@ def _phases(torch: Any, module: Any, x: Any, clock: Clock) -> tuple[float, float
 
 
 def optimizer_costs(
-    torch: Any, device: str, clock: Clock, names: Sequence[str] = OPTIMIZERS
+    torch: Any, device: str, clock: CallTimer, names: Sequence[str] = OPTIMIZERS
 ) -> dict[str, list[float]]:
     """Return seconds (a step, a tensor, a parameter) of each optimizer's update.
 
@@ -115,7 +115,7 @@ def optimizer_costs(
     return found
 
 
-def _update(torch: Any, name: str, device: str, clock: Clock) -> list[float]:
+def _update(torch: Any, name: str, device: str, clock: CallTimer) -> list[float]:
     one = _stepped(torch, name, [4], device, clock)
     few = _stepped(torch, name, [4] * _FEW, device, clock)
     tensor = max((few - one) / (_FEW - 1), 0.0)
@@ -125,7 +125,7 @@ def _update(torch: Any, name: str, device: str, clock: Clock) -> list[float]:
     return [step, tensor, max((many - step - 8 * tensor) / sum(sizes), 1e-13)]
 
 
-def _stepped(torch: Any, name: str, sizes: list[int], device: str, clock: Clock) -> float:
+def _stepped(torch: Any, name: str, sizes: list[int], device: str, clock: CallTimer) -> float:
     """Return seconds of zeroing gradients and updating parameters of these sizes.
 
     Gradients are taken away and put back, as a step's backward makes new ones.
@@ -166,7 +166,7 @@ class Measurements:
     refused: dict[str, str] = field(default_factory=dict)
     report: Callable[[str], None] = lambda name: None
 
-    def add(self, prefix: str, grids: Iterable[Grid], clock: Clock) -> None:
+    def add(self, prefix: str, grids: Iterable[Grid], clock: CallTimer) -> None:
         """Time grids, in their order, as `prefix/name`."""
         for grid in grids:
             name = f"{prefix}/{grid.name}"
@@ -182,7 +182,7 @@ class Measurements:
                 self.curves[name] = curve
 
 
-def timed(grid: Grid, clock: Clock) -> dict[str, Any] | None:
+def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
     """Return the curve of a grid, None where time ran out before its end.
 
     A point with more than the grid's `most_flops`, or with more than the device's memory, is not
@@ -269,7 +269,7 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     machine = cpu_access(torch, device, threads)
     busy = is_busy(machine)
     send(machine=machine)
-    clock = Clock(device, threads, until=start + allowed)
+    clock = CallTimer(device, threads, until=start + allowed)
     if busy and threads == 1:
         clock = replace(clock, repeats=_FEW_REPEATS)
     elif busy:
