@@ -47,5 +47,5 @@ def test_another_device_stays_farther_than_the_one_that_was_measured() -> None:
 
 
 def test_runs_of_several_places_do_not_say_where_it_will_run() -> None:
-    rows = [{**row, "source": source} for row, source in zip(ROWS, "abc", strict=True)]
+    rows = [{**row, "cluster": place} for row, place in zip(ROWS, "abc", strict=True)]
     assert "nothing measured where it will run" in asked(Advisor().fit(Table.from_rows(rows)))[1]

@@ -13,7 +13,7 @@ from forerun.domain.plan import Plan
 from forerun.domain.quantiles import at_probability, probability_below
 from forerun.domain.workload import Length
 from forerun.errors import UnsatisfiedError
-from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.search.best_plan import best_plan
 from forerun.search.recommending import misses, recommend
 from forerun.search.reduction import MEMORY, Reduction, judge
@@ -25,7 +25,10 @@ from forerun.units import format_bytes
 
 WORKLOAD = tiny_workload()
 LENGTH = Length("samples", 1e6)
-PREDICTOR = AnalyticPredictor()
+# One unnamed software in place of the mixture that a missing framework stands for.
+PREDICTOR = AnalyticPredictor(
+    Constants(taught={"framework:": 1.0, "framework:sample-framework": 1.0})
+)
 CLUSTERS = [tiny_cluster(n, 4) for n in (1, 2, 4)]
 
 

@@ -13,7 +13,7 @@ from forerun.domain.objective import Objective
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
 from forerun.errors import RequestError
-from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.search.best_plan import best_plan
 from forerun.search.recommending import recommend
 from forerun.search.reduction import DEADLINE, MEMORY, NO_MEMORY, judge
@@ -24,7 +24,10 @@ from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
 
 WORKLOAD = tiny_workload()
 LENGTH = Length("samples", 1e6)
-PREDICTOR = AnalyticPredictor()
+# One unnamed software in place of the mixture that a missing framework stands for.
+PREDICTOR = AnalyticPredictor(
+    Constants(taught={"framework:": 1.0, "framework:sample-framework": 1.0})
+)
 
 
 def crowded() -> float:

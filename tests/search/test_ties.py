@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forerun.domain.objective import Objective
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Length
-from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.search.recommending import choose
 from forerun.search.reduction import Reduction
 from forerun.search.score import TIE, burden, chunks, contenders, score, simplest
@@ -20,7 +20,10 @@ from forerun.testing.samples import tiny_cluster, tiny_workload
 
 WORKLOAD = tiny_workload(layers=6)
 LENGTH = Length("samples", 1e6)
-PREDICTOR = AnalyticPredictor()
+# One unnamed software in place of the mixture that a missing framework stands for.
+PREDICTOR = AnalyticPredictor(
+    Constants(taught={"framework:": 1.0, "framework:sample-framework": 1.0})
+)
 ROWS = st.lists(
     st.tuples(st.integers(1000, 1030), st.integers(0, 6), st.integers(0, 3)),
     min_size=1,

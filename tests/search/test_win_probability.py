@@ -12,7 +12,7 @@ from forerun.domain.forecast import Forecasts
 from forerun.domain.objective import Objective
 from forerun.domain.quantiles import probability_below, spread, sure
 from forerun.domain.workload import Length
-from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.search.pareto import knee
 from forerun.search.recommending import knee_win_probability, recommend, run_correlation
 from forerun.search.reduction import TOGETHER, judge
@@ -23,7 +23,8 @@ from forerun.testing.samples import tiny_cluster, tiny_workload
 
 WORKLOAD = tiny_workload()
 LENGTH = Length("samples", 1e6)
-PREDICTOR = AnalyticPredictor()
+# The sample framework counts as known: no mixture over others.
+PREDICTOR = AnalyticPredictor(Constants(taught={"framework:sample-framework": 1.0}))
 CLUSTERS = [tiny_cluster(n, 4) for n in (1, 2, 4)]
 LAYOUT = ("dp", "tp", "pp", "cp", "ep")
 

@@ -25,7 +25,7 @@ from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError, one_of
 from forerun.tables import Jobs
-from forerun.units import chance_text
+from forerun.units import chance_text, format_seconds
 
 Triple = tuple[float, float, float]
 
@@ -313,6 +313,7 @@ def answer_of(
     if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:
         cores = job.cluster.vcpus_per_device
         said.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")
+    said += filter(None, [frameworks_note(job, forecast)])
     warnings = list(dict.fromkeys((*job.warnings, *forecast.warnings)))
     if estimate.fit_probability < MAY_FIT:
         surely = "" if estimate.fit_probability < HOPELESS else "probably "
@@ -328,3 +329,17 @@ def answer_of(
         notes=(*said, *notes), warnings=tuple(warnings), limits=limits or Limits(),
         preemption=preemption,
     )  # fmt: skip
+
+
+def frameworks_note(job: Job, forecast: Forecast) -> str:
+    """Return what stating a framework would narrow, "" where the answer knows the framework."""
+    medians = {name: s for name, s in forecast.frameworks.items() if math.isfinite(s)}
+    if not medians:
+        return ""
+    named, shown = job.workload.framework, sorted(medians.items(), key=lambda item: -item[1])
+    why = f"framework {named!r} is not known" if named else "no framework is stated"
+    times = ", ".join(f"{name} {format_seconds(s)}" for name, s in shown)
+    return (
+        f"{why}, so the band covers the usual ones, a step each: {times};"
+        " state --framework (framework= in Python) to narrow it"
+    )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from forerun.advisor.answer import frameworks_note
 from forerun.advisor.request import LARGEST_COUNT, limits_of
 from forerun.catalog import Catalog, Instance
 from forerun.contracts import Predictor
@@ -266,8 +267,14 @@ def recommend(
     found = ask(clusters)
     if found.best is None and larger is not None:
         found = _with_larger(found, larger, ask)
-    said = (*length[1], note, *found.assumptions)
-    return replace(found, assumptions=tuple(dict.fromkeys(said)))
+    best = found.best
+    open_framework = (
+        frameworks_note(best.job, best.estimate.forecast)
+        if best is not None and best.estimate.forecast is not None
+        else ""
+    )
+    said = (*length[1], note, *filter(None, [open_framework]))
+    return replace(found, assumptions=tuple(dict.fromkeys((*said, *found.assumptions))))
 
 
 def _with_larger(

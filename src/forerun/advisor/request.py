@@ -180,7 +180,7 @@ def limits_of(deadline: str | float | None, budget: str | float | None) -> Limit
 def known_frameworks() -> tuple[str, ...]:
     """Return the frameworks whose habits the predictors know, as `--framework` takes them.
 
-    One of them is no software but a way to run it: `mlperf`, as vendors enter it in MLPerf.
+    One of them is a way to run any of them: `tuned`, with CUDA graphs, nhwc and fused normalisation.
     """
     from forerun.predictors.analytic.constants import FRAMEWORKS
 
@@ -198,5 +198,5 @@ def checked_framework(label: str | None) -> None:
         known = known_frameworks()
         raise UnknownNameError(
             "framework", label, known,
-            f"({', '.join(known)}; mlperf is as vendors enter it in MLPerf; leave it out for any other)",
+            f"({', '.join(known)}; tuned is any of them with CUDA graphs and fused nhwc kernels; leave it out for any other)",
         )  # fmt: skip

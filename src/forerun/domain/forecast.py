@@ -94,7 +94,7 @@ def _listed(words: list[str]) -> str:
 
 QUANTITIES = ("step", "epoch", "run")
 # Columns by name that a predictor gives where details are asked for.
-DETAILS = ("parts", "memory_parts", "causes", "distance_parts")
+DETAILS = ("parts", "memory_parts", "causes", "distance_parts", "frameworks")
 _NONE = np.array(None, dtype=object)
 
 
@@ -120,6 +120,8 @@ class Forecast:
             (see `domain.comparison`). Empty where the predictor states none.
         distance_parts: what the distance is made of (see `domain.distance`).
         usable_bytes: how high the median peak may be before allocation fails; NaN where not stated.
+        frameworks: median seconds under each framework that the answer covers where the question
+            names none; empty where it names one.
     """
 
     quantity: str
@@ -137,6 +139,7 @@ class Forecast:
     causes: Mapping[str, float] = field(default_factory=dict)
     distance_parts: Mapping[str, float] = field(default_factory=dict)
     usable_bytes: float = math.nan
+    frameworks: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ class Forecasts:
     Attributes:
         seconds, peak_bytes: (n, 3) quantiles; NaN where declined or not answered.
         fit_probability, floor_seconds, distance: (n,).
-        parts, memory_parts, causes, distance_parts: name to (n,); empty where details were
+        parts, memory_parts, causes, distance_parts, frameworks: name to (n,); empty where details were
             not asked for, or the predictor states none.
         declined: (n,) of str or None.
         samples_to_target: (n, 3) or None. usable_bytes: (n,) or None.
@@ -168,6 +171,7 @@ class Forecasts:
     causes: Mapping[str, FloatArray] = field(default_factory=dict)
     distance_parts: Mapping[str, FloatArray] = field(default_factory=dict)
     usable_bytes: FloatArray | None = None
+    frameworks: Mapping[str, FloatArray] = field(default_factory=dict)
     by: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from forerun.arrays import FloatArray
 
 LEVELS: tuple[float, float, float] = (0.05, 0.50, 0.95)
 Z95 = 1.6448536269514722  # standard normal quantile of 0.95
+_HALVINGS = 30  # of the log between the least and the greatest quantile of a mixture
 
 
 def normal_cdf(z: ArrayLike) -> FloatArray:
@@ -80,6 +81,22 @@ def at_probability(rows: FloatArray, probability: float) -> FloatArray:
         ratio = np.where(rows[..., 1] > 0, edge / rows[..., 1], 1.0)
     result: FloatArray = rows[..., 1] * ratio ** (abs(z) / Z95)
     return result
+
+
+def mixture_quantiles(rows: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the quantiles (n, 3) of mixtures of k answers, given as rows (k, n, 3), by bisection.
+
+    weights: of each answer, (k,), which add up to 1.
+    """
+    levels = np.array(LEVELS)[:, None]
+    below = np.repeat(np.log(rows[None, ..., 0].min(axis=1)), len(LEVELS), axis=0)  # (3, n)
+    above = np.repeat(np.log(rows[None, ..., 2].max(axis=1)), len(LEVELS), axis=0)
+    for _ in range(_HALVINGS):
+        middle = (below + above) / 2.0
+        chances = probability_below(rows[None], np.exp(middle)[:, None])  # (3, k, n)
+        short = np.tensordot(chances, weights, axes=(1, 0)) < levels
+        below, above = np.where(short, middle, below), np.where(short, above, middle)
+    return np.asarray(np.exp((below + above) / 2.0).T)
 
 
 def as_dict(row: Any) -> dict[str, float]:

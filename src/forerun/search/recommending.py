@@ -321,8 +321,7 @@ def choose(
     chosen = ShownOptions()
     near: tuple[Option, ...] = ()
     if reduction.kept:
-        kept = joined(reduction.kept)
-        judged = judge(kept, objective)
+        kept, judged = _rejudged(joined(reduction.kept), predictor, objective, length)
         rows = _front(judged, energy)
         position = _best(kept, judged, rows, objective)
         rival = next_layout(space, predictor, objective, length, kept.take(np.array([position])))
@@ -352,6 +351,23 @@ def choose(
         next_layout=chosen.next_layout,
         seconds_taken=time.perf_counter() - started,
     )
+
+
+def _rejudged(
+    kept: Scored, predictor: Predictor, objective: Objective, length: Length
+) -> tuple[Scored, Judged]:
+    """Return kept rows judged by the forecasts that answers state; all of them where none qualifies.
+
+    A framework that is not stated is a mixture in answers alone: scores use one typical profile.
+    """
+    if not predictor.predict(kept.jobs.take(np.array([0]))).frameworks:
+        return kept, judge(kept, objective)
+    kept = _detailed(kept, predictor, objective, length)
+    judged = judge(kept, objective)
+    if not judged.qualified.any() or judged.qualified.all():
+        return kept, judged
+    kept = kept.take(np.flatnonzero(judged.qualified))
+    return kept, judge(kept, objective)
 
 
 def _front(judged: Judged, energy: bool) -> NDArray[np.int64]:

@@ -11,12 +11,14 @@ from forerun.domain.hardware import Cluster, Link
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.domain.workload import Workload
-from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
 LAYERS, HEADS = 8, 16
+# Priors where a framework that is not stated is one software, with the unnamed profile: no mixture.
+UNNAMED = Constants(taught={"framework:": 1.0})
 
 
 def transformer(layers: int = LAYERS, hidden: int = 1024, **changes: object) -> Workload:
@@ -54,7 +56,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 def ask(workload: Workload, cluster: Cluster, plan: Plan) -> Forecast:
     """Return the forecast of one job by priors."""
-    return AnalyticPredictor().predict(Jobs.of([Job(workload, cluster, plan)]))[0]
+    return AnalyticPredictor(UNNAMED).predict(Jobs.of([Job(workload, cluster, plan)]))[0]
 
 
 def faster_links(cluster: Cluster, factor: float) -> Cluster:

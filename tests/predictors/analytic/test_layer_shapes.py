@@ -13,7 +13,7 @@ from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.layer_shapes import repeated, shapes_of_rows
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing.samples import tiny_cluster
-from tests.predictors.analytic.physics import cluster_of, transformer
+from tests.predictors.analytic.physics import UNNAMED, cluster_of, transformer
 
 ODD = 1.3  # what the layers of one cut take over what physics says
 SHALLOW = (4, 8, 12)
@@ -76,7 +76,7 @@ def test_other_nets_have_no_layer_shape() -> None:
 def test_a_scale_of_one_shape_moves_its_layers_alone() -> None:
     """The named layers take that much longer, the ends and other cuts what they took."""
     jobs = Jobs.of([job(8, 1), job(8, 2)])
-    plain = AnalyticPredictor()
+    plain = AnalyticPredictor(UNNAMED)
     name = shapes_of_rows(jobs)[0]
     slower = AnalyticPredictor(replace(plain.constants, shape_scale={name: 2.0}))
     before, after = (p.predict(jobs) for p in (plain, slower))
@@ -102,7 +102,7 @@ def test_a_shape_learned_over_a_link_is_not_applied_inside_a_node() -> None:
     net = transformer()
     plan = Plan(dp=1, tp=8, micro_batch=1, global_batch=64)
     jobs = Jobs.of([Job(net, c, plan) for c in (tiny_cluster(1, 8), tiny_cluster(2, 4))])
-    plain = AnalyticPredictor()
+    plain = AnalyticPredictor(UNNAMED)
     scale = {shapes_of_rows(jobs)[1]: 2.0}
     slower = AnalyticPredictor(replace(plain.constants, shape_scale=scale))
     inside, over = slower.predict(jobs).seconds[:, 1] / plain.predict(jobs).seconds[:, 1]

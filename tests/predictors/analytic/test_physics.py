@@ -17,6 +17,7 @@ from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 from tests.predictors.analytic.physics import (
+    UNNAMED,
     ask,
     cluster_of,
     faster_links,
@@ -144,7 +145,7 @@ def test_the_bubble_of_a_balanced_pipeline_is_pp_minus_one_over_m() -> None:
 
 def test_states_are_sixteen_bytes_a_parameter_with_adam() -> None:
     """Mixed-precision Adam keeps 2 + 2 + 12 bytes (Rajbhandari et al. 2020), 18 with fp32 grads."""
-    constants = Constants()
+    constants = UNNAMED
     slim = replace(constants.frameworks[""], grad_bytes=2.0)
     predictor = AnalyticPredictor(replace(constants, frameworks={**constants.frameworks, "": slim}))
     jobs = Jobs.grid(WORKLOAD, cluster_of(1), PlanColumns.of([Plan()]))

@@ -24,12 +24,12 @@ from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
 from forerun.workloads.backward import graph_from_totals
 
-WORKLOAD, CLUSTER = tiny_workload(), tiny_cluster(4, 4)
+WORKLOAD, CLUSTER = replace(tiny_workload(), framework="megatron"), tiny_cluster(4, 4)
 PLANS, _ = Space(WORKLOAD, (CLUSTER,), (64,)).plans(CLUSTER.devices)
 TAUGHT = replace(
     Constants(),
     taught={f"workload:{WORKLOAD.name}": 9.0, f"device:{CLUSTER.device.id}": 5.0,
-            "framework:": 5.0, "devices": 8.0},
+            "framework:megatron": 5.0, "devices": 8.0},
 )  # fmt: skip
 PREDICTORS = [AnalyticPredictor(), AnalyticPredictor(TAUGHT)]
 

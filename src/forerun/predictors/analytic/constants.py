@@ -18,7 +18,7 @@ a forecast of these tables is not blind:
   DeepSpeed gathers parameters and that its pipelines send whole activations; dlperf_gpt:
   OneFlow's 16-bit gradients; nvidia_nemo: that experts are learned; and for all of these how
   closely the constants of links are known;
-* mlperf: MXNet's fusions, the time to decode input, the profile of entries to it, that BERT is
+* mlperf: MXNet's fusions, the time to decode input, the profile of what vendors tune, that BERT is
   timed without padding and GPT-3 in 8 bits, interleaved and sharded, Megatron-Core's buckets;
   pollux, sia: what Ethernet carries and the width of network bands; gavel, profet, tf_benchmarks: what Kepler reaches of its vector rate.
 
@@ -162,9 +162,9 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "jax": Framework(host_seconds=2e-6, step_seconds=2e-3, fusion=0.6, wide_weights=1.0,
                      unfused=0.0),
     "mxnet": Framework(host_seconds=8e-6, step_seconds=3e-3, fusion=0.55),
-    # What vendors enter in contests: convolutions in nhwc with their normalisation fused in, graphs
-    # launched whole, input decoded on the device.
-    "mlperf": Framework(host_seconds=3e-6, step_seconds=0.2e-3, fusion=0.55, compute=1.15,
+    # Any of these as vendors tune it: convolutions in nhwc with their normalisation fused in, CUDA
+    # graphs launched whole, input decoded on the device.
+    "tuned": Framework(host_seconds=3e-6, step_seconds=0.2e-3, fusion=0.55, compute=1.15,
                        half_grad_bytes=2.0, unfused=0.0, bucket_bytes=80e6,
                        rank_bucket_bytes=2e6, gather_share=0.2),
     "oneflow": Framework(host_seconds=6e-6, step_seconds=3e-3, fusion=0.8, half_grad_bytes=2.0),
@@ -172,12 +172,12 @@ FRAMEWORKS: Mapping[str, Framework] = {
 # Which frameworks spend host and device time alike: a new one borrows from its kind.
 FRAMEWORK_KINDS: Mapping[str, str] = {
     "pytorch": "eager", "megatron": "eager", "deepspeed": "eager", "nanotron": "eager",
-    "composer": "eager", "nemo": "fused", "mlperf": "fused", "torchtitan": "fused", "tensorflow": "graph",
+    "composer": "eager", "nemo": "fused", "tuned": "fused", "torchtitan": "fused", "tensorflow": "graph",
     "mxnet": "graph", "oneflow": "graph", "jax": "graph",
 }  # fmt: skip
 # How labels in the wild name them; the first that is contained in the label wins.
 _FRAMEWORK_WORDS: tuple[tuple[str, str], ...] = (
-    ("mlperf", "mlperf"), ("megatron-bridge", "nemo"), ("nemo", "nemo"), ("deepspeed", "deepspeed"),
+    ("tuned", "tuned"), ("megatron-bridge", "nemo"), ("nemo", "nemo"), ("deepspeed", "deepspeed"),
     ("megatron", "megatron"),
     ("nanotron", "nanotron"), ("torchtitan", "torchtitan"), ("composer", "composer"),
     ("llm-foundry", "composer"), ("libai", "oneflow"), ("oneflow", "oneflow"),
@@ -193,6 +193,11 @@ def framework_key(label: str) -> str:
     return next((key for word, key in _FRAMEWORK_WORDS if word in lowered), "")
 
 
+def framework_name(label: str) -> str:
+    """Return the profile's name where there is one, else the label: what runs are counted under."""
+    return framework_key(label) or label.strip().lower()
+
+
 def scale_key(workload: Workload) -> str:
     """Return the name of a workload in `workload_scale`: two frameworks' versions are two."""
     key = framework_key(workload.framework)
@@ -201,7 +206,7 @@ def scale_key(workload: Workload) -> str:
 
 __all__ = [
     "FRAMEWORKS", "FRAMEWORK_KINDS", "Constants", "Framework", "by_kind", "framework_key",
-    "scale_key",
+    "framework_name", "scale_key",
 ]  # fmt: skip
 
 # Share of the peak rate that a large operation of a class reaches, on a 16-bit matrix unit.
@@ -434,6 +439,10 @@ class Constants:
     def framework(self, label: str) -> Framework:
         """Return the profile for a framework's label; the general one where it is not known."""
         return self.frameworks[framework_key(label)]
+
+    def knows_framework(self, label: str) -> bool:
+        """Return whether a label has a profile, or runs that bear it were fitted."""
+        return bool(framework_key(label)) or f"framework:{framework_name(label)}" in self.taught
 
     def taught_share(self, kind: str, name: str) -> float:
         """Return how well runs have taught the constants of something: 0 not at all, towards 1."""

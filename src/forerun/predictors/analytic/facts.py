@@ -19,7 +19,7 @@ from forerun.domain.graph import (
 )
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
-from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
+from forerun.predictors.analytic.constants import Constants, framework_name, scale_key
 from forerun.predictors.analytic.fallbacks import MEASURED
 from forerun.predictors.analytic.floors import floor_flops_per_sample
 from forerun.predictors.analytic.keys import IS_CONV
@@ -127,7 +127,7 @@ def cluster_facts(cluster: Cluster) -> dict[str, float]:
 
 def taught_workload(workload: Workload, constants: Constants) -> dict[str, float]:
     """Return how well runs have taught the constants of a workload, 0 to 1."""
-    key = framework_key(workload.framework)
+    key = framework_name(workload.framework)
     return {
         "framework_taught": constants.taught_share("framework", key),
         "workload_taught": constants.taught_share("workload", scale_key(workload)),

@@ -1,6 +1,7 @@
 """Places: how well runs have taught what is peculiar to where a job will run.
 
-A place is a setting (whoever measured has hosts, builds and habits of their own) and a device in it.
+A place is a setting (machines of one `cluster` label have hosts and builds in common) and a device in
+it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ ELSEWHERE = 0.5
 
 
 def settings_of(jobs: Jobs) -> NDArray[np.object_]:
-    """Return where each row was measured, (n,): the label `source`, "" where there is none."""
+    """Return where each row runs, (n,): its label `cluster`, "" where there is none."""
     if jobs.labels is None:
         return np.full(len(jobs), "", dtype=object)
-    return jobs.labels.texts("source")
+    return jobs.labels.texts("cluster")
 
 
 def taught_places(jobs: Jobs, constants: Constants) -> tuple[FloatArray, FloatArray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.quantiles import spread
+from forerun.domain.workload import Workload
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
 from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
-from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
+from forerun.predictors.analytic.mixture import mixed, mixture_keys, typical
+from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, remember, taught
 from forerun.predictors.analytic.saving import learned_of, rows_of, text_of, with_changes
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
@@ -133,26 +136,54 @@ class AnalyticPredictor:
         declined = _reasons(jobs)
         ok = is_none(declined)
         if ok.all() and len(ok):
-            return replace(self._predict_resolved(jobs, detail), declined=declined)
+            return replace(self._answered(jobs, detail), declined=declined)
         result = Forecasts.blank(len(jobs), self.name)
         rows = np.flatnonzero(ok)
         result.declined[:] = declined
         result.fit_probability[~ok] = np.where(_impossible(jobs)[~ok], 0.0, np.nan)
         if not len(rows):
             return result
-        part = self._predict_resolved(jobs.take(rows), detail)
+        part = self._answered(jobs.take(rows), detail)
         return _scatter(result, part, rows)
 
-    def _predict_resolved(self, jobs: Jobs, detail: bool) -> Forecasts:
+    def _answered(self, jobs: Jobs, detail: bool) -> Forecasts:
+        """Return forecasts of resolved jobs; frameworks that are not stated are mixtures."""
+        keys = mixture_keys(jobs, self.constants)
+        pieces, order = [], []
+        for key in dict.fromkeys(keys.tolist()):
+            rows = np.flatnonzero(keys == key)
+            part = jobs if len(rows) == len(jobs) else jobs.take(rows)
+            if not key:
+                found = self._priced(part, self.constants, detail)
+            elif detail:
+                found = mixed(
+                    part, key, partial(self._priced, constants=self.constants), self._named
+                )
+            else:
+                found = self._priced(part, typical(self.constants, key), detail)
+            pieces.append(found)
+            order.append(rows)
+        if len(pieces) == 1:
+            return pieces[0]
+        return _join(pieces).take(np.argsort(np.concatenate(order), kind="stable"))
+
+    def _named(self, workload: Workload, framework: str) -> Workload:
+        """Return a workload under a framework; it is the same object at every call."""
+        made: Workload = remember(
+            self._kept, f"on {framework}", workload, replace, workload, framework=framework
+        )
+        return made
+
+    def _priced(self, jobs: Jobs, constants: Constants, detail: bool = True) -> Forecasts:
+        """Return forecasts of resolved jobs whose frameworks have profiles among the constants."""
         if len(jobs) > CHUNK:
             starts = range(0, len(jobs), CHUNK)
             pieces = [
-                self._predict_resolved(jobs.take(np.arange(s, min(s + CHUNK, len(jobs)))), detail)
+                self._priced(jobs.take(np.arange(s, min(s + CHUNK, len(jobs)))), constants, detail)
                 for s in starts
             ]
             return _join(pieces)
-        layout = lay_out(jobs, self.constants, self._kept)
-        return forecast_layout(layout, self.constants, detail)
+        return forecast_layout(lay_out(jobs, constants, self._kept), constants, detail)
 
     def to_json(self) -> str:
         """Return the constants, and what was learned of them, as JSON text."""
@@ -245,11 +276,18 @@ def _map(make: Callable[[str], Any]) -> dict[str, Any]:
 
 def _join(pieces: list[Forecasts]) -> Forecasts:
     first = pieces[0]
+
+    def column(name: str, key: str) -> FloatArray:
+        columns = [getattr(p, name).get(key, np.full(len(p), np.nan)) for p in pieces]
+        return np.concatenate(columns)
+
     details: dict[str, Any] = {
-        name: {k: np.concatenate([getattr(p, name)[k] for p in pieces])
-               for k in getattr(first, name)}
+        name: {
+            key: column(name, key)
+            for key in dict.fromkeys(k for p in pieces for k in getattr(p, name))
+        }
         for name in DETAILS
-    }  # fmt: skip
+    }
     return replace(
         first,
         **_map(lambda name: np.concatenate([getattr(p, name) for p in pieces])),

@@ -113,7 +113,6 @@ T = TypeVar("T")
 FEW_ROWS = 4096
 # What is kept between calls at most: facts of workloads and clusters, and columns of instances.
 MOST_FACTS, MOST_SAVED = 4096, 256
-_FACTS = ("work", "node", "ops")
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage")
 # What a framework costs beside its operations: fields of `constants.Framework` read row by row.
@@ -256,8 +255,8 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     an identity is never used again); what was not used for longest is dropped.
     """
     clusters = jobs.clusters
-    work = [_remember(kept, "work", w, workload_facts, w, constants) for w in jobs.workloads]
-    node = [_remember(kept, "node", c, cluster_facts, c) for c in clusters]
+    work = [remember(kept, "work", w, workload_facts, w, constants) for w in jobs.workloads]
+    node = [remember(kept, "node", c, cluster_facts, c) for c in clusters]
     work, node = with_probed(work, node, jobs.workloads, clusters)
     columns = {name: getattr(jobs.plans, name).astype(np.float64) for name in _PLAN_FIELDS}
     columns["sequence_parallel"] = jobs.plans.sequence_parallel.astype(np.float64)
@@ -270,7 +269,7 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     owners, places = [jobs.workloads[i] for i in workload], [clusters[i] for i in cluster]
 
     def ops_of(w: Workload) -> Any:
-        return _remember(kept, "ops", w, distinct_ops, w)
+        return remember(kept, "ops", w, distinct_ops, w)
 
     layout = Layout(
         jobs, columns, _spread(work, jobs.workload_index),
@@ -301,10 +300,13 @@ def taught(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     return {**found, "setting_taught": place, "doublings": beyond}
 
 
-def _remember(kept: dict[Any, Any], kind: Hashable, owner: object, make: Any, *args: Any) -> Any:
+def remember(
+    kept: dict[Any, Any], kind: Hashable, owner: object, make: Any, *args: Any, **named: Any
+) -> Any:
+    """Return make(*args), made once for each owner (by identity) and kind of fact."""
     slot = (kind, id(owner))
     # Whatever is used goes to the end, so that the first are those that were not for longest.
-    found = kept.pop(slot, None) or (owner, make(*args))
+    found = kept.pop(slot, None) or (owner, make(*args, **named))
     kept[slot] = found
     return found[1]
 
@@ -312,7 +314,7 @@ def _remember(kept: dict[Any, Any], kind: Hashable, owner: object, make: Any, *a
 def _forget(kept: dict[Any, Any]) -> None:
     """Drop what was not used for longest where too much is kept: a server asks of ever new jobs."""
     for most, of_facts in ((MOST_FACTS, True), (MOST_SAVED, False)):
-        slots = [slot for slot in list(kept) if (slot[0] in _FACTS) == of_facts]
+        slots = [slot for slot in list(kept) if isinstance(slot[0], str) == of_facts]
         for slot in slots[: max(len(slots) - most, 0)]:
             kept.pop(slot, None)
 
@@ -324,7 +326,7 @@ def _saved(owners: Sequence[Workload], keys: Keys, kept: dict[Any, Any]) -> dict
     for start, end in zip(starts, [*starts[1:], len(owners)], strict=True):
         some = keys.take(np.arange(start, end))
         pieces.append(
-            _remember(kept, some.digest(), owners[start], saved_bytes, owners[start], some)
+            remember(kept, some.digest(), owners[start], saved_bytes, owners[start], some)
         )
     return {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]}
 

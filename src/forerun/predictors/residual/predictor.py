@@ -271,4 +271,4 @@ class ResidualPredictor:
 
 
 def _labelled(jobs: Jobs) -> bool:
-    return jobs.labels is not None and "source" in jobs.labels
+    return jobs.labels is not None and "cluster" in jobs.labels

@@ -58,8 +58,8 @@ def test_one_setting_has_no_shift() -> None:
     runs = lived(tiny_jobs(), other_world())
     half = np.where(np.arange(len(runs)) % 2, "here", "there").astype(object)
     jobs = runs.jobs
-    labels = jobs.labels.with_columns(source=half) if jobs.labels is not None else None
-    two = Runs(replace(jobs, labels=labels), runs.table.with_columns(source=half))
+    labels = jobs.labels.with_columns(cluster=half) if jobs.labels is not None else None
+    two = Runs(replace(jobs, labels=labels), runs.table.with_columns(cluster=half))
     apart = fit_runs(Constants(), two, {})
     one = fit_runs(Constants(), two, {}, manner=Manner(setting_sd=0.0))
     assert apart.slopes.shape[1] == len(apart.parameters) + 2

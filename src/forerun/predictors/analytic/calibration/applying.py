@@ -19,7 +19,12 @@ from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
 from forerun.predictors.analytic.calibration.learned import Learned, learned_from
 from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.calibration.parameters import moved
-from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
+from forerun.predictors.analytic.constants import (
+    Constants,
+    framework_key,
+    framework_name,
+    scale_key,
+)
 from forerun.predictors.analytic.places import devices_key, seen_in, settings_of
 from forerun.predictors.analytic.rows import fastest_rates, taught
 from forerun.predictors.analytic.step import step_and_floor
@@ -265,7 +270,7 @@ def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
         runs = float(count) ** 0.5
         seen[f"workload:{scale_key(workload)}"] += runs
         seen[f"device:{cluster.device.id}"] += runs
-        seen[f"framework:{framework_key(workload.framework)}"] += runs
+        seen[f"framework:{framework_name(workload.framework)}"] += runs
         if cluster.devices > 1:
             link = cluster.inter if cluster.nodes > 1 else cluster.intra
             seen[f"link:{link.kind}"] += runs

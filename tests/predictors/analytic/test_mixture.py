@@ -1,0 +1,124 @@
+"""A framework that is not stated is a mixture over those that people use; provenance moves nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from forerun.catalog import load_catalog
+from forerun.domain.comparison import log_sigma
+from forerun.domain.plan import Plan, PlanColumns
+from forerun.domain.quantiles import mixture_quantiles, spread
+from forerun.domain.workload import Workload
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.mixture import USUAL, usual_frameworks
+from forerun.tables import Jobs, Table
+from forerun.workloads.rows import jobs_from_table, runs_from_table
+from forerun.workloads.zoo import zoo_workload
+
+WORKLOADS = (
+    "resnet50", "mobilenet-v2", "efficientnet-b0", "vit-b-16", "unet", "dlrm", "gnmt", "bert-large",
+    "gpt2-xl", "llama3-8b",
+)  # fmt: skip
+START = {"priors": AnalyticPredictor, "shipped": AnalyticPredictor.shipped}
+
+
+def jobs_of(workload: Workload, micro_batch: int = 8) -> Jobs:
+    """Return one job on eight A100."""
+    plan = Plan(dp=8, micro_batch=micro_batch, global_batch=8 * micro_batch)
+    cluster = load_catalog().cluster("1x8xa100-sxm-80gb")
+    return Jobs.grid(workload, cluster, PlanColumns.of([plan]))
+
+
+@pytest.mark.parametrize("start", START)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_band_covers_the_median_of_every_usual_framework(name: str, start: str) -> None:
+    """Stating any of them gives a median within the band of not stating one, and the same figure."""
+    predictor, workload = START[start](), zoo_workload(name)
+    answer = predictor.predict(jobs_of(workload))[0]
+    assert set(answer.frameworks) == set(USUAL[usual_frameworks(workload)])
+    for framework, median in answer.frameworks.items():
+        stated = predictor.predict(jobs_of(replace(workload, framework=framework)))[0]
+        assert stated.seconds[1] == pytest.approx(median)
+        assert answer.seconds[0] <= 1.000001 * median <= 1.000002 * answer.seconds[2]
+        assert not stated.frameworks
+    assert sum(answer.parts.values()) == pytest.approx(answer.seconds[1])
+    assert sum(answer.memory_parts.values()) == pytest.approx(answer.peak_bytes[1])
+    assert sum(answer.causes.values()) == pytest.approx(
+        float(log_sigma(np.array(answer.seconds))) ** 2
+    )
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_plans_are_scored_near_the_middle_of_the_mixture(name: str) -> None:
+    """A search's typical profile lies within a third of what the answer then says."""
+    jobs = jobs_of(zoo_workload(name))
+    answer = AnalyticPredictor.shipped().predict(jobs).seconds[0, 1]
+    scored = AnalyticPredictor.shipped().predict(jobs, detail=False).seconds[0, 1]
+    assert scored == pytest.approx(answer, rel=1 / 3)
+
+
+def test_a_framework_that_nobody_knows_is_the_same_mixture() -> None:
+    """A label without a profile is answered as a blank one, rows beside it as they are."""
+    workload = zoo_workload("resnet50")
+    blank = AnalyticPredictor().predict(jobs_of(workload))[0]
+    new = AnalyticPredictor().predict(jobs_of(replace(workload, framework="home-made")))[0]
+    assert new == blank
+    rows = [replace(workload, framework=name) for name in ("jax", "", "pytorch", "home-made")]
+    jobs = jobs_of(workload).take(np.zeros(4, dtype=np.int64))
+    jobs = replace(jobs, workloads=tuple(rows), workload_index=np.arange(4, dtype=np.int32))
+    together = AnalyticPredictor().predict(jobs)
+    assert together[1].seconds == together[3].seconds == blank.seconds
+    assert together.seconds[2, 1] == pytest.approx(blank.frameworks["pytorch"])
+    assert np.isnan(together.frameworks["jax"]).tolist() == [True, False, True, False]
+
+
+def test_mixtures_of_one_answer_are_that_answer() -> None:
+    """Weights of one, equal parts, and a far-off part: quantiles as they must be."""
+    rows = spread(np.array([1.0, 3.0]), np.array([0.2, 0.5]))
+    assert mixture_quantiles(rows[None], np.ones(1)) == pytest.approx(rows)
+    assert mixture_quantiles(np.stack([rows, rows]), np.array([0.3, 0.7])) == pytest.approx(rows)
+    far = mixture_quantiles(np.stack([rows, 100 * rows]), np.array([0.8, 0.2]))
+    assert np.all(far[:, 1] < 2 * rows[:, 1])
+    assert np.all(far[:, 2] > 50 * rows[:, 1])
+
+
+def table(n: int = 24, **columns: list[str]) -> Table:
+    """Return runs of two networks in PyTorch, or what the columns say."""
+    rows = {
+        "workload": ["resnet50" if i % 2 else "bert-large" for i in range(n)],
+        "framework": ["pytorch"] * n,
+        "device": ["a100-sxm-80gb"] * n,
+        "devices": [str(2 ** (i % 4)) for i in range(n)],
+        "global_batch": [str(2 ** (i % 4) * (8 + 8 * (i // 8))) for i in range(n)],
+        "step_time_s": [str(0.05 * (1 + i % 5)) for i in range(n)],
+        **columns,
+    }
+    return Table.from_columns(rows)
+
+
+@pytest.mark.parametrize("column", ["source", "ref", "note"])
+def test_provenance_moves_no_forecast(column: str) -> None:
+    """Fitted or not: whatever stands in `source`, `ref` or `note`, the seconds are the same."""
+    catalog = load_catalog()
+    answers = []
+    for values in (["here"] * 24, ["gavel"] * 12 + ["lambda"] * 12, [""] * 24):
+        asked = table(**{column: values})
+        jobs = jobs_from_table(asked, catalog)
+        fitted = AnalyticPredictor().fit(runs_from_table(asked, catalog))
+        answers.append((AnalyticPredictor().predict(jobs), fitted.predict(jobs)))
+    for plain, fitted_answer in answers[1:]:
+        assert np.array_equal(plain.seconds, answers[0][0].seconds, equal_nan=True)
+        assert np.array_equal(fitted_answer.seconds, answers[0][1].seconds, equal_nan=True)
+    assert np.isfinite(answers[0][1].seconds).all()
+
+
+def test_runs_without_a_framework_tell_what_it_is() -> None:
+    """After such runs a blank means their software; with stated ones it stays a mixture."""
+    catalog, blank = load_catalog(), table(framework=[""] * 24)
+    jobs = jobs_from_table(blank, catalog)
+    for runs, mixture in ((blank, False), (table(), True)):
+        fitted = AnalyticPredictor().fit(runs_from_table(runs, catalog))
+        assert bool(fitted.predict(jobs).frameworks) == mixture
