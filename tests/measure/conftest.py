@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.measure.campaign import Point, PointState, Spent
+from forerun.measure.campaign import Point, RunState, Spent
 from forerun.measure.measurement import Measurement
 from tests.measure.entries import ENTRIES
 
@@ -25,12 +25,12 @@ class Notes:
 
     def __init__(self) -> None:
         self.kept: dict[str, Measurement] = {}
-        self.known: dict[str, PointState] = {}
+        self.known: dict[str, RunState] = {}
 
     def begin(self) -> None:
         pass
 
-    def states(self) -> Mapping[str, PointState]:
+    def states(self) -> Mapping[str, RunState]:
         return self.known
 
     def spent(self) -> Spent:
@@ -38,4 +38,4 @@ class Notes:
 
     def keep(self, point: Point, measurement: Measurement) -> None:
         self.kept[point.key] = measurement
-        self.known[point.key] = PointState.of(point.task, measurement)
+        self.known[point.key] = RunState.of(point.task, measurement)

@@ -19,7 +19,7 @@ from forerun.measure.campaign import (
     CampaignProgress,
     CampaignRunner,
     Point,
-    PointState,
+    RunState,
     Spent,
     carry_out,
     check_any,
@@ -199,11 +199,11 @@ class StoreLedger:
         """Write down what the campaign asks for."""
         self._store.campaigns.put(self._campaign.name, self._campaign.spec, replace=True)
 
-    def states(self) -> Mapping[str, PointState]:
+    def states(self) -> Mapping[str, RunState]:
         """Return the state of every point that was run, by its key."""
         record = self._store.campaigns.get(self._campaign.name)
         points = {} if record is None else record.points
-        return {key: PointState(p.status, _limit(p.note)) for key, p in points.items()}
+        return {key: RunState(p.status, _limit(p.note)) for key, p in points.items()}
 
     def spent(self) -> Spent:
         """Return what all runs of the campaign took, as the store has them."""
@@ -225,12 +225,12 @@ class StoreLedger:
         self._store.add_table(
             Table.from_rows([row], f"{point}"), known.jobs(point),
             campaign=self._campaign.name, points=[point.key],
-            notes=[_note(PointState.of(point.task, measurement))],
+            notes=[_note(RunState.of(point.task, measurement))],
             started=measurement.started, fingerprint=dict(measurement.fingerprint),
         )  # fmt: skip
 
 
-def _note(state: PointState) -> str:
+def _note(state: RunState) -> str:
     """Return what a point's record says of the limit that ended its run, "" where none did."""
     return json.dumps({_LIMIT: state.limit_seconds}) if state.limit_seconds else ""
 

@@ -1,4 +1,4 @@
-"""Measure: jobs become facts: processes are started, steps are timed, and runs are told.
+"""Measure: jobs are carried out by real processes, whose steps are timed: each becomes a run.
 
 Three lines measure a script of your own:
 

@@ -211,7 +211,7 @@ class CampaignRunner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PointState:
+class RunState:
     """How a point that was run ended.
 
     Attributes:
@@ -223,11 +223,11 @@ class PointState:
     limit_seconds: float = 0.0
 
     @staticmethod
-    def of(task: Task, found: Measurement) -> PointState:
+    def of(task: Task, found: Measurement) -> RunState:
         """Return the state that a run leaves its point in."""
         if found.status == "timeout":
-            return PointState(found.status, task.timeout_seconds)
-        return PointState(found.status, task.hang_seconds if found.hangs else 0.0)
+            return RunState(found.status, task.timeout_seconds)
+        return RunState(found.status, task.hang_seconds if found.hangs else 0.0)
 
     def is_final(self, task: Task, retry: bool) -> bool:
         """Whether the point need not be run again: what ended by a limit gets a larger one."""
@@ -258,7 +258,7 @@ class CampaignResults(Protocol):
         """Make it ready to keep results."""
         ...
 
-    def states(self) -> Mapping[str, PointState]:
+    def states(self) -> Mapping[str, RunState]:
         """Return the state of every point that was run, by its key."""
         ...
 

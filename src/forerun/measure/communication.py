@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from forerun.measure.timeline import Clock
+from forerun.measure.timeline import StepClock
 
 # Called with a tensor that is handed to a reduction; returns what is called with the reduced tensor.
 Observer = Callable[[Any], Callable[[Any], None] | None]
@@ -321,7 +321,7 @@ class Communication:
             often as it costs little, in a tenth of the steps at most.
     """
 
-    def __init__(self, clock: Clock, norms_every: int | None = None) -> None:
+    def __init__(self, clock: StepClock, norms_every: int | None = None) -> None:
         self._clock = clock
         self._every = norms_every
         self._timing, self._norms = StepSample(*TIMING), StepSample(*NORMS)

@@ -37,7 +37,7 @@ from forerun.measure.measurement import (
 from forerun.measure.progress import ProgressFile, Reporter, StepLog
 from forerun.measure.step_times import is_narrow, step_times, warm_steps
 from forerun.measure.task import Steps
-from forerun.measure.timeline import Clock, CudaClock, Timeline, WallClock
+from forerun.measure.timeline import CudaClock, StepClock, Timeline, WallClock
 from forerun.measure.usage import PeakMemory, Usage, own_gpu
 from forerun.tables.files import write_whole
 
@@ -171,7 +171,7 @@ class Recorder:
         self._agreement = None if steps is None or steps.epochs else Agreement(steps, workers)
         self._progress = progress
         self._log = StepLog(Path(log), resumed_at) if log and rank == 0 else None
-        self._clock: Clock = WallClock() if gpu is None else CudaClock()
+        self._clock: StepClock = WallClock() if gpu is None else CudaClock()
         self._timeline = Timeline(self._clock)
         self._communication = Communication(self._clock, norms_every)
         self._handles: list[Any] = []  # of hooks on modules that are watched

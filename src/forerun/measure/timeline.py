@@ -6,8 +6,8 @@ import time
 from typing import Any, Protocol
 
 
-class Clock(Protocol):
-    """Marks moments, and later returns the seconds between two of them."""
+class StepClock(Protocol):
+    """Marks moments of steps, and later returns the seconds between two of them."""
 
     def now(self) -> Any:
         """Return a mark of this moment."""
@@ -61,7 +61,7 @@ class CudaClock:
 class Timeline:
     """Steps and their parts, as marks; `switch` ends the part that runs and starts another."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: StepClock) -> None:
         self._clock = clock
         self._marks: list[tuple[str, Any]] = []
         self._start: Any = None

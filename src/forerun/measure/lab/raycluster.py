@@ -201,13 +201,13 @@ class RayCluster:
     def _check(self, host: Host, process: subprocess.Popen[str]) -> None:
         """Wait for `ray start`, which leaves the node's processes behind it."""
         try:
-            said, _ = process.communicate(timeout=self._timeout_seconds)
+            output, _ = process.communicate(timeout=self._timeout_seconds)
         except subprocess.TimeoutExpired:
-            said = f"no node after {self._timeout_seconds:g} s"
+            output = f"no node after {self._timeout_seconds:g} s"
         if process.returncode != 0:
             process.kill()
             process.wait()
-            last = " ".join(said.split()[-60:])
+            last = " ".join(output.split()[-60:])
             raise RequestError(
                 f"a Ray node on {host.name}", f"`ray start` said: {last}",
                 "end what else holds the machine or its ports, or give more time (timeout_seconds)",

@@ -43,11 +43,11 @@ def unreachable(output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip()]
     errors = [i for i, line in enumerate(lines) if _ERROR.match(line)]
     text = " ".join(lines[errors[-1] :]) if errors else (lines or [""])[-1]
-    low, said = text.lower(), f"({_short(text)})"
+    low, error = text.lower(), f"({_short(text)})"
     if "version mismatch" in low:
         theirs = _VERSIONS.search(text)
         same = f": Python {theirs[2]} with pip install ray=={theirs[1]}" if theirs else ""
-        return f"the cluster runs another version of Ray or Python {said}; install the same{same}"
+        return f"the cluster runs another version of Ray or Python {error}; install the same{same}"
     if "no module named 'ray'" in low:
         return (
             "the Python of the driver has no Ray; install it there (pip install 'forerun[ray]'), or"
@@ -65,11 +65,11 @@ def unreachable(output: str) -> str:
         )
     if "authentication" in low or "token" in low:
         return (
-            f"the cluster asks for a token {said}; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN where"
+            f"the cluster asks for a token {error}; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN where"
             " it is another machine's"
         )
     if any(words in output.lower() for words in _SILENT):
-        return f"no Ray cluster answers {said}; check the address, or start one: ray start --head"
+        return f"no Ray cluster answers {error}; check the address, or start one: ray start --head"
     return f"Ray could not be used: {_short(text)}"
 
 
