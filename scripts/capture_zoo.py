@@ -1,65 +1,411 @@
-"""Captures the layers of torchvision's convolutional classifiers into the zoo's data files.
+"""Captures the layers of the zoo's networks into `src/forerun/workloads/zoo/data`.
 
-Needs torch and torchvision (no weights are fetched: networks are built on the meta device). Run
-`python scripts/capture_zoo.py` to write src/forerun/workloads/zoo/data, and
-`python scripts/capture_zoo.py --check` to compare every network with torch at two image sizes.
+The networks were once stated by Python functions, up to revision 4ee423a of this repository (those
+of torchvision by a trace of torchvision's own modules). `python scripts/capture_zoo.py` takes these
+functions from that revision, runs each with a size that records what is computed from it, and
+writes what they state. `--check` instead compares torchvision's classifiers with torch itself, at
+two image sizes; it needs torch and torchvision.
 """
 
 from __future__ import annotations
 
 import argparse
+import builtins
 import gzip
+import inspect
 import json
+import math
+import operator
+import re
+import subprocess
 import sys
+import tempfile
 import unittest.mock
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import fx, nn
+ROOT = Path(__file__).parent.parent
+DATA = ROOT / "src/forerun/workloads/zoo/data"
+REVISION = "4ee423a"
+OPERATORS: dict[str, Any] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv,
+    "/": operator.truediv, ">": operator.gt, "min": min, "round": round, "int": int,
+}  # fmt: skip
+METHODS = (
+    "input emit view conv conv_transpose linear batch_norm norm activation add multiply scale bias "
+    "pointwise dropout softmax loss pool adaptive_pool mean concat copy upsample flatten channels"
+).split()
+# Arguments of a layer that follow its name and inputs.
+POSITIONAL = {
+    "conv": "out kernel stride padding groups bias dilation trainable owned",
+    "conv_transpose": "out kernel stride padding", "linear": "out bias owned",
+    "batch_norm": "frozen", "norm": "channels", "activation": "function", "scale": "params",
+    "bias": "params", "loss": "launches", "pool": "kernel stride padding ceil average",
+    "adaptive_pool": "out", "channels": "count",
+}  # fmt: skip
+EMIT = ("keep_output extra_saved work params weights dims launches reads writes learns").split()
 
-DATA = Path(__file__).parent.parent / "src/forerun/workloads/zoo/data"
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "alexnet": ("alexnet",),
-    "vgg": tuple(f"vgg{n}{bn}" for n in (11, 13, 16, 19) for bn in ("", "_bn")),
-    "resnet": (
-        *(f"resnet{n}" for n in (18, 34, 50, 101, 152)),
-        "wide_resnet50_2", "wide_resnet101_2",
-        "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d",
-    ),
-    "densenet": tuple(f"densenet{n}" for n in (121, 161, 169, 201)),
-    "googlenet": ("googlenet",),
-    "inception": ("inception_v3",),
-    "squeezenet": ("squeezenet1_0", "squeezenet1_1"),
-    "shufflenet": tuple(f"shufflenet_v2_x{w}" for w in ("0_5", "1_0", "1_5", "2_0")),
-    "mobilenet": ("mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small"),
-    "mnasnet": tuple(f"mnasnet{w}" for w in ("0_5", "0_75", "1_0", "1_3")),
-    "efficientnet": (
-        *(f"efficientnet_b{n}" for n in range(8)),
-        *(f"efficientnet_v2_{s}" for s in "sml"),
-    ),
-    "regnet": (
-        *(f"regnet_{k}_{s}" for k in "xy" for s in (
-            "400mf", "800mf", "1_6gf", "3_2gf", "8gf", "16gf", "32gf")),
-        "regnet_y_128gf",
-    ),
-    "convnext": tuple(f"convnext_{s}" for s in ("tiny", "small", "base", "large")),
-}  # fmt: skip
-BLOCKS = frozenset(
-    "BasicBlock Bottleneck InvertedResidual _InvertedResidual MBConv FusedMBConv CNBlock Fire "
-    "_DenseLayer ResBottleneckBlock Inception InceptionA InceptionB InceptionC InceptionD "
-    "InceptionE".split()
-)
-LEAVES = frozenset("LayerNorm LayerNorm2d StochasticDepth Permute".split())
-ACTIVATIONS = {
-    nn.ReLU: "relu", nn.ReLU6: "relu6", nn.SiLU: "silu", nn.GELU: "gelu", nn.Sigmoid: "sigmoid",
-    nn.Hardswish: "hardswish", nn.Hardsigmoid: "hardsigmoid",
-}  # fmt: skip
+
+# ---- sizes that record how they are computed ----------------------------------------------------
+
+FORMULAS: list[tuple[Any, ...]] = [()]  # position 0 is the size itself
+_KNOWN: dict[tuple[Any, ...], str] = {}
+
+
+def _record(formula: tuple[Any, ...]) -> str:
+    if formula not in _KNOWN:
+        _KNOWN[formula] = f"${len(FORMULAS)}"
+        FORMULAS.append(formula)
+    return _KNOWN[formula]
+
+
+class Recorded:
+    """A number computed from the size; `key` is the position of its formula."""
+
+    key: str
+
+    def __format__(self, spec: str) -> str:
+        """Leave a place for the value in a note."""
+        return "{" + self.key + "}"
+
+
+class Condition(Recorded):
+    """A comparison that a layer depends on; it holds while layers are recorded."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def computed(name: str, *arguments: Any) -> Any:
+    """Return the result of an operator with its formula, in a simple form where it has one."""
+    plain = [float(a) if isinstance(a, float) else int(a) for a in arguments]
+    value = OPERATORS[name](*plain)
+    keys = [a.key if isinstance(a, Recorded) else a for a in arguments]
+    if all(isinstance(v, int) for v in (*plain, value)) and name in ("+", "-", "*", "//"):
+        if name == "-" and not isinstance(keys[1], str):
+            name, keys[1] = "+", -keys[1]
+        if name in ("+", "*") and not isinstance(keys[0], str):
+            keys.reverse()
+        if not isinstance(keys[1], str):
+            before = FORMULAS[int(keys[0][1:])]
+            if name in ("+", "*") and before and before[0] == name and type(before[2]) is int:
+                keys = [before[1], OPERATORS[name](before[2], keys[1])]
+            if keys[1] == (0 if name == "+" else 1):
+                return _number(value, keys[0])
+    return _number(value, _record((name, *keys)))
+
+
+def _number(value: float, key: str) -> Any:
+    number = (Whole if isinstance(value, int) else Real)(value)
+    number.key = key
+    return number
+
+
+def _binary(name: str) -> tuple[Any, Any]:
+    return (
+        lambda self, other: computed(name, self, other),
+        lambda self, other: computed(name, other, self),
+    )
+
+
+class _Arithmetic(Recorded):
+    __add__, __radd__ = _binary("+")
+    __sub__, __rsub__ = _binary("-")
+    __mul__, __rmul__ = _binary("*")
+    __floordiv__, __rfloordiv__ = _binary("//")
+    __truediv__, __rtruediv__ = _binary("/")
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return computed("round", self)
+
+    def __pow__(self, power: int) -> Any:
+        return math.prod([self] * power)
+
+
+class Whole(_Arithmetic, int):
+    """A whole number computed from the size."""
+
+    shifting = False  # while a network of shifted windows is recorded
+    last: Condition | None = None
+
+    def __gt__(self, other: Any) -> Any:
+        """Return a condition for the count of windows, and what holds for everything else."""
+        if Whole.shifting and type(other) is int and other == 1:
+            Whole.last = Condition(_record((">", self.key, 1)))
+            return Whole.last
+        return int(self) > int(other)
+
+
+class Real(_Arithmetic, float):
+    """A number computed from the size."""
+
+    def __int__(self) -> Any:
+        """Keep the formula."""
+        return computed("int", self)
+
+
+# ---- recording what a function states -----------------------------------------------------------
+
+
+def recorder(net: Any, tensor: Any) -> Any:
+    """Return a class like the revision's Net that lists the outermost calls of its methods."""
+
+    class Recorder(net):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[Any] = []
+            self.positions: dict[int, int] = {}
+            self.alive: list[Any] = []
+            self.inside = False
+            self.place = (self.block, self.shard)
+
+        def _tensor(self, op: int, shape: Any) -> Any:
+            self._tensors += 1
+            return tensor(op, tuple(shape), self._tensors, math.prod(shape))
+
+        def restart(self) -> None:
+            super().restart()
+            self.calls = [call for call in self.calls if call[0] == "input"]
+            self.place = (self.block, self.shard)
+
+    def wrapped(name: str) -> Any:
+        original = getattr(net, name)
+        if name == "view":
+            original = lambda self, x, *shape: tensor(x.op, shape, x.key, x.held)  # noqa: E731
+
+        def method(self: Any, *arguments: Any, **options: Any) -> Any:
+            if self.inside:
+                return original(self, *arguments, **options)
+            self.inside = True
+            try:
+                output = original(self, *arguments, **options)
+            finally:
+                self.inside = False
+            if self.place != (self.block, self.shard):
+                self.place = (self.block, self.shard)
+                self.calls.append(("place", self.place, {}))
+            bound = inspect.signature(getattr(net, name)).bind(self, *arguments, **options)
+            self.calls.append((name, bound.arguments, self.positions))
+            self.positions[id(output)] = len(self.calls) - 1
+            self.alive.append(output)
+            return output
+
+        return method
+
+    for name in METHODS:
+        setattr(Recorder, name, wrapped(name))
+    return Recorder
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, Recorded):
+        return value.key
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, bool) or (isinstance(value, float) and value == int(value)):
+        return int(value)
+    return value
+
+
+def node(position: int, call: Any, defaults: dict[str, dict[str, Any]]) -> list[Any]:
+    """Return one call as `[method, name, inputs, arguments..., options]`."""
+    method, given, positions = call
+    if method == "place":
+        return ["place", "", [], *plain(given)]
+    usual = defaults[method]
+    given = {**usual, **given}
+    tensors = []
+    for field in ("x", "a", "b", "inputs", "terms", "parts", "others"):
+        value = given.get(field, ())
+        tensors += value if isinstance(value, (list, tuple)) else [value]
+    name = given.get("name", "")
+    back = [position - positions[id(t)] for t in tensors]
+    arguments: list[Any] = []
+    options: dict[str, Any] = {}
+    if method in ("input", "view"):
+        arguments = plain(given["shape"])
+    elif method == "upsample":
+        arguments = plain(given["size"])
+    elif method == "emit":
+        options = _emitted(given, usual)
+    elif method in POSITIONAL:
+        fields = POSITIONAL[method].split()
+        arguments = [_side(plain(given[field])) for field in fields]
+        while fields and arguments[-1] == plain(usual.get(fields[-1], ...)):
+            del arguments[-1], fields[-1]
+    else:
+        for field in ("shape", "reads", "axis", "launches"):
+            if given.get(field) != usual.get(field):
+                options[field] = plain(given[field])
+    if Whole.last is not None and name.endswith((".roll", ".roll_back", ".mask")):
+        options["when"] = Whole.last.key
+    return [method, name, back, *arguments, *([options] if options else [])]
+
+
+def _emitted(given: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    keys = [id(t) for t in given["inputs"]]
+    options = {"kind": given["kind"].value, "shape": plain(given["shape"])}
+    if given["keep"]:
+        options["keep"] = list(dict.fromkeys(keys.index(id(t)) for t in given["keep"]))
+    flops = float(given["flops"])
+    given["work"] = flops / math.prod(map(int, given["dims"])) if flops else 2.0
+    for field in EMIT:
+        value = plain(given[field])
+        if value != plain(usual.get(field, 2.0)):
+            options[field] = value
+    return options
+
+
+def _side(value: Any) -> Any:
+    """Return one number where all sides are alike."""
+    return value[0] if isinstance(value, list) and len({*value}) == 1 else value
+
+
+def form(nodes: list[Any], notes: list[str], sparse_params: float) -> dict[str, Any]:
+    """Return what holds from a size on, its formulas numbered in the order of their use."""
+    order = ["$0"]
+
+    def visit(value: Any) -> None:
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, (list, tuple)):
+            for item in value:
+                visit(item)
+        elif isinstance(value, str):
+            for key in re.findall(r"\$\d+", value):
+                if key not in order:
+                    visit(FORMULAS[int(key[1:])])
+                    order.append(key)
+
+    visit([n[3:] for n in nodes])
+    visit(notes)
+    numbers = {key: f"${number}" for number, key in enumerate(order)}
+    text = json.dumps({
+        "sizes": [list(FORMULAS[int(key[1:])]) for key in order[1:]], "notes": notes,
+        "sparse_params": sparse_params, "nodes": nodes,
+    })  # fmt: skip
+    found = json.loads(re.sub(r"\$\d+", lambda match: numbers[match[0]], text))
+    return {key: value for key, value in found.items() if value}
+
+
+class Revision:
+    """The functions that stated networks up to `REVISION`."""
+
+    def __init__(self, source: Path) -> None:
+        sys.path.insert(0, str(source))
+        from forerun.errors import RequestError
+        from forerun.workloads.zoo import (
+            net,
+            sound_rows,
+            table_rows,
+            timm,
+            view_rows,
+            vision,
+            vision_transformers,
+        )
+        from forerun.workloads.zoo.network import later
+
+        vision_transformers.min = lambda *sides: (
+            computed("min", *sides[:2]) if isinstance(sides[1], Recorded) else builtins.min(*sides)
+        )
+        self.refused, self.timm, self.later = RequestError, timm, later
+        self.net, self.recorder = net.Net, recorder(net.Net, net.Tensor)
+        self.defaults = {
+            name: {
+                p.name: p.default for p in inspect.signature(getattr(net.Net, name)).parameters.values()
+                if p.default is not p.empty
+            } for name in METHODS
+        }  # fmt: skip
+        self.rows = [
+            *vision._models(), *view_rows.NETWORKS, *sound_rows.NETWORKS, *table_rows.NETWORKS
+        ]  # fmt: skip
+
+    def form(self, name: str, emit: Any, size: int) -> dict[str, Any] | None:
+        """Return the form of a network at a size, None where that size is refused."""
+        Whole.shifting, Whole.last = "swin" in name, None
+        net = self.recorder()
+        calls, number = [], _number(size, "$0")
+        append = list.append
+
+        class Calls(list[Any]):
+            def append(self, call: Any) -> None:
+                append(self, call)
+                calls.append(node(len(calls), call, defaults))
+
+        defaults, net.calls = self.defaults, Calls()
+        try:
+            notes = emit(net, number)
+        except self.refused:
+            return None
+        if len(net.calls) != len(calls):  # it was stated again without an auxiliary classifier
+            calls = [node(i, call, defaults) for i, call in enumerate(net.calls)]
+        return form(calls, [str(note) for note in notes], net.sparse_params)
+
+    def network(self, name: str, emit: Any, size: int, thresholds: tuple[int, ...]) -> str:
+        """Return a network as one line: its forms, and what its sizes must be a multiple of."""
+        multiple = next(d for d in range(1, size + 2) if not size or self._takes(emit, size + d))
+        forms = []
+        for start, at in thresholds or ((0, size),):
+            found = self.form(name, emit, at)
+            forms.append(({"from": start} if start else {}) | (found or {}))
+        whole = {"name": name} | ({"multiple": multiple} if multiple > 1 else {})
+        return json.dumps(whole | {"forms": forms}, separators=(",", ":")) + "\n"
+
+    def _takes(self, emit: Any, size: int) -> bool:
+        try:
+            emit(self.net(), size)
+        except self.refused:
+            return False
+        return True
+
+
+def thresholds(name: str) -> tuple[Any, ...]:
+    """Return the forms of a network: from which size on, and a size to record it at."""
+    if name == "inception-v3":
+        return ((0, 224), (299, 299))  # a smaller image has no auxiliary classifier
+    if name.startswith("keras-"):
+        return ((0, 32), (33, 64), (65, 224))  # as many classes as the usual data set has
+    if name.startswith("crossvit") and name.endswith("408"):
+        return ((0, 224), (408, 408), (409, 224))  # its second image is 384 pixels wide
+    return ()
+
+
+def write(source: Path) -> None:
+    """Write one compressed file for each group, the same bytes for the same networks."""
+    revision = Revision(source)
+    files = {row["name"]: row["file"] for row in json.loads((DATA / "networks.json").read_text())}
+    lines: dict[str, list[str]] = defaultdict(list)
+    for row in revision.rows:
+        line = revision.network(row.name, row.emit, row.size, thresholds(row.name))
+        lines[files[row.name]].append(line)
+    for file, names in json.loads((DATA / "timm.json").read_text()).items():
+        module = file.removeprefix("timm-").replace("-", "_")
+        for layers in dict.fromkeys(layers for layers, *_ in names.values()):
+            emit = revision.later(f"timm.{module}", "classifier", layers)
+            lines[file].append(revision.network(layers, emit, 224, thresholds(layers)))
+    for file, found in lines.items():
+        path = DATA / f"{file}.json.gz"
+        path.write_bytes(gzip.compress("".join(found).encode(), 9, mtime=0))
+        print(f"{path.name}: {len(found)} networks, {path.stat().st_size} bytes")
+
+
+# ---- comparison with torch ----------------------------------------------------------------------
+
+_LIBRARIES: list[Any] = []  # a library's definitions last as long as it does
 
 
 def import_torchvision() -> Any:
     """Return torchvision; where its compiled operators are absent their schemas stand in."""
+    import torch
+
     try:
         import torchvision
     except RuntimeError:
@@ -73,262 +419,90 @@ def import_torchvision() -> Any:
     return torchvision
 
 
-_LIBRARIES: list[Any] = []  # a library's definitions last as long as it does
+def build(name: str) -> Any:
+    """Return a network of torchvision on the meta device, in training mode."""
+    import torch
 
-
-def build(name: str) -> nn.Module:
-    """Return the network on the meta device, in training mode."""
     models = import_torchvision().models
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     # A RegNet's widths are computed with tensors, which need values while it is built.
     device = "cpu" if name.startswith("regnet") else "meta"
-    with unittest.mock.patch.multiple(nn.init, **_NO_INITIAL_VALUES), torch.device(device):
+    initial = dict.fromkeys(
+        ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_"),
+        lambda tensor, *_, **__: tensor,
+    )
+    with unittest.mock.patch.multiple(torch.nn.init, **initial), torch.device(device):
         return models.get_model(name, weights=None, **options).to("meta").train()
-
-
-_NO_INITIAL_VALUES = dict.fromkeys(
-    ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_"),
-    lambda tensor, *_, **__: tensor,
-)
-
-
-class _Tracer(fx.Tracer):
-    """Keeps whole the modules whose insides depend on shapes."""
-
-    def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
-        """Whether a module is recorded as one call."""
-        return type(m).__name__ in LEAVES or super().is_leaf_module(m, qualified_name)
-
-
-class _Capture:
-    """Turns a symbolic trace into nodes `[code, name, inputs, attributes...]`."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.graph = _Tracer().trace(model)
-        self.nodes: list[list[Any]] = []
-        self.where: dict[fx.Node, int] = {}
-        self.outputs: list[int] = []
-
-    def run(self) -> None:
-        """Fill nodes and outputs."""
-        for node in self.graph.nodes:
-            if node.op == "placeholder":
-                self._append(node, "image", [])
-            elif node.op == "output":
-                self._output(node.args[0])
-            elif node.op == "call_module":
-                self._module(node, self.model.get_submodule(node.target))
-            elif node.op in ("call_function", "call_method"):
-                self._function(node)
-
-    def _append(self, node: fx.Node, code: str, inputs: list[int], *attributes: Any) -> None:
-        name = str(node.target) if node.op == "call_module" else node.name
-        values = [int(a) if isinstance(a, bool) else a for a in attributes]
-        self.where[node] = len(self.nodes)
-        self.nodes.append([code, name, inputs, *values])
-
-    def _alias(self, node: fx.Node, source: fx.Node) -> None:
-        self.where[node] = self.where[source]
-
-    def _output(self, value: Any) -> None:
-        if isinstance(value, fx.Node) and value.op == "call_function" and value not in self.where:
-            value = [v for v in (*value.args, *value.kwargs.values()) if isinstance(v, fx.Node)]
-        values = [value] if isinstance(value, fx.Node) else list(value)
-        self.outputs = [self.where[v] for v in values]
-
-    def _module(self, node: fx.Node, module: nn.Module) -> None:
-        inputs = [self.where[a] for a in node.args if isinstance(a, fx.Node)]
-        kind = type(module).__name__
-        if type(module) in ACTIVATIONS:
-            self._append(node, "act", inputs, ACTIVATIONS[type(module)])
-        elif kind == "Permute":
-            self._append(node, "last" if module.dims[-1] == 1 else "first", inputs)
-        elif kind in ("Dropout", "StochasticDepth"):
-            if module.p == 0:
-                self._alias(node, node.args[0])
-            else:
-                self._append(node, "drop" if kind == "Dropout" else "depth", inputs)
-        elif kind in _MODULES:
-            self._append(node, *_MODULES[kind](module, inputs))
-        else:
-            raise NotImplementedError(f"{kind} in {node.target}")
-
-    def _function(self, node: fx.Node) -> None:
-        name = node.target if isinstance(node.target, str) else node.target.__name__
-        tensors = [a for a in _flat(node.args) if a in self.where]
-        inputs = [self.where[a] for a in tensors]
-        if name in ("add", "iadd", "mul", "imul"):
-            weight = [a for a in _flat(node.args) if a.op == "get_attr"]
-            if weight:
-                params = _attribute(self.model, str(weight[0].target)).numel()
-                self._append(node, "scale", inputs, params)
-            else:
-                self._append(node, name[-3:], inputs)
-        elif name in _FUNCTIONS:
-            self._append(node, *_FUNCTIONS[name](node, inputs))
-        elif name == "getitem" and isinstance(node.args[0], fx.Node):
-            if node.args[0] in self.where:
-                self._alias(node, node.args[0])
-        elif name in ("view", "transpose", "contiguous"):
-            # A channel shuffle is view, transpose, contiguous, view: one copy.
-            if name == "contiguous":
-                self._append(node, "copy", inputs)
-            else:
-                self._alias(node, node.args[0])
-        elif name not in ("size", "floordiv", "getattr", "GoogLeNetOutputs", "InceptionOutputs"):
-            raise NotImplementedError(name)
-
-
-def _flat(value: Any) -> Iterator[fx.Node]:
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _flat(item)
-
-
-def _attribute(model: nn.Module, path: str) -> torch.Tensor:
-    value: Any = model
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def _side(value: Any) -> Any:
-    """Return one number where all sides are alike."""
-    if isinstance(value, (tuple, list)):
-        return value[0] if len(set(value)) == 1 else list(value)
-    return value
-
-
-def _conv(module: Any, inputs: list[int]) -> list[Any]:
-    values = [
-        module.out_channels, _side(module.kernel_size), _side(module.stride),
-        _side(module.padding), module.groups, int(module.bias is not None),
-        _side(module.dilation),
-    ]  # fmt: skip
-    defaults = [None, None, 1, 0, 1, 0, 1]
-    while values[-1] == defaults[-1]:
-        values.pop(), defaults.pop()
-    return ["conv", inputs, *values]
-
-
-def _pool(module: Any, inputs: list[int]) -> list[Any]:
-    code = "max" if type(module).__name__ == "MaxPool2d" else "avg"
-    stride = _side(module.stride) or _side(module.kernel_size)
-    values = [_side(module.kernel_size), stride, _side(module.padding), int(module.ceil_mode)]
-    return [code, inputs, *values]
-
-
-def _pool_call(code: str) -> Callable[[fx.Node, list[int]], list[Any]]:
-    def emit(node: fx.Node, inputs: list[int]) -> list[Any]:
-        names = ("kernel_size", "stride", "padding")
-        given = dict(zip(names, node.args[1:], strict=False)) | node.kwargs
-        kernel = _side(given["kernel_size"])
-        return [code, inputs, kernel, _side(given.get("stride")) or kernel,
-                _side(given.get("padding", 0)), int(given.get("ceil_mode", False))]  # fmt: skip
-
-    return emit
-
-
-_MODULES: dict[str, Callable[[Any, list[int]], list[Any]]] = {
-    "Conv2d": _conv,
-    "BatchNorm2d": lambda m, i: ["bn", i],
-    "LayerNorm2d": lambda m, i: ["ln", i, m.normalized_shape[0]],
-    "LayerNorm": lambda m, i: ["ln", i, m.normalized_shape[0]],
-    "MaxPool2d": _pool,
-    "AvgPool2d": _pool,
-    "AdaptiveAvgPool2d": lambda m, i: ["adapt", i, _side(m.output_size)],
-    "Linear": lambda m, i: ["linear", i, m.out_features, int(m.bias is not None)],
-    "Flatten": lambda m, i: ["flat", i],
-}
-_FUNCTIONS: dict[str, Callable[[fx.Node, list[int]], list[Any]]] = {
-    "flatten": lambda n, i: ["flat", i],
-    "cat": lambda n, i: ["cat", i],
-    "relu": lambda n, i: ["act", i, "relu"],
-    "mean": lambda n, i: ["mean", i],
-    "chunk": lambda n, i: ["part", i, n.args[1]],
-    "max_pool2d": _pool_call("max"),
-    "avg_pool2d": _pool_call("avg"),
-    "adaptive_avg_pool2d": lambda n, i: ["adapt", i, _side(n.args[1])],
-}
-
-
-def capture(name: str) -> dict[str, Any]:
-    """Return the captured form of one network."""
-    model = build(name)
-    found = _Capture(model)
-    found.run()
-    weights = import_torchvision().models.get_model_weights(name)
-    plain = getattr(weights, "IMAGENET1K_V1", None)  # regnet_y_128gf has only larger-scale ones
-    blocks = sum(type(m).__name__ in BLOCKS for m in model.modules())
-    return {
-        "size": plain.transforms().crop_size[0] if plain else 224,
-        "blocks": blocks,
-        "outputs": found.outputs,
-        "nodes": json.dumps(found.nodes, separators=(",", ":")),
-    }
 
 
 def measure(name: str, size: int) -> dict[str, float]:
     """Return what torch itself counts: multiply-adds, parameters, elements written by products."""
+    import torch
+
     model = build(name)
     counts = {"macs": 0.0, "activations": 0.0}
 
-    def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+    def hook(module: Any, inputs: Any, output: Any) -> None:
         per_element = (
-            module.in_features if isinstance(module, nn.Linear)
+            module.in_features if isinstance(module, torch.nn.Linear)
             else module.weight[0].numel()  # input channels a group x kernel area
         )  # fmt: skip
         counts["macs"] += output.numel() / 2 * per_element
         counts["activations"] += output.numel() / 2
 
     for module in model.modules():
-        if isinstance(module, (nn.Conv2d, nn.Linear)):
+        if isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)):
             module.register_forward_hook(hook)
     model(torch.zeros(2, 3, size, size, device="meta"))
     return {**counts, "params": float(sum(p.numel() for p in model.parameters()))}
 
 
-def write() -> None:
-    """Write one compressed file for each family, the same bytes for the same networks."""
-    DATA.mkdir(parents=True, exist_ok=True)
-    for family, names in FAMILIES.items():
-        text = json.dumps({name.replace("_", "-"): capture(name) for name in names})
-        path = DATA / f"{family}.json.gz"
-        path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
-        print(f"{path.name}: {len(names)} networks, {path.stat().st_size} bytes")
+def counted(file: str, name: str, size: int) -> dict[str, float]:
+    """Return the same counts of the zoo's network."""
+    from forerun.workloads.zoo.net import Net
+    from forerun.workloads.zoo.network import replay
+
+    net = Net()
+    replay(net, file, name, size)
+    products = [op for op in net.ops if op.dims]
+    return {
+        "macs": sum(op.flops for op in products) / 2,
+        "activations": sum(op.writes for op in products),
+        "params": sum(op.params for op in net.ops),
+    }
 
 
 def check() -> int:
-    """Print networks whose replay differs from torch; return how many."""
-    from forerun.workloads.zoo.net import Net
-    from forerun.workloads.zoo.replay import captured, replay
-
+    """Print networks of torchvision that differ from torch; return how many."""
+    known = {name.replace("_", "-"): name for name in import_torchvision().models.list_models()}
     wrong = 0
-    for family, names in FAMILIES.items():
-        for name in names:
-            for size in (299, 331) if family == "inception" else (224, 160):
-                net = Net()
-                replay(net, captured(family, name.replace("_", "-")), net.input(3, size, size))
-                products = [op for op in net.ops if op.dims]
-                ours = {
-                    "macs": sum(op.flops for op in products) / 2,
-                    "activations": sum(op.writes for op in products),
-                    "params": sum(op.params for op in net.ops),
-                }
-                theirs = measure(name, size)
-                if any(ours[key] != theirs[key] for key in ours):
-                    wrong += 1
-                    print(f"{name} at {size}: {ours} is not torch's {theirs}")
+    for row in json.loads((DATA / "networks.json").read_text()):
+        if row["name"] not in known or row["file"] in ("vit", "swin", "detection"):
+            continue
+        for size in (299, 331) if row["name"] == "inception-v3" else (224, 160):
+            ours = counted(row["file"], row["name"], size)
+            theirs = measure(known[row["name"]], size)
+            if ours != theirs:
+                wrong += 1
+                print(f"{row['name']} at {size}: {ours} is not torch's {theirs}")
     print(f"{wrong} differences")
     return wrong
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Write the data files, or compare them with torch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare with torch, write nothing")
     if parser.parse_args().check:
-        sys.exit(min(check(), 1))
-    write()
+        return min(check(), 1)
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(
+            ["git", "archive", REVISION, "src"], cwd=ROOT, check=True, capture_output=True
+        ).stdout
+        subprocess.run(["tar", "x", "-C", folder], input=archive, check=True)
+        write(Path(folder) / "src")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

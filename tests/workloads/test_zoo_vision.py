@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +14,11 @@ import pytest
 from forerun.domain.graph import OpKind, Phase
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
-from forerun.workloads.zoo import zoo_workload
+from forerun.workloads.zoo import network as zoo_network
+from forerun.workloads.zoo import zoo_entry, zoo_names, zoo_workload
 from forerun.workloads.zoo.net import Net
-from forerun.workloads.zoo.replay import _family, captured, replay
-from forerun.workloads.zoo.vision import ENTRIES
-from forerun.workloads.zoo.vision_transformers import SWINS, VITS
+
+CLASSIFIERS = [n for n in zoo_names() if "image classifier" in zoo_entry(n).description]
 
 # torchvision's published table: parameters, and 1e9 multiply-adds at the published image size.
 PUBLISHED: dict[str, tuple[int, float]] = {
@@ -201,9 +203,8 @@ def test_the_image_itself_gets_no_gradient() -> None:
 
 def test_a_tensor_that_two_operations_keep_is_counted_once() -> None:
     net = Net()
-    x = net.input(8, 4, 4)
-    x = net.conv(x, "a", 8, 3)
-    left, right = net.conv(x, "b", 8, 3), net.conv(x, "c", 8, 3)
+    x = net.conv("a", net.input("", 8, 4, 4), 8, 3)
+    left, right = net.conv("b", x, 8, 3), net.conv("c", x, 8, 3)
     net.multiply("d", left, right)
     saved = {op.name: op.saved for op in net.ops}
     assert saved == {"a": 128, "b": 128, "c": 0, "d": 256}
@@ -211,9 +212,9 @@ def test_a_tensor_that_two_operations_keep_is_counted_once() -> None:
 
 def test_what_is_not_trained_keeps_nothing_and_has_no_backward() -> None:
     net = Net()
-    x = net.conv(net.input(3, 8, 8), "frozen", 4, 3, trainable=False)
-    x = net.activation(net.batch_norm(x, "fixed", frozen=True), "relu")
-    net.loss(net.conv(x, "trained", 2, 3))
+    x = net.conv("frozen", net.input("", 3, 8, 8), 4, 3, trainable=False)
+    x = net.activation("relu", net.batch_norm("fixed", x, frozen=True))
+    net.loss("loss", net.conv("trained", x, 2, 3))
     graph = net.graph("sgd")
     assert [op.saved for op in graph.ops[:3]] == [0, 0, 0]
     backward = [op.name for op in graph.ops if op.phase is Phase.BACKWARD]
@@ -221,19 +222,24 @@ def test_what_is_not_trained_keeps_nothing_and_has_no_backward() -> None:
     assert graph.params == 2 * 4 * 9
 
 
-def test_shapes_of_listings_are_those_of_the_builders() -> None:
-    for name, shape in VITS.items():
-        listed = ENTRIES[name].build().shape
-        assert (listed.layers, listed.hidden, listed.heads) == (
-            shape.layers, shape.hidden, shape.heads,
-        )  # fmt: skip
-    for name, swin in SWINS.items():
-        assert ENTRIES[name].build().shape.layers == sum(swin.depths)
+def test_every_network_has_the_figures_that_it_had_before() -> None:
+    """Every id, at two sizes, and every structure of timm: operations, FLOPs, parameters, memory."""
+    with (Path(__file__).parent / "zoo_figures.csv").open() as file:
+        for row in csv.DictReader(file):
+            field, _, value = row["change"].partition("=")
+            graph = zoo_workload(row["workload"], **({field: int(value)} if field else {})).graph
+            figures = (
+                graph.forward_flops, graph.backward_flops, graph.params, graph.saved,
+                sum(op.launches * op.repeat for op in graph.ops),
+            )  # fmt: skip
+            columns = ("forward_flops", "backward_flops", "params", "saved", "launches")
+            assert len(graph.ops) == int(row["operations"]), row
+            assert figures == pytest.approx([float(row[c]) for c in columns], rel=1e-9), row
 
 
-@pytest.mark.parametrize("name", sorted(ENTRIES))
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_every_network_is_whole(name: str) -> None:
-    workload = ENTRIES[name].build()
+    workload = zoo_workload(name)
     columns = workload.graph.columns
     for field in ("flops", "reads", "writes", "weights", "params", "saved", "launches"):
         values = getattr(columns, field)
@@ -241,7 +247,7 @@ def test_every_network_is_whole(name: str) -> None:
         assert (values >= 0).all()
     assert workload.params > 0
     assert workload.length is not None
-    assert workload.image_size == ENTRIES[name].default_image_size
+    assert workload.image_size == zoo_entry(name).default_image_size
     ratio = workload.graph.backward_flops / workload.graph.forward_flops
     assert 1.5 <= ratio <= 3
     for position, op in enumerate(workload.graph.ops):
@@ -266,17 +272,10 @@ def test_every_network_is_whole(name: str) -> None:
 @pytest.mark.filterwarnings("ignore")  # torchvision's own, at import
 def test_a_replay_counts_what_torch_counts(family: str, name: str, sizes: tuple[int, int]) -> None:
     skip_without_torchvision()
-    from scripts.capture_zoo import measure
+    from scripts.capture_zoo import counted, measure
 
     for size in sizes:
-        net = Net()
-        replay(net, captured(family, name), net.input(3, size, size))
-        products = [op for op in net.ops if op.dims]
-        assert measure(name.replace("-", "_"), size) == {
-            "macs": sum(op.flops for op in products) / 2,
-            "activations": sum(op.writes for op in products),
-            "params": sum(op.params for op in net.ops),
-        }
+        assert measure(name.replace("-", "_"), size) == counted(family, name, size)
 
 
 @pytest.mark.parametrize(
@@ -312,9 +311,10 @@ def test_kept_activations_are_those_that_torch_keeps(name: str) -> None:
 
 def test_resnet50_is_built_in_forty_milliseconds() -> None:
     def seconds() -> float:
-        _family.cache_clear()  # reading its data is part of building it
+        zoo_network._text.cache_clear()  # reading its data is part of building it
+        zoo_network._captured.cache_clear()
         started = time.perf_counter()
-        ENTRIES["resnet50"].build()
+        zoo_entry("resnet50").build()
         return time.perf_counter() - started
 
     assert min(seconds() for _ in range(5)) < 0.040

@@ -23,10 +23,10 @@ def one_convolution(
 ) -> Workload:
     """Return a network of a pointwise convolution, the one in question, and a loss."""
     net = Net(4.0)
-    x = net.conv(net.input(3, size, size), "first", channels, 1)
-    x = net.conv(x, "asked", channels, kernel, stride)
+    x = net.conv("first", net.input("", 3, size, size), channels, 1)
+    x = net.conv("asked", x, channels, kernel, stride)
     net.block = Block.HEAD
-    net.loss(net.linear(net.mean(x, "pool"), "head", 10))
+    net.loss("loss", net.linear("head", net.mean("pool", x), 10))
     return Workload(name="one", graph=net.graph("sgd"), precision="fp32").with_(**changes)
 
 

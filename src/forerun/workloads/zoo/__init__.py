@@ -1,44 +1,61 @@
-"""The zoo: workloads by name, each with its published structure and usual training length."""
+"""The zoo: workloads by name, each with its published structure and usual training length.
+
+The tables `data/language.json`, `data/networks.json` and `data/timm.json` name the workloads; see
+`scripts/capture_zoo.py` for where the layers of networks are from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import import_module
 from typing import Any
 
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError, UnknownNameError
-from forerun.workloads.zoo import timm
-from forerun.workloads.zoo.entry import Entry
+from forerun.workloads.zoo.language import LanguageModel
+from forerun.workloads.zoo.network import DATA, Network
 
-__all__ = ["Entry", "zoo_entry", "zoo_names", "zoo_workload"]
+__all__ = ["Entry", "find_entry", "zoo_entry", "zoo_names", "zoo_workload"]
 
-# Modules of named workloads, each with the beginnings of names that it is searched for first,
-# so that one workload is built without reading the tables of the others.
-_MODULES: Mapping[str, tuple[str, ...]] = {
-    "gpt_models": (
-        "gpt", "opt", "bloom", "mpt", "mt-nlg", "megatron", "turing", "nemotron", "falcon", "phi",
-        "mlperf-gpt",
-    ),
-    "llama_models": ("llama", "mistral", "qwen", "gemma", "phi-3", "phi-4"),
-    "expert_models": ("mixtral", "deepseek", "gpt-oss", "qwen3-30b", "qwen3-235b"),
-    "encoder_models": (
-        "bert", "roberta", "distilbert", "albert", "electra", "t5", "flan", "transformer",
-        "mlperf-bert",
-    ),
-    "vision": (
-        "alexnet", "convnext", "densenet", "efficientnet", "googlenet", "inception", "mnasnet",
-        "mobilenet", "regnet", "resnet", "wide-resnet", "resnext", "se-res", "shufflenet",
-        "squeezenet", "swin", "vgg", "vit", "maxvit",
-    ),
-    "other": ("keras", "ssd", "mask", "unet", "stable", "sdxl", "dit", "dlrm", "rnnt", "gnmt", "whisper"),
-}  # fmt: skip
+# Groups of the timm library whose attention keeps its scores in memory.
+_KEEPS_SCORES = ("timm-plain-vits", "timm-stage-vits", "timm-mixed-vits")
+_TIMM_NOTE = "structure as of the timm library in 2022; attention keeps its scores in memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One named workload.
+
+    Attributes:
+        name: zoo id, lower case with dashes, e.g. `llama3-8b`.
+        family: architecture family, e.g. `llama`.
+        build: called with keyword arguments only. A language entry takes `seq_len: int | None`,
+            `fused_attention: bool | None`; an image entry `image_size: int | None`; all take
+            `precision: str | None` and `optimizer: str | None`; None means the entry's default.
+        description: one line for a listing.
+        source: paper or published configuration of the structure.
+        default_seq_len: tokens in a sample (0: the samples have none).
+        default_image_size: pixels on a side (0: the samples have none).
+        aliases: other names people and tables use.
+        chooses_attention: `build` takes `fused_attention`; for others its form is fixed.
+    """
+
+    name: str
+    family: str
+    build: Callable[..., Workload]
+    description: str
+    source: str
+    default_seq_len: int = 0
+    default_image_size: int = 0
+    aliases: tuple[str, ...] = ()
+    chooses_attention: bool = False
 
 
 def zoo_names() -> list[str]:
     """Return the ids of all workloads of the zoo, sorted."""
-    return sorted(name for module in _MODULES for name in _entries(module))
+    return sorted({row.name for row in _index().values()})
 
 
 def zoo_entry(name: str) -> Entry:
@@ -49,7 +66,7 @@ def zoo_entry(name: str) -> Entry:
     """
     entry = find_entry(name)
     if entry is None:
-        known = [known for module in _MODULES for known in _index(module)]
+        known = [*_index(), *(row for group in _timm().values() for row in group)]
         raise UnknownNameError("workload", name, known, "`forerun workloads` lists them")
     return entry
 
@@ -61,14 +78,11 @@ def find_entry(name: str) -> Entry | None:
     differs from the zoo's: transformers whose scores stay in memory.
     """
     folded = _fold(name)
-    if folded.startswith("timm-"):
-        plain = folded.removeprefix("timm-")
-        return timm.find(folded) if timm.keeps_scores(plain) else find_entry(plain)
-    for module in sorted(_MODULES, key=lambda m: -_likeness(m, folded)):
-        found = _index(module).get(folded)
-        if found is not None:
-            return found
-    return timm.find(folded)
+    plain = folded.removeprefix("timm-")
+    row = _index().get(plain)
+    if row is None or plain != folded:
+        row = _timm_network(plain, folded, row)
+    return None if row is None else _entry(row)
 
 
 def zoo_workload(
@@ -133,24 +147,69 @@ def _built(
 
 
 @cache
-def _entries(module: str) -> Mapping[str, Entry]:
-    entries: Mapping[str, Entry] = import_module(f"{__name__}.{module}").ENTRIES
-    return entries
-
-
-@cache
-def _index(module: str) -> Mapping[str, Entry]:
-    """Return a module's entries by folded name and alias."""
-    index: dict[str, Entry] = {}
-    for entry in _entries(module).values():
-        for name in (entry.name, *entry.aliases):
-            index.setdefault(_fold(name), entry)
+def _index() -> dict[str, LanguageModel | Network]:
+    """Return the rows of the tables by folded name and alias."""
+    rows: list[LanguageModel | Network] = [Network(**row) for row in _table("networks")]
+    for group in _table("language"):
+        for shape in group["models"]:
+            name, aliases = shape.pop("name"), shape.pop("aliases", ())
+            whole = {**group["shape"], **shape}
+            rows.append(
+                LanguageModel(
+                    name, group["family"], group["source"], whole, group["training"], aliases
+                )
+            )
+    index: dict[str, LanguageModel | Network] = {}
+    for row in rows:
+        for name in (row.name, *row.aliases):
+            index.setdefault(_fold(name), row)
     return index
 
 
-def _likeness(module: str, folded: str) -> int:
-    """Return how many letters of a name a module's beginnings explain."""
-    return max((len(s) for s in _MODULES[module] if folded.startswith(s)), default=0)
+@cache
+def _timm() -> dict[str, dict[str, list[Any]]]:
+    """Return the names of the timm library by data file: (layers, family, size) of each."""
+    found: dict[str, dict[str, list[Any]]] = _table("timm")
+    return found
+
+
+def _timm_network(
+    name: str, label: str, known: LanguageModel | Network | None
+) -> LanguageModel | Network | None:
+    """Return a network of that library; `known` is the zoo's, for those that are alike."""
+    for file, networks in _timm().items():
+        if name in networks and (known is None or file in _KEEPS_SCORES):
+            layers, family, size = networks[name]
+            return Network(
+                label if file in _KEEPS_SCORES else name, family, file,
+                "the timm library, 2022",
+                "image classifier of the timm library, 1000 classes",
+                layers, size=size, notes=(_TIMM_NOTE,),
+            )  # fmt: skip
+    return known
+
+
+def _entry(row: LanguageModel | Network) -> Entry:
+    if isinstance(row, LanguageModel):
+        pixels, tokens = 0, row.shape["seq_len"]
+    else:
+        pixels = row.size if row.sample == "image" else 0
+        tokens = row.size if row.sample == "sequence" else 0
+    return Entry(
+        row.name,
+        row.family,
+        row.build,
+        row.description,
+        row.source,
+        tokens,
+        pixels,
+        tuple(row.aliases),
+        isinstance(row, LanguageModel),
+    )
+
+
+def _table(name: str) -> Any:
+    return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def _fold(name: str) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
+from forerun.errors import RequestError
 from forerun.workloads.backward import complete
-from forerun.workloads.zoo.geometry import conv_kind, spread, window_count
 
 INPUT = -1
 # A pooling layer keeps the position of each maximum as an 8-byte integer, a dropout a byte.
@@ -70,15 +70,13 @@ class Net:
     _learns: list[bool] = field(default_factory=list)
     _tensors: int = 0
 
-    def input(self, *shape: int) -> Tensor:
+    def input(self, name: str, *shape: int) -> Tensor:
         """Return the network's own input; nothing is computed for it and it has no gradient."""
         return self._tensor(INPUT, shape)
 
-    def restart(self) -> None:
-        """Forget every operation, so that the network can be stated in another way."""
-        self.ops.clear()
-        self._kept.clear()
-        self._learns.clear()
+    def place(self, name: str, block: str, shard: str) -> None:
+        """Say where in a pipeline the operations that follow stand, and what divides them."""
+        self.block, self.shard = Block(block), Shard(shard)
 
     def graph(self, optimizer: str) -> Graph:
         """Return the whole training step; nothing goes back into what is not trained."""
@@ -95,22 +93,19 @@ class Net:
         )
         return Graph((*self.ops, *after), step.unknown)
 
-    # ---- the ground floor ---------------------------------------------------------------------
-
     def emit(
         self,
-        kind: OpKind,
         name: str,
-        inputs: Sequence[Tensor],
+        *inputs: Tensor,
+        kind: str,
         shape: Sequence[int],
-        *,
-        keep: Sequence[Tensor] = (),
+        keep: Sequence[int] = (),
         keep_output: bool = False,
         extra_saved: float = 0.0,
-        flops: float = 0.0,
+        work: float = 2.0,
         params: float = 0.0,
         weights: float | None = None,
-        dims: tuple[int, ...] = (),
+        dims: Sequence[int] = (),
         launches: int = 1,
         reads: float | None = None,
         writes: float | None = None,
@@ -119,17 +114,18 @@ class Net:
         """Append one operation and return its output.
 
         Args:
-            kind: operation class.
             name: dotted path.
-            inputs: what it reads.
+            *inputs: what it reads.
+            kind: operation class.
             shape: shape of its output for one sample.
-            keep: inputs kept for backward.
+            keep: positions of the inputs that are kept for backward.
             keep_output: whether its output is kept for backward.
             extra_saved: further elements kept (masks, indices, statistics).
-            flops: floating-point operations of one sample.
+            work: floating-point operations of one sample over the product of `dims`: 2 for one
+                matrix product, 4 for attention in one operation.
             params: trainable parameters.
             weights: weight elements read; None means as many as there are parameters.
-            dims: implicit matrix product, see `Op.dims`.
+            dims: implicit matrix product, see `Op.dims`; () where there is none.
             launches: device kernels started.
             reads: elements read; None means each input once.
             writes: elements written; None means the output once.
@@ -141,19 +137,19 @@ class Net:
         self._learns.append(differentiated)
         saved = 0.0
         if differentiated:
-            kept = (*keep, output) if keep_output else keep
+            kept = [inputs[i] for i in keep] + ([output] if keep_output else [])
             saved = extra_saved + sum(self._keep(t) for t in kept)
         self.ops.append(
             Op(
                 name,
-                kind,
-                flops=float(flops),
+                OpKind(kind),
+                flops=float(work * math.prod(dims)) if dims else 0.0,
                 reads=float(sum(t.size for t in inputs) if reads is None else reads),
                 writes=float(output.size if writes is None else writes),
                 weights=float(params if weights is None else weights),
                 params=float(params),
                 shape=output.shape,
-                dims=dims,
+                dims=tuple(dims),
                 saved=float(saved),
                 launches=launches,
                 block=self.block,
@@ -163,14 +159,13 @@ class Net:
         )
         return output
 
-    def view(self, x: Tensor, *shape: int) -> Tensor:
+    def view(self, name: str, x: Tensor, *shape: int) -> Tensor:
         """Return the same memory under another shape (no operation)."""
-        return Tensor(x.op, tuple(int(d) for d in shape), x.key, x.held)
+        return Tensor(x.op, shape, x.key, x.held)
 
     def _tensor(self, op: int, shape: Sequence[int]) -> Tensor:
         self._tensors += 1
-        sizes = tuple(int(d) for d in shape)
-        return Tensor(op, sizes, self._tensors, math.prod(sizes))
+        return Tensor(op, tuple(shape), self._tensors, math.prod(shape))
 
     def _keep(self, x: Tensor) -> float:
         if x.key in self._kept:
@@ -178,12 +173,10 @@ class Net:
         self._kept.add(x.key)
         return float(x.held)
 
-    # ---- matrix products ----------------------------------------------------------------------
-
     def conv(
         self,
-        x: Tensor,
         name: str,
+        x: Tensor,
         out: int,
         kernel: int | Sequence[int],
         stride: int | Sequence[int] = 1,
@@ -202,147 +195,138 @@ class Net:
         Raises:
             RequestError: the image is smaller than the kernel.
         """
-        rank = len(x.shape) - 1
-        k, s, d = spread(kernel, rank), spread(stride, rank), spread(dilation, rank)
-        pad = tuple(di * (ki - 1) // 2 for ki, di in zip(k, d, strict=True))
-        p = pad if padding is None else spread(padding, rank)
-        spatial = [
-            window_count(x.shape[i + 1], k[i], s[i], p[i], d[i], name=name) for i in range(rank)
-        ]
-        channels = x.shape[0]
+        rank, channels = len(x.shape) - 1, x.shape[0]
+        k, s, d = _each(kernel, rank), _each(stride, rank), _each(dilation, rank)
+        same = tuple(di * (ki - 1) // 2 for ki, di in zip(k, d, strict=True))
+        p = same if padding is None else _each(padding, rank)
+        spatial = [_windows(x.shape[i + 1], k[i], s[i], p[i], d[i], name=name) for i in range(rank)]
         area = math.prod(k)
-        m, n, depth = math.prod(spatial), out // groups, channels // groups * area
-        count = groups * n * depth
+        n, depth = out // groups, channels // groups * area
+        if groups == 1:
+            kind = OpKind.CONV_1X1 if area == 1 else OpKind.CONV
+        else:
+            depthwise = groups == channels <= out
+            kind = OpKind.CONV_DEPTHWISE if depthwise else OpKind.CONV_GROUPED
+        weights = groups * n * depth + (out if bias else 0)
         return self.emit(
-            conv_kind(area, groups, channels, out),
             name,
-            (x,),
-            (out, *spatial),
-            keep=(x,) if trainable else (),
+            x,
+            kind=kind,
+            shape=(out, *spatial),
+            keep=(0,) if trainable else (),
             learns=trainable,
-            flops=2.0 * m * count,
-            params=(count + (out if bias else 0)) if trainable and owned else 0,
-            weights=count + (out if bias else 0),
-            dims=(m, n, depth, groups),
+            params=weights if trainable and owned else 0,
+            weights=weights,
+            dims=(math.prod(spatial), n, depth, groups),
         )
 
     def conv_transpose(
-        self, x: Tensor, name: str, out: int, kernel: int, stride: int, padding: int = 0
+        self, name: str, x: Tensor, out: int, kernel: int, stride: int, padding: int = 0
     ) -> Tensor:
         """Up-sample by a transposed convolution (its work is done at each input pixel)."""
-        rank = len(x.shape) - 1
         spatial = [(size - 1) * stride - 2 * padding + kernel for size in x.shape[1:]]
-        m, n, depth = math.prod(x.shape[1:]), out * kernel**rank, x.shape[0]
+        n, depth = out * kernel ** len(spatial), x.shape[0]
         return self.emit(
-            OpKind.CONV,
             name,
-            (x,),
-            (out, *spatial),
-            keep=(x,),
-            flops=2.0 * m * n * depth,
+            x,
+            kind=OpKind.CONV,
+            shape=(out, *spatial),
+            keep=(0,),
             params=n * depth + out,
-            dims=(m, n, depth, 1),
+            dims=(math.prod(x.shape[1:]), n, depth, 1),
             launches=2,
         )
 
     def linear(
-        self, x: Tensor, name: str, out: int, bias: bool = True, owned: bool = True
+        self, name: str, x: Tensor, out: int, bias: bool = True, owned: bool = True
     ) -> Tensor:
         """Multiply the last dimension by a weight: (..., k) -> (..., out).
 
         A weight that is not owned belongs to another operation (a tied embedding).
         """
-        m, k = x.size // x.shape[-1], x.shape[-1]
+        k = x.shape[-1]
         weights = k * out + (out if bias else 0)
         return self.emit(
-            OpKind.MATMUL,
             name,
-            (x,),
-            (*x.shape[:-1], out),
-            keep=(x,),
-            flops=2.0 * m * k * out,
+            x,
+            kind=OpKind.MATMUL,
+            shape=(*x.shape[:-1], out),
+            keep=(0,),
             params=weights if owned else 0,
             weights=weights,
             learns=True,
-            dims=(m, out, k, 1),
+            dims=(x.size // k, out, k, 1),
         )
 
-    # ---- normalisation, activations, element-wise ---------------------------------------------
-
-    def batch_norm(self, x: Tensor, name: str, frozen: bool = False) -> Tensor:
+    def batch_norm(self, name: str, x: Tensor, frozen: bool = False) -> Tensor:
         """Normalise each channel over the batch; a frozen one is a fixed scale and shift."""
+        count = 2 * x.shape[0]
         if frozen:
-            return self.emit(OpKind.ELEMENTWISE, name, (x,), x.shape, weights=2 * x.shape[0])
-        return self.emit(OpKind.BATCH_NORM, name, (x,), x.shape, keep=(x,), params=2 * x.shape[0])
+            return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, weights=count)
+        return self.emit(name, x, kind=OpKind.BATCH_NORM, shape=x.shape, keep=(0,), params=count)
 
-    def norm(self, x: Tensor, name: str, channels: int | None = None) -> Tensor:
+    def norm(self, name: str, x: Tensor, channels: int | None = None) -> Tensor:
         """Normalise by layer or group; `channels` scales and shifts (None: the last dimension)."""
         width = x.shape[-1] if channels is None else channels
-        return self.emit(OpKind.NORM, name, (x,), x.shape, keep=(x,), params=2 * width)
+        return self.emit(name, x, kind=OpKind.NORM, shape=x.shape, keep=(0,), params=2 * width)
 
-    def activation(self, x: Tensor, name: str, function: str = "relu") -> Tensor:
+    def activation(self, name: str, x: Tensor, function: str = "relu") -> Tensor:
         """Apply a point-wise function; it keeps its input or its output, as its gradient needs."""
         by_input = function in _KEEPS_INPUT
+        keep = (0,) if by_input else ()
         return self.emit(
-            OpKind.ELEMENTWISE,
-            name,
-            (x,),
-            x.shape,
-            keep=(x,) if by_input else (),
-            keep_output=not by_input,
+            name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, keep=keep, keep_output=not by_input
         )
 
     def add(self, name: str, *terms: Tensor) -> Tensor:
         """Sum tensors of one shape (a smaller one is broadcast)."""
-        largest = max(terms, key=lambda t: t.size)
-        return self.emit(OpKind.ELEMENTWISE, name, terms, largest.shape, launches=len(terms) - 1)
+        shape, launches = max(terms, key=lambda t: t.size).shape, len(terms) - 1
+        return self.emit(name, *terms, kind=OpKind.ELEMENTWISE, shape=shape, launches=launches)
 
     def multiply(self, name: str, a: Tensor, b: Tensor) -> Tensor:
         """Multiply point-wise (a smaller one is broadcast); both are kept."""
-        largest = max(a, b, key=lambda t: t.size)
-        return self.emit(OpKind.ELEMENTWISE, name, (a, b), largest.shape, keep=(a, b))
+        shape = max(a, b, key=lambda t: t.size).shape
+        return self.emit(name, a, b, kind=OpKind.ELEMENTWISE, shape=shape, keep=(0, 1))
 
-    def scale(self, x: Tensor, name: str, params: int) -> Tensor:
+    def scale(self, name: str, x: Tensor, params: int) -> Tensor:
         """Multiply by a trainable vector."""
-        return self.emit(OpKind.ELEMENTWISE, name, (x,), x.shape, keep=(x,), params=params)
+        return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, keep=(0,), params=params)
 
-    def bias(self, x: Tensor, name: str, params: int) -> Tensor:
+    def bias(self, name: str, x: Tensor, params: int) -> Tensor:
         """Add a trainable tensor, such as position embeddings."""
-        return self.emit(OpKind.ELEMENTWISE, name, (x,), x.shape, params=params)
+        return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, params=params)
 
-    def pointwise(self, x: Tensor, name: str, *, launches: int = 1) -> Tensor:
+    def pointwise(self, name: str, x: Tensor, *, launches: int = 1) -> Tensor:
         """Apply a point-wise operation which keeps nothing of size (stochastic depth, a cast)."""
-        return self.emit(OpKind.ELEMENTWISE, name, (x,), x.shape, launches=launches)
+        return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, launches=launches)
 
-    def dropout(self, x: Tensor, name: str) -> Tensor:
+    def dropout(self, name: str, x: Tensor) -> Tensor:
         """Drop elements at random; the mask is kept, one byte an element."""
         mask = _MASK_BYTES / self.activation_bytes * x.size
-        return self.emit(OpKind.ELEMENTWISE, name, (x,), x.shape, extra_saved=mask)
+        return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, extra_saved=mask)
 
-    def softmax(self, x: Tensor, name: str) -> Tensor:
+    def softmax(self, name: str, x: Tensor) -> Tensor:
         """Soft-max over the last dimension; the output is kept."""
-        return self.emit(OpKind.SOFTMAX, name, (x,), x.shape, keep_output=True)
+        return self.emit(name, x, kind=OpKind.SOFTMAX, shape=x.shape, keep_output=True)
 
-    def loss(self, x: Tensor, name: str = "loss", launches: int = 2) -> Tensor:
+    def loss(self, name: str, x: Tensor, launches: int = 2) -> Tensor:
         """Cross-entropy (or another point-wise loss) over predictions; fp32 values are kept."""
         wide = _WIDE_BYTES / self.activation_bytes * x.size
         return self.emit(
-            OpKind.REDUCE,
             name,
-            (x,),
-            x.shape,
+            x,
+            kind=OpKind.REDUCE,
+            shape=x.shape,
             extra_saved=wide,
             reads=wide,
             writes=wide,
             launches=launches,
         )
 
-    # ---- shape ----------------------------------------------------------------------------------
-
     def pool(
         self,
-        x: Tensor,
         name: str,
+        x: Tensor,
         kernel: int | Sequence[int],
         stride: int | Sequence[int] | None = None,
         padding: int | Sequence[int] = 0,
@@ -355,54 +339,74 @@ class Net:
             RequestError: the image is smaller than the window.
         """
         rank = len(x.shape) - 1
-        k, p = spread(kernel, rank), spread(padding, rank)
-        s = spread(kernel if stride is None else stride, rank)
-        spatial = [
-            window_count(x.shape[i + 1], k[i], s[i], p[i], 1, ceil, name) for i in range(rank)
-        ]
+        k, p = _each(kernel, rank), _each(padding, rank)
+        s = _each(kernel if stride is None else stride, rank)
+        spatial = [_windows(x.shape[i + 1], k[i], s[i], p[i], 1, ceil, name) for i in range(rank)]
         shape = (x.shape[0], *spatial)
         indices = 0.0 if average else _INDEX_BYTES / self.activation_bytes * math.prod(shape)
-        return self.emit(OpKind.POOL, name, (x,), shape, keep=(x,), extra_saved=indices)
+        return self.emit(name, x, kind=OpKind.POOL, shape=shape, keep=(0,), extra_saved=indices)
 
-    def adaptive_pool(self, x: Tensor, name: str, out: int) -> Tensor:
+    def adaptive_pool(self, name: str, x: Tensor, out: int) -> Tensor:
         """Average to out x out pixels; to one pixel it is a mean, which keeps nothing."""
-        rank = len(x.shape) - 1
-        shape = (x.shape[0], *([out] * rank))
+        shape = (x.shape[0], *([out] * (len(x.shape) - 1)))
         if out == 1:
-            return self.emit(OpKind.REDUCE, name, (x,), shape)
-        return self.emit(OpKind.POOL, name, (x,), shape, keep=(x,))
+            return self.emit(name, x, kind=OpKind.REDUCE, shape=shape)
+        return self.emit(name, x, kind=OpKind.POOL, shape=shape, keep=(0,))
 
-    def mean(self, x: Tensor, name: str) -> Tensor:
+    def mean(self, name: str, x: Tensor) -> Tensor:
         """Average over all but the channels: (channels, *spatial) -> (channels,)."""
-        return self.emit(OpKind.REDUCE, name, (x,), x.shape[:1])
+        return self.emit(name, x, kind=OpKind.REDUCE, shape=x.shape[:1])
 
-    def concat(self, name: str, parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    def concat(self, name: str, *parts: Tensor, axis: int = 0) -> Tensor:
         """Join along an axis (0: the channels)."""
         shape = list(parts[0].shape)
         shape[axis] = sum(p.shape[axis] for p in parts)
-        return self.emit(OpKind.COPY, name, parts, shape)
+        return self.emit(name, *parts, kind=OpKind.COPY, shape=shape)
 
     def copy(
-        self,
-        x: Tensor,
-        name: str,
-        shape: Sequence[int] | None = None,
-        reads: float | None = None,
-        others: Sequence[Tensor] = (),
+        self, name: str, *inputs: Tensor, shape: Sequence[int] = (), reads: float | None = None
     ) -> Tensor:
         """Move elements into another layout (permute, shuffle, partition, crop, pad, gather)."""
-        shape = x.shape if shape is None else shape
+        shape = shape or inputs[0].shape
         reads = math.prod(shape) if reads is None else reads
-        return self.emit(OpKind.COPY, name, (x, *others), shape, reads=reads)
+        return self.emit(name, *inputs, kind=OpKind.COPY, shape=shape, reads=reads)
 
-    def upsample(self, x: Tensor, name: str, size: Sequence[int]) -> Tensor:
+    def upsample(self, name: str, x: Tensor, *size: int) -> Tensor:
         """Interpolate to a spatial size."""
-        return self.emit(OpKind.COPY, name, (x,), (x.shape[0], *size))
+        return self.emit(name, x, kind=OpKind.COPY, shape=(x.shape[0], *size))
 
-    def flatten(self, x: Tensor) -> Tensor:
+    def flatten(self, name: str, x: Tensor) -> Tensor:
         """Return a view of one dimension."""
-        return self.view(x, x.size)
+        return self.view(name, x, x.size)
 
-    def channels(self, x: Tensor, count: int) -> Tensor:
+    def channels(self, name: str, x: Tensor, count: int) -> Tensor:
         """Return a view of some of the channels; keeping it keeps all of them."""
-        return self.view(x, count, *x.shape[1:])
+        return self.view(name, x, count, *x.shape[1:])
+
+
+def _each(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return one number for each spatial dimension."""
+    return (value,) * rank if isinstance(value, int) else tuple(value)
+
+
+def _windows(
+    size: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    dilation: int = 1,
+    ceil: bool = False,
+    name: str = "layer",
+) -> int:
+    """Return how many windows fit along one dimension, by the rule of PyTorch's layers."""
+    span = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (-(-span // stride) if ceil else span // stride) + 1
+    if ceil and (count - 1) * stride >= size + padding:
+        count -= 1  # a window may not start in the padding on the far side
+    if span < 0 or count < 1:
+        raise RequestError(
+            f"{name} over {size} pixels",
+            f"its window of {kernel} does not fit",
+            "ask for a larger image size",
+        )
+    return count

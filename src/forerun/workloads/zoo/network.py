@@ -1,11 +1,21 @@
-"""Network: one row of a table of networks that are not language models, and its Workload."""
+"""Networks that are not language models: rows of a table, and their layers replayed at any size.
+
+The layers of a network are data (`data/*.json.gz`, one line a network): calls of `Net` in order.
+A call is `[method, name, inputs, arguments..., options]`; an input is how many calls before. What
+depends on the size of a sample is written `$i`: position 0 of the form's `sizes` is the size
+itself, each further one `[operator, left, right]`. A form holds from a size on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+import json
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from forerun.domain.workload import (
     ACTIVATION_BYTES,
@@ -15,17 +25,13 @@ from forerun.domain.workload import (
     Workload,
 )
 from forerun.errors import RequestError, one_of
-from forerun.workloads.zoo.entry import Entry
-from forerun.workloads.zoo.net import Net
+from forerun.workloads.zoo.net import Net, Tensor
 
-IMAGENET_SAMPLES = 1_281_167.0
-# Mean size of an ImageNet-1k training JPEG; about 140 GB over 1.28 million files (unverified).
-IMAGENET_BYTES = 110_000.0
-UNVERIFIED = "usual practice, unverified"
-
-# States a network's forward operations and its loss at a size (pixels on a side, or tokens of a
-# sample; 0 where samples have neither), and returns notes about this size.
-Emit = Callable[[Net, int], tuple[str, ...]]
+DATA = Path(__file__).parent / "data"
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv,
+    "/": operator.truediv, ">": operator.gt, "min": min, "round": round, "int": int,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,13 +41,15 @@ class Network:
     Attributes:
         name: zoo id.
         family: architecture family.
-        emit: states the network up to and including its loss.
+        file: data file of its layers.
         source: where the structure is from.
         description: one line for a listing.
+        layers: name of its layers in the file ("": its own).
         sample: `image` (then `size` is pixels on a side), `sequence` (tokens or frames) or `row`.
         size: default size, 0 for rows.
-        shape: what parallel plans may divide.
-        optimizer, precision, dataset, dataset_size, length, input_bytes: as in Workload.
+        shape: what parallel plans may divide: the fields of LayerShape.
+        optimizer, precision, dataset, dataset_size, input_bytes: as in Workload.
+        length: the fields of Length.
         notes: what a reader of an answer ought to know.
         aliases: other names.
         batch: samples a step where none is given.
@@ -50,20 +58,22 @@ class Network:
 
     name: str
     family: str
-    emit: Emit
+    file: str
     source: str
     description: str
+    layers: str = ""
     sample: str = "image"
     size: int = 0
-    shape: LayerShape = LayerShape()
+    shape: Sequence[int] = ()
     optimizer: str = "momentum"
     precision: str = "bf16"
     dataset: str = "ImageNet-1k"
-    dataset_size: float = IMAGENET_SAMPLES
-    length: Length | None = None
-    input_bytes: float = IMAGENET_BYTES
-    notes: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
+    dataset_size: float = 1_281_167.0
+    length: tuple[str, float, str] | None = None
+    # Mean size of an ImageNet-1k training JPEG; about 140 GB over 1.28 million files (unverified).
+    input_bytes: float = 110_000.0
+    notes: Sequence[str] = ()
+    aliases: Sequence[str] = ()
     batch: int = 256
     guessed: bool = False
 
@@ -79,7 +89,7 @@ class Network:
         """Return the workload; None means the usual value.
 
         Raises:
-            RequestError: the size, precision or optimizer does not suit, or attention is asked
+            RequestError: the size, precision or optimizer does not suit, or attention is given
                 in another form than the network has.
         """
         if fused_attention is not None:
@@ -92,15 +102,14 @@ class Network:
         kind, chosen = precision or self.precision, optimizer or self.optimizer
         if chosen not in OPTIMIZER_STATES:
             raise RequestError(
-                f"optimizer {chosen!r}", "no such optimizer",
-                one_of(chosen, OPTIMIZER_STATES),
-            )  # fmt: skip
+                f"optimizer {chosen!r}", "no such optimizer", one_of(chosen, OPTIMIZER_STATES)
+            )
         net = Net(ACTIVATION_BYTES.get(kind, 2.0))
-        notes = self.emit(net, size)
+        notes = replay(net, self.file, self.layers or self.name, size)
         return Workload(
             name=self.name,
             graph=net.graph(chosen),
-            shape=self.shape,
+            shape=LayerShape(*self.shape),
             family=self.family,
             sample=self.sample,
             seq_len=size if self.sample == "sequence" else 0,
@@ -109,7 +118,7 @@ class Network:
             optimizer=chosen,
             dataset=self.dataset,
             dataset_size=self.dataset_size,
-            length=self.length,
+            length=Length(*self.length) if self.length else None,
             input_bytes=self.input_bytes,
             detailed=not self.guessed,
             source=self.source,
@@ -117,26 +126,60 @@ class Network:
             default_global_batch=self.batch,
         )
 
-    def entry(self) -> Entry:
-        """Return the network as an entry of the zoo."""
-        return Entry(
-            name=self.name,
-            family=self.family,
-            build=partial(Network.build, self),
-            description=self.description,
-            source=self.source,
-            default_seq_len=self.size if self.sample == "sequence" else 0,
-            default_image_size=self.size if self.sample == "image" else 0,
-            aliases=self.aliases,
+
+def replay(net: Net, file: str, name: str, size: int) -> list[str]:
+    """State a network's forward operations and its loss in `net`; return notes about this size.
+
+    Raises:
+        RequestError: the image is too small for a layer, or no multiple of what it divides.
+    """
+    network = _captured(file, name)
+    step = network.get("multiple", 1)
+    if size % step:
+        raise RequestError(
+            f"{name} on samples of size {size}",
+            f"the size is not a multiple of {step}",
+            f"ask for {max(step, round(size / step) * step)}",
         )
+    form = [form for form in network["forms"] if form.get("from", 0) <= size][-1]
+    sizes: list[float] = [size]
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, str):
+            return sizes[int(value[1:])] if value.startswith("$") else value
+        if isinstance(value, list):
+            return [filled(item) for item in value]
+        return value
+
+    for name_, *operands in form.get("sizes", ()):
+        sizes.append(_OPERATORS[name_](*map(filled, operands)))
+    net.sparse_params = form.get("sparse_params", 0.0)
+    tensors: list[Tensor] = []
+    for method, label, inputs, *arguments in form["nodes"]:
+        last = arguments[-1] if arguments else None
+        options = {key: filled(v) for key, v in last.items()} if isinstance(last, dict) else {}
+        plain = arguments[:-1] if options else arguments
+        x = [tensors[-back] for back in inputs]
+        if options.pop("when", True):
+            tensors.append(getattr(net, method)(label, *x, *map(filled, plain), **options))
+        else:
+            tensors.append(x[0])
+    return [
+        note.format(*sizes) if "{" in note else note
+        for note in (text.replace("{$", "{") for text in form.get("notes", ()))
+    ]
 
 
-def later(module: str, function: str, *arguments: object) -> Emit:
-    """Return an `Emit` whose module is imported when a network of it is first built."""
+@lru_cache(maxsize=64)
+def _captured(file: str, name: str) -> dict[str, Any]:
+    """Return one network of a data file; only its own line is parsed."""
+    start = f'{{"name":{json.dumps(name)},'
+    text = _text(file)
+    at = 0 if text.startswith(start) else text.index("\n" + start) + 1
+    found: dict[str, Any] = json.loads(text[at : text.index("\n", at)])
+    return found
 
-    def emit(net: Net, size: int) -> tuple[str, ...]:
-        found = getattr(import_module(f"forerun.workloads.zoo.{module}"), function)
-        notes: tuple[str, ...] = found(*arguments, net, size)
-        return notes
 
-    return emit
+@lru_cache(maxsize=4)
+def _text(file: str) -> str:
+    return gzip.decompress((DATA / f"{file}.json.gz").read_bytes()).decode()
