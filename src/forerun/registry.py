@@ -16,7 +16,7 @@ from forerun.errors import RequestError, UnknownNameError
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Registration:
     """One name: where it lives (`package.module:attribute`), what it is, and who brought it."""
 
     name: str
@@ -25,138 +25,150 @@ class Entry:
     origin: str = "forerun"
 
 
-_BUILT_IN: Mapping[str, tuple[Entry, ...]] = {
+_BUILT_IN: Mapping[str, tuple[Registration, ...]] = {
     "predictors": (
-        Entry(
+        Registration(
             "analytic",
             "forerun.predictors.analytic:AnalyticPredictor",
             "physics: operations, collectives, pipeline and memory; runs calibrate it",
         ),
-        Entry(
+        Registration(
             "residual",
             "forerun.predictors.residual:ResidualPredictor",
             "physics, and what runs teach of its errors where left-out runs show that it helps",
         ),
-        Entry(
+        Registration(
             "constant-mfu",
             "forerun.predictors.laws.constant_mfu:ConstantMFU",
             "the rule of thumb: a constant share of the peak rate; knows no memory",
         ),
-        Entry(
+        Registration(
             "ernest",
             "forerun.predictors.laws.ernest:Ernest",
             "four terms of size and machines, from runs of the same workload and device",
         ),
-        Entry(
+        Registration(
             "linear-scaling",
             "forerun.predictors.laws.linear_scaling:LinearScaling",
             "perfect scaling from the nearest measured number of devices; the floor",
         ),
-        Entry(
+        Registration(
             "ps-saturation",
             "forerun.predictors.laws.ps_saturation:PsSaturation",
             "parameter servers, asynchronous or not: rates of workers and servers, joined",
         ),
-        Entry(
+        Registration(
             "goodput",
             "forerun.predictors.laws.goodput:Goodput",
             "Pollux's law: passes, and reductions within and between nodes that overlap with them",
         ),
-        Entry(
+        Registration(
             "auto",
             "forerun.predictors.choice:Auto",
             "whoever of the others does best on held-out runs, for each kind of question",
         ),
-        Entry(
+        Registration(
             "generic",
             "forerun.predictors.laws.generic:Generic",
             "power laws of whatever changes among the runs: one expression for any framework",
         ),
-        Entry(
+        Registration(
             "hierarchical",
             "forerun.predictors.laws.hierarchical:Hierarchical",
             "all-reduce physics pooled over workloads and clusters: for few runs, and far from them",
         ),
-        Entry(
+        Registration(
             "gaussian",
             "forerun.predictors.regression.gaussian:Gaussian",
             "a line in the logs and a Gaussian process of its errors, from runs of the same kind",
         ),
-        Entry(
+        Registration(
             "ray-ml",
             "forerun.predictors.regression.ray_ml:RayML",
             "the Ray study's AutoML: nine regressions on augmented features, the best one chosen",
         ),
     ),
     "searchers": (
-        Entry("random", "forerun.search.searchers:RandomSearch", "every configuration, drawn"),
-        Entry("grid", "forerun.search.searchers:GridSearch", "a coarse grid, then all between"),
-        Entry(
+        Registration(
+            "random", "forerun.search.searchers:RandomSearch", "every configuration, drawn"
+        ),
+        Registration(
+            "grid", "forerun.search.searchers:GridSearch", "a coarse grid, then all between"
+        ),
+        Registration(
             "cherrypick",
             "forerun.search.cherrypick:CherryPick",
             "expected improvement of a Gaussian process of the cost (NSDI 2017)",
         ),
-        Entry(
+        Registration(
             "bayesian",
             "forerun.search.bayesian:Bayesian",
             "gain for money under a process of scaling laws; stopped runs are lower bounds",
         ),
     ),
     "readers": (
-        Entry("zoo", "forerun.workloads.resolve:ZooReader", "a name of the zoo"),
-        Entry("module", "forerun.workloads.resolve:ModuleReader", "package.module:callable"),
-        Entry("onnx", "forerun.workloads.resolve:OnnxReader", "an .onnx file"),
-        Entry("hf-config", "forerun.workloads.resolve:HfConfigReader", "a HuggingFace config.json"),
-        Entry("spec", "forerun.workloads.resolve:SpecReader", "a YAML spec"),
+        Registration("zoo", "forerun.workloads.resolve:ZooReader", "a name of the zoo"),
+        Registration("module", "forerun.workloads.resolve:ModuleReader", "package.module:callable"),
+        Registration("onnx", "forerun.workloads.resolve:OnnxReader", "an .onnx file"),
+        Registration(
+            "hf-config", "forerun.workloads.resolve:HfConfigReader", "a HuggingFace config.json"
+        ),
+        Registration("spec", "forerun.workloads.resolve:SpecReader", "a YAML spec"),
     ),
     "systems": (
-        Entry(
+        Registration(
             "ernest", "forerun.systems.recipe:ernest", "four terms of size and machines (NSDI 2016)"
         ),
-        Entry(
+        Registration(
             "cherrypick",
             "forerun.systems.recipe:cherrypick",
             "the cheapest configuration under a time limit, by Bayesian optimisation (NSDI 2017)",
         ),
-        Entry(
+        Registration(
             "generic_model",
             "forerun.systems.recipe:generic_model",
             "power laws by differential evolution, for any framework (2023)",
         ),
-        Entry(
+        Registration(
             "ray_ml",
             "forerun.systems.recipe:ray_ml",
             "regressions on augmented features, the best on rows set aside (the Ray study)",
         ),
     ),
     "runners": (
-        Entry(
+        Registration(
             "local",
             "forerun.measure.local:LocalRunner",
             "processes of this machine, or of hosts, as torchrun starts them",
         ),
-        Entry("ray", "forerun.measure.ray:RayRunner", "Ray Train, on a cluster or this machine"),
-        Entry("replay", "forerun.measure.replay:ReplayRunner", "a measured table as the black box"),
+        Registration(
+            "ray", "forerun.measure.ray:RayRunner", "Ray Train, on a cluster or this machine"
+        ),
+        Registration(
+            "replay", "forerun.measure.replay:ReplayRunner", "a measured table as the black box"
+        ),
     ),
-    "stores": (Entry("sql", "forerun.store:open_store", "an SQLite file, or PostgreSQL by URL"),),
+    "stores": (
+        Registration("sql", "forerun.store:open_store", "an SQLite file, or PostgreSQL by URL"),
+    ),
 }
 GROUPS: tuple[str, ...] = tuple(_BUILT_IN)
 
 
 @cache
-def _guests(group: str) -> tuple[Entry, ...]:
+def _guests(group: str) -> tuple[Registration, ...]:
     """Return the entry points of installed packages in a group."""
     from importlib.metadata import entry_points
 
     return tuple(
-        Entry(
+        Registration(
             point.name, point.value, f"from {point.value}", point.dist.name if point.dist else "?"
         )
         for point in entry_points(group=f"forerun.{group}")
     )
 
 
-def entries(group: str) -> tuple[Entry, ...]:
+def entries(group: str) -> tuple[Registration, ...]:
     """Return every entry of a group, built-ins first.
 
     Raises:
@@ -199,7 +211,7 @@ def load(group: str, name: str) -> Any:
     raise UnknownNameError(group.removesuffix("s"), name, known, f"({', '.join(known)})")
 
 
-def _import(entry: Entry) -> Any:
+def _import(entry: Registration) -> Any:
     module, _, attribute = entry.target.partition(":")
     try:
         return getattr(import_module(module), attribute)

@@ -14,7 +14,7 @@ from forerun.domain.plan import (
     PROBLEMS,
     RECOMPUTE,
     SYNC,
-    Limits,
+    Divisors,
     Plan,
     PlanColumns,
     concatenate,
@@ -115,7 +115,7 @@ def cases(draw: st.DrawFn) -> list[tuple[Plan, Shape]]:
 def test_columns_find_the_first_broken_rule_that_a_person_finds(
     pairs: list[tuple[Plan, Shape]],
 ) -> None:
-    limits = Limits(*(np.array(column) for column in zip(*(s for _, s in pairs), strict=True)))
+    limits = Divisors(*(np.array(column) for column in zip(*(s for _, s in pairs), strict=True)))
     codes = plan_problems(PlanColumns.of([plan for plan, _ in pairs]), limits)
     for code, (plan, shape) in zip(codes, pairs, strict=True):
         phrase = complaint(plan, shape)
@@ -157,12 +157,12 @@ def test_the_oracle_meets_every_rule() -> None:
 )
 def test_an_absurd_plan_does_not_wrap_round_to_a_legal_one(plan: Plan) -> None:
     for devices in (1, 8, plan.world_size % 2**32):
-        limits = Limits(24, 2**31, 0, 0, 4096, devices, 1)
+        limits = Divisors(24, 2**31, 0, 0, 4096, devices, 1)
         assert plan_problems(PlanColumns.of([plan]), limits)[0] == 1
 
 
 def test_absurd_chunks_do_not_wrap_round_to_few() -> None:
-    limits = Limits(24, 8, 0, 0, 4096, 2, 1)
+    limits = Divisors(24, 8, 0, 0, 4096, 2, 1)
     code = plan_problems(PlanColumns.of([Plan(pp=2, vpp=2**30)]), limits)[0]
     assert "lower pp or vpp" in PROBLEMS[code]
 

@@ -13,7 +13,7 @@ from forerun.domain.plan import (
     OK,
     PROBLEMS,
     RECOMPUTE,
-    Limits,
+    Divisors,
     Plan,
     PlanColumns,
     plan_problems,
@@ -69,7 +69,9 @@ def test_every_enumerated_plan_is_legal() -> None:
     shape = WORKLOAD.shape
     for devices in (8, 12, 24):
         plans, _ = space().plans(devices)
-        limits = Limits(shape.layers, shape.heads, shape.kv_heads, 0, WORKLOAD.seq_len, devices, 1)
+        limits = Divisors(
+            shape.layers, shape.heads, shape.kv_heads, 0, WORKLOAD.seq_len, devices, 1
+        )
         assert len(plans)
         assert np.all(plan_problems(plans, limits) == OK)
 

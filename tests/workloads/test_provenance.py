@@ -11,6 +11,7 @@ import pytest
 
 from forerun.catalog import load_catalog
 from forerun.predictors.analytic import AnalyticPredictor
+from forerun.registry import load
 from forerun.tables import Jobs, Runs, Table, read_table
 from forerun.workloads.rows import runs_from_table
 
@@ -70,6 +71,18 @@ def assert_same_forecasts(table: Table) -> None:
 
 def test_source_ref_and_note_change_no_forecast() -> None:
     assert_same_forecasts(Table.from_rows(ROWS))
+
+
+@pytest.mark.parametrize("predictor", ["gaussian", "hierarchical"])
+def test_source_ref_and_note_change_no_fitted_forecast(predictor: str) -> None:
+    table, fitted = Table.from_rows(ROWS), load("predictors", predictor)()
+    runs = runs_from_table(table, CATALOG)
+    expected = fitted.fit(runs).predict(runs.jobs).seconds
+    assert np.isfinite(expected).any()
+    for name, other in variants(table).items():
+        found = runs_from_table(other, CATALOG)
+        got = fitted.fit(found).predict(found.jobs).seconds
+        np.testing.assert_array_equal(got, expected, err_msg=name)
 
 
 @pytest.mark.data

@@ -18,17 +18,24 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from forerun.catalog.devices import Entry, entry_of, index_of, open_labels, packaged_rows, resolve
+from forerun.catalog.devices import (
+    DeviceEntry,
+    entry_of,
+    index_of,
+    open_labels,
+    packaged_rows,
+    resolve,
+)
 from forerun.catalog.instances import BITS_PER_BYTE, Instance, host_watts, packaged_instances
 from forerun.catalog.links import (
-    Links,
+    ClusterLinks,
     in_fabric,
     instance_inter_link,
     inter_link,
     intra_link,
     links_from_text,
 )
-from forerun.catalog.rows import DATA, Limits, Row, fact_of, read_csv
+from forerun.catalog.rows import DATA, NumberRange, Row, fact_of, read_csv
 from forerun.domain.hardware import Cluster, Device
 from forerun.errors import RequestError, UnknownNameError, nearest_names
 from forerun.units import GIGA
@@ -232,7 +239,7 @@ def scaled_cpu(unit: Device, instance: Instance) -> Device:
     )
 
 
-_CARBON = Limits(0, 2, "kg CO2 a kWh")
+_CARBON = NumberRange(0, 2, "kg CO2 a kWh")
 
 
 @lru_cache(maxsize=1)
@@ -275,7 +282,7 @@ class Catalog:
         self._user_devices = tuple(user_devices)
         self._user_instances = tuple(user_instances)
         self.warnings = tuple(warnings)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, DeviceEntry] = {}
         self._offers: dict[tuple[str, int, float, str], Offer | None] = {}
 
     # Devices
@@ -288,7 +295,7 @@ class Catalog:
     def _index(self) -> dict[str, str]:
         return index_of(self._rows.values())
 
-    def _entry(self, device_id: str) -> Entry:
+    def _entry(self, device_id: str) -> DeviceEntry:
         if device_id not in self._entries:
             self._entries[device_id] = entry_of(self._rows[device_id])
         return self._entries[device_id]
@@ -304,7 +311,7 @@ class Catalog:
         entry, warnings = self._find(str(label))
         return entry.device, warnings
 
-    def _find(self, label: str) -> tuple[Entry, tuple[str, ...]]:
+    def _find(self, label: str) -> tuple[DeviceEntry, tuple[str, ...]]:
         found = resolve(label, self._index)
         if found is not None:
             entry = self._entry(found[0])
@@ -313,7 +320,7 @@ class Catalog:
         if wanted.startswith("cpu-"):
             for instance in self.instances:
                 if instance.device == wanted:
-                    return Entry(scaled_cpu(self._entry("cpu-vcpu").device, instance)), ()
+                    return DeviceEntry(scaled_cpu(self._entry("cpu-vcpu").device, instance)), ()
         raise UnknownNameError(
             "device", label[:80], self._rows, _ADD_A_DEVICE, self._nearest_ids(label[:80])
         )
@@ -462,7 +469,7 @@ class Catalog:
             entry, warnings = self._find(device)
         else:
             known = self._rows.get(device.id)
-            entry = replace(self._entry(device.id), device=device) if known else Entry(device)
+            entry = replace(self._entry(device.id), device=device) if known else DeviceEntry(device)
             warnings = ()
         links = links_from_text(interconnect_text or "", entry, nodes, devices_per_node)
         cluster = self._of_devices(entry, nodes, devices_per_node, links, warnings, region, price)
@@ -501,10 +508,10 @@ class Catalog:
 
     def _of_devices(
         self,
-        entry: Entry,
+        entry: DeviceEntry,
         nodes: int,
         devices_per_node: int,
-        links: Links | None,
+        links: ClusterLinks | None,
         warnings: Iterable[str],
         region: str,
         price: float | None,
@@ -518,7 +525,7 @@ class Catalog:
         check_counts(nodes, devices_per_node, f"cluster {name}")
         if links is None:
             usual = inter_link(entry, nodes, devices_per_node)
-            links = Links(intra_link(device), usual)
+            links = ClusterLinks(intra_link(device), usual)
         networked = nodes > 1 and not in_fabric(entry, nodes, devices_per_node)
         counted_on = links.inter.bytes_per_second if networked else 0.0
         offer = None

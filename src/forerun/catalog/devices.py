@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from forerun.catalog.rows import DATA, Limits, Row, fact_of, read_csv
+from forerun.catalog.rows import DATA, NumberRange, Row, fact_of, read_csv
 from forerun.domain.hardware import Device, Fact
 from forerun.errors import RequestError, one_of
 from forerun.units import GIGA, TERA
@@ -25,21 +25,21 @@ KINDS = ("gpu", "tpu", "accelerator", "cpu")
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 TABLES = ("nvidia_datacenter", "nvidia_workstation", "other_accelerators", "cpus")
 
-_GB = Limits(0, 100_000, "GB", above_low=True)
-_GB_S = Limits(0, 1_000_000, "GB/s", above_low=True)
-_TFLOPS = Limits(0, 1_000_000, "TFLOP/s", above_low=True)
+_GB = NumberRange(0, 100_000, "GB", above_low=True)
+_GB_S = NumberRange(0, 1_000_000, "GB/s", above_low=True)
+_TFLOPS = NumberRange(0, 1_000_000, "TFLOP/s", above_low=True)
 _NUMBERS = {
-    "year": Limits(0, 2100, whole=True),
+    "year": NumberRange(0, 2100, whole=True),
     "memory_gb": _GB,
     "memory_gb_per_s": _GB_S,
     **{f"{precision}_tflops": _TFLOPS for precision in PRECISIONS},
-    "watts": Limits(0, 100_000, "W"),
-    "link_gb_per_s": Limits(0, 100_000, "GB/s (0: PCIe carries it)"),
+    "watts": NumberRange(0, 100_000, "W"),
+    "link_gb_per_s": NumberRange(0, 100_000, "GB/s (0: PCIe carries it)"),
     "host_gb_per_s": _GB_S,
     "node_gb_per_s": _GB_S,
-    "devices_per_node": Limits(1, 4096, whole=True),
-    "fabric_devices": Limits(0, 1_000_000, whole=True),
-    "fabric_out_gb_per_s": Limits(0, 100_000, "GB/s"),
+    "devices_per_node": NumberRange(1, 4096, whole=True),
+    "fabric_devices": NumberRange(0, 1_000_000, whole=True),
+    "fabric_out_gb_per_s": NumberRange(0, 100_000, "GB/s"),
 }
 REQUIRED = (
     "memory_gb", "memory_gb_per_s", "fp32_tflops", "fp16_tflops", "watts", "link_gb_per_s",
@@ -63,7 +63,7 @@ _OWN_NAME = Fact("the catalogue's own name for it")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DeviceEntry:
     """A device with what the catalogue knows beside it.
 
     Attributes:
@@ -97,7 +97,7 @@ def packaged_rows() -> dict[str, Row]:
     }
 
 
-def entry_of(row: Row) -> Entry:
+def entry_of(row: Row) -> DeviceEntry:
     """Return the device of a row.
 
     Rates are dense (no sparsity) and count two operations a multiply-add; GB are 1e9 bytes.
@@ -141,7 +141,7 @@ def entry_of(row: Row) -> Entry:
         facts=facts,
         measured=_measured(row),
     )
-    return Entry(
+    return DeviceEntry(
         device,
         int(row.number("fabric_devices", _NUMBERS["fabric_devices"], default=0)),
         row.number("fabric_out_gb_per_s", _NUMBERS["fabric_out_gb_per_s"], default=0.0) * GIGA,

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from forerun.catalog.rows import DATA, Limits, Row, fact_of, read_csv
+from forerun.catalog.rows import DATA, NumberRange, Row, fact_of, read_csv
 from forerun.domain.hardware import Fact
 from forerun.errors import RequestError, one_of
 from forerun.units import GIGA
 
 BITS_PER_BYTE = 8
 NIC_KINDS = ("ethernet", "infiniband", "efa")
-DOLLARS = Limits(0, 100_000, "dollars an hour")
-_COUNT = Limits(1, 1_000_000, whole=True)
-_VCPUS = Limits(0, 100_000)
-_MEMORY = Limits(0, 1_000_000, "GiB")
-_NIC = Limits(0, 1_000_000, "Gbit/s a node", above_low=True)
-_LINK = Limits(0, 100_000, "GB/s a device")
-_WATTS = Limits(0, 1_000_000, "W")
+DOLLARS = NumberRange(0, 100_000, "dollars an hour")
+_COUNT = NumberRange(1, 1_000_000, whole=True)
+_VCPUS = NumberRange(0, 100_000)
+_MEMORY = NumberRange(0, 1_000_000, "GiB")
+_NIC = NumberRange(0, 1_000_000, "Gbit/s a node", above_low=True)
+_LINK = NumberRange(0, 100_000, "GB/s a device")
+_WATTS = NumberRange(0, 1_000_000, "W")
 # What is assumed of a machine whose network is not known.
 DEFAULT_NIC_GBIT_PER_S = 10.0
 COLUMNS = (

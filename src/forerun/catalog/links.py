@@ -1,4 +1,4 @@
-"""Links: nominal latency and bandwidth, per device and direction, in a node and between nodes.
+"""ClusterLinks: nominal latency and bandwidth, per device and direction, in a node and between nodes.
 
 Interconnect text of runs tables, such as `RoCE 1600 Gb/s per node`, made into links.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from forerun.catalog.devices import Entry
+from forerun.catalog.devices import DeviceEntry
 from forerun.catalog.instances import BITS_PER_BYTE, Instance
 from forerun.domain.hardware import Device, Link
 from forerun.units import GIGA
@@ -69,12 +69,12 @@ def pcie_link(device: Device, bytes_per_second: float = 0.0) -> Link:
     return link_of("pcie", min(bytes_per_second, own) if bytes_per_second else own)
 
 
-def in_fabric(entry: Entry, nodes: int, devices_per_node: int) -> bool:
+def in_fabric(entry: DeviceEntry, nodes: int, devices_per_node: int) -> bool:
     """Whether the in-node interconnect reaches all devices of the cluster (NVL72, a TPU slice)."""
     return 0 < nodes * devices_per_node <= entry.fabric_devices
 
 
-def inter_link(entry: Entry, nodes: int, devices_per_node: int) -> Link:
+def inter_link(entry: DeviceEntry, nodes: int, devices_per_node: int) -> Link:
     """Return the usual link between nodes of this device.
 
     Inside a fabric it is the in-node interconnect. Elsewhere it is the device's usual network
@@ -95,7 +95,7 @@ def inter_link(entry: Entry, nodes: int, devices_per_node: int) -> Link:
     return link_of("infiniband" if rdma else "ethernet", rate)
 
 
-def instance_inter_link(entry: Entry, instance: Instance, nodes: int) -> Link:
+def instance_inter_link(entry: DeviceEntry, instance: Instance, nodes: int) -> Link:
     """Return the link between machines of this type: their network shared by their devices.
 
     TPU slices are whole fabrics already, so slices are joined by their hosts' network.
@@ -125,7 +125,7 @@ _SILENT = frozenset(("", "custom", "todo", "n/a", "na", "none", "unknown", "nan"
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class ClusterLinks:
     """The two links of a cluster, and what had to be assumed of them."""
 
     intra: Link
@@ -133,7 +133,9 @@ class Links:
     warnings: tuple[str, ...] = ()
 
 
-def links_from_text(text: str, entry: Entry, nodes: int, devices_per_node: int) -> Links:
+def links_from_text(
+    text: str, entry: DeviceEntry, nodes: int, devices_per_node: int
+) -> ClusterLinks:
     """Return the links that a text describes; what it leaves out is the device's usual.
 
     Network rates are of a node unless the text says per GPU; in-node rates in GB/s are sums of
@@ -143,7 +145,7 @@ def links_from_text(text: str, entry: Entry, nodes: int, devices_per_node: int) 
     text = str(text or "").strip()
     if text.lower() in _SILENT:
         said = f"the interconnect {text!r} says nothing; the usual links of {entry.device.id} serve"
-        return Links(intra, inter, (said,) if text else ())
+        return ClusterLinks(intra, inter, (said,) if text else ())
     in_node, network = _split(text)
     warnings: list[str] = []
     if in_node:
@@ -158,7 +160,7 @@ def links_from_text(text: str, entry: Entry, nodes: int, devices_per_node: int) 
             f"the interconnect {text!r} is not understood; the usual links of "
             f"{entry.device.id} serve"
         )
-    return Links(intra, inter, tuple(warnings))
+    return ClusterLinks(intra, inter, tuple(warnings))
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -198,7 +200,7 @@ def _bytes_per_second(match: re.Match[str], in_node: bool) -> float:
     return rate if is_bytes else rate / BITS_PER_BYTE
 
 
-def _intra_from(text: str, entry: Entry, warnings: list[str]) -> Link:
+def _intra_from(text: str, entry: DeviceEntry, warnings: list[str]) -> Link:
     """Return the link inside a node that this text describes."""
     device = entry.device
     words = text.lower()

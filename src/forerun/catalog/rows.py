@@ -19,7 +19,7 @@ DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class NumberRange:
     """The range that a number must lie in; `unit` is for the message."""
 
     low: float
@@ -51,7 +51,7 @@ class Row:
         """Return file, line and field in words, for an error."""
         return f"{self.file}, line {self.lines.get(name, self.line)}, field {name!r}"
 
-    def number(self, name: str, limits: Limits, default: float | None = None) -> float:
+    def number(self, name: str, limits: NumberRange, default: float | None = None) -> float:
         """Return a field as a number within its limits, or the default where it is blank.
 
         Raises:
@@ -72,7 +72,7 @@ class Row:
             raise RequestError(self.at(name), f"it is {text}", f"give {limits}")
         return value
 
-    def price(self, name: str, limits: Limits) -> float | None:
+    def price(self, name: str, limits: NumberRange) -> float | None:
         """Return a field as a number within its limits, or None where it is blank."""
         return self.number(name, limits) if self.get(name) else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forerun.domain.hardware import Cluster
-from forerun.domain.plan import OK, PROBLEMS, Limits, Plan, PlanColumns, plan_problems
+from forerun.domain.plan import OK, PROBLEMS, Divisors, Plan, PlanColumns, plan_problems
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 
@@ -80,10 +80,10 @@ def _precision_notes(precision: str, cluster: Cluster) -> list[str]:
     return []
 
 
-def limits_of(workload: Workload, cluster: Cluster) -> Limits:
+def limits_of(workload: Workload, cluster: Cluster) -> Divisors:
     """Return what a plan of this workload on this cluster must divide."""
     shape = workload.shape
-    return Limits(
+    return Divisors(
         layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, experts=shape.experts,
         seq_len=workload.seq_len, devices=cluster.devices, nodes=cluster.nodes,
     )  # fmt: skip

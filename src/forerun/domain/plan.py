@@ -315,7 +315,7 @@ PROBLEMS: tuple[str, ...] = (
 
 
 @dataclass(frozen=True)
-class Limits:
+class Divisors:
     """What plans must divide: columns of length n (or scalars) of workload and cluster."""
 
     layers: ArrayLike
@@ -327,7 +327,7 @@ class Limits:
     nodes: ArrayLike
 
 
-def plan_problems(plans: PlanColumns, limits: Limits) -> NDArray[np.int8]:
+def plan_problems(plans: PlanColumns, limits: Divisors) -> NDArray[np.int8]:
     """Return for each plan the position in `PROBLEMS` of the first rule it breaks, 0 where legal.
 
     Shape (n,). A world size, heads, layers, experts or sequence that does not divide is a

@@ -38,7 +38,7 @@ from forerun.domain.plan import (
     SYNC,
     VPP,
     WORLD,
-    Limits,
+    Divisors,
     PlanColumns,
     plan_problems,
 )
@@ -192,9 +192,9 @@ class Space:
             return np.array([int(self.fixed[name])], dtype=np.int64)
         return np.array(values, dtype=np.int64)
 
-    def _limits(self, devices: int, nodes: int) -> Limits:
+    def _limits(self, devices: int, nodes: int) -> Divisors:
         shape = self.workload.shape
-        return Limits(
+        return Divisors(
             layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads,
             experts=shape.experts, seq_len=self.workload.seq_len, devices=devices, nodes=nodes,
         )  # fmt: skip

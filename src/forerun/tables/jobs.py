@@ -27,7 +27,7 @@ from forerun.domain.plan import (
     NAMES,
     RECOMPUTE,
     SYNC,
-    Limits,
+    Divisors,
     PlanColumns,
     concatenate,
     plan_problems,
@@ -167,9 +167,9 @@ class Jobs:
         """Return a cluster attribute (or its device's, as `device.watts`) for each row, (n,)."""
         return _gather(self.clusters, field, self.cluster_index)
 
-    def limits(self) -> Limits:
+    def limits(self) -> Divisors:
         """Return what the plans must divide, as columns (rows must be resolved)."""
-        return Limits(
+        return Divisors(
             layers=self.per_workload("shape.layers"), heads=self.per_workload("shape.heads"),
             kv_heads=self.per_workload("shape.kv_heads"),
             experts=self.per_workload("shape.experts"), seq_len=self.per_workload("seq_len"),

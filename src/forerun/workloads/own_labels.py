@@ -29,9 +29,9 @@ from forerun.workloads.columns import (
 _SIZES = ("seq_len", "image_size")
 _STRUCTURE = ("params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "gmacs",
               "mactivations")  # fmt: skip
-_TOLD = ("framework", "dataset", "dataset_size", "precision", "optimizer", "task")
-_ALIKE = 1e-3  # a share; cells are rounded where they are written
-_MEANT = "as the given runs have it"
+_TRAINING = ("framework", "dataset", "dataset_size", "precision", "optimizer", "task")
+_TOLERANCE = 1e-3  # a share; cells are rounded where they are written
+_AS_GIVEN = "as the given runs have it"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Known:
         if not row.text(column):
             return True
         stated, mine = row.number(column), self.cells.number(column) or self._implied(column)
-        return not mine or abs(stated - mine) <= _ALIKE * max(stated, mine)
+        return not mine or abs(stated - mine) <= _TOLERANCE * max(stated, mine)
 
     def _implied(self, column: str) -> float:
         """Return a figure of the workload itself, 0 where it does not say it."""
@@ -75,7 +75,7 @@ class _Known:
             return True
         mine = self.workload
         return usual.name != mine.name or any(
-            abs(a - b) > _ALIKE * max(a, b)
+            abs(a - b) > _TOLERANCE * max(a, b)
             for a, b in ((usual.params, mine.params),
                          (usual.graph.forward_flops, mine.graph.forward_flops))
         )  # fmt: skip
@@ -101,7 +101,7 @@ class OwnLabels:
             cells, at = RowCells(part.row(row)), int(jobs.workload_index[row])
             if at >= 0 and cells.text("workload"):
                 known = _Known(cells, jobs.workloads[at], count)
-                found.setdefault(_folded(cells), []).append(known)
+                found.setdefault(_label(cells), []).append(known)
         return OwnLabels(found)
 
     def has_own(self, label: str) -> bool:
@@ -123,7 +123,7 @@ class OwnLabels:
             return str(error)
 
     def _meant(self, row: RowCells, usual: Workload | str) -> Workload | str:
-        known = self.by_label.get(_folded(row), ())
+        known = self.by_label.get(_label(row), ())
         stands_alone = not isinstance(usual, str) and usual.source in COLUMN_SOURCES
         near = [one for one in known if one.agrees(row)]
         own = [one for one in near if one.own]
@@ -132,7 +132,7 @@ class OwnLabels:
                 return _another(row, known, usual)
             return usual
         if len(own) < len(near):  # some runs say no more than this row does, and are the zoo's
-            return _doubted(
+            return _with_doubt(
                 usual, f"of the given runs of {row.text('workload')!r} some are another workload"
             )
         if len({one.structure for one in own}) > 1:
@@ -142,15 +142,15 @@ class OwnLabels:
 
 def meant_note(workload: Workload) -> str:
     """Return what is said of a workload that a label of runs stands for, "" of any other."""
-    return next((note for note in workload.notes if _MEANT in note), "")
+    return next((note for note in workload.notes if _AS_GIVEN in note), "")
 
 
 def _as_run(row: RowCells, own: Sequence[_Known], usual: Workload | str) -> Workload:
-    """Return the runs' workload, told by the row's cells, else by those that all runs have."""
+    """Return the runs' workload, stated by the row's cells, else by those that all runs have."""
     most = max(own, key=lambda one: one.runs)
     values = dict(row.values)
     notes = []
-    for column in _TOLD:
+    for column in _TRAINING:
         if row.text(column):
             continue
         had = Counter[str]()
@@ -163,19 +163,21 @@ def _as_run(row: RowCells, own: Sequence[_Known], usual: Workload | str) -> Work
                          f" {values[column] or 'none'} taken")  # fmt: skip
     merged, workload = RowCells(values), most.workload
     if isinstance(usual, str) or usual.source not in COLUMN_SOURCES:
-        notes.insert(0, _said(row, own, usual))
-    told = (*workload.notes, *notes)
-    return described(merged, workload.with_(**merged.trained, notes=told))
+        notes.insert(0, _origin_note(row, own, usual))
+    stated = (*workload.notes, *notes)
+    return described(merged, workload.with_(**merged.trained, notes=stated))
 
 
-def _said(row: RowCells, own: Sequence[_Known], usual: Workload | str) -> str:
+def _origin_note(row: RowCells, own: Sequence[_Known], usual: Workload | str) -> str:
     runs = counted(sum(one.runs for one in own), "run")
     other = "" if isinstance(usual, str) else f", not the zoo's {usual.name}"
     size = format_count(own[0].workload.params)
-    return f"{row.text('workload')!r} is the workload of {size} parameters {_MEANT} ({runs}){other}"
+    return (
+        f"{row.text('workload')!r} is the workload of {size} parameters {_AS_GIVEN} ({runs}){other}"
+    )
 
 
-def _doubted(usual: Workload | str, said: str) -> Workload | str:
+def _with_doubt(usual: Workload | str, said: str) -> Workload | str:
     if isinstance(usual, str):
         return usual
     return usual.with_(notes=(*usual.notes, f"taken as the zoo's {usual.name}, though {said}"))
@@ -186,22 +188,22 @@ def _another(row: RowCells, known: Sequence[_Known], usual: Workload | str) -> s
     label = row.text("workload")
     stated = [c for c in (*_STRUCTURE, *_SIZES) if row.text(c) and not any(
         one.agrees(RowCells({c: row.values[c]})) for one in known)]  # fmt: skip
-    told = (
+    theirs = (
         ", ".join(f"{c} {_distinct(c, known)}" for c in stated) or "not in these columns together"
     )
     zoo = "" if isinstance(usual, str) else f", or write {usual.name} if the zoo's is meant"
     return (
-        f"workload {label!r}: the given runs have it with {told}; state its shape or params and"
+        f"workload {label!r}: the given runs have it with {theirs}; state its shape or params and"
         f" gmacs{zoo}"
     )
 
 
 def _several(row: RowCells, own: Sequence[_Known]) -> str:
     apart = [c for c in (*_SIZES, *_STRUCTURE) if len({one.cells.text(c) for one in own}) > 1]
-    told = "; ".join(f"{c} {_distinct(c, own)}" for c in apart[:3])
+    stated = "; ".join(f"{c} {_distinct(c, own)}" for c in apart[:3])
     return (
         f"workload {row.text('workload')!r}: the given runs have {len({o.structure for o in own})}"
-        f" workloads of that label ({told}): state {' or '.join(apart[:3]) or 'which'}"
+        f" workloads of that label ({stated}): state {' or '.join(apart[:3]) or 'which'}"
     )
 
 
@@ -210,5 +212,5 @@ def _distinct(column: str, known: Iterable[_Known]) -> str:
     return " or ".join(list(values)[:4]) + (" ..." if len(values) > 4 else "")
 
 
-def _folded(row: RowCells) -> str:
+def _label(row: RowCells) -> str:
     return row.text("workload").lower()
