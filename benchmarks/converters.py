@@ -2,7 +2,8 @@
 
 forerun compares no table's name. What the runs of one source mean by a label or a blank cell stands
 in converters.yaml beside this file, by table: rules that rows meet in their order. A rule has
-`where` (a column: a regular expression that its text must match somewhere), and any of `fill`
+`where` (a column: a regular expression that its text must match somewhere), and any of `replace`
+(columns: a regular expression, and what its matches become), `fill`
 (columns: what a blank cell of them becomes), `rename` (workload: its other name) and `prefix` (what
 stands before the workload's name). Benchmarks read the tables so converted.
 
@@ -41,13 +42,22 @@ def converted_rows(
     for rule in rules().get(table, ()):
         fill, names = rule.get("fill", {}), rule.get("rename", {})
         columns |= dict.fromkeys(fill)
+        changes = {
+            name: (re.compile(old), new) for name, (old, new) in rule.get("replace", {}).items()
+        }
         where = {name: re.compile(text) for name, text in rule.get("where", {}).items()}
         for row in found:
             if all(pattern.search(row.get(name) or "") for name, pattern in where.items()):
                 row |= {name: str(v) for name, v in fill.items() if not row.get(name)}
+                row |= {
+                    name: old.sub(new, row.get(name) or "") for name, (old, new) in changes.items()
+                }
                 name = row.get("workload", "")
                 row["workload"] = rule.get("prefix", "") + names.get(name, name)
-    return list(columns), found
+    # Runs of one source without a cluster's name were made in one place.
+    for row in found:
+        row["cluster"] = row.get("cluster") or table
+    return list(columns | {"cluster": None}), found
 
 
 def convert(source: Path, out: Path) -> None:

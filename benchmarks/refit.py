@@ -127,8 +127,13 @@ def content(
         changes[family] = {name: round_off(value) for name, value in changes[family].items()}
     # What is settled is said by `learned`; and whoever asks next has a setting of their own.
     changes.pop("settled", None)
+    # Runs of a framework that has no profile say nothing of a question that states none.
+    changes.get("frameworks", {}).pop("", None)
+    kept = [entry for entry in kept if not entry.name.endswith("[other]")]
     taught = changes.get("taught", {})
-    changes["taught"] = {k: v for k, v in taught.items() if not k.startswith("setting:")}
+    changes["taught"] = {
+        k: v for k, v in taught.items() if not k.startswith("setting:") and k != "framework:"
+    }
     return {
         "format": FORMAT,
         "made": {
