@@ -27,7 +27,7 @@ SYSTEM: System = load("systems", "ernest")
 
 
 def test_the_published_example_is_reproduced_to_five_digits() -> None:
-    predictor = SYSTEM.predictor()
+    predictor = SYSTEM.part("predictor").made()
     assert isinstance(predictor, Ernest)
     cores, share, seconds = GOLDEN.T
     law = predictor.fit(runs_of(devices=cores, dataset_size=share, time_to_train_s=seconds))

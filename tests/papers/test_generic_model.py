@@ -43,7 +43,7 @@ def test_the_constants_that_made_the_runs_are_found_to_one_percent(
     """Evolution of all constants (5.5) and of the exponents alone, at a validated lambda."""
     # Fewer strengths to choose from: plain evolution takes seconds for each.
     monkeypatch.setattr(generic_fit, "STRENGTHS", (0.0, 1e-5, 1e-2))
-    faithful = SYSTEM.predictor()
+    faithful = SYSTEM.part("predictor").made()
     assert faithful == Generic(mode="faithful", penalty="l2", errors="absolute")
     law = next(iter((faithful if mode == "faithful" else Generic()).fit(synthetic()).laws.values()))
     assert law.exponents == pytest.approx([1.3, -0.8, 0.6], rel=0.01)

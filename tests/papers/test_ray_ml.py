@@ -44,7 +44,7 @@ def outcome(seconds: NDArray[np.float64], **changes: Any) -> Outcome:
 
 
 def test_the_recipe_searches_by_grid_and_lets_the_winner_answer_everywhere() -> None:
-    predictor = SYSTEM.predictor()
+    predictor = SYSTEM.part("predictor").made()
     assert isinstance(predictor, RayML)
     assert predictor.settings.beyond == "winner"
     assert predictor.settings.search == "grid"

@@ -19,6 +19,8 @@ MOST_ROUNDS = 150
 TOLERANCE = 1e-6  # of the cost, in one round
 _FIRST_DAMPING, _MOST_DAMPING = 1e-3, 1e8
 _EASIER, _HARDER = 0.2, 5.0
+# Of so few searches those that are done stay among the others: to part them takes longer.
+_FEW = 64
 # A step that promises less than this share of the tolerance is not taken.
 _FLAT = 1e-3
 RESAMPLES, SEED = 200, 0
@@ -102,8 +104,8 @@ def minima(
 ) -> Minima:  # fmt: skip
     """Return a local minimum of each cost.
 
-    SciPy's L-BFGS-B, one kind after another, takes 6.1 s for the 100 kinds of
-    benchmarks/laws_speed.py (goodput, 1,000 runs) where this takes 0.5 s.
+    SciPy's L-BFGS-B, one search after another, takes 15.4 s for the 294 searches of goodput on the
+    100 kinds of benchmarks/laws_speed.py, where this takes 0.45 s.
 
     Args:
         costs: p of them.
@@ -116,16 +118,18 @@ def minima(
     theta, damping = best.copy(), np.full(len(best), _FIRST_DAMPING)
     cost, slope, curvature = costs(theta)
     live, found, converged = np.arange(len(best)), cost.copy(), np.zeros(len(best), dtype=bool)
+    done = converged.copy()
     for _ in range(rounds):
         low, high = lower[live], upper[live]
         step, promised = _step(theta, slope, curvature, damping, low, high)
-        flat = (promised <= _FLAT * tolerance * cost) & (damping <= _FIRST_DAMPING)
-        done = flat | (cost <= nothing)
+        done |= (promised <= _FLAT * tolerance * cost) & (damping <= _FIRST_DAMPING)
+        done |= cost <= nothing
         if not done.all():
             trial = np.clip(theta - np.clip(step, -most_step, most_step), low, high)
             tried = costs(trial)
             better = (tried[0] < cost) & ~done
-            done |= better & (cost - tried[0] <= tolerance * cost)
+            gained = np.where(better, cost - tried[0], promised)
+            done |= gained <= tolerance * cost
             for old, new in zip((theta, cost, slope, curvature), (trial, *tried), strict=True):
                 old[better] = new[better]
             damping *= np.where(better, _EASIER, _HARDER)
@@ -133,10 +137,11 @@ def minima(
         best[live], found[live], converged[live] = theta, cost, done
         if done.all():
             break
-        if done.any():
+        if done.any() and len(live) > _FEW:
             stay = np.flatnonzero(~done)
             live, costs, damping = live[stay], costs.take(stay), damping[stay]
             theta, cost, slope, curvature = theta[stay], cost[stay], slope[stay], curvature[stay]
+            done = done[stay]
     return Minima(best, found, converged)
 
 

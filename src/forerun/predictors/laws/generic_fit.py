@@ -29,8 +29,9 @@ STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 LEAST_HELD_OUT, USUAL_STRENGTH = 5, 1e-5
 FOLDS = 5
 # The fast way: rows that candidates are judged on, candidates for each exponent; the best of them that
-# are descended from on few rows, and the best of these on all.
-SAMPLED_ROWS, SAMPLES, STARTS, FINALISTS = 192, 64, 8, 2
+# are descended from on few rows, and the best of these on all. Of 200 made-up laws of one to five exponents
+# none ends higher than with 256 candidates, 32 starts and 8 finalists.
+SAMPLED_ROWS, SAMPLES, STARTS, FINALISTS = 192, 64, 4, 2
 # Rounds and tolerance of a full descent, of a rough one of many, and of those from `STARTS`.
 FULLY, ROUGHLY, NEARLY = (100, 1e-9), (8, 1e-3), (12, 1e-4)
 # The published way: members for each constant, generations, when the costs have come together.
@@ -304,7 +305,7 @@ def nnls_gram(gram: FloatArray, moment: FloatArray) -> FloatArray:
 
     For least squares |A x - b|^2 the Gram matrix is A^T A and the moment is A^T b. A column of
     zeros has the coefficient 0. All problems change sides together (block principal pivoting):
-    SciPy's `nnls` takes 11 us a problem of four columns, this 1.5.
+    SciPy's `nnls`, one after another, takes 4.6 times as long for 5,000 problems of four columns.
 
     Args:
         gram: (p, k, k), positive semi-definite.
