@@ -38,8 +38,8 @@ FloatArray = NDArray[np.float64]
 RUNS = 1000
 NOISE = 0.03
 LAMBDA = 1e-4  # of the noisy fits; those without noise have none
-ROUNDS = 5  # of plain evolution and the fast way in turn, of which the median counts
-EACH = 20  # times that the fast way is taken in a round: it is over in milliseconds
+ROUNDS = 2  # of plain evolution and the fast way in turn, of which the median counts
+EACH = 10  # times that the fast way is taken in a round: it is over in milliseconds
 
 
 @dataclass(frozen=True)
