@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from forerun.evaluate.splits import folds_of, parse_split
 from forerun.predictors.regression.augment import Columns, Recipe
-from forerun.predictors.regression.automl_settings import Settings
-from forerun.predictors.regression.partitions import SetAside
-from forerun.predictors.regression.ray_group import Outcome, run_experiments
+from forerun.predictors.regression.experiments import (
+    AutoMLSettings,
+    Outcome,
+    SetAside,
+    run_experiments,
+)
 from forerun.predictors.regression.ray_ml import RayML
 from forerun.registry import load
 from forerun.systems.recipe import System
@@ -40,7 +43,9 @@ def outcome(seconds: NDArray[np.float64], **changes: Any) -> Outcome:
     usual: dict[str, Any] = {
         "techniques": ("Ridge", "DecisionTree", "Dummy"), "recipe": Recipe(degree=1),
     }  # fmt: skip
-    return run_experiments(COLUMNS, seconds, Settings(**{**usual, **changes}), ("dataset_size",))
+    return run_experiments(
+        COLUMNS, seconds, AutoMLSettings(**{**usual, **changes}), ("dataset_size",)
+    )
 
 
 def test_the_recipe_searches_by_grid_and_lets_the_winner_answer_everywhere() -> None:
@@ -91,7 +96,7 @@ def test_trees_do_not_extrapolate_in_the_workers_and_linear_models_of_inverses_d
     asked = Columns({"devices": np.array([16.0, 64.0])}, {})
     said = {}
     for technique in ("Stepwise", "DecisionTree"):
-        settings = Settings(techniques=(technique,), recipe=Recipe(degree=1))
+        settings = AutoMLSettings(techniques=(technique,), recipe=Recipe(degree=1))
         found = run_experiments(Columns({"devices": WORKERS}, {}), 2.0 + 160.0 / WORKERS, settings)
         said[technique] = found.winner.predict(found.features.matrix(asked))
     assert said["DecisionTree"][1] == said["DecisionTree"][0]

@@ -23,7 +23,7 @@ import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import normal_cdf, normal_quantile
-from forerun.predictors.regression.evidence import matern
+from forerun.predictors.regression.gaussian_process import matern
 
 # Whole matrices of all draws are kept up to so many cells (about 100 MB); rows are made beyond.
 CELLS_KEPT = 12_000_000

@@ -21,7 +21,7 @@ from forerun.predictors.choice.questions import (
     WORKLOAD,
     JobColumns,
     Questions,
-    Seen,
+    RunSpan,
 )
 from forerun.tables import configurations
 from tests.predictors.choice.rows import grid_rows, jobs_of, runs_of
@@ -31,9 +31,9 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
-def seen(rows: list[dict[str, Any]]) -> Seen:
+def seen(rows: list[dict[str, Any]]) -> RunSpan:
     runs = runs_of(rows)
-    return Seen.of(JobColumns(runs.jobs), configurations(runs.table)[1])
+    return RunSpan.of(JobColumns(runs.jobs), configurations(runs.table)[1])
 
 
 def asked(rows: list[dict[str, Any]]) -> Questions:

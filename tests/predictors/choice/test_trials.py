@@ -27,8 +27,8 @@ from forerun.predictors.choice.questions import (
     folds_of,
 )
 from forerun.predictors.choice.trials import (
+    CandidateLosses,
     Trials,
-    Verdict,
     mixed,
     stretch,
     thinned,
@@ -117,7 +117,7 @@ def test_trials_judge_each_kind_of_question_by_itself() -> None:
 
 def weighed(loss: list[float], reach: list[list[float]], trust: float = 100.0) -> FloatArray:
     """Return the weights of laws of many runs whose bands reach so far, NaN where one declines."""
-    one = Verdict(np.array(loss), trust, np.ones(0))
+    one = CandidateLosses(np.array(loss), trust, np.ones(0))
     wide = np.array(reach)[..., None].repeat(2, axis=2)
     rows = np.zeros(len(reach), dtype=np.int64)
     return weights(("ernest",) * len(loss), [one], rows, np.full(len(reach), 10.0), wide)
@@ -139,7 +139,7 @@ def test_a_wide_band_counts_against_a_candidate_that_few_runs_judged() -> None:
 
 @pytest.mark.parametrize(("known", "most"), [(0.0, 0.01), (10.0, 1.0)])
 def test_a_law_of_one_run_is_not_taken_at_its_word(known: float, most: float) -> None:
-    one = Verdict(np.zeros(2), 0.0, np.ones(0))
+    one = CandidateLosses(np.zeros(2), 0.0, np.ones(0))
     reach = np.full((1, 2, 2), 0.05) * np.array([1.0, 2.0])[None, :, None]
     found = weights(("ernest", "analytic"), [one], np.zeros(1, dtype=int), np.array([known]), reach)
     assert found[0, 0] <= most

@@ -10,8 +10,8 @@ import pytest
 
 from forerun.errors import MissingExtraError, RequestError
 from forerun.predictors.regression.augment import Columns, Recipe, augmented
+from forerun.predictors.regression.experiments import SetAside
 from forerun.predictors.regression.models import model_dict, model_of
-from forerun.predictors.regression.partitions import SetAside
 from forerun.predictors.regression.techniques import (
     DEFAULTS,
     fitted,

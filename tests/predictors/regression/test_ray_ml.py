@@ -20,12 +20,14 @@ pytest.importorskip("xgboost")
 
 from forerun.catalog import load_catalog
 from forerun.errors import MissingExtraError, RequestError
-from forerun.predictors.regression import ray_group as automl
+from forerun.predictors.regression import experiments as automl
 from forerun.predictors.regression.augment import Columns, Recipe
-from forerun.predictors.regression.automl_settings import Settings
-from forerun.predictors.regression.journal import Journal
-from forerun.predictors.regression.partitions import SetAside
-from forerun.predictors.regression.ray_group import run_experiments
+from forerun.predictors.regression.experiments import (
+    AutoMLSettings,
+    Journal,
+    SetAside,
+    run_experiments,
+)
 from forerun.predictors.regression.ray_ml import RayML
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table
@@ -34,7 +36,9 @@ from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 
 CATALOG = load_catalog()
-FAST = Settings(recipe=Recipe(degree=1), techniques=("Ridge", "Stepwise", "DecisionTree", "Dummy"))
+FAST = AutoMLSettings(
+    recipe=Recipe(degree=1), techniques=("Ridge", "Stepwise", "DecisionTree", "Dummy")
+)
 
 
 def table(**columns: Any) -> Table:
@@ -184,7 +188,7 @@ def test_the_order_of_the_rows_changes_nothing() -> None:
 
 
 def test_a_fit_that_does_not_converge_is_said() -> None:
-    settings = Settings(techniques=("NNLS", "Dummy"), search="grid", recipe=Recipe(degree=3),
+    settings = AutoMLSettings(techniques=("NNLS", "Dummy"), search="grid", recipe=Recipe(degree=3),
                         grids={"NNLS": {"alpha": (1e-6,)}})  # fmt: skip
     lasso = RayML(settings).fit(scaling(noise=0.1))
     assert lasso.report[0]["technique"] == "NNLS"
@@ -212,7 +216,7 @@ def test_a_loaded_model_is_fitted_again_as_it_was() -> None:
     assert again.fit(scaling()).report == model.report
     old = json.loads(model.to_json())
     old.pop("settings")
-    assert RayML.from_json(json.dumps(old)).settings == Settings()
+    assert RayML.from_json(json.dumps(old)).settings == AutoMLSettings()
     old["settings"] = {"search": "gird"}
     with pytest.raises(RequestError, match="did you mean grid"):
         RayML.from_json(json.dumps(old))
@@ -345,7 +349,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_saved_predictor_answers_as_it_did_without_the_libraries(tmp_path: Path) -> None:
-    settings = Settings(recipe=Recipe(degree=1), techniques=("XGBoost",))
+    settings = AutoMLSettings(recipe=Recipe(degree=1), techniques=("XGBoost",))
     model, jobs = RayML(settings).fit(scaling()), jobs_of(devices=[5, 64], dataset_size=[5e3, 1e4])
     path = tmp_path / "model.json"
     path.write_text(model.to_json())
@@ -378,7 +382,7 @@ def test_a_spoilt_model_is_refused(spoil: Callable[[str], str], found: str) -> N
 
 def test_a_light_one_tries_less() -> None:
     light = RayML().light()
-    assert set(light.settings.techniques) < set(Settings().techniques)
+    assert set(light.settings.techniques) < set(AutoMLSettings().techniques)
     assert light.fit(scaling()).predict(jobs_of(devices=[4], dataset_size=[4e3])).answered.all()
 
 
@@ -390,7 +394,7 @@ def test_tf_benchmarks_from_four_devices_to_eight() -> None:
         pytest.skip("FORERUN_DATA names no folder of measured runs")
     every = runs_from_table(read_table(Path(folder) / "runs" / "tf_benchmarks.csv"), CATALOG)
     far = every.table.numbers("devices") > 4
-    model = RayML(Settings(techniques=("Ridge", "NNLS", "Stepwise"))).fit(every.take(~far))
+    model = RayML(AutoMLSettings(techniques=("Ridge", "NNLS", "Stepwise"))).fit(every.take(~far))
     said, facts = model.predict(every.take(far).jobs).seconds[:, 1], every.take(far).step_seconds()
     assert np.nanmedian(np.abs(said / facts - 1)) < 0.05
 

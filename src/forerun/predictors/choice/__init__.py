@@ -1,4 +1,4 @@
-"""Choice: with runs given and nobody named, the runs choose who answers which question."""
+"""Auto: with runs given and no predictor named, the runs choose which predictors answer."""
 
 from forerun.predictors.choice.auto import Auto
 

@@ -16,7 +16,7 @@ from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.choice.candidates import ANALYTIC, candidate_names
-from forerun.predictors.choice.chosen import Chosen
+from forerun.predictors.choice.choosing import WeighedCandidates
 from forerun.predictors.choice.quantities import states_plan, timed_quantities
 from forerun.predictors.choice.questions import WORDS
 from forerun.predictors.choice.trials import weights
@@ -46,7 +46,7 @@ class Auto:
 
     start: str = PRIORS
     names: tuple[str, ...] = ()
-    chosen: tuple[Chosen, ...] = ()
+    chosen: tuple[WeighedCandidates, ...] = ()
     as_they_were_run: bool = False
 
     name = "auto"
@@ -84,7 +84,9 @@ class Auto:
                 " time_to_train_s",
             )
         names = self.names or candidate_names()
-        chosen = tuple(Chosen.of(names, self.start, runs, quantity) for quantity in quantities)
+        chosen = tuple(
+            WeighedCandidates.of(names, self.start, runs, quantity) for quantity in quantities
+        )
         open_plans = 2 * int(states_plan(runs.table).sum()) < len(runs)
         return Auto(self.start, self.names, chosen, open_plans)
 
@@ -164,7 +166,7 @@ class Auto:
         """
 
         def made(saved: Mapping[str, Any]) -> Auto:
-            chosen = tuple(Chosen.from_dict(one) for one in saved["chosen"])
+            chosen = tuple(WeighedCandidates.from_dict(one) for one in saved["chosen"])
             names = tuple(map(str, saved["names"]))
             return Auto(str(saved["start"]), names, chosen, bool(saved["as_they_were_run"]))
 
@@ -175,7 +177,7 @@ _SHOWN = 4  # candidates of one kind of question that are named
 _ALL = 0.995  # answered: as good as all
 
 
-def verdicts(chosen: Chosen) -> list[dict[str, Any]]:
+def verdicts(chosen: WeighedCandidates) -> list[dict[str, Any]]:
     """Return, for each kind of question that was judged, how each candidate did, the heaviest first.
 
     Each has `quantity`, `question`, `judged` (runs that stood for it), and `candidates`: name,
@@ -205,7 +207,7 @@ def verdicts(chosen: Chosen) -> list[dict[str, Any]]:
     return listed
 
 
-def reasons(chosen: Chosen) -> Iterator[str]:
+def reasons(chosen: WeighedCandidates) -> Iterator[str]:
     """Yield the choice in sentences."""
     trials = chosen.trials
     used, every = trials.runs

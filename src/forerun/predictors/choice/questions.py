@@ -128,7 +128,7 @@ class Questions:
 
 
 @dataclass(frozen=True)
-class Seen:
+class RunSpan:
     """What runs span.
 
     Attributes:
@@ -144,7 +144,7 @@ class Seen:
     most_nodes: FloatArray
 
     @staticmethod
-    def of(columns: JobColumns, config: IntArray) -> Seen:
+    def of(columns: JobColumns, config: IntArray) -> RunSpan:
         """Return what runs span. config: the number of each run's configuration, (n,)."""
         groups, index = columns.groups
         pairs = np.unique(np.stack([index, config]), axis=1)
@@ -160,7 +160,7 @@ class Seen:
         }
         nodes = _range(columns.nodes, index, len(groups))[1]
         configurations = dict(zip(groups, counts.tolist(), strict=True))
-        return Seen(configurations, ranges, texts, nodes)
+        return RunSpan(configurations, ranges, texts, nodes)
 
     def questions(self, columns: JobColumns) -> Questions:
         """Return how jobs lie to the runs."""
@@ -224,7 +224,7 @@ def _range(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Fold:
+class TrialFold:
     """Positions of the runs that teach and of those that are judged; `words` says how they were divided."""
 
     words: str
@@ -232,7 +232,7 @@ class Fold:
     judge: IntArray
 
 
-def folds_of(columns: JobColumns, config: IntArray, timed: BoolArray) -> list[Fold]:
+def folds_of(columns: JobColumns, config: IntArray, timed: BoolArray) -> list[TrialFold]:
     """Return the folds of n runs; none where fewer than two configurations are timed.
 
     Args:
@@ -244,7 +244,7 @@ def folds_of(columns: JobColumns, config: IntArray, timed: BoolArray) -> list[Fo
     for words, out in _left_out(columns, config, timed):
         judge, teach = np.flatnonzero(out & timed), np.flatnonzero(~out)
         if len(judge) and timed[teach].any():
-            folds.append(Fold(words, teach, judge))
+            folds.append(TrialFold(words, teach, judge))
     return folds
 
 

@@ -29,7 +29,7 @@ from forerun.predictors.choice.questions import (
     WORKLOAD,
     JobColumns,
     Questions,
-    Seen,
+    RunSpan,
     folds_of,
 )
 from forerun.predictors.laws.law_rows import measured
@@ -128,7 +128,7 @@ def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> 
             else:
                 silent.add((fold.words, name))  # it has no answer to questions of this kind
         teaching = JobColumns(runs.jobs.take(fold.teach), quantity)
-        asked = Seen.of(teaching, config[fold.teach]).questions(JobColumns(jobs, quantity))
+        asked = RunSpan.of(teaching, config[fold.teach]).questions(JobColumns(jobs, quantity))
         kinds.append(asked.kind)
         known.append(asked.known)
         at.append(judge)
@@ -171,7 +171,7 @@ def _rank_within(labels: IntArray) -> IntArray:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CandidateLosses:
     """What trials say of one question.
 
     Attributes:
@@ -185,7 +185,7 @@ class Verdict:
     weight: FloatArray
 
 
-def verdict(trials: Trials, kind: int, known: float, group: tuple[str, ...]) -> Verdict:
+def verdict(trials: Trials, kind: int, known: float, group: tuple[str, ...]) -> CandidateLosses:
     """Return what trials say of the candidates for a question, see `Questions`."""
     own = trials.questions
     related = np.array([
@@ -208,7 +208,7 @@ def verdict(trials: Trials, kind: int, known: float, group: tuple[str, ...]) -> 
             level = (loss.sum(axis=1) - answered @ effect) / answered.sum(axis=1)
         off = np.where(answered, loss - level[:, None], 0.0)
         effect = (weight[use] @ off + PRIOR_TRIALS * prior) / (mass + PRIOR_TRIALS)
-    return Verdict(effect, float(weight.sum()), weight)
+    return CandidateLosses(effect, float(weight.sum()), weight)
 
 
 def losses(error: FloatArray) -> FloatArray:
@@ -216,7 +216,7 @@ def losses(error: FloatArray) -> FloatArray:
     return np.asarray(np.log(np.minimum(np.abs(error), WORST) + SOFT))
 
 
-def weights(names: tuple[str, ...], verdicts: list[Verdict], index: IntArray, known: FloatArray,
+def weights(names: tuple[str, ...], verdicts: list[CandidateLosses], index: IntArray, known: FloatArray,
             reach: FloatArray) -> FloatArray:  # fmt: skip
     """Return the weights (n, c) of candidates, 0 where one does not answer.
 
@@ -267,7 +267,7 @@ def mixed(log: FloatArray, reach: FloatArray, weight: FloatArray) -> tuple[Float
     return middle, np.sqrt(own**2 + (0.82 * np.sqrt(apart))[:, None] ** 2)
 
 
-def stretch(trials: Trials, kind: int, found: Verdict, level: float = 0.9) -> float:
+def stretch(trials: Trials, kind: int, found: CandidateLosses, level: float = 0.9) -> float:
     """Return by how much bands are stretched, so that `level` of what was judged lies inside.
 
     Beside the trials stand a few of a band that is right as it is. Of unseen workloads and devices

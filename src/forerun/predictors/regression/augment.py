@@ -75,7 +75,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Features:
+class AugmentedFeatures:
     """The augmented features, as products of factors."""
 
     terms: tuple[Term, ...]
@@ -97,12 +97,12 @@ class Features:
                 x[:, i] *= made[factor]
         return x
 
-    def take(self, places: Sequence[int]) -> Features:
+    def take(self, places: Sequence[int]) -> AugmentedFeatures:
         """Return some of the features."""
-        return Features(tuple(self.terms[i] for i in places))
+        return AugmentedFeatures(tuple(self.terms[i] for i in places))
 
 
-def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Features:
+def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> AugmentedFeatures:
     """Return the features of rows, checked: none is constant, and none says what another says.
 
     Args:
@@ -126,7 +126,7 @@ def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Fe
                 f"more than {MOST_TERMS} of them", "ask for a lower degree, or fewer columns",
             )  # fmt: skip
     terms += _ernest(columns, sizes) if recipe.ernest else []
-    every = Features(tuple(dict.fromkeys(terms)))
+    every = AugmentedFeatures(tuple(dict.fromkeys(terms)))
     kept = _telling(every.matrix(columns))
     if not kept:
         raise RequestError(

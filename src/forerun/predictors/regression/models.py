@@ -14,7 +14,7 @@ from forerun.arrays import FloatArray
 _CELLS = 2_000_000  # rows x trees, or rows x support vectors, that are held at a time
 
 
-class Model(Protocol):
+class FittedModel(Protocol):
     """A fitted regression."""
 
     kind: ClassVar[str]
@@ -83,7 +83,7 @@ class Trees:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class SupportVectors:
     """intercept + sum of duals x k(support, x); k is `rbf` or `poly` (gamma x . s + 0)^degree."""
 
     intercept: float
@@ -112,7 +112,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Network:
+class DenseNetwork:
     """Dense layers with relu between them."""
 
     weights: tuple[FloatArray, ...]
@@ -133,7 +133,7 @@ class Network:
 class Scaled:
     """A model of standardised features and standardised values."""
 
-    model: Model
+    model: FittedModel
     centre: FloatArray
     scale: FloatArray
     middle: float
@@ -146,25 +146,27 @@ class Scaled:
         return self.middle + self.unit * self.model.predict(standard)
 
 
-_KINDS: Mapping[str, type] = {c.kind: c for c in (Linear, Trees, Kernel, Network, Scaled)}
+_KINDS: Mapping[str, type] = {
+    c.kind: c for c in (Linear, Trees, SupportVectors, DenseNetwork, Scaled)
+}
 
 
-def settled(model: Model) -> bool:
+def settled(model: FittedModel) -> bool:
     """Return whether the fit of a model converged; trees and networks have no such end."""
     inner = model.model if isinstance(model, Scaled) else model
     return bool(getattr(inner, "converged", True))
 
 
-def model_dict(model: Model) -> dict[str, Any]:
+def model_dict(model: FittedModel) -> dict[str, Any]:
     """Return a model as plain values for JSON."""
     return {"kind": model.kind, **{name: _plain(v) for name, v in vars(model).items()}}
 
 
-def model_of(values: Mapping[str, Any]) -> Model:
+def model_of(values: Mapping[str, Any]) -> FittedModel:
     """Return what `model_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
     given = dict(values)
     made = _KINDS[given.pop("kind")]
-    model: Model = made(**{name: _read(name, v) for name, v in given.items()})
+    model: FittedModel = made(**{name: _read(name, v) for name, v in given.items()})
     return model
 
 

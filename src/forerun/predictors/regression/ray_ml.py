@@ -3,12 +3,14 @@
 Filippini and Ardagna, performance models for distributed deep-learning training jobs on Ray: they
 learn from profiling runs of an application how its time follows workers, data and resources. Kinds
 with few runs share one model, in which workload, device and settings are one-hot columns.
+
+Ray words: the winner of a group of runs as a formula, or what it is where it is none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +21,115 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.errors import RequestError
+from forerun.predictors.laws.grouped import article
 from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind, measured
 from forerun.predictors.options import Option
 from forerun.predictors.regression.augment import Columns, Recipe
-from forerun.predictors.regression.automl_settings import BEYOND, SEARCHES, Settings
-from forerun.predictors.regression.journal import Journal
-from forerun.predictors.regression.questions import Questions, distinct_jobs, kind_words
-from forerun.predictors.regression.ray_group import RayGroup, fitted_group
-from forerun.predictors.regression.selection import SELECTIONS
-from forerun.predictors.regression.serving import POOL, served
+from forerun.predictors.regression.experiments import (
+    BEYOND,
+    FITS,
+    SEARCHES,
+    SELECTIONS,
+    AutoMLSettings,
+    Fitted,
+    Journal,
+    RayGroup,
+    fitted_group,
+)
+from forerun.predictors.regression.job_features import (
+    POOL,
+    JobFeatures,
+    distinct_jobs,
+    kind_words,
+    served,
+)
+from forerun.predictors.regression.models import (
+    DenseNetwork,
+    FittedModel,
+    Linear,
+    Scaled,
+    SupportVectors,
+    Trees,
+)
 from forerun.predictors.regression.techniques import DEFAULTS
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
+
+_MOST = 5  # features of trees that are named
+
+
+def told(group: RayGroup, quantity: str) -> str:
+    """Return what answers questions of a group: a formula where it is linear; and how it was judged."""
+    best = group.best
+    given = ", ".join(f"{k} {v}" for k, v in best.parameters.items())
+    errors = ", ".join(
+        f"{part.replace('_', '-')} {figures['mape']:.1f} %"
+        for part, figures in best.scores.items() if part != FITS
+    )  # fmt: skip
+    ended = "" if group.winner.converged else "; its fit did not converge: the best found serves"
+    lead = f"seconds of {article(quantity)} "
+    text = lead + _what(group.winner, group.features.names)
+    if group.far_by:
+        other = group.experiments[group.far_by].technique
+        most = group.ranges["devices"][1]
+        text += f"; beyond {most:g} devices ({other}) {_what(group.far, group.features.names)}"
+    low, high = (np.exp(side) for side in group.reach)
+    return (
+        f"{text} ({best.technique}{f': {given}' if given else ''}; {group.runs} runs; "
+        f"MAPE {errors}; 90 % of runs (5 to 95 %) lie between 1/{low:.2f} and {high:.2f} times it; "
+        f"ln is natural{ended})"
+    )
+
+
+def _what(fitted: Fitted, names: Sequence[str]) -> str:
+    mine = [names[i] for i in fitted.places]
+    line = _line(fitted.model)
+    if line is not None:
+        return f"= {_sum(*line, mine)}"
+    return f"go by {_shape(fitted.model, mine)}"
+
+
+def _line(model: FittedModel) -> tuple[float, FloatArray] | None:
+    """Return intercept and weights of the features as they are, None of what is not linear."""
+    if isinstance(model, Linear):
+        return model.intercept, model.weights
+    if not isinstance(model, Scaled):
+        return None
+    inner = _line(model.model)
+    if inner is None:
+        return None
+    weights = inner[1] / model.scale
+    start = inner[0] - float(weights @ model.centre)
+    return model.middle + model.unit * start, model.unit * weights
+
+
+def _sum(intercept: float, weights: FloatArray, names: Sequence[str]) -> str:
+    """Return a sum whose figures are long enough to be computed again."""
+    text = f"{intercept:.6g}"
+    for weight, name in zip(weights.tolist(), names, strict=True):
+        if weight:
+            text += f" {'-' if weight < 0 else '+'} {abs(weight):.6g} x {name}"
+    return text
+
+
+def _shape(model: FittedModel, names: Sequence[str]) -> str:
+    if isinstance(model, Scaled):
+        return _shape(model.model, names)
+    if isinstance(model, Trees):
+        splits = np.bincount(model.feature[model.left >= 0], minlength=len(names))
+        order = [i for i in np.argsort(-splits, kind="stable")[:_MOST] if splits[i]]
+        total = max(int(splits.sum()), 1)
+        most = ", ".join(f"{names[i]} {100 * splits[i] / total:.0f} %" for i in order)
+        many = len(model.roots)
+        what = f"a table of {many} tree{'s' if many > 1 else ''}, which is no formula"
+        return f"{what}; its splits are by {most or 'nothing'}"
+    if isinstance(model, SupportVectors):
+        runs = f"{len(model.support)} runs"
+        return f"likeness to {runs} ({model.form} kernel), no formula, of {', '.join(names)}"
+    if isinstance(model, DenseNetwork):
+        return f"a network of {len(model.weights)} layers, no formula, of {', '.join(names)}"
+    return f"a {model.kind} model of {', '.join(names)}"
+
 
 VERSION = 2
 # Fewer runs leave nothing to choose by, once rows are set aside twice.
@@ -56,7 +155,7 @@ class RayML:
         counts: which kinds had runs, and how many.
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: AutoMLSettings = field(default_factory=AutoMLSettings)
     journal: Path | None = None
     quantity: str = "step"
     groups: Mapping[Kind, RayGroup] = field(default_factory=dict)
@@ -76,7 +175,7 @@ class RayML:
     @classmethod
     def with_options(cls, **options: Any) -> RayML:
         """Return a predictor with some options set. Raises RequestError for a value that is no choice."""
-        return cls(Settings(**options).checked())
+        return cls(AutoMLSettings(**options).checked())
 
     def light(self) -> RayML:
         """Return one that tries three fast techniques on simple features, to be fitted often."""
@@ -96,7 +195,7 @@ class RayML:
         quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
         usable = np.isfinite(times[quantity])
         timed = int(usable.sum())
-        usable &= np.isfinite(Questions(runs.jobs).numbers["devices"])
+        usable &= np.isfinite(JobFeatures(runs.jobs).numbers["devices"])
         rows = np.flatnonzero(usable)
         if len(rows) < LEAST_RUNS:
             raise RequestError(
@@ -104,7 +203,7 @@ class RayML:
                 f"{timed} that ended have a time, and {len(rows)} of these state their devices",
                 f"give {_NEEDED}",
             )  # fmt: skip
-        asked = Questions(runs.jobs.take(rows))
+        asked = JobFeatures(runs.jobs.take(rows))
         names, index = asked.kinds
         seconds = times[quantity][rows]
         journal = Journal(self.journal)
@@ -123,7 +222,12 @@ class RayML:
         return RayML(self.settings, self.journal, quantity, groups, counts)
 
     def _group(
-        self, asked: Questions, rows: IntArray, seconds: FloatArray, quantity: str, journal: Journal
+        self,
+        asked: JobFeatures,
+        rows: IntArray,
+        seconds: FloatArray,
+        quantity: str,
+        journal: Journal,
     ) -> RayGroup | None:
         """Return the winner of some of the runs, None where they are too few or all alike."""
         if len(rows) < LEAST_RUNS:
@@ -154,7 +258,7 @@ class RayML:
         blank = replace(
             Forecasts.blank(len(jobs), self.name, self.quantity), warnings=self.warnings
         )
-        asked = Questions(jobs)
+        asked = JobFeatures(jobs)
         chosen = self._chosen(asked)
         declined = self._declined(asked, chosen)
         columns = _columns(asked)
@@ -194,15 +298,13 @@ class RayML:
     @property
     def formulas(self) -> dict[str, str]:
         """What won for each kind, as a formula where it is linear, and how it did."""
-        from forerun.predictors.regression.ray_words import told
-
         return {kind_words(kind): told(group, self.quantity) for kind, group in self.groups.items()}
 
-    def _chosen(self, asked: Questions) -> IntArray:
+    def _chosen(self, asked: JobFeatures) -> IntArray:
         """Return which group answers each job, (n,), -1 where none does."""
         return served(asked.kinds, self.counts, self.groups)[0]
 
-    def _declined(self, asked: Questions, chosen: IntArray) -> NDArray[np.object_]:
+    def _declined(self, asked: JobFeatures, chosen: IntArray) -> NDArray[np.object_]:
         """Return why each job has no answer, or None, (n,)."""
         reasons = np.full(len(chosen), None, dtype=object)
         names, index = asked.kinds
@@ -250,13 +352,13 @@ class RayML:
             groups = {tuple(entry["kind"]): RayGroup.from_dict(entry) for entry in saved["groups"]}
             counts = {tuple(kind): int(count) for *kind, count in saved["counts"]}
             # Files of before settings were kept are of what was usual, as far as they say.
-            settings = Settings.from_dict(saved.get("settings", {}))
+            settings = AutoMLSettings.from_dict(saved.get("settings", {}))
             return RayML(settings, None, str(saved["quantity"]), groups, counts)
 
         return read_saved(text, "a ray-ml model", VERSION, made)
 
 
-def _columns(asked: Questions) -> Columns:
+def _columns(asked: JobFeatures) -> Columns:
     """Return all numbers and classes of jobs."""
     names, index = asked.kinds
     texts = {name: np.array([k[i] for k in names] + [""], dtype=object)[index]

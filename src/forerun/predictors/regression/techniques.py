@@ -3,8 +3,6 @@
 Each returns plain arrays (`models`): what is saved needs neither library again. Defaults and names
 are those of the study's library; its "NNLS" is a Lasso whose weights cannot be negative.
 
-MLP: a small network of dense layers, relu and dropout, trained by Adam on the squared error.
-
 Stepwise: least squares whose features enter and leave by their p-values (Draper and Smith).
 """
 
@@ -12,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +17,14 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.errors import MissingExtraError, RequestError, one_of
-from forerun.predictors.regression.models import Kernel, Linear, Model, Network, Scaled, Trees
+from forerun.predictors.regression.models import (
+    DenseNetwork,
+    FittedModel,
+    Linear,
+    Scaled,
+    SupportVectors,
+    Trees,
+)
 
 _ROUNDING = 1e-10
 
@@ -105,79 +109,6 @@ def _p(t: float, free: int) -> float:
     return float(2.0 * stdtr(free, -abs(t)))
 
 
-Arrays = tuple[FloatArray, ...]
-
-BATCH = 32
-# Kingma and Ba, Adam (2015), section 2.
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-
-
-def trained(
-    x: FloatArray,
-    y: FloatArray,
-    hidden: tuple[int, ...],
-    dropout: float,
-    learning_rate: float,
-    epochs: int,
-    seed: int,
-) -> tuple[Arrays, Arrays]:
-    """Return weights and biases of the layers.
-
-    Args:
-        x, y: (n, k) and (n,), best standardised.
-        hidden: width of each hidden layer.
-        dropout: share of a hidden layer that is left out of a step.
-        learning_rate, epochs: of Adam.
-        seed: of first weights, order and dropout.
-    """
-    rng = np.random.default_rng(seed)
-    sizes = (x.shape[1], *hidden, 1)
-    values: list[FloatArray] = []
-    for n_in, n_out in pairwise(sizes):
-        bound = np.sqrt(6.0 / (n_in + n_out))  # Glorot and Bengio 2010, equation 16
-        values += [rng.uniform(-bound, bound, (n_in, n_out)), np.zeros(n_out)]
-    first = [np.zeros_like(v) for v in values]
-    second = [np.zeros_like(v) for v in values]
-    step = 0
-    for _ in range(epochs):
-        order = rng.permutation(len(x))
-        for start in range(0, len(x), BATCH):
-            rows = order[start : start + BATCH]
-            slopes = _slopes(values, x[rows], y[rows], dropout, rng)
-            step += 1
-            rate = learning_rate * np.sqrt(1 - BETA2**step) / (1 - BETA1**step)
-            for v, a, b, g in zip(values, first, second, slopes, strict=True):
-                a += (1 - BETA1) * (g - a)
-                b += (1 - BETA2) * (g * g - b)
-                v -= rate * a / (np.sqrt(b) + EPSILON)
-    return tuple(values[0::2]), tuple(values[1::2])
-
-
-def _slopes(
-    values: list[FloatArray],
-    x: FloatArray,
-    y: FloatArray,
-    dropout: float,
-    rng: np.random.Generator,
-) -> list[FloatArray]:
-    """Return the gradient of the mean squared error in each weight and bias, by the chain rule."""
-    layers = len(values) // 2
-    inputs, masks = [x], []
-    for i in range(layers - 1):
-        h = inputs[-1] @ values[2 * i] + values[2 * i + 1]
-        kept = (rng.random(h.shape) >= dropout) / (1.0 - dropout)
-        masks.append(kept * (h > 0))
-        inputs.append(h * masks[-1])
-    out = inputs[-1] @ values[-2] + values[-1]
-    delta = 2.0 * (out - y[:, None]) / len(x)
-    slopes: list[FloatArray] = []
-    for i in reversed(range(layers)):
-        slopes = [inputs[i].T @ delta, delta.sum(axis=0), *slopes]
-        if i:
-            delta = (delta @ values[2 * i].T) * masks[i - 1]
-    return slopes
-
-
 Parameters = Mapping[str, Any]
 
 DEFAULTS: Mapping[str, Parameters] = {
@@ -190,16 +121,17 @@ DEFAULTS: Mapping[str, Parameters] = {
     "SVR": {"C": 0.001, "epsilon": 0.05, "gamma": 1e-7, "kernel": "linear", "degree": 2},
     "NNLS": {"alpha": 0.001},
     "Stepwise": {"p_to_add": 0.05, "p_to_remove": 0.1, "max_iter": 100},
-    "MLP": {"hidden": (20, 10), "dropout": 0.2, "learning_rate": 0.001, "epochs": 100},
+    "MLP": {"hidden": (20, 10), "learning_rate": 0.001, "epochs": 100},
     "Dummy": {},
 }  # fmt: skip
 # Those that go on beyond what was measured.
 EXTRAPOLATE = ("Ridge", "NNLS", "Stepwise")
 SEED = 0
 _LIBSVM_ROUNDS = 20_000
+_BATCH = 32  # rows of a step of the MLP
 
 
-def fitted(technique: str, x: FloatArray, y: FloatArray, given: Parameters) -> Model:
+def fitted(technique: str, x: FloatArray, y: FloatArray, given: Parameters) -> FittedModel:
     """Return the model of n rows.
 
     Args:
@@ -228,7 +160,7 @@ def check(technique: str, given: Parameters) -> None:
         raise RequestError(f"{technique} with {', '.join(unknown)}", "it has none of these", step)
 
 
-def standardised(x: FloatArray, y: FloatArray, fit: Callable[..., Model]) -> Model:
+def standardised(x: FloatArray, y: FloatArray, fit: Callable[..., FittedModel]) -> FittedModel:
     """Return the model of standardised features and values, for values as they are."""
     centre, scale = x.mean(axis=0), x.std(axis=0)
     scale = np.where(scale > 1e-12 * np.maximum(np.abs(x).max(axis=0), 1e-300), scale, 1.0)
@@ -259,12 +191,12 @@ def _sklearn(module: str) -> Any:
         raise MissingExtraError("a regression of the Ray study", "scikit-learn", "learn") from error
 
 
-def _ridge(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _ridge(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     made = _sklearn("linear_model").Ridge(alpha=p["alpha"]).fit(x, y)
     return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float))
 
 
-def _nnls(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _nnls(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     lasso = _sklearn("linear_model").Lasso(alpha=p["alpha"], positive=True, max_iter=2000)
     # Collinear products converge slowly, and the best so far is what the study keeps too.
     made, converged = _searched(lasso, x, y)
@@ -285,12 +217,12 @@ def _searched(machine: Any, x: FloatArray, y: FloatArray) -> tuple[Any, bool]:
     return made, not any(issubclass(one.category, slow) for one in said)
 
 
-def _stepwise(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _stepwise(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     intercept, weights = stepwise(x, y, p["p_to_add"], p["p_to_remove"], int(p["max_iter"]))
     return Linear(intercept, weights)
 
 
-def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     machine = _sklearn("svm").SVR(
         C=p["C"], epsilon=p["epsilon"], gamma=p["gamma"], kernel=p["kernel"], degree=p["degree"],
         max_iter=_LIBSVM_ROUNDS, cache_size=200,
@@ -300,17 +232,17 @@ def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     support = np.asarray(made.support_vectors_, dtype=float)
     if p["kernel"] == "linear":
         return Linear(level, duals @ support, converged)
-    return Kernel(
+    return SupportVectors(
         level, support, duals, float(p["gamma"]), int(p["degree"]), p["kernel"], converged
     )
 
 
-def _tree(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _tree(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     made = _sklearn("tree").DecisionTreeRegressor(random_state=SEED, **p).fit(x, y)
     return _joined([made.tree_], 1.0)
 
 
-def _forest(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _forest(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     made = _sklearn("ensemble").RandomForestRegressor(random_state=SEED, **p).fit(x, y)
     return _joined([tree.tree_ for tree in made.estimators_], 1.0 / len(made.estimators_))
 
@@ -343,7 +275,7 @@ def _booster(x: FloatArray, y: FloatArray, p: Parameters) -> Any:
     return xgboost.train(settings, data, num_boost_round=int(p["n_estimators"]))
 
 
-def _xgboost(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _xgboost(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     saved = json.loads(bytes(_booster(x, y, p).save_raw("json")))["learner"]
     base = np.atleast_1d(json.loads(str(saved["learner_model_param"]["base_score"])))[0]
     trees = saved["gradient_booster"]["model"]["trees"]
@@ -366,19 +298,21 @@ def _xgboost(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
     )  # fmt: skip
 
 
-def _mlp(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
-    weights, biases = trained(
-        x, y, tuple(p["hidden"]), float(p["dropout"]), float(p["learning_rate"]),
-        int(p["epochs"]), SEED,
+def _mlp(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
+    network = _sklearn("neural_network").MLPRegressor(
+        hidden_layer_sizes=tuple(p["hidden"]), alpha=0.0, batch_size=min(_BATCH, len(x)), max_iter=int(p["epochs"]),
+        learning_rate_init=float(p["learning_rate"]), tol=0.0, random_state=SEED,
+        n_iter_no_change=int(p["epochs"]),
     )  # fmt: skip
-    return Network(weights, biases)
+    made, _ = _searched(network, x, y)  # it ends after its epochs
+    return DenseNetwork(tuple(made.coefs_), tuple(made.intercepts_))
 
 
-def _dummy(x: FloatArray, y: FloatArray, p: Parameters) -> Model:
+def _dummy(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     return Linear(float(y.mean()), np.zeros(x.shape[1]))
 
 
-_FITS: Mapping[str, Callable[[FloatArray, FloatArray, Parameters], Model]] = {
+_FITS: Mapping[str, Callable[[FloatArray, FloatArray, Parameters], FittedModel]] = {
     "Ridge": _ridge, "XGBoost": _xgboost, "DecisionTree": _tree, "RandomForest": _forest,
     "SVR": _svr, "NNLS": _nnls, "Stepwise": _stepwise, "MLP": _mlp, "Dummy": _dummy,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Features: what of a job decides how far physics misses it, as numbers rather than names.
+"""PhysicsFeatures: what of a job decides how far physics misses it, as numbers rather than names.
 
 Two jobs of the same features are the same work to physics, whatever they are called. Sizes are
 powers of two, and shares are spread so that a quarter counts as much as a doubling.
@@ -46,7 +46,7 @@ _WORK_PARTS = (
 
 
 @dataclass(frozen=True)
-class Features:
+class PhysicsFeatures:
     """n jobs: values (n, d) in the order of `NAMES`, the part of the step that is work, (n,).
 
     median: physics' seconds, (n,).
@@ -59,12 +59,12 @@ class Features:
     def __len__(self) -> int:
         return len(self.share)
 
-    def take(self, rows: NDArray[np.int64]) -> Features:
+    def take(self, rows: NDArray[np.int64]) -> PhysicsFeatures:
         """Return the features of some of the jobs."""
-        return Features(self.values[rows], self.share[rows], self.median[rows])
+        return PhysicsFeatures(self.values[rows], self.share[rows], self.median[rows])
 
 
-def features_of(layout: Layout, constants: Constants) -> Features:
+def features_of(layout: Layout, constants: Constants) -> PhysicsFeatures:
     """Return the features of jobs laid out, as physics with these constants sees them."""
     rows = layout.rows(constants)
     parts, median, _ = step_and_floor(rows, fastest_rates(layout.jobs), constants)
@@ -73,7 +73,7 @@ def features_of(layout: Layout, constants: Constants) -> Features:
     columns |= _operation_shares(layout, constants)
     work = sum((parts[name] for name in _WORK_PARTS), np.zeros(len(rows)))
     values = np.stack([columns[name] for name in NAMES], axis=1)
-    return Features(values, work / whole, median)
+    return PhysicsFeatures(values, work / whole, median)
 
 
 def _doublings(values: FloatArray) -> FloatArray:

@@ -1,21 +1,25 @@
 """ResidualPredictor: the analytic predictor, corrected by what it missed where trials allow it.
 
 Learning: from a finished fit of physics, the correction that trials allow, or none.
+
+Correction: a Gaussian process on what physics missed, for the jobs that it may speak of.
+
+Gate: for which kinds of novelty the correction speaks, and how sure it then is.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts
-from forerun.domain.quantiles import spread
+from forerun.domain.quantiles import Z95, spread
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, fit_runs
 from forerun.predictors.analytic.calibration.fitting import Fit, thinned
@@ -24,15 +28,234 @@ from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import exposures, step_sigma
-from forerun.predictors.residual.correction import Correction
-from forerun.predictors.residual.features import Features, features_of
-from forerun.predictors.residual.gate import verdict
-from forerun.predictors.residual.novelty import LACKS, OWN, PLAN, SCALE, known_of, labels_of
-from forerun.predictors.residual.trials import Learner, Trial, job_codes, trials_of
-from forerun.predictors.residual.tuning import student, tuned
+from forerun.predictors.residual.features import PhysicsFeatures, features_of
+from forerun.predictors.residual.kernel import CHUNK, ResidualKernel, student, tuned
+from forerun.predictors.residual.trials import (
+    KINDS,
+    LACKS,
+    OWN,
+    PLAN,
+    SCALE,
+    Labels,
+    Learner,
+    MeasuredKinds,
+    Trial,
+    job_codes,
+    known_of,
+    labels_of,
+    trials_of,
+)
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
+
+LEAST_UNITS = 4
+T_NEEDED = 2.4
+LEAST_GAIN = 0.05
+# One run counts as no more than wrong by all of its time: runs of another kind decide nothing.
+MOST_ERROR = 1.0
+DEGREES = 4.0
+# The 95 % quantile of Student-t errors with four degrees of freedom, in units of their scale.
+T_QUANTILE = 2.132
+# Priors of the two parts of a band: medians, and their log standard deviation.
+LEAST_SIGMA, OF_PHYSICS, PRIOR_SD = 0.02, 1.0, 0.7
+_LEAST = np.geomspace(0.003, 0.3, 24)
+_SHARES = np.geomspace(0.2, 4.0, 20)
+# What the rows of one unit count for at most, in independent facts.
+MOST_FACTS = 4.0
+TAIL_COUNT = 6.0  # so many facts weigh as much as the prior that tails are normal
+
+
+@dataclass(frozen=True)
+class Band:
+    """How sure a corrected forecast is: variance least^2 + share^2 unseen sigma^2.
+
+    sigma: physics' own log standard deviation; unseen: see `Trial`. low, high: how far the 5 % and
+    the 95 % quantile lie, in units of a normal distribution's.
+    """
+
+    least: float
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """What trials of one kind of novelty say.
+
+    units: how many; before, after: mean absolute error, as a share of the measured time, of physics
+    and of the corrected forecast; t: gain over its standard error; speaks: whether the correction
+    is used; band: of what it then says.
+    """
+
+    units: int
+    before: float
+    after: float
+    t: float
+    speaks: bool
+    band: Band
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> GateVerdict:
+        """Return what `to_dict` wrote."""
+        return GateVerdict(**{**values, "band": Band(**values["band"])})
+
+
+def verdict(trial: Trial, sigma: FloatArray) -> GateVerdict:
+    """Return what a trial says; sigma: of physics about each of its rows, were they new, (m,)."""
+    before, after = _error(trial.before), _error(trial.after)
+    counts = np.bincount(trial.unit).astype(np.float64)
+    gains = np.bincount(trial.unit, before - after) / counts
+    units = len(counts)
+    spread = float(gains.std(ddof=1)) / units**0.5 if units > 1 else np.inf
+    t = float(gains.mean()) / max(spread, 1e-9)
+    mean_before, mean_after = float(before.mean()), float(after.mean())
+    enough = mean_before - mean_after >= LEAST_GAIN * mean_before
+    speaks = bool(units >= LEAST_UNITS and t >= T_NEEDED and enough)
+    weight = (np.minimum(counts, MOST_FACTS) / counts)[trial.unit]
+    band = band_of(trial.after, trial.unseen, sigma, weight)
+    return GateVerdict(units, mean_before, mean_after, min(t, 1e6), speaks, band)
+
+
+def _error(log_ratio: FloatArray) -> FloatArray:
+    """Return absolute errors as shares of the measured time, (m,)."""
+    return np.minimum(np.abs(np.expm1(-np.clip(log_ratio, -5.0, 5.0))), MOST_ERROR)
+
+
+def band_of(error: FloatArray, unseen: FloatArray, sigma: FloatArray, weight: FloatArray) -> Band:
+    """Return the band that log errors ask for, all (m,): maximum a posteriori on a grid."""
+    unit = Z95 / T_QUANTILE  # the scale of Student-t errors whose 90 % band is a normal one's
+    spread = (unseen * sigma**2)[None, :]
+    best, least, share = -np.inf, LEAST_SIGMA, OF_PHYSICS
+    for candidate in _LEAST:
+        variance = (candidate**2 + _SHARES[:, None] ** 2 * spread) * unit**2
+        log_t = -0.5 * np.log(variance) - 0.5 * (DEGREES + 1.0) * np.log1p(
+            error[None, :] ** 2 / (DEGREES * variance)
+        )
+        prior = np.log(candidate / LEAST_SIGMA) ** 2 + np.log(_SHARES / OF_PHYSICS) ** 2
+        score = log_t @ weight - 0.5 * prior / PRIOR_SD**2
+        at = int(score.argmax())
+        if score[at] > best:
+            best, least, share = float(score[at]), float(candidate), float(_SHARES[at])
+    z = error / np.sqrt(least**2 + share**2 * unseen * sigma**2)
+    return Band(least, share, *_tails(z, weight))
+
+
+def _tails(z: FloatArray, weight: FloatArray) -> tuple[float, float]:
+    """Return how many times Z95 lies (below, above) the middle at the 5 % and 95 % quantiles."""
+    order = np.argsort(z)
+    height = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight.sum()
+    trust = weight.sum() / (weight.sum() + TAIL_COUNT)
+
+    def tail(level: float, sign: float) -> float:
+        quantile = sign * float(np.interp(level, height, z[order])) / Z95
+        return float(np.clip(1.0 + trust * (quantile - 1.0), 0.6, 4.0))
+
+    return tail(0.05, -1.0), tail(0.95, 1.0)
+
+
+# Of a correction's variance, what measured runs must explain for it to speak at all.
+LEAST_EXPLAINED = 0.02
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What was learned from m runs.
+
+    Attributes:
+        kernel: how alike jobs are.
+        features: of the runs.
+        weights: what each run adds to a correction for the likeness to it, (m, 1 + 4): the first
+            for all jobs, the others for those that have to do without constants of their own.
+        total: variance of each run's correction and its noise, (m,).
+        known: what was measured.
+        verdicts: by kind of novelty.
+    """
+
+    kernel: ResidualKernel
+    features: PhysicsFeatures
+    weights: FloatArray
+    total: FloatArray
+    known: MeasuredKinds
+    verdicts: Mapping[str, GateVerdict]
+
+    def speaks_of(self, labels: Labels, labelled: bool) -> tuple[BoolArray, dict[str, BoolArray]]:
+        """Return which of n jobs trials allow it to correct, (n,), and the novelty of all."""
+        news = self.known.news(labels, labelled)
+        silent = np.zeros(len(labels), dtype=bool)
+        for kind, rows in news.items():
+            if kind not in self.verdicts or not self.verdicts[kind].speaks:
+                silent |= rows
+        return ~silent, news
+
+    def logs(self, features: PhysicsFeatures, labels: Labels) -> tuple[FloatArray, FloatArray]:
+        """Return (what to add to the log of the forecast, the part of its variance unseen), (n,).
+
+        Where nothing alike was measured it is 0, and all is unseen.
+        """
+        lacks = np.concatenate([np.ones((len(labels), 1)), self.known.lacks(labels)], axis=1)
+        log, explained = np.zeros(len(features)), np.zeros(len(features))
+        for start in range(0, len(features), CHUNK):
+            rows = np.arange(start, min(start + CHUNK, len(features)))
+            shared = self.kernel.some(features, rows, self.features)
+            log[rows] = ((shared @ self.weights) * lacks[rows]).sum(axis=1)
+            explained[rows] = (shared**2 / self.total).max(axis=1)
+        explained = np.clip(explained / self.kernel.own(features), 0.0, 1.0)
+        far = explained < LEAST_EXPLAINED
+        return np.where(far, 0.0, log), np.where(far, 1.0, 1.0 - explained)
+
+    def bands(
+        self, news: Mapping[str, BoolArray], unseen: FloatArray, sigma: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return (log standard deviations, lower and upper tails) of corrected forecasts, (n,).
+
+        The widest of what is new about a job counts. sigma: physics' own, (n,).
+        """
+        width, low, high = np.zeros(len(unseen)), np.ones(len(unseen)), np.ones(len(unseen))
+        for kind in KINDS:
+            if kind not in self.verdicts or kind not in news:
+                continue
+            band = self.verdicts[kind].band
+            mine = np.sqrt(band.least**2 + band.share**2 * unseen * sigma**2)
+            wider = news[kind] & (mine > width)
+            width = np.where(wider, mine, width)
+            low, high = np.where(wider, band.low, low), np.where(wider, band.high, high)
+        return width, low, high
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; features with the seven digits that they are compared in."""
+        return {
+            "kernel": self.kernel.to_dict(),
+            "features": [[float(f"{v:.9g}") for v in row] for row in self.features.values],
+            "share": self.features.share.tolist(),
+            "median": self.features.median.tolist(),
+            "weights": self.weights.tolist(),
+            "total": self.total.tolist(),
+            "known": self.known.to_dict(),
+            "verdicts": {kind: found.to_dict() for kind, found in self.verdicts.items()},
+        }
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Correction:
+        """Return what `to_dict` wrote."""
+
+        def column(name: str) -> FloatArray:
+            return np.array(values[name], dtype=np.float64)
+
+        return Correction(
+            kernel=ResidualKernel.from_dict(values["kernel"]),
+            features=PhysicsFeatures(column("features"), column("share"), column("median")),
+            weights=column("weights"),
+            total=column("total"),
+            known=MeasuredKinds.from_dict(values["known"]),
+            verdicts={k: GateVerdict.from_dict(v) for k, v in values["verdicts"].items()},
+        )
+
 
 # Fewer runs than this teach physics alone.
 LEAST_RUNS = 24
@@ -81,7 +304,7 @@ def learned_correction(fit: Fit, constants: Constants, seconds: FloatArray) -> C
     )
 
 
-def _own(fit: Fit, constants: Constants, features: Features) -> FloatArray:
+def _own(fit: Fit, constants: Constants, features: PhysicsFeatures) -> FloatArray:
     """Return what constants of one workload, layer, device or framework add to the log, (n, 4)."""
     families = [p.family for p in fit.parameters]
     fastest, columns = fastest_rates(fit.jobs), []
@@ -119,7 +342,7 @@ def _sigma(fit: Fit, constants: Constants, kind: str, trial: Trial) -> FloatArra
 
 
 # Rows in one pass: long enough that calls cost little, short enough for memory.
-CHUNK = 65536
+JOBS_AT_ONCE = 65536
 VERSION = 1
 
 
@@ -210,8 +433,8 @@ class ResidualPredictor:
         labels = labels_of(jobs.take(rows))
         speaks, _ = self.correction.speaks_of(labels, _labelled(jobs))
         rows = rows[speaks]
-        for start in range(0, len(rows), CHUNK):
-            self._correct(self.correction, alone, jobs, rows[start : start + CHUNK])
+        for start in range(0, len(rows), JOBS_AT_ONCE):
+            self._correct(self.correction, alone, jobs, rows[start : start + JOBS_AT_ONCE])
         return alone
 
     def _correct(

@@ -1,15 +1,16 @@
-"""RayGroup: what the Ray study's experiments taught of one group of runs, with bands about it.
+"""Experiments of the Ray study: techniques and hyper-parameters are tried, scored, and one is chosen.
 
-Tails: how far the next error may lie where too few are known for a quantile of them.
-
-AutoML: the Ray study's experiments: techniques and hyper-parameters tried, scored, one chosen.
+A journal keeps finished experiments, so that starting again repeats none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,439 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import Z95
-from forerun.errors import MissingExtraError, RequestError
-from forerun.predictors.regression.augment import Columns, Features, Term, augmented
-from forerun.predictors.regression.automl_settings import Settings
-from forerun.predictors.regression.experiment import FITS, Experiment, Fitted, Outcome, figures
-from forerun.predictors.regression.journal import Journal, fingerprint
-from forerun.predictors.regression.models import Model, model_dict, model_of
-from forerun.predictors.regression.partitions import Partition, SetAside
-from forerun.predictors.regression.questions import RANGES
-from forerun.predictors.regression.selection import selected
-from forerun.predictors.regression.techniques import EXTRAPOLATE, fitted, standardised
+from forerun.errors import MissingExtraError, RequestError, one_of
+from forerun.predictors.regression.augment import (
+    AugmentedFeatures,
+    Columns,
+    Recipe,
+    Term,
+    augmented,
+)
+from forerun.predictors.regression.job_features import RANGES
+from forerun.predictors.regression.models import FittedModel, model_dict, model_of, settled
+from forerun.predictors.regression.techniques import (
+    DEFAULTS,
+    EXTRAPOLATE,
+    check,
+    fitted,
+    importance,
+    standardised,
+)
+
+Partition = tuple[IntArray, IntArray]  # rows that are fitted, rows that are judged
+
+MODES = ("all", "hold-out", "k-fold", "interpolation", "extrapolation")
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """How rows are set aside.
+
+    Attributes:
+        mode: `all` judges the rows that were fitted; `hold-out` a share of the configurations;
+            `k-fold` each part of them in turn; `interpolation` every h-th of the sorted values of a column, from the
+            smallest, which is therefore always judged; `extrapolation` rows of which a column lies
+            strictly above its bound.
+        share: of a hold-out.
+        folds: of `k-fold`.
+        every: by column, the h of an interpolation.
+        values: by column, the judged values of an interpolation.
+        bounds: by column, of an extrapolation.
+    """
+
+    mode: str = "hold-out"
+    share: float = 0.2
+    folds: int = 5
+    every: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+    def partitions(
+        self,
+        columns: Mapping[str, FloatArray],
+        n: int,
+        seed: int,
+        configurations: IntArray | None = None,
+    ) -> list[Partition]:
+        """Return what is fitted and what is judged, in turn, of n rows.
+
+        Args:
+            columns: numbers of the rows by name, each (n,).
+            n: rows.
+            seed: of the draws.
+            configurations: which each row repeats, (n,); by default every row is one of its own,
+                and so it is where all rows repeat a single one.
+
+        Raises:
+            RequestError: no such mode or column, or nothing is left on one side.
+        """
+        rows = np.arange(n)
+        if self.mode == "all":
+            return [(rows, rows)]
+        if self.mode == "hold-out":
+            of, m = _numbered(configurations, n)
+            turn = np.random.default_rng(seed).permutation(m)
+            aside = np.isin(of, turn[: min(max(round(self.share * m), 1), m - 1)])
+            return [self._checked(rows[~aside], rows[aside], n)]
+        if self.mode == "k-fold":
+            of, m = _numbered(configurations, n)
+            part = (np.random.default_rng(seed).permutation(m) % max(min(self.folds, m), 2))[of]
+            return [
+                self._checked(rows[part != i], rows[part == i], n) for i in range(part.max() + 1)
+            ]
+        if self.mode not in MODES:
+            raise RequestError(f"rows set aside by {self.mode!r}", "there is no such way",
+                               one_of(self.mode, MODES))  # fmt: skip
+        judged = np.zeros(n, dtype=bool)
+        for name in {**self.every, **self.values, **self.bounds}:
+            judged |= self._judged(name, columns, n)
+        return [self._checked(rows[~judged], rows[judged], n)]
+
+    def _judged(self, name: str, columns: Mapping[str, FloatArray], n: int) -> NDArray[np.bool_]:
+        if name not in columns:
+            raise RequestError(
+                f"{self.mode} by {name}", f"the {n} runs have no such column that changes",
+                one_of(name, columns),
+            )  # fmt: skip
+        found = columns[name]
+        if self.mode == "extrapolation":
+            return np.asarray(found > self.bounds[name])
+        listed = self.values.get(name)
+        if listed is None:
+            listed = np.unique(found)[:: max(int(self.every[name]), 1)].tolist()
+        return np.asarray(np.isin(found, np.asarray(listed, dtype=float)))
+
+    def _checked(self, fitted: IntArray, judged: IntArray, n: int) -> Partition:
+        if len(fitted) and len(judged):
+            return fitted, judged
+        side = "fitted" if len(judged) else "judged"
+        raise RequestError(
+            f"{n} runs set aside by {self.mode}", f"none is left to be {side}",
+            "set aside another way, or give more runs",
+        )  # fmt: skip
+
+
+def _numbered(configurations: IntArray | None, n: int) -> tuple[IntArray, int]:
+    """Return the configuration of each row from 0 on, (n,), and how many there are."""
+    if configurations is not None:
+        distinct, of = np.unique(configurations, return_inverse=True)
+        if len(distinct) > 1:
+            return of.reshape(-1).astype(np.int64), len(distinct)
+    return np.arange(n), n
+
+
+SELECTIONS = ("", "forward", "importance")
+_FOLDS = 3
+
+
+def selected(
+    selection: str,
+    x: FloatArray,
+    y: FloatArray,
+    fit: Callable[[FloatArray, FloatArray], FittedModel],
+    most: int,
+    tolerance: float,
+) -> list[int]:
+    """Return the places of the features that are kept.
+
+    Args:
+        selection: one of `SELECTIONS`.
+        x, y: (n, k) and (n,).
+        fit: the experiment's technique.
+        most: features of a forward selection.
+        tolerance: share of the gains that those kept by importance have.
+    """
+    if selection == "forward":
+        return _forward(x, y, fit, most)
+    if selection == "importance":
+        gains = importance(x, y)
+        order = np.argsort(-gains, kind="stable")
+        count = int(np.searchsorted(np.cumsum(gains[order]), tolerance)) + 1
+        return sorted(order[:count].tolist())
+    return list(range(x.shape[1]))
+
+
+def _forward(
+    x: FloatArray, y: FloatArray, fit: Callable[[FloatArray, FloatArray], FittedModel], most: int
+) -> list[int]:
+    """Return features taken in one by one, each the one that errs least, while the error falls."""
+    part = np.random.default_rng(0).permutation(len(y)) % min(_FOLDS, len(y))
+    chosen: list[int] = []
+    error = np.inf
+    while len(chosen) < min(most, x.shape[1]):
+        free = [i for i in range(x.shape[1]) if i not in chosen]
+        errors = [_error(x[:, [*chosen, i]], y, part, fit) for i in free]
+        best = int(np.argmin(errors))
+        if not errors[best] < error:
+            break
+        error = errors[best]
+        chosen.append(free[best])
+    return sorted(chosen or [0])
+
+
+def _error(
+    x: FloatArray,
+    y: FloatArray,
+    part: NDArray[np.int64],
+    fit: Callable[[FloatArray, FloatArray], FittedModel],
+) -> float:
+    """Return the mean absolute percentage error over the folds."""
+    off = []
+    for i in range(int(part.max()) + 1):
+        model = fit(x[part != i], y[part != i])
+        off.append(np.abs(model.predict(x[part == i]) - y[part == i]) / y[part == i])
+    return float(np.mean(np.concatenate(off)))
+
+
+Scores = Mapping[str, Mapping[str, float]]
+
+
+class Journal:
+    """Scores by experiment: in memory, and in a file of JSON lines where one is named.
+
+    A line is written as soon as its experiment is done. One that was cut off by the end of the
+    process is passed over; nothing that is there is overwritten.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._done: dict[str, dict[str, dict[str, float]]] = {}
+        if path is not None and path.exists():
+            self._read(path)
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+    def find(
+        self, key: str, technique: str, parameters: Mapping[str, Any]
+    ) -> dict[str, dict[str, float]] | None:
+        """Return the scores of an experiment that is finished, else None."""
+        return self._done.get(_name(key, technique, parameters))
+
+    def add(self, key: str, technique: str, parameters: Mapping[str, Any], scores: Scores) -> None:
+        """Keep the scores of an experiment."""
+        name = _name(key, technique, parameters)
+        self._done[name] = {k: dict(v) for k, v in scores.items()}
+        if self.path is None:
+            return
+        line = {"experiment": name, "technique": technique, "parameters": dict(parameters),
+                "scores": self._done[name]}  # fmt: skip
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _read(self, path: Path) -> None:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = json.loads(line)
+                self._done[str(entry["experiment"])] = dict(entry["scores"])
+            except (ValueError, KeyError, TypeError):
+                if number == len(lines) and not line.endswith("\n"):
+                    # Cut off: the next line must not be written behind it.
+                    with path.open("a", encoding="utf-8") as file:
+                        file.write("\n")
+                    continue
+                if line.strip() and not line.lstrip().startswith('{"experiment"'):
+                    raise RequestError(
+                        f"reading the journal {path}", f"line {number} is no experiment",
+                        "name another file",
+                    ) from None  # fmt: skip
+
+
+def fingerprint(x: FloatArray, y: FloatArray, settings: str) -> str:
+    """Return what tells one set of experiments from another: data and settings."""
+    digest = hashlib.sha256(settings.encode())
+    for array in (x, y):
+        digest.update(str(array.shape).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:24]
+
+
+def _name(key: str, technique: str, parameters: Mapping[str, Any]) -> str:
+    given = json.dumps(dict(parameters), sort_keys=True, default=str)
+    return f"{key}:{technique}:{given}"
+
+
+SEARCHES = ("defaults", "grid", "tpe")
+BEYOND = ("farthest", "winner")
+# What a grid tries beside the defaults, and what TPE draws from: lists, or (least, most) as logs.
+GRIDS: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "Ridge": {"alpha": (0.001, 0.01, 0.1, 1.0, 10.0)},
+    "XGBoost": {"learning_rate": (0.05, 0.1), "max_depth": (6, 100), "gamma": (0.0, 0.25)},
+    "DecisionTree": {"max_depth": (3, 6, 12)},
+    "RandomForest": {"n_estimators": (5, 50), "max_depth": (3, 10), "min_samples_split": (2, 0.1)},
+    "SVR": {"C": (0.001, 1.0, 10.0), "epsilon": (0.01, 0.05)},
+    "NNLS": {"alpha": (0.0001, 0.001, 0.01)},
+    "Stepwise": {"p_to_add": (0.01, 0.05)},
+    "MLP": {"learning_rate": (0.001, 0.01)},
+}
+
+
+@dataclass(frozen=True)
+class AutoMLSettings:
+    """What is tried, and how it is judged.
+
+    Attributes:
+        recipe: of the features.
+        normalise: whether features and times are standardised.
+        selection: of features: "" none, `forward` by MAPE, `importance` by XGBoost's gains.
+        most_features: of a forward selection.
+        tolerance: of an importance: its features' gains add up to this share.
+        techniques: names of `techniques.DEFAULTS`.
+        search: of hyper-parameters: `defaults`, `grid`, or `tpe`.
+        grids: by technique and parameter, the values that are tried.
+        trials: of `tpe`, for each technique.
+        hp_selection, validation: how rows are set aside for either.
+        beyond: who answers for more devices than any run had: `farthest`, the experiment that,
+            taught by the runs on fewer devices, errs least on those on more; or the `winner`, as
+            in the study, which may be a tree, and flat out there.
+        seed: of every draw.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    normalise: bool = True
+    selection: str = ""
+    most_features: int = 8
+    tolerance: float = 0.95
+    techniques: tuple[str, ...] = tuple(DEFAULTS)
+    search: str = "defaults"
+    grids: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=lambda: GRIDS)
+    trials: int = 10
+    hp_selection: SetAside = field(default_factory=SetAside)
+    validation: SetAside = field(default_factory=SetAside)
+    beyond: str = "farthest"
+    seed: int = 0
+
+    def checked(self) -> AutoMLSettings:
+        """Return the settings. Raises RequestError where one of them is no choice."""
+        choices = (
+            (self.search, SEARCHES), (self.selection, SELECTIONS), (self.beyond, BEYOND),
+        )  # fmt: skip
+        for asked, known in choices:
+            if asked not in known:
+                raise RequestError(f"an AutoML with {asked!r}", "there is no such choice",
+                                   one_of(asked, known))  # fmt: skip
+        if not self.techniques:
+            raise RequestError("an AutoML", "it has no technique", one_of("", DEFAULTS))
+        for technique in self.techniques:
+            check(technique, {})
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> AutoMLSettings:
+        """Return what `to_dict` wrote; what is not there is as usual.
+
+        Raises:
+            KeyError, TypeError or ValueError: it is not that.
+            RequestError: a setting is no choice.
+        """
+        given = {name: _tuples(value) for name, value in values.items()}
+        parts: tuple[tuple[str, type], ...] = (
+            ("recipe", Recipe), ("hp_selection", SetAside), ("validation", SetAside),
+        )  # fmt: skip
+        for name, made in parts:
+            if name in given:
+                given[name] = made(**given[name])
+        return AutoMLSettings(**given).checked()
+
+
+def _tuples(value: Any) -> Any:
+    """Return a value of JSON with tuples for its lists."""
+    if isinstance(value, dict):
+        return {name: _tuples(one) for name, one in value.items()}
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
+
 
 Parameters = Mapping[str, Any]
+
+FITS = "fits"  # the scores that are of no set of rows
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model of some of the features."""
+
+    model: FittedModel
+    places: tuple[int, ...]
+
+    @property
+    def converged(self) -> bool:
+        """Whether the search of its parameters ended by itself."""
+        return settled(self.model)
+
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Return seconds of n rows of all features (n, k), (n,)."""
+        return self.model.predict(x[:, list(self.places)])
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One technique with its parameters, and how it did.
+
+    Attributes:
+        scores: by set (`training`, `hp_selection`, `validation`, and `beyond` where there are runs
+            on more devices than others): mape (percent), rmse (seconds) and r2; under `fits`, the
+            share of its fits that `converged`.
+    """
+
+    technique: str
+    parameters: Parameters
+    scores: Mapping[str, Mapping[str, float]]
+
+    @property
+    def error(self) -> float:
+        """MAPE on the rows set aside for hyper-parameters, which alone decides; percent."""
+        return float(self.scores["hp_selection"]["mape"])
+
+    @property
+    def converged(self) -> bool:
+        """Whether every fit of it did."""
+        return self.scores.get(FITS, {}).get("converged", 1.0) == 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the experiments of one group of runs came to.
+
+    Attributes:
+        features: of the runs.
+        winner: fitted on everything.
+        experiments: all of them, the best first.
+        judged: rows set aside for validation, positions; `foretold`: what the winner, fitted
+            without them, said of them, seconds.
+        apart: what the winner said of every row, fitted without its configuration, seconds, (n,).
+        far: who answers beyond the runs, fitted on everything; `far_by`: its experiment.
+        growth: log standard deviation that a doubling of devices beyond the runs adds.
+    """
+
+    features: AugmentedFeatures
+    winner: Fitted
+    experiments: tuple[Experiment, ...]
+    judged: NDArray[np.int64]
+    foretold: FloatArray
+    apart: FloatArray
+    far: Fitted
+    far_by: Experiment
+    growth: float
+
+
+def figures(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> dict[str, float]:
+    """Return MAPE in percent, RMSE in seconds and R2 of forecasts and facts."""
+    said = np.concatenate([a for a, _ in pairs])
+    facts = np.concatenate([b for _, b in pairs])
+    off = said - facts
+    total = float(np.sum((facts - facts.mean()) ** 2))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {
+            "mape": float(np.nan_to_num(100 * np.mean(np.abs(off) / facts), nan=np.inf)),
+            "rmse": float(np.sqrt(np.mean(off**2))),
+            "r2": 1.0 - float(np.sum(off**2)) / total if total > 0 else float("nan"),
+        }
+
 
 # Log standard deviation that a doubling beyond the runs adds, where they cannot say, and at least
 # and at most: as the chosen one, taught by the nearer runs, erred about the farther ones.
@@ -42,7 +464,7 @@ _LEAST_NEAR = 8  # runs on fewer devices that can teach anything of those on mor
 def run_experiments(
     columns: Columns,
     seconds: FloatArray,
-    settings: Settings,
+    settings: AutoMLSettings,
     sizes: Sequence[str] = (),
     journal: Journal | None = None,
 ) -> Outcome:
@@ -92,7 +514,7 @@ class _Work:
         self,
         columns: Columns,
         seconds: FloatArray,
-        settings: Settings,
+        settings: AutoMLSettings,
         sizes: Sequence[str],
         journal: Journal | None,
     ) -> None:
@@ -208,7 +630,7 @@ class _Work:
         allowed = self.single if SINGLE in parameters else np.arange(self.x.shape[1])
         x, y = self.x[np.ix_(rows, allowed)], self.seconds[rows]
 
-        def one(features: FloatArray, values: FloatArray) -> Model:
+        def one(features: FloatArray, values: FloatArray) -> FittedModel:
             if self.settings.normalise:
                 return standardised(features, values, lambda a, b: fitted(technique, a, b, given))
             return fitted(technique, features, values, given)
@@ -274,7 +696,7 @@ class RayGroup:
         runs: how many taught it.
     """
 
-    features: Features
+    features: AugmentedFeatures
     winner: Fitted
     experiments: tuple[Experiment, ...]
     levels: Mapping[str, tuple[str, ...]]
@@ -357,7 +779,7 @@ class RayGroup:
         low, high = map(float, values["reach"])
         winner, far = (_fitted_of(values[name], len(terms)) for name in ("winner", "far"))
         return RayGroup(
-            Features(terms), winner, experiments,
+            AugmentedFeatures(terms), winner, experiments,
             {name: tuple(texts) for name, texts in values["levels"].items()},
             {name: (float(a), float(b)) for name, (a, b) in values["ranges"].items()},
             (low, high), far, int(values["far_by"]), float(values["growth"]), int(values["runs"]),
@@ -367,7 +789,7 @@ class RayGroup:
 def fitted_group(
     columns: Columns,
     seconds: FloatArray,
-    settings: Settings,
+    settings: AutoMLSettings,
     sizes: Sequence[str],
     journal: Journal,
 ) -> RayGroup:

@@ -1,4 +1,4 @@
-"""Chosen: fitted candidates for one quantity, and who of them answers which question."""
+"""Choosing: fitted candidates for one quantity, and which of them answers which question."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from forerun import registry
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.choice.candidates import ANALYTIC, PHYSICS, Members, members
-from forerun.predictors.choice.questions import WORDS, JobColumns, Questions, Seen
+from forerun.predictors.choice.questions import WORDS, JobColumns, Questions, RunSpan
 from forerun.predictors.choice.trials import (
+    CandidateLosses,
     Trials,
-    Verdict,
     mixed,
     stretch,
     trials_of,
@@ -37,7 +37,7 @@ _TOO_WIDE = (
 
 
 @dataclass(frozen=True)
-class Chosen:
+class WeighedCandidates:
     """Fitted candidates, with the trials by which they are weighed.
 
     Attributes:
@@ -49,17 +49,17 @@ class Chosen:
 
     quantity: str
     members: Members
-    seen: Seen
+    seen: RunSpan
     trials: Trials
 
     @staticmethod
-    def of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> Chosen:
+    def of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> WeighedCandidates:
         """Return the candidates fitted to the times of one quantity."""
         fitted = members(names, start, runs, quantity)
         part = runs.take(np.flatnonzero(np.isfinite(measured(runs, quantity))))
-        seen = Seen.of(JobColumns(part.jobs, quantity), configurations(part.table)[1])
+        seen = RunSpan.of(JobColumns(part.jobs, quantity), configurations(part.table)[1])
         alive = tuple(name for name in names if name in fitted.fitted)
-        return Chosen(quantity, fitted, seen, trials_of(alive, start, runs, quantity))
+        return WeighedCandidates(quantity, fitted, seen, trials_of(alive, start, runs, quantity))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,10 +67,10 @@ class Chosen:
         return self.trials.names
 
     @cached_property
-    def _verdicts(self) -> dict[tuple[int, float, Kind], tuple[Verdict, float]]:
+    def _verdicts(self) -> dict[tuple[int, float, Kind], tuple[CandidateLosses, float]]:
         return {}
 
-    def verdicts(self, asked: Questions) -> tuple[list[Verdict], FloatArray, IntArray]:
+    def verdicts(self, asked: Questions) -> tuple[list[CandidateLosses], FloatArray, IntArray]:
         """Return of n questions the distinct verdicts, how each stretches bands, and which each has."""
         first, index = asked.distinct()
         found = []
@@ -195,14 +195,14 @@ class Chosen:
         }  # fmt: skip
 
     @staticmethod
-    def from_dict(saved: Mapping[str, Any]) -> Chosen:
+    def from_dict(saved: Mapping[str, Any]) -> WeighedCandidates:
         """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it did not."""
         fitted = {}
         for name, text in saved["members"].items():
             kind = registry.load("predictors", text["predictor"])
             fitted[name] = kind.from_json(json.dumps(text))
         spans, judged = saved["seen"], saved["trials"]
-        seen = Seen(
+        seen = RunSpan(
             {tuple(group): int(count) for *group, count in spans["configurations"]},
             {name: np.array(values, dtype=float) for name, values in spans["ranges"].items()},
             {name: frozenset((int(g), str(t)) for g, t in pairs) for name, pairs in spans["texts"].items()},
@@ -221,7 +221,7 @@ class Chosen:
             tuple((str(words), int(count)) for words, count in judged["folds"]), (used, every),
         )  # fmt: skip
         failed = {str(name): str(why) for name, why in saved["failed"].items()}
-        return Chosen(str(saved["quantity"]), Members(fitted, failed), seen, trials)
+        return WeighedCandidates(str(saved["quantity"]), Members(fitted, failed), seen, trials)
 
 
 def _plain(values: FloatArray) -> Any:
@@ -263,7 +263,7 @@ def _parts(
     return parts
 
 
-def _missing(seen: Seen, group: Kind, every: int, law: str) -> str:
+def _missing(seen: RunSpan, group: Kind, every: int, law: str) -> str:
     """Return what runs lack to answer for a workload on a device, and what to do.
 
     Args:
