@@ -25,7 +25,7 @@ __all__ = [
     "Added",
     "Artifact",
     "CampaignRecord",
-    "PointState",
+    "StoredPoint",
     "StoredRun",
     "open_store",
 ]
@@ -90,7 +90,7 @@ class StoredRun:
 
 
 @dataclass(frozen=True)
-class PointState:
+class StoredPoint:
     """One point of a campaign or step of a search.
 
     Attributes:
@@ -120,7 +120,7 @@ class CampaignRecord:
     name: str
     spec: Mapping[str, Any]
     created: str
-    points: Mapping[str, PointState] = field(default_factory=dict)
+    points: Mapping[str, StoredPoint] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy import Table as SqlTable
 
 from forerun.errors import RequestError, UnknownNameError
-from forerun.store import Artifact, CampaignRecord, PointState
+from forerun.store import Artifact, CampaignRecord, StoredPoint
 from forerun.store.cells import canonical, checked_text
 from forerun.store.database import Database
 from forerun.store.layout import (
@@ -218,13 +218,13 @@ class CampaignTable:
     def mark(self, name: str, point: str, status: str, run_key: str = "", note: str = "") -> None:
         """Set the state of a point, which is new or known. Raises UnknownNameError for the name."""
         with self.database.writing() as connection:
-            self.mark_in(connection, name, {point: PointState(status, run_key, note)}, over=True)
+            self.mark_in(connection, name, {point: StoredPoint(status, run_key, note)}, over=True)
 
     def mark_in(
         self,
         connection: Connection,
         name: str,
-        points: Mapping[str, PointState],
+        points: Mapping[str, StoredPoint],
         over: bool = False,
     ) -> None:
         """Set the states of several points in the caller's transaction.
@@ -275,7 +275,7 @@ def _record(
         return None
     query = select(points).where(points.c.owner_id == row.id).order_by(points.c.id)
     states = {
-        p.point: PointState(p.status, p.run_key or "", p.note or "", p.updated)
+        p.point: StoredPoint(p.status, p.run_key or "", p.note or "", p.updated)
         for p in connection.execute(query)
     }
     return CampaignRecord(row.name, json.loads(row.spec), row.created, states)

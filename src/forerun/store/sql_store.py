@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from forerun.domain.job import STATUSES, Run
 from forerun.errors import RequestError, one_of
-from forerun.store import Added, PointState, StoredRun
+from forerun.store import Added, StoredPoint, StoredRun
 from forerun.store.cells import Provenance
 from forerun.store.database import Database
 from forerun.store.layout import fingerprints, runs
@@ -188,7 +188,7 @@ class SqlStore:
                     strict=True,
                 )  # fmt: skip
                 states = {
-                    p: PointState(status or "ok", key, note) for p, key, status, note in rows if p
+                    p: StoredPoint(status or "ok", key, note) for p, key, status, note in rows if p
                 }
                 self.campaigns.mark_in(connection, campaign, states)
         self._after([added])

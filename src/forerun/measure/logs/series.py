@@ -92,14 +92,6 @@ class SeriesBuilder:
         self.facts: dict[str, Fact] = {}
         self._event = 0
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @property
-    def last(self) -> Mapping[str, float]:
-        """The newest row."""
-        return self._rows[-1] if self._rows else {}
-
     def event(self, bits: int) -> None:
         """Remember what was said; the next row gets it."""
         self._event |= bits

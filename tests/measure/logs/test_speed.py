@@ -1,4 +1,4 @@
-"""Wander: the flicker law gives its Allan variance, and its band holds what such noise does."""
+"""Speed: the flicker law gives its Allan variance, and its band holds what such noise does."""
 
 from __future__ import annotations
 
