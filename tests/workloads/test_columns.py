@@ -158,3 +158,8 @@ def test_every_row_of_a_table_of_transformers_has_its_workload(table: str) -> No
         assert isinstance(found, Workload), found
         stated = float(row.get("params") or 0)
         assert not stated or found.params == pytest.approx(stated, rel=0.04)
+
+
+def test_a_tuned_run_fuses_attention_whatever_its_framework() -> None:
+    assert not _read(workload="gpt3-175b", framework="NGC PyTorch").fused_attention
+    assert _read(workload="gpt3-175b", framework="tuned NGC PyTorch 22.05").fused_attention
