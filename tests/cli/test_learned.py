@@ -127,7 +127,7 @@ def test_runs_that_taught_before_are_said_to_count_twice(
 ) -> None:
     ask = ("fit", "--runs", str(slow), "--out", str(tmp_path / "m.json"), "--force")
     done = forerun(*ask)
-    assert "12 of 12 runs taught the shipped constants already, and count twice" in done.out
+    assert "12 of 12 runs are among those that the shipped constants were fitted to" in done.out
     assert "shipped constants, fitted to 12 runs" in done.out
     assert "count twice" not in forerun(*ask, "--start", "priors").out
     assert "count twice" in forerun(*ASK, "--fit", str(slow)).err
@@ -176,10 +176,10 @@ def test_evaluate_falls_back_to_priors_on_runs_that_taught(
     forerun: Run, shipped: Path, slow: Path, tmp_path: Path
 ) -> None:
     ask = ("evaluate", "--runs", str(slow))
-    assert "start from priors (12 of 12 judged rows taught the shipped constants)" in (
+    assert "start from priors (the shipped constants were fitted to 12 of 12 judged rows)" in (
         forerun(*ask).out
     )
-    assert "12 of 12 judged rows taught the shipped constants: not blind" in (
+    assert "the shipped constants were fitted to 12 of 12 judged rows: not blind" in (
         forerun(*ask, "--start", "shipped").out
     )
     unseen = write(tmp_path / "unseen.csv", [row.replace(",0.", ",1.") for row in SLOW])

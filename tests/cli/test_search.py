@@ -173,7 +173,7 @@ def test_a_kept_search_goes_on_where_it_stopped(
 def test_an_interrupted_search_loses_no_run(
     forerun: Run, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forerun.cli.kept_search import KeptSearch
+    from forerun.cli.commands.search import KeptSearch
     from forerun.store import open_store
 
     place, kept = str(tmp_path / "runs.db"), KeptSearch.keep

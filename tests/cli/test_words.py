@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from forerun.cli import completion
+from forerun.cli import options as completion
 from tests.cli.conftest import Run
 
 ON_A100 = ("--cluster", "1x8xa100-sxm-80gb")

@@ -67,7 +67,7 @@ def _guests(monkeypatch: pytest.MonkeyPatch) -> None:
     ("start", "judged", "mfu", "said"),
     [
         ("", UNSEEN, 0.9, "shipped constants of taught"),
-        ("", RUNS, 0.35, f"priors (5 of {len(RUNS)} judged rows taught the shipped constants)"),
+        ("", RUNS, 0.35, f"priors (the shipped constants were fitted to 5 of {len(RUNS)} judged rows)"),
         ("priors", UNSEEN, 0.35, "priors"), ("priors", RUNS, 0.35, "priors"),
         ("shipped", UNSEEN, 0.9, "shipped constants of taught"),
         ("shipped", TAUGHT, 0.9, "shipped constants of taught (5 of 5 judged rows taught the"

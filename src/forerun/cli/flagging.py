@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from forerun.cli.kinds import FILE
-from forerun.cli.screen import plain_lines
-from forerun.cli.waiting import waiting
+from forerun.cli.inputs import FILE
+from forerun.cli.screen import plain_lines, waiting
 from forerun.units import counted
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
         report(learned.flags, to, aside, all_kinds=not aside)
     if learned.repeated and learned.flags is not None:
         click.echo(
-            f"{learned.repeated:,} of {learned.flags.rows:,} runs taught the shipped constants"
+            f"{learned.repeated:,} of {learned.flags.rows:,} runs are among those that the shipped constants were fitted to"
             " already, and count twice; --start priors counts them once",
             err=aside,
         )
@@ -104,9 +103,9 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
     # What is missing for physics alone is no slip of whoever teaches a law by names and numbers.
     by_label = [k for k in shown if counts.get(k) and _no_slip(flags, k)]
     if by_label:
-        taught = int((flags.rows_with(flags.of(*by_label)) & flags.teaches_time).sum())
+        by_label_rows = int((flags.rows_with(flags.of(*by_label)) & flags.teaches_time).sum())
         kinds = ", ".join(POLICY[k][0] for k in by_label)
-        yield f"{taught:,} of {counted(flags.rows, 'run')} learned by label, not by physics ({kinds})"
+        yield f"{by_label_rows:,} of {counted(flags.rows, 'run')} learned by label, not by physics ({kinds})"
         shown = [k for k in shown if k not in by_label]
     flagged = int(flags.rows_with(flags.of(*shown)).sum())
     if not flagged:
@@ -132,7 +131,7 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
 
 
 def _no_slip(flags: Flags, kind: FlagKind) -> bool:
-    """Return whether every row of a kind taught by its labels, or is left out for another fault."""
+    """Return whether every row of a kind was learned by label, or is left out for another fault."""
     rows = flags.rows_with(flags.of(kind))
     other = flags.rows_with(flags.suspect & flags.void)
     return flags.learned_by_label(kind) > 0 and bool((flags.teaches_time | other)[rows].all())

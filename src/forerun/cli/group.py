@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
                     "free space, or write elsewhere",
                 )
             )  # fmt: skip
-        except Exception as error:  # noqa: BLE001 (the last door: a defect is said, not shown raw)
+        except Exception as error:  # noqa: BLE001 (the last door: a defect is reported, not shown raw)
             return _defect(error)
         return result if isinstance(result, int) else 0
 

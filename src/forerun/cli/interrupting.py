@@ -40,11 +40,11 @@ class Interrupted(KeyboardInterrupt):
         return 128 + self.number
 
 
-def orderly(said: str) -> Callable[[Command], Command]:
+def orderly(notice: str) -> Callable[[Command], Command]:
     """Return what makes a command end in order where a signal asks for it, with its exit code.
 
     Args:
-        said: what a person is told then.
+        notice: printed then.
     """
 
     def made(command: Command) -> Command:
@@ -54,7 +54,7 @@ def orderly(said: str) -> Callable[[Command], Command]:
                 with interruptible():
                     return command(*arguments, **named)
             except Interrupted as error:
-                tell_last(said)
+                print_last(notice)
                 sys.exit(error.exit_code)
 
         return run  # type: ignore[return-value]
@@ -62,7 +62,7 @@ def orderly(said: str) -> Callable[[Command], Command]:
     return made
 
 
-def tell_last(words: str) -> None:
+def print_last(words: str) -> None:
     """Write a last line to stderr; where the terminal is gone, nothing more is written at all."""
     try:
         click.echo(words, err=True)

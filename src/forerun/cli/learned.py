@@ -1,4 +1,4 @@
-"""Learned: constants that runs have taught, as a table for a person."""
+"""Learned: fitted constants as a table."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def show_learned(screen: Screen, found: Sequence[Finding], everything: bool, pri
         everything: all constants; else the first of them.
         prior: the header of what was believed before.
     """
-    told = [finding for finding in found if finding.identified]
-    shown = told if everything else _first(told)
+    identified = [finding for finding in found if finding.identified]
+    shown = identified if everything else _first(identified)
     if shown:
         headers = ("constant", "learned", "5 to 95 %", prior, "runs", "from")
         screen.table(headers, [_row(finding) for finding in shown])
-    if len(told) > len(shown):
-        screen.line(f"and {len(told) - len(shown):,} more (--constants shows all)")
-    _show_far(screen, told, everything)
+    if len(identified) > len(shown):
+        screen.line(f"and {len(identified) - len(shown):,} more (--constants shows all)")
+    _show_far(screen, identified, everything)
     _show_open(screen, found, everything, prior)
 
 
-def _first(told: Sequence[Finding]) -> list[Finding]:
+def _first(identified: Sequence[Finding]) -> list[Finding]:
     """Return what tells most of the physics, and the workloads and layers farthest off it."""
-    single = [finding for finding in told if finding.entry.name.startswith(_SINGLE)]
+    single = [finding for finding in identified if finding.entry.name.startswith(_SINGLE)]
     single.sort(key=lambda finding: -abs(math.log(finding.entry.value or 1.0)))
-    general = [finding for finding in told if not finding.entry.name.startswith(_SINGLE)]
+    general = [finding for finding in identified if not finding.entry.name.startswith(_SINGLE)]
     return general[:_FIRST] + single[:_SCALES]
 
 
@@ -63,9 +63,9 @@ def _row(finding: Finding) -> tuple[str, ...]:
     return (finding.words, value, f"{low} to {high}", prior, f"{entry.runs:,}", sources)
 
 
-def _show_far(screen: Screen, told: Sequence[Finding], everything: bool) -> None:
+def _show_far(screen: Screen, identified: Sequence[Finding], everything: bool) -> None:
     """Write in one line which constants went where none such lies, the farthest first."""
-    far = [finding for finding in told if finding.entry.absorbs_misfit]
+    far = [finding for finding in identified if finding.entry.absorbs_misfit]
     far.sort(key=lambda finding: -finding.entry.sds_from_prior)
     shown = far if everything else far[:_KINDS]
     pieces = [f"{f.words} {f.entry.sds_from_prior:.1f} sd" for f in shown]

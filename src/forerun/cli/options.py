@@ -1,4 +1,9 @@
-"""Options: those that several commands share, and the nouns that they make together."""
+"""Options: those that several commands share, and the nouns that they make together.
+
+Completion: names that the shell may offer for workloads, clusters, devices and machines.
+
+Stored: what commands about the store share: which one is meant, and how it is opened and told of.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from forerun.cli.flagging import fitted, flags_option
-from forerun.cli.kinds import (
+from forerun.cli.inputs import (
     BUDGET,
     COUNT,
     DOLLARS,
@@ -28,6 +33,90 @@ if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.domain.objective import Preemption
     from forerun.domain.workload import Length
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from click.shell_completion import CompletionItem
+
+from forerun import wire
+
+if TYPE_CHECKING:
+    from forerun.store.sql_store import SqlStore
+
+
+store_option = click.option(
+    "--store", "where", default="", metavar="STORE",
+    help="An SQLite file, or postgresql://USER@HOST/DATABASE. Default: the setting `store`.",
+)  # fmt: skip
+
+
+def opened(where: str, new: bool = False) -> SqlStore:
+    """Return the store at a place. Raises as `forerun.store.open_store`."""
+    from forerun.store import open_store
+
+    return open_store(where, new=new)
+
+
+def say(kind: str, body: dict[str, Any]) -> None:
+    """Write an answer as JSON."""
+    click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}))
+
+
+_FILES = ("/", ".", "~")
+_COUNTS = re.compile(r"(?:[0-9]+x){0,2}")
+
+
+def complete_workload(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the zoo's names that begin so; for a path the shell's own files."""
+    if incomplete.startswith(_FILES):
+        return [CompletionItem(incomplete, type="file")]
+    from forerun.workloads.zoo import zoo_names
+
+    return _items("", incomplete, zoo_names())
+
+
+def complete_cluster(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return devices and machines behind the counts that are written; one node of each before."""
+    match = _COUNTS.match(incomplete)
+    counts = match[0] if match else ""
+    names = _machines(instances=counts.count("x") < 2)
+    return _items(counts or "1x", incomplete[len(counts) :], names)
+
+
+def complete_clusters(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return devices and machines for the last of several with commas between them."""
+    done, comma, last = incomplete.rpartition(",")
+    match = _COUNTS.match(last)
+    counts = match[0] if match else ""
+    return _items(f"{done}{comma}{counts}", last[len(counts) :], _machines())
+
+
+def _machines(instances: bool = True) -> Iterator[str]:
+    from forerun.catalog import load_catalog
+    from forerun.errors import ForerunError
+    from forerun.settings import load_settings
+
+    try:
+        catalog = load_catalog(load_settings().catalog_files)
+    except ForerunError:  # a shell that completes is no place to mend a file of settings
+        catalog = load_catalog()
+    yield from catalog.devices
+    if instances:
+        yield from sorted({machine.name for machine in catalog.instances})
+
+
+def _items(before: str, incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
+    wanted = incomplete.lower()
+    return [CompletionItem(before + name) for name in names if name.lower().startswith(wanted)]
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 STARTS = ("shipped", "priors")
@@ -81,7 +170,7 @@ limit_options = together(
 price_option = click.option("--price", type=DOLLARS, help="Dollars an hour, the whole cluster.")
 start_option = click.option(
     "--start", type=click.Choice(STARTS),
-    help="What the predictor knows before any --fit: shipped, constants that published runs taught"
+    help="What the predictor knows before any --fit: shipped, constants fitted to published runs"
     " (the default, where it has any), or priors, data sheets and papers alone.",
 )  # fmt: skip
 catalog_option = click.option(

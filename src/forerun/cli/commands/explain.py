@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from forerun import wire
-from forerun.cli.chances import limit_cells, limit_headers
-from forerun.cli.completion import complete_cluster, complete_workload
-from forerun.cli.kinds import FILE, WHOLE, writable
+from forerun.cli.inputs import FILE, WHOLE, SeveralTables, writable
 from forerun.cli.options import (
     advisor_of,
     changes_of,
+    complete_cluster,
+    complete_workload,
     json_option,
     length_of,
     length_options,
@@ -26,8 +26,7 @@ from forerun.cli.options import (
     workload_options,
 )
 from forerun.cli.screen import Screen
-from forerun.cli.several import SeveralTables
-from forerun.cli.showing import show_answer, show_parts
+from forerun.cli.showing import limit_cells, limit_headers, show_answer, show_parts
 from forerun.units import (
     format_bytes,
     format_dollars,

@@ -10,7 +10,7 @@ import click
 
 from forerun import wire
 from forerun.cli.flagging import fitted, flags_option
-from forerun.cli.kinds import FILE, TABLES, writable
+from forerun.cli.inputs import FILE, TABLES, SeveralFiles, files_in, writable
 from forerun.cli.learned import show_formulas, show_learned
 from forerun.cli.options import (
     catalog_option,
@@ -22,7 +22,6 @@ from forerun.cli.options import (
     system_option,
 )
 from forerun.cli.screen import Screen
-from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import RequestError
 from forerun.units import counted
 
@@ -88,17 +87,17 @@ def fit(
     if as_json:
         click.echo(wire.dumps(_json(advisor, tables, out, found)))
         return
-    said = known_words(known_by(advisor.predictor))
+    start = known_words(known_by(advisor.predictor))
     click.echo(
         f"{advisor.predictor.name} fitted on {counted(len(tables), 'table')}, written to {out}"
-        + (f" ({said})" if said else "")
+        + (f" ({start})" if start else "")
     )
     blank = known_by(before.predictor).get("start") == PRIORS
     screen = Screen(settings)
     show_learned(screen, found, constants, "prior" if blank else "shipped")
     show_formulas(screen, advisor.predictor, constants)
-    for said in advisor.fit_summary:
-        screen.line(said)
+    for line in advisor.fit_summary:
+        screen.line(line)
     if made is not None and made.note:
         screen.line(made.note)
     gone = getattr(advisor.predictor, "unsaved", ())

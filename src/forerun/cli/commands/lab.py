@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from forerun import wire
-from forerun.cli.kinds import NAMES
+from forerun.cli.inputs import NAMES
 from forerun.cli.options import json_option
 from forerun.cli.screen import Screen
 from forerun.errors import RequestError
@@ -67,7 +67,9 @@ def up(
             made.down()
             raise
     if as_json:
-        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "lab", "lab": _told(made.state())}))
+        click.echo(
+            wire.dumps({"schema": wire.SCHEMA, "kind": "lab", "lab": _described(made.state())})
+        )
         return
     screen = Screen(load_settings())
     _table(screen, [made.state()])
@@ -102,9 +104,9 @@ def status(as_json: bool) -> None:
 
     found, lacks = labs(), missing()
     if as_json:
-        told = [_told(state) for state in found]
+        described = [_described(state) for state in found]
         needs = [{"found": what, "next": todo} for what, todo in lacks]
-        fields = {"labs": told, "ready": not lacks, "missing": needs}
+        fields = {"labs": described, "ready": not lacks, "missing": needs}
         click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "labs", **fields}))
         return
     screen = Screen(load_settings())
@@ -235,7 +237,7 @@ def _opened(name: str | None) -> Lab:
     return Lab.open(name or up_now[0])
 
 
-def _told(state: LabState) -> dict[str, Any]:
+def _described(state: LabState) -> dict[str, Any]:
     """Return a lab as JSON."""
     owner = None if state.lab.kept else state.lab.pid
     hosts = [
@@ -258,13 +260,15 @@ def _table(screen: Screen, states: Sequence[LabState]) -> None:
     headers = ("lab", "host", "address", "cores", "Mbit/s", "memory MB", "link", "processes",
                "until")  # fmt: skip
     rows = []
-    for told in map(_told, states):
-        until = "down" if told["owner_pid"] is None else f"process {told['owner_pid']} ends"
-        until = "swept (its owner is dead)" if told["abandoned"] else until
-        for host in told["hosts"]:
+    for described in map(_described, states):
+        until = (
+            "down" if described["owner_pid"] is None else f"process {described['owner_pid']} ends"
+        )
+        until = "swept (its owner is dead)" if described["abandoned"] else until
+        for host in described["hosts"]:
             memory = host["memory_bytes"]
             rows.append((
-                told["name"], host["name"], host["address"], f"{host['cpus']:g}",
+                described["name"], host["name"], host["address"], f"{host['cpus']:g}",
                 f"{host['link_mbit']:g}", "" if memory is None else f"{memory / 1e6:g}",
                 "up" if host["linked"] else "cut",
                 host["processes"], until,

@@ -12,7 +12,7 @@ import click
 
 from forerun import registry, wire
 from forerun.cli.commands.evaluate import catalog_of, runs_by_table
-from forerun.cli.kinds import FILE, NAMES, writable
+from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable
 from forerun.cli.options import (
     STARTS,
     catalog_option,
@@ -23,7 +23,6 @@ from forerun.cli.options import (
     system_option,
 )
 from forerun.cli.screen import Screen
-from forerun.cli.several import SeveralFiles, files_in
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
 from forerun.settings import load_settings
 from forerun.units import counted
@@ -58,7 +57,7 @@ ALL = "all"
 @click.option(
     "--start", type=click.Choice(STARTS),
     help="What predictors know before they are fitted: shipped or priors. Default: shipped, unless a"
-    " judged row is among the runs that taught them.",
+    " judged row is among the runs that they were fitted to.",
 )  # fmt: skip
 @fold_seed_option
 @click.option(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
-from forerun.cli.completion import complete_cluster, complete_workload
 from forerun.cli.flagging import unread_line
-from forerun.cli.kinds import FILE, TABLES, WHOLE, writable
+from forerun.cli.inputs import FILE, TABLES, WHOLE, SeveralTables, missing, writable
 from forerun.cli.options import (
     advisor_of,
     changes_of,
+    complete_cluster,
+    complete_workload,
     json_option,
     length_of,
     length_options,
@@ -27,7 +28,6 @@ from forerun.cli.options import (
     workload_options,
 )
 from forerun.cli.screen import Screen
-from forerun.cli.several import SeveralTables, missing
 from forerun.cli.showing import show_answer
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.units import counted
@@ -69,7 +69,7 @@ def predict(
 ) -> None:
     """Time, cost and memory of one job, with the 5 to 95 % range.
 
-    Plan fields that are not given are chosen by search, and said: recompute and zero_stage too,
+    Plan fields that are not given are chosen by search and printed: recompute and zero_stage too,
     which blank cells of a table's row that states a plan mean as none and 0. How long the job is:
     --steps, --samples, --tokens or --epochs; else the workload's usual length. With --deadline or
     --budget, the probability of keeping it.
@@ -149,7 +149,7 @@ def _predict_table(
     answered = advisor.predict_table(table, length=length, market=settings.text("market"))
     if out is not None:
         write_table(answered, out)
-    said = _choice(advisor, answered)
+    choice = _choice(advisor, answered)
     reasons = Counter(reason for reason in answered.texts("declined") if reason)
     count = len(answered) - sum(reasons.values())
     unfit = not_fitting(answered)
@@ -159,15 +159,15 @@ def _predict_table(
 
         runs = {} if advisor.flags is None else {"runs": advisor.flags.as_dict()}
         found["not_fitting"] = unfit
-        click.echo(wire.dumps({**found, **known_by(advisor.predictor), **runs, **said}))
+        click.echo(wire.dumps({**found, **known_by(advisor.predictor), **runs, **choice}))
     elif out is None:
         _echo_csv(answered)
     else:
         click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
         for reason, rows in reasons.most_common(5):
             click.echo(f"  declined {rows}: {reason}")
-    if said and not as_json:
-        _echo_choice(said, aside=out is None)
+    if choice and not as_json:
+        _echo_choice(choice, aside=out is None)
     if unfit and not as_json:
         word = "does" if unfit == 1 else "do"
         click.echo(
@@ -194,18 +194,18 @@ def _choice(advisor: Advisor, answered: Table) -> dict[str, Any]:
     }
 
 
-def _echo_choice(said: dict[str, Any], aside: bool) -> None:
+def _echo_choice(choice: dict[str, Any], aside: bool) -> None:
     """Say who answered and why, a few lines of each."""
-    for name, rows in list(said["answered_by"].items())[:_SHOWN]:
+    for name, rows in list(choice["answered_by"].items())[:_SHOWN]:
         click.echo(f"  {name} answered {counted(rows, 'row')}", err=aside)
-    for words in said["reasons_of_choice"]:
+    for words in choice["reasons_of_choice"]:
         click.echo(f"  {words}", err=aside)
 
 
 def _why(reasons: Counter[str], out: Path | None) -> str:
-    """Return the commonest reason where it stands in a table alone, else where it was said."""
+    """Return the commonest reason where it stands in a table alone, else a pointer to it."""
     if out is not None:
-        return "the reasons are said above"
+        return "the reasons are printed above"
     reason, rows = reasons.most_common(1)[0]
     return f"{counted(rows, 'row')}: {reason}"
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from forerun import wire
+from forerun.cli.inputs import FILE, NAMES, WHOLE, writable
 from forerun.cli.interrupting import orderly
-from forerun.cli.kinds import FILE, NAMES, WHOLE, writable
 from forerun.cli.options import json_option
-from forerun.cli.screen import Screen
-from forerun.cli.waiting import waiting
+from forerun.cli.screen import Screen, waiting
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_bytes, format_percent, format_seconds

@@ -8,20 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
-from forerun.cli.chances import (
-    BETTER,
-    beaten,
-    limit_cells,
-    limit_headers,
-    rivals,
-    show_limits,
-    show_source,
-)
-from forerun.cli.completion import complete_clusters, complete_workload
-from forerun.cli.kinds import FILE, NAMES, PROBABILITY, WHOLE, WHOLES, writable
+from forerun.cli.inputs import FILE, NAMES, PROBABILITY, WHOLE, WHOLES, SeveralTables, writable
 from forerun.cli.options import (
     advisor_of,
     changes_of,
+    complete_clusters,
+    complete_workload,
     json_option,
     length_of,
     length_options,
@@ -33,8 +25,17 @@ from forerun.cli.options import (
     workload_options,
 )
 from forerun.cli.screen import Screen
-from forerun.cli.several import SeveralTables
-from forerun.cli.showing import ranged, workload_text
+from forerun.cli.showing import (
+    BETTER,
+    beaten,
+    limit_cells,
+    limit_headers,
+    ranged,
+    rivals,
+    show_limits,
+    show_source,
+    workload_text,
+)
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
 from forerun.units import (
     format_bytes,

@@ -1,4 +1,9 @@
-"""forerun search: which configuration to run next, replayed on a table of runs made before."""
+"""forerun search: which configuration to run next, replayed on a table of runs made before.
+
+What forerun search shows on a screen: every run with price and reason, then against the oracle.
+
+KeptSearch: a search in the store, step by step, so that the same search goes on where it stopped.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
-from forerun.cli.kinds import DURATION, FILE, WHOLE
-from forerun.cli.options import catalog_option, json_option
+from forerun.cli.inputs import DURATION, FILE, WHOLE
+from forerun.cli.options import catalog_option, json_option, opened, store_option
 from forerun.cli.screen import Screen
-from forerun.cli.stored import opened, store_option
 from forerun.errors import RequestError, one_of
 from forerun.settings import load_settings
 from forerun.units import counted
@@ -20,6 +24,197 @@ from forerun.units import counted
 if TYPE_CHECKING:
     from forerun.search.landscape import Goal
     from forerun.search.replay import Replay, Trail
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from forerun.search.replay import Replay, Trail
+from forerun.units import format_dollars, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from forerun.search.replay import Replay
+    from forerun.search.searchers import Choice
+    from forerun.store.sql_store import SqlStore
+
+
+@dataclass(frozen=True)
+class KeptSearch:
+    """One search under a name; every run is kept as soon as it is made.
+
+    Attributes:
+        store: that keeps it.
+        name: unique among its searches.
+        box: the table that answers; its configurations are known by their place.
+    """
+
+    store: SqlStore
+    name: str
+    box: Replay
+
+    def begun(self, spec: Mapping[str, Any]) -> list[Choice]:
+        """Return the choices that were made already, none of a new search.
+
+        Args:
+            spec: all that decides what is asked for next.
+
+        Raises:
+            RequestError: another search has the name.
+        """
+        from forerun.search.searchers import Choice
+
+        try:
+            record = self.store.searches.put(self.name, spec)
+        except RequestError:
+            known = self.store.searches.get(self.name)
+            had = {} if known is None else known.spec
+            names = [name for name in {**had, **spec} if had.get(name) != spec.get(name)]
+            raise RequestError(
+                f"the search {self.name!r} in {self.store.where}",
+                f"it was begun with another {' and '.join(names)}",
+                "ask as it was begun, or keep this one under another name",
+            ) from None
+        return [
+            Choice(int(step.partition(":")[0]), point.note) for step, point in record.points.items()
+        ]
+
+    def keep(self, choice: Choice) -> None:
+        """Keep one run that was made, with why it was asked for."""
+        step = f"{choice.at}: {self.box.land.words(choice.at)}"
+        status = str(self.box.runs.status[choice.at])
+        self.store.searches.mark(self.name, step, status, note=choice.reason)
+
+
+def show_one(screen: Screen, trail: Trail) -> None:
+    """Write one search: its runs, why it stopped, what it recommends, and the oracle."""
+    box = trail.replay
+    write = _writer(box)
+    screen.title(_title(trail))
+    best, spent = trail.best_so_far, trail.spent
+    rows = [
+        (
+            k + 1, box.land.words(int(i)), _outcome(box, trail, k), _price(box.dollars[i]),
+            _price(spent[k]), write(best[k]), trail.reasons[k],
+        )
+        for k, i in enumerate(trail.at)
+    ]  # fmt: skip
+    screen.table(("run", "configuration", "took", "price", "spent", "best so far", "why"), rows)
+    screen.line()
+    screen.line(f"stopped   {trail.stopped}")
+    if trail.recommended < 0:
+        screen.line("best      none: no run met the deadline, so nothing is recommended")
+    else:
+        words = box.land.words(trail.recommended)
+        screen.line(f"best      {write(best[-1])} with {words}, measured")
+    screen.line(f"oracle    {write(box.oracle)} with {box.land.words(int(box.values.argmin()))}")
+    screen.line(f"regret    {_regret(trail.regret)}")
+    screen.line(f"near      {_near(trail)}")
+    screen.line(f"counted   {_counted(box)}")
+    screen.items("warnings", warnings(box))
+
+
+def show_many(screen: Screen, trails: Sequence[Trail]) -> None:
+    """Write how several searches from several seeds did."""
+    box = trails[0].replay
+    screen.title(f"{_title(trails[0])}, {len(trails)} seeds from {trails[0].seed}")
+    levels = (0.25, 0.5, 0.75)
+    rows = [
+        ("runs made", *_quantiles([len(t) for t in trails], levels, "{:.0f}".format)),
+        ("dollars spent", *_quantiles([t.spent[-1] for t in trails], levels, _price)),
+        ("runs until within 10 %",
+         *_quantiles([t.runs_until_near for t in trails], levels, "{:.0f}".format)),
+        ("dollars until then", *_quantiles([t.dollars_until_near for t in trails], levels, _price)),
+        ("regret", *_quantiles([t.regret for t in trails], levels, _regret)),
+    ]  # fmt: skip
+    screen.table(("", "25 %", "median", "75 %"), rows)
+    reached = sum(math.isfinite(t.runs_until_near) for t in trails)
+    none = sum(t.recommended < 0 for t in trails)
+    screen.line()
+    screen.line(
+        f"within 10 % of the oracle: {reached} of {counted(len(trails), 'search', 'searches')}"
+    )
+    if none:
+        screen.line(f"found nothing within the deadline: {none}")
+    screen.line(
+        f"oracle    {_writer(box)(box.oracle)} with {box.land.words(int(box.values.argmin()))}"
+    )
+    screen.line(f"counted   {_counted(box)}")
+    screen.items("warnings", warnings(box))
+
+
+def warnings(box: Replay) -> list[str]:
+    """Return what a person should know before trusting the search."""
+    if not box.unlike:
+        return []
+    return [
+        f"the rows differ in {', '.join(box.unlike)}: not all do the same work, so the smallest job"
+        " may win; choose one with --where"
+    ]
+
+
+def _title(trail: Trail) -> str:
+    box = trail.replay
+    limit = box.goal.deadline_seconds
+    within = "" if math.isinf(limit) else f" within {format_seconds(limit)}"
+    return (
+        f"{trail.searcher}: least {box.goal.minimize} of a {box.quantity}{within},"
+        f" {counted(len(box), 'configuration')} replayed"
+    )
+
+
+def _writer(box: Replay) -> Callable[[float], str]:
+    """Return how the aim is written: dollars or seconds, `none` before a run met the deadline."""
+    write = _price if box.goal.minimize == "cost" else format_seconds
+    return lambda value: write(value) if math.isfinite(value) else "none"
+
+
+def _price(dollars: float) -> str:
+    """Return dollars; three digits below ten cents, where whole cents would hide a difference."""
+    if math.isfinite(dollars) and 0 < abs(dollars) < 0.1:
+        return f"${dollars:.3g}"
+    return format_dollars(dollars)
+
+
+def _outcome(box: Replay, trail: Trail, k: int) -> str:
+    seconds, status = trail.seconds[k], trail.status[k]
+    if not math.isfinite(seconds):
+        return str(status)
+    if trail.late[k]:
+        return f"over {format_seconds(min(seconds, box.goal.deadline_seconds))}"
+    return format_seconds(seconds) + ("" if status == "ok" else f", {status}")
+
+
+def _regret(regret: float) -> str:
+    return (
+        f"{format_percent(regret)} above the oracle" if math.isfinite(regret) else "nothing found"
+    )
+
+
+def _near(trail: Trail) -> str:
+    runs = trail.runs_until_near
+    if not math.isfinite(runs):
+        return "no run came within 10 % of the oracle"
+    return (
+        f"within 10 % of the oracle after {counted(int(runs), 'run')} and"
+        f" {_price(trail.dollars_until_near)}"
+    )
+
+
+def _counted(box: Replay) -> str:
+    if math.isinf(box.goal.deadline_seconds) or box.to_the_end:
+        return "every run is paid for until its end"
+    limit = format_seconds(box.goal.deadline_seconds)
+    return f"a run that lasts beyond {limit} is stopped and paid for until then"
+
+
+def _quantiles(
+    values: Sequence[float], levels: Sequence[float], write: Callable[[float], str]
+) -> list[str]:
+    found = np.quantile(np.array(values, dtype=float), levels, method="inverted_cdf")
+    return [write(float(v)) if math.isfinite(v) else "never" for v in found]
 
 
 @click.command()
@@ -80,7 +275,6 @@ def search(
     With --keep the search is one of the store: interrupted, or ended by --max-runs, the same command
     goes on with the next run.
     """
-    from forerun.cli.commands.search_screen import show_many, show_one
     from forerun.search.replay import follow
 
     if where and not name:
@@ -123,7 +317,6 @@ def _kept(
     Raises:
         RequestError: several searches are asked for, or another one has the name.
     """
-    from forerun.cli.kept_search import KeptSearch
     from forerun.evaluate.leaderboard import table_code
     from forerun.search.replay import follow
 
@@ -179,7 +372,6 @@ def _box(path: Path, goal: Goal, options: dict[str, Any]) -> Replay:
 
 
 def _json(path: Path, trails: Sequence[Trail]) -> dict[str, Any]:
-    from forerun.cli.commands.search_screen import warnings
 
     first = trails[0]
     box = first.replay

@@ -1,4 +1,9 @@
-"""forerun suggest: the next runs that teach most, with price and reason; or that none would."""
+"""forerun suggest: the next runs that teach most, with price and reason; or that none would.
+
+Suggested: the next runs as a table for a person, and as JSON.
+
+FittedAdvisor: who answers which next runs to make: whoever learned from the runs that are given.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +14,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
-from forerun.cli.completion import complete_clusters, complete_workload
 from forerun.cli.flagging import flags_option
-from forerun.cli.kinds import BUDGET, COUNT, DURATION, FILE, NAMES, TABLES, WHOLE, WHOLES, writable
+from forerun.cli.inputs import (
+    BUDGET,
+    COUNT,
+    DURATION,
+    FILE,
+    NAMES,
+    TABLES,
+    WHOLE,
+    WHOLES,
+    SeveralTables,
+    files_in,
+    writable,
+)
 from forerun.cli.options import (
     catalog_option,
     changes_of,
+    complete_clusters,
+    complete_workload,
     json_option,
     length_of,
     length_options,
@@ -25,15 +43,196 @@ from forerun.cli.options import (
     workload_options,
 )
 from forerun.cli.screen import Screen
-from forerun.cli.several import SeveralTables, files_in
-from forerun.cli.suggested import show_suggestion, suggestion_json
-from forerun.cli.taught import taught_by
 from forerun.errors import RequestError
 from forerun.units import counted
 
 if TYPE_CHECKING:
     from forerun.advisor.suggesting import Asking, Suggested
     from forerun.settings import Settings
+
+from typing import TYPE_CHECKING
+
+from forerun.units import format_dollars, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from forerun.advisor.suggesting import Suggested
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from forerun.cli.flagging import fitted
+from forerun.cli.options import advisor_of, start_of
+
+if TYPE_CHECKING:
+    from forerun.advisor import Advisor
+    from forerun.advisor.given_runs import MadeRuns
+    from forerun.settings import Settings
+    from forerun.tables import Runs, Table
+
+
+class FittedAdvisor(NamedTuple):
+    """Who answers, from what.
+
+    Attributes:
+        advisor: that learned. runs: those given that tell anything.
+        notes: how it was fitted.
+        made: which jobs a saved model was fitted to.
+    """
+
+    advisor: Advisor
+    runs: Runs | None = None
+    notes: Sequence[str] = ()
+    made: MadeRuns | None = None
+
+
+def fitted_advisor(
+    settings: Settings,
+    files: list[Path],
+    options: dict[str, Any],
+    tables: tuple[Table, Table] | None,
+) -> FittedAdvisor:
+    """Return the advisor that learned from runs, the runs, and notes.
+
+    Where no predictor was named, the runs choose who answers, as for `predict --fit`. Where nobody
+    can answer yet, the first runs are designed: that needs no answer.
+
+    Args:
+        settings, options: of the command. files: of runs.
+        tables: candidates, and jobs whose answers matter; None where answers are needed.
+
+    Raises:
+        RequestError: the runs cannot teach the predictor, and it cannot do without.
+    """
+    from forerun.advisor import Advisor
+    from forerun.advisor.given_runs import attempted_runs, runs_of
+    from forerun.advisor.suggesting import (
+        first_runs,
+        reason_of,
+        saved_words,
+        why_unanswered,
+    )
+
+    flags, own = options.pop("flags_file"), map(str, options["catalog_files"])
+    catalog_files = (*settings.catalog_files, *own)
+    before = advisor_of(settings, options)
+    named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
+    made = before.made
+    if not files:
+        if settings.text("model") and settings.origins["predictor"] != "flag":
+            return FittedAdvisor(before, None, saved_words(before.predictor, made), made)
+        if named or tables is None or not (why := why_unanswered(before, tables[1])):
+            return FittedAdvisor(before)
+        found = first_runs(catalog_files, before.predictor.name, why, tables[0])
+        return FittedAdvisor(before) if found is None else FittedAdvisor(found[0], None, found[1])
+    runs = attempted_runs(runs_of(files, before.catalog))
+    advisor = before if named else Advisor(catalog_files, "auto", None, start_of(settings))
+    try:
+        learned = fitted(advisor, files, flags)
+    except RequestError as error:
+        if tables is None:
+            raise
+        if hasattr(advisor.predictor, "linear_features"):
+            return FittedAdvisor(advisor, runs, [f"not fitted yet: {reason_of(error)}"], made)
+        found = first_runs(catalog_files, advisor.predictor.name, reason_of(error), tables[0])
+        if found is None:
+            raise
+        return FittedAdvisor(found[0], runs, found[1], made)
+    if named or tables is None or not (why := why_unanswered(learned, tables[1])):
+        return FittedAdvisor(learned, runs, made=made)
+    found = first_runs(catalog_files, learned.predictor.name, why, tables[0])
+    if found is None:
+        return FittedAdvisor(learned, runs, made=made)
+    return FittedAdvisor(found[0], runs, found[1], made)
+
+
+# Below a tenth a price has more digits than cents; what is free counts as next to nothing.
+_CENTS, _NOTHING = 0.1, 1e-6
+
+
+def _amount(value: float, unit: str) -> str:
+    from forerun.search.suggestion import SMALLEST_RUNS
+
+    if unit != "dollars":
+        one = unit == SMALLEST_RUNS and f"{value:.3g}" == "1"
+        return f"{value:.3g} {unit.removesuffix('s') if one else unit}"
+    return format_dollars(value) if value >= _CENTS or value < _NOTHING else f"${value:.1g}"
+
+
+def show_suggestion(screen: Screen, found: Suggested) -> None:
+    """Write next runs for a person."""
+    suggestion = found.suggestion
+    unit = suggestion.unit
+    if found.chosen:
+        screen.line(f"now     {found.chosen}")
+    if not suggestion.runs:
+        screen.title(f"no run: {suggestion.stop}")
+    else:
+        screen.title(
+            f"{counted(len(suggestion.runs), 'run')} of {counted(found.considered, 'candidate')},"
+            f" {_amount(suggestion.price, unit)} in all"
+        )
+        counts = found.table.numbers("suggested_run_steps")
+        differ = len(set(counts[counts == counts].tolist())) > 1
+        steps = [(f"{count:.0f}",) if differ else () for count in counts.tolist()]
+        headers = ("", "run", "price", *(["steps"] if differ else []), "time", "why")
+        rows = [
+            (str(i + 1), found.labels[i], _amount(run.price, unit), *steps[i],
+             "" if run.seconds != run.seconds else format_seconds(run.seconds), found.reasons[i])
+            for i, run in enumerate(suggestion.runs)
+        ]  # fmt: skip
+        screen.table(headers, rows)
+    if suggestion.error == suggestion.error:
+        from forerun.advisor.suggesting import error_words
+
+        of = "the job chosen now" if suggestion.goal == "decision" else "what is asked"
+        screen.line(f"error   {error_words(suggestion.error)} now on {of}")
+    if suggestion.efficiency == suggestion.efficiency:
+        screen.line(
+            f"design  {format_percent(suggestion.efficiency)} as good as a bound that no runs for"
+            " this budget can pass"
+        )
+    screen.line(f"by      {suggestion.source}")
+    screen.items("assumptions", found.notes)
+
+
+def suggestion_json(found: Suggested, out: Path | None) -> dict[str, Any]:
+    """Return next runs in the wire's shape."""
+    from forerun.tables.table import iter_rows
+
+    suggestion = found.suggestion
+    runs = [
+        {
+            "order": i + 1,
+            "job": found.labels[i],
+            "price": run.price,
+            "seconds": run.seconds,
+            "steps": row.get("suggested_run_steps"),
+            "settles_of_chosen": run.of_chosen,
+            "reason": found.reasons[i],
+            "gain": run.gain,
+            "changes_choice": run.changes,
+            "log_error_after": run.error,
+            "tells": dict(run.tells),
+            "row": row,
+        }
+        for i, (run, row) in enumerate(zip(suggestion.runs, iter_rows(found.table), strict=True))
+    ]
+    return {
+        "schema": wire.SCHEMA,
+        "kind": "suggestion",
+        "predictor": found.predictor,
+        "goal": suggestion.goal,
+        "runs": runs,
+        "price": suggestion.price,
+        "price_unit": suggestion.unit,
+        "considered": found.considered,
+        "chosen_now": found.chosen or None,
+        "stop": suggestion.stop or None,
+        "log_error_now": suggestion.error,
+        "design_efficiency": suggestion.efficiency,
+        "source": suggestion.source,
+        "assumptions": list(found.notes),
+        **({} if out is None else {"out": str(out)}),
+    }
 
 
 @click.command(cls=SeveralTables)
@@ -224,13 +423,13 @@ def _of_table(
     table = read_table(candidates)
     asked = None if options["asked"] is None else read_table(options["asked"])
     tables = None if asking.goal == "decision" else (table, table if asked is None else asked)
-    taught = taught_by(settings, files, options, tables)
-    advisor, made = taught.advisor, taught.made
+    fitted = fitted_advisor(settings, files, options, tables)
+    advisor, made = fitted.advisor, fitted.made
     found = suggest_from_table(
-        advisor.predictor, advisor.catalog, table, taught.runs, asked, asking,
+        advisor.predictor, advisor.catalog, table, fitted.runs, asked, asking,
         None if made is None else made.repeated,
     )  # fmt: skip
-    return replace(found, notes=(*taught.notes, *found.notes))
+    return replace(found, notes=(*fitted.notes, *found.notes))
 
 
 def _of_workload(
@@ -242,8 +441,8 @@ def _of_workload(
     from forerun.domain.objective import Objective
 
     asking = _asking(options, "decision")
-    taught = taught_by(settings, files, options, None)
-    advisor = taught.advisor
+    fitted = fitted_advisor(settings, files, options, None)
+    advisor = fitted.advisor
     deadline = asking.deadline_seconds
     found = advisor.recommend(
         workload,
@@ -262,5 +461,5 @@ def _of_workload(
         region=settings.text("region"),
         **changes_of(options),
     )
-    answer = suggest_for_workload(advisor.predictor, advisor.catalog, found, taught.runs, asking)
-    return replace(answer, notes=(*taught.notes, *answer.notes))
+    answer = suggest_for_workload(advisor.predictor, advisor.catalog, found, fitted.runs, asking)
+    return replace(answer, notes=(*fitted.notes, *answer.notes))

@@ -1,4 +1,4 @@
-"""forerun support: what is covered for a workload, said before anything runs."""
+"""forerun support: what is covered for a workload, before anything runs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import click
 
 from forerun import wire
-from forerun.cli.completion import complete_workload
+from forerun.cli.inputs import SeveralTables
 from forerun.cli.options import (
     advisor_of,
     changes_of,
+    complete_workload,
     json_option,
     predictor_options,
     settings_of,
     workload_options,
 )
 from forerun.cli.screen import Screen
-from forerun.cli.several import SeveralTables
 
 
 @click.command(cls=SeveralTables)

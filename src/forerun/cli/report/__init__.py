@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun import wire
-from forerun.cli.chances import (
+from forerun.cli.showing import (
     BETTER,
     beaten,
     limit_cells,
