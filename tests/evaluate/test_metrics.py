@@ -91,7 +91,7 @@ def test_the_interval_holds_the_share_and_stays_in_0_to_1(rows: int, hits: int) 
 
 
 def test_widths_are_the_ratios_of_the_edges() -> None:
-    assert metrics.widths(np.array([[1.0, 1.0, 2.0], [2.0, 3.0, 6.0]])).tolist() == [2.0, 3.0]
+    assert metrics.band_widths(np.array([[1.0, 1.0, 2.0], [2.0, 3.0, 6.0]])).tolist() == [2.0, 3.0]
 
 
 def test_detection_counts_hits_against_names_and_against_truth() -> None:
@@ -112,6 +112,6 @@ def test_metrics_of_no_rows_are_nan() -> None:
     none = np.empty(0)
     values = (
         metrics.mean(none), metrics.quantile(none, 0.5), metrics.bias(none, none),
-        metrics.mean(metrics.widths(np.empty((0, 3)))), metrics.share_interval(0, 0)[0], kendall_tau(none, none),
+        metrics.mean(metrics.band_widths(np.empty((0, 3)))), metrics.share_interval(0, 0)[0], kendall_tau(none, none),
     )  # fmt: skip
     assert all(math.isnan(v) for v in values)

@@ -19,7 +19,7 @@ SYSTEM: System = load("systems", "cherrypick")
 
 
 def searcher(goal: Goal, seed: int) -> CherryPick:
-    made = SYSTEM.searcher()
+    made = SYSTEM.part("searcher").made()
     assert isinstance(made, CherryPick)
     return replace(made, goal=goal, seed=seed)
 
@@ -40,7 +40,7 @@ def level() -> Replay:
 
 def test_the_rule_is_that_of_the_paper() -> None:
     assert (STARTS, LEAST_RUNS, LEAST_GAIN) == (3, 6, 0.10)
-    assert SYSTEM.searcher().stops
+    assert SYSTEM.part("searcher").made().stops
 
 
 def test_three_starts_do_not_depend_on_what_was_measured_and_lie_apart() -> None:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import converters
 from forerun.catalog import load_catalog
 from forerun.domain.forecast import Forecasts
 from forerun.predictors.analytic import AnalyticPredictor
@@ -51,7 +51,7 @@ LEAST_FACTOR = 3.5
 
 @cache
 def table(name: str) -> tuple[Runs, Forecasts]:
-    path = Path(os.environ["FORERUN_DATA"]) / "runs" / f"{name}.csv"
+    path = converters.measured_folder() / f"{name}.csv"
     runs = runs_from_table(read_table(path), load_catalog())
     return runs, AnalyticPredictor().predict(runs.jobs, detail=False)
 

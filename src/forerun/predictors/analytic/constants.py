@@ -67,7 +67,8 @@ class Framework:
         kept_share: activations kept for backward over what the graph's operations need;
             chosen_share: the same of what selective recomputation keeps (both of transformers).
         logits_share: of logits and their gradients over what their types say.
-        whole_inputs: of layers that sequence parallelism gathers, held at once.
+        whole_inputs: of layers that sequence parallelism gathers, held at once; inputs_ahead: more
+            of them where no pipeline makes the host wait for its device.
         workspace_bytes: of matrix libraries, inside the allocator.
         usable_share: of the stated memory of a GPU that can be filled before allocation fails.
         sigma_memory: log standard deviation of a peak; sigma_fits: of a peak against what a device
@@ -108,6 +109,7 @@ class Framework:
     chosen_share: float = 1.0
     logits_share: float = 1.0
     whole_inputs: float = 2.0
+    inputs_ahead: float = 0.0
     workspace_bytes: float = 0.3e9
     usable_share: float = 1.02
     sigma_memory: float = 0.16
@@ -151,7 +153,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
                       bucket_bytes=80e6, rank_bucket_bytes=2e6, gather_share=0.2),
     "nanotron": Framework(host_seconds=130e-6, step_seconds=40e-3, fusion=2.2, loss_traffic=3.2,
-                          context_bytes=5e9, bucket_copies=0.5, unfused=1.0, kept_share=1.1),
+                          context_bytes=5e9, bucket_copies=0.5, unfused=1.0, kept_share=1.1, inputs_ahead=40.0),
     "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9, wide_weights=1.0,
                             unfused=0.0, chosen_share=0.7, logits_share=1.25, recompute=0.75),
     # Its fused loss moves 6 bytes a logit where 16 are counted, and its metrics read them again.

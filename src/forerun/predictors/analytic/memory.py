@@ -50,7 +50,7 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     logits = np.where(on_last | one_stage, head, 0.0)
     on_gpu = rows.node["is_gpu"] > 0
     # Whole inputs of layers, which sequence parallelism gathers, are held at once.
-    gathered = rows.software["whole_inputs"] * key["held_whole"]
+    gathered = rows.software["whole_inputs"] * key["held_whole"] + returned_bytes(rows)
     moving = _bucket_bytes(rows, dense) + gathered
     parts = {
         "weights": dense * states.weights + expert * expert_states.weights + tables,
@@ -72,6 +72,16 @@ def _expert_states(rows: Rows, dense: States) -> States:
     plan = rows.plan
     replicas = plan["dp"] * plan["cp"] * plan["tp"] / expert_spread(rows)
     return state_bytes(rows, np.maximum(replicas, 1.0))
+
+
+def returned_bytes(rows: Rows) -> FloatArray:
+    """Return what the allocator holds beyond need and returns before an allocation fails, (n,).
+
+    A host that no pipeline makes wait runs ahead of its device, and inputs gathered on the
+    communication stream are held until that stream has passed them.
+    """
+    runs_ahead = (rows.plan["pp"] == 1) & (rows.node["is_gpu"] > 0)
+    return np.where(runs_ahead, rows.software["inputs_ahead"] * rows.key["held_whole"], 0.0)
 
 
 def _bucket_bytes(rows: Rows, dense: FloatArray) -> FloatArray:
@@ -102,4 +112,5 @@ def usable_bytes(rows: Rows, constants: Constants) -> FloatArray:
 
 def log_slack(rows: Rows, peak_bytes: FloatArray, constants: Constants) -> FloatArray:
     """Return the log of what a device can hold over what median peaks (n,) need of it, (n,)."""
-    return np.asarray(np.log(usable_bytes(rows, constants) / np.maximum(peak_bytes, 1.0)))
+    needed = np.maximum(peak_bytes - returned_bytes(rows), 1.0)
+    return np.asarray(np.log(usable_bytes(rows, constants) / needed))

@@ -65,6 +65,7 @@ WORDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "framework.logits_share": ("memory of logits, times what their types say", _times),
     "framework.bucket_copies": ("copies of gradients in buckets", _plain),
     "framework.whole_inputs": ("gathered layer inputs held at once", _plain),
+    "framework.inputs_ahead": ("gathered layer inputs held ahead", _plain),
     "framework.workspace_bytes": ("workspace of matrix libraries", format_bytes),
     "framework.usable_share": ("stated device memory that can be filled", _share),
     "kind.compute": ("arithmetic rate, times the prior", _times),

@@ -187,7 +187,7 @@ def test_a_second_fit_starts_where_the_first_ended() -> None:
 
 @pytest.mark.data
 def test_published_peaks_and_failures_are_foreseen_across_models() -> None:
-    """ultrascale, one model judged by the other: peak within 10.5 %, out of memory F1 over 0.75."""
+    """ultrascale, one model judged by the other: peak within 10 %, out of memory F1 over 0.75."""
     folder = os.environ.get("FORERUN_DATA")
     if not folder:
         pytest.skip("FORERUN_DATA names no folder of measured runs")
@@ -206,7 +206,7 @@ def test_published_peaks_and_failures_are_foreseen_across_models() -> None:
         both = np.isfinite(measured) & forecast.answered
         assert both.sum() > 0.99 * np.isfinite(measured).sum()
         errors = np.abs(forecast.peak_bytes[both, 1] / measured[both] - 1)
-        assert np.median(errors) < 0.105
+        assert np.median(errors) < 0.10
         low, high = forecast.peak_bytes[both, 0], forecast.peak_bytes[both, 2]
         covered = np.mean((low <= measured[both]) & (measured[both] <= high))
         assert 0.85 <= covered <= 0.96

@@ -146,13 +146,14 @@ MEMORY_UNIT = 1e9
 PRIOR_SD: Mapping[str, tuple[float, float]] = {
     "states_share": (0.03, 0.05), "kept_share": (0.10, 0.12), "chosen_share": (0.10, 0.15),
     "logits_share": (0.10, 0.25), "bucket_copies": (0.20, 0.30), "whole_inputs": (0.30, 0.50),
+    "inputs_ahead": (0.30, 0.50),
     "workspace_bytes": (0.30, 0.50),
 }  # fmt: skip
 EVERY = "*"  # the key of a multiplier that all frameworks share
 SHARED_POWER = 0.25  # n rows of one workload on one cluster count as n to the power 1 - this
 STEP = 0.02
 SPEAKS = 0.01  # a run speaks of a constant when doubling it moves its peak by about a hundredth
-UNITS = {"bucket_copies": "copies", "whole_inputs": "tensors",
+UNITS = {"bucket_copies": "copies", "whole_inputs": "tensors", "inputs_ahead": "tensors",
          "workspace_bytes": "bytes"}  # fmt: skip
 
 
