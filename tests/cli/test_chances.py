@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Run
 
 CLUSTERS = ("--clusters", "h100-sxm-80gb,a100-sxm-80gb", "--max-devices", "64")
-ASK = ("recommend", "llama3-8b", *CLUSTERS)
+ASK = ("recommend", "llama3-8b", *CLUSTERS, "--framework", "torchtitan")
 PREDICT = ("predict", "llama3-8b", "--cluster", "4x8xh100-sxm-80gb")
 EXPLAIN = ("explain", "llama3-8b", "--cluster", "4x8xh100-sxm-80gb", "--plan", "tp=2")
 LIMITS = ("--deadline", "16d", "--budget", "40000")
