@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     known = {line for line in lines if line and not line.startswith("#")}
     for item in items:
         if item.nodeid in known:
-            item.add_marker(pytest.mark.xfail(reason="tests/known_regressions.txt", strict=False))
+            item.add_marker(pytest.mark.xfail(reason="tests/known_regressions.txt", strict=True))
     if hasattr(config, "workerinput"):
         first = {"ray": 0, "machine": 1}
         items.sort(key=lambda item: first.get(company(item.nodeid), len(first)))
