@@ -99,7 +99,10 @@ def measured_split(divided: DividedTable, parts: Sequence[Part]) -> dict[str, An
 def scored(rows: FloatArray, truth: FloatArray) -> dict[str, float]:
     """Return the share of measured times inside their bands, and the median width."""
     inside = float(metrics.inside(rows, truth).mean())
-    return {"inside": round(inside, 4), "width": round(float(np.median(metrics.widths(rows))), 3)}
+    return {
+        "inside": round(inside, 4),
+        "width": round(float(np.median(metrics.band_widths(rows))), 3),
+    }
 
 
 def main() -> None:

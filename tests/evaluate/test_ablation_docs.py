@@ -187,7 +187,7 @@ def test_an_idea_touches_only_what_it_speaks_of(divided: tuple[Any, Path]) -> No
     by_name = {idea.name: idea for idea in IDEAS}
     touched = {name for name in by_name if BENCH.touches(divided[0], by_name[name])}
     assert {"host-floor", "calibration", "heavy-tails", "jitter"} <= touched
-    assert not {"bubble", "tensor-pipeline", "zero3-overlap", "settings"} & touched
+    assert not {"bubble", "scatter-gather", "zero3-overlap", "settings"} & touched
 
 
 def test_forecasts_with_all_ideas_are_the_same_after_others_were_left_out(
@@ -195,7 +195,7 @@ def test_forecasts_with_all_ideas_are_the_same_after_others_were_left_out(
 ) -> None:
     asked, _ = divided
     before = BENCH.forecast(asked, BENCH.FULL)
-    for name in ("counts-head", "imbalance", "profiles"):
+    for name in ("half-gradients", "imbalance", "profiles"):
         BENCH.forecast(asked, next(i for i in IDEAS if i.name == name))
     assert np.array_equal(BENCH.forecast(asked, BENCH.FULL), before)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from converters import converted_folder
 from refit import (
     LEAST_RUNS,
     main,
@@ -38,7 +39,7 @@ def runs_in(path: Path) -> Runs:
 
 
 def test_what_was_written_answers_as_what_was_fitted(package: Path, tmp_path: Path) -> None:
-    tables = taught_runs(tmp_path / "data" / "runs")
+    tables = taught_runs(converted_folder(tmp_path / "data" / "runs"))
     fitted, read = refitted(tables), AnalyticPredictor.shipped()
     # Scales of single workloads and layers that the runs do not identify are left out.
     known = scales_of(entry for entry in fitted.learned if entry.identified)

@@ -189,7 +189,7 @@ def test_the_file_s_whole_column_is_said_in_one_sentence() -> None:
 def test_three_runs_are_enough_for_a_step_of_300_s_where_physics_says_a_third(count: int) -> None:
     row = {
         "workload": "resnet50", "device": "a100-sxm-80gb", "nodes": 1, "devices": 1,
-        "framework": "PyTorch",
+        "framework": "PyTorch", "precision": "fp32",
     }  # fmt: skip
     sound = [{**row, "global_batch": b, "step_time_s": b / 800} for b in (64, 128)][: count - 1]
     runs, forecasts = runs_of(*sound, {**row, "global_batch": 256, "step_time_s": 300})

@@ -565,7 +565,8 @@ def judged(
     )
     like = like_the_rest(guess, sure, look.apart, look.factors, kin)
     guess, sure = np.where(like >= 0, like, guess), sure | (like >= 0)
-    lost = (guess < 0) & (absurd | (np.abs(log_ratio) > ABSURD))
+    # What most rows of a table share is a forecast that is off, no fault of one row.
+    lost = (guess < 0) & (absurd | (np.abs(log_ratio - _common_bias(log_ratio, kin)) > ABSURD))
     return Verdicts(np.where(lost, len(factors), guess), sure | lost, centre)
 
 
@@ -668,4 +669,21 @@ def _stand_alone(look: _Look, accepted: BoolArray, kin: Kin, usual: FloatArray) 
             _, alike = np.unique(member * (int(step.max()) + 1) + step, return_inverse=True)
             there, way = np.bincount(alike, mine), np.bincount(alike, between)
             result &= ~(mine & use) | (way <= there)[alike]
-    return np.asarray(result)
+    return np.asarray(result & ~_ends_slow_tail(look, accepted, kin, usual))
+
+
+def _ends_slow_tail(look: _Look, accepted: BoolArray, kin: Kin, usual: FloatArray) -> BoolArray:
+    """Return which accepted slow rows more honest rows come near than share their guess, (m,).
+
+    Honest rows come near where they stand half as far out or more, whatever unit would explain
+    them: of the row's own group where that is large, else of its file.
+    """
+    slow, result = np.maximum(look.apart, 0.0), np.zeros(len(accepted), dtype=bool)
+    apart_from = float(slow.max(initial=0.0)) + 1.0  # keeps groups apart in one sorted array
+    for member, use in ((kin.group, _big(kin)), (kin.file, ~_big(kin))):
+        key = np.sort((member * apart_from + slow)[~accepted & (slow > 4.0 * usual)])
+        ends = np.searchsorted(key, (member + 1) * apart_from)
+        near = ends - np.searchsorted(key, member * apart_from + slow / 2.0, side="right")
+        _, guess = np.unique(member * (len(look.factors) + 1) + look.best, return_inverse=True)
+        result |= use & accepted & (slow > 0) & (near > np.bincount(guess, accepted)[guess])
+    return result
