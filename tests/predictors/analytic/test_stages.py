@@ -77,6 +77,25 @@ def test_a_pipeline_takes_the_sum_of_its_stages_and_the_fullest_again_and_again(
     assert 3 * fullest < first < 4 * fullest  # stages are unequal: the sum is less than 4 x t_max
 
 
+def test_the_wait_where_tensor_groups_meet_pipelines_is_a_floor() -> None:
+    """It binds small micro-batches, hides behind large ones and leaves the bubble; one node has none."""
+    workload = llama(16, 2048, 8192, True, "nanotron")
+    two_nodes, one_node = tiny_cluster(2, 8), tiny_cluster(1, 16)
+
+    def lost(micro: int, tp: int, cluster: Cluster) -> float:
+        plan = Plan(tp=tp, pp=2, dp=8 // tp, micro_batch=micro, global_batch=8 * 32,
+                    sequence_parallel=tp > 1)  # fmt: skip
+        parts = parts_of(workload, plan, cluster)
+        without = parts_of(workload, plan, cluster, tensor_pipeline_seconds=0.0)
+        assert parts["pipeline bubble"] == pytest.approx(without["pipeline bubble"])
+        m = plan.global_batch / (micro * plan.dp)
+        return (parts["host"] - without["host"]) / m
+
+    assert lost(1, 8, two_nodes) > 1.5 * lost(1, 4, two_nodes) > 0
+    assert lost(1, 8, one_node) == lost(1, 1, two_nodes) == 0
+    assert lost(32, 2, two_nodes) < 0.02 * lost(1, 2, two_nodes)
+
+
 def test_bare_gradients_are_not_hidden_by_backward() -> None:
     """All bare: the ring's whole time is exposed; the share between lies between."""
     workload = llama(16, 2048, 8192, True, "nanotron")

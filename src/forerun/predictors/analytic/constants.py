@@ -90,6 +90,8 @@ class Framework:
             a million parameters a replica, no fewer than 40 million).
         gather_share: of the gathering of updated parameters that forward does not hide, over
             `gather_exposed`.
+        tensor_pipeline_seconds: of host time a layer, micro-batch and tensor rank where tensor
+            groups and pipelines meet over several nodes.
     """
 
     host_seconds: float = 16e-6
@@ -125,6 +127,7 @@ class Framework:
     bucket_bytes: float = 25e6
     rank_bucket_bytes: float = 0.0
     gather_share: float = 1.0
+    tensor_pipeline_seconds: float = 0.0
 
 
 # PyTorch spends 32 us of CPU time for an operation's forward and backward kernels together, and
@@ -153,7 +156,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "nemo": Framework(host_seconds=8e-6, fusion=0.7, context_bytes=2.5e9, unfused=0.0,
                       bucket_bytes=80e6, rank_bucket_bytes=2e6, gather_share=0.2),
     "nanotron": Framework(host_seconds=130e-6, step_seconds=40e-3, fusion=2.2, loss_traffic=3.2,
-                          context_bytes=5e9, bucket_copies=0.5, unfused=1.0, kept_share=1.1, inputs_ahead=40.0),
+                          context_bytes=5e9, bucket_copies=0.5, unfused=1.0, kept_share=1.1, inputs_ahead=40.0,
+                          tensor_pipeline_seconds=2e-3),
     "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9, wide_weights=1.0,
                             unfused=0.0, chosen_share=0.7, logits_share=1.25, recompute=0.75),
     # Its fused loss moves 6 bytes a logit where 16 are counted, and its metrics read them again.

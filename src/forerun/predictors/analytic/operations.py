@@ -325,6 +325,7 @@ def instance_costs(
         "ends_forward": ends_forward,
         "ends_backward": ends_backward,
         "ends_host": collectives.p_norm(ends, ends_host, power) - ends,
+        "layer_launches": host_forward + host_backward,
         "first_end": time["embed_forward"] + time["embed_backward"],
         "last_end": time["head_forward"] + time["head_backward"],
         **more,

@@ -229,6 +229,9 @@ def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Const
     return np.where(is_async, joined - compute / workers, added)
 
 
+# How the wait of a tensor group for its pipeline grows with the nodes that it spans.
+_SPANNED_NODES_POWER = 0.4
+
 PARTS = (
     "forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host",
     "imbalance", "pipeline bubble", "pipeline comm", "data comm", "optimizer", "parameter server",
@@ -277,6 +280,8 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 
     1F1B with stages of unequal times t: T = sum t + (m - 1) t_max, which is m t_mean, the imbalance
     (m - 1)(t_max - t_mean) and the bubble (pp - 1) t_mean; vpp chunks a stage divide the bubble.
+    While a pipeline fills and drains, neighbours do not alternate and nothing is lost where tensor
+    groups and pipelines meet.
     """
     key, plan = rows.key, rows.plan
     m, pp, vpp = micro_batches(rows), plan["pp"], plan["vpp"]
@@ -284,7 +289,9 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         key["layer_forward"] + key["layer_backward"] + key["layer_recompute"]
         + key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
     )  # fmt: skip
-    layer = device + key["layer_host"]
+    lost = _tensor_pipeline_wait(rows, device, constants)
+    host = key["layer_host"] + lost
+    layer = device + host
     ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"]
     mean = (layer + ends) / pp
     share = layer_share(rows)
@@ -293,7 +300,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     largest = np.where(pp > 1, np.maximum(np.maximum(first, last), mean), mean)
     passes = m / pp
     sent = _point_to_point(rows, constants)
-    waiting = passes * (key["layer_host"] + key["ends_host"])
+    waiting = passes * (host + key["ends_host"])
     if np.any(rows.sync == ONE_PROCESS):
         waiting = np.where(rows.sync == ONE_PROCESS, _replicas(rows, constants), waiting)
     return {
@@ -305,9 +312,24 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         "context comm": passes * key["layer_context_comm"],
         "host": waiting,
         "imbalance": (m - 1.0 / vpp) * (largest - mean),
-        "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * mean, 0.0),
+        "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * (mean - lost / pp), 0.0),
         "pipeline comm": np.where(pp > 1, (m + (pp - 1.0) / vpp) * sent, 0.0),
     }
+
+
+def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
+    """Return seconds that all layers wait for the host where tensor groups and pipelines meet, (n,).
+
+    device: seconds of all layers on the device. The wait grows with the tensor group and the nodes
+    that it spans, not with the micro-batch: it is a floor under the layer, as its launches are.
+    """
+    plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
+    meets = (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
+    spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
+    lost = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER
+    launches, power = rows.key["layer_launches"], constants.layer_power
+    with_wait = collectives.p_norm(device, launches + lost, power)
+    return np.where(meets, with_wait - collectives.p_norm(device, launches, power), 0.0)
 
 
 def _replicas(rows: Rows, constants: Constants) -> FloatArray:

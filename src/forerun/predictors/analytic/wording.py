@@ -59,6 +59,9 @@ WORDS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "framework.shard_power": ("ZeRO-3 traffic hidden (power of a norm; 1: none)", _plain),
     "framework.loss_traffic": ("bytes that the loss moves, times one pass", _times),
     "framework.bare_gradients": ("gradient traffic that nothing hides", _share),
+    "framework.tensor_pipeline_seconds": (
+        "host time a layer where tensor groups meet pipelines", format_seconds,
+    ),
     "framework.states_share": ("weights and states, times what their types say", _times),
     "framework.kept_share": ("activations kept, times what operations need", _times),
     "framework.chosen_share": ("activations kept by selective recomputation, times the need", _times),

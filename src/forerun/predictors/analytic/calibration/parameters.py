@@ -50,7 +50,7 @@ PRIOR_SD = {
     "launch_seconds": 0.40, "tile": 0.50, "wave_flops_per_element": 0.40, "layer_power": 0.30,
     "overlap_power": 0.25, "gather_exposed": 0.30, "tensor_hop_seconds": 0.25,
     "framework.fusion": 0.30, "framework.loss_traffic": 0.30,
-    "framework.bare_gradients": 0.60,
+    "framework.bare_gradients": 0.60, "framework.tensor_pipeline_seconds": 0.30,
     "point_to_point_exposed": 0.40, "expert_exposed": 0.40,
     "expert_imbalance": 0.30, "straggler_share": 0.60,
     "roofline_power": 0.30, "double_share": 0.40, "narrow_bandwidth_share": 0.30,
@@ -84,7 +84,7 @@ MOST = {
     f"link_efficiency[{MEASURED}]": 2.0,
 }  # fmt: skip
 # What only some frameworks do: moved where their profile has it.
-OWN_WAYS = ("gap_seconds", "loss_traffic")
+OWN_WAYS = ("gap_seconds", "loss_traffic", "tensor_pipeline_seconds")
 _MAPPINGS = (
     "tensor_efficiency", "vector_efficiency", "double_efficiency", "narrow_efficiency",
     "bandwidth_efficiency", "generation_factor", "generation_latency",
