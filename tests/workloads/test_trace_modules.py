@@ -224,13 +224,6 @@ def test_keyword_inputs_and_samples_are_understood() -> None:
     assert next(op for op in workload.graph.ops if op.kind is OpKind.EMBEDDING).shape == (8,)
 
 
-def test_a_function_is_traced_and_its_gradients_are_put_back() -> None:
-    net = nn.Linear(4, 4)
-    workload = trace_module(lambda x: F.mse_loss(net(x), x), torch.ones(2, 4))
-    assert workload.graph.params == 20
-    assert net.weight.grad is None
-
-
 def test_a_workload_says_what_its_samples_are() -> None:
     image = trace_module(nn.Conv2d(3, 4, 3), torch.zeros(2, 3, 32, 32))
     assert (image.sample, image.image_size, image.input_bytes) == ("image", 32, 0.0)

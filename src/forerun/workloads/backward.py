@@ -16,16 +16,8 @@ from forerun.domain.graph import Graph, Op, OpKind, Phase, Shard
 from forerun.domain.workload import OPTIMIZER_STATES
 from forerun.errors import RequestError, one_of
 
-PRODUCTS = frozenset(
-    {
-        OpKind.MATMUL,
-        OpKind.CONV,
-        OpKind.CONV_1X1,
-        OpKind.CONV_GROUPED,
-        OpKind.CONV_DEPTHWISE,
-        OpKind.RECURRENT,
-    }
-)
+CONVOLUTIONS = frozenset({OpKind.CONV, OpKind.CONV_1X1, OpKind.CONV_GROUPED, OpKind.CONV_DEPTHWISE})
+_PRODUCTS = CONVOLUTIONS | {OpKind.MATMUL, OpKind.RECURRENT}
 # Forward FLOPs times this: five products (scores again, dV, dP, dQ, dK) against two.
 # Dao et al., FlashAttention-2 (2023), section 4.1.
 FUSED_ATTENTION_BACKWARD = 2.5
@@ -135,7 +127,7 @@ def _gradients(op: Op, position: int, first: bool, sparse: bool) -> list[Op]:
     base = replace(
         op, phase=Phase.BACKWARD, params=0.0, weights=0.0, saved=0.0, shape=(), inputs=(position,)
     )
-    if op.kind in PRODUCTS or (op.kind is OpKind.ATTENTION and not is_fused_attention(op)):
+    if op.kind in _PRODUCTS or (op.kind is OpKind.ATTENTION and not is_fused_attention(op)):
         if op.weights > 0 or op.params > 0:
             return _weighted_product(op, base, first)
         return _activation_product(op, base)

@@ -17,7 +17,7 @@ from forerun.domain.graph import Op, OpKind
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, LayerShape, Workload
 from forerun.errors import MissingExtraError, RequestError, UnknownNameError
 from forerun.workloads.backward import complete
-from forerun.workloads.trace.products import Product, convolution, matrix_product
+from forerun.workloads.trace.aten import Product, convolution, matrix_product
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _ELEMENTWISE = frozenset(

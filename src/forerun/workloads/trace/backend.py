@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from forerun.errors import MissingExtraError, RequestError
+from forerun.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Takes (function, positional arguments, keyword arguments); returns what the function would.
 Interceptor = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
-_TORCHVISION_OPS = ("nms", "qnms")
 _held: list[Any] = []  # torch drops an operator library when its handle is collected
 
 
@@ -40,50 +39,24 @@ def prepare_torchvision() -> Any:
 
     Raises:
         MissingExtraError: torch or torchvision is not installed.
-        RequestError: torchvision is installed and cannot be imported.
+        RuntimeError: torchvision is installed and cannot be imported.
     """
-    load_torch("load torchvision")
+    torch = load_torch("load torchvision")
     try:
         import torchvision
-    except ImportError as error:
-        if not isinstance(error, ModuleNotFoundError) or error.name != "torchvision":
-            raise _torchvision_broken(error) from error
+    except ModuleNotFoundError as error:
         raise MissingExtraError("load torchvision", "torchvision", "torch") from error
     except RuntimeError as error:
         if "torchvision::" not in str(error):
-            raise _torchvision_broken(error) from error
-    else:
-        return torchvision
-    _forget_torchvision()
-    _declare_torchvision_ops()
-    try:
-        import torchvision
-    except (ImportError, RuntimeError) as error:
-        raise _torchvision_broken(error) from error
-    return torchvision
-
-
-def _torchvision_broken(error: Exception) -> RequestError:
-    return RequestError(
-        "load torchvision",
-        f"it is installed, and its import fails: {error}",
-        "install the torchvision release that belongs to your torch, with pip install --no-deps",
-    )
-
-
-def _forget_torchvision() -> None:
-    """Remove what a failed import left behind."""
-    for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]
-
-
-def _declare_torchvision_ops() -> None:
-    torch = load_torch()
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in _TORCHVISION_OPS:
-        with suppress(RuntimeError):  # declared before
+            raise
+        for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]  # what the failed import left behind
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _held.append(library)
+        _held.append(library)
+        import torchvision
+    return torchvision
 
 
 def dispatch_mode(intercept: Interceptor) -> Any:

@@ -4,110 +4,73 @@ On the meta device torch lowers attention to its materialised products, recurren
 product a time step, and dropout to a float mask. Calls of these are replaced by operations with
 the same shapes that save what the fused kernels save. Requests for another device are answered
 with the device that is traced on.
-
-Recurrent layers as the fused kernels run them: one operation a layer, not one a time step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from forerun.domain.graph import OpKind, Phase
 from forerun.workloads.backward import FUSED_ATTENTION_BACKWARD
+from forerun.workloads.trace.aten import Product, fused_attention
 from forerun.workloads.trace.backend import autograd_function, load_torch, no_dispatch
-from forerun.workloads.trace.products import Product, fused_attention
-from forerun.workloads.trace.raw import Heads, RawOp
 from forerun.workloads.trace.recorder import Recorder
+from forerun.workloads.trace.records import RawOp
+
+_GATES = {"lstm": 4, "gru": 3, "rnn": 1}  # rows of a cell's weights for each feature of its state
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class _Layer:
     """One layer of a recurrent network, both directions together.
 
     Attributes:
         weights: its weight and bias tensors.
-        inputs, outputs, hidden: features that it reads and writes, and those of its state.
-        gates: rows of its weights for each feature of the state (LSTM 4, GRU 3, plain 1).
-        directions: 1, or 2 where it runs both ways.
+        inputs, outputs: features that it reads and writes.
+        rows: of its weights: gates x features of the state x directions.
+        kept: elements kept for each token: every gate, and the cell state of an LSTM.
     """
 
     weights: tuple[Any, ...]
     inputs: int
     outputs: int
-    hidden: int
-    gates: int
-    directions: int
+    rows: int
+    kept: int
 
+    @property
     def multiply_adds(self) -> int:
         """Multiply-adds of one time step of one sample: every matrix element once."""
-        sizes: list[int] = [w.numel() for w in self.weights if w.dim() == 2]
-        return sum(sizes)
-
-    def through_time(self) -> int:
-        """Multiply-adds of them from one time step into the next: all but the input's."""
-        entries = self.weights[:: len(self.weights) // self.directions]
-        sizes: list[int] = [w.numel() for w in entries]
-        return self.multiply_adds() - sum(sizes)
+        return sum(int(w.numel()) for w in self.weights if w.dim() == 2)
 
 
-def layers_of(weights: Sequence[Any], count: int, directions: int, cell: str) -> list[Layer]:
+def _layers(weights: Sequence[Any], count: int, directions: int, cell: str) -> list[_Layer]:
     """Return the layers behind torch's flat list of weights."""
-    gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
-    size = len(weights) // (count * directions)
-    made = []
-    for position in range(count):
-        start = position * directions * size
-        mine = tuple(weights[start : start + directions * size])
-        hidden = mine[0].shape[0] // gates
-        projected = mine[1].shape[1]
-        made.append(
-            Layer(mine, mine[0].shape[1], projected * directions, hidden, gates, directions)
-        )
-    return made
-
-
-def recurrent(
-    recorder: Recorder, cell: str, inputs: Any, state: Any, weights: Sequence[Any],
-    biases: bool, count: int, dropout: float, training: bool, bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Any, ...]:  # fmt: skip
-    """Record a stack of recurrent layers and return its outputs, as torch's function does.
-
-    A kernel runs each time step; gates and cell state of every step are kept for backward.
-
-    Args:
-        recorder: writes the operations down.
-        cell: lstm, gru or rnn.
-        inputs: (batch, time, features), or (time, batch, features), or without batch.
-        state: the initial state: one tensor, or a pair for an LSTM.
-        weights: torch's flat list.
-        biases: whether layers have biases.
-        count: of layers.
-        dropout: between layers (its mask is inside the kept gates).
-        training: whether dropout acts.
-        bidirectional: whether each layer runs both ways.
-        batch_first: order of the first two sides.
-    """
-    directions = 2 if bidirectional else 1
-    layers = layers_of(weights, count, directions, cell)
-    states = tuple(state) if cell == "lstm" else (state,)
-    run = _Run(recorder, cell, layers, directions, batch_first and inputs.dim() == 3)
-    function = autograd_function(run.forward, run.backward)
-    result: tuple[Any, ...] = function(inputs, *states, *weights)
-    return result
+    size = len(weights) // count
+    layers = []
+    for start in range(0, size * count, size):
+        mine = tuple(weights[start : start + size])
+        gate_rows, inputs = mine[0].shape
+        state = gate_rows // _GATES[cell] if cell == "lstm" else 0
+        kept, outputs = directions * (gate_rows + state), directions * mine[1].shape[1]
+        layers.append(_Layer(mine, inputs, outputs, directions * gate_rows, kept))
+    return layers
 
 
 @dataclass
-class _Run:
+class _Recurrent:
+    """A stack of recurrent layers run by fused kernels: one operation a layer.
+
+    A kernel runs each time step; gates and cell state of every step are kept for backward, and
+    the mask of a dropout between layers is inside the kept gates.
+    """
+
     recorder: Recorder
     cell: str
-    layers: list[Layer]
-    directions: int
-    batch_first: bool
+    layers: list[_Layer]
+    launches: int
     first: int = 0
 
     def forward(self, ctx: Any, tensors: Sequence[Any]) -> Any:
@@ -117,15 +80,14 @@ class _Run:
         with no_dispatch():
             output = inputs.new_empty((*inputs.shape[:-1], self.layers[-1].outputs))
             ends = [load_torch().empty_like(s) for s in states]
-            kept = [inputs.new_empty(tokens * self._kept(layer)) for layer in self.layers]
+            kept = [inputs.new_empty(tokens * layer.kept) for layer in self.layers]
         previous, self.first = inputs, len(self.recorder.ops)
         for layer, reserve in zip(self.layers, kept, strict=True):
-            op = self._op(layer, tokens, Phase.FORWARD)
-            op.reads = float(tokens * layer.inputs) / self._samples
-            op.writes = float(tokens * layer.outputs) / self._samples
-            op.launches = self._steps(inputs)
-            last = layer is self.layers[-1]
-            written = [reserve, output, *ends] if last else [reserve]
+            op = self._op(self.cell, layer, tokens, Phase.FORWARD)
+            op.reads = float(tokens * layer.inputs) / self.recorder.book.samples
+            op.writes = float(tokens * layer.outputs) / self.recorder.book.samples
+            op.launches = self.launches
+            written = [reserve, output, *ends] if layer is self.layers[-1] else [reserve]
             read = [self.recorder.book.of(t) for t in (previous, *layer.weights)]
             self.recorder.add(op, read, written)
             previous = reserve
@@ -138,7 +100,7 @@ class _Run:
         """Record data and weight gradients of each layer, the last layer first."""
         with no_dispatch():
             made = [load_torch().empty_like(t) for t in ctx.tensors]
-        book, samples = self.recorder.book, self._samples
+        book, tokens = self.recorder.book, ctx.tokens
         saved = [book.of(t) for t in ctx.saved_tensors]
         arriving = [book.of(g) for g in grads if g is not None]
         upstream: dict[int, None] = {}
@@ -146,81 +108,56 @@ class _Run:
             layer, source = self.layers[position], self.first + position
             forward = self.recorder.ops[source]
             read, arriving = [*arriving, saved[2 + position]], []
-            weight = self._op(layer, ctx.tokens, Phase.BACKWARD, "wgrad")
+            weight = self._op("wgrad", layer, tokens, Phase.BACKWARD)
             weight.source, weight.inputs = source, dict(upstream)
-            weight.reads = float(ctx.tokens * (layer.inputs + layer.gates * layer.hidden)) / samples
+            weight.reads = float(tokens * (layer.inputs + layer.rows)) / book.samples
             weight.into_weight_gradient(0.0)
-            data = self._op(layer, ctx.tokens, Phase.BACKWARD, "dgrad")
+            data = self._op("dgrad", layer, tokens, Phase.BACKWARD)
             data.source, data.launches = source, forward.launches
             data.reads, data.writes = forward.writes + forward.saved, forward.reads
             data.inputs = upstream
             if position == 0 and not ctx.needs_input_grad[0]:
                 # The gradient still runs back through time, but not into the input.
-                data.flops = 2.0 * ctx.tokens * layer.through_time() / samples
+                entry = layer.rows * layer.inputs
+                data.flops = 2.0 * tokens * (layer.multiply_adds - entry) / book.samples
                 data.writes = 0.0
-            written = made[:1] if position == 0 else []
-            upstream = {self.recorder.add(data, read, written): None}
+            upstream = {self.recorder.add(data, read, made[:1] if position == 0 else []): None}
             mine = {id(w) for w in layer.weights}
             written = [m for t, m in zip(ctx.tensors, made, strict=True) if id(t) in mine]
             self.recorder.add(weight, read, written)
         return tuple(m if n else None for m, n in zip(made, ctx.needs_input_grad, strict=True))
 
-    def _op(self, layer: Layer, tokens: int, phase: Phase, part: str = "") -> RawOp:
-        multiply_adds = layer.multiply_adds()
-        op = RawOp(part or self.cell, OpKind.RECURRENT, phase, path=self.recorder.path)
-        op.flops = 2.0 * tokens * multiply_adds / self._samples
+    def _op(self, label: str, layer: _Layer, tokens: int, phase: Phase) -> RawOp:
+        op = RawOp(label, OpKind.RECURRENT, phase, path=self.recorder.path)
+        flops = 2.0 * tokens * layer.multiply_adds / self.recorder.book.samples
+        inner = layer.multiply_adds // layer.rows
+        sides = {"wgrad": (inner, layer.rows, tokens), "dgrad": (tokens, inner, layer.rows)}
+        m, n, k = sides.get(label, (tokens, layer.rows, inner))
+        op.flops, op.product = flops, Product(OpKind.RECURRENT, flops, m, n, k)
         op.weights = float(sum(w.numel() for w in layer.weights))
-        rows = self.directions * layer.gates * layer.hidden
-        inner = multiply_adds // rows
-        if part == "wgrad":
-            op.product = Product(OpKind.RECURRENT, op.flops, inner, rows, tokens)
-        elif part == "dgrad":
-            op.product = Product(OpKind.RECURRENT, op.flops, tokens, inner, rows)
-        else:
-            op.product = Product(OpKind.RECURRENT, op.flops, tokens, rows, inner)
-        op.right_static = True
-        op.shape = (tokens, layer.outputs)
+        op.right_static, op.shape = True, (tokens, layer.outputs)
         return op
 
-    def _kept(self, layer: Layer) -> int:
-        """Elements kept for each token: every gate, and the cell state of an LSTM."""
-        states = layer.gates + (1 if self.cell == "lstm" else 0)
-        return self.directions * states * layer.hidden
 
-    def _steps(self, inputs: Any) -> int:
-        steps: int = inputs.shape[1] if self.batch_first else inputs.shape[0]
-        return steps * self.directions
-
-    @property
-    def _samples(self) -> int:
-        return self.recorder.book.samples
-
-
-_Handler = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
-
-
-@dataclass
 class Fusions:
     """The callback of a function mode: answers some of torch's Python calls in its own way.
 
-    Attributes:
+    Args:
         recorder: writes the fused operations down.
         device: the type of device that is traced on.
     """
 
-    recorder: Recorder
-    device: str = "meta"
-
-    def __post_init__(self) -> None:
+    def __init__(self, recorder: Recorder, device: str = "meta") -> None:
         torch = load_torch()
         functional = torch.nn.functional
+        self.recorder, self.device = recorder, device
         self._attention = functional.scaled_dot_product_attention
         self._move = torch.Tensor.to
-        self._handlers: dict[Any, _Handler] = {
+        self._handlers: dict[Any, Callable[..., Any]] = {
             self._move: self._to,
             torch.Tensor.cuda: lambda func, args, kwargs: args[0],
         }
-        if self.device == "meta":
+        if device == "meta":
             self._handlers |= {
                 self._attention: self._fuse_attention,
                 functional.multi_head_attention_forward: self._with_inner_attention,
@@ -250,7 +187,7 @@ class Fusions:
             self.device if isinstance(value, str | torch.device) and not _is_cpu(value) else value
             for value in args[1:]
         ]
-        if len(rest) > 0 and isinstance(rest[0], torch.Tensor):
+        if rest and isinstance(rest[0], torch.Tensor):
             rest[0] = rest[0].dtype
         return func(args[0], *rest, **kwargs)
 
@@ -264,16 +201,25 @@ class Fusions:
 
     def _with_inner_attention(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run torch's own multi-head attention with the attention inside it replaced."""
-        with _replaced("scaled_dot_product_attention", self._inner_attention):
+        functional = load_torch().nn.functional
+        functional.scaled_dot_product_attention = lambda *inner, **options: self._fuse_attention(
+            self._attention, inner, options
+        )
+        try:
             return func(*args, **kwargs)
-
-    def _inner_attention(self, *args: Any, **kwargs: Any) -> Any:
-        return self._fuse_attention(self._attention, args, kwargs)
+        finally:
+            functional.scaled_dot_product_attention = self._attention
 
     def _recurrent(self, cell: str, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if len(args) != 9 or not isinstance(args[3], bool):
             return func(*args, **kwargs)  # a packed sequence: its lengths are data
-        return recurrent(self.recorder, cell, *args)
+        inputs, state, weights, _, count, _, _, both_ways, batch_first = args
+        directions = 2 if both_ways else 1
+        steps = inputs.shape[1] if batch_first and inputs.dim() == 3 else inputs.shape[0]
+        layers = _layers(weights, count, directions, cell)
+        run = _Recurrent(self.recorder, cell, layers, steps * directions)
+        states = tuple(state) if cell == "lstm" else (state,)
+        return autograd_function(run.forward, run.backward)(inputs, *states, *weights)
 
     def _fuse_attention(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def fused(
@@ -315,7 +261,7 @@ class Fusions:
                 read.append(masks)
             op.reads += sum(book.elements(t) for t in tensors) / book.samples
             op.writes = book.elements(output) / book.samples
-            recorder.heads.append(Heads.of(query.shape, key.shape))
+            recorder.attend(query.shape, key.shape)
             position = recorder.add(op, read, [output, row_sums])
             recorder.mark(position)
             ctx.save_for_backward(*tensors, output, row_sums)
@@ -347,15 +293,3 @@ def _laid_out_as_fused(query: Any, size: int) -> Any:
         return query.new_empty((*query.shape[:-1], size))
     batch, heads, tokens, _ = query.shape
     return query.new_empty((batch, tokens, heads, size)).transpose(1, 2)
-
-
-@contextmanager
-def _replaced(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Put a function in the place of one of torch.nn.functional for a while."""
-    functional = load_torch().nn.functional
-    original = getattr(functional, name)
-    setattr(functional, name, function)
-    try:
-        yield
-    finally:
-        setattr(functional, name, original)

@@ -1,107 +1,115 @@
 """The recorder: writes down each operation of a step as torch dispatches it.
 
-Gradients as torch computes them, told apart: of data, and of weights no batch makes larger.
-
-Shapes of the most frequent operations, known without torch's slow Python meta kernels.
+What depends on data is answered plausibly, since tensors on the meta device hold no values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from forerun.domain.graph import OpKind, Phase
 from forerun.errors import RequestError
-from forerun.workloads.trace.backend import load_torch
-from forerun.workloads.trace.fakes import Fakes
-from forerun.workloads.trace.kinds import FREE, GATHERS, OVERWRITES, SCATTERS, kind_of
-from forerun.workloads.trace.memory import Memory, MemoryBook, tensors_in
-from forerun.workloads.trace.products import FACTORS, FUSED, Product, product_of
-from forerun.workloads.trace.raw import Heads, RawOp
-
-# Of one shape and type in, of the same out.
-_POINTWISE = frozenset(
-    """add sub mul div relu sigmoid tanh silu gelu neg exp threshold_backward sigmoid_backward
-    tanh_backward silu_backward gelu_backward native_dropout_backward""".split()
+from forerun.workloads.trace.aten import (
+    ATTENTION,
+    ATTENTION_FORWARD,
+    FACTORS,
+    FREE,
+    GATHERS,
+    OVERWRITES,
+    SCATTERS,
+    Product,
+    kind_of,
+    product_of,
 )
+from forerun.workloads.trace.backend import load_torch
+from forerun.workloads.trace.records import Memory, MemoryBook, RawOp, tensors_in
+
+# The largest steps that people train dispatch some tens of thousands.
+MOST_OPERATIONS = 200_000
+_LONGEST_COPY = 1_000_000  # elements that a copy off the meta device may have
+_ALL_ELEMENTS = "a selection that depends on data was taken to select every element"
+_READ_VALUE = "a value read from a tensor was taken to be 1 or true"
+_COPIED = "values copied off the meta device were taken to be 1"
 
 
-def quick_answer(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], mutates: bool) -> Any:
-    """Return what an operation on meta tensors returns, None where torch must be asked."""
-    if mutates or "dtype" in kwargs or not args or not getattr(args[0], "is_meta", False):
+def assumed_result(
+    func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], book: MemoryBook
+) -> tuple[Any, str] | None:
+    """Return the result of an operation on meta tensors that depends on data, and what it assumes.
+
+    None where the operation can run.
+    """
+    if not args or not getattr(args[0], "is_meta", False):
         return None
-    if name in _POINTWISE:
-        return _pointwise(args)
-    handler = _HANDLERS.get(name)
-    return None if handler is None else handler(args)
+    if name in ("_local_scalar_dense", "equal", "allclose", "_to_copy"):
+        return _read_values(name, args, kwargs, book)
+    return _selected(func, name, args, kwargs)
 
 
-def _pointwise(args: Sequence[Any]) -> Any:
-    torch, first = load_torch(), args[0]
-    if not first.is_floating_point():
+def _read_values(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], book: MemoryBook
+) -> tuple[Any, str] | None:
+    """Return values read from a meta tensor: the caller's own where they are at hand, else 1."""
+    torch, tensor = load_torch(), args[0]
+    if name in ("equal", "allclose"):
+        return tensor.shape == args[1].shape, _READ_VALUE
+    memory = book.find(tensor)
+    real = None if memory is None or memory.writer is not None else memory.real
+    if real is not None and (real.shape != tensor.shape or real.dtype != tensor.dtype):
+        real = None
+    if name == "_local_scalar_dense":
+        if real is not None:
+            return real.item(), ""
+        one = True if tensor.dtype is torch.bool else 1.0 if tensor.is_floating_point() else 1
+        return one, _READ_VALUE
+    device = kwargs.get("device")
+    to_cpu = device is not None and torch.device(device).type == "cpu"
+    if not to_cpu or tensor.numel() > _LONGEST_COPY:
         return None
-    for other in args[1:]:
-        if isinstance(other, torch.Tensor):
-            same = other.shape == first.shape and other.dtype == first.dtype
-            if not (same and other.is_meta):
-                return None
-        elif isinstance(other, complex):
-            return None
-    return torch.empty_like(first)
+    dtype = kwargs.get("dtype") or tensor.dtype
+    if real is not None:
+        return real.to(dtype), ""
+    return torch.ones(tensor.shape, dtype=dtype, device="cpu"), _COPIED
 
 
-def _addmm(args: Sequence[Any]) -> Any:
-    left, right = args[1], args[2]
-    fits = left.dim() == right.dim() == 2 and left.shape[1] == right.shape[0]
-    same = args[0].dtype == left.dtype == right.dtype and args[0].shape == right.shape[1:]
-    return left.new_empty((left.shape[0], right.shape[1])) if fits and same else None
+def _selected(
+    func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, str] | None:
+    """Return what a selection by data gives where it selects every element."""
+    torch, tensor = load_torch(), args[0]
 
+    def indices(*shape: int) -> Any:
+        return torch.empty(shape, dtype=torch.long, device="meta")
 
-def _mean(args: Sequence[Any]) -> Any:
-    tensor = args[0]
-    if not tensor.is_floating_point() or len(args) < 2 or not args[1]:
-        return None
-    sides = {side % tensor.dim() for side in args[1]}
-    keep = len(args) > 2 and args[2]
-    shape = [
-        1 if side in sides else size
-        for side, size in enumerate(tensor.shape)
-        if keep or side not in sides
-    ]
-    return tensor.new_empty(shape)
-
-
-def _batch_norm(args: Sequence[Any]) -> Any:
-    image, training = args[0], args[5]
-    if not training or image.dim() < 2:
-        return None
-    torch = load_torch()
-    statistics = [torch.empty(image.shape[1], dtype=_wide(image), device="meta") for _ in range(2)]
-    return (torch.empty_like(image), *statistics)
-
-
-def _batch_norm_backward(args: Sequence[Any]) -> Any:
-    torch, image, mask = load_torch(), args[1], args[9]
-    channels, dtype = image.shape[1], args[2].dtype if args[2] is not None else _wide(image)
-    gradients = [torch.empty(channels, dtype=dtype, device="meta") if m else None for m in mask[1:]]
-    return (torch.empty_like(image) if mask[0] else None, *gradients)
-
-
-def _wide(tensor: Any) -> Any:
-    """Return the type of statistics over a tensor: at least fp32."""
-    torch = load_torch()
-    narrow = (torch.float16, torch.bfloat16)
-    return torch.float32 if tensor.dtype in narrow else tensor.dtype
-
-
-_HANDLERS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
-    "addmm": _addmm,
-    "mean": _mean,
-    "native_batch_norm": _batch_norm,
-    "native_batch_norm_backward": _batch_norm_backward,
-}
+    match name:
+        case "nonzero":
+            return indices(tensor.numel(), tensor.dim()), _ALL_ELEMENTS
+        case "masked_select":
+            count = torch.broadcast_shapes(tensor.shape, args[1].shape).numel()
+            return tensor.new_empty(count), _ALL_ELEMENTS
+        case "index":
+            chosen: list[Any] = []
+            for index in args[1]:
+                masked = index is not None and index.dtype in (torch.bool, torch.uint8)
+                chosen += [indices(index.numel())] * index.dim() if masked else [index]
+            same = len(chosen) == len(args[1]) and all(map(operator.is_, chosen, args[1]))
+            return None if same else (func(tensor, chosen), _ALL_ELEMENTS)
+        case "_unique2" | "unique_consecutive":
+            count = tensor.numel()
+            inverse = indices(*tensor.shape)
+            return (tensor.new_empty(count), inverse, indices(count)), _ALL_ELEMENTS
+        case "repeat_interleave":
+            stated = kwargs.get("output_size")
+            note = "" if stated else "counts of a repeat were taken to be 1"
+            return indices(stated or tensor.numel()), note
+        case "bincount":
+            least = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
+            return indices(least or tensor.numel()), _ALL_ELEMENTS
+    return None
 
 
 def find_weight_gradients(
@@ -135,24 +143,25 @@ def split_convolution(
     torch dispatches them as one operation, and may leave either out; each does as many FLOPs as
     forward (a grouped one, too: no channel meets the other groups' channels).
     """
-    data, weight, bias = (*bound["output_mask"], False, False, False)[:3]
+    data, weight, bias = bound["output_mask"]
     grad = book.elements(bound["grad_output"]) / book.samples
     image = book.elements(bound["input"]) / book.samples
-    kernel = book.elements(bound["weight"])
+    kernel, product = book.elements(bound["weight"]), op.product
     made = list(outputs)
     parts: list[tuple[RawOp, list[Any]]] = []
     if data:
-        product = _data_product(op.product)
         part = replace(
-            op, label="dgrad", reads=grad, writes=image, weights=kernel, product=product,
+            op, label="dgrad", reads=grad, writes=image, weights=kernel,
+            product=product and replace(product, n=product.k, k=product.n),
             inputs=dict(op.inputs), right_static=True, shape=tuple(made[0].shape),
         )  # fmt: skip
         parts.append((part, [made.pop(0)]))
     if weight:
         part = replace(
             op, label="wgrad", reads=grad + image, writes=0.0, weights=kernel, static=True,
-            product=_weight_product(op.product), weight_gradient=True, launches=1 + int(bias),
-            inputs=dict(op.inputs), shape=tuple(made[0].shape),
+            product=product and replace(product, m=product.k, k=product.m),
+            weight_gradient=True, launches=1 + int(bias), inputs=dict(op.inputs),
+            shape=tuple(made[0].shape),
         )  # fmt: skip
         parts.append((part, made))
     elif bias:
@@ -160,18 +169,6 @@ def split_convolution(
                        static=True, inputs=dict(op.inputs))  # fmt: skip
         parts.append((part, made))
     return parts
-
-
-def _data_product(product: Product | None) -> Product | None:
-    return product and replace(product, n=product.k, k=product.n)
-
-
-def _weight_product(product: Product | None) -> Product | None:
-    return product and replace(product, m=product.k, k=product.m)
-
-
-# The largest steps that people train dispatch some tens of thousands.
-MOST_OPERATIONS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +181,6 @@ class Traits:
     mutates: bool
     arguments: tuple[str, ...]
     kind: OpKind
-
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments by the names of the schema."""
-        return {**dict(zip(self.arguments, args, strict=False)), **kwargs}
 
 
 @cache
@@ -210,10 +203,8 @@ def _is_pointwise(func: Any, name: str) -> bool:
     torch = load_torch()
     if torch.Tag.pointwise in func.tags:
         return True
-    packet = getattr(getattr(torch.ops, func.namespace), name, None)
-    if packet is None or not hasattr(packet, "overloads"):
-        return False
-    overloads: list[str] = packet.overloads()
+    packet: Any = getattr(getattr(torch.ops, func.namespace), name, None)
+    overloads: list[str] = packet.overloads() if hasattr(packet, "overloads") else []
     return any(torch.Tag.pointwise in getattr(packet, o).tags for o in overloads)
 
 
@@ -223,22 +214,23 @@ class Recorder:
 
     Attributes:
         book: who wrote which memory.
-        fakes: answers for what meta tensors cannot say.
+        notes: what was assumed of data, each once.
         ops: the operations so far.
         phase: the part of the step that runs now.
         path: the module whose forward runs now.
-        heads: shapes of the attentions that were seen.
-        asked: the operation that runs now, for messages.
+        heads: (heads of queries, heads of keys and values) of the attentions that were seen.
+        running: the operation that runs now, for messages.
         dispatched: operations that torch dispatched so far, views and all.
+        unknown: operations whose cost is only bounded.
     """
 
     book: MemoryBook
-    fakes: Fakes
+    notes: dict[str, None] = field(default_factory=dict)
     ops: list[RawOp] = field(default_factory=list)
     phase: Phase = Phase.FORWARD
     path: str = ""
-    heads: list[Heads] = field(default_factory=list)
-    asked: str = ""
+    heads: list[tuple[int, int]] = field(default_factory=list)
+    running: str = ""
     dispatched: int = 0
     unknown: dict[str, None] = field(default_factory=dict)
     _pending_saved: float = 0.0
@@ -255,14 +247,14 @@ class Recorder:
                 "bound the loops of its forward: one that hangs on the values of tensors may never"
                 " end here; or trace a part of the module",
             )  # fmt: skip
-        self.asked = f"{traits.namespace}::{traits.name}"
-        answer = self.fakes.answer(func, traits.name, args, kwargs, self.book)
-        if answer is not None:
-            result = answer.value
+        self.running = f"{traits.namespace}::{traits.name}"
+        assumed = assumed_result(func, traits.name, args, kwargs, self.book)
+        if assumed is None:
+            result = func(*args, **kwargs)
         else:
-            result = quick_answer(traits.name, args, kwargs, traits.mutates)
-            if result is None:
-                result = func(*args, **kwargs)
+            result, note = assumed
+            if note:
+                self.notes[note] = None
         self._record(traits, args, kwargs, result)
         return result
 
@@ -286,7 +278,9 @@ class Recorder:
         """Append an operation with the memories it reads and the tensors it writes."""
         position = len(self.ops)
         op.inputs.update({m.writer: None for m in read if m.writer is not None})
-        op.params += self._own(read)
+        if self.phase is Phase.FORWARD:  # the first to read a parameter owns it
+            for memory in read:
+                op.params, memory.params = op.params + memory.params, 0.0
         op.saved, self._pending_saved = op.saved + self._pending_saved, 0.0
         for tensor in written:
             memory = self.book.find(tensor) or self.book.enter(tensor)
@@ -294,13 +288,10 @@ class Recorder:
         self.ops.append(op)
         return position
 
-    def source(self) -> tuple[int | None, str]:
-        """Return the forward operation behind the gradient that runs now, and its module."""
-        node = load_torch()._C._current_autograd_node()
-        if node is None:
-            return None, self.path
-        known = self._by_sequence.get(node._sequence_nr() + 1)
-        return known or (None, self.path)
+    def attend(self, query: Sequence[int], key: Sequence[int]) -> None:
+        """Remember the heads of one attention from its shapes (..., heads, tokens, head size)."""
+        heads, kv_heads = (shape[-3] if len(shape) > 3 else 1 for shape in (query, key))
+        self.heads.append((heads, kv_heads))
 
     def mark(self, position: int | None) -> None:
         """Remember that the autograd node made last belongs to a forward operation."""
@@ -309,14 +300,11 @@ class Recorder:
         if known is None or (known[0] is None and position is not None):
             self._by_sequence[sequence] = (position, self.path)
 
-    def _own(self, read: Sequence[Memory]) -> float:
-        """Take over the parameters that no operation owns yet."""
-        if self.phase is not Phase.FORWARD:
-            return 0.0
-        owned = 0.0
-        for memory in read:
-            owned, memory.params = owned + memory.params, 0.0
-        return owned
+    def _source(self) -> tuple[int | None, str]:
+        """Return the forward operation behind the gradient that runs now, and its module."""
+        node = load_torch()._C._current_autograd_node()
+        known = self._by_sequence.get(node._sequence_nr() + 1) if node is not None else None
+        return known or (None, self.path)
 
     def _record(
         self, traits: Traits, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -326,25 +314,21 @@ class Recorder:
         fresh = [t for t in outputs if self.book.find(t) is None]
         moves = bool(fresh) or traits.mutates
         if traits.is_view or traits.name in FREE or not moves or not outputs:
-            for tensor in tensors_in((args, kwargs)):
+            for tensor in (*tensors_in((args, kwargs)), *fresh):
                 self.book.of(tensor)  # a view of a parameter is that parameter
-            fresh = [t for t in fresh if self.book.find(t) is None]
-            for tensor in fresh:
-                self.book.enter(tensor, static=not self.book.batched(tensor))
             if forward:
                 self.mark(None)
             return
         written = outputs if traits.mutates else fresh
-        bound = traits.bind(args, kwargs)
+        bound = {**dict(zip(traits.arguments, args, strict=False)), **kwargs}
         op, read = self._cost(traits, bound, written)
-        source, op.path = (None, self.path) if forward else self.source()
-        op.source = source
+        op.source, op.path = (None, self.path) if forward else self._source()
         parts = [(op, written)]
         gradients: list[Any] = []
         if traits.name == "convolution_backward":
             parts = split_convolution(op, bound, outputs, self.book)
-        elif source is not None:
-            gradients = find_weight_gradients(op, self.ops[source], written, self.book)
+        elif op.source is not None:
+            gradients = find_weight_gradients(op, self.ops[op.source], written, self.book)
         position = None
         for part, tensors in parts:
             position = self.add(part, read, tensors)
@@ -408,13 +392,12 @@ class Recorder:
     def _factors(self, op: RawOp, product: Product, name: str, bound: Mapping[str, Any]) -> None:
         """State the product in an operation, and which of its factors is a weight."""
         op.kind, op.flops = product.kind, product.flops / self.book.samples
-        if name in FUSED:
-            if op.phase is Phase.FORWARD:
-                self.heads.append(Heads.of(bound["query"].shape, bound["key"].shape))
-            return
-        left, right = FACTORS.get(name, ("input", "weight"))
-        op.left_static = left in bound and self.book.of(bound[left]).static
-        op.right_static = right in bound and self.book.of(bound[right]).static
+        if name == ATTENTION_FORWARD:
+            self.attend(bound["query"].shape, bound["key"].shape)
+        elif name not in ATTENTION:
+            left, right = FACTORS.get(name, ("input", "weight"))
+            op.left_static = left in bound and self.book.of(bound[left]).static
+            op.right_static = right in bound and self.book.of(bound[right]).static
 
 
 def _distinct(tensors: Any) -> list[Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,31 @@ def workload_from_reference(
         RequestError: no such module or attribute, not callable, it raises, or it returns
             something else; or the module cannot be traced.
     """
-    load_torch(f"trace {reference}")
+    torch = load_torch(f"trace {reference}")
     target = _load(reference)
-    sizes = {"seq_len": seq_len, "image_size": image_size}
-    asked = {key: size for key, size in sizes.items() if size is not None}
-    module, inputs, found = _read(reference, _call(reference, target, asked))
-    known = {"name": reference, **found, **{k: v for k, v in options.items() if v is not None}}
+    sizes: dict[str, Any] = {"seq_len": seq_len, "image_size": image_size}
+    sizes = {key: size for key, size in sizes.items() if size is not None}
+    made = _call(reference, target, sizes)
+    if isinstance(made, Mapping) and "module" in made:
+        found = {key: value for key, value in made.items() if key not in ("module", "inputs")}
+        unknown = sorted(set(found) - set(_OPTIONS))
+        if unknown:
+            raise RequestError(
+                f"workload {reference!r}", f"the callable returned unknown keys {unknown}", _RETURNS
+            )
+        module, inputs = made["module"], made.get("inputs")
+    else:
+        module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        found = {}
+    if not isinstance(module, torch.nn.Module):
+        raise RequestError(
+            f"workload {reference!r}",
+            f"the callable returned {type(module).__name__}, not a torch.nn.Module",
+            _RETURNS,
+        )
+    given = {"name": reference, **found, **{k: v for k, v in options.items() if v is not None}}
     with _guarded(reference, "the module raised", "call it once yourself, and correct it"):
-        return trace_module(module, example_inputs if inputs is None else inputs, **known)
+        return trace_module(module, example_inputs if inputs is None else inputs, **given)
 
 
 def _load(reference: str) -> Any:
@@ -91,7 +108,11 @@ def _call(reference: str, target: Any, sizes: Mapping[str, int]) -> Any:
         raise RequestError(
             f"workload {reference!r}", f"a {type(target).__name__} is not callable", _RETURNS
         )
-    refused = [key for key in sizes if is_module or key not in _argument_names(target)]
+    arguments: Collection[str] = ()
+    if not is_module:
+        with suppress(TypeError, ValueError):  # a builtin has no signature
+            arguments = inspect.signature(target).parameters
+    refused = [key for key in sizes if key not in arguments]
     if refused:
         raise RequestError(
             f"workload {reference!r} with {refused[0]}={sizes[refused[0]]}",
@@ -104,40 +125,9 @@ def _call(reference: str, target: Any, sizes: Mapping[str, int]) -> Any:
         return target(**sizes)
 
 
-def _argument_names(target: Any) -> list[str]:
-    try:
-        return list(inspect.signature(target).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
-def _read(reference: str, made: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Return (module, inputs, options) from what the callable returned."""
-    module_type = load_torch().nn.Module
-    if isinstance(made, Mapping) and "module" in made:
-        unknown = sorted(set(made) - {"module", "inputs", *_OPTIONS})
-        if unknown:
-            raise RequestError(
-                f"workload {reference!r}", f"the callable returned unknown keys {unknown}", _RETURNS
-            )
-        found = {key: made[key] for key in _OPTIONS if key in made}
-        module, inputs = made["module"], made.get("inputs")
-    elif isinstance(made, tuple) and len(made) == 2:
-        (module, inputs), found = made, {}
-    else:
-        module, inputs, found = made, None, {}
-    if not isinstance(module, module_type):
-        raise RequestError(
-            f"workload {reference!r}",
-            f"the callable returned {type(module).__name__}, not a torch.nn.Module",
-            _RETURNS,
-        )
-    return module, inputs, found
-
-
 @contextmanager
 def _guarded(reference: str, raised: str, next_step: str) -> Iterator[None]:
-    """Run a user's code: whatever it raises is told, and what it prints goes to stderr.
+    """Run a user's code: whatever it raises becomes a RequestError, and what it prints goes to stderr.
 
     The answer alone is on stdout, so that a user's own lines cannot spoil JSON. Only an
     interruption from the keyboard passes.
@@ -145,24 +135,17 @@ def _guarded(reference: str, raised: str, next_step: str) -> Iterator[None]:
     Raises:
         RequestError: the code raised, also what is no `Exception`, such as SystemExit.
     """
+    here = str(Path.cwd())
+    sys.path.insert(0, here)  # the user's own modules lie in the working directory
     try:
-        with _working_directory(), redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr):
             yield
     except (ForerunError, KeyboardInterrupt):
         raise
     except BaseException as error:
         text = " ".join(str(error).split())[:160]
-        told = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        raise RequestError(f"workload {reference!r}", f"{raised} {told}", next_step) from error
-
-
-@contextmanager
-def _working_directory() -> Iterator[None]:
-    """Put the working directory first on the import path for a while."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
+        message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise RequestError(f"workload {reference!r}", f"{raised} {message}", next_step) from error
     finally:
         if here in sys.path:
             sys.path.remove(here)

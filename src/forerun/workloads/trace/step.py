@@ -1,8 +1,10 @@
-"""One real training step under the recorder: forward, loss, backward."""
+"""One real training step under the recorder: copy, forward, loss, backward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,14 +12,14 @@ from typing import Any
 from forerun.domain.graph import Phase
 from forerun.errors import RequestError
 from forerun.workloads.trace.backend import dispatch_mode, function_mode, load_torch, module_hooks
-from forerun.workloads.trace.copies import values_on
-from forerun.workloads.trace.fakes import Fakes
 from forerun.workloads.trace.fused import Fusions
-from forerun.workloads.trace.memory import MemoryBook, tensors_in
-from forerun.workloads.trace.raw import RawOp
 from forerun.workloads.trace.recorder import Recorder
+from forerun.workloads.trace.records import MemoryBook, RawOp, tensors_in
 
 Loss = Callable[[Any], Any]
+# Spread of the random weights where a module that has none must be run for real.
+_WEIGHT_SPREAD = 0.02
+_UNCOPIED = (TypeError, RuntimeError, AttributeError, ValueError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,15 @@ class Step:
     """What was seen of one training step.
 
     Attributes:
-        ops: forward and backward operations, in order.
-        paths: modules in the order in which their forward began.
+        module: the copy that was run.
         widths: the last side of each module's output, where it is a tensor of three sides.
+        notes: what was assumed, in words.
     """
 
+    module: Any
     recorder: Recorder
-    paths: dict[str, None] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ops(self) -> list[RawOp]:
@@ -53,7 +56,7 @@ class Step:
 
 
 class StepError(Exception):
-    """The step did not run: the operation that was asked for, and what was raised."""
+    """The step did not run: the operation that ran, and what was raised."""
 
     def __init__(self, operation: str, error: BaseException) -> None:
         super().__init__(operation, error)
@@ -64,10 +67,11 @@ class StepError(Exception):
 def run_step(
     module: Any, call: Call, loss: Loss | None, device: str, samples: int, activation_bytes: float
 ) -> Step:
-    """Run one training step of a copied module and return what was seen.
+    """Run one training step of a copy of a module and return what was seen.
 
     Args:
-        module: a copy on `device`, or a function of tensors.
+        module: is left as it was; a copy on `device`, in training mode, is run. On meta no weight
+            is read; on the CPU weights without values are made up.
         call: example inputs, on any device.
         loss: from the module's output to a scalar; None for its own loss or the sum of its output.
         device: meta or cpu.
@@ -79,23 +83,34 @@ def run_step(
         RequestError: the loss is not a scalar that depends on a parameter.
     """
     torch = load_torch()
-    recorder = Recorder(MemoryBook(_float_bytes(module), activation_bytes, samples), Fakes())
-    step = Step(recorder)
-    moved = Call(values_on(call.args, device), values_on(dict(call.kwargs), device))
-    _enter_weights(recorder.book, module)
-    for tensor, original in zip(moved.tensors(), call.tensors(), strict=True):
-        real = None if original.is_meta or original.device.type != "cpu" else original.detach()
-        recorder.book.enter(tensor, real=real)
+    convert = _to_meta if device == "meta" else _to_cpu
+    copied = _copied(module, convert)
+    args, kwargs = torch.utils._pytree.tree_map_only(
+        torch.Tensor, convert, (call.args, dict(call.kwargs))
+    )
+    book = MemoryBook(_float_bytes(copied), activation_bytes, samples)
+    for parameter in copied.parameters():  # a tied parameter is one memory and counts once
+        memory = book.find(parameter) or book.enter(parameter, static=True, weight=True)
+        memory.params += float(parameter.numel()) if parameter.requires_grad else 0.0
+    for buffer in copied.buffers():
+        if book.find(buffer) is None:
+            book.enter(buffer, static=True, weight=True)
+    for tensor, original in zip(Call(args, kwargs).tensors(), call.tensors(), strict=True):
+        real = None if original.device.type != "cpu" else original.detach()
+        book.enter(tensor, real=real)
+    recorder = Recorder(book)
+    step = Step(copied, recorder)
     try:
-        with torch.enable_grad(), _watched(step, module, device):
+        with torch.enable_grad(), _watched(step, device):
             with torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor):
-                value = scalar_loss(module(*moved.args, **moved.kwargs), loss)
+                value = scalar_loss(copied(*args, **kwargs), loss)
             recorder.phase = Phase.BACKWARD
             value.backward()
     except RequestError:
         raise
     except Exception as error:
-        raise StepError(recorder.asked, error) from error
+        raise StepError(recorder.running, error) from error
+    step.notes += recorder.notes
     return step
 
 
@@ -113,7 +128,9 @@ def scalar_loss(output: Any, loss: Loss | None) -> Any:
         value = getattr(output, "loss", None) if value is None else value
     if value is None:
         values = vars(output).values() if hasattr(output, "__dataclass_fields__") else (output,)
-        leaves = [t for t in tensors_in(_plain(v) for v in values) if t.requires_grad]
+        # Outputs of model libraries are mappings that are no dict.
+        plain = (dict(v) if isinstance(v, Mapping) else v for v in values)
+        leaves = [t for t in tensors_in(plain) if t.requires_grad]
         parts = [t.sum() if t.dim() else t for t in leaves if t.is_floating_point()]
         value = sum(parts[1:], parts[0]) if parts else None
     if not isinstance(value, torch.Tensor) or not value.requires_grad or value.numel() != 1:
@@ -126,26 +143,16 @@ def scalar_loss(output: Any, loss: Loss | None) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Return mappings that are no dict (outputs of model libraries) as one."""
-    return dict(value) if isinstance(value, Mapping) else value
-
-
 @contextmanager
-def _watched(step: Step, module: Any, device: str) -> Iterator[None]:
+def _watched(step: Step, device: str) -> Iterator[None]:
     """Watch modules, calls and operations while a step runs; global random state is put back."""
     torch, recorder = load_torch(), step.recorder
-    names = (
-        {part: name for name, part in module.named_modules()}
-        if isinstance(module, torch.nn.Module)
-        else {}
-    )
+    names = {part: name for name, part in step.module.named_modules()}
     stack: list[str] = []
 
     def enter(part: Any) -> None:
         stack.append(recorder.path)
         recorder.path = names.get(part, recorder.path)
-        step.paths.setdefault(recorder.path)
 
     def leave(part: Any, output: Any) -> None:
         first = next(tensors_in((output,)), None)
@@ -162,26 +169,69 @@ def _watched(step: Step, module: Any, device: str) -> Iterator[None]:
         yield
 
 
-def _enter_weights(book: MemoryBook, module: Any) -> None:
-    """Write down parameters and buffers; a tied parameter is one memory and counts once."""
-    if not isinstance(module, load_torch().nn.Module):
-        return
-    for parameter in module.parameters():
-        memory = book.find(parameter) or book.enter(parameter, static=True, weight=True)
-        memory.params += float(parameter.numel()) if parameter.requires_grad else 0.0
-    for buffer in module.buffers():
-        if book.find(buffer) is None:
-            book.enter(buffer, static=True, weight=True)
-
-
 def _float_bytes(module: Any) -> float:
     """Return the bytes of most of a module's floating-point parameter elements."""
-    parameters: Sequence[Any] = (
-        list(module.parameters()) if isinstance(module, load_torch().nn.Module) else []
-    )
-    counts: dict[int, int] = {}
-    for parameter in parameters:
+    counts = Counter[int]()
+    for parameter in module.parameters():
         if parameter.is_floating_point():
-            size = parameter.element_size()
-            counts[size] = counts.get(size, 0) + parameter.numel()
-    return float(max(counts, key=lambda size: counts[size])) if counts else 4.0
+            counts[parameter.element_size()] += parameter.numel()
+    return float(counts.most_common(1)[0][0]) if counts else 4.0
+
+
+def _copied(module: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a copy of a module in training mode, its tensors converted."""
+    torch = load_torch()
+    memo: dict[int, Any] = {}  # converted tensors by the identity of the original, for deepcopy
+    for part in module.modules():
+        for held in (part._parameters, part._buffers, vars(part)):
+            for tensor in held.values():
+                if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
+                    moved = convert(tensor)
+                    if isinstance(tensor, torch.nn.Parameter):
+                        moved = torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
+                    memo[id(tensor)] = moved
+    try:
+        made = copy.deepcopy(module, dict(memo))
+    except _UNCOPIED:
+        made = _cloned(module, memo)
+    return made.train()
+
+
+def _cloned(module: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy of a module that shares the attributes which cannot be copied."""
+    if id(module) in memo:
+        return memo[id(module)]
+    made = memo[id(module)] = object.__new__(type(module))
+    for name, value in vars(module).items():
+        if name == "_modules":
+            copied: Any = {n: None if c is None else _cloned(c, memo) for n, c in value.items()}
+        else:
+            try:
+                copied = copy.deepcopy(value, memo)
+            except _UNCOPIED:
+                copied = value
+        made.__dict__[name] = copied
+    return made
+
+
+def _to_meta(tensor: Any) -> Any:
+    made = load_torch().empty_like(tensor, device="meta", requires_grad=False)
+    return made.requires_grad_() if _is_learned_input(tensor) else made
+
+
+def _to_cpu(tensor: Any) -> Any:
+    torch = load_torch()
+    if not tensor.is_meta:
+        moved = tensor.detach().to("cpu", copy=True)
+    elif tensor.is_floating_point():
+        made = torch.randn(tensor.shape, dtype=torch.float32) * _WEIGHT_SPREAD
+        moved = made.to(tensor.dtype)
+    else:
+        moved = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return moved.requires_grad_() if _is_learned_input(tensor) else moved
+
+
+def _is_learned_input(tensor: Any) -> bool:
+    return bool(tensor.requires_grad and tensor.is_leaf) and not isinstance(
+        tensor, load_torch().nn.Parameter
+    )
