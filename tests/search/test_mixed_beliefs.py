@@ -9,9 +9,14 @@ from forerun.catalog import load_catalog
 from forerun.domain.comparison import log_sigma
 from forerun.predictors.choice import Auto
 from forerun.predictors.laws.ernest import Ernest
-from forerun.search.beliefs import joint_beliefs, law_spread, taught_by
+from forerun.search.beliefs import (
+    beliefs_of,
+    joint_beliefs,
+    law_spread,
+    leading,
+    runs_behind,
+)
 from forerun.search.next_runs import most_accurate
-from forerun.search.suggestion import beliefs_of, leading
 from forerun.tables import Runs, Table
 from forerun.workloads.rows import runs_from_table
 
@@ -60,9 +65,9 @@ def test_a_saved_law_keeps_its_covariance_which_grows_away_from_its_runs() -> No
     inside, outside = np.diag(spread)
     assert 0 < inside < outside
     assert "covariance of what the law" in joint_beliefs(saved, asked).source
-    assert taught_by(saved) == "12 runs on 1 to 8 devices"
+    assert runs_behind(saved) == "12 runs on 1 to 8 devices"
     assert law_spread(Ernest(), asked) is None
-    assert taught_by(Ernest()) == ""
+    assert runs_behind(Ernest()) == ""
 
 
 def test_no_run_is_picked_once_enough_is_known() -> None:

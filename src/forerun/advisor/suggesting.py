@@ -27,7 +27,7 @@ from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError, one_of
 from forerun.predictors.laws.ernest import Ernest
 from forerun.predictors.laws.law_rows import LawRows
-from forerun.search.beliefs import taught_by
+from forerun.search.beliefs import runs_behind
 from forerun.search.design import suggest_by_design
 from forerun.search.suggestion import (
     DOLLARS,
@@ -387,7 +387,7 @@ def _choice(
     request: Request, forecasts: Forecasts, asking: Asking
 ) -> tuple[FloatArray, FloatArray]:
     """Return for each asked job the objective for a second of its forecast, and its latest second."""
-    jobs, part = request.jobs.take(request.asked), forecasts.take(request.asked)
+    jobs, part = request.jobs.take(request.wanted), forecasts.take(request.wanted)
     kinds, index = LawRows(jobs).kinds
     names = sorted({kinds[i][0] for i in index[np.isfinite(part.seconds[:, 1])].tolist()})
     if len(names) > 1:
@@ -489,7 +489,7 @@ def first_runs(
 
 def saved_words(predictor: Predictor, made: MadeRuns | None) -> list[str]:
     """Return what is said of a saved model that is given without the runs that taught it."""
-    known = taught_by(predictor)
+    known = runs_behind(predictor)
     lead = f"what the model has learned{f' ({known})' if known else ''} counts"
     if made is None:
         return [

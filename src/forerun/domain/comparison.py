@@ -105,6 +105,30 @@ def log_sigma(rows: FloatArray) -> FloatArray:
         return np.asarray(np.log(rows[..., 2] / rows[..., 0]) / (2 * Z95))
 
 
+def pairs_in_common(labels: Sequence[Mapping[str, Any]]) -> dict[str, BoolArray]:
+    """Return for each of `SCOPES` which pairs of n jobs have it in common, (n, n) each.
+
+    Args:
+        labels: of each job, by scope, as `scope_labels` gives them.
+    """
+    common: dict[str, BoolArray] = {}
+    for scope in SCOPES:
+        place: dict[object, int] = {}
+        code = np.array([place.setdefault(each[scope], len(place)) for each in labels], dtype=int)
+        common[scope] = code[:, None] == code[None, :]
+    return common
+
+
+def correlation_matrix(
+    causes: Mapping[str, FloatArray], common: Mapping[str, BoolArray]
+) -> FloatArray:
+    """Return the correlations (n, n) of the log errors of n answers with log variances (n,) by cause."""
+    down = {name: column[:, None] for name, column in causes.items()}
+    across = {name: column[None, :] for name, column in causes.items()}
+    n = len(common["plan"])
+    return np.array(np.broadcast_to(correlation(down, across, common), (n, n)))
+
+
 def ratio_sigma(a: FloatArray, b: FloatArray, rho: ArrayLike = 0.0) -> FloatArray:
     """Return the log standard deviation of A/B (n,) for rows of quantiles (n, 3)."""
     first, second = log_sigma(a), log_sigma(b)

@@ -6,14 +6,17 @@ predictor is the covariance of the errors of its log seconds:
 1. `log_covariance(jobs)`, where the predictor states it;
 2. its causes of error, where its forecasts name them: what two jobs have in common of a cause
    (`domain.comparison`);
-3. refits on runs drawn anew with replacement, where it was given the runs it learned from;
-4. the covariance of a linear law's parameters, where the runs are not at hand (`law_beliefs`);
+3. refits on runs drawn anew with replacement, where it is given the runs it learned from;
+4. the covariance of a linear law's parameters, where the runs are not at hand (`law_spread`);
 5. else its bands alone, jobs alike in devices and batch being taken to err alike. That is an
    assumption, and `source` says so.
+
+A mean of several predictors (`auto`) has its own bands and the correlations of its leader.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from time import process_time
@@ -23,12 +26,20 @@ import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
-from forerun.domain.comparison import SCOPES, correlation, log_sigma, scope_labels, scope_of
-from forerun.domain.forecast import Forecasts, is_none
+from forerun.domain.comparison import (
+    SCOPES,
+    correlation_matrix,
+    log_sigma,
+    pairs_in_common,
+    scope_labels,
+    scope_of,
+)
+from forerun.domain.forecast import is_none
 from forerun.errors import RequestError
+from forerun.predictors.choice.quantities import only
 from forerun.predictors.laws.law_rows import GROUP, LawRows
 from forerun.tables import Jobs, Runs, sorted_runs
-from forerun.units import counted
+from forerun.units import counted, format_percent
 
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
 REPEAT_SIGMA = 0.02
@@ -77,19 +88,59 @@ class Beliefs:
         own = np.maximum(np.diag(self.covariance)[rows] + self.noise, 1e-300)
         return np.asarray(self.covariance[np.ix_(rows, of)] / np.sqrt(own)[:, None])
 
+    def shared(self, row: int, of: IntArray) -> dict[str, float]:
+        """Return by scope what share of the log variance of `of` a job has in common with them."""
+        whole = float(sum(column[of].sum() for column in self.causes.values()))
+        found: dict[str, float] = {}
+        for cause, column in self.causes.items():
+            scope = scope_of(cause)
+            same = self.common[scope][row, of] if scope in self.common else True
+            both = np.where(same, np.minimum(column[row], column[of]), 0.0).sum()
+            found[scope] = found.get(scope, 0.0) + float(both) / max(whole, 1e-300)
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
-def tells_of(beliefs: Beliefs, row: int, asked: IntArray) -> dict[str, float]:
-    """Return by scope what share of the asked jobs' log variance a run has in common with them."""
-    if not beliefs.causes:
-        return {}
-    whole = float(sum(column[asked].sum() for column in beliefs.causes.values()))
-    shared: dict[str, float] = {}
-    for cause, column in beliefs.causes.items():
-        scope = scope_of(cause)
-        same = beliefs.common[scope][row, asked] if scope in beliefs.common else True
-        both = np.where(same, np.minimum(column[row], column[asked]), 0.0).sum()
-        shared[scope] = shared.get(scope, 0.0) + float(both) / max(whole, 1e-300)
-    return dict(sorted(shared.items(), key=lambda item: -item[1]))
+
+def beliefs_of(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Beliefs:
+    """Return what a predictor, or a mean of several, believes of n jobs; see `joint_beliefs`."""
+    chosen: Any = getattr(predictor, "chosen", ())
+    leader, share = leading(predictor, jobs) if chosen else ("", 0.0)
+    if not leader:
+        return joint_beliefs(predictor, jobs, runs)
+    own = joint_beliefs(predictor, jobs)  # its bands
+    taught = None if runs is None else only(runs, chosen[0].quantity)
+    try:
+        member = joint_beliefs(chosen[0].members.fitted[leader], jobs, taught)
+    except RequestError:  # it states no bands
+        return own
+    variance, theirs = np.diag(own.covariance), np.diag(member.covariance)
+    known = np.isfinite(theirs) & (theirs > 0)
+    sigma = np.sqrt(np.where(known, theirs, 1.0))
+    # Jobs that the leader does not answer go together as they are alike, and not with the others:
+    # without anything known across the two sets the whole stays positive semidefinite.
+    alike = np.where(known[:, None] == known[None, :], likeness(jobs), 0.0)
+    both = known[:, None] & known[None, :]
+    rho = np.where(both, member.covariance / np.outer(sigma, sigma), alike)
+    np.fill_diagonal(rho, 1.0)
+    return replace(
+        own,
+        covariance=rho * np.sqrt(np.outer(variance, variance)),
+        causes={name: column * variance / theirs for name, column in member.causes.items()},
+        common=member.common,
+        source=f"the bands of {predictor.name}; errors go together as those of {leader}, who leads on"
+        f" {format_percent(share)} of these jobs ({member.source})",
+    )
+
+
+def leading(predictor: Predictor, jobs: Jobs) -> tuple[str, float]:
+    """Return who leads on most of the jobs that are answered, and on what share of these; "" for none."""
+    by = predictor.predict(jobs).by
+    words = [] if by is None else [str(text).partition(": ")[2] for text in by if text]
+    # Behind the names stands, in brackets, which kind of question they answered.
+    names = Counter(text.split(" + ")[0].partition(" (")[0] for text in words if text)
+    if not names:
+        return "", 0.0
+    name, count = names.most_common(1)[0]
+    return name, count / len(words)
 
 
 def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Beliefs:
@@ -97,96 +148,78 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) ->
 
     Args:
         predictor: fitted, or one that answers without runs.
-        jobs: candidates and asked jobs alike.
+        jobs: candidates and wanted jobs alike.
         runs: what it was fitted on, for the predictors that state no joint errors.
 
     Raises:
         RequestError: it answers some job without a band.
     """
-    forecasts = predictor.predict(jobs)
+    name, forecasts = predictor.name, predictor.predict(jobs)
     answered = is_none(forecasts.declined)
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = np.where(answered, np.log(forecasts.seconds[:, 1]), np.nan)
-    variance = _band_variance(predictor.name, forecasts, answered)
-    noise = REPEAT_SIGMA**2
-    causes: dict[str, FloatArray] = {}
-    common: dict[str, BoolArray] = {}
-    if hasattr(predictor, "log_covariance"):
-        covariance = np.asarray(predictor.log_covariance(jobs), dtype=np.float64)
-        source = f"the joint errors that {predictor.name} states"
-    elif forecasts.causes:
-        causes, common = dict(forecasts.causes), _common_scopes(jobs)
-        covariance = _of_causes(causes, common, variance)
-        source = f"the causes of error that {predictor.name} names"
-    else:
-        drawn, fewer = (None, "") if runs is None else _refitted(predictor, jobs, runs)
-        if drawn is not None:
-            covariance = _of_draws(drawn, variance, likeness(jobs))
-            source = (
-                f"{len(drawn)} refits of {predictor.name} on runs drawn anew{fewer}; what its bands hold"
-                " beyond them, jobs alike in devices and batch are assumed to share"
-            )
-        elif (spread := law_spread(predictor, jobs)) is not None:
-            covariance = _of_spread(spread, variance, likeness(jobs))
-            source = (
-                f"the covariance of what the law of {predictor.name} has learned; what its bands hold"
-                f" beyond it, jobs alike in devices and batch are assumed to share{fewer}"
-            )
-        else:
-            covariance = np.asarray(likeness(jobs) * np.sqrt(np.outer(variance, variance)))
-            source = (
-                f"the bands of {predictor.name}; that jobs alike in devices and batch err alike is"
-                f" assumed, for it states no joint errors{fewer}"
-            )
-    return Beliefs(middle, covariance, noise, source, causes, common)
-
-
-def _band_variance(name: str, forecasts: Forecasts, answered: BoolArray) -> FloatArray:
-    """Return the log variance of each answer, (n,), NaN where it is declined."""
-    with np.errstate(invalid="ignore"):
-        variance = log_sigma(forecasts.seconds) ** 2
-    bare = answered & ~np.isfinite(variance)
-    if bare.any() or (answered.any() and not (variance[answered] > 0).any()):
+        variance = np.where(answered, log_sigma(forecasts.seconds) ** 2, np.nan)
+    known = variance[answered]
+    if len(known) and not (np.isfinite(known).all() and (known > 0).any()):
         raise RequestError(
             f"the next runs for {name}", "it answers without a band, so that nothing says what a"
             " run would teach it",
             "name a predictor with bands (see `forerun predictors`)",
         )  # fmt: skip
-    return np.where(answered, variance, np.nan)
-
-
-def _common_scopes(jobs: Jobs) -> dict[str, BoolArray]:
-    """Return for each scope of a cause which pairs of n jobs have it in common, (n, n) each."""
-    rows = LawRows(jobs)
-    kinds, index = rows.kinds
-    resolved = jobs.resolved
-    labels = [
-        scope_labels(jobs[i])
-        if resolved[i]
-        else {scope: (kinds[index[i]][:2], i if scope == "plan" else 0) for scope in SCOPES}
-        for i in range(len(jobs))
-    ]
+    causes: dict[str, FloatArray] = {}
     common: dict[str, BoolArray] = {}
-    for scope in SCOPES:
-        place: dict[object, int] = {}
-        code = np.array([place.setdefault(label[scope], len(place)) for label in labels], dtype=int)
-        common[scope] = code[:, None] == code[None, :]
-    return common
+    if hasattr(predictor, "log_covariance"):
+        covariance = np.asarray(predictor.log_covariance(jobs), dtype=np.float64)
+        source = f"the joint errors that {name} states"
+    elif forecasts.causes:
+        causes, common = dict(forecasts.causes), pairs_in_common(_scope_labels(jobs))
+        rho = correlation_matrix(causes, common)
+        np.fill_diagonal(rho, 1.0)
+        covariance = rho * np.sqrt(np.outer(variance, variance))
+        source = f"the causes of error that {name} names"
+    else:
+        covariance, source = _assumed(predictor, jobs, runs, variance)
+    return Beliefs(middle, covariance, REPEAT_SIGMA**2, source, causes, common)
 
 
-def _of_causes(
-    causes: Mapping[str, FloatArray], common: Mapping[str, BoolArray], variance: FloatArray
-) -> FloatArray:
-    down = {name: column[:, None] for name, column in causes.items()}
-    across = {name: column[None, :] for name, column in causes.items()}
-    rho = np.array(np.broadcast_to(correlation(down, across, common), (len(variance),) * 2))
-    np.fill_diagonal(rho, 1.0)
-    sigma = np.sqrt(variance)
-    return np.asarray(rho * np.outer(sigma, sigma))
+def _assumed(
+    predictor: Predictor, jobs: Jobs, runs: Runs | None, variance: FloatArray
+) -> tuple[FloatArray, str]:
+    """Return a covariance no wider than the bands (n,), and where it comes from."""
+    name, alike = predictor.name, likeness(jobs)
+    spread, refits = (None, "") if runs is None else _refitted(predictor, jobs, runs)
+    shrink = 0.0 if spread is None else _SHRINK
+    beyond = "; what its bands hold beyond, jobs alike in devices and batch are assumed to share"
+    if spread is not None:
+        source = f"{refits}{beyond}"
+    elif (spread := law_spread(predictor, jobs)) is not None:
+        source = f"the covariance of what the law of {name} has learned{beyond}{refits}"
+    else:
+        return np.asarray(alike * np.sqrt(np.outer(variance, variance))), (
+            f"the bands of {name}; that jobs alike in devices and batch err alike is assumed, for it"
+            f" states no joint errors{refits}"
+        )
+    own = np.maximum(np.diag(spread), 1e-300)
+    fit = np.sqrt(np.minimum(1.0, variance / own))
+    rest = np.sqrt(np.maximum(variance - own * fit**2 - REPEAT_SIGMA**2, 0.0))
+    shared = (1.0 - shrink) * spread * np.outer(fit, fit) + alike * np.outer(rest, rest)
+    np.fill_diagonal(shared, variance)
+    return np.asarray(shared), source
+
+
+def _scope_labels(jobs: Jobs) -> list[Mapping[str, object]]:
+    """Return what tells jobs apart in each scope; of unresolved ones workload and device."""
+    kinds, index = LawRows(jobs).kinds
+    return [
+        scope_labels(jobs[i])
+        if resolved
+        else {scope: (kinds[index[i]][:2], i if scope == "plan" else 0) for scope in SCOPES}
+        for i, resolved in enumerate(jobs.resolved)
+    ]
 
 
 def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray | None, str]:
-    """Return log seconds by refits on runs drawn anew, (refits, n), and why they are fewer than usual."""
+    """Return the covariance of refits on runs drawn anew, (n, n), in words; or None, and why not."""
     # A predictor that takes long may offer a light one of its kind.
     light = predictor.light() if hasattr(predictor, "light") else predictor
     runs = sorted_runs(runs)
@@ -199,10 +232,7 @@ def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray 
     began = process_time()
     for turn in range(count):
         if process_time() - began > _MOST_SECONDS:
-            fewer = (
-                f" ({turn} of {count} tried: they took {_MOST_SECONDS:.0f} s of this machine's"
-                " processor, and a faster one would make more)"
-            )
+            fewer = f" ({turn} of {count} tried: they took {_MOST_SECONDS:.0f} s)"
             break
         part = runs.take(np.sort(rng.integers(0, len(runs), len(runs))))
         try:
@@ -213,29 +243,12 @@ def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray 
             drawn.append(np.log(seconds))
     if len(drawn) < _LEAST_REFITS:
         return None, fewer or f" ({len(drawn)} of {count} refits on runs drawn anew succeeded)"
-    return np.stack(drawn), fewer
-
-
-def _of_draws(drawn: FloatArray, variance: FloatArray, alike: FloatArray) -> FloatArray:
-    """Return the covariance of draws (m, n), no wider than the bands (n,)."""
-    known = np.isfinite(drawn)
-    count = np.maximum(known.sum(axis=0), 1)
-    mean = np.where(known, drawn, 0.0).sum(axis=0) / count
-    moved = np.where(known, drawn - mean, 0.0)
-    return _of_spread(moved.T @ moved / len(drawn), variance, alike, _SHRINK)
-
-
-def _of_spread(
-    spread: FloatArray, variance: FloatArray, alike: FloatArray, shrink: float = 0.0
-) -> FloatArray:
-    """Return the covariance of what was learned (n, n), no wider than the bands (n,); see `_of_draws`."""
-    own = np.maximum(np.diag(spread), 1e-300)
-    fit = np.sqrt(np.minimum(1.0, variance / own))
-    shared = (1.0 - shrink) * spread * np.outer(fit, fit)
-    rest = np.sqrt(np.maximum(variance - own * fit**2 - REPEAT_SIGMA**2, 0.0))
-    shared += alike * np.outer(rest, rest)
-    np.fill_diagonal(shared, variance)
-    return np.asarray(shared)
+    logs = np.stack(drawn)
+    known = np.isfinite(logs)
+    mean = np.where(known, logs, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    moved = np.where(known, logs - mean, 0.0)
+    said = f"{len(drawn)} refits of {predictor.name} on runs drawn anew{fewer}"
+    return np.asarray(moved.T @ moved / len(drawn)), said
 
 
 def likeness(jobs: Jobs) -> FloatArray:
@@ -253,11 +266,9 @@ def likeness(jobs: Jobs) -> FloatArray:
     rho = np.ones((len(jobs), len(jobs)))
     for values in (np.log2(machines), np.log2(share)):
         rho *= np.exp(-0.5 * ((values[:, None] - values[None, :]) / _LENGTH) ** 2)
-    for place in (0, 1):
-        names: dict[str, int] = {}
-        code = np.array([names.setdefault(kind[place], len(names)) for kind in kinds])[index]
-        rho *= np.where(code[:, None] == code[None, :], 1.0, _OTHER)
-    rho *= np.where((nodes > 1)[:, None] == (nodes > 1)[None, :], 1.0, _OTHER)
+    names = (np.unique([kind[i] for kind in kinds], return_inverse=True)[1][index] for i in (0, 1))
+    for labels in (*names, nodes > 1):
+        rho *= np.where(labels[:, None] == labels[None, :], 1.0, _OTHER)
     return rho
 
 
@@ -275,28 +286,25 @@ def law_spread(predictor: Predictor, jobs: Jobs) -> FloatArray | None:
         return None
     features = np.asarray(linear(jobs))
     kinds, index = LawRows(jobs).kinds
-    spread = np.zeros((len(jobs), len(jobs)))
-    answered = np.isfinite(features).all(axis=1)
     own = [kind if kind in laws else kind[: len(GROUP)] for kind in kinds]
-    for kind in dict.fromkeys(own):
-        if kind not in laws:
-            continue
-        mine = np.flatnonzero(answered & np.array([k == kind for k in own] + [False])[index])
+    own = [own[i] for i in index.tolist()]
+    spread = np.zeros((len(jobs), len(jobs)))
+    for kind in {*own} & {*laws}:
+        mine = np.flatnonzero([k == kind for k in own] & np.isfinite(features).all(axis=1))
         x = features[mine]
-        seconds = np.maximum(x @ laws[kind].theta, 1e-300)
-        relative = x / seconds[:, None]
+        relative = x / np.maximum(x @ laws[kind].theta, 1e-300)[:, None]
         spread[np.ix_(mine, mine)] = relative @ laws[kind].covariance @ relative.T
     return spread
 
 
-def taught_by(predictor: Predictor) -> str:
-    """Return how many runs taught a fitted law, on how many devices; "" where it does not say."""
+def runs_behind(predictor: Predictor) -> str:
+    """Return how many runs a fitted law learned from, on how many devices; "" where it does not say."""
     laws: Any = getattr(predictor, "laws", {})
     chosen: Any = getattr(predictor, "chosen", ())
     if chosen:
-        said = (taught_by(member) for member in chosen[0].members.fitted.values())
-        return next(filter(None, said), "")
-    # Laws over all settings of a workload and device were taught by the runs of the others.
+        found = (runs_behind(member) for member in chosen[0].members.fitted.values())
+        return next(filter(None, found), "")
+    # Laws over all settings of a workload and device learned from the runs of the others.
     own = [law for kind, law in laws.items() if len(kind) > len(GROUP)] or [*laws.values()]
     if not own or not all(hasattr(law, "runs") and hasattr(law, "machines") for law in own):
         return ""

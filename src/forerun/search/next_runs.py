@@ -1,13 +1,13 @@
 """NextRuns: which of the candidates to run next, one after another, for a budget or a number of runs.
 
 Each run is picked knowing that those before it were made, whatever they took: two runs that teach
-the same are not both picked.
-
-Decision: what a run would be worth: how much surer the answers, how much better the choice.
+the same are not both picked. A run is worth how much surer the answers, or how much better the
+choice among options, become by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,9 @@ _SEED = 0
 _SAME = 1e-6
 _MOST_LOG = 600.0  # of an expected objective: what is dearer is as bad
 _MOST_CELLS = 4_000_000  # of the outcomes that are looked at together
+# A run that takes less than this part of the mean log variance away teaches nothing to speak of;
+# one that changes the choice less often than this is not worth a look.
+LEAST_GAIN, LEAST_CHANGE = 0.005, 0.01
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,13 @@ def chosen_now(beliefs: Beliefs, options: Options) -> int:
     return int(np.argmin(options.expected(beliefs.middle[rows], variance)))
 
 
-def accuracy_gains(beliefs: Beliefs, candidates: IntArray, asked: IntArray) -> FloatArray:
-    """Return by how much a run of each candidate lowers the mean log variance of the asked, (c,)."""
-    return np.asarray((beliefs.shift(candidates, asked) ** 2).mean(axis=1))
+def accuracy_gains(beliefs: Beliefs, candidates: IntArray, wanted: IntArray) -> FloatArray:
+    """Return by how much a run of each candidate lowers the mean log variance of the wanted, (c,)."""
+    return np.asarray((beliefs.shift(candidates, wanted) ** 2).mean(axis=1))
 
 
 def decision_worth(
-    beliefs: Beliefs, candidates: IntArray, options: Options, scenarios: FloatArray | None = None
+    beliefs: Beliefs, candidates: IntArray, options: Options, before: Beliefs | None = None
 ) -> Worth:
     """Return what a run of each candidate is worth for choosing among the options.
 
@@ -89,15 +92,14 @@ def decision_worth(
         beliefs: errors that are left after the runs picked so far.
         candidates: positions in the beliefs, (c,).
         options: what is chosen among.
-        scenarios: how far runs picked before may have moved the options' logs, (s, m); none by
-            default.
+        before: what was believed before any run was picked; as `beliefs` by default.
     """
     rows = options.rows
-    had = np.zeros((1, len(rows))) if scenarios is None else scenarios
-    middle = beliefs.middle[rows] + had
     variance = np.diag(beliefs.covariance)[rows]
+    middle = beliefs.middle[rows] + _scenarios(beliefs, before, rows)
     held = options.expected(middle, variance).argmin(axis=1)
-    z = _outcomes()
+    z = np.array([normal_quantile((i + 0.5) / _NODES) for i in range(_NODES)])
+    z /= np.sqrt(np.mean(z**2))
     value, changes = np.zeros(len(candidates)), np.zeros(len(candidates))
     step = max(1, _MOST_CELLS // (middle.size * _NODES))
     for start in range(0, len(candidates), step):
@@ -109,34 +111,22 @@ def decision_worth(
         # Keeping what is held costs on average what it costs now, so that the difference to it is
         # what learning gains: of the right sign, whatever the rule of integration.
         kept = np.take_along_axis(later, held[None, :, None, None], axis=3)[..., 0]
-        value[now] = (kept - later.min(axis=3)).mean(axis=(1, 2))
+        gain = kept - later.min(axis=3)
+        value[now] = gain.mean(axis=(1, 2))
         # Options that cost the same, because nothing known tells them apart, are no change.
-        moved = kept - later.min(axis=3) > _SAME * kept
-        changes[now] = moved.mean(axis=(1, 2))
+        changes[now] = (gain > _SAME * kept).mean(axis=(1, 2))
     return Worth(value, changes)
 
 
-def _outcomes() -> FloatArray:
-    """Return standard normal outcomes of one run, all as probable, (nodes,)."""
-    z = np.array([normal_quantile((i + 0.5) / _NODES) for i in range(_NODES)])
-    return np.asarray(z / np.sqrt(np.mean(z**2)))
-
-
-def _next_scenarios(
-    beliefs: Beliefs, i: int, options: Options, scenarios: FloatArray | None
-) -> FloatArray:
-    """Return how far the options' logs may have moved once job i was run too, (s, m)."""
-    rng = np.random.default_rng([_SEED, 0 if scenarios is None else len(scenarios), i])
-    had = np.zeros((_SCENARIOS, len(options.rows))) if scenarios is None else scenarios
-    shift = beliefs.shift(np.array([i]), options.rows)[0]
-    half = rng.standard_normal(_SCENARIOS // 2)
-    drawn = rng.permutation(np.concatenate([half, -half]))
-    return np.asarray(had + drawn[:, None] * shift)
-
-
-# A run that takes less than this part of the mean log variance away teaches nothing to speak of;
-# one that changes the choice less often than this is not worth a look.
-LEAST_GAIN, LEAST_CHANGE = 0.005, 0.01
+def _scenarios(beliefs: Beliefs, before: Beliefs | None, rows: IntArray) -> FloatArray:
+    """Return how far the runs picked since may have moved the options' logs, (s, m)."""
+    if before is None or before is beliefs:
+        return np.zeros((1, len(rows)))
+    learned = (before.covariance - beliefs.covariance)[np.ix_(rows, rows)]
+    values, vectors = np.linalg.eigh(learned)
+    half = np.random.default_rng(_SEED).standard_normal((_SCENARIOS // 2, len(rows)))
+    drawn = (half * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return np.concatenate([drawn, -drawn])
 
 
 @dataclass(frozen=True)
@@ -146,10 +136,10 @@ class Pick:
     Attributes:
         row: its position in the beliefs.
         price: in the unit of the prices.
-        gain: by how much it lowers the mean log variance of the asked jobs; or the expected
+        gain: by how much it lowers the mean log variance of the wanted jobs; or the expected
             objective of the choice.
-        changes: probability that the choice changes with it; NaN where accuracy was asked for.
-        left: mean log variance of the asked jobs after it, and those before it.
+        changes: probability that the choice changes with it; NaN where accuracy is the goal.
+        left: mean log variance of the wanted jobs, or options, after it and those before it.
     """
 
     row: int
@@ -157,6 +147,33 @@ class Pick:
     gain: float
     changes: float
     left: float
+
+
+# Of beliefs: the gain and the change of each candidate (c,), and its merit, -inf where not worth it.
+_Appraisal = Callable[[Beliefs], tuple[FloatArray, FloatArray, FloatArray]]
+
+
+def _picked(
+    beliefs: Beliefs, candidates: IntArray, wanted: IntArray, cost: FloatArray, budget: float,
+    most: int, appraised: _Appraisal, enough: float = -np.inf,
+) -> list[Pick]:  # fmt: skip
+    """Return the candidates of most merit, one after another."""
+    picks: list[Pick] = []
+    open_to = np.isfinite(beliefs.middle[candidates])
+    left = float(np.diag(beliefs.covariance)[wanted].mean()) if len(wanted) else -np.inf
+    while len(picks) < most and left > enough:
+        gain, changes, merit = appraised(beliefs)
+        merit = np.where(open_to & (cost <= budget * (1 + 1e-12)), merit, -np.inf)
+        best = int(np.argmax(merit))
+        if np.isneginf(merit[best]):
+            break
+        beliefs = beliefs.after(int(candidates[best]))
+        budget -= float(cost[best])
+        open_to[best] = False
+        left = float(np.diag(beliefs.covariance)[wanted].mean())
+        price, gained, changed = (float(each[best]) for each in (cost, gain, changes))
+        picks.append(Pick(int(candidates[best]), price, gained, changed, left))
+    return picks
 
 
 def answered(beliefs: Beliefs, rows: IntArray) -> IntArray:
@@ -167,13 +184,13 @@ def answered(beliefs: Beliefs, rows: IntArray) -> IntArray:
 def most_accurate(
     beliefs: Beliefs,
     candidates: IntArray,
-    asked: IntArray,
+    wanted: IntArray,
     prices: FloatArray | None = None,
     budget: float = np.inf,
     count: int | None = None,
     enough: float = 0.0,
 ) -> list[Pick]:
-    """Return the runs that make the answers of the asked jobs surest.
+    """Return the runs that make the answers of the wanted jobs surest.
 
     With a budget, the better of two ways to spend it is taken: what teaches most for its price each
     time, and what teaches most each time (Leskovec et al., KDD 2007: one of them comes within
@@ -181,48 +198,35 @@ def most_accurate(
     its price; without prices, what teaches most.
 
     Args:
-        beliefs: of candidates and asked jobs alike.
-        candidates, asked: positions in the beliefs, (c,) and (t,).
+        beliefs: of candidates and wanted jobs alike.
+        candidates, wanted: positions in the beliefs, (c,) and (t,).
         prices: of the candidates, positive, (c,).
         budget: what all of them may cost.
         count: the most runs; 1 without a budget, else as many as it pays for.
-        enough: mean log variance of the asked jobs at which no further run is made.
+        enough: mean log variance of the wanted jobs at which no further run is made.
     """
-    most = (1 if np.isinf(budget) else len(candidates)) if count is None else count
+    wanted = answered(beliefs, wanted)
+    if not len(wanted):
+        return []
     cost = np.ones(len(candidates)) if prices is None else prices
-    per_price, plain = (
-        _accurate(beliefs, candidates, asked, cost, budget, most, enough, priced)
-        for priced in (True, False)
-    )
-    if np.isinf(budget) or not plain or not per_price:
+    least = LEAST_GAIN * float(np.diag(beliefs.covariance)[wanted].mean())
+
+    def by(price: FloatArray) -> list[Pick]:
+        def appraised(now: Beliefs) -> tuple[FloatArray, FloatArray, FloatArray]:
+            gains = accuracy_gains(now, candidates, wanted)
+            merit = np.where(gains > least, gains / price, -np.inf)
+            return gains, np.full(len(gains), np.nan), merit
+
+        most = _most(candidates, budget, count)
+        return _picked(beliefs, candidates, wanted, cost, budget, most, appraised, enough)
+
+    per_price = by(cost)
+    if np.isinf(budget) or not per_price:
         return per_price
+    plain = by(np.ones(len(cost)))
     if max(picks[-1].left for picks in (per_price, plain)) <= enough:  # both will do
         return min((per_price, plain), key=lambda picks: sum(pick.price for pick in picks))
     return max((per_price, plain), key=lambda picks: sum(pick.gain for pick in picks))
-
-
-def _accurate(
-    beliefs: Beliefs, candidates: IntArray, asked: IntArray, cost: FloatArray, budget: float,
-    most: int, enough: float, priced: bool,
-) -> list[Pick]:  # fmt: skip
-    picks: list[Pick] = []
-    asked = answered(beliefs, asked)
-    first = float(np.diag(beliefs.covariance)[asked].mean()) if len(asked) else np.nan
-    left, open_to = budget, np.isfinite(beliefs.middle[candidates])
-    remaining = first
-    while len(picks) < most and len(asked) and remaining > enough:
-        gains = accuracy_gains(beliefs, candidates, asked)
-        fits = open_to & (cost <= left * (1 + 1e-12)) & (gains > LEAST_GAIN * first)
-        if not fits.any():
-            break
-        best = int(np.argmax(np.where(fits, gains / cost if priced else gains, -np.inf)))
-        beliefs = beliefs.after(int(candidates[best]))
-        left -= float(cost[best])
-        open_to[best] = False
-        remaining = float(np.diag(beliefs.covariance)[asked].mean())
-        row, price = int(candidates[best]), float(cost[best])
-        picks.append(Pick(row, price, float(gains[best]), np.nan, remaining))
-    return picks
 
 
 def most_decisive(
@@ -247,25 +251,18 @@ def most_decisive(
         net: prices are in the unit of the objective, so that a run must be worth its price.
         times: how often the chosen job will be run; what a better choice saves, it saves each time.
     """
-    most = (1 if np.isinf(budget) else len(candidates)) if count is None else count
     cost = np.ones(len(candidates)) if prices is None else prices
-    left, open_to = budget, np.isfinite(beliefs.middle[candidates])
-    picks: list[Pick] = []
-    scenarios: FloatArray | None = None
-    while len(picks) < most:
-        worth = decision_worth(beliefs, candidates, options, scenarios)
-        fits = open_to & (cost <= left * (1 + 1e-12)) & (worth.changes >= LEAST_CHANGE)
-        fits &= (worth.value * times > cost) if net else (worth.value > 0)
-        if not fits.any():
-            break
-        merit = worth.value * times - cost if net else worth.value / cost
-        best = int(np.argmax(np.where(fits, merit, -np.inf)))
-        row = int(candidates[best])
-        scenarios = _next_scenarios(beliefs, row, options, scenarios)
-        beliefs = beliefs.after(row)
-        left -= float(cost[best])
-        open_to[best] = False
-        remaining = float(np.diag(beliefs.covariance)[options.rows].mean())
-        value, changes = float(worth.value[best]), float(worth.changes[best])
-        picks.append(Pick(row, float(cost[best]), value, changes, remaining))
-    return picks
+
+    def appraised(now: Beliefs) -> tuple[FloatArray, FloatArray, FloatArray]:
+        worth = decision_worth(now, candidates, options, beliefs)
+        saved = worth.value * times - cost if net else worth.value
+        good = (worth.changes >= LEAST_CHANGE) & (saved > 0)
+        merit = np.where(good, saved if net else saved / cost, -np.inf)
+        return worth.value, worth.changes, merit
+
+    most = _most(candidates, budget, count)
+    return _picked(beliefs, candidates, options.rows, cost, budget, most, appraised)
+
+
+def _most(candidates: IntArray, budget: float, count: int | None) -> int:
+    return count if count is not None else 1 if np.isinf(budget) else len(candidates)

@@ -1,16 +1,9 @@
-"""Suggestion: the next runs of a predictor: which, at what price, and what each would tell.
-
-MixedBeliefs: joint errors of a predictor that answers by the mean of others, as `auto` does.
-
-RunPrices: what a short measured run of each candidate costs, in one unit for all of them.
-"""
+"""Suggestion: the next runs of a predictor: which, at what price, and what each would tell."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,25 +11,25 @@ from forerun.arrays import FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError, UnsatisfiedError
-from forerun.predictors.choice.quantities import only
 from forerun.predictors.laws.law_rows import SIZES, LawRows
-from forerun.search.beliefs import Beliefs, joint_beliefs, likeness, tells_of
+from forerun.search.beliefs import Beliefs, beliefs_of
 from forerun.search.next_runs import (
     LEAST_CHANGE,
     Options,
     Pick,
+    answered,
     chosen_now,
     decision_worth,
     most_accurate,
     most_decisive,
 )
 from forerun.tables import Jobs, Runs
-from forerun.units import SECONDS_PER_HOUR, counted, format_percent, format_seconds
+from forerun.units import SECONDS_PER_HOUR, counted, format_seconds
 
 DOLLARS, DEVICE_HOURS, SMALLEST_RUNS = "dollars", "device-hours", "smallest runs"
 # A short run of slow steps has fewer of them, but enough to time.
 LEAST_STEPS = 20
-# A step of the middle candidate, where nobody says what any takes.
+# A step of the middle candidate, where no time is known.
 ASSUMED_SECONDS = 1.0
 
 
@@ -46,12 +39,11 @@ class RunPrices:
 
     Attributes:
         amount: in the unit, (n,); NaN where it is not known.
-        seconds: that each takes, (n,); NaN where nobody says.
+        seconds: that each takes, (n,); NaN where not known.
         unit: dollars; device-hours, where no candidate has a price by the hour; or smallest runs,
             where no time is known either: (s / s_min) / m, for size s on m devices (Ernest's rule).
         notes: what was assumed, in sentences.
         steps: optimizer steps of each run, (n,); NaN where it is an epoch or the whole job.
-        assumed: no time is known, and prices rest on one that the notes state.
     """
 
     amount: FloatArray
@@ -59,7 +51,6 @@ class RunPrices:
     unit: str
     notes: tuple[str, ...] = ()
     steps: FloatArray | None = None
-    assumed: bool = False
 
 
 def run_prices(
@@ -78,68 +69,45 @@ def run_prices(
         startup_seconds: what is paid for before the first step.
         most_seconds: of steps in a run, which has fewer of slow ones, `LEAST_STEPS` at least.
     """
-    step = forecasts.quantity == "step"
-    steps = _steps(forecasts, run_steps, most_seconds)
-    seconds = forecasts.seconds[:, 1] * np.where(np.isnan(steps), 1, steps) + startup_seconds
-    answered = np.isfinite(seconds)
-    fewer = bool((steps < run_steps).any())
-    long = (
-        f"a run is {counted(run_steps, 'step')}"
-        + (
-            f", fewer where they are slow ({format_seconds(most_seconds)} of them, but at least {LEAST_STEPS}),"
-            if fewer
-            else ""
+    each, quantity, rate = forecasts.seconds[:, 1], forecasts.quantity, dollars_per_hour(jobs)
+    known, priced = bool(np.isfinite(each).any()), np.isfinite(rate)
+    notes = []
+    if not known:
+        work = _work(jobs, quantity)
+        if not priced.any():
+            notes.append(
+                "no time is known before the first runs: a price is the work of a machine, in units"
+                " of the smallest"
+            )
+            return RunPrices(work, each, SMALLEST_RUNS, tuple(notes))
+        both = work[priced & np.isfinite(work)]
+        each = ASSUMED_SECONDS * work / (np.median(both) if len(both) else 1.0)
+        quantity = "step"
+        notes.append(
+            "no time is known before the first runs: that a step of the middle candidate takes"
+            f" {format_seconds(ASSUMED_SECONDS)}, and others by their size per device, is assumed"
         )
-        if step
-        else {"epoch": "a run is one epoch", "run": "a run is the whole job"}[forecasts.quantity]
-    )
-    if startup_seconds:
-        long += f" after {format_seconds(startup_seconds)} of starting up"
-    rate = dollars_per_hour(jobs)
-    if not answered.any() and np.isfinite(rate).any():
-        return _assumed(jobs, forecasts.quantity, rate, run_steps, startup_seconds)
-    if not answered.any():
-        note = "no time is known before the first runs: a price is the work of a machine, in units of the smallest"
-        return RunPrices(_relative(jobs, forecasts.quantity), seconds, SMALLEST_RUNS, (note,))
-    if (answered & np.isfinite(rate)).any():
-        amount = seconds / SECONDS_PER_HOUR * rate
-        lacking = int((answered & ~np.isfinite(rate)).sum())
-        notes = [f"{long}"]
-        if lacking:
-            notes.append(f"{counted(lacking, 'candidate')} without a price by the hour left out")
-        return RunPrices(amount, seconds, DOLLARS, tuple(notes), steps)
-    amount = seconds / SECONDS_PER_HOUR * LawRows(jobs).machines
-    note = f"{long}; no candidate has a price by the hour, so that devices x time counts"
-    return RunPrices(amount, seconds, DEVICE_HOURS, (note,), steps)
-
-
-def _steps(forecasts: Forecasts, run_steps: int, most_seconds: float) -> FloatArray:
-    """Return the steps of each run, (n,); NaN where a forecast is of no step."""
-    steps = np.full(len(forecasts.seconds), float(run_steps))
-    if forecasts.quantity != "step":
-        return np.full(len(steps), np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        fit = np.floor(most_seconds / forecasts.seconds[:, 1])
-    short = np.fmin(run_steps, np.fmax(fit, LEAST_STEPS))
-    return np.asarray(np.where(np.isfinite(fit), short, steps))
-
-
-def _assumed(
-    jobs: Jobs, quantity: str, rate: FloatArray, run_steps: int, startup_seconds: float
-) -> RunPrices:
-    """Return dollars of n runs of which no time is known: steps go by the work of a device."""
-    work = _relative(jobs, quantity)
-    priced = work[np.isfinite(rate) & np.isfinite(work)]
-    step = ASSUMED_SECONDS * work / (np.median(priced) if len(priced) else 1.0)
-    seconds = step * run_steps + startup_seconds
-    note = (
-        f"no time is known before the first runs: that a step of the middle candidate takes"
-        f" {format_seconds(ASSUMED_SECONDS)}, and others by their size per device, is assumed for"
-        f" prices; a run is {counted(run_steps, 'step')} (--run-steps)"
-        + (f" after {format_seconds(startup_seconds)} of starting up" if startup_seconds else "")
-    )
-    steps = np.full(len(jobs), float(run_steps))
-    return RunPrices(seconds / SECONDS_PER_HOUR * rate, seconds, DOLLARS, (note,), steps, True)
+    long = {"epoch": "one epoch", "run": "the whole job"}.get(quantity)
+    steps = np.full(len(each), np.nan)
+    if long is None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            most = np.fmax(np.floor(most_seconds / each), LEAST_STEPS)
+        steps = np.where(np.isnan(each), run_steps, np.fmin(run_steps, most))
+        long = f"{counted(run_steps, 'step')} (--run-steps)"
+        if (steps < run_steps).any():
+            long += f", fewer where they take over {format_seconds(most_seconds)}, at least {LEAST_STEPS}"
+    started = f" after {format_seconds(startup_seconds)} of starting up" if startup_seconds else ""
+    notes.append(f"a run is {long}{started}")
+    seconds = each * np.where(np.isnan(steps), 1.0, steps) + startup_seconds
+    hours = seconds / SECONDS_PER_HOUR
+    if not (np.isfinite(each) & priced).any():
+        notes.append("no candidate has a price by the hour, so that devices x time counts")
+        amount = hours * LawRows(jobs).machines
+        return RunPrices(amount, seconds, DEVICE_HOURS, tuple(notes), steps)
+    lacking = int((np.isfinite(each) & ~priced).sum())
+    if lacking:
+        notes.append(f"{counted(lacking, 'candidate')} without a price by the hour left out")
+    return RunPrices(hours * rate, seconds, DOLLARS, tuple(notes), steps)
 
 
 def dollars_per_hour(jobs: Jobs) -> FloatArray:
@@ -152,67 +120,14 @@ def dollars_per_hour(jobs: Jobs) -> FloatArray:
     return np.where(np.isfinite(stated), stated, rate)
 
 
-def _relative(jobs: Jobs, quantity: str) -> FloatArray:
+def _work(jobs: Jobs, quantity: str) -> FloatArray:
     """Return the work of a machine in units of the smallest, (n,)."""
     rows = LawRows(jobs)
     size = np.full(len(jobs), np.nan)
     for name in (*SIZES[quantity], ""):
         size = np.where(np.isnan(size), rows.size(name), size)
     work = size / np.where(rows.machines > 0, rows.machines, np.nan)
-    least = np.nanmin(size) if np.isfinite(size).any() else 1.0
-    return np.asarray(work / least)
-
-
-def beliefs_of(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Beliefs:
-    """Return what a predictor believes of n jobs together; arguments and errors as `joint_beliefs`."""
-    chosen: Any = getattr(predictor, "chosen", ())
-    leader, share = leading(predictor, jobs) if chosen else ("", 0.0)
-    if not leader:
-        return joint_beliefs(predictor, jobs, runs)
-    own = joint_beliefs(predictor, jobs, None)  # its bands
-    quantity = chosen[0].quantity
-    try:
-        member = joint_beliefs(
-            chosen[0].members.fitted[leader], jobs, None if runs is None else only(runs, quantity)
-        )
-    except RequestError:  # it states no bands
-        return own
-    sigma = np.sqrt(np.diag(own.covariance))
-    covariance = _correlation(member.covariance, likeness(jobs)) * np.outer(sigma, sigma)
-    causes = {
-        name: column * np.diag(own.covariance) / np.diag(member.covariance)
-        for name, column in member.causes.items()
-    }
-    return replace(
-        own, covariance=covariance, causes=causes, common=member.common,
-        source=f"the bands of {predictor.name}; errors go together as those of {leader}, who leads on"
-        f" {format_percent(share)} of these jobs ({member.source})",
-    )  # fmt: skip
-
-
-def leading(predictor: Predictor, jobs: Jobs) -> tuple[str, float]:
-    """Return who leads on most of the jobs that are answered, and on what share of these; "" for none."""
-    by = predictor.predict(jobs).by
-    words = [] if by is None else [str(text).partition(": ")[2] for text in by if text]
-    # Behind the names stands, in brackets, which kind of question they answered.
-    names = Counter(text.split(" + ")[0].partition(" (")[0] for text in words if text)
-    if not names:
-        return "", 0.0
-    name, count = names.most_common(1)[0]
-    return name, count / len(words)
-
-
-def _correlation(covariance: FloatArray, alike: FloatArray) -> FloatArray:
-    """Return correlations (n, n); jobs without any in the covariance go together as they are alike."""
-    variance = np.diag(covariance)
-    known = np.isfinite(variance) & (variance > 0)
-    sigma = np.sqrt(np.where(known, variance, 1.0))
-    # Nothing is known across the two sets; without it the whole stays positive semidefinite.
-    mixed = np.where(known[:, None] == known[None, :], alike, 0.0)
-    both = known[:, None] & known[None, :]
-    rho = np.where(both, covariance / np.outer(sigma, sigma), mixed)
-    np.fill_diagonal(rho, 1.0)
-    return np.asarray(rho)
+    return np.asarray(work / (np.nanmin(size) if np.isfinite(size).any() else 1.0))
 
 
 @dataclass(frozen=True)
@@ -221,15 +136,15 @@ class NextRun:
 
     Attributes:
         row: its position among the jobs that were given.
-        price: in the suggestion's unit. seconds: that it takes, NaN where nobody says.
-        gain: by how much it lowers the mean log variance of the asked jobs, or the expected objective.
-        changes: probability that it changes the choice; NaN where accuracy was asked for.
+        price: in the suggestion's unit. seconds: that it takes, NaN where not known.
+        gain: by how much it lowers the mean log variance of the wanted jobs, or the expected objective.
+        changes: probability that it changes the choice; NaN where accuracy is the goal.
         error: log standard deviation that is left once it was made, of what the suggestion's is.
-        about: row of the asked job whose log variance falls most by it, and by what part of it.
+        about: row of the wanted job whose log variance falls most by it, and by what part of it.
         of_chosen: by what part the log variance of the chosen job falls; NaN without a choice.
         tells: scopes of error (`domain.comparison`) that it has in common with that job, or for
-            accuracy with all asked, as shares of the log variance there; empty where the predictor
-            names no causes.
+            accuracy with all wanted ones, as shares of the log variance there; empty where the
+            predictor names no causes.
         term: of a design, the law's term that is known worst without it, and how many times the
             variance of it would be.
     """
@@ -255,12 +170,12 @@ class Suggestion:
         goal: accuracy, decision, or design.
         unit: of prices. notes: what was assumed.
         source: what the errors, or the design, come from.
-        error: log standard deviation now: of the chosen job, or of the asked jobs, root mean
+        error: log standard deviation now: of the chosen job, or of the wanted jobs, root mean
             square; NaN for a design.
-        chosen: row of the option that would be chosen now, -1 where no choice was asked for.
+        chosen: row of the option that would be chosen now, -1 where no choice is made.
         stop: why no run, or no further one, is suggested; "" where the budget or count ended it.
         efficiency: of a design, how its criterion compares to a bound that none can pass, 0 to 1.
-        objective: dollars or seconds of the choice; "" where none was asked for.
+        objective: dollars or seconds of the choice; "" where none is made.
     """
 
     runs: tuple[NextRun, ...]
@@ -282,12 +197,12 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a suggestion.
+    """What a suggestion is made from.
 
     Attributes:
         predictor: fitted on `runs`, or one that answers without any.
-        jobs: candidates and asked jobs together.
-        candidates, asked: positions in the jobs.
+        jobs: candidates and wanted jobs together.
+        candidates, wanted: positions in the jobs, in order.
         prices: of the candidates, in their order.
         budget: in the unit of the prices; infinite for none.
         count: the most runs; by default 1 without a budget, else what it pays for.
@@ -298,12 +213,19 @@ class Request:
     predictor: Predictor
     jobs: Jobs
     candidates: IntArray
-    asked: IntArray
+    wanted: IntArray
     prices: RunPrices
     budget: float = np.inf
     count: int | None = None
     runs: Runs | None = None
     made: Jobs | None = None
+
+    def only(self, kept: FloatArray | IntArray) -> Request:
+        """Return the request with some of its candidates, by a mask (c,)."""
+        prices = replace(
+            self.prices, amount=self.prices.amount[kept], seconds=self.prices.seconds[kept]
+        )
+        return replace(self, candidates=self.candidates[kept], prices=prices)
 
 
 def affordable(request: Request) -> Request:
@@ -313,65 +235,79 @@ def affordable(request: Request) -> Request:
         RequestError: there is no candidate, or none has a price.
         UnsatisfiedError: the cheapest costs more than the budget; it is named.
     """
-    asked = f"the next runs of {request.predictor.name}"
-    if not len(request.candidates):
-        raise RequestError(asked, "no candidates", "give jobs that could be run")
-    priced = np.isfinite(request.prices.amount)
+    title = f"the next runs of {request.predictor.name}"
+    unit, priced = request.prices.unit, np.isfinite(request.prices.amount)
     if not priced.any():
-        reasons = [
-            r for r in request.predictor.declines(request.jobs.take(request.candidates)) if r
-        ]
-        found = f"none of {len(priced)} candidates has a time or price"
+        why = _why_declined(request, request.candidates)
         raise RequestError(
-            asked, f"{found}: {reasons[0]}" if reasons else found,
-            "give runs (--runs) that teach the predictor, or one that answers without any",
+            title, f"none of {len(priced)} candidates has a time or price{why}",
+            "give runs (--runs) to learn from, or a predictor that answers without any",
         )  # fmt: skip
-    amount = request.prices.amount[priced]
-    unit = request.prices.unit
-    if float(amount.min()) > request.budget:
+    least, first = np.nanmin(request.prices.amount), int(np.nanargmin(request.prices.amount))
+    if least > request.budget:
         raise UnsatisfiedError(
-            f"{asked} for at most {request.budget:g} {unit}",
-            f"the cheapest candidate (number {int(np.flatnonzero(priced)[amount.argmin()]) + 1})"
-            f" costs {amount.min():.3g} {unit}",
-            f"raise the budget to {amount.min():.3g}, make runs shorter, or add smaller candidates",
+            f"{title} for at most {request.budget:g} {unit}",
+            f"the cheapest candidate (number {first + 1}) costs {least:.3g} {unit}",
+            f"raise the budget to {least:.3g}, make runs shorter, or add smaller candidates",
         )  # fmt: skip
-    seconds = request.prices.seconds[priced]
-    prices = RunPrices(np.maximum(amount, 1e-9), seconds, unit, request.prices.notes)
-    return replace(request, candidates=request.candidates[priced], prices=prices)
+    request = request.only(priced)
+    amount = np.maximum(request.prices.amount, 1e-9)
+    return replace(request, prices=replace(request.prices, amount=amount))
 
 
-def suggest_for_accuracy(request: Request) -> Suggestion:
-    """Return the runs after which the asked jobs are known best.
+def _why_declined(request: Request, rows: IntArray) -> str:
+    """Return the predictor's first reason to decline any of the jobs, "" where it has none."""
+    reasons: Sequence[str | None] = request.predictor.declines(request.jobs.take(rows))
+    return next((f": {reason}" for reason in reasons if reason), "")
+
+
+def _believed(request: Request) -> tuple[Request, Beliefs, IntArray]:
+    """Return the request with answered candidates, what is believed, and the answered wanted jobs.
 
     Raises:
-        RequestError, UnsatisfiedError: as `affordable`; no asked job is answered; no bands.
+        RequestError, UnsatisfiedError: as `affordable`; no wanted job is answered; no bands.
     """
     request = affordable(request)
     beliefs = beliefs_of(request.predictor, request.jobs, request.runs)
-    asked = _answered(request, beliefs)
-    known = np.isfinite(beliefs.middle[request.candidates])
-    candidates, cost = request.candidates[known], request.prices.amount[known]
-    # What is known as well as a repeat of one run tells needs no further run.
+    wanted = answered(beliefs, request.wanted)
+    if not len(wanted):
+        why = _why_declined(request, request.wanted)
+        raise RequestError(
+            f"the next runs of {request.predictor.name}",
+            f"it answers none of the {len(request.wanted)} jobs{why}",
+            "give runs (--runs) to learn from, or name another predictor",
+        )  # fmt: skip
+    return request.only(np.isfinite(beliefs.middle[request.candidates])), beliefs, wanted
+
+
+def suggest_for_accuracy(request: Request) -> Suggestion:
+    """Return the runs after which the wanted jobs are known best.
+
+    Raises:
+        RequestError, UnsatisfiedError: as `affordable`; no wanted job is answered; no bands.
+    """
+    request, beliefs, wanted = _believed(request)
+    enough = beliefs.noise  # what a repeat of one run tells
     picks = most_accurate(
-        beliefs, candidates, asked, cost, request.budget, request.count, beliefs.noise
-    )
-    now = float(np.diag(beliefs.covariance)[asked].mean())
-    stop = "" if picks else "no candidate would make the asked jobs surer to speak of"
-    if now <= beliefs.noise:
-        stop = "the asked jobs are known as well as a repeat of one run tells"
+        beliefs, request.candidates, wanted, request.prices.amount, request.budget, request.count,
+        enough,
+    )  # fmt: skip
+    now = float(np.diag(beliefs.covariance)[wanted].mean())
+    stop = "" if picks else "no candidate would make the answers noticeably surer"
+    if now <= enough:
+        stop = "the answers are as sure as a repeat of one run"
     notes = [*request.prices.notes]
-    more = np.isfinite(request.budget) or (request.count or 0) > len(picks)
-    if picks and picks[-1].left <= beliefs.noise and more:
+    if picks and picks[-1].left <= enough:
+        notes.append("after these runs the answers are as sure as a repeat of one run")
+    unknown = np.setdiff1d(request.wanted, wanted)
+    if len(unknown):
         notes.append(
-            "no further run, whatever is paid for: what is asked is then known as well as a repeat"
-            " of one run tells"
+            f"{len(unknown)} of {len(request.wanted)} jobs do not count, as they are not answered"
+            f"{_why_declined(request, unknown[:1])}"
         )
-    if len(asked) < len(request.asked):
-        notes.append(_unanswered(request, asked))
-    runs = tuple(_next_runs(request, beliefs, picks, asked))
     return Suggestion(
-        runs, "accuracy", request.prices.unit, beliefs.source, tuple(notes),
-        float(np.sqrt(now)), stop=stop,
+        tuple(_next_runs(request, beliefs, picks, wanted)), "accuracy", request.prices.unit,
+        beliefs.source, tuple(notes), float(np.sqrt(now)), stop=stop,
     )  # fmt: skip
 
 
@@ -382,11 +318,11 @@ def suggest_for_decision(
     objective: str = DOLLARS,
     times: float = 1.0,
 ) -> Suggestion:
-    """Return the runs after which the best of the asked jobs costs least on average.
+    """Return the runs after which the best of the wanted jobs costs least on average.
 
     Args:
-        request: the asked jobs are what is chosen among.
-        scale: objective of each asked job for a second of its forecast, (t,).
+        request: the wanted jobs are what is chosen among.
+        scale: objective of each wanted job for a second of its forecast, (t,).
         latest: seconds of its forecast at which each is too late, (t,); infinite for none.
         objective: dollars, in which a run that is priced in dollars must be worth its price; or
             seconds.
@@ -395,30 +331,27 @@ def suggest_for_decision(
     Raises:
         RequestError, UnsatisfiedError: as `suggest_for_accuracy`.
     """
-    request = affordable(request)
-    beliefs = beliefs_of(request.predictor, request.jobs, request.runs)
-    fine = np.isfinite(beliefs.middle[request.asked]) & np.isfinite(scale)
+    request, beliefs, wanted = _believed(request)
+    fine = np.isin(request.wanted, wanted) & np.isfinite(scale)
     if not fine.any():
-        _answered(request, beliefs)
         raise RequestError(
-            "a choice by cost",
-            "no asked job has a price",
+            "a choice by cost", "none of the jobs has a price",
             "give prices in a column price_usd_per_hour, or use --minimize time",
-        )
-    options = Options(request.asked[fine], scale[fine], latest[fine])
-    known = np.isfinite(beliefs.middle[request.candidates])
-    candidates, cost = request.candidates[known], request.prices.amount[known]
+        )  # fmt: skip
+    options = Options(request.wanted[fine], scale[fine], latest[fine])
+    cost = request.prices.amount
     net = request.prices.unit == objective == DOLLARS
     picks = most_decisive(
-        beliefs, candidates, options, cost, request.budget, request.count, net, times
+        beliefs, request.candidates, options, cost, request.budget, request.count, net, times
     )
     chosen = int(options.rows[chosen_now(beliefs, options)])
-    now = float(beliefs.covariance[chosen, chosen])
-    runs = tuple(_next_runs(request, beliefs, picks, options.rows, chosen))
-    stop = "" if picks else _why_stop(beliefs, candidates, options, cost, times if net else 0.0)
+    stop = ""
+    if not picks:
+        stop = _why_stop(beliefs, request.candidates, options, cost, times if net else 0.0)
     return Suggestion(
-        runs, "decision", request.prices.unit, beliefs.source, request.prices.notes,
-        float(np.sqrt(now)), chosen, stop, objective=objective,
+        tuple(_next_runs(request, beliefs, picks, options.rows, chosen)), "decision",
+        request.prices.unit, beliefs.source, request.prices.notes,
+        float(np.sqrt(beliefs.covariance[chosen, chosen])), chosen, stop, objective=objective,
     )  # fmt: skip
 
 
@@ -429,59 +362,35 @@ def _why_stop(
     if len(options.rows) < 2:
         return "there is one option only, and no run changes that"
     worth = decision_worth(beliefs, candidates, options)
-    best = int(np.argmax(worth.changes))
-    if worth.changes[best] < LEAST_CHANGE or not (worth.value > 0).any():
-        return (
-            "no run would change the choice: the likeliest to do so does in"
-            f" {100 * worth.changes[best]:.2g} % of what it may show"
-        )
+    likeliest = float(worth.changes.max(initial=0.0))
+    if likeliest < LEAST_CHANGE or not (worth.value > 0).any():
+        return f"no run would change the choice with more than {100 * likeliest:.2g} % probability"
     if not times:
         return "no run within the budget would change the choice"
     top = int(np.argmax(worth.value * times - cost))
-    often = "" if times == 1 else f" over {times:g} runs of the job"
     return (
-        f"no run is worth its price: the best saves ${worth.value[top] * times:.3g} on average{often}"
-        f" by changing the choice ({100 * worth.changes[top]:.0f} %), and costs ${cost[top]:.3g};"
-        " jobs that are run often save more (--times)"
+        f"no run is worth its price: the best saves ${worth.value[top] * times:.3g} on average and"
+        f" costs ${cost[top]:.3g}; jobs that are run often save more (--times)"
     )
 
 
-def _answered(request: Request, beliefs: Beliefs) -> IntArray:
-    """Return the asked jobs that the predictor answers. Raises RequestError where there is none."""
-    fine = request.asked[np.isfinite(beliefs.middle[request.asked])]
-    if not len(fine):
-        reasons: Sequence[str | None] = request.predictor.declines(request.jobs.take(request.asked))
-        raise RequestError(
-            f"the next runs of {request.predictor.name}",
-            f"it answers none of the {len(request.asked)} jobs asked: {next(filter(None, reasons), '')}",
-            "give runs (--runs) that teach it, or name another predictor",
-        )  # fmt: skip
-    return fine
-
-
-def _unanswered(request: Request, asked: IntArray) -> str:
-    rest = np.setdiff1d(request.asked, asked)
-    why = next(filter(None, request.predictor.declines(request.jobs.take(rest[:1]))), "")
-    return f"{len(rest)} of {len(request.asked)} asked jobs do not count, as nobody answers them: {why}"
-
-
 def _next_runs(
-    request: Request, beliefs: Beliefs, picks: Sequence[Pick], asked: IntArray, chosen: int = -1
+    request: Request, beliefs: Beliefs, picks: Sequence[Pick], wanted: IntArray, chosen: int = -1
 ) -> Iterator[NextRun]:
-    """Yield runs with what each tells: of all asked jobs; or for a choice, of what it tells most of."""
+    """Yield runs with what each tells: of all wanted jobs; or for a choice, of what it tells most of."""
     left = beliefs
     for pick in picks:
         place = int(np.flatnonzero(request.candidates == pick.row)[0])
-        variance = np.diag(left.covariance)[asked]
-        settled = left.shift(np.array([pick.row]), asked)[0] ** 2 / np.maximum(variance, 1e-300)
+        variance = np.maximum(np.diag(left.covariance)[wanted], 1e-300)
+        settled = left.shift(np.array([pick.row]), wanted)[0] ** 2 / variance
         best = int(np.argmax(settled))
-        about = (int(asked[best]), float(settled[best]))
-        after = left.after(pick.row)
-        remaining = pick.left if chosen < 0 else float(after.covariance[chosen, chosen])
+        left = left.after(pick.row)
+        of_chosen, remaining, told = np.nan, pick.left, wanted
+        if chosen >= 0:
+            of_chosen = float(settled[np.flatnonzero(wanted == chosen)[0]])
+            remaining, told = float(left.covariance[chosen, chosen]), wanted[[best]]
         yield NextRun(
             pick.row, pick.price, float(request.prices.seconds[place]), pick.gain, pick.changes,
-            float(np.sqrt(max(remaining, 0.0))), about,
-            np.nan if chosen < 0 else float(settled[np.flatnonzero(asked == chosen)[0]]),
-            tells_of(beliefs, pick.row, asked if chosen < 0 else asked[[best]]),
+            float(np.sqrt(max(remaining, 0.0))), (int(wanted[best]), float(settled[best])), of_chosen,
+            beliefs.shared(pick.row, told),
         )  # fmt: skip
-        left = after
