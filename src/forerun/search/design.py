@@ -476,7 +476,7 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
     if request.prices.unit == SMALLEST_RUNS and np.isinf(request.budget):
         request = replace(request, budget=ERNEST_BUDGET)
     features = _features(request, request.jobs)
-    stated: BoolArray = np.isfinite(features).all(axis=1)
+    stated: BoolArray = np.asarray(np.isfinite(features).all(axis=1))
     if stated[request.candidates].any():
         request = affordable(request)
     rows = request.candidates[stated[request.candidates]]
