@@ -99,11 +99,11 @@ def test_more_recomputation_never_keeps_more_of_a_layer(plan: Plan) -> None:
         assert kept[0] >= kept[2] > 0
 
 
-def test_states_of_the_fullest_stage_by_hand() -> None:
-    """8 layers, the last norm and the head: 2 + 4 + 12 bytes, and 2 more in buckets with replicas."""
+def test_states_of_the_first_stage_by_hand() -> None:
+    """10 layers and the tied embedding: 2 + 4 + 12 bytes, and 2 more in buckets with replicas."""
     constants = with_framework("nanotron", bucket_copies=0.5)
     layer, table = 4 * 2048**2 + 3 * 2048 * 8192 + 2 * 2048, 131072 * 2048
-    params = 8 * layer + 2048 + table
+    params = 10 * layer + table
     jobs = Jobs.grid(
         llama("nanotron"), cluster_of(8), PlanColumns.of([Plan(dp=4, pp=2, global_batch=256)])
     )

@@ -16,7 +16,7 @@ from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.rows import Rows, lay_out
-from forerun.predictors.analytic.stages import layer_share, local_params
+from forerun.predictors.analytic.stages import layer_shares, local_params
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
@@ -55,9 +55,9 @@ def test_stages_hold_every_layer(layers: int, pp: int, tied: bool) -> None:
         return
     workload = llama(layers, 1024, 4096, tied, "nanotron")
     rows = rows_of(workload, tiny_cluster(pp, 1), Plan(pp=pp, global_batch=pp))
-    share = float(layer_share(rows)[0])
-    assert 0.0 < share <= 1.0
-    assert pp * share >= 1.0 - 1e-9
+    fullest, last = (float(share[0]) for share in layer_shares(rows))
+    assert 0.0 <= last <= fullest <= 1.0
+    assert (pp - 1) * fullest + last >= 1.0 - 1e-9
     assert np.all(np.stack(local_params(rows)[:2]) > 0)
 
 
@@ -75,6 +75,36 @@ def test_a_pipeline_takes_the_sum_of_its_stages_and_the_fullest_again_and_again(
     assert nine == pytest.approx(four + 5 * fullest)
     first = four - 3 * fullest
     assert 3 * fullest < first < 4 * fullest  # stages are unequal: the sum is less than 4 x t_max
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "ffn", "tied", "pp", "fullest", "last"),
+    [
+        (32, 4096, 14336, False, 2, 18, 14), (32, 4096, 14336, False, 16, 3, 0),
+        (16, 2048, 8192, True, 2, 10, 6), (16, 2048, 8192, True, 4, 5, 1),
+    ],
+)  # fmt: skip
+def test_a_head_of_so_many_layers_is_dealt_to_stages_like_layers(
+    layers: int, hidden: int, ffn: int, tied: bool, pp: int, fullest: int, last: int
+) -> None:
+    """Nanotron weighs the head by its parameters: 2.2 layers of the 8B network, 4 of the 1B's."""
+    workload = llama(layers, hidden, ffn, tied, "nanotron")
+    plan = Plan(pp=pp, global_batch=pp)
+    rows = rows_of(workload, tiny_cluster(pp, 1), plan)
+    assert np.concatenate(layer_shares(rows)) * layers == pytest.approx([fullest, last])
+    even = rows_of(replace(workload, framework="megatron"), tiny_cluster(pp, 1), plan)
+    assert np.concatenate(layer_shares(even)) == pytest.approx([1 / pp, 1 / pp])
+
+
+def test_a_pipeline_whose_last_stage_would_be_empty_is_refused() -> None:
+    """A 1B network and its head leave nothing for the last of 16 stages; 8 have work."""
+    workload = llama(16, 2048, 8192, True, "nanotron")
+    for pp, words in ((16, "leaves the last without any; lower pp"), (8, "")):
+        job = Job(workload, tiny_cluster(pp, 1), Plan(pp=pp, global_batch=pp))
+        forecast = AnalyticPredictor().predict(Jobs.of([job]))
+        assert words in str(forecast.declined[0])
+        assert (not words) == (forecast.declined[0] is None)
+        assert not words or forecast.fit_probability[0] == 0.0
 
 
 def test_the_wait_where_tensor_groups_meet_pipelines_is_a_floor() -> None:

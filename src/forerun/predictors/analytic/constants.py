@@ -92,6 +92,10 @@ class Framework:
             `gather_exposed`.
         tensor_pipeline_seconds: of host time a layer, micro-batch and tensor rank where tensor
             groups and pipelines meet over several nodes.
+        counts_head: 1 where layers and head are dealt to stages by their weights, 0 where layers
+            are dealt evenly.
+        bare_shards: the least `bare_gradients` of ZeRO-1 and 2 (1: shards are scattered at once when
+            the last micro-batch is over); rank_shard_bytes: the least bucket a replica of theirs.
     """
 
     host_seconds: float = 16e-6
@@ -127,6 +131,9 @@ class Framework:
     bucket_bytes: float = 25e6
     rank_bucket_bytes: float = 0.0
     gather_share: float = 1.0
+    counts_head: float = 0.0
+    bare_shards: float = 0.0
+    rank_shard_bytes: float = 0.0
     tensor_pipeline_seconds: float = 0.0
 
 
@@ -157,7 +164,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
                       bucket_bytes=80e6, rank_bucket_bytes=2e6, gather_share=0.2),
     "nanotron": Framework(host_seconds=130e-6, step_seconds=40e-3, fusion=2.2, loss_traffic=3.2,
                           context_bytes=5e9, bucket_copies=0.5, unfused=1.0, kept_share=1.1, inputs_ahead=40.0,
-                          tensor_pipeline_seconds=2e-3),
+                          tensor_pipeline_seconds=2e-3, counts_head=1.0, bare_shards=1.0, rank_shard_bytes=2e6),
     "torchtitan": Framework(host_seconds=6e-6, fusion=0.6, context_bytes=2e9, wide_weights=1.0,
                             unfused=0.0, chosen_share=0.7, logits_share=1.25, recompute=0.75),
     # Its fused loss moves 6 bytes a logit where 16 are counted, and its metrics read them again.

@@ -18,7 +18,7 @@ from forerun.predictors.analytic.stages import (
     expert_spread,
     in_flight,
     in_flight_last,
-    layer_share,
+    layer_shares,
     local_params,
 )
 from forerun.predictors.analytic.states import (
@@ -34,12 +34,12 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     """Return the median peak of the most-loaded device (n,) and its parts."""
     plan, key = rows.plan, rows.key
     one_stage, group = plan["pp"] == 1, plan["dp"] * plan["cp"]
-    share = layer_share(rows)
+    share_first, share_last = layer_shares(rows)
     first, last, expert, _ = local_params(rows)
     states = state_bytes(rows, group)
     head, kept = key["held_head"], key["held_layers"]
-    acts_first = in_flight(rows) * (kept * share + key["held_embed"])
-    acts_last = np.where(one_stage, 1.0, in_flight_last(rows)) * kept * share
+    acts_first = in_flight(rows) * (kept * share_first + key["held_embed"])
+    acts_last = np.where(one_stage, 1.0, in_flight_last(rows)) * kept * share_last
     expert_states = _expert_states(rows, states)
     load_first = first * states.total + acts_first
     load_last = last * states.total + acts_last

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
+from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
 from forerun.domain.quantiles import spread
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
@@ -35,6 +36,8 @@ from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.tables.suspects import cleaned, suspects
 
+# The conversion of the logits and the loss.
+_BLOCKS_AFTER_HEAD = 2
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 CHUNK = 65536
 # Of the saved form: constants changed their meaning since older ones.
@@ -109,7 +112,7 @@ class AnalyticPredictor:
         """
         runs = sorted_runs(runs)
         runs = cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
-        told = runs.take(np.flatnonzero(is_none(_reasons(runs.jobs))))
+        told = runs.take(np.flatnonzero(is_none(self._refusals(runs.jobs))))
         memory = fit_memory(self.constants, told, self._kept)
         timed = told.take(np.flatnonzero(np.isfinite(told.step_seconds())))
         constants: Constants = memory.applied(self.constants)
@@ -124,7 +127,11 @@ class AnalyticPredictor:
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
-        return list(_reasons(jobs))
+        return list(self._refusals(jobs))
+
+    def _refusals(self, jobs: Jobs) -> NDArray[np.object_]:
+        reasons = _reasons(jobs)
+        return np.where(is_none(reasons), _empty_stages(jobs, self.constants), reasons)
 
     def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
         """Return step seconds and peak bytes for n jobs.
@@ -133,14 +140,16 @@ class AnalyticPredictor:
             jobs: the questions; rows that are declined carry their reason and NaN.
             detail: also return the parts of step and peak.
         """
-        declined = _reasons(jobs)
+        declined = self._refusals(jobs)
         ok = is_none(declined)
         if ok.all() and len(ok):
             return replace(self._answered(jobs, detail), declined=declined)
         result = Forecasts.blank(len(jobs), self.name)
         rows = np.flatnonzero(ok)
         result.declined[:] = declined
-        result.fit_probability[~ok] = np.where(_impossible(jobs)[~ok], 0.0, np.nan)
+        result.fit_probability[~ok] = np.where(
+            (_impossible(jobs) | ~is_none(_empty_stages(jobs, self.constants)))[~ok], 0.0, np.nan
+        )
         if not len(rows):
             return result
         part = self._answered(jobs.take(rows), detail)
@@ -258,6 +267,31 @@ def _reasons(jobs: Jobs) -> NDArray[np.object_]:
     for i in idle:
         nothing = is_none(reasons) & (jobs.workload_index == i)
         reasons[nothing] = f"{jobs.workloads[i].name} states no operations to time"
+    return reasons
+
+
+def _empty_stages(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
+    """Return why each job's framework cannot lay out its pipeline, (n,) of str or None.
+
+    One that deals layers and head to stages by their weights (see `stages.layer_shares`) may leave the
+    last stages with nothing, once the conversion of the logits and the loss are dealt too.
+    """
+    reasons, plans = np.full(len(jobs), None, dtype=object), jobs.plans
+    for i, workload in enumerate(jobs.workloads):
+        layers = workload.shape.layers
+        if not constants.framework(workload.framework).counts_head or not layers:
+            continue
+        columns = workload.graph.columns
+        weights = columns.weights * columns.repeat * (columns.phase == PHASE_INDEX[Phase.FORWARD])
+        one = weights[columns.block == BLOCK_INDEX[Block.LAYER]].sum() / layers
+        head = weights[columns.block == BLOCK_INDEX[Block.HEAD]].sum()
+        filled = np.ceil(plans.pp * layers / (layers + head / max(one, 1.0)) - 1e-9)
+        ours = (jobs.workload_index == i) & (plans.pp > 1) & (plans.vpp == 1)
+        for row in np.flatnonzero(ours & (filled + _BLOCKS_AFTER_HEAD < plans.pp)):
+            reasons[row] = (
+                f"{workload.framework} deals {layers} layers and the head to pp = {plans.pp[row]} "
+                "stages by their weights, which leaves the last without any; lower pp"
+            )
     return reasons
 
 

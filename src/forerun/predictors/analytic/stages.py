@@ -8,16 +8,29 @@ from forerun.arrays import FloatArray
 from forerun.predictors.analytic.rows import Rows
 
 
-def layer_share(rows: Rows) -> FloatArray:
-    """Return the fullest stage's share of the layers: ceil(L / (pp vpp)) vpp / L, 1 without pp."""
-    return rows.once("layer_share", _layer_share)
+def layer_shares(rows: Rows) -> tuple[FloatArray, FloatArray]:
+    """Return the fullest (first) and the last stage's share of the layers, each (n,), 1 without pp.
+
+    Spread evenly, ceil(L / (pp vpp)) vpp / L, or, where the framework counts the head among the work
+    (`counts_head`): with T = L + head / layer, the first stage gets ceil(T / pp) layers, the last
+    what then remains.
+    """
+    return rows.once("layer_shares", _layer_shares)
 
 
-def _layer_share(rows: Rows) -> FloatArray:
-    stages = rows.plan["pp"] * rows.plan["vpp"]
-    layers = np.maximum(rows.work["layers"], 1.0)
-    share = np.ceil(layers / stages) * rows.plan["vpp"] / layers
-    return np.where(stages > 1, np.minimum(share, 1.0), 1.0)
+def _layer_shares(rows: Rows) -> tuple[FloatArray, FloatArray]:
+    work, pp, vpp = rows.work, rows.plan["pp"], rows.plan["vpp"]
+    layers = np.maximum(work["layers"], 1.0)
+    even = np.minimum(np.ceil(layers / (pp * vpp)) * vpp / layers, 1.0)
+    counted = (rows.software["counts_head"] > 0) & (pp > 1) & (vpp == 1)
+    if not counted.any():
+        return even, even
+    one = (work["layer_tensor"] + work["layer_whole"] + work["layer_expert"]) / layers
+    head = work["head_tensor"] + work["head_whole"] + work["head_copied"]
+    total = layers + head / np.maximum(one, 1.0)
+    first = np.minimum(np.ceil(total / pp), layers) / layers
+    last = 1.0 - np.minimum(np.ceil(total * (pp - 1.0) / pp), layers) / layers
+    return np.where(counted, first, even), np.where(counted, last, even)
 
 
 def micro_batches(rows: Rows) -> FloatArray:
@@ -49,19 +62,19 @@ def local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatA
     """Return parameters on the fullest device before ZeRO, each (n,).
 
     (dense on the first stage, dense on the last stage, experts on any, of one layer): experts
-    are divided by ep and have dp x cp / ep replicas, the rest dp x cp. Layers are spread evenly.
+    are divided by ep and have dp x cp / ep replicas, the rest dp x cp.
     """
     return rows.once("local_params", _local_params)
 
 
 def _local_params(rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    plan, work, share = rows.plan, rows.work, layer_share(rows)
+    plan, work, (share, share_last) = rows.plan, rows.work, layer_shares(rows)
     tp, one_stage = plan["tp"], plan["pp"] == 1
-    layers = (work["layer_tensor"] / tp + work["layer_whole"]) * share
+    layers = work["layer_tensor"] / tp + work["layer_whole"]
     embed = work["embed_tensor"] / tp + work["embed_whole"]
     head = work["head_tensor"] / tp + work["head_whole"]
-    first = layers + embed + np.where(one_stage, head, 0.0)
-    last = layers + head + np.where(one_stage, embed, work["head_copied"] / tp)
+    first = layers * share + embed + np.where(one_stage, head, 0.0)
+    last = layers * share_last + head + np.where(one_stage, embed, work["head_copied"] / tp)
     expert = work["layer_expert"] / expert_spread(rows)
     return first, last, expert * share, one_layer(rows)
 

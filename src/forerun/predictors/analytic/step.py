@@ -22,7 +22,7 @@ from forerun.predictors.analytic.measured_step import has_probed, measured_expos
 from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.stages import (
     expert_spread,
-    layer_share,
+    layer_shares,
     local_params,
     micro_batches,
 )
@@ -112,6 +112,8 @@ def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -
     bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
     link = _link(rows, np.maximum(size / bucket, 1.0))
     reduce = collectives.all_reduce(size, group.ranks, group.per_node, *link)
+    bucket = np.maximum(bucket, soft["rank_shard_bytes"] * group.ranks)
+    link = _link(rows, np.maximum(size / bucket, 1.0))
     scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
     gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
     hidden = np.where(many, np.where(stage >= 1, scatter, reduce), 0.0)
@@ -158,6 +160,7 @@ def _exposed(
     behind = window * rounds
     joined = collectives.p_norm(behind, one * rounds, constants.overlap_power)
     bare = rows.software["bare_gradients"]
+    bare = np.where(stage >= 1, np.maximum(bare, rows.software["bare_shards"]), bare)
     result = (1.0 - bare) * (joined - behind) + bare * one * rounds
     result = result + sum((t.after for t in traffic), np.zeros(len(rows)))
     if np.any(stage >= 3):
@@ -294,9 +297,9 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     layer = device + host
     ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"]
     mean = (layer + ends) / pp
-    share = layer_share(rows)
-    first = share * layer + key["first_end"]
-    last = share * layer + key["last_end"]
+    share_first, share_last = layer_shares(rows)
+    first = share_first * layer + key["first_end"]
+    last = share_last * layer + key["last_end"]
     largest = np.where(pp > 1, np.maximum(np.maximum(first, last), mean), mean)
     passes = m / pp
     sent = _point_to_point(rows, constants)
