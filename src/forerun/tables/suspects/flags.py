@@ -196,8 +196,8 @@ class Flags:
 
 
 @dataclass(frozen=True)
-class Raised:
-    """Flags of one kind on m rows, before they are joined; texts may be one for all."""
+class Finding:
+    """Flags of one kind on m rows, before they are joined; texts and marks may be one for all."""
 
     kind: FlagKind
     row: NDArray[np.int64]
@@ -210,37 +210,27 @@ class Raised:
     out_memory: bool | NDArray[np.bool_] = False
 
 
-def joined(raised: Sequence[Raised], places: Lines, wholes: Sequence[str] = ()) -> Flags:
+_TEXTS, _MARKS = ("column", "found", "expected", "advice"), ("void", "out_step", "out_memory")
+
+
+def joined(raised: Sequence[Finding], places: Lines, wholes: Sequence[str] = ()) -> Flags:
     """Return the flags of several checks on the rows of one table, ordered by row."""
     rows = np.concatenate([np.empty(0, dtype=np.int64), *(r.row for r in raised)])
     order = np.argsort(rows, kind="stable")
 
-    def texts(name: str) -> Texts:
-        pieces = [_spread(getattr(r, name), len(r.row)) for r in raised]
-        return np.concatenate([np.empty(0, dtype=object), *pieces])[order]
+    def column(values: Sequence[Any], kind: Any) -> NDArray[Any]:
+        pieces = [
+            np.broadcast_to(np.array(v, kind), r.row.shape)
+            for v, r in zip(values, raised, strict=True)
+        ]
+        return np.concatenate([np.empty(0, kind), *pieces])[order]
 
-    def marks(name: str) -> NDArray[np.bool_]:
-        pieces = [np.broadcast_to(getattr(r, name), r.row.shape) for r in raised]
-        return np.concatenate([np.empty(0, dtype=bool), *pieces])[order]
-
-    kind = [np.full(len(r.row), _AT[r.kind], dtype=np.int8) for r in raised]
-    return Flags(
-        rows=len(places),
-        row=rows[order],
-        kind=np.concatenate([np.empty(0, dtype=np.int8), *kind])[order],
-        column=texts("column"), found=texts("found"), expected=texts("expected"),
-        advice=texts("advice"), void=marks("void"), out_step=marks("out_step"), out_memory=marks("out_memory"),
-        places=places,
-        wholes=tuple(wholes),
-    )  # fmt: skip
-
-
-def _spread(value: str | Texts, n: int) -> Texts:
-    if not isinstance(value, str):
-        return value
-    out = np.empty(n, dtype=object)
-    out[:] = value
-    return out
+    columns: dict[str, Any] = {
+        name: column([getattr(r, name) for r in raised], kind)
+        for names, kind in ((_TEXTS, object), (_MARKS, bool)) for name in names
+    }  # fmt: skip
+    kinds = column([_AT[r.kind] for r in raised], np.int8)
+    return Flags(len(places), rows[order], kinds, **columns, places=places, wholes=tuple(wholes))
 
 
 def numbers_text(values: FloatArray, unit: str = "") -> Texts:
