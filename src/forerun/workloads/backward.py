@@ -1,9 +1,8 @@
 """Backward and optimizer operations, derived from the forward ones by rule.
 
 The rules state what every framework with reverse-mode differentiation must do, so that a builder,
-a traced module and an ONNX file all end with the same kind of graph.
-
-A graph from totals alone: parameters, multiply-adds and activations of one forward pass.
+a traced module, an ONNX file and a workload of which only totals are known all end with the same
+kind of graph.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from forerun.domain.graph import Graph, Op, OpKind, Phase, Shard
+from forerun.domain.graph import Graph, Op, OpKind, Phase
 from forerun.domain.workload import OPTIMIZER_STATES
 from forerun.errors import RequestError, one_of
 
@@ -26,6 +25,14 @@ _TENSORS_A_LAUNCH = 36
 _ELEMENTS_A_LAUNCH = 320 * 65536
 # LAMB and LARS first take the norms of a weight and of its update.
 _NORM_READS = {"lamb": 2.0, "lars": 2.0}
+
+
+def conv_kind(area: int, groups: int, channels: int, out_channels: int) -> OpKind:
+    """Return the class of a convolution from its kernel area, groups and channels."""
+    if groups == 1:
+        return OpKind.CONV_1X1 if area == 1 else OpKind.CONV
+    depthwise = groups == channels <= out_channels or groups == out_channels <= channels
+    return OpKind.CONV_DEPTHWISE if depthwise else OpKind.CONV_GROUPED
 
 
 def complete(
@@ -92,9 +99,12 @@ def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
             f"optimizer {optimizer!r}", "no such optimizer",
             one_of(optimizer, OPTIMIZER_STATES),
         )  # fmt: skip
-    states = OPTIMIZER_STATES[optimizer]
+    states, launches = OPTIMIZER_STATES[optimizer], 0
     if optimizer == "none":
         params = 0.0
+    else:
+        kernels = (tensors / _TENSORS_A_LAUNCH, params / _ELEMENTS_A_LAUNCH)
+        launches = max(1, *(math.ceil(count) for count in kernels))
     return Op(
         name=f"optimizer.{optimizer}",
         kind=OpKind.OPTIMIZER,
@@ -102,10 +112,7 @@ def optimizer_op(params: float, tensors: int, optimizer: str) -> Op:
         flops=(2.0 + 5.0 * states) * params,
         reads=(2.0 + states + _NORM_READS.get(optimizer, 0.0)) * params,
         writes=(1.0 + states) * params,
-        launches=0
-        if optimizer == "none"
-        else max(1, math.ceil(tensors / _TENSORS_A_LAUNCH), math.ceil(params / _ELEMENTS_A_LAUNCH)),
-        shard=Shard.NONE,
+        launches=launches,
     )
 
 
@@ -127,15 +134,13 @@ def _gradients(op: Op, position: int, first: bool, sparse: bool) -> list[Op]:
     base = replace(
         op, phase=Phase.BACKWARD, params=0.0, weights=0.0, saved=0.0, shape=(), inputs=(position,)
     )
+    grad = replace(base, name=f"{op.name}.grad")
     if op.kind in _PRODUCTS or (op.kind is OpKind.ATTENTION and not is_fused_attention(op)):
-        if op.weights > 0 or op.params > 0:
-            return _weighted_product(op, base, first)
-        return _activation_product(op, base)
+        return _product_gradients(op, base, first)
     if op.kind is OpKind.ATTENTION:
         return [
             replace(
-                base,
-                name=f"{op.name}.grad",
+                grad,
                 flops=FUSED_ATTENTION_BACKWARD * op.flops,
                 reads=op.reads + 2 * op.writes,
                 writes=op.reads,
@@ -143,83 +148,41 @@ def _gradients(op: Op, position: int, first: bool, sparse: bool) -> list[Op]:
             )
         ]
     if op.kind is OpKind.EMBEDDING:
-        return [_embedding(op, base, sparse)]
+        dense = 0.0 if sparse else op.params
+        return [replace(grad, reads=2 * op.writes, writes=op.writes, weights=dense)]
     if first and op.params <= 0:
         return []  # a constant of the input (its scaling, its layout) has no gradient
-    return [_by_bytes(op, base)]
-
-
-def _weighted_product(op: Op, base: Op, first: bool) -> list[Op]:
-    m, n, k, groups = (*op.dims, 1, 1, 1, 1)[:4] if op.dims else (0, 0, 0, 0)
-    weights = op.weights or op.params
-    wgrad = replace(
-        base,
-        name=f"{op.name}.wgrad",
-        reads=op.reads + op.writes,
-        writes=0.0,
-        weights=weights,
-        dims=(k, n, m, groups) if op.dims else (),
-    )
-    if first:
-        return [wgrad]
-    dgrad = replace(
-        base,
-        name=f"{op.name}.dgrad",
-        reads=op.writes,
-        writes=op.reads,
-        weights=weights,
-        dims=(m, k, n, groups) if op.dims else (),
-    )
-    return [dgrad, wgrad]
-
-
-def _activation_product(op: Op, base: Op) -> list[Op]:
-    """Return both data gradients of y = a b, where a and b are activations."""
-    m, n, k, groups = (*op.dims, 1, 1, 1, 1)[:4] if op.dims else (0, 0, 0, 0)
-    left = min(float(m * k * groups), op.reads) if op.dims else op.reads / 2
-    right = op.reads - left
-    return [
-        replace(
-            base,
-            name=f"{op.name}.grad_left",
-            reads=op.writes + right,
-            writes=left,
-            dims=(m, k, n, groups) if op.dims else (),
-        ),
-        replace(
-            base,
-            name=f"{op.name}.grad_right",
-            reads=op.writes + left,
-            writes=right,
-            dims=(k, n, m, groups) if op.dims else (),
-        ),
-    ]
-
-
-def _embedding(op: Op, base: Op, sparse: bool) -> Op:
-    return replace(
-        base,
-        name=f"{op.name}.grad",
-        reads=2 * op.writes,
-        writes=op.writes,
-        weights=0.0 if sparse else op.params,
-    )
-
-
-def _by_bytes(op: Op, base: Op) -> Op:
-    """Return the gradient of an operation that is bound by what it moves."""
-    reads, writes = op.reads + op.writes, op.reads
-    flops = 2 * op.flops
+    reads, flops = op.reads + op.writes, 2 * op.flops
+    writes = op.reads
     if op.kind is OpKind.ELEMENTWISE and op.saved == 0 and op.reads >= 2 * op.writes:
         # A residual sum: its gradient passes through, and the two branches' are added.
         reads, writes, flops = op.reads, op.writes, op.flops
     elif op.kind is OpKind.POOL:
-        reads, writes, flops = 2 * op.writes, op.reads, op.flops
+        reads, flops = 2 * op.writes, op.flops
     elif op.kind in (OpKind.REDUCE, OpKind.COPY):
-        reads, writes, flops = op.writes, op.reads, op.flops
-    return replace(
-        base, name=f"{op.name}.grad", flops=flops, reads=reads, writes=writes, weights=op.params
-    )
+        reads, flops = op.writes, op.flops
+    return [replace(grad, flops=flops, reads=reads, writes=writes, weights=op.params)]
+
+
+def _product_gradients(op: Op, base: Op, first: bool) -> list[Op]:
+    """Return the two gradients of a product, one of them where it reads the network's input."""
+    m, n, k, groups = (*op.dims, 1, 1, 1, 1)[:4]
+    left_dims, right_dims = ((m, k, n, groups), (k, n, m, groups)) if op.dims else ((), ())
+    weights = op.weights or op.params
+    if weights <= 0:  # y = a b of two activations
+        left = min(float(m * k * groups), op.reads) if op.dims else op.reads / 2
+        right = op.reads - left
+        return [
+            replace(base, name=f"{op.name}.grad_left", reads=op.writes + right, writes=left,
+                    dims=left_dims),
+            replace(base, name=f"{op.name}.grad_right", reads=op.writes + left, writes=right,
+                    dims=right_dims),
+        ]  # fmt: skip
+    data = replace(base, name=f"{op.name}.dgrad", reads=op.writes, writes=op.reads,
+                   weights=weights, dims=left_dims)  # fmt: skip
+    weight = replace(base, name=f"{op.name}.wgrad", reads=op.reads + op.writes, writes=0.0,
+                     weights=weights, dims=right_dims)  # fmt: skip
+    return [weight] if first else [data, weight]
 
 
 # Convolutional networks write about 5.5 M activations for the square root of a GMAC
@@ -253,51 +216,17 @@ def graph_from_totals(
         mactivations = gmacs / 200 if seq_len else _MACTIVATIONS_A_ROOT_GMAC * math.sqrt(gmacs)
     share = 1.0 / _USUAL_PRODUCTS
     moved, weights = share * mactivations * 1e6, share * params
-    first = _layer("first", 1, (), share * 2e9 * gmacs, moved, weights, seq_len > 0)
-    others = _layer(
-        "layer", _USUAL_PRODUCTS - 1, (2,), share * 2e9 * gmacs, moved, weights, seq_len > 0
-    )
-    return complete((*first, *others), optimizer)
-
-
-def _layer(
-    name: str,
-    repeat: int,
-    inputs: tuple[int, ...],
-    flops: float,
-    moved: float,
-    weights: float,
-    tokens: bool,
-) -> tuple[Op, Op, Op]:
-    """Return a product, a normalisation and an activation that each write `moved` elements."""
-    start = len(inputs) * 3
-    product = Op(
-        name=f"{name}.product",
-        kind=OpKind.MATMUL if tokens else OpKind.CONV,
-        flops=flops,
-        reads=moved,
-        writes=moved,
-        weights=weights,
-        params=weights,
-        saved=moved,
-        repeat=repeat,
-        inputs=inputs,
-    )
-    norm = Op(
-        name=f"{name}.norm",
-        kind=OpKind.NORM if tokens else OpKind.BATCH_NORM,
-        reads=moved if tokens else 2 * moved,
-        writes=moved,
-        saved=moved,
-        repeat=repeat,
-        inputs=(start,),
-    )
-    activation = Op(
-        name=f"{name}.activation",
-        kind=OpKind.ELEMENTWISE,
-        reads=moved,
-        writes=moved,
-        repeat=repeat,
-        inputs=(start + 1,),
-    )
-    return product, norm, activation
+    product, norm = (OpKind.MATMUL, OpKind.NORM) if seq_len else (OpKind.CONV, OpKind.BATCH_NORM)
+    ops: list[Op] = []
+    for name, repeat in (("first", 1), ("layer", _USUAL_PRODUCTS - 1)):
+        start = len(ops)
+        ops += [
+            Op(f"{name}.product", product, flops=share * 2e9 * gmacs, reads=moved, writes=moved,
+               weights=weights, params=weights, saved=moved, repeat=repeat,
+               inputs=(start - 1,) if start else ()),
+            Op(f"{name}.norm", norm, reads=moved if seq_len else 2 * moved, writes=moved,
+               saved=moved, repeat=repeat, inputs=(start,)),
+            Op(f"{name}.activation", OpKind.ELEMENTWISE, reads=moved, writes=moved, repeat=repeat,
+               inputs=(start + 1,)),
+        ]  # fmt: skip
+    return complete(ops, optimizer)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forerun.domain.graph import OpKind
-from forerun.workloads.backward import FUSED_ATTENTION_BACKWARD
+from forerun.workloads.backward import FUSED_ATTENTION_BACKWARD, conv_kind
 
 # Nothing is computed: memory is set aside, or a scalar is made.
 FREE = frozenset(
@@ -183,14 +183,6 @@ def convolution(
     if transposed:
         n, k = k, n
     return Product(kind, flops, pixels, n, k, groups)
-
-
-def conv_kind(area: int, groups: int, channels: int, out_channels: int) -> OpKind:
-    """Return the class of a convolution from its kernel area, groups and channels."""
-    if groups == 1:
-        return OpKind.CONV_1X1 if area == 1 else OpKind.CONV
-    depthwise = groups == channels <= out_channels or groups == out_channels <= channels
-    return OpKind.CONV_DEPTHWISE if depthwise else OpKind.CONV_GROUPED
 
 
 def fused_attention(

@@ -7,14 +7,13 @@ The tables `data/language.json`, `data/networks.json` and `data/timm.json` name 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from forerun.domain.workload import Workload
+from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError
-from forerun.workloads.zoo.language import LanguageModel
 from forerun.workloads.zoo.network import DATA, Network
 
 __all__ = ["Entry", "find_entry", "zoo_entry", "zoo_names", "zoo_workload"]
@@ -24,38 +23,68 @@ _KEEPS_SCORES = ("timm-plain-vits", "timm-stage-vits", "timm-mixed-vits")
 _TIMM_NOTE = "structure as of the timm library in 2022; attention keeps its scores in memory"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One named workload.
-
-    Attributes:
-        name: zoo id, lower case with dashes, e.g. `llama3-8b`.
-        family: architecture family, e.g. `llama`.
-        build: called with keyword arguments only. A language entry takes `seq_len: int | None`,
-            `fused_attention: bool | None`; an image entry `image_size: int | None`; all take
-            `precision: str | None` and `optimizer: str | None`; None means the entry's default.
-        description: one line for a listing.
-        source: paper or published configuration of the structure.
-        default_seq_len: tokens in a sample (0: the samples have none).
-        default_image_size: pixels on a side (0: the samples have none).
-        aliases: other names people and tables use.
-        chooses_attention: `build` takes `fused_attention`; for others its form is fixed.
-    """
+@dataclass(frozen=True)
+class LanguageModel:
+    """A published configuration: `shape` are fields of TransformerSpec, `training` of Workload."""
 
     name: str
     family: str
-    build: Callable[..., Workload]
-    description: str
     source: str
-    default_seq_len: int = 0
-    default_image_size: int = 0
-    aliases: tuple[str, ...] = ()
-    chooses_attention: bool = False
+    shape: Mapping[str, Any]
+    training: Mapping[str, Any]
+    aliases: Sequence[str] = ()
+    default_image_size = 0
+    chooses_attention = True
+
+    @property
+    def default_seq_len(self) -> int:
+        """Tokens in a sample."""
+        return int(self.shape["seq_len"])
+
+    @property
+    def description(self) -> str:
+        """One line for a listing."""
+        shape = self.shape
+        text = f"{shape['layers']} layers, hidden {shape['hidden']}, {shape['heads']} heads"
+        if shape.get("kind") == "encoder-decoder":
+            text = f"encoder-decoder, {text}"
+        if shape.get("experts"):
+            text += f", {shape['experts']} experts, {shape['experts_per_token']} a token"
+        return f"{text}, sequences of {shape['seq_len']}"
+
+    def build(
+        self,
+        *,
+        seq_len: int | None = None,
+        precision: str | None = None,
+        optimizer: str | None = None,
+        fused_attention: bool | None = None,
+    ) -> Workload:
+        """Return the workload; None means the published or usual value."""
+        from forerun.workloads.transformer import TransformerSpec, transformer_workload
+
+        shape, usual = dict(self.shape), self.default_seq_len
+        if seq_len:
+            shape["seq_len"] = seq_len
+            if shape.get("target_len"):
+                shape["target_len"] = max(1, shape["target_len"] * seq_len // usual)
+        if fused_attention is not None:
+            shape["fused_attention"] = fused_attention
+        fields: dict[str, Any] = {"precision": "bf16", **self.training}
+        fields.update({k: v for k, v in (("precision", precision), ("optimizer", optimizer)) if v})
+        if "length" in fields:
+            fields["length"] = Length(*fields["length"])
+        return transformer_workload(
+            TransformerSpec(**shape), self.name, family=self.family, source=self.source, **fields
+        )
+
+
+Entry = LanguageModel | Network
 
 
 def zoo_names() -> list[str]:
     """Return the ids of all workloads of the zoo, sorted."""
-    return sorted({row.name for row in _index().values()})
+    return sorted({entry.name for entry in _index().values()})
 
 
 def zoo_entry(name: str) -> Entry:
@@ -66,7 +95,7 @@ def zoo_entry(name: str) -> Entry:
     """
     entry = find_entry(name)
     if entry is None:
-        known = [*_index(), *(row for group in _timm().values() for row in group)]
+        known = [*_index(), *(row for group in _table("timm").values() for row in group)]
         raise UnknownNameError("workload", name, known, "`forerun workloads` lists them")
     return entry
 
@@ -79,10 +108,18 @@ def find_entry(name: str) -> Entry | None:
     """
     folded = _fold(name)
     plain = folded.removeprefix("timm-")
-    row = _index().get(plain)
-    if row is None or plain != folded:
-        row = _timm_network(plain, folded, row)
-    return None if row is None else _entry(row)
+    entry = _index().get(plain)
+    if entry is not None and plain == folded:
+        return entry
+    for file, networks in _table("timm").items():
+        if plain in networks and (entry is None or file in _KEEPS_SCORES):
+            layers, family, size = networks[plain]
+            return Network(
+                folded if file in _KEEPS_SCORES else plain, family, file, "the timm library, 2022",
+                "image classifier of the timm library, 1000 classes",
+                layers, size=size, notes=(_TIMM_NOTE,),
+            )  # fmt: skip
+    return entry
 
 
 def zoo_workload(
@@ -147,67 +184,26 @@ def _built(
 
 
 @cache
-def _index() -> dict[str, LanguageModel | Network]:
-    """Return the rows of the tables by folded name and alias."""
-    rows: list[LanguageModel | Network] = [Network(**row) for row in _table("networks")]
+def _index() -> dict[str, Entry]:
+    """Return the entries of the tables by folded name and alias."""
+    entries: list[Entry] = [Network(**row) for row in _table("networks")]
     for group in _table("language"):
-        for shape in group["models"]:
-            name, aliases = shape.pop("name"), shape.pop("aliases", ())
-            whole = {**group["shape"], **shape}
-            rows.append(
+        for model in group["models"]:
+            own = {k: v for k, v in model.items() if k not in ("name", "aliases")}
+            entries.append(
                 LanguageModel(
-                    name, group["family"], group["source"], whole, group["training"], aliases
+                    model["name"], group["family"], group["source"], {**group["shape"], **own},
+                    group["training"], model.get("aliases", ()),
                 )
-            )
-    index: dict[str, LanguageModel | Network] = {}
-    for row in rows:
-        for name in (row.name, *row.aliases):
-            index.setdefault(_fold(name), row)
+            )  # fmt: skip
+    index: dict[str, Entry] = {}
+    for entry in entries:
+        for name in (entry.name, *entry.aliases):
+            index.setdefault(_fold(name), entry)
     return index
 
 
 @cache
-def _timm() -> dict[str, dict[str, list[Any]]]:
-    """Return the names of the timm library by data file: (layers, family, size) of each."""
-    found: dict[str, dict[str, list[Any]]] = _table("timm")
-    return found
-
-
-def _timm_network(
-    name: str, label: str, known: LanguageModel | Network | None
-) -> LanguageModel | Network | None:
-    """Return a network of that library; `known` is the zoo's, for those that are alike."""
-    for file, networks in _timm().items():
-        if name in networks and (known is None or file in _KEEPS_SCORES):
-            layers, family, size = networks[name]
-            return Network(
-                label if file in _KEEPS_SCORES else name, family, file,
-                "the timm library, 2022",
-                "image classifier of the timm library, 1000 classes",
-                layers, size=size, notes=(_TIMM_NOTE,),
-            )  # fmt: skip
-    return known
-
-
-def _entry(row: LanguageModel | Network) -> Entry:
-    if isinstance(row, LanguageModel):
-        pixels, tokens = 0, row.shape["seq_len"]
-    else:
-        pixels = row.size if row.sample == "image" else 0
-        tokens = row.size if row.sample == "sequence" else 0
-    return Entry(
-        row.name,
-        row.family,
-        row.build,
-        row.description,
-        row.source,
-        tokens,
-        pixels,
-        tuple(row.aliases),
-        isinstance(row, LanguageModel),
-    )
-
-
 def _table(name: str) -> Any:
     return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
 from forerun.errors import RequestError
-from forerun.workloads.backward import complete
+from forerun.workloads.backward import complete, conv_kind
 
 INPUT = -1
 # A pooling layer keeps the position of each maximum as an 8-byte integer, a dropout a byte.
@@ -85,20 +85,19 @@ class Net:
             for op in self.ops
         ]
         step = complete(cut, optimizer, sparse_params=self.sparse_params)
-        count = len(self.ops)
-        after = (
+        after = [
             op
-            for op in step.ops[count:]
+            for op in step.ops[len(self.ops) :]
             if op.phase is not Phase.BACKWARD or self._learns[op.inputs[0]]
-        )
+        ]
         return Graph((*self.ops, *after), step.unknown)
 
     def emit(
         self,
         name: str,
         *inputs: Tensor,
-        kind: str,
-        shape: Sequence[int],
+        kind: str = OpKind.ELEMENTWISE,
+        shape: Sequence[int] | None = None,
         keep: Sequence[int] = (),
         keep_output: bool = False,
         extra_saved: float = 0.0,
@@ -117,7 +116,7 @@ class Net:
             name: dotted path.
             *inputs: what it reads.
             kind: operation class.
-            shape: shape of its output for one sample.
+            shape: shape of its output for one sample; None means that of the first input.
             keep: positions of the inputs that are kept for backward.
             keep_output: whether its output is kept for backward.
             extra_saved: further elements kept (masks, indices, statistics).
@@ -131,7 +130,7 @@ class Net:
             writes: elements written; None means the output once.
             learns: whether it has trained weights; None means that it has where it owns any.
         """
-        output = self._tensor(len(self.ops), shape)
+        output = self._tensor(len(self.ops), inputs[0].shape if shape is None else shape)
         trained = params > 0 if learns is None else learns
         differentiated = trained or any(t.op != INPUT and self._learns[t.op] for t in inputs)
         self._learns.append(differentiated)
@@ -199,26 +198,16 @@ class Net:
         k, s, d = _each(kernel, rank), _each(stride, rank), _each(dilation, rank)
         same = tuple(di * (ki - 1) // 2 for ki, di in zip(k, d, strict=True))
         p = same if padding is None else _each(padding, rank)
-        spatial = [_windows(x.shape[i + 1], k[i], s[i], p[i], d[i], name=name) for i in range(rank)]
+        spatial = [_windows(name, x.shape[i + 1], k[i], s[i], p[i], d[i]) for i in range(rank)]
         area = math.prod(k)
         n, depth = out // groups, channels // groups * area
-        if groups == 1:
-            kind = OpKind.CONV_1X1 if area == 1 else OpKind.CONV
-        else:
-            depthwise = groups == channels <= out
-            kind = OpKind.CONV_DEPTHWISE if depthwise else OpKind.CONV_GROUPED
         weights = groups * n * depth + (out if bias else 0)
         return self.emit(
-            name,
-            x,
-            kind=kind,
-            shape=(out, *spatial),
-            keep=(0,) if trainable else (),
-            learns=trainable,
-            params=weights if trainable and owned else 0,
-            weights=weights,
+            name, x, kind=conv_kind(area, groups, channels, out), shape=(out, *spatial),
+            keep=(0,) if trainable else (), learns=trainable,
+            params=weights if trainable and owned else 0, weights=weights,
             dims=(math.prod(spatial), n, depth, groups),
-        )
+        )  # fmt: skip
 
     def conv_transpose(
         self, name: str, x: Tensor, out: int, kernel: int, stride: int, padding: int = 0
@@ -227,15 +216,9 @@ class Net:
         spatial = [(size - 1) * stride - 2 * padding + kernel for size in x.shape[1:]]
         n, depth = out * kernel ** len(spatial), x.shape[0]
         return self.emit(
-            name,
-            x,
-            kind=OpKind.CONV,
-            shape=(out, *spatial),
-            keep=(0,),
-            params=n * depth + out,
-            dims=(math.prod(x.shape[1:]), n, depth, 1),
-            launches=2,
-        )
+            name, x, kind=OpKind.CONV, shape=(out, *spatial), keep=(0,), params=n * depth + out,
+            dims=(math.prod(x.shape[1:]), n, depth, 1), launches=2,
+        )  # fmt: skip
 
     def linear(
         self, name: str, x: Tensor, out: int, bias: bool = True, owned: bool = True
@@ -247,81 +230,66 @@ class Net:
         k = x.shape[-1]
         weights = k * out + (out if bias else 0)
         return self.emit(
-            name,
-            x,
-            kind=OpKind.MATMUL,
-            shape=(*x.shape[:-1], out),
-            keep=(0,),
-            params=weights if owned else 0,
-            weights=weights,
-            learns=True,
+            name, x, kind=OpKind.MATMUL, shape=(*x.shape[:-1], out), keep=(0,),
+            params=weights if owned else 0, weights=weights, learns=True,
             dims=(x.size // k, out, k, 1),
-        )
+        )  # fmt: skip
 
     def batch_norm(self, name: str, x: Tensor, frozen: bool = False) -> Tensor:
         """Normalise each channel over the batch; a frozen one is a fixed scale and shift."""
         count = 2 * x.shape[0]
         if frozen:
-            return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, weights=count)
-        return self.emit(name, x, kind=OpKind.BATCH_NORM, shape=x.shape, keep=(0,), params=count)
+            return self.emit(name, x, weights=count)
+        return self.emit(name, x, kind=OpKind.BATCH_NORM, keep=(0,), params=count)
 
     def norm(self, name: str, x: Tensor, channels: int | None = None) -> Tensor:
         """Normalise by layer or group; `channels` scales and shifts (None: the last dimension)."""
         width = x.shape[-1] if channels is None else channels
-        return self.emit(name, x, kind=OpKind.NORM, shape=x.shape, keep=(0,), params=2 * width)
+        return self.emit(name, x, kind=OpKind.NORM, keep=(0,), params=2 * width)
 
     def activation(self, name: str, x: Tensor, function: str = "relu") -> Tensor:
         """Apply a point-wise function; it keeps its input or its output, as its gradient needs."""
         by_input = function in _KEEPS_INPUT
-        keep = (0,) if by_input else ()
-        return self.emit(
-            name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, keep=keep, keep_output=not by_input
-        )
+        return self.emit(name, x, keep=(0,) if by_input else (), keep_output=not by_input)
 
     def add(self, name: str, *terms: Tensor) -> Tensor:
         """Sum tensors of one shape (a smaller one is broadcast)."""
         shape, launches = max(terms, key=lambda t: t.size).shape, len(terms) - 1
-        return self.emit(name, *terms, kind=OpKind.ELEMENTWISE, shape=shape, launches=launches)
+        return self.emit(name, *terms, shape=shape, launches=launches)
 
     def multiply(self, name: str, a: Tensor, b: Tensor) -> Tensor:
         """Multiply point-wise (a smaller one is broadcast); both are kept."""
         shape = max(a, b, key=lambda t: t.size).shape
-        return self.emit(name, a, b, kind=OpKind.ELEMENTWISE, shape=shape, keep=(0, 1))
+        return self.emit(name, a, b, shape=shape, keep=(0, 1))
 
     def scale(self, name: str, x: Tensor, params: int) -> Tensor:
         """Multiply by a trainable vector."""
-        return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, keep=(0,), params=params)
+        return self.emit(name, x, keep=(0,), params=params)
 
     def bias(self, name: str, x: Tensor, params: int) -> Tensor:
         """Add a trainable tensor, such as position embeddings."""
-        return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, params=params)
+        return self.emit(name, x, params=params)
 
     def pointwise(self, name: str, x: Tensor, *, launches: int = 1) -> Tensor:
         """Apply a point-wise operation which keeps nothing of size (stochastic depth, a cast)."""
-        return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, launches=launches)
+        return self.emit(name, x, launches=launches)
 
     def dropout(self, name: str, x: Tensor) -> Tensor:
         """Drop elements at random; the mask is kept, one byte an element."""
         mask = _MASK_BYTES / self.activation_bytes * x.size
-        return self.emit(name, x, kind=OpKind.ELEMENTWISE, shape=x.shape, extra_saved=mask)
+        return self.emit(name, x, extra_saved=mask)
 
     def softmax(self, name: str, x: Tensor) -> Tensor:
         """Soft-max over the last dimension; the output is kept."""
-        return self.emit(name, x, kind=OpKind.SOFTMAX, shape=x.shape, keep_output=True)
+        return self.emit(name, x, kind=OpKind.SOFTMAX, keep_output=True)
 
     def loss(self, name: str, x: Tensor, launches: int = 2) -> Tensor:
         """Cross-entropy (or another point-wise loss) over predictions; fp32 values are kept."""
         wide = _WIDE_BYTES / self.activation_bytes * x.size
         return self.emit(
-            name,
-            x,
-            kind=OpKind.REDUCE,
-            shape=x.shape,
-            extra_saved=wide,
-            reads=wide,
-            writes=wide,
+            name, x, kind=OpKind.REDUCE, extra_saved=wide, reads=wide, writes=wide,
             launches=launches,
-        )
+        )  # fmt: skip
 
     def pool(
         self,
@@ -341,7 +309,7 @@ class Net:
         rank = len(x.shape) - 1
         k, p = _each(kernel, rank), _each(padding, rank)
         s = _each(kernel if stride is None else stride, rank)
-        spatial = [_windows(x.shape[i + 1], k[i], s[i], p[i], 1, ceil, name) for i in range(rank)]
+        spatial = [_windows(name, x.shape[i + 1], k[i], s[i], p[i], 1, ceil) for i in range(rank)]
         shape = (x.shape[0], *spatial)
         indices = 0.0 if average else _INDEX_BYTES / self.activation_bytes * math.prod(shape)
         return self.emit(name, x, kind=OpKind.POOL, shape=shape, keep=(0,), extra_saved=indices)
@@ -390,14 +358,9 @@ def _each(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def _windows(
-    size: int,
-    kernel: int,
-    stride: int,
-    padding: int,
-    dilation: int = 1,
+    name: str, size: int, kernel: int, stride: int, padding: int, dilation: int = 1,
     ceil: bool = False,
-    name: str = "layer",
-) -> int:
+) -> int:  # fmt: skip
     """Return how many windows fit along one dimension, by the rule of PyTorch's layers."""
     span = size + 2 * padding - dilation * (kernel - 1) - 1
     count = (-(-span // stride) if ceil else span // stride) + 1

@@ -76,6 +76,17 @@ class Network:
     aliases: Sequence[str] = ()
     batch: int = 256
     guessed: bool = False
+    chooses_attention = False
+
+    @property
+    def default_seq_len(self) -> int:
+        """Tokens or frames in a sample (0: samples have none)."""
+        return self.size if self.sample == "sequence" else 0
+
+    @property
+    def default_image_size(self) -> int:
+        """Pixels on a side (0: samples have none)."""
+        return self.size if self.sample == "image" else 0
 
     def build(
         self,
@@ -112,8 +123,8 @@ class Network:
             shape=LayerShape(*self.shape),
             family=self.family,
             sample=self.sample,
-            seq_len=size if self.sample == "sequence" else 0,
-            image_size=size if self.sample == "image" else 0,
+            seq_len=size if self.default_seq_len else 0,
+            image_size=size if self.default_image_size else 0,
             precision=kind,
             optimizer=chosen,
             dataset=self.dataset,
