@@ -45,8 +45,11 @@ CLUSTER_COLUMNS = (
     "device", "instance_type", "cluster", "nodes", "devices", "devices_per_node", "placement",
     "interconnect", "price_usd_per_hour",
 )  # fmt: skip
+_OF_CLUSTER = ("device", "instance_type", "interconnect", "price_usd_per_hour")
+_COUNTS = ("nodes", "devices_per_node", "devices")
 NO_BATCH = "no batch size; fill global_batch, or micro_batch with dp and grad_accum"
 NO_DP = "devices is blank, so dp cannot be derived; fill devices or dp"
+_NO_DEVICE = "the device is not stated; fill device with a catalogue id"
 _NO_COUNT = "how many devices is not stated; fill devices"
 _NO_DEVICE_NOR_COUNT = (
     "neither the device nor how many is stated; fill device and devices, or cluster"
@@ -54,7 +57,6 @@ _NO_DEVICE_NOR_COUNT = (
 )
 _LARGEST = 10_000_000  # devices: beyond any machine
 LARGEST = 2**31 - 1
-_TEXT = "_cluster_text"  # of a row whose cluster column is its only word on machines
 # Frameworks whose tensor parallelism splits sequences too, unless a row says otherwise.
 _SPLITS_SEQUENCES = ("nanotron", "torchtitan", "megatron-bridge")
 # Frameworks whose recipes deal the optimizer's states to the replicas.
@@ -70,7 +72,7 @@ def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None 
 
     A row never raises: an unknown workload or device leaves its reason in `workload_problem` or
     `cluster_problem` and the index -1, an unreadable or illegal plan in `plan_problem`. What
-    blank cells mean is said in `row_plans` and `row_clusters`.
+    blank cells mean: see the module's caption.
 
     Args:
         table: any runs table; `labels` of the result is this table.
@@ -80,7 +82,7 @@ def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None 
     """
     from forerun.workloads.columns import WORKLOAD_COLUMNS, workload_from_columns
 
-    labels, (table, said) = table, spread_plans(table)
+    labels, (table, text_problems) = table, _with_plan_fields(table)
     workloads, index, workload_problems = _workloads(
         table, tuple(WORKLOAD_COLUMNS), read or workload_from_columns
     )
@@ -88,17 +90,17 @@ def jobs_from_table(table: Table, catalog: Catalog, read: WorkloadReader | None 
         unread = ~is_none(table.problems)
         workload_problems = np.where(unread, table.problems, workload_problems)
         index = np.where(unread, -1, index).astype(np.int32)
-    found = clusters_from_table(table, catalog)
-    plans, plan_problems = plans_from_table(table, found.devices)
+    clusters, cluster_index, cluster_problems, devices = _clusters(table, catalog)
+    plans, plan_problems = _plans(table, devices)
     return Jobs(
         workloads=workloads,
-        clusters=found.clusters,
+        clusters=clusters,
         workload_index=index,
-        cluster_index=found.index,
+        cluster_index=cluster_index,
         plans=plans,
         workload_problem=workload_problems,
-        cluster_problem=found.problems,
-        plan_problem=np.where(is_none(said), plan_problems, said),
+        cluster_problem=cluster_problems,
+        plan_problem=np.where(is_none(text_problems), plan_problems, text_problems),
         labels=labels,
     ).checked()
 
@@ -150,96 +152,84 @@ class NodeLayout:
     placement: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class RowClusters:
-    """The distinct clusters of n rows, and each row's position, reason and device count."""
-
-    clusters: tuple[Cluster, ...]
-    index: NDArray[np.int32]
-    problems: NDArray[np.object_]
-    devices: NDArray[np.float64]
-
-
 class LayoutError(ValueError):
     """Counts that contradict one another; its text is the row's reason."""
 
 
-def clusters_from_table(table: Table, catalog: Catalog) -> RowClusters:
-    """Return the clusters of n rows; each distinct combination of cluster columns is met once."""
+def _clusters(
+    table: Table, catalog: Catalog
+) -> tuple[tuple[Cluster, ...], NDArray[np.int32], Reasons, FloatArray]:
+    """Return the distinct clusters, and each row's position, reason and device count, (n,) each."""
     degrees = [table.numbers(name) for name in ("dp", "tp", "pp", "cp")]
     with np.errstate(over="ignore", invalid="ignore"):  # absurd degrees are refused later
-        world = degrees[0] * np.prod([np.where(np.isnan(d), 1.0, d) for d in degrees[1:]], axis=0)
-    # The plan tells the devices only where the cluster columns do not.
+        world = degrees[0] * np.prod([_filled(d, 1.0) for d in degrees[1:]], axis=0)
+    # The plan states the devices only where the cluster columns do not.
     world = np.where(np.isnan(table.numbers("devices")), world, np.nan)
     first, group = table.with_columns(_world=world).groups((*CLUSTER_COLUMNS, "_world"))
-    keep: dict[Any, int] = {}
+    positions: dict[Any, int] = {}
     clusters: list[Cluster] = []
     index = np.full(len(first), -1, dtype=np.int32)
     problems = np.full(len(first), None, dtype=object)
     devices = np.full(len(first), np.nan)
     for g, row in enumerate(first):
-        cells, text_reason = _from_text(table.row(int(row)), catalog)
-        machine, reason = _machine(cells, catalog)
+        cells, machine, reason = _machine(table.row(int(row)), catalog)
         try:
             layout = layout_of(cells, machine.usual if machine else 1, float(world[row]))
             devices[g] = layout.devices
-        except LayoutError as error:
-            both = machine is None and str(error) == _NO_COUNT
-            problems[g] = text_reason or (
-                _NO_DEVICE_NOR_COUNT if both and not any(_named(cells)) else str(error)
-            )
-            continue
-        if machine is None:
-            problems[g] = text_reason or reason
-            continue
-        key = (layout, *(cells.get(c) for c in (*CLUSTER_COLUMNS[:2], _TEXT, *CLUSTER_COLUMNS[7:])))
-        if key not in keep:
-            try:
-                clusters.append(_cluster(machine, layout, cells, catalog))
-            except ForerunError as error:
-                problems[g] = str(error)
+            if machine is None:
+                problems[g] = reason
                 continue
-            keep[key] = len(clusters) - 1
-        index[g] = keep[key]
-    return RowClusters(tuple(clusters), index[group], problems[group], devices[group])
-
-
-def _from_text(cells: dict[str, Any], catalog: Catalog) -> tuple[dict[str, Any], str]:
-    """Return the cells with what a cluster's text says of the counts, and why it cannot be read.
-
-    The column is a cluster's text only where device and instance_type are blank: else a label.
-    """
-    text = str(cells.get("cluster", "")).strip()
-    if not text or cells.get("device") or cells.get("instance_type"):
-        return cells, ""
-    try:
-        found = catalog.cluster(text)
-    except ForerunError as error:
-        return cells, str(error)
-    said = {"nodes": found.nodes, "devices_per_node": found.devices_per_node}
-    said["devices"] = found.devices
-    for name, count in said.items():
-        if cells.get(name, count) != count:
-            clash = f"the cluster {text} has {count} {name}, but {name} is {cells[name]:g}"
-            return cells, f"{clash}; correct one of them"
-    return {**cells, **said, "device": found.device.id, _TEXT: text}, ""
+            key = (layout, machine, *(cells.get(name) for name in _OF_CLUSTER))
+            if key not in positions:
+                clusters.append(_cluster(machine, layout, cells, catalog))
+                positions[key] = len(clusters) - 1
+            index[g] = positions[key]
+        except (LayoutError, ForerunError) as error:
+            problems[g] = reason or str(error)
+            if reason == _NO_DEVICE and str(error) == _NO_COUNT:
+                problems[g] = _NO_DEVICE_NOR_COUNT
+    return tuple(clusters), index[group], problems[group], devices[group]
 
 
 @dataclass(frozen=True)
 class _Machine:
-    """The device of a row, how many a node usually has, and the catalogue's name of the node."""
+    """What a row runs on.
+
+    Attributes:
+        device: of its nodes.
+        usual: devices in a node where nothing says how many.
+        instance: the catalogue's name of the node, "" where it is none of it.
+        text: of the whole cluster, where that is the row's only word on machines.
+    """
 
     device: Device
     usual: int
     instance: str = ""
+    text: str = ""
 
 
-def _machine(cells: Mapping[str, Any], catalog: Catalog) -> tuple[_Machine | None, str]:
-    """Return what a row runs on, or None and why that is not known."""
-    label, name = _named(cells)
-    if not label and not name:
-        return None, "the device is not stated; fill device with a catalogue id"
+def _machine(
+    cells: dict[str, Any], catalog: Catalog
+) -> tuple[dict[str, Any], _Machine | None, str]:
+    """Return the cells with the counts of a cluster's text, the machine, and why it is not known.
+
+    The column `cluster` is a cluster's text only where device and instance_type are blank: else a
+    label.
+    """
+    label, name, text = (
+        str(cells.get(column, "")).strip() for column in ("device", "instance_type", "cluster")
+    )
     try:
+        if not label and not name:
+            if not text:
+                return cells, None, _NO_DEVICE
+            found = catalog.cluster(text)
+            counts = {name: getattr(found, name) for name in _COUNTS}
+            for column, count in counts.items():
+                if cells.get(column, count) != count:
+                    clash = f"the cluster {text} has {count} {column}, but {column} is"
+                    return cells, None, f"{clash} {cells[column]:g}; correct one of them"
+            return {**cells, **counts}, _Machine(found.device, found.devices, text=text), ""
         known = catalog.is_instance(name) if name else False
         if not label or (known and label.lower() == "cpu"):
             device = catalog.cluster(f"1x{name}").device
@@ -248,15 +238,10 @@ def _machine(cells: Mapping[str, Any], catalog: Catalog) -> tuple[_Machine | Non
         if known:
             instance = catalog.instance(name)[0]
             if instance.device == device.id:
-                return _Machine(device, instance.device_count, name), ""
+                return cells, _Machine(device, instance.device_count, name), ""
     except ForerunError as error:
-        return None, str(error)
-    return _Machine(device, device.devices_per_node), ""
-
-
-def _named(cells: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the device's label and the machine's name, "" where blank."""
-    return str(cells.get("device", "")).strip(), str(cells.get("instance_type", "")).strip()
+        return cells, None, str(error)
+    return cells, _Machine(device, device.devices_per_node), ""
 
 
 def _cluster(
@@ -266,11 +251,11 @@ def _cluster(
     stated = cells.get("price_usd_per_hour")
     price = None if stated is None else float(stated)
     links = cells.get("interconnect") or None
-    if _TEXT in cells and links is None and not layout.placement:
-        return catalog.cluster(cells[_TEXT], price=price)
-    whole = not layout.placement and layout.devices_per_node == machine.usual
-    if machine.instance and whole and links is None:
-        return catalog.cluster(f"{layout.nodes}x{machine.instance}", price=price)
+    if not layout.placement and links is None:
+        if machine.text:
+            return catalog.cluster(machine.text, price=price)
+        if machine.instance and layout.devices_per_node == machine.usual:
+            return catalog.cluster(f"{layout.nodes}x{machine.instance}", price=price)
     cluster = catalog.cluster_for(
         machine.device,
         layout.nodes,
@@ -294,9 +279,7 @@ def layout_of(cells: Mapping[str, Any], usual: int, world: float = math.nan) -> 
     Raises:
         LayoutError: a count is no whole number, or two of them contradict one another.
     """
-    devices, nodes, per_node = (
-        _whole(cells, name) for name in ("devices", "nodes", "devices_per_node")
-    )
+    nodes, per_node, devices = (_whole(cells, name) for name in _COUNTS)
     placement = parse_placement(str(cells.get("placement", "")), devices, nodes)
     if placement:
         return _placed(placement, devices, nodes)
@@ -380,7 +363,7 @@ def _spread(devices: int, nodes: int, per_node: int | None) -> NodeLayout:
     return NodeLayout(devices, nodes, max(counts), counts)
 
 
-def spread_plans(table: Table) -> tuple[Table, Reasons]:
+def _with_plan_fields(table: Table) -> tuple[Table, Reasons]:
     """Return the table with each row's plan text in the plan columns, and what is wrong with it.
 
     A field that the text names and a cell of its own must not contradict one another. Reasons
@@ -391,9 +374,7 @@ def spread_plans(table: Table) -> tuple[Table, Reasons]:
         return table, problems
     texts = table.texts("plan")
     columns: dict[str, NDArray[Any]] = {}
-    for text in dict.fromkeys(texts.tolist()):
-        if not text.strip():
-            continue
+    for text in filter(str.strip, dict.fromkeys(texts.tolist())):
         rows = np.asarray(texts == text, dtype=bool)
         try:
             fields = parse_plan(text)
@@ -401,33 +382,21 @@ def spread_plans(table: Table) -> tuple[Table, Reasons]:
             problems[rows] = str(error)
             continue
         for name, value in fields.items():
+            is_number = COLUMNS[name].kind == "number"
             if name not in columns:
-                columns[name] = _column(table, name)
-            _fill(columns[name], rows, name, value, problems)
+                columns[name] = (table.numbers(name) if is_number else table.texts(name)).copy()
+            column = columns[name]
+            word = str(value) if is_number else str(value).lower()
+            if is_number:
+                blank = np.isnan(column)
+                other = column != value
+            else:
+                blank = np.asarray(column == "", dtype=bool)
+                other = np.array([str(cell).strip().lower() != word for cell in column])
+            clash = f"the plan says {name}={word} and its own column another; give it once"
+            problems[rows & other & ~blank & is_none(problems)] = clash
+            column[rows & blank] = value if is_number else word
     return table.with_columns(**columns), problems
-
-
-def _column(table: Table, name: str) -> NDArray[Any]:
-    number = COLUMNS[name].kind == "number"
-    return (table.numbers(name) if number else table.texts(name)).copy()
-
-
-def _fill(
-    column: NDArray[Any], rows: BoolArray, name: str, value: object, problems: Reasons
-) -> None:
-    """Put a field into the blank cells of some rows; a cell that says otherwise is a problem."""
-    if column.dtype == object:
-        text = str(value).lower()
-        blank = np.asarray(column == "", dtype=bool)
-        other = ~blank & np.array([str(cell).strip().lower() != text for cell in column])
-    else:
-        text = f"{value}"
-        blank = np.isnan(column)
-        other = ~blank & (column != value)
-    clash = rows & other & is_none(problems)
-    if clash.any():
-        problems[clash] = f"the plan says {name}={text} and its own column another; give it once"
-    column[rows & blank] = text if column.dtype == object else value
 
 
 @dataclass
@@ -442,22 +411,26 @@ class _Numbers:
         values = self.table.numbers(name)
         with np.errstate(invalid="ignore"):
             good = (values >= least) & (values <= LARGEST) & (np.floor(values) == values)
-        bad = ~good & ~np.isnan(values)
-        if bad.any():
-            wanted = "a whole number above zero" if least else "a whole number from 0 upward"
-            rows = np.flatnonzero(bad & is_none(self.problems))
-            # One sentence a value; a table may hold as many wrong values as rows.
-            distinct, index = np.unique(values[rows], return_inverse=True)
-            said = [f"{name}={value:.10g} is not {wanted}; correct it" for value in distinct]
-            self.problems[rows] = np.array(said, dtype=object)[index]
+        wanted = "a whole number above zero" if least else "a whole number from 0 upward"
+        reason = f"{name}={{:.10g}} is not {wanted}; correct it"
+        self.blame(~good & ~np.isnan(values), reason, values)
         return np.where(good, values, np.nan)
 
-    def blame(self, rows: BoolArray, reason: str) -> None:
-        """Give the rows a reason where they have none yet."""
-        self.problems[rows & is_none(self.problems)] = reason
+    def blame(self, rows: BoolArray, reason: str, *values: FloatArray) -> None:
+        """Give the rows a reason where they have none yet, with their values put into it."""
+        at = np.flatnonzero(rows & is_none(self.problems))
+        if not values or not at.size:
+            self.problems[at] = reason
+            return
+        # One sentence for each distinct value; a table may hold as many wrong values as rows.
+        distinct, index = np.unique(
+            np.column_stack([v[at] for v in values]), axis=0, return_inverse=True
+        )
+        said = np.array([reason.format(*each) for each in distinct], dtype=object)
+        self.problems[at] = said[index.reshape(-1)]
 
 
-def plans_from_table(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
+def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:
     """Return the plans of n rows and, for each, why it has none (or None).
 
     Args:
@@ -473,10 +446,7 @@ def plans_from_table(table: Table, devices: FloatArray) -> tuple[PlanColumns, Re
     over = columns["zero_stage"] > 3
     read.blame(over, "zero_stage is above 3; write 0, 1, 2 or 3")
     columns["zero_stage"][over] = 0
-    columns.update({name: _coded(read, name, _position(name)) for name in _WORDS})
-    columns["sequence_parallel"] = _coded(
-        read, "sequence_parallel", lambda text: int(bool(plan_value("sequence_parallel", text)))
-    )
+    columns.update({name: _coded(read, name) for name in (*_WORDS, "sequence_parallel")})
     splits = _framework_has(table, _SPLITS_SEQUENCES) & (table.texts("sequence_parallel") == "")
     columns["sequence_parallel"][splits & (columns["tp"] > 1)] = 1
     through_servers = np.isin(columns["sync"], [SYNC.index("ps-sync"), SYNC.index("ps-async")])
@@ -505,13 +475,10 @@ def _data_parallel(
     blank = np.isnan(given)
     read.blame(blank & np.isnan(devices), NO_DP)
     uneven = blank & ~np.isnan(devices) & (np.floor(derived) != derived)
-    for size in np.unique(inner[uneven]):
-        for count in np.unique(devices[uneven & (inner == size)]):
-            read.blame(
-                uneven & (inner == size) & (devices == count),
-                f"{count:.0f} devices are not divisible by tp x pp x cp = {size:.0f}; choose a"
-                " divisor",
-            )
+    read.blame(
+        uneven, "{:.0f} devices are not divisible by tp x pp x cp = {:.0f}; choose a divisor",
+        devices, inner,
+    )  # fmt: skip
     dp = np.where(blank, derived, given)
     return np.where(np.isnan(dp) | uneven, 1.0, dp)
 
@@ -543,32 +510,23 @@ def _bound_products(read: _Numbers, columns: dict[str, Any]) -> None:
         columns[name] = np.where(absurd, 1.0, columns[name])
 
 
-def _coded(read: _Numbers, name: str, code: Callable[[str], int]) -> FloatArray:
+def _coded(read: _Numbers, name: str) -> FloatArray:
     """Return a text column as codes (n,), each distinct text decided once; blank is 0."""
     texts = read.table.texts(name)
     codes: dict[str, int] = {"": 0}
     for text in dict.fromkeys(texts):
         if text in codes:
             continue
+        codes[text] = 0
         try:
-            codes[text] = code(text)
+            value = plan_value(name, text)
+            allowed = _WORDS.get(name, (False, True))
+            if value not in allowed:
+                raise RequestError(f"{name}={text}", f"no such {name}", one_of(text, allowed))
+            codes[text] = allowed.index(value)
         except RequestError as error:
-            codes[text] = 0
             read.blame(texts == text, str(error))
     return np.fromiter((codes[t] for t in texts), np.float64, len(texts))
-
-
-def _position(name: str) -> Callable[[str], int]:
-    """Return what finds the place of a word among those of a column."""
-    allowed = _WORDS[name]
-
-    def code(text: str) -> int:
-        value = str(plan_value(name, text))
-        if value not in allowed:
-            raise RequestError(f"{name}={text}", f"no such {name}", one_of(text, allowed))
-        return allowed.index(value)
-
-    return code
 
 
 def _framework_has(table: Table, words: Sequence[str]) -> BoolArray:
