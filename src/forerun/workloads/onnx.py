@@ -1,14 +1,12 @@
 """An ONNX file becomes a Workload: shapes are inferred, and gradients follow by rule.
 
 Only the structure is read. Weights kept in other files need not be there.
-
-Nodes of an ONNX graph as forward operations: what each computes, moves and keeps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,45 +15,42 @@ from forerun.domain.graph import Op, OpKind
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, LayerShape, Workload
 from forerun.errors import MissingExtraError, RequestError, UnknownNameError
 from forerun.workloads.backward import complete
-from forerun.workloads.trace.aten import Product, convolution, matrix_product
+from forerun.workloads.trace.aten import Product, convolution, matrix_product, sample_shape
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-_ELEMENTWISE = frozenset(
-    """Add Sub Mul Div Pow Sqrt Exp Log Abs Neg Reciprocal Floor Ceil Round Sign Erf Sin Cos Tan
-    Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu Softplus Softsign HardSigmoid HardSwish Mish
-    Gelu ThresholdedRelu Clip Min Max Sum Mean Where Equal Greater Less GreaterOrEqual
-    LessOrEqual And Or Xor Not Cast CastLike Dropout Mod BitShift IsNaN IsInf QuantizeLinear
-    DequantizeLinear DynamicQuantizeLinear Swish RotaryEmbedding Shrink Asin Acos Atan Sinh Cosh
-    Bernoulli RandomNormalLike RandomUniformLike""".split()
-)
-_COPIES = frozenset(
-    """Transpose Concat Split Slice Pad Tile Expand Gather GatherElements GatherND Scatter
-    ScatterElements ScatterND DepthToSpace SpaceToDepth Resize Upsample OneHot Trilu
-    ReverseSequence Compress EyeLike GridSample RoiAlign Col2Im""".split()
-)
-_REDUCTIONS = frozenset(
-    """ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum
-    ReduceLogSumExp ReduceSumSquare ArgMax ArgMin TopK CumSum NonZero Unique
-    SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss NonMaxSuppression""".split()
-)
-_POOLS = frozenset(
-    """MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool GlobalLpPool MaxUnpool
-    MaxRoiPool""".split()
-)
-_NORMS = frozenset(
-    """LayerNormalization GroupNormalization InstanceNormalization RMSNormalization
-    SimplifiedLayerNormalization MeanVarianceNormalization LpNormalization LRN""".split()
-)
-_SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", *_GATES})
+_NAMES: dict[OpKind, str] = {
+    OpKind.ELEMENTWISE: """Add Sub Mul Div Pow Sqrt Exp Log Abs Neg Reciprocal Floor Ceil Round
+        Sign Erf Sin Cos Tan Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu Softplus Softsign
+        HardSigmoid HardSwish Mish Gelu ThresholdedRelu Clip Min Max Sum Mean Where Equal
+        Greater Less GreaterOrEqual LessOrEqual And Or Xor Not Cast CastLike Dropout Mod
+        BitShift IsNaN IsInf QuantizeLinear DequantizeLinear DynamicQuantizeLinear Swish
+        RotaryEmbedding Shrink Asin Acos Atan Sinh Cosh Bernoulli RandomNormalLike
+        RandomUniformLike""",
+    OpKind.COPY: """Transpose Concat Split Slice Pad Tile Expand Gather GatherElements GatherND
+        Scatter ScatterElements ScatterND DepthToSpace SpaceToDepth Resize Upsample OneHot
+        Trilu ReverseSequence Compress EyeLike GridSample RoiAlign Col2Im""",
+    OpKind.REDUCE: """ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2
+        ReduceLogSum ReduceLogSumExp ReduceSumSquare ArgMax ArgMin TopK CumSum NonZero Unique
+        SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss NonMaxSuppression""",
+    OpKind.POOL: """MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool GlobalLpPool
+        MaxUnpool MaxRoiPool""",
+    OpKind.NORM: """LayerNormalization GroupNormalization InstanceNormalization
+        RMSNormalization SimplifiedLayerNormalization MeanVarianceNormalization LpNormalization
+        LRN""",
+    OpKind.BATCH_NORM: "BatchNormalization",
+    OpKind.SOFTMAX: "Softmax LogSoftmax Hardmax",
+}
+_KIND_BY_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 # The same memory under another shape.
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 # Their results are known before any sample comes.
 _STATIC = frozenset({"Constant", "ConstantOfShape", "Shape", "Size", "Range"})
 _KEEPS_OUTPUT = frozenset({"Relu", "Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Exp", "Sqrt"})
 _KEEPS_INPUTS = frozenset(
-    """Gelu Mul Div Pow Erf HardSwish HardSigmoid LeakyRelu PRelu Elu Mish Swish Clip Softplus
+    f"""{_NAMES[OpKind.NORM]} Gelu Mul Div Pow Erf HardSwish HardSigmoid LeakyRelu PRelu Elu Mish Swish Clip Softplus
     BatchNormalization AveragePool Log Abs Where""".split()
-) | _NORMS  # fmt: skip
+)
 _INDEX_BYTES = 8.0
 
 
@@ -89,25 +84,17 @@ class Value:
         return math.prod(self.shape)
 
 
-def forward_ops(
-    nodes: Iterable[Any], values: dict[str, Value], samples: int, activation_bytes: float
-) -> tuple[list[Op], tuple[str, ...]]:
-    """Return the forward operations of a graph's nodes, and the names of those only bounded.
+@dataclass
+class _Reader:
+    """Turns nodes into forward operations.
 
-    Args:
-        nodes: of the graph, in order.
+    Attributes:
         values: every value by name, with its shape; marked in place.
         samples: in the batch that the shapes are for.
         activation_bytes: of an activation; positions and masks are counted in these.
+        unknown: names of operations whose cost is only bounded.
     """
-    reader = _Reader(values, samples, activation_bytes)
-    for node in nodes:
-        reader.read(node)
-    return reader.with_attention(), tuple(reader.unknown)
 
-
-@dataclass
-class _Reader:
     values: dict[str, Value]
     samples: int
     activation_bytes: float
@@ -144,27 +131,25 @@ class _Reader:
         found = set()
         for position, op in enumerate(self.ops):
             if op.kind is OpKind.SOFTMAX:
-                found |= self._near(position, lambda i: list(self.ops[i].inputs))
+                found |= self._near(position, lambda i: self.ops[i].inputs)
                 found |= self._near(position, lambda i: readers.get(i, []))
-        changed = list(self.ops)
-        for position in found:
-            op = changed[position]
-            changed[position] = replace(op, kind=OpKind.ATTENTION)
-        return changed
+        return [
+            replace(op, kind=OpKind.ATTENTION) if position in found else op
+            for position, op in enumerate(self.ops)
+        ]
 
-    def _near(self, start: int, step: Any) -> set[int]:
+    def _near(self, start: int, step: Callable[[int], Iterable[int]]) -> set[int]:
         """Return products of activations a few point-wise operations away."""
         here = [start]
         for _ in range(5):
             here = [i for position in here for i in step(position)]
-            found = {i for i in here if self._is_activation_product(self.ops[i])}
+            found = {
+                i for i in here if self.ops[i].kind is OpKind.MATMUL and self.ops[i].weights == 0
+            }
             if found:
                 return found
             here = [i for i in here if self.ops[i].kind in (OpKind.ELEMENTWISE, OpKind.COPY)]
         return set()
-
-    def _is_activation_product(self, op: Op) -> bool:
-        return op.kind is OpKind.MATMUL and op.weights == 0
 
     def _op(self, node: Any, inputs: list[Value], outputs: list[Value]) -> Op:
         weights = [v for v in inputs if v.static]
@@ -189,10 +174,11 @@ class _Reader:
             writes=out / self.samples,
             weights=weight_size,
             params=self._own(node, weights),
-            shape=self._shape(outputs),
+            shape=sample_shape(outputs[0].shape if outputs else (), self.samples),
             dims=self._dims(product, bool(weights)),
             saved=self._saved(node, kind, moving, outputs) / self.samples,
-            launches=self._launches(node, inputs),
+            # A recurrent kernel runs each time step in each direction.
+            launches=inputs[0].shape[0] * inputs[1].shape[0] if node.op_type in _GATES else 1,
             inputs=tuple(sorted({v.writer for v in moving if v.writer is not None})),
         )
 
@@ -200,16 +186,8 @@ class _Reader:
         name = node.op_type
         if name in ("Gather", "GatherND") and any(w.params or w.is_float for w in weights):
             return OpKind.EMBEDDING
-        if name == "BatchNormalization":
-            return OpKind.BATCH_NORM
-        if name in _SOFTMAX:
-            return OpKind.SOFTMAX
-        for kind, names in (
-            (OpKind.ELEMENTWISE, _ELEMENTWISE), (OpKind.COPY, _COPIES), (OpKind.NORM, _NORMS),
-            (OpKind.REDUCE, _REDUCTIONS), (OpKind.POOL, _POOLS),
-        ):  # fmt: skip
-            if name in names:
-                return kind
+        if name in _KIND_BY_NAME:
+            return _KIND_BY_NAME[name]
         if name not in _PRODUCTS:
             domain = f"{node.domain}::" if node.domain else ""
             self.unknown[f"{domain}{name}"] = None
@@ -283,18 +261,6 @@ class _Reader:
             owned, value.params = owned + value.params, 0.0
         return owned
 
-    def _launches(self, node: Any, inputs: Sequence[Value]) -> int:
-        if node.op_type not in _GATES:
-            return 1
-        return inputs[0].shape[0] * inputs[1].shape[0]
-
-    def _shape(self, outputs: Sequence[Value]) -> tuple[int, ...]:
-        shape = outputs[0].shape if outputs else ()
-        if not shape or shape[0] % self.samples:
-            return shape
-        lead = shape[0] // self.samples
-        return shape[1:] if lead == 1 and len(shape) > 1 else (lead, *shape[1:])
-
     def _name(self, node: Any) -> str:
         base = (node.name or f"{node.op_type}").strip("/").replace("/", ".")
         count = self._names[base] = self._names.get(base, 0) + 1
@@ -302,9 +268,6 @@ class _Reader:
 
     def _value(self, name: str) -> Value:
         return self.values.setdefault(name, Value(name, ()))
-
-
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", *_GATES})
 
 
 def _attribute(node: Any, name: str, default: Any) -> Any:
@@ -341,31 +304,6 @@ _FLOAT_TYPES = frozenset({1, 10, 11, 16})  # float, float16, double, bfloat16 of
 _MOST_GUESSES = 32
 _SEQUENCE_WORDS = ("seq", "len", "token", "time")
 _IMAGE_WORDS = ("height", "width", "h", "w", "image", "size")
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Sizes for the symbolic sides of a file's inputs."""
-
-    batch: int | None
-    named: Mapping[str, int]
-    seq_len: int | None
-    image_size: int | None
-
-    def of(self, symbol: str, rank: int, side: int) -> int | None:
-        """Return the size of a symbolic side, None where nobody said it."""
-        if symbol in self.named:
-            return self.named[symbol]
-        if side == 0:
-            return self.batch or 1
-        lowered = symbol.lower()
-        if self.seq_len and (
-            any(w in lowered for w in _SEQUENCE_WORDS) or (rank < 4 and side == 1)
-        ):
-            return self.seq_len
-        if self.image_size and rank == 4 and (side > 1 or lowered in _IMAGE_WORDS):
-            return self.image_size
-        return None
 
 
 def workload_from_onnx(
@@ -411,7 +349,7 @@ def workload_from_onnx(
     model = _load(path, asked)
     values = _weights_moved_out(model)
     given = [entry for entry in model.graph.input if entry.name not in values]
-    _fix_inputs(given, _Sizes(batch, dims or {}, seq_len, image_size), asked)
+    _fix_inputs(given, batch or 1, dims or {}, seq_len, image_size, asked)
     guessed = _infer(model, values, asked)
     inputs = [values[entry.name] for entry in given]
     if not inputs or not inputs[0].shape:
@@ -419,8 +357,17 @@ def workload_from_onnx(
             asked, "the network has no input with sides", "export it with its inputs"
         )
     samples = samples or inputs[0].shape[0]
-    _check_sizes(inputs, seq_len, image_size, asked)
-    ops, unknown = forward_ops(model.graph.node, values, samples, ACTIVATION_BYTES[precision])
+    for word, size in (("seq_len", seq_len), ("image_size", image_size)):
+        if size and not any(size in value.shape[1:] for value in inputs):
+            shapes = ", ".join(f"{value.name} {list(value.shape)}" for value in inputs)
+            raise RequestError(
+                f"{asked} with {word}={size}", f"its inputs have fixed shapes: {shapes}",
+                "export it with that size, or with a symbolic side",
+            )  # fmt: skip
+    reader = _Reader(values, samples, ACTIVATION_BYTES[precision])
+    for node in model.graph.node:
+        reader.read(node)
+    ops, unknown = reader.with_attention(), tuple(reader.unknown)
     notes = [f"shapes behind {node} were not inferred; taken as its input's" for node in guessed]
     if unknown:
         notes.append(f"bounded by the bytes they move: {', '.join(unknown)}")
@@ -483,7 +430,10 @@ def _weights_moved_out(model: Any) -> dict[str, Value]:
     return values
 
 
-def _fix_inputs(entries: list[Any], sizes: _Sizes, asked: str) -> None:
+def _fix_inputs(
+    entries: list[Any], batch: int, named: Mapping[str, int], seq_len: int | None,
+    image_size: int | None, asked: str,
+) -> None:  # fmt: skip
     """Give every symbolic side of the inputs a size, in place."""
     missing: dict[str, None] = {}
     for entry in entries:
@@ -492,7 +442,12 @@ def _fix_inputs(entries: list[Any], sizes: _Sizes, asked: str) -> None:
             if dim.HasField("dim_value") and dim.dim_value > 0:
                 continue
             symbol = dim.dim_param or f"{entry.name}_{side}"
-            size = sizes.of(symbol, len(sides), side)
+            word, rank = symbol.lower(), len(sides)
+            counts_tokens = any(w in word for w in _SEQUENCE_WORDS) or (rank < 4 and side == 1)
+            counts_pixels = rank == 4 and (side > 1 or word in _IMAGE_WORDS)
+            size = named.get(symbol) or (batch if side == 0 else None)
+            size = size or (seq_len if counts_tokens else None)
+            size = size or (image_size if counts_pixels else None)
             if size is None:
                 missing[symbol] = None
             else:
@@ -521,12 +476,21 @@ def _infer(model: Any, values: dict[str, Value], asked: str) -> list[str]:
     guessed: list[str] = []
     while True:
         inferred = _inferred(model, asked, strict=False)
-        for entry in _entries(inferred.graph):
+        graph = inferred.graph
+        for entry in (*graph.input, *graph.value_info, *graph.output):
             shape = _shape_of(entry)
             if shape is not None and entry.name not in values:
                 is_float = entry.type.tensor_type.elem_type in _FLOAT_TYPES
                 values[entry.name] = Value(entry.name, shape, is_float=is_float)
-        stopped = _first_unknown(model.graph.node, values)
+        stopped = next(
+            (
+                (node, output)
+                for node in model.graph.node
+                for output in node.output[:1]
+                if output and output not in values
+            ),
+            None,
+        )
         if stopped is None or len(guessed) >= _MOST_GUESSES:
             return guessed
         node, output = stopped
@@ -554,12 +518,6 @@ def _inferred(model: Any, asked: str, strict: bool) -> Any:
         ) from error
 
 
-def _entries(graph: Any) -> Iterator[Any]:
-    yield from graph.input
-    yield from graph.value_info
-    yield from graph.output
-
-
 def _shape_of(entry: Any) -> tuple[int, ...] | None:
     """Return a value's shape, None where a side of it is not known."""
     if not entry.type.HasField("tensor_type") or not entry.type.tensor_type.HasField("shape"):
@@ -568,27 +526,6 @@ def _shape_of(entry: Any) -> tuple[int, ...] | None:
     if any(not side.HasField("dim_value") for side in sides):
         return None
     return tuple(side.dim_value for side in sides)
-
-
-def _first_unknown(nodes: Any, values: Mapping[str, Value]) -> tuple[Any, str] | None:
-    for node in nodes:
-        for output in node.output[:1]:
-            if output and output not in values:
-                return node, output
-    return None
-
-
-def _check_sizes(
-    inputs: list[Value], seq_len: int | None, image_size: int | None, asked: str
-) -> None:
-    """Raise RequestError where a size was asked for that the file's fixed shapes do not have."""
-    for word, size in (("seq_len", seq_len), ("image_size", image_size)):
-        if size and not any(size in value.shape[1:] for value in inputs):
-            shapes = ", ".join(f"{value.name} {list(value.shape)}" for value in inputs)
-            raise RequestError(
-                f"{asked} with {word}={size}", f"its inputs have fixed shapes: {shapes}",
-                "export it with that size, or with a symbolic side",
-            )  # fmt: skip
 
 
 def _sample(inputs: list[Value], has_tokens: bool) -> dict[str, Any]:

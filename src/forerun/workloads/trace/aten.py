@@ -231,3 +231,11 @@ def product_of(name: str, bound: Mapping[str, Any], outputs: Sequence[Any]) -> P
         times = 1.0 if name == ATTENTION_FORWARD else FUSED_ATTENTION_BACKWARD
         return replace(done, flops=times * done.flops)
     return None
+
+
+def sample_shape(shape: tuple[int, ...], samples: int) -> tuple[int, ...]:
+    """Return the shape for one sample of a tensor whose leading side grows with the batch."""
+    if not shape or shape[0] % samples:
+        return shape
+    lead = shape[0] // samples
+    return shape[1:] if lead == 1 and len(shape) > 1 else (lead, *shape[1:])

@@ -8,6 +8,7 @@ from typing import Any
 
 from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
 from forerun.workloads.backward import CONVOLUTIONS, optimizer_op
+from forerun.workloads.trace.aten import sample_shape
 from forerun.workloads.trace.backend import load_torch
 from forerun.workloads.trace.records import RawOp
 
@@ -299,11 +300,3 @@ def _name(op: RawOp, ops: Sequence[RawOp], prefix: str) -> str:
             parts[place] = "*"
             break
     return ".".join(parts) + name[len(prefix) :]
-
-
-def sample_shape(shape: tuple[int, ...], samples: int) -> tuple[int, ...]:
-    """Return the shape for one sample of a tensor whose leading side grows with the batch."""
-    if not shape or shape[0] % samples:
-        return shape
-    lead = shape[0] // samples
-    return shape[1:] if lead == 1 and len(shape) > 1 else (lead, *shape[1:])
