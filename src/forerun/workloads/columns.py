@@ -17,7 +17,6 @@ from typing import Any
 from forerun.domain.workload import OPTIMIZER_STATES, PRECISIONS, Length, Workload
 from forerun.errors import RequestError, nearest_names, one_of
 from forerun.workloads.backward import graph_from_totals
-from forerun.workloads.transformer import ENCODER, GPT, LLAMA, TransformerSpec, transformer_workload
 from forerun.workloads.zoo import Entry, find_entry, zoo_names, zoo_workload
 
 # What the resolution of a row depends on: rows alike in these have the same workload.
@@ -58,6 +57,7 @@ _SMALL_IMAGES = {"cifar": 32, "mnist": 28}
 # A row that differs from the zoo by more than this share is not the zoo's workload.
 _PARAMS_TOLERANCE = 0.10
 _GMACS_TOLERANCE = 0.25
+_EXACT = 0.02  # a shape that meets its parameters so well is the one meant
 _GATED = re.compile(r"llama|mistral|mixtral|qwen|gemma|deepseek|phi-?3|yi-|internlm|olmo")
 _ENCODER = re.compile(r"bert|electra")
 _MEGATRON_VOCAB = 51200
@@ -267,6 +267,8 @@ def _from_shape_columns(row: RowCells) -> Workload | None:
     Where `params` is given, whether the feed-forward network is gated and whether embeddings are
     tied is chosen so that the parameters come nearest.
     """
+    from forerun.workloads.transformer import TransformerSpec, transformer_workload
+
     layers, hidden, seq_len = (row.whole(c) for c in ("layers", "hidden", "seq_len"))
     if not (layers and hidden and seq_len):
         return None
@@ -311,6 +313,8 @@ def _from_total_columns(row: RowCells) -> Workload | None:
 
 def _shape(row: RowCells, notes: list[str]) -> dict[str, Any]:
     """Return the fields of TransformerSpec that the name and the columns decide."""
+    from forerun.workloads.transformer import ENCODER, GPT, LLAMA
+
     name = f"{row.text('workload')} {row.text('family')}".lower()
     hidden = row.whole("hidden")
     base = ENCODER if _ENCODER.search(name) else LLAMA if _GATED.search(name) else GPT
@@ -341,38 +345,33 @@ def _nearest(shape: dict[str, Any], params: float, notes: list[str]) -> dict[str
     """Return the variant (gated, tied) of a shape whose parameters are nearest to those stated."""
     if not params or shape.get("kind") == "encoder":
         return shape
-    own = abs(_params(shape) / params - 1)
-    if own <= 0.02:
-        return shape
-    usual = {"gated": shape.get("gated", False), "tied": shape.get("tied", True)}
-    # Of variants that fit equally well the one that changes least of what the name implies.
-    best = min(
-        ({**shape, "gated": g, "tied": t} for g, t in product((False, True), repeat=2)),
-        key=lambda variant: (
-            round(abs(_params(variant) / params - 1), 2),
-            2 * (variant["gated"] != usual["gated"]) + (variant["tied"] != usual["tied"]),
-        ),
-    )
-    error = abs(_params(best) / params - 1)
-    chosen = best if error < own else shape
-    if chosen is best:
-        notes.append(
-            f"gated={best['gated']} and tied={best['tied']} chosen to meet {params:.4g} parameters"
+
+    from forerun.workloads.transformer import TransformerSpec, transformer_graph
+
+    def counted(variant: Mapping[str, Any]) -> float:
+        return transformer_graph(TransformerSpec(**variant)).params
+
+    def error(variant: Mapping[str, Any]) -> float:
+        return abs(counted(variant) / params - 1)
+
+    chosen, usual = shape, {"gated": shape.get("gated", False), "tied": shape.get("tied", True)}
+    if error(shape) > _EXACT:
+        # Of variants that fit equally well the one that changes least of what the name implies.
+        best = min(
+            ({**shape, "gated": g, "tied": t} for g, t in product((False, True), repeat=2)),
+            key=lambda variant: (
+                round(error(variant), 2),
+                2 * (variant["gated"] != usual["gated"]) + (variant["tied"] != usual["tied"]),
+            ),
         )
-    if min(error, own) > _PARAMS_TOLERANCE:
+        if error(best) < error(shape):
+            chosen = best
+            notes.append(
+                f"gated={best['gated']} and tied={best['tied']} chosen to meet {params:.4g}"
+                " parameters"
+            )
+    if error(chosen) > _PARAMS_TOLERANCE:
         notes.append(
-            f"{params:.4g} parameters are stated, and this shape has {_params(chosen):.4g}"
+            f"{params:.4g} parameters are stated, and this shape has {counted(chosen):.4g}"
         )
     return chosen
-
-
-def _params(shape: Mapping[str, Any]) -> float:
-    """Return the parameters of a decoder's matrices (biases and norms left out)."""
-    spec = TransformerSpec(**shape)
-    query, keys = spec.heads * spec.head_size, spec.key_heads * spec.head_size
-    attention = spec.hidden * (2 * query + 2 * keys)
-    mixture = max(1, spec.experts)
-    feed = spec.hidden * spec.ffn_size * (3 if spec.gated else 2) * mixture
-    positions = spec.seq_len if spec.positions == "learned" else 0
-    tables = spec.vocab * (1 if spec.tied else 2) + positions
-    return float(spec.layers * (attention + feed) + tables * spec.hidden)

@@ -44,10 +44,9 @@ def workload(reference: str, **changes: Any) -> Workload:
     """
     given = checked_changes(changes)
     text = str(reference).strip()
-    for name in registry.names("readers"):
-        reader: Reader = registry.load("readers", name)()
-        if reader.accepts(text):
-            return described(reader.read(text, **given), given, SHAPING)
+    reader = _reader_of(text)
+    if reader is not None:
+        return described(reader.read(text, **given), given, SHAPING)
     from forerun.workloads.zoo import zoo_names
 
     if text.endswith(".py") or ".py:" in text:
@@ -56,21 +55,22 @@ def workload(reference: str, **changes: Any) -> Workload:
             "write package.module:callable, for example "
             + text.partition(".py")[0].strip("./").replace("/", ".") + ":build",
         )  # fmt: skip
-    raise UnknownNameError(
-        "workload",
-        text,
-        zoo_names(),
-        f"(a workload is {FORMS}; labels of your own runs are asked by rows: predict --table)",
-    )
+    hint = f"(a workload is {FORMS}; labels of your own runs are asked by rows: predict --table)"
+    raise UnknownNameError("workload", text, zoo_names(), hint)
 
 
 def is_name(reference: str) -> bool:
     """Return whether a reference is a name, of the zoo or of nobody, and no file, folder or module."""
+    reader = _reader_of(reference.strip())
+    return reader is None or reader.name == ZooReader.name
+
+
+def _reader_of(reference: str) -> Reader | None:
     for name in registry.names("readers"):
         reader: Reader = registry.load("readers", name)()
-        if reader.accepts(reference.strip()):
-            return name == ZooReader.name
-    return True
+        if reader.accepts(reference):
+            return reader
+    return None
 
 
 def module_workload(module: Any, inputs: Any, changes: Mapping[str, Any]) -> Workload:
@@ -101,13 +101,18 @@ def described(workload: Workload, changes: Mapping[str, Any], done: Sequence[str
         RequestError: a change of shape that only a reader could make.
     """
     rest = {name: value for name, value in changes.items() if name not in done}
-    for name in ("seq_len", "image_size"):
-        if name in rest:
-            raise RequestError(
-                f"{workload.name} with {name}={rest[name]}", "its graph is already built",
-                f"build it with another {name}",
-            )  # fmt: skip
+    _refuse_sizes(workload.name, rest, "its graph is already built", "build it with another {}")
     return workload.with_(**rest) if rest else workload
+
+
+def _refuse_sizes(
+    reference: str, changes: Mapping[str, Any], found: str, next_step: str,
+    names: Sequence[str] = ("seq_len", "image_size"),
+) -> None:  # fmt: skip
+    for name in names:
+        if name in changes:
+            asked = f"{reference} with {name}={changes[name]}"
+            raise RequestError(asked, found.format(name), next_step.format(name))
 
 
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,12 +207,7 @@ class HfConfigReader:
         """Return the configuration's workload. Raises RequestError for an unknown model type."""
         from forerun.workloads.hf_config import workload_from_hf_config
 
-        if "image_size" in changes:
-            raise RequestError(
-                f"{reference} with image_size={changes['image_size']}",
-                "its samples have no image_size",
-                "leave image_size out",
-            )
+        _refuse_sizes(reference, changes, "its samples have no {}", "leave {} out", ("image_size",))
         path = Path(reference)
         file = existing_file(str(path / "config.json") if path.is_dir() else reference)
         return workload_from_hf_config(file, **_shaping(changes))
@@ -226,11 +226,5 @@ class SpecReader:
         """Return the spec's workload. Raises RequestError where a field is wrong."""
         from forerun.workloads.spec import workload_from_spec
 
-        for name in ("seq_len", "image_size"):
-            if name in changes:
-                raise RequestError(
-                    f"{reference} with {name}={changes[name]}",
-                    "a spec states its own sizes",
-                    f"write {name} in the file",
-                )
+        _refuse_sizes(reference, changes, "a spec states its own sizes", "write {} in the file")
         return described(workload_from_spec(existing_file(reference)), _shaping(changes))
