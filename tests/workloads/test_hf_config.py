@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forerun.errors import RequestError, UnknownNameError
+from forerun.errors import RequestError
 from forerun.workloads.hf_config import workload_from_hf_config
 from forerun.workloads.zoo import zoo_workload
 
@@ -146,11 +146,6 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str) -
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="cannot be read"):
         workload_from_hf_config(tmp_path / "none.json")
-
-
-def test_an_unknown_override_offers_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="seq_len"):
-        workload_from_hf_config(GPT2, seqlen=128)
 
 
 def test_a_length_that_is_given_is_not_warned_of() -> None:

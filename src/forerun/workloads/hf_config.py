@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields as dataclass_fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from forerun.domain.workload import Workload
-from forerun.errors import RequestError, UnknownNameError
+from forerun.errors import RequestError
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
 Config = Mapping[str, Any]
@@ -29,9 +28,8 @@ def _tables() -> tuple[Mapping[str, Sequence[str]], Mapping[str, Mapping[str, An
 
 
 def _t5(config: Config) -> dict[str, Any]:
-    gated = str(config.get("feed_forward_proj", "")).startswith("gated")
     return {
-        "gated": gated,
+        "gated": str(config.get("feed_forward_proj", "")).startswith("gated"),
         "seq_len": int(config.get("n_positions") or 512),
         "max_positions": int(config.get("relative_attention_num_buckets") or 32),
     }
@@ -68,26 +66,19 @@ def _windowed(config: Config) -> dict[str, Any]:
     if not isinstance(window, int) or config.get("use_sliding_window") is False:
         return {}
     kinds = config.get("layer_types")
-    every = config.get("sliding_window_pattern") or 0
+    every = int(config.get("sliding_window_pattern") or 0)
     if isinstance(kinds, list) and "full_attention" in kinds:
         every = kinds.index("full_attention") + 1
-    return {"window": window, "global_every": int(every)}
-
-
-def _gemma(config: Config) -> dict[str, Any]:
-    shape = _windowed(config)
     usual = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}.get(str(config.get("model_type")), 0)
-    if "window" in shape and not shape["global_every"]:
-        shape["global_every"] = usual
-    return shape
+    return {"window": window, "global_every": every or usual}
 
 
 def _albert(config: Config) -> dict[str, Any]:
-    shared = str(config.get("model_type")) == "albert"
     width = config.get("embedding_size")
-    return {"shared_layers": shared, "embedding_size": width if isinstance(width, int) else 0} | (
-        {} if shared else {"head_outputs": 1, "pooler": False}
-    )
+    shape = {"embedding_size": width if isinstance(width, int) else 0}
+    if config.get("model_type") == "albert":
+        return {**shape, "shared_layers": True}
+    return {**shape, "head_outputs": 1, "pooler": False}
 
 
 def _opt(config: Config) -> dict[str, Any]:
@@ -108,11 +99,9 @@ def _vit(config: Config) -> dict[str, Any]:
     return {"patch": patch, "seq_len": tokens, "max_positions": tokens, "head_outputs": outputs}
 
 
-# What must be computed from several fields of a configuration, by model_type.
-EXTRAS: Mapping[str, Callable[[Config], dict[str, Any]]] = {
+# What must be computed from several fields of a configuration, by model_type; of others a window.
+_COMPUTED: Mapping[str, Callable[[Config], dict[str, Any]]] = {
     **dict.fromkeys(("t5", "mt5", "umt5"), _t5),
-    **dict.fromkeys(("mistral", "mixtral", "qwen2", "qwen3", "gpt_oss", "phi3"), _windowed),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), _gemma),
     **dict.fromkeys(("albert", "electra"), _albert),
     **dict.fromkeys(("vit", "deit", "dinov2"), _vit),
     "falcon": _falcon,
@@ -124,21 +113,24 @@ _NEEDED = ("layers", "hidden", "heads", "vocab")
 _DROPOUTS = ("resid_pdrop", "hidden_dropout_prob", "dropout_rate", "dropout", "hidden_dropout")
 # Configurations allow sequences far longer than training uses; a longer one must be asked for.
 _USUAL_LONGEST = 8192
-_OTHER = ("precision", "optimizer", "name", "framework", "task", "dataset", "dataset_size")
 
 
-def workload_from_hf_config(source: str | Path | Mapping[str, Any], **overrides: Any) -> Workload:
+def workload_from_hf_config(
+    source: str | Path | Config, *, seq_len: int | None = None, precision: str | None = None,
+    optimizer: str = "adamw",
+) -> Workload:  # fmt: skip
     """Return the workload of a HuggingFace configuration.
 
     Args:
         source: a config.json, a folder with one, or the configuration itself.
-        overrides: fields of TransformerSpec (`seq_len`, `fused_attention` ...) or of Workload
-            (`precision`, `optimizer`, `name` ...) that take precedence.
+        seq_len: tokens in a sample; by default the longest that it allows, at most 8192.
+        precision: of training; by default fp16 or bf16 as the configuration says, since fp32
+            checkpoints are trained in bf16.
+        optimizer: a key of `OPTIMIZER_STATES`.
 
     Raises:
         RequestError: no such file, not a configuration, fields missing (all are listed), or
             sizes that cannot be.
-        UnknownNameError: an override that is neither a field of the shape nor of the workload.
     """
     config, name = _read(source)
     kind = str(config.get("model_type") or "")
@@ -149,17 +141,13 @@ def workload_from_hf_config(source: str | Path | Mapping[str, Any], **overrides:
         kind = str(config.get("model_type") or kind)
     if kind not in _tables()[1]:
         notes.append(f"model_type {kind!r} is not known: taken as a gated decoder like llama")
-    shape_names = {f.name for f in dataclass_fields(TransformerSpec)}
-    unknown = [key for key in overrides if key not in shape_names and key not in _OTHER]
-    if unknown:
-        raise UnknownNameError("override", unknown[0], sorted(shape_names | set(_OTHER)))
-    given = {k: v for k, v in overrides.items() if k in shape_names and v is not None}
-    shape = _shape(config, kind, name, given, notes)
-    fields = {k: v for k, v in overrides.items() if k in _OTHER and v is not None}
+    shape = _shape(config, kind, name, seq_len, notes)
+    stated = str(config.get("torch_dtype") or config.get("dtype") or "")
     workload = transformer_workload(
         TransformerSpec(**shape),
-        fields.pop("name", name),
-        **{"precision": _precision(config), **fields},
+        name,
+        precision=precision or ("fp16" if stated == "float16" else "bf16"),
+        optimizer=optimizer,
         family=kind,
         source="HuggingFace configuration",
         notes=tuple(notes),
@@ -170,7 +158,7 @@ def workload_from_hf_config(source: str | Path | Mapping[str, Any], **overrides:
     return workload
 
 
-def _read(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+def _read(source: str | Path | Config) -> tuple[Config, str]:
     """Return the configuration and a name for it."""
     if isinstance(source, Mapping):
         return source, str(source.get("_name_or_path") or source.get("model_type") or "model")
@@ -193,9 +181,9 @@ def _read(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], st
 
 
 def _shape(
-    config: Mapping[str, Any], kind: str, name: str, given: Mapping[str, Any], notes: list[str]
+    config: Config, kind: str, name: str, seq_len: int | None, notes: list[str]
 ) -> dict[str, Any]:
-    """Return the fields of TransformerSpec that a configuration states, with those given over."""
+    """Return the fields of TransformerSpec that a configuration states."""
     fields, styles = _tables()
     shape: dict[str, Any] = dict(styles.get(kind, styles["llama"]))
     for field, names in fields.items():
@@ -207,9 +195,9 @@ def _shape(
         shape["dropout"] = dropout
     if isinstance(config.get("tie_word_embeddings"), bool):
         shape["tied"] = config["tie_word_embeddings"]
-    if kind in EXTRAS:
-        shape.update(EXTRAS[kind](config))
-    shape.update(given)
+    shape.update(_COMPUTED.get(kind, _windowed)(config))
+    if seq_len:
+        shape["seq_len"] = seq_len
     if shape.get("patch"):
         shape.setdefault("vocab", int(shape.get("head_outputs") or 1))
     missing = [fields[field][0] for field in _NEEDED if field not in shape]
@@ -226,7 +214,7 @@ def _shape(
     return shape
 
 
-def _whole(config: Mapping[str, Any], names: Sequence[str], model: str) -> int | None:
+def _whole(config: Config, names: Sequence[str], model: str) -> int | None:
     """Return the first of the named fields that is stated, as a whole number above zero or 0."""
     for name in names:
         value = config.get(name)
@@ -242,9 +230,3 @@ def _whole(config: Mapping[str, Any], names: Sequence[str], model: str) -> int |
             )  # fmt: skip
         return number
     return None
-
-
-def _precision(config: Mapping[str, Any]) -> str:
-    """Return fp16 or bf16 as the configuration says; fp32 checkpoints are trained in bf16."""
-    stated = str(config.get("torch_dtype") or config.get("dtype") or "")
-    return "fp16" if stated == "float16" else "bf16"

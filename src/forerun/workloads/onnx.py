@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.domain.graph import Op, OpKind
-from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, LayerShape, Workload
+from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
 from forerun.errors import MissingExtraError, RequestError, UnknownNameError
 from forerun.workloads.backward import complete
 from forerun.workloads.trace.aten import Product, convolution, matrix_product, sample_shape
@@ -313,11 +313,9 @@ def workload_from_onnx(
     dims: Mapping[str, int] | None = None,
     optimizer: str = "adamw",
     precision: str = "fp32",
-    name: str = "",
     seq_len: int | None = None,
     image_size: int | None = None,
     samples: int | None = None,
-    dataset_size: float = 0.0,
 ) -> Workload:
     """Return the workload of training the network in an ONNX file.
 
@@ -330,11 +328,9 @@ def workload_from_onnx(
         dims: sizes of other symbolic sides, by name.
         optimizer: a key of `OPTIMIZER_STATES`.
         precision: arithmetic of the step.
-        name: of the workload; by default the file's stem.
         seq_len: size of a symbolic side that counts tokens.
         image_size: size of symbolic sides that count pixels.
         samples: in the inputs; by default their leading side.
-        dataset_size: samples in an epoch, 0 where not known.
 
     Raises:
         MissingExtraError: onnx is not installed.
@@ -373,12 +369,10 @@ def workload_from_onnx(
         notes.append(f"bounded by the bytes they move: {', '.join(unknown)}")
     attention = any(op.kind is OpKind.ATTENTION for op in ops)
     return Workload(
-        name=name or path.stem,
+        name=path.stem,
         graph=complete(ops, optimizer, unknown),
-        shape=LayerShape(),
         precision=precision,
         optimizer=optimizer,
-        dataset_size=dataset_size,
         fused_attention=not attention,
         source=f"ONNX file {path.name}",
         notes=tuple(notes),

@@ -282,18 +282,20 @@ def layout_of(cells: Mapping[str, Any], usual: int, world: float = math.nan) -> 
     nodes, per_node, devices = (_whole(cells, name) for name in _COUNTS)
     placement = parse_placement(str(cells.get("placement", "")), devices, nodes)
     if placement:
-        return _placed(placement, devices, nodes)
+        total, even = sum(placement), len(set(placement)) == 1
+        for name, stated, found in (("devices", devices, total), ("nodes", nodes, len(placement))):
+            if stated not in (None, found):
+                raise LayoutError(
+                    f"the placement {'-'.join(map(str, placement))} has {found} {name}, but"
+                    f" {name} is {stated}; correct one of them"
+                )
+        return NodeLayout(total, len(placement), max(placement), () if even else placement)
     if devices is None and nodes is not None:
         devices = nodes * (per_node or usual)
-    if devices is None and per_node is not None:
-        devices = per_node
-    if devices is None and world == world and 1 <= world <= _LARGEST:
-        devices = int(world)
+    devices = devices or per_node or (int(world) if 1 <= world <= _LARGEST else None)
     if devices is None:
         raise LayoutError(_NO_COUNT)
-    if nodes is None:
-        nodes = math.ceil(devices / (per_node or max(usual, 1)))
-    return _spread(devices, nodes, per_node)
+    return _spread(devices, nodes or math.ceil(devices / (per_node or max(usual, 1))), per_node)
 
 
 def _whole(cells: Mapping[str, Any], name: str) -> int | None:
@@ -331,26 +333,12 @@ def parse_placement(text: str, devices: int | None, nodes: int | None) -> tuple[
     return tuple(int(c) for c in counts)
 
 
-def _placed(placement: tuple[int, ...], devices: int | None, nodes: int | None) -> NodeLayout:
-    total = sum(placement)
-    for name, stated, found in (("devices", devices, total), ("nodes", nodes, len(placement))):
-        if stated is not None and stated != found:
-            raise LayoutError(
-                f"the placement {'-'.join(map(str, placement))} has {found} {name}, but {name} is"
-                f" {stated}; correct one of them"
-            )
-    even = len(set(placement)) == 1
-    return NodeLayout(total, len(placement), max(placement), () if even else placement)
-
-
 def _spread(devices: int, nodes: int, per_node: int | None) -> NodeLayout:
     """Return devices filled node by node where the node's size is stated, else spread evenly."""
     if nodes > devices or (per_node is not None and devices > nodes * per_node):
-        raise LayoutError(
-            f"{devices} devices do not lie on {nodes} nodes"
-            + (f" of {per_node}" if per_node else "")
-            + "; correct one of the counts"
-        )
+        size = f" of {per_node}" if per_node else ""
+        found = f"{devices} devices do not lie on {nodes} nodes{size}"
+        raise LayoutError(f"{found}; correct one of the counts")
     if devices % nodes == 0:
         return NodeLayout(devices, nodes, devices // nodes)
     if nodes > 100_000:

@@ -86,12 +86,12 @@ def _transformer(top: Section, stem: str) -> Workload:
     missing = [n for n in ("layers", "hidden", "heads", "vocab", "seq_len") if n not in values]
     if missing:
         raise part.error("", f"it has no {', '.join(missing)}", "add these fields")
-    for name in ("gated", "tied", "bias", "parallel", "qk_norm", "fused_attention", "pooler"):
-        if name in values and not isinstance(values[name], bool):
-            raise part.error(name, f"{values[name]!r} is not true or false", "write true or false")
-    for name in ("dropout", "activation_bytes"):
-        if name in values:
-            values[name] = part.number(name)
+    for field in dataclass_fields(TransformerSpec):
+        stated = values.get(field.name)
+        if stated is not None and field.type == "bool" and not isinstance(stated, bool):
+            raise part.error(field.name, f"{stated!r} is not true or false", "write true or false")
+        if stated is not None and field.type == "float":
+            values[field.name] = part.number(field.name)
     spec = part.checked(lambda: TransformerSpec(**values))
     fields = _common(top, stem)
     return top.checked(lambda: transformer_workload(spec, **fields))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from forerun.domain.graph import Block, Graph, Op, OpKind, Shard
@@ -28,6 +28,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
     "positions": ("learned", "sinusoidal", "rope", "alibi", "relative", "none"),
 }
+_AT_LEAST_ONE = ("layers", "hidden", "heads", "vocab", "seq_len", "moe_every")
 _LARGEST = 2**31 - 1
 _MOST_LAYERS = 10_000
 
@@ -128,8 +129,8 @@ class TransformerSpec:
     activation_bytes: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "vocab", "seq_len", "moe_every", *_SIZES):
-            value, least = getattr(self, name), 0 if name in _SIZES else 1
+        for name in (item.name for item in fields(self) if item.type == "int"):
+            value, least = getattr(self, name), 1 if name in _AT_LEAST_ONE else 0
             whole = isinstance(value, int) and not isinstance(value, bool)
             largest = _MOST_LAYERS if "layers" in name else _LARGEST
             if not (whole and least <= value <= largest):
@@ -206,14 +207,6 @@ class TransformerSpec:
         """Tokens that the layer of this number sees, 0 where it sees all."""
         sees_all = self.global_every > 0 and (layer + 1) % self.global_every == 0
         return 0 if sees_all or self.window >= self.seq_len else self.window
-
-
-_SIZES = (
-    "kv_heads", "head_dim", "ffn", "decoder_layers", "target_len", "norms", "max_positions",
-    "token_types", "embedding_size", "head_outputs", "experts", "experts_per_token",
-    "shared_experts", "expert_ffn", "dense_layers", "q_lora_rank", "kv_lora_rank", "rope_dim",
-    "nope_dim", "v_dim", "window", "global_every", "patch", "predict_layers",
-)  # fmt: skip
 
 
 _TOKENS_A_PARAMETER = 20.0

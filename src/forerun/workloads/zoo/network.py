@@ -17,14 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from forerun.domain.workload import (
-    ACTIVATION_BYTES,
-    OPTIMIZER_STATES,
-    LayerShape,
-    Length,
-    Workload,
-)
-from forerun.errors import RequestError, one_of
+from forerun.domain.workload import ACTIVATION_BYTES, LayerShape, Length, Workload
+from forerun.errors import RequestError
 from forerun.workloads.zoo.net import Net, Tensor
 
 DATA = Path(__file__).parent / "data"
@@ -111,10 +105,6 @@ class Network:
             )
         size = image_size or seq_len or self.size
         kind, chosen = precision or self.precision, optimizer or self.optimizer
-        if chosen not in OPTIMIZER_STATES:
-            raise RequestError(
-                f"optimizer {chosen!r}", "no such optimizer", one_of(chosen, OPTIMIZER_STATES)
-            )
         net = Net(ACTIVATION_BYTES.get(kind, 2.0))
         notes = replay(net, self.file, self.layers or self.name, size)
         return Workload(
@@ -175,10 +165,7 @@ def replay(net: Net, file: str, name: str, size: int) -> list[str]:
             tensors.append(getattr(net, method)(label, *x, *map(filled, plain), **options))
         else:
             tensors.append(x[0])
-    return [
-        note.format(*sizes) if "{" in note else note
-        for note in (text.replace("{$", "{") for text in form.get("notes", ()))
-    ]
+    return [text.replace("{$", "{").format(*sizes) for text in form.get("notes", ())]
 
 
 @lru_cache(maxsize=64)
