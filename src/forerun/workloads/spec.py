@@ -27,15 +27,14 @@ from typing import Any
 
 from forerun.domain.graph import Block, Op, OpKind, Shard
 from forerun.domain.workload import Length, Workload
-from forerun.errors import one_of
 from forerun.workloads.backward import complete, graph_from_totals
+from forerun.workloads.resolve import TASKS
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
 from forerun.yaml_files import Section, read_section
 
 STRUCTURES = ("transformer", "operations", "totals")
 _TOP = ("name", "family", "precision", "optimizer", "dataset", "length", "global_batch", "task",
         "framework", "input_bytes", "seq_len", "image_size", "fused_attention")  # fmt: skip
-_TASKS = ("pretrain", "finetune", "lora")
 _OP_NUMBERS = ("flops", "reads", "writes", "weights", "params", "saved")
 _OP_COUNTS = ("launches", "repeat")
 
@@ -105,9 +104,7 @@ def _common(top: Section, stem: str) -> dict[str, Any]:
             text = str(top.values[name])
             fields[name] = text if name == "framework" else text.lower()
     if "task" in top.values:
-        if top.values["task"] not in _TASKS:
-            raise top.error("task", "no such task", one_of(top.values["task"], _TASKS))
-        fields["task"] = top.values["task"]
+        fields["task"] = top.choice("task", TASKS)
     if "input_bytes" in top.values:
         fields["input_bytes"] = top.number("input_bytes")
     if "global_batch" in top.values:

@@ -289,19 +289,6 @@ class _View:
     window: int = 0
     memory: int = -1
 
-    @property
-    def pairs(self) -> float:
-        """(query, key) pairs that a fused kernel computes; it skips those that are masked.
-
-        Causal attention does half of the square, and with a window a band of it (half a window
-        at the start is not taken off twice).
-        """
-        square = float(self.tokens * self.keys)
-        if not self.window or self.window >= self.keys:
-            return square / 2 if self.causal else square
-        band = float(self.window) * (self.tokens - self.window / 2)
-        return band if self.causal else min(square, 2 * band)
-
 
 class _Builder:
     """Writes the forward operations one after the other; each knows which ones it reads.
@@ -596,13 +583,23 @@ class _Builder:
         return (query, key, rope)
 
     def fused(self, inputs: tuple[int, ...], view: _View, value_dim: int, name: str) -> int:
-        """Append one kernel; it keeps the log-sum-exp of each row (its output is kept behind)."""
+        """Append one kernel, which skips masked pairs.
+
+        It keeps the log-sum-exp of each row (its output is kept behind).
+        """
         spec, tokens, keys = self.spec, view.tokens, view.keys
         heads, size = spec.heads, spec.head_size
         key_heads = heads if spec.kv_lora_rank else spec.key_heads
+        # Causal attention does half of the square, and with a window a band of it (half a window
+        # at the start is not taken off twice).
+        square = float(tokens * keys)
+        pairs = square / 2 if view.causal else square
+        if 0 < view.window < keys:
+            band = float(view.window) * (tokens - view.window / 2)
+            pairs = band if view.causal else min(square, 2 * band)
         return self.add(
             f"{name}.core", OpKind.ATTENTION, inputs, shape=(heads, tokens, value_dim),
-            flops=view.pairs * heads * 2.0 * (size + value_dim),
+            flops=pairs * heads * 2.0 * (size + value_dim),
             reads=float(tokens * heads * size + keys * key_heads * (size + value_dim)),
             dims=(tokens, keys, (size + value_dim) // 2, heads),
             saved=self.wide * tokens * heads, shard=Shard.TENSOR,

@@ -162,25 +162,16 @@ def zoo_workload(
                 "the size is not above zero",
                 f"give a positive {field}, for example {default}",
             )
-    return _built(entry.name, seq_len, image_size, precision, optimizer, fused_attention)
+    changes = {
+        "seq_len": seq_len, "image_size": image_size, "precision": precision,
+        "optimizer": optimizer, "fused_attention": fused_attention,
+    }  # fmt: skip
+    return _built(entry.name, **{k: value for k, value in changes.items() if value is not None})
 
 
 @lru_cache(maxsize=4096)
-def _built(
-    name: str,
-    seq_len: int | None,
-    image_size: int | None,
-    precision: str | None,
-    optimizer: str | None,
-    fused_attention: bool | None,
-) -> Workload:
-    entry = zoo_entry(name)
-    changes: dict[str, Any] = {"precision": precision, "optimizer": optimizer}
-    if entry.default_seq_len:
-        changes |= {"seq_len": seq_len, "fused_attention": fused_attention}
-    if entry.default_image_size:
-        changes["image_size"] = image_size
-    return entry.build(**changes)
+def _built(name: str, **changes: Any) -> Workload:
+    return zoo_entry(name).build(**changes)
 
 
 @cache
