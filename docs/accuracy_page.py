@@ -22,7 +22,7 @@ from forerun.evaluate.pages import (
     detected,
     inside,
     number,
-    predictor_sections,
+    predictor_blocks,
     regretted,
 )
 from forerun.evaluate.scoring import share_interval
@@ -319,7 +319,7 @@ def whole_sections(found: Sequence[Evaluation]) -> list[str]:
         "The answers of physics and priors alone, on every comparable row of every table.",
     ]
     for predictor in (OURS, THUMB):
-        sections = predictor_sections(found[0], predictor)
+        sections = predictor_blocks(found[0], predictor)
         if predictor == THUMB:  # its reasons are the same, and its memory is not answered
             sections = sections[:3]
         blocks += [f"#{block}" if block.startswith("##") else block for block in sections]

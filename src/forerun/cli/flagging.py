@@ -26,10 +26,10 @@ flags_option = click.option(
 
 
 def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool = True) -> Advisor:
-    """Return the advisor that has learned from files, and say what looked wrong in them.
+    """Return the advisor fitted to files of runs, and say what looked wrong in them.
 
     Args:
-        advisor: who learns.
+        advisor: to be fitted.
         files: of runs.
         to: where every flag is written, if anywhere; also where nothing could be learned.
         aside: on stderr, and only what is suspect; else on stdout, with every row that teaches
@@ -40,9 +40,7 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
     """
     from forerun.advisor.fit_summary import LearningError
 
-    names = ", ".join(path.name for path in files[:_FIRST]) + (
-        " ..." if len(files) > _FIRST else ""
-    )
+    names = ", ".join(path.name for path in files[:_FIRST])
     try:
         with waiting(f"{advisor.predictor.name} learns from {names}"):
             learned = advisor.fit(*files)
@@ -51,36 +49,36 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
         raise
     if learned.flags is not None:
         report(learned.flags, to, aside, all_kinds=not aside)
-    if learned.repeated and learned.flags is not None:
-        click.echo(
-            f"{learned.repeated:,} of {learned.flags.rows:,} runs are among those that the shipped constants were fitted to"
-            " already, and count twice; --start priors counts them once",
-            err=aside,
-        )
+        if learned.repeated:
+            click.echo(
+                f"{learned.repeated:,} of {learned.flags.rows:,} runs are among those that the"
+                " shipped constants were fitted to already, and count twice; --start priors counts"
+                " them once",
+                err=aside,
+            )
     return learned
 
 
-def report_runs(runs: Iterable[Runs], to: Path | None = None) -> None:
-    """Say on stderr what looks suspect in runs, and write every flag to a file if one is named."""
+def report_runs(runs: Iterable[Runs]) -> None:
+    """Say on stderr what looks suspect in runs."""
     from forerun.advisor.fit_summary import flags_of
     from forerun.tables.jobs import join_runs
 
-    report(flags_of(join_runs(list(runs))), to)
+    report(flags_of(join_runs(list(runs))))
 
 
 def report(
     flags: Flags, to: Path | None = None, aside: bool = True, all_kinds: bool = False
 ) -> None:
     """Say what looked wrong, a few lines of each kind; and write every flag, if a file is named."""
-    if to is not None:
-        from forerun.tables import write_table
-
-        write_table(flags.as_table(), to)
-    # Columns of one's own are for whoever asks what was learned; a slip is worth a word at any door.
+    # Columns of one's own are for whoever asks what was learned; a slip is worth a word anywhere.
     unread = {n: near for n, near in flags.unread.items() if near or all_kinds}
     for line in (*filter(None, [unread_line(unread)]), *flag_lines(flags, all_kinds)):
         click.echo(line, err=aside)
     if to is not None:
+        from forerun.tables import write_table
+
+        write_table(flags.as_table(), to)
         click.echo(f"{counted(len(flags), 'flag')} written to {to}", err=aside)
 
 
@@ -98,28 +96,30 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
     """Yield what is shown of flags: a count, what whole columns look like, a table, and examples."""
     from forerun.tables.suspects import KINDS, POLICY
 
-    shown = [k for k in KINDS if all_kinds or flags.suspect[flags.of(k)].any()]
     counts = flags.counts()
+    shown = [
+        k for k in KINDS if str(k) in counts and (all_kinds or flags.suspect[flags.of(k)].any())
+    ]
     # What is missing for physics alone is no slip of whoever teaches a law by names and numbers.
-    by_label = [k for k in shown if counts.get(k) and _no_slip(flags, k)]
+    by_label = [k for k in shown if _learned_by_label(flags, k)]
     if by_label:
-        by_label_rows = int((flags.rows_with(flags.of(*by_label)) & flags.teaches_time).sum())
+        rows = int((flags.rows_with(flags.of(*by_label)) & flags.teaches_time).sum())
         kinds = ", ".join(POLICY[k][0] for k in by_label)
-        yield f"{by_label_rows:,} of {counted(flags.rows, 'run')} learned by label, not by physics ({kinds})"
+        yield f"{rows:,} of {counted(flags.rows, 'run')} learned by label, not by physics ({kinds})"
         shown = [k for k in shown if k not in by_label]
     flagged = int(flags.rows_with(flags.of(*shown)).sum())
     if not flagged:
         return
     teach = int(flags.teaches_time.sum())
+    what = "a step time" if flags.by_label is None else "a time"
     yield (
         f"{flagged:,} of {counted(flags.rows, 'run')} {'is' if flagged == 1 else 'are'} flagged;"
-        f" {teach:,} {'teaches' if teach == 1 else 'teach'} {'a step time' if flags.by_label is None else 'a time'}"
+        f" {teach:,} {'teaches' if teach == 1 else 'teach'} {what}"
     )
     yield from flags.wholes
-    rows = [(k, f"{counts[k]:,}", _policy(flags, k), POLICY[k][0]) for k in shown if k in counts]
     yield from plain_lines(
         ("kind", "runs", "in a fit", "meaning"),
-        [[str(cell) for cell in row] for row in rows],
+        [[str(k), f"{counts[k]:,}", _in_a_fit(flags, k), POLICY[k][0]] for k in shown],
         (False, True, False, False),
     )
     for kind in shown:
@@ -130,34 +130,25 @@ def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
             yield f"  {kind}: and {len(where) - _FIRST:,} more (all: --flags FILE.csv)"
 
 
-def _no_slip(flags: Flags, kind: FlagKind) -> bool:
+def _learned_by_label(flags: Flags, kind: FlagKind) -> bool:
     """Return whether every row of a kind was learned by label, or is left out for another fault."""
     rows = flags.rows_with(flags.of(kind))
     other = flags.rows_with(flags.suspect & flags.void)
     return flags.learned_by_label(kind) > 0 and bool((flags.teaches_time | other)[rows].all())
 
 
-def _policy(flags: Flags, kind: FlagKind) -> str:
-    """Return what becomes of a kind's rows in a fit, those that teach by their labels counted."""
-    from forerun.tables.suspects import POLICY
+def _in_a_fit(flags: Flags, kind: FlagKind) -> str:
+    """Return what becomes of a kind's rows in a fit, with how many where they differ."""
+    from forerun.tables.suspects import POLICY, FlagKind
 
-    learned, every = flags.learned_by_label(kind), flags.counts()[str(kind)]
-    if not learned:
-        return POLICY[kind][1] + _how_many(flags, kind)
-    if learned == every:
-        return "learned by label, not by physics"
-    return f"{learned:,} of {every:,} learned by label; else {POLICY[kind][1]}"
-
-
-def _how_many(flags: Flags, kind: FlagKind) -> str:
-    """Return how many rows of a kind are left out, where some may be kept."""
-    from forerun.tables.suspects import FlagKind
-
-    if kind is not FlagKind.UNIT:
-        return ""
-    mine = flags.of(kind)
-    every, out = (int(flags.rows_with(m).sum()) for m in (mine, mine & flags.void))
-    return f" ({out:,} of {every:,})"
+    policy, every = POLICY[kind][1], flags.counts()[kind]
+    learned = flags.learned_by_label(kind)
+    if learned:
+        return f"{learned:,} of {every:,} learned by label; else {policy}"
+    if kind is FlagKind.UNIT:
+        out = int(flags.rows_with(flags.of(kind) & flags.void).sum())
+        return f"{policy} ({out:,} of {every:,})"
+    return policy
 
 
 def _fate(flags: Flags, i: int) -> str:

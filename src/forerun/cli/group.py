@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from forerun.cli.interrupting import silence
 from forerun.errors import EXIT_DEFECT, EXIT_REQUEST, ForerunError, likely_name, nearest_names
 
 EXIT_INTERRUPTED = 130
@@ -65,98 +66,49 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> Any:
         """Run a command line; return its exit code, or leave with it where it stands alone."""
-        code = self._run(args, prog_name, complete_var, extra)
-        if standalone_mode:
-            sys.exit(code)
-        return code
-
-    def _run(
-        self,
-        args: Sequence[str] | None,
-        prog_name: str | None,
-        complete_var: str | None,
-        extra: Mapping[str, Any],
-    ) -> int:
         try:
             result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
-        except ForerunError as error:
-            return tell(error)
-        except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.format_message(), err=True)
-            return EXIT_REQUEST
-        except click.UsageError as error:
-            return tell(usage_error(error))
-        except click.ClickException as error:
-            return tell(ForerunError("forerun", error.format_message(), "see forerun --help"))
-        except (click.Abort, KeyboardInterrupt):
-            click.echo("interrupted", err=True)
-            return EXIT_INTERRUPTED
-        except BrokenPipeError:
-            _close_stdout()
-            return EXIT_BROKEN_PIPE
-        except OSError as error:
-            if error.errno not in _DEVICE_FULL:
-                return _defect(error)
-            _close_stdout()
-            return tell(
-                ForerunError(
-                    "writing the answer", f"{error.strerror} ({error.filename or 'stdout'})",
-                    "free space, or write elsewhere",
-                )
-            )  # fmt: skip
+            code = result if isinstance(result, int) else 0
         except Exception as error:  # noqa: BLE001 (the last door: a defect is reported, not shown raw)
-            return _defect(error)
-        return result if isinstance(result, int) else 0
+            code = _exit_code(error)
+        except KeyboardInterrupt:
+            code = _exit_code(click.Abort())
+        if standalone_mode:
+            sys.exit(code)
+        return code
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader who has gone away ends it quietly."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:
-            _close_stdout()
-            raise click.exceptions.Exit(EXIT_BROKEN_PIPE) from None
+        except BrokenPipeError as error:
+            raise click.exceptions.Exit(_exit_code(error)) from None
 
 
-def tell(error: ForerunError) -> int:
-    """Write an error's three parts to stderr; return its exit code."""
-    click.echo(f"error: {error.asked}\n found: {error.found}\n next: {error.next_step}", err=True)
-    return error.exit_code
-
-
-def usage_error(error: click.UsageError) -> ForerunError:
-    """Return click's usage error in the words of this program."""
-    path = error.ctx.command_path if error.ctx else "forerun"
-    next_step = f"see {path} --help"
-    found = error.format_message().rstrip(".")
-    if isinstance(error, click.NoSuchOption):
-        found = f"no such option {error.option_name}"
-        known = [] if error.ctx is None else [
-            name for p in error.ctx.command.params for name in p.opts if name.startswith("--")
-        ]  # fmt: skip
-        near = list(error.possibilities or ()) or nearest_names(error.option_name, known)
-        if near:
-            next_step = f"did you mean {' or '.join(near)}? {next_step}"
-    if isinstance(error, click.BadParameter) and error.param is not None:
-        next_step = f"{_near_choice(error.param, found)}{next_step}"
-    wrapped = ForerunError(path, found[:1].lower() + found[1:], next_step)
-    assert wrapped.exit_code == EXIT_REQUEST
-    return wrapped
-
-
-def _near_choice(parameter: click.Parameter, found: str) -> str:
-    """Return which of an option's few words was likely meant; "" where it takes other values."""
-    if not isinstance(parameter.type, click.Choice):
-        return ""
-    words = [str(choice) for choice in parameter.type.choices]
-    # Click says the value in quotes, after the option's name and before the choices.
-    given = next((w for w in re.findall(r"'([^']*)'", found) if w not in parameter.opts), "")
-    near = likely_name(given, words)
-    return f"did you mean {near}? " if near else ""
-
-
-def _defect(error: Exception) -> int:
-    """Say that this is forerun's own mistake; with FORERUN_DEBUG also where."""
+def _exit_code(error: Exception) -> int:
+    """Write what ended a command to stderr, in words; return its exit code."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return EXIT_REQUEST
+    if isinstance(error, click.UsageError):
+        return report_error(_usage_error(error))
+    if isinstance(error, click.ClickException):
+        error = ForerunError("forerun", error.format_message(), "see forerun --help")
+    if isinstance(error, ForerunError):
+        return report_error(error)
+    if isinstance(error, click.Abort):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        silence(sys.stdout)
+        return EXIT_BROKEN_PIPE
+    if isinstance(error, OSError) and error.errno in _DEVICE_FULL:
+        silence(sys.stdout)
+        found = f"{error.strerror} ({error.filename or 'stdout'})"
+        return report_error(
+            ForerunError("writing the answer", found, "free space, or write elsewhere")
+        )
     click.echo(
         f"error: forerun failed\n found: {type(error).__name__}: {error} (a defect of forerun)\n"
         " next: run it again with FORERUN_DEBUG=1 and report what it prints",
@@ -169,9 +121,31 @@ def _defect(error: Exception) -> int:
     return EXIT_DEFECT
 
 
-def _close_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush cannot fail."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+def report_error(error: ForerunError) -> int:
+    """Write an error's three parts to stderr; return its exit code."""
+    click.echo(f"error: {error.asked}\n found: {error.found}\n next: {error.next_step}", err=True)
+    return error.exit_code
+
+
+def _usage_error(error: click.UsageError) -> ForerunError:
+    """Return click's usage error in the words of this program."""
+    path = error.ctx.command_path if error.ctx else "forerun"
+    found, near = error.format_message().rstrip("."), ""
+    if isinstance(error, click.NoSuchOption):
+        found = f"no such option {error.option_name}"
+        known = [n for p in error.ctx.command.params for n in p.opts] if error.ctx else []
+        names = [name for name in known if name.startswith("--")]
+        near = " or ".join(error.possibilities or nearest_names(error.option_name, names))
+    elif isinstance(error, click.BadParameter) and error.param is not None:
+        near = _near_choice(error.param, found)
+    next_step = f"did you mean {near}? " if near else ""
+    return ForerunError(path, found[:1].lower() + found[1:], f"{next_step}see {path} --help")
+
+
+def _near_choice(parameter: click.Parameter, found: str) -> str:
+    """Return which of an option's few words was likely meant; "" where it takes other values."""
+    if not isinstance(parameter.type, click.Choice):
+        return ""
+    # Click says the value in quotes, after the option's name and before the choices.
+    given = next((w for w in re.findall(r"'([^']*)'", found) if w not in parameter.opts), "")
+    return likely_name(given, [str(choice) for choice in parameter.type.choices])

@@ -1,16 +1,11 @@
-"""Inputs: option values become numbers with units, files are checked; errors say what to do next.
-
-SeveralFiles: a command whose file options take one file or more, as a shell's `*.csv` gives them.
-
-Mistaken: a file that is given where another kind is asked: what it is, and which command takes it.
-"""
+"""Inputs: option values become numbers with units, files are checked; errors say what to do next."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -21,44 +16,41 @@ from forerun.errors import RequestError
 from forerun.tables.files import PARQUET_ENDINGS
 from forerun.units import parse_count, parse_dollars, parse_duration
 
-_YAML = (".yaml", ".yml")
+FILE = click.Path(path_type=Path)
+TABLES = (".csv", *PARQUET_ENDINGS)
+YAML = (".yaml", ".yml")
+LARGEST_WHOLE = 2**31 - 1
 _STORES = (".db", ".sqlite", ".sqlite3")
-_LARGEST_BYTES = 10_000_000
-# Fields by which a mapping is known, what it is then, and who takes it ({file} is its name).
-_MAPPINGS = (
-    (("workloads",), "campaign", "a campaign", "forerun profile {file}"),
-    (("devices", "instances"), "catalogue", "a catalogue of devices",
-     "forerun predict ... --catalog {file}"),
-    (("transformer", "totals", "operations"), "workload", "a workload",
-     "forerun predict {file} --cluster CLUSTER"),
-)  # fmt: skip
+_LARGEST_BYTES = 10_000_000  # of a YAML file that is read to tell its kind
+# Kinds of files: name -> what it is, and the command that takes it ({file} is its name).
+_KINDS = {
+    "table": ("a table of runs", "forerun runs import {file}"),
+    "script": ("a script",
+               "forerun profile CAMPAIGN.yaml, where workloads has NAME: {{entry: {file}}}"),
+    "store": ("a store", "forerun runs list --store {file}"),
+    "campaign": ("a campaign", "forerun profile {file}"),
+    "catalogue": ("a catalogue of devices", "forerun predict ... --catalog {file}"),
+    "workload": ("a workload", "forerun predict {file} --cluster CLUSTER"),
+}  # fmt: skip
+# Fields by which the kind of a YAML mapping is known.
+_FIELDS = {
+    "workloads": "campaign", "devices": "catalogue", "instances": "catalogue",
+    "transformer": "workload", "totals": "workload", "operations": "workload",
+}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class FileKind:
-    """What a file is: a word for the kind, the same for a sentence, and the command that takes it."""
-
-    name: str
-    words: str
-    command: str
-
-
-def kind_of(path: Path) -> FileKind | None:
-    """Return what a file is by its name and content, None where it is nothing that is known."""
+def kind_of(path: Path) -> str:
+    """Return what a file is by its name and content; "" where it is nothing known."""
     ending = path.suffix.lower()
-    name = str(path)
     if not path.is_file():
-        return None
-    if ending in _YAML:
-        return _of_mapping(path)
-    if ending == ".csv" or ending in PARQUET_ENDINGS:
-        return FileKind("table", "a table of runs", f"forerun runs import {name}")
-    if ending == ".py":
-        command = f"forerun profile CAMPAIGN.yaml, where workloads has NAME: {{entry: {name}}}"
-        return FileKind("script", "a script", command)
+        return ""
+    if ending in YAML:
+        return _kind_of_mapping(path)
+    if ending in TABLES:
+        return "table"
     if ending in _STORES and _is_store(path):
-        return FileKind("store", "a store", f"forerun runs list --store {name}")
-    return None
+        return "store"
+    return "script" if ending == ".py" else ""
 
 
 def _is_store(path: Path) -> bool:
@@ -66,44 +58,49 @@ def _is_store(path: Path) -> bool:
     import sqlite3
 
     query = "SELECT 1 FROM sqlite_master WHERE name = 'forerun_version'"
+    url = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
-        with closing(
-            sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True)
-        ) as file:
+        with closing(sqlite3.connect(url, uri=True)) as file:
             return file.execute(query).fetchone() is not None
     except sqlite3.Error:
         return False
 
 
-def _of_mapping(path: Path) -> FileKind | None:
+def _kind_of_mapping(path: Path) -> str:
     import yaml
 
     if path.stat().st_size > _LARGEST_BYTES:
-        return None
+        return ""
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return None
-    if not isinstance(found, Mapping):
-        return None
-    for fields, name, words, command in _MAPPINGS:
-        if any(field in found for field in fields):
-            return FileKind(name, words, command.format(file=path))
-    return None
+        return ""
+    fields = found if isinstance(found, Mapping) else {}
+    return next((kind for field, kind in _FIELDS.items() if field in fields), "")
 
 
 def check_kind(path: Path, asked: str, wanted: str, *allowed: str) -> None:
-    """Raise RequestError where a file is known to be of a kind that is not allowed here.
+    """Raise RequestError where a file is known to be of a kind that is not among `allowed`.
 
     Args:
         path: the file; one that does not exist passes.
         asked: what the caller wanted with it.
-        wanted: what is asked for in its place, e.g. `a campaign`.
+        wanted: what is expected in its place, e.g. `a campaign`.
         allowed: names of kinds.
     """
     kind = kind_of(path)
-    if kind is not None and kind.name not in allowed:
-        raise RequestError(asked, f"it is {kind.words}, not {wanted}", f"try: {kind.command}")
+    if kind and kind not in allowed:
+        words, command = _KINDS[kind]
+        raise RequestError(
+            asked, f"it is {words}, not {wanted}", f"try: {command.format(file=path)}"
+        )
+
+
+def at_most_one(found: str, options: Mapping[str, Any]) -> None:
+    """Raise RequestError where more than one of the options (by name) is given."""
+    given = [name for name, value in options.items() if value]
+    if len(given) > 1:
+        raise RequestError(" and ".join(given), found, "give one of them")
 
 
 class SeveralFiles(click.Command):
@@ -140,40 +137,27 @@ class SeveralFiles(click.Command):
         try:
             return super().parse_args(ctx, spread)
         except click.MissingParameter:
-            raise self._missing(ctx, kept) from None
-
-    def _missing(self, ctx: click.Context, args: list[str]) -> RequestError:
-        """Return the error that names every input that is missing, in the order of the help."""
-        given = self.make_parser(ctx).parse_args(args)[0]
-
-        def lacks(parameter: click.Parameter) -> bool:
-            value = given.get(parameter.name or "")
-            return value in (None, ()) or parameter.value_is_missing(value)
-
-        return missing(ctx.command_path, [p for p in self.params if p.required and lacks(p)])
+            given = self.make_parser(ctx).parse_args(kept)[0]
+            lacking = [p for p in self.params if p.required and not given.get(p.name or "")]
+            raise missing(ctx.command_path, lacking) from None
 
 
 def missing(command: str, parameters: Sequence[click.Parameter], instead: str = "") -> RequestError:
-    """Return the error for inputs that a command needs and that were not given.
+    """Return the error that names every missing input of a command, in the order of the help.
 
-    Args:
-        command: as it was called.
-        parameters: what is missing, in the order in which a person thinks of them.
-        instead: what may be given in place of all of them.
+    instead: what may be given in place of all of them.
     """
-    named = [_named(parameter) for parameter in parameters]
-    wanted = " and ".join(f"{name} ({text})" for name, text in named)
+    named = {
+        p.opts[0]: (p.help or "").rstrip(".") if isinstance(p, click.Option)
+        else "a name such as resnet50, or a file"
+        for p in parameters
+    }  # fmt: skip
+    named = {name if name.startswith("-") else name.upper(): text for name, text in named.items()}
+    wanted = " and ".join(f"{name} ({text})" for name, text in named.items())
     return RequestError(
-        command, f"no {' and no '.join(name for name, _ in named)} given",
+        command, f"no {' and no '.join(named)} given",
         f"give {wanted}{f', or {instead}' if instead else ''}; see {command} --help",
     )  # fmt: skip
-
-
-def _named(parameter: click.Parameter) -> tuple[str, str]:
-    """Return what an input is called, and what it is."""
-    if isinstance(parameter, click.Option):
-        return parameter.opts[0], (parameter.help or "").rstrip(".")
-    return parameter.human_readable_name.upper(), "a name such as resnet50, or a file"
 
 
 class SeveralTables(SeveralFiles):
@@ -181,7 +165,7 @@ class SeveralTables(SeveralFiles):
 
     def is_file(self, word: str) -> bool:
         """Return whether a further word ends as a table does."""
-        return word.startswith("store:") or word.lower().endswith((".csv", ".db", *PARQUET_ENDINGS))
+        return word.startswith("store:") or word.lower().endswith((*TABLES, ".db"))
 
 
 def files_in(paths: Sequence[Path], option: str) -> list[Path]:
@@ -197,9 +181,6 @@ def files_in(paths: Sequence[Path], option: str) -> list[Path]:
             raise RequestError(f"{option} {path}", "no CSV file is in it", "name the files")
         files += inside
     return list(dict.fromkeys(files))
-
-
-LARGEST_WHOLE = 2**31 - 1
 
 
 if TYPE_CHECKING:
@@ -222,6 +203,18 @@ class OptionValue(_ParamType):
         return self._read(value, param.opts[-1] if param else self.name)
 
 
+def _number(
+    text: str, asked: str, found: str, example: str, valid: Callable[[float], bool]
+) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not valid(number):
+        raise RequestError(f"{asked} {text!r}", f"not {found}", f"write {example}")
+    return number
+
+
 def _whole(text: str, asked: str) -> int:
     try:
         number = parse_count(text, asked)
@@ -236,27 +229,15 @@ def _whole(text: str, asked: str) -> int:
 
 
 def _from_zero(text: str, asked: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise RequestError(
-            f"{asked} {text!r}", "not a number from zero upward", "write a number, for example 0.05"
-        )
-    return number
+    return _number(text, asked, "a number from zero upward", "a number, for example 0.05",
+                   lambda number: 0 <= number < math.inf)  # fmt: skip
 
 
 def _probability(text: str, asked: str) -> float:
-    try:
-        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < 1:
-        raise RequestError(
-            f"{asked} {text!r}", "not a probability", "write a number between 0 and 1 such as 0.9"
-        )
-    return number
+    scale = 100 if text.endswith("%") else 1
+    number = _number(text.removesuffix("%"), asked, "a probability", "a number between 0 and 1 such as 0.9",
+                     lambda number: 0 < number < scale)  # fmt: skip
+    return number / scale
 
 
 def _price(text: str, asked: str) -> float:
@@ -285,36 +266,31 @@ FROM_ZERO = OptionValue("number", _from_zero)
 NAMES = OptionValue("name,...", _list)
 
 
-TABLES = (".csv", *PARQUET_ENDINGS)
-
-
 def writable(
     path: Path | None,
-    asked: str = "writing",
     endings: Sequence[str] = (),
     inputs: Iterable[str | Path] = (),
-) -> Path | None:
-    """Return a path that can be written, before anything is computed.
+    replace: bool = True,
+) -> None:
+    """Check that a file can be written, before anything is computed; None passes.
 
     Args:
-        path: the file, or None.
-        asked: for the message.
+        path: the file.
         endings: what a new or plain file's name may end in; any where empty.
         inputs: files that this command reads.
+        replace: whether a file that is there may be replaced.
 
     Raises:
         RequestError: it is a folder or one of the inputs, its folder is missing or may not be
-            written, or its ending is another format's.
+            written, its ending is another format's, or it is there and may not be replaced.
     """
     if path is None:
-        return None
-    asked = f"{asked} {path}"
+        return
+    asked = f"writing {path}"
     if path.is_dir():
         raise RequestError(asked, "it is a folder", "name a file")
     if not path.parent.is_dir():
         raise RequestError(asked, f"there is no folder {path.parent}", "make it first")
-    import os
-
     if not os.access(path.parent, os.W_OK):
         raise RequestError(
             asked, f"the folder {path.parent} may not be written", "choose another folder"
@@ -325,7 +301,15 @@ def writable(
     if endings and plain and path.suffix.lower() not in endings:
         ending = f"it ends in {path.suffix!r}" if path.suffix else "its name has no ending"
         raise RequestError(asked, ending, f"name a file that ends in {' or '.join(endings)}")
-    return path
+    if not replace and path.exists():
+        raise RequestError(asked, "the file is there already", "name another, or give --force")
 
 
-FILE = click.Path(path_type=Path)
+def write_text(path: Path, text: str | bytes) -> None:
+    """Write a file, whole or not at all. Raises RequestError where it cannot be written."""
+    from forerun.tables.files import write_whole
+
+    def write(name: str) -> None:
+        Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    write_whole(path, write)

@@ -24,11 +24,7 @@ _SIGNALS = tuple(
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked for the end.
-
-    Attributes:
-        number: of the signal.
-    """
+    """A signal (`number`) asked for the end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -41,11 +37,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def orderly(notice: str) -> Callable[[Command], Command]:
-    """Return what makes a command end in order where a signal asks for it, with its exit code.
-
-    Args:
-        notice: printed then.
-    """
+    """Return what makes a command end in order on a signal: it prints `notice` and sets the code."""
 
     def made(command: Command) -> Command:
         @wraps(command)
@@ -54,7 +46,7 @@ def orderly(notice: str) -> Callable[[Command], Command]:
                 with interruptible():
                     return command(*arguments, **named)
             except Interrupted as error:
-                print_last(notice)
+                _print_last(notice)
                 sys.exit(error.exit_code)
 
         return run  # type: ignore[return-value]
@@ -62,14 +54,19 @@ def orderly(notice: str) -> Callable[[Command], Command]:
     return made
 
 
-def print_last(words: str) -> None:
+def _print_last(words: str) -> None:
     """Write a last line to stderr; where the terminal is gone, nothing more is written at all."""
     try:
         click.echo(words, err=True)
     except (OSError, ValueError):
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        silence(sys.stdout, sys.stderr)
+
+
+def silence(*streams: Any) -> None:
+    """Point streams at nothing, so that the interpreter's last flush cannot fail."""
+    for stream in streams:
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager

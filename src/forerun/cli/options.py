@@ -1,18 +1,15 @@
-"""Options: those that several commands share, and the nouns that they make together.
-
-Completion: names that the shell may offer for workloads, clusters, devices and machines.
-
-Stored: what commands about the store share: which one is meant, and how it is opened and told of.
-"""
+"""Options that several commands share, the values that they make together, and shell completion."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from forerun import wire
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.inputs import (
     BUDGET,
@@ -21,35 +18,33 @@ from forerun.cli.inputs import (
     DURATION,
     FILE,
     FROM_ZERO,
-    PROBABILITY,
     TABLES,
     WHOLE,
+    at_most_one,
     writable,
 )
-from forerun.errors import RequestError
+from forerun.errors import ForerunError, RequestError
 from forerun.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.domain.objective import Preemption
     from forerun.domain.workload import Length
-
-import re
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
-
-from click.shell_completion import CompletionItem
-
-from forerun import wire
-
-if TYPE_CHECKING:
     from forerun.store.sql_store import SqlStore
 
+F = TypeVar("F", bound=Callable[..., Any])
+STARTS = ("shipped", "priors")
+CHANGES = ("seq_len", "image_size", "precision", "framework", "optimizer", "dataset",
+           "dataset_size", "task")  # fmt: skip
+_UNITS = ("steps", "samples", "tokens", "epochs")
+_SETTINGS = ("market", "region", "predictor", "model", "start", "confidence", "fit_confidence",
+             "max_devices")  # fmt: skip
+_COUNTS = re.compile(r"(?:[0-9]+x){0,2}")
 
-store_option = click.option(
-    "--store", "where", default="", metavar="STORE",
-    help="An SQLite file, or postgresql://USER@HOST/DATABASE. Default: the setting `store`.",
-)  # fmt: skip
+
+def write_json(kind: str, body: dict[str, Any], indent: int | None = 2) -> None:
+    """Write an answer to stdout as JSON of a kind."""
+    click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}, indent))
 
 
 def opened(where: str, new: bool = False) -> SqlStore:
@@ -59,20 +54,11 @@ def opened(where: str, new: bool = False) -> SqlStore:
     return open_store(where, new=new)
 
 
-def say(kind: str, body: dict[str, Any]) -> None:
-    """Write an answer as JSON."""
-    click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": kind, **body}))
-
-
-_FILES = ("/", ".", "~")
-_COUNTS = re.compile(r"(?:[0-9]+x){0,2}")
-
-
 def complete_workload(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return the zoo's names that begin so; for a path the shell's own files."""
-    if incomplete.startswith(_FILES):
+    if incomplete.startswith(("/", ".", "~")):
         return [CompletionItem(incomplete, type="file")]
     from forerun.workloads.zoo import zoo_names
 
@@ -101,8 +87,6 @@ def complete_clusters(
 
 def _machines(instances: bool = True) -> Iterator[str]:
     from forerun.catalog import load_catalog
-    from forerun.errors import ForerunError
-    from forerun.settings import load_settings
 
     try:
         catalog = load_catalog(load_settings().catalog_files)
@@ -116,13 +100,6 @@ def _machines(instances: bool = True) -> Iterator[str]:
 def _items(before: str, incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
     wanted = incomplete.lower()
     return [CompletionItem(before + name) for name in names if name.lower().startswith(wanted)]
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-STARTS = ("shipped", "priors")
-_UNITS = ("steps", "samples", "tokens", "epochs")
-_CHANGES = ("seq_len", "image_size", "precision", "framework", "optimizer", "dataset",
-            "dataset_size", "task")  # fmt: skip
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -173,6 +150,14 @@ start_option = click.option(
     help="What the predictor knows before any --fit: shipped, constants fitted to published runs"
     " (the default, where it has any), or priors, data sheets and papers alone.",
 )  # fmt: skip
+store_option = click.option(
+    "--store", "where", default="", metavar="STORE",
+    help="An SQLite file, or postgresql://USER@HOST/DATABASE. Default: the setting `store`.",
+)  # fmt: skip
+force_option = click.option("--force", is_flag=True, help="Replace the file where there is one.")
+model_option = click.option(
+    "--model", type=click.Path(), help="A model file that `forerun fit` wrote."
+)
 catalog_option = click.option(
     "--catalog", "catalog_files", type=FILE, multiple=True, metavar="FILE",
     help="Your own devices, machines and prices (may be repeated).",
@@ -189,6 +174,14 @@ predictor_option = click.option(
     help="A name from `forerun predictors`, with options where wanted: generic:mode=faithful."
     " `forerun predictors NAME` lists its options.",
 )  # fmt: skip
+
+
+def where_option(text: str) -> Callable[[F], F]:
+    """Return the option --where, by which only some rows take part; `text` says which."""
+    return click.option(
+        "--where", "conditions", multiple=True, metavar="CONDITION",
+        help=f"{text} (may be repeated).",
+    )  # fmt: skip
 
 
 def system_option(several: bool = False) -> Callable[[F], F]:
@@ -217,7 +210,7 @@ def predictors_of(
 predictor_options = together(
     predictor_option,
     system_option(),
-    click.option("--model", type=FILE, help="A model file that `forerun fit` wrote."),
+    model_option,
     start_option,
     click.option(
         "--fit", "fit_files", type=FILE, multiple=True, metavar="RUNS.csv [...]",
@@ -230,63 +223,67 @@ predictor_options = together(
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, schema forerun/1.")
 
 
+def job_options(*own: Callable[[F], F], cluster_required: bool = False) -> Callable[[F], F]:
+    """Return the options of a command about one job: its own behind plan and batch."""
+    return together(
+        click.option(
+            "--cluster", required=cluster_required, shell_complete=complete_cluster,
+            help="NODESxDEVICESxDEVICE or NODESxINSTANCE, e.g. 1x8xa100-sxm-80gb.",
+        ),
+        click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest."),
+        click.option("--global-batch", type=WHOLE, help="Samples in an optimizer step."),
+        click.option("--micro-batch", type=WHOLE, help="Samples a device does in one pass."),
+        *own,
+        length_options,
+        price_option,
+        limit_options,
+        market_options,
+        workload_options,
+        predictor_options,
+    )  # fmt: skip
+
+
 def settings_of(options: dict[str, Any]) -> Settings:
     """Take the options that are settings out of a command's options, and return the settings."""
-    market, system = options.pop("market", None), options.pop("system", None)
+    system = options.pop("system", None)
     if system is not None:
-        if options.get("predictor") is not None:
-            raise RequestError(
-                f"--system {system} and --predictor {options['predictor']}",
-                "they name two predictors", "give one of them",
-            )  # fmt: skip
+        named = options.get("predictor")
+        at_most_one(
+            "they name two predictors",
+            {f"--system {system}": True, f"--predictor {named}": named is not None},
+        )
         (options["predictor"],) = predictors_of((), (system,), ())
     if options.pop("spot", False):
-        if market not in (None, "spot"):
-            raise RequestError(
-                f"--spot and --market {market}", "they name two markets", "give one of them"
-            )
-        market = "spot"
-    flags = {
-        "market": market,
-        "region": options.pop("region", None),
-        "predictor": options.pop("predictor", None),
-        "model": _text(options.pop("model", None)),
-        "start": options.pop("start", None),
-        "confidence": options.pop("confidence", None),
-        "fit_confidence": options.pop("fit_confidence", None),
-        "max_devices": options.pop("max_devices", None),
-    }
-    return load_settings(flags)
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
+        market = options.get("market")
+        at_most_one(
+            "they name two markets",
+            {"--spot": True, f"--market {market}": market not in (None, "spot")},
+        )
+        options["market"] = "spot"
+    return load_settings({name: options.pop(name, None) for name in _SETTINGS})
 
 
 def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False) -> Advisor:
     """Take the catalogue and runs files out of the options, and return an advisor.
 
-    A --predictor that is named wins over a model file from the settings. choose: with runs to
-    learn from and no predictor named anywhere, the runs choose who answers.
+    A --predictor or --start that is given wins over a model file from the settings. choose: with
+    runs to learn from and no predictor named anywhere, the runs choose who answers.
     """
     from forerun.advisor import Advisor
 
-    files = (*settings.catalog_files, *(str(f) for f in options.pop("catalog_files", ())))
+    files = (*settings.catalog_files, *map(str, options.pop("catalog_files", ())))
     model = settings.text("model")
-    if settings.origins["predictor"] == "flag" and model:
-        if settings.origins["model"] == "flag":
-            raise RequestError(
-                f"--predictor {settings['predictor']} and --model {model}",
-                "a model file names its own predictor", "give one of them",
-            )  # fmt: skip
-        model = ""
-    if model and settings.origins["start"] == "flag":
-        if settings.origins["model"] == "flag":
-            raise RequestError(
-                f"--start {settings['start']} and --model {model}",
-                "a model file has constants of its own", "give one of them",
-            )  # fmt: skip
-        model = ""
+    for name, own in (
+        ("predictor", "names its own predictor"),
+        ("start", "has constants of its own"),
+    ):
+        if model and settings.origins[name] == "flag":
+            by_flag = settings.origins["model"] == "flag"
+            at_most_one(
+                f"a model file {own}",
+                {f"--{name} {settings[name]}": True, f"--model {model}": by_flag},
+            )
+            model = ""
     fit_files, flags_file = options.pop("fit_files", ()), options.pop("flags_file", None)
     name = settings.text("predictor")
     if choose and fit_files and settings.origins["predictor"] == "default":
@@ -298,7 +295,7 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
                 f"--flags {flags_file}", "no runs are given that could be flagged", "give --fit too"
             )
         return advisor
-    writable(flags_file, "writing", TABLES, (*fit_files, *files))
+    writable(flags_file, TABLES, (*fit_files, *files))
     return fitted(advisor, fit_files, flags_file)
 
 
@@ -315,16 +312,12 @@ def length_of(options: dict[str, Any]) -> Length | None:
         RequestError: two lengths.
     """
     given = {unit: value for unit in _UNITS if (value := options.pop(unit, None)) is not None}
-    if len(given) > 1:
-        raise RequestError(
-            " and ".join(f"--{unit}" for unit in given), "a job has one length", "give one of them"
-        )
+    at_most_one("a job has one length", {f"--{unit}": True for unit in given})
     if not given:
         return None
     from forerun.domain.workload import Length
 
-    unit, count = next(iter(given.items()))
-    return Length(unit, count)
+    return Length(*given.popitem())
 
 
 def preemption_of(options: dict[str, Any]) -> Preemption:
@@ -339,15 +332,17 @@ def preemption_of(options: dict[str, Any]) -> Preemption:
     )
 
 
+def question_of(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
+    """Take out of the options what every question about a job has, by the advisor's names."""
+    return {
+        "length": length_of(options),
+        "preemption": preemption_of(options),
+        "market": settings.text("market"),
+        "region": settings.text("region"),
+        **changes_of(options),
+    }
+
+
 def changes_of(options: dict[str, Any]) -> dict[str, Any]:
     """Take the changes of a workload out of the options."""
-    return {name: options.pop(name, None) for name in _CHANGES}
-
-
-__all__ = [
-    "PROBABILITY", "advisor_of", "catalog_option", "changes_of", "fold_seed_option", "json_option",
-    "judged_runs_option", "length_of", "length_options",
-    "limit_options",
-    "market_options", "predictor_option", "predictor_options", "predictors_of", "preemption_of", "price_option", "settings_of",
-    "start_of", "start_option", "system_option", "together", "workload_options",
-]  # fmt: skip
+    return {name: options.pop(name, None) for name in CHANGES}

@@ -1,25 +1,22 @@
-"""Screen: tables for a person: rich ones on a terminal, plain aligned text when piped.
-
-Waiting: a line on a terminal that says what is being done and for how long; nothing elsewhere.
-"""
+"""Screen: text and tables for a person, that fit a terminal; plain lines when piped."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from forerun.settings import Settings
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+_BAR_WIDTH = 24
+_GAP = 2  # between two columns
 
 
 @contextmanager
@@ -43,9 +40,6 @@ def waiting(words: str) -> Iterator[Callable[[str], None]]:
         yield lambda words: shown.update(task, description=words)
 
 
-_BAR_WIDTH = 24
-
-
 class Screen:
     """Where a command writes its answer.
 
@@ -56,21 +50,15 @@ class Screen:
     def __init__(self, settings: Settings) -> None:
         wanted = settings.text("color")
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        terminal = sys.stdout.isatty() and not plain
-        self._console: Console | None = None
-        if wanted == "always" or (wanted == "auto" and terminal):
-            from rich.console import Console
-
-            self._console = Console(force_terminal=True, highlight=False)
+        terminal = wanted == "always" or (wanted == "auto" and sys.stdout.isatty() and not plain)
+        self._width = shutil.get_terminal_size().columns if terminal else 0  # 0: no terminal
 
     def title(self, text: str) -> None:
         """Write a heading."""
-        if self._console is None:
-            click.echo(text)
+        if self._width:
+            click.echo(click.style(text, bold=True), color=True)
         else:
-            from rich.markup import escape
-
-            self._console.print(f"[bold]{escape(text)}[/bold]")
+            click.echo(text)
 
     def line(self, text: str = "") -> None:
         """Write one line; a terminal that is too narrow gets it broken between words.
@@ -82,13 +70,17 @@ class Screen:
 
     def _broken(self, text: str, indent: str) -> None:
         """Write text in lines that fit, all but the first indented; piped text stays one line."""
-        if self._console is None or len(text) <= self._console.width:
-            click.echo(text)
-            return
-        from textwrap import wrap
+        if self._width and len(text) > self._width:
+            text = textwrap.fill(
+                text, self._width, subsequent_indent=indent, break_on_hyphens=False
+            )
+        click.echo(text)
 
-        lines = wrap(text, self._console.width, subsequent_indent=indent, break_on_hyphens=False)
-        click.echo("\n".join(lines))
+    def labelled(self, rows: Iterable[tuple[str, str]], width: int = 8) -> None:
+        """Write lines of a label and a text; nothing for a text that is ""."""
+        for label, text in rows:
+            if text:
+                self.line(f"{label:<{width}}{text}")
 
     def items(self, title: str, lines: Iterable[str]) -> None:
         """Write a titled list, nothing where it is empty."""
@@ -99,38 +91,21 @@ class Screen:
                 self._broken(f"  - {text}", "    ")
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-        """Write a table; cells that look like numbers are set to the right."""
+        """Write a table; cells that look like numbers are set to the right.
+
+        On a terminal that is too narrow, wide columns of text stand above and below their row.
+        """
         cells = [[str(c) for c in row] for row in rows]
         if title:
             self.title(title)
         right = [
             bool(cells) and all(_numeric(row[i]) for row in cells) for i in range(len(headers))
         ]
-        if self._console is None:
-            for line in plain_lines(headers, cells, right):
-                click.echo(line)
+        if not self._width:
+            click.echo("\n".join(plain_lines(headers, cells, right)))
             return
-        kept = _kept(headers, cells, right, self._console.width)
-        if len(kept) < len(headers):
-            self._tall(headers, cells, right, kept)
-            return
-        from rich import box
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for header, numeric in zip(headers, right, strict=True):
-            table.add_column(header, justify="right" if numeric else "left", overflow="fold")
-        for row in cells:
-            table.add_row(*(Text(cell) for cell in row))
-        self._console.print(table)
-
-    def _tall(
-        self, headers: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool],
-        kept: Sequence[int],
-    ) -> None:  # fmt: skip
-        """Write a table whose wide columns of text stand above and below the other cells."""
-        stacked = [_stacked(headers[i], max(len(row[i]) for row in cells)) for i in kept]
+        kept = _kept(headers, cells, right, self._width)
+        stacked = [_stacked(headers[i], cells, i) for i in kept]
         depth = max(map(len, stacked))
         heads = list(zip(*([""] * (depth - len(words)) + words for words in stacked), strict=True))
         lines = plain_lines(
@@ -139,9 +114,8 @@ class Screen:
         )  # fmt: skip
         if 0 not in kept and headers[0]:
             click.echo(headers[0])
-        click.echo(
-            "\n".join((*lines[:depth], "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(map(len, lines))))
-        )
+        rule = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(map(len, lines))
+        click.echo("\n".join((*lines[:depth], rule)))
         for row, line in zip(cells, lines[depth:], strict=True):
             if 0 not in kept:
                 self._broken(row[0], "  ")
@@ -153,7 +127,7 @@ class Screen:
     def bar(self, share: float) -> str:
         """Return a bar for a share between 0 and 1."""
         full = round(max(0.0, min(share, 1.0)) * _BAR_WIDTH)
-        return ("\N{FULL BLOCK}" if self._console else "#") * full
+        return ("\N{FULL BLOCK}" if self._width else "#") * full
 
 
 def plain_lines(
@@ -163,15 +137,14 @@ def plain_lines(
     grid = [list(headers), *rows]
     widths = [max(len(row[i]) for row in grid) for i in range(len(headers))]
     return [
-        "  ".join(
+        (" " * _GAP)
+        .join(
             cell.rjust(width) if numeric else cell.ljust(width)
             for cell, width, numeric in zip(row, widths, right, strict=True)
-        ).rstrip()
+        )
+        .rstrip()
         for row in grid
     ]
-
-
-_RICH_GAP, _GAP = 3, 2  # between two columns of a terminal's table, and of a plain or tall one
 
 
 def _kept(
@@ -182,33 +155,22 @@ def _kept(
     All of them where they fit, or where there is no number; else the widest columns of text leave
     the row one by one, and numbers never: a number in two lines cannot be read.
     """
-    every = list(range(len(headers)))
-    full = [max(len(row[i]) for row in (headers, *cells)) for i in every]
-    if not any(right) or not cells or sum(full) + _RICH_GAP * len(every) <= width:
-        return every
-    kept = every.copy()
-    narrow = [max(_longest_word(headers[i]), *(len(row[i]) for row in cells)) for i in every]
-    while len(kept) == len(every) or sum(narrow[i] + _GAP for i in kept) - _GAP > width:
+    kept = list(range(len(headers)))
+    narrow = [
+        max(map(len, (*_stacked(headers[i], cells, i), *(r[i] for r in cells)))) for i in kept
+    ]
+    while sum(narrow[i] + _GAP for i in kept) - _GAP > width and any(right):
         texts = [i for i in kept if not right[i]]
         if not texts:
             break
         kept.remove(max(texts, key=lambda i: narrow[i]))
-    return kept if kept else every
+    return kept or list(range(len(headers)))
 
 
-def _stacked(header: str, width: int) -> list[str]:
-    """Return a header's words in lines, as few as keep to the width of the cells where they can."""
-    lines: list[str] = []
-    for word in header.split(" "):
-        if lines and len(lines[-1]) + 1 + len(word) <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
-
-
-def _longest_word(text: str) -> int:
-    return max((len(word) for word in text.split()), default=0)
+def _stacked(header: str, cells: Sequence[Sequence[str]], i: int) -> list[str]:
+    """Return a header's words in lines, as few as keep to the width of column i where they can."""
+    width = max((len(text) for text in (*header.split(), *(row[i] for row in cells))), default=1)
+    return textwrap.wrap(header, max(width, 1), break_on_hyphens=False) or [""]
 
 
 # A number, with what may stand before it, its unit behind it, and the other end of its range.

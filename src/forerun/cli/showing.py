@@ -1,7 +1,4 @@
-"""Showing: an answer and its parts as tables for a person, every number with its unit.
-
-Chances in words: limits that are kept, rivals that are beaten, and how far the answer is sure.
-"""
+"""Showing: an answer and its parts for a person: limits, rivals, sources, every number with its unit."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from forerun.cli.screen import Screen
 from forerun.domain.forecast import Forecast, meaning, nearer
 from forerun.domain.objective import Limits
 from forerun.domain.recommendation import ALL, BUDGET, DEADLINE, Option, Recommendation
-from forerun.domain.workload import Length, Workload
+from forerun.domain.workload import Workload
 from forerun.predictors.starts import known_words
 from forerun.units import (
     chance_text,
@@ -29,13 +26,6 @@ from forerun.units import (
 BETTER = {"time": "faster", "cost": "cheaper", "energy": "thriftier", "knee": "nearer the knee"}
 
 
-def show_limits(screen: Screen, chance: Mapping[str, float], limits: Limits) -> None:
-    """Write the probabilities of keeping the limits; nothing where there are none."""
-    words = limits_text(chance, limits)
-    if words:
-        screen.line(f"limits  {words}")
-
-
 def limits_text(chance: Mapping[str, float], limits: Limits) -> str:
     """Return the probabilities of keeping the limits in words; "" where there are none."""
     words = []
@@ -48,17 +38,6 @@ def limits_text(chance: Mapping[str, float], limits: Limits) -> str:
     if words:
         words.append(chance_text("all, and it fits", chance[ALL]))
     return "; ".join(words)
-
-
-def show_source(screen: Screen, forecast: Forecast, constants: str = "") -> None:
-    """Write who answered, how far from what was measured, and what would bring it nearer.
-
-    constants: which ones the predictor has, in words.
-    """
-    screen.line(f"source  {source_text(forecast, constants)}")
-    closer = nearer_text(forecast)
-    if closer:
-        screen.line(f"nearer  {closer}")
 
 
 def source_text(forecast: Forecast, constants: str = "") -> str:
@@ -80,34 +59,26 @@ def nearer_text(forecast: Forecast) -> str:
 
 def limit_headers(limits: Limits) -> tuple[str, ...]:
     """Return the headers of columns for the limits that there are."""
-    return tuple(words for _, words in _limit_columns(limits))
+    asked = (limits.deadline_seconds, "in time"), (limits.budget_dollars, "in budget")
+    return tuple(header for limit, header in asked if limit is not None)
 
 
 def limit_cells(chance: Mapping[str, float], limits: Limits) -> tuple[str, ...]:
     """Return the probabilities under `limit_headers`."""
-    return tuple(format_probability(chance[name]) for name, _ in _limit_columns(limits))
-
-
-def _limit_columns(limits: Limits) -> list[tuple[str, str]]:
-    """Return (name of the probability, words of its column) for each limit."""
-    asked = ((DEADLINE, "in time", limits.deadline_seconds),
-             (BUDGET, "in budget", limits.budget_dollars))  # fmt: skip
-    return [(name, words) for name, words, limit in asked if limit is not None]
+    asked = (limits.deadline_seconds, DEADLINE), (limits.budget_dollars, BUDGET)
+    return tuple(format_probability(chance[name]) for limit, name in asked if limit is not None)
 
 
 def rivals(found: Recommendation) -> list[tuple[str, str]]:
     """Return the next best options in words, each with the probability that the best beats it."""
-    aim = BETTER[found.compared_by]
-    named = []
-    if found.runner_up is not None:
-        named.append((f"{found.runner_up.job.cluster.name}, the closest rival elsewhere",
-                      found.runner_up))  # fmt: skip
-    if found.next_layout is not None:
-        plan = found.next_layout.job.plan
-        named.append((f"{plan}, the next best layout here", found.next_layout))
-    unknown = float("nan")
+    named: list[tuple[str, Option]] = []
+    if (other := found.runner_up) is not None:
+        named.append((f"{other.job.cluster.name}, the closest rival elsewhere", other))
+    if (other := found.next_layout) is not None:
+        named.append((f"{other.job.plan}, the next best layout here", other))
+    by, aim = found.compared_by, BETTER[found.compared_by]
     return [
-        (words, chance_text(f"best is {aim}", option.beaten.get(found.compared_by, unknown)))
+        (words, chance_text(f"best is {aim}", option.beaten.get(by, math.nan)))
         for words, option in named
     ]
 
@@ -117,35 +88,50 @@ def beaten(option: Option, found: Recommendation) -> str:
     best = found.best
     if best is None or (option.job == best.job and option.estimate.spot == best.estimate.spot):
         return ""
-    return format_probability(option.beaten.get(found.compared_by, float("nan")))
+    return format_probability(option.beaten.get(found.compared_by, math.nan))
+
+
+def price_text(one: Answer | Option, advice: str) -> str:
+    """Return the hourly price with its market and source, or what to do where none is known."""
+    price, source = one.dollars_per_hour, one.job.cluster.price_source
+    if price is None:
+        return f"none is known; {advice}"
+    market = "spot" if one.estimate.spot else "on demand"
+    return f"{format_dollars(price)} an hour {market}{f' ({source})' if source else ''}"
 
 
 def show_answer(screen: Screen, answer: Answer) -> None:
     """Write one prediction."""
-    job, estimate = answer.job, answer.estimate
-    device = job.cluster.device
+    job, estimate, length = answer.job, answer.estimate, answer.length
+    device, forecast = job.cluster.device, answer.forecast
     screen.title(f"{job.workload.name} on {job.cluster.name}")
-    screen.line(f"plan    {job.plan}, global batch {job.plan.global_batch:,}")
-    screen.line(f"as      {workload_text(job.workload)}")
-    screen.line(f"length  {length_text(answer.length)}: {estimate.steps:,.0f} steps")
+    long = f"{format_count(length.count)} {length.unit} ({length.source})"
+    screen.labelled([
+        ("plan", f"{job.plan}, global batch {job.plan.global_batch:,}"),
+        ("as", workload_text(job.workload)),
+        ("length", f"{long}: {estimate.steps:,.0f} steps"),
+    ])  # fmt: skip
     screen.line()
     rows = [
         ("step", *map(format_seconds, answer.step_seconds)),
         ("run", *map(format_seconds, estimate.run_seconds)),
         ("cost", *map(format_dollars, estimate.dollars)),
         ("energy", *map(format_kwh, estimate.kilowatt_hours)),
-        ("memory", *map(format_bytes, answer.forecast.peak_bytes)),
+        ("memory", *map(format_bytes, forecast.peak_bytes)),
     ]
     screen.table(("", "5 %", "median", "95 %"), rows)
     screen.line()
-    screen.line(
-        f"fits    probability {format_probability(estimate.fit_probability)} in the"
-        f" {format_bytes(device.memory_bytes)} of each {device.id}"
+    fits = (
+        f"{format_probability(estimate.fit_probability)} in the {format_bytes(device.memory_bytes)}"
     )
-    show_limits(screen, answer.chance, answer.limits)
-    screen.line(f"speed   {throughput(answer)}")
-    screen.line(f"price   {price_text(answer)}")
-    show_source(screen, answer.forecast, known_words(answer.start))
+    screen.labelled([
+        ("fits", f"probability {fits} of each {device.id}"),
+        ("limits", limits_text(answer.chance, answer.limits)),
+        ("speed", _speed(answer)),
+        ("price", price_text(answer, "give --price")),
+        ("source", source_text(forecast, known_words(answer.start))),
+        ("nearer", nearer_text(forecast)),
+    ])  # fmt: skip
     screen.items("notes", answer.notes)
     screen.items("warnings", answer.warnings)
 
@@ -157,35 +143,19 @@ def workload_text(workload: Workload) -> str:
         words.append(f"images of {workload.image_size:,} pixels a side")
     elif workload.seq_len:
         words.append(f"sequences of {workload.seq_len:,} tokens")
-    words.append(workload.optimizer)
-    words.append(workload.framework or "any framework")
+    words += [workload.optimizer, workload.framework or "any framework"]
     if workload.task != "pretrain":
         words.append(workload.task)
     return ", ".join(words)
 
 
-def length_text(length: Length) -> str:
-    """Return how long the job is, and who says so."""
-    return f"{format_count(length.count)} {length.unit} ({length.source})"
-
-
-def throughput(answer: Answer) -> str:
+def _speed(answer: Answer) -> str:
     """Return samples (and tokens) in a second, of the whole cluster."""
-    rate = answer.samples_per_second
+    rate, tokens = answer.samples_per_second, answer.job.workload.seq_len
     if not math.isfinite(rate):
         return "unknown"
-    tokens = answer.job.workload.seq_len
     more = f", {format_count(rate * tokens)} tokens/s" if tokens else ""
     return f"{format_count(rate)} samples/s{more}"
-
-
-def price_text(answer: Answer) -> str:
-    """Return the hourly price with its market and source."""
-    price = answer.dollars_per_hour
-    if price is None:
-        return "none is known; give --price"
-    market = "spot" if answer.estimate.spot else "on demand"
-    return f"{format_dollars(price)} an hour {market} ({answer.job.cluster.price_source})"
 
 
 def show_parts(

@@ -1,11 +1,4 @@
-"""Leaderboard: predictors in order, on the rows that all of them answered their share of.
-
-Entries: one predictor on one table by one split, and what tells that it need not be judged again.
-
-EntryFile: entries that were judged before, a line of JSON each, so that a run cut short loses none.
-
-Scoreboard: every predictor on every table by every split, each judged once and kept.
-"""
+"""Leaderboard: predictors in order, and every predictor on every table by every split, kept."""
 
 from __future__ import annotations
 
@@ -17,26 +10,26 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from hashlib import blake2b
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import forerun
 from forerun import registry
 from forerun.contracts import Predictor
 from forerun.errors import RequestError
 from forerun.evaluate.evaluation import ENOUGH_ANSWERED, Evaluation, Score
 from forerun.evaluate.judge import DividedTable, Estimator, starting
 from forerun.evaluate.scoring import score
-from forerun.evaluate.splits import Split, columns_of, parse_split, with_derived
+from forerun.evaluate.splits import USUAL_FOLDS, Split, columns_of, parse_split, with_derived
 from forerun.predictors.options import read_spec
 from forerun.tables import Runs, Table
 
 FORMAT = 1
 # Folders that no figure depends on.
-_NO_MATTER = ("cli", "advisor", "search", "server", "systems", "testing", "__pycache__")
+_NO_MATTER = {"cli", "advisor", "search", "server", "systems", "testing", "__pycache__"}
 _SOURCES = (".py", ".json", ".csv", ".yaml", ".toml")
 
 
@@ -69,7 +62,7 @@ class LeaderboardEntry:
         reason: why there is no figure; "" where there is one.
         defect: whether the reason is a mistake of the predictor's code; such an entry is not kept.
         notes: what must be known of how the table was divided.
-        start: what the predictor knew before it was fitted.
+        started: what the predictor knew before it was fitted.
         seconds: of a core, that fitting and answering took, over all folds.
         version, date: of the program that judged, and when.
     """
@@ -79,20 +72,17 @@ class LeaderboardEntry:
     reason: str = ""
     defect: bool = False
     notes: tuple[str, ...] = ()
-    start: str = ""
+    started: str = ""
     seconds: float = 0.0
-    version: str = ""
-    date: str = ""
+    version: str = field(default_factory=lambda: version("forerun"))
+    date: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, NaN as None."""
-        return {
-            "format": FORMAT, **vars(self.key),
-            "score": None if self.score is None else self.score.as_dict(),
-            "reason": self.reason, "defect": self.defect, "notes": list(self.notes),
-            "started": self.start, "seconds": round(self.seconds, 3), "version": self.version,
-            "date": self.date,
-        }  # fmt: skip
+        found = {"format": FORMAT, **vars(self.key), **vars(self)}
+        del found["key"]
+        found["score"] = None if self.score is None else self.score.as_dict()
+        return {**found, "notes": list(self.notes), "seconds": round(self.seconds, 3)}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> LeaderboardEntry:
@@ -103,15 +93,12 @@ class LeaderboardEntry:
         """
         if values["format"] != FORMAT:
             raise ValueError(values["format"])
-        score = values["score"]
-        return LeaderboardEntry(
-            key=EntryKey(**{name: values[name] for name in EntryKey.__dataclass_fields__}),
-            score=None if score is None else Score.from_dict(score),
-            reason=str(values["reason"]), defect=bool(values["defect"]),
-            notes=tuple(values["notes"]), start=str(values["started"]),
-            seconds=float(values["seconds"]), version=str(values["version"]),
-            date=str(values["date"]),
-        )  # fmt: skip
+        names = [name for name in LeaderboardEntry.__dataclass_fields__ if name != "key"]
+        plain = {name: values[name] for name in names}
+        score = plain["score"]
+        plain["score"] = None if score is None else Score.from_dict(score)
+        key = EntryKey(**{name: values[name] for name in EntryKey.__dataclass_fields__})
+        return LeaderboardEntry(key, **{**plain, "notes": tuple(plain["notes"])})
 
 
 def table_code(table: Table) -> str:
@@ -135,26 +122,15 @@ def program_code() -> str:
     knows of is noticed too; and of what else is installed and brings predictors.
     """
     code = blake2b(digest_size=6)
-    root = resources.files("forerun")
-    for path, text in sorted(_files(root, "")):
-        code.update(path.encode() + b"\x1e" + text)
+    root = Path(forerun.__path__[0])
+    for path in sorted(root.rglob("*")):
+        inside = path.relative_to(root)
+        if path.suffix in _SOURCES and not _NO_MATTER.intersection(inside.parts):
+            code.update(str(inside).encode() + b"\x1e" + path.read_bytes())
     for entry in registry.entries("predictors"):
         if entry.origin != "forerun":
             code.update(f"{entry.name} {entry.origin} {version(entry.origin)}".encode())
     return code.hexdigest()
-
-
-def _files(folder: Any, name: str) -> list[tuple[str, bytes]]:
-    """Return the sources below a folder of the package, by their path."""
-    found: list[tuple[str, bytes]] = []
-    for child in folder.iterdir():
-        path = f"{name}/{child.name}"
-        if child.is_dir():
-            if child.name not in _NO_MATTER:
-                found += _files(child, path)
-        elif child.name.endswith(_SOURCES):
-            found.append((path, child.read_bytes()))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +139,10 @@ class LeaderboardRow:
 
     Attributes:
         median_ape: geometric mean over the common tables of its median error, percent.
+        coverage: mean over the common tables of the share inside its 5-95 % band.
         tables: common tables: those in which every predictor's figures count.
         counted: tables in which its own figures count: answered 90 % of the rows that the
             predictors are judged on (`judged_rows`).
-        coverage: mean over the common tables of the share inside its 5-95 % band.
     """
 
     place: int
@@ -187,16 +163,19 @@ def leaderboard(evaluation: Evaluation) -> tuple[LeaderboardRow, ...]:
     totals = evaluation.totals()
     rows_of = {t: judged_rows([s for s in totals if s.table == t]) for t in evaluation.tables}
     counted = {
-        p: {s.table for s in totals if s.predictor == p and _counts(s, rows_of[s.table])}
+        p: {
+            s.table for s in totals
+            if s.predictor == p and s.answered >= ENOUGH_ANSWERED * rows_of[s.table] > 0
+        }
         for p in evaluation.predictors
-    }
+    }  # fmt: skip
     common = set.intersection(*counted.values()) if counted else set()
     rows = []
     for predictor in evaluation.predictors:
         mine = [s for s in totals if s.predictor == predictor and s.table in common]
         # An error of exactly zero would make the mean zero whatever the other tables say.
         errors = np.array([max(s.median_ape, 1e-6) for s in mine])
-        error = float(np.exp(np.log(errors).mean())) if len(mine) else float("nan")
+        error = float(np.exp(np.log(errors).mean())) if mine else float("nan")
         coverage = float(np.mean([s.coverage for s in mine])) if mine else float("nan")
         rows.append((error, predictor, coverage, len(mine)))
     rows.sort(key=lambda row: (np.isnan(row[0]), row[0], row[1]))
@@ -219,10 +198,6 @@ def judged_rows(scores: Sequence[Score]) -> int:
     return max((s.comparable for s in scores if s.quantities or not spoken), default=0)
 
 
-def _counts(score: Score, rows: int) -> bool:
-    return rows > 0 and score.answered / rows >= ENOUGH_ANSWERED
-
-
 class EntryFile:
     """A file of entries that only grows. A line that was cut short is passed over.
 
@@ -239,12 +214,25 @@ class EntryFile:
         self.path = path
         self.entries: dict[EntryKey, LeaderboardEntry] = {}
         self.unreadable = 0
-        if path is not None and path.exists():
-            self._read(path)
-
-    def get(self, key: EntryKey) -> LeaderboardEntry | None:
-        """Return the entry of such a key, None where it was not judged."""
-        return self.entries.get(key)
+        if path is None or not path.exists():
+            return
+        try:
+            lines = [line for line in path.read_bytes().splitlines() if line]
+        except OSError as error:
+            raise _trouble(path, error, "read") from None
+        for line in lines:
+            try:
+                entry = LeaderboardEntry.from_dict(json.loads(line))
+            except (KeyError, TypeError, ValueError):
+                self.unreadable += 1
+            else:
+                self.entries[entry.key] = entry
+        # Entries of another format are judged again; a file of something else is not written to.
+        if not self.entries and not all(line.startswith(b'{"format":') for line in lines):
+            raise RequestError(
+                f"--cache {path}", "it holds no entries of a leaderboard",
+                "name a file that `forerun leaderboard` wrote, or a new one",
+            )  # fmt: skip
 
     def add(self, entry: LeaderboardEntry) -> None:
         """Keep an entry. Raises RequestError where it cannot be written."""
@@ -254,39 +242,15 @@ class EntryFile:
         line = json.dumps(entry.as_dict(), separators=(",", ":"), allow_nan=False) + "\n"
         try:
             with self.path.open("ab+") as file:
-                # A line that was cut short must not swallow this one.
-                if file.tell() and _last_byte(self.path) != b"\n":
-                    line = "\n" + line
+                if end := file.tell():
+                    file.seek(end - 1)
+                    # A line that was cut short must not swallow this one.
+                    line = line if file.read(1) == b"\n" else "\n" + line
                 file.write(line.encode())
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise _trouble(self.path, error, "written") from None
-
-    def _read(self, path: Path) -> None:
-        try:
-            lines = path.read_bytes().splitlines()
-        except OSError as error:
-            raise _trouble(path, error, "read") from None
-        for line in filter(None, lines):
-            try:
-                entry = LeaderboardEntry.from_dict(json.loads(line))
-            except (KeyError, TypeError, ValueError):
-                self.unreadable += 1
-                continue
-            self.entries[entry.key] = entry
-        # Entries of another format are judged again; a file of something else is not written to.
-        if not self.entries and not all(line.startswith(b'{"format":') for line in lines if line):
-            raise RequestError(
-                f"--cache {path}", "it holds no entries of a leaderboard",
-                "name a file that `forerun leaderboard` wrote, or a new one",
-            )  # fmt: skip
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)
 
 
 def _trouble(path: Path, error: OSError, verb: str) -> RequestError:
@@ -325,35 +289,40 @@ class Scoreboard:
     entries: tuple[LeaderboardEntry, ...]
     seed: int
 
+    @cached_property
+    def _found(self) -> Mapping[tuple[str, str, str], LeaderboardEntry]:
+        return {(e.key.predictor, e.key.table, e.key.split): e for e in self.entries}
+
     def of(self, predictor: str, table: str, split: str) -> LeaderboardEntry | None:
         """Return one entry, None where there is none."""
         return self._found.get((predictor, table, split))
 
-    @cached_property
-    def _found(self) -> Mapping[tuple[str, str, str], LeaderboardEntry]:
-        return {(e.key.predictor, e.key.table, e.key.split): e for e in self.entries}
+    def entries_of(self, section: BoardSection) -> list[LeaderboardEntry]:
+        """Return the entries of a section, by predictor and table."""
+        cells = ((n, t, s) for n in self.predictors for t, s in section.splits.items())
+        return [self._found[cell] for cell in cells if cell in self._found]
 
     def score_of(self, predictor: str, table: str, split: str) -> Score | None:
         """Return an entry's score, None where there is none."""
         entry = self.of(predictor, table, split)
         return None if entry is None else entry.score
 
+    def scores(self, table: str, split: str) -> list[Score]:
+        """Return the scores of all predictors that have one, in their order."""
+        found = (self.score_of(name, table, split) for name in self.predictors)
+        return [one for one in found if one is not None]
+
     def shares(self, table: str, split: str) -> dict[str, float]:
         """Return by predictor the share of the rows that it answered, of those all are judged on."""
-        found = {name: self.score_of(name, table, split) for name in self.predictors}
-        scores = {name: one for name, one in found.items() if one is not None}
-        rows = judged_rows(list(scores.values()))
-        return {name: s.answered / rows if rows else 0.0 for name, s in scores.items()}
+        scores = self.scores(table, split)
+        rows = judged_rows(scores)
+        return {s.predictor: s.answered / rows if rows else 0.0 for s in scores}
 
     def best(self, table: str, split: str) -> str:
         """Return the predictor of the least median error among those that count, "" where none does."""
         shares = self.shares(table, split)
-        errors: dict[str, float] = {}
-        for name, share in shares.items():
-            found = self.score_of(name, table, split)
-            if share >= ENOUGH_ANSWERED and found is not None:
-                errors[name] = found.median_ape
-        return min(errors, key=lambda name: errors[name]) if errors else ""
+        scores = [s for s in self.scores(table, split) if shares[s.predictor] >= ENOUGH_ANSWERED]
+        return min(scores, key=lambda s: s.median_ape).predictor if scores else ""
 
 
 def filled(
@@ -375,7 +344,7 @@ def filled(
         sections: which splits of which tables.
         kept: what was judged before; grows.
         seed, folds: of the splits; folds 0 is the usual number of each.
-        start: see `start.starting`.
+        start: see `judge.starting`.
         fresh: judge again what was judged before.
 
     Raises:
@@ -389,89 +358,70 @@ def filled(
         code = table_code(runs.table)
         starts: dict[str, tuple[Predictor, str] | str] = {}
         for text in dict.fromkeys(s.splits[name] for s in sections if name in s.splits):
-            keys = {
-                p: EntryKey(name, code, p, text, seed, folds, start, program_code())
-                for p in predictors
-            }
-            room = _Room(name, runs, parsed[text], seed, folds, start, starts)
-            for predictor, key in keys.items():
-                before = None if fresh else kept.get(key)
-                if before is not None:
-                    yield before, False
+            divided: DividedTable | str | None = None
+            for predictor in predictors:
+                key = EntryKey(name, code, predictor, text, seed, folds, start, program_code())
+                if key in kept.entries and not fresh:
+                    yield kept.entries[key], False
                     continue
-                entry = room.judged(predictor, key)
+                if predictor not in starts:
+                    starts[predictor] = _started(predictor, start, name, runs)
+                if divided is None:
+                    divided = _divided(name, runs, parsed[text], seed, folds)
+                entry = _judged(key, starts[predictor], divided)
                 if not entry.defect:
                     kept.add(entry)
                 yield entry, True
 
 
-class _Room:
-    """Where predictors sit the exam of one table and split; it is set when the first one comes."""
-
-    def __init__(
-        self, name: str, runs: Runs, split: Split, seed: int, folds: int, start: str,
-        starts: dict[str, tuple[Predictor, str] | str],
-    ) -> None:  # fmt: skip
-        self.name, self.runs, self.split, self.seed, self.folds = name, runs, split, seed, folds
-        self.start, self.starts = start, starts
-        self._divided: DividedTable | str | None = None
-
-    @property
-    def divided(self) -> DividedTable | str:
-        """The divided table, or why it cannot bear the split."""
-        if self._divided is None:
-            runs = with_derived(self.runs, columns_of(self.split))
-            parts = self.folds if self.split.kind in ("random", "leave-out", "few-shot") else 0
-            try:
-                self._divided = DividedTable.of(
-                    self.name, runs, self.split, seed=self.seed, parts=parts, remembered=True
-                )
-            except RequestError as error:
-                self._divided = error.found
-        return self._divided
-
-    def judged(self, predictor: str, key: EntryKey) -> LeaderboardEntry:
-        """Return how a predictor did."""
-        made = self._made(predictor)
-        divided = self.divided
-        if isinstance(divided, str) or isinstance(made, str):
-            return self._entry(key, None, divided if isinstance(divided, str) else str(made))
-        estimator, said = Estimator(made[0]), made[1]
-        began = time.process_time()
-        try:
-            rows, _ = divided.sheet(estimator)
-        except RequestError as error:
-            return self._entry(key, None, str(error))
-        except Exception as error:  # noqa: BLE001 (one predictor's defect must not cost the others)
-            return self._entry(key, None, f"{type(error).__name__}: {error}", defect=True)
-        found = score(rows, predictor, self.name, "", self.seed)
-        seconds = time.process_time() - began
-        return self._entry(key, found, unanswered(found), tuple(divided.notes), said, seconds)
-
-    def _made(self, predictor: str) -> tuple[Predictor, str] | str:
-        if predictor not in self.starts:
-            try:
-                made, words = starting([predictor], self.start, {self.name: self.runs})
-                self.starts[predictor] = (made[predictor], words)
-            except RequestError as error:
-                self.starts[predictor] = f"{error.found}; {error.next_step}"
-        return self.starts[predictor]
-
-    def _entry(
-        self, key: EntryKey, found: Score | None, reason: str, notes: tuple[str, ...] = (),
-        said: str = "", seconds: float = 0.0, defect: bool = False,
-    ) -> LeaderboardEntry:  # fmt: skip
-        return LeaderboardEntry(
-            key, found, reason, defect, notes, said, seconds, version("forerun"),
-            datetime.now(UTC).date().isoformat(),
-        )  # fmt: skip
+def _started(predictor: str, start: str, table: str, runs: Runs) -> tuple[Predictor, str] | str:
+    """Return a predictor as it starts and that start in words, or why it cannot."""
+    try:
+        made, words = starting([predictor], start, {table: runs})
+    except RequestError as error:
+        return f"{error.found}; {error.next_step}"
+    return made[predictor], words
 
 
-def unanswered(found: Score) -> str:
-    """Return why a predictor has no figure on a table: the most frequent reason; "" where it has."""
+def _divided(name: str, runs: Runs, split: Split, seed: int, folds: int) -> DividedTable | str:
+    """Return the divided table, or why it cannot bear the split."""
+    runs = with_derived(runs, columns_of(split))
+    parts = folds if split.kind in USUAL_FOLDS else 0
+    try:
+        return DividedTable.of(name, runs, split, seed=seed, parts=parts, remembered=True)
+    except RequestError as error:
+        return error.found
+
+
+def _judged(
+    key: EntryKey, made: tuple[Predictor, str] | str, divided: DividedTable | str
+) -> LeaderboardEntry:
+    """Return how a predictor did."""
+    if isinstance(divided, str) or isinstance(made, str):
+        return LeaderboardEntry(key, None, divided if isinstance(divided, str) else str(made))
+    began = time.process_time()
+    try:
+        rows, _ = divided.sheet(Estimator(made[0]))
+    except RequestError as error:
+        return LeaderboardEntry(key, None, str(error))
+    except Exception as error:  # noqa: BLE001 (one predictor's defect must not cost the others)
+        return LeaderboardEntry(key, None, f"{type(error).__name__}: {error}", defect=True)
+    found = score(rows, key.predictor, key.table, "", key.seed)
+    seconds = time.process_time() - began
+    return LeaderboardEntry(
+        key, found, _unanswered(found), False, tuple(divided.notes), made[1], seconds
+    )
+
+
+def _unanswered(found: Score) -> str:
+    """Return why a predictor has no figure on a table; "" where it has."""
     if found.answered:
         return ""
     if found.rows and found.censored == found.rows:
         return "every judged run was stopped early: there are lower bounds and no times"
-    reasons = found.declined or found.not_comparable
-    return max(reasons, key=lambda reason: reasons[reason]) if reasons else "no row was judged"
+    return most_frequent(found.declined or found.not_comparable) or "no row was judged"
+
+
+def most_frequent(reasons: Mapping[str, int]) -> str:
+    """Return the reason of most rows, "" where there is none."""
+    return max(reasons, key=lambda reason: reasons[reason], default="")

@@ -1,32 +1,31 @@
-"""forerun eta: when a running job will be done, from its log; an alert where it will be late.
-
-The ETA on a screen and as JSON: what is done, what is left, what it costs, and whether in time.
-"""
+"""forerun eta: when a running job will be done, from its log; an alert where it will be late."""
 
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from forerun import wire
-from forerun.cli.inputs import COUNT, DOLLARS, DURATION, FILE, PROBABILITY, WHOLE, check_kind
-from forerun.cli.options import json_option, settings_of
+from forerun.cli.inputs import (
+    COUNT,
+    DOLLARS,
+    DURATION,
+    FILE,
+    PROBABILITY,
+    WHOLE,
+    at_most_one,
+    check_kind,
+)
+from forerun.cli.options import json_option, settings_of, write_json
 from forerun.cli.screen import Screen
-from forerun.errors import RequestError, UnknownNameError
-
-if TYPE_CHECKING:
-    from forerun.measure.logs import Eta, LogSeries
-    from forerun.settings import Settings
-
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-from forerun.errors import UnsatisfiedError
+from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
+from forerun.settings import Settings
 from forerun.units import (
     SECONDS_PER_HOUR,
     chance_text,
@@ -34,184 +33,15 @@ from forerun.units import (
     format_percent,
     format_probability,
     format_seconds,
+    parse_duration,
 )
 
 if TYPE_CHECKING:
-    from forerun.measure.logs import Eta
-
+    from forerun.measure.logs import Eta, LogSeries
 
 _SHORTLY = 1800.0  # seconds between a band's ends, below which its times are printed to the second
 _LIKELY = 0.5  # above it a person should hear of a deadline, also below the asked confidence
-
-
-def show_eta(
-    screen: Screen, eta: Eta, per_hour: float | None, deadline_s: float | None, price_source: str
-) -> None:
-    """Write an answer for a person."""
-    unit = eta.unit
-    screen.title(eta.name)
-    screen.line(
-        f"now       {unit[:-1]} {eta.done:,.6g} of {eta.total:,.6g}, {format_percent(eta.share, 1)}"
-        f" ({eta.length})"
-    )
-    now = eta.outlook.speeds.now
-    since = f" since {unit[:-1]} {now.begin:,.6g}" if len(eta.outlook.speeds.segments) > 1 else ""
-    screen.line(f"speed     {format_seconds(eta.outlook.step_seconds)} a {unit[:-1]}{since}")
-    if eta.share >= 1:
-        screen.line("left      nothing: it is done")
-    else:
-        p05, p50, p95 = eta.remaining_seconds
-        screen.line(
-            f"left      {format_seconds(p50)} (90 %: {format_seconds(p05)} to {format_seconds(p95)})"
-        )
-        if eta.finish_s is not None:
-            fine = eta.finish_s[2] - eta.finish_s[0] < _SHORTLY
-            early, middle, late = (_clock(seconds, fine) for seconds in eta.finish_s)
-            screen.line(f"done at   {middle} (90 %: {early} to {late})")
-    screen.line(f"so far    {format_seconds(eta.elapsed_seconds)}{_away(eta)}")
-    for text in _pauses(eta):
-        screen.line(f"pauses    {text}")
-    if per_hour is not None:
-        so_far, rest = _dollars(eta, per_hour)
-        screen.line(
-            f"cost      {format_dollars(so_far)} so far, {format_dollars(rest[1])} left (90 %:"
-            f" {format_dollars(rest[0])} to {format_dollars(rest[2])}), at"
-            f" {format_dollars(per_hour)} an hour ({price_source})"
-        )
-    if deadline_s is not None:
-        screen.line(f"deadline  {_deadline_words(eta, deadline_s)}")
-    screen.items("notes", eta.notes)
-    screen.items("unknown", eta.unknown)
-
-
-def _deadline_words(eta: Eta, deadline_s: float) -> str:
-    """Return whether a deadline, so many seconds from now on, will be met or was, in words."""
-    if eta.share >= 1:
-        late = eta.last_s - (eta.now_s + deadline_s)
-        if not math.isfinite(late):
-            return "it is done; when, the log does not say"
-        return f"it was done {format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
-    missed = eta.missed(deadline_s)
-    if deadline_s <= 0:
-        return f"it passed {format_seconds(-deadline_s)} ago: {chance_text('missed', missed)}"
-    word = "it will probably be late: " if missed > _LIKELY else ""
-    return f"in {format_seconds(deadline_s)}: {word}{chance_text('missed', missed)}"
-
-
-def alert_of(eta: Eta, deadline_s: float | None, confidence: float) -> UnsatisfiedError | None:
-    """Return the alert where the deadline will be missed with this confidence, else None."""
-    if deadline_s is None or eta.share >= 1:
-        return None
-    missed = eta.missed(deadline_s)
-    if missed < confidence:
-        return None
-    _, middle, last = eta.remaining_seconds
-    if deadline_s <= 0:
-        return UnsatisfiedError(
-            f"done by {_clock(eta.now_s + deadline_s, fine=False)}",
-            f"that passed {format_seconds(-deadline_s)} ago, and {format_seconds(middle)} are left"
-            f"{_ends(eta)}",
-            f"give a deadline that lies ahead: it will be kept with 95 % at --deadline"
-            f" {math.ceil(last)}s",
-        )
-    return UnsatisfiedError(
-        f"done within {format_seconds(deadline_s)}",
-        f"it will be missed with probability {format_probability(missed)}: {format_seconds(middle)}"
-        f" are left, {format_seconds(middle - deadline_s)} too many{_ends(eta)}",
-        "add devices or end earlier; `forerun recommend --deadline` says which cluster would do",
-    )
-
-
-def _ends(eta: Eta) -> str:
-    """Return when the job will be done, as the end of a sentence; "" where no date is known."""
-    if eta.finish_s is None:
-        return ""
-    early, middle, late = eta.finish_s
-    fine = late - early < _SHORTLY
-    return (
-        f"; it ends at {_clock(middle, fine)} (90 %: {_clock(early, fine)} to {_clock(late, fine)})"
-    )
-
-
-def eta_json(eta: Eta, per_hour: float | None, deadline_s: float | None) -> dict[str, Any]:
-    """Return an answer as JSON; what is not known is null."""
-    speeds = eta.outlook.speeds
-    so_far, rest = _dollars(eta, per_hour) if per_hour is not None else (None, None)
-    return {
-        "schema": wire.SCHEMA,
-        "kind": "eta",
-        "log": eta.name,
-        "unit": eta.unit,
-        "done": eta.done,
-        "total": eta.total,
-        "total_from": eta.length,
-        "share": eta.share,
-        "status": eta.status,
-        "reason": eta.reason,
-        "step_seconds": eta.outlook.step_seconds,
-        "speeds": [
-            {"begin": s.begin, "end": s.end, "step_seconds": s.step_seconds} for s in speeds.segments
-        ],
-        "remaining_seconds": wire.quantiles(eta.remaining_seconds),
-        "finish": None if eta.finish_s is None else dict(
-            zip(("p05", "p50", "p95"), map(_iso, eta.finish_s), strict=True)
-        ),
-        "elapsed_seconds": eta.elapsed_seconds,
-        "away_seconds": eta.away_seconds,
-        "redone": eta.redone,
-        "restarts": sum(gap.restart for gap in eta.intervals.gaps),
-        "pauses": [
-            {
-                "kind": p.kind, "seen": len(p.at), "seconds": float(p.seconds.mean()),
-                "every": p.period, "to_come": p.expected(eta.done, eta.total),
-            }
-            for p in eta.outlook.pauses
-        ],
-        "dollars_so_far": so_far,
-        "dollars_left": None if rest is None else wire.quantiles(rest),
-        "deadline_seconds": deadline_s,
-        "missed_probability": None if deadline_s is None else eta.missed(deadline_s),
-        "notes": list(eta.notes),
-        "unknown": list(eta.unknown),
-    }  # fmt: skip
-
-
-def _clock(seconds: float, fine: bool) -> str:
-    """Return a time of this machine's zone, to the minute, or to the second."""
-    moment = datetime.fromtimestamp(seconds).astimezone()
-    return moment.isoformat(" ", "seconds" if fine else "minutes")
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-
-
-def _away(eta: Eta) -> str:
-    if not eta.intervals.gaps:
-        return ""
-    return f", and {format_seconds(eta.away_seconds)} away between sessions"
-
-
-def _pauses(eta: Eta) -> list[str]:
-    """Return a line for each kind of pause that takes a hundredth of the job's time or more."""
-    lines = []
-    for pauses in eta.outlook.pauses:
-        if pauses.seconds.sum() < 0.01 * eta.elapsed_seconds:
-            continue
-        every = f" every {pauses.period:,.6g} {eta.unit}" if pauses.period == pauses.period else ""
-        coming = pauses.expected(eta.done, eta.total)
-        lines.append(
-            f"{len(pauses.at)} of kind {pauses.kind}{every}, {format_seconds(float(pauses.seconds.mean()))}"
-            f" each; about {coming:,.0f} to come"
-        )
-    return lines
-
-
-def _dollars(eta: Eta, per_hour: float) -> tuple[float, tuple[float, float, float]]:
-    """Return what the job cost so far (gaps between sessions left out), and what is left of it."""
-    p05, p50, p95 = eta.remaining_seconds
-    each = per_hour / SECONDS_PER_HOUR
-    return eta.elapsed_seconds * each, (p05 * each, p50 * each, p95 * each)
+_LEAST_PAUSE = 0.01  # share of the job's time that makes a kind of pause worth a line
 
 
 @click.command()
@@ -269,41 +99,34 @@ def eta(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
 
     Exit code 3 where the deadline will be missed with the asked confidence; --follow ends there.
     """
-    follow = bool(options["follow"])
     settings = settings_of(options)
-    job = _Job(logs, settings, options)
-    write: Callable[[Eta], None]
-    if as_json:
-        write = lambda found: click.echo(  # noqa: E731 (one of two ways to write)
-            wire.dumps(eta_json(found, job.per_hour, job.deadline_s(found)), None if follow else 2)
-        )
-    else:
-        screen = Screen(settings)
-        write = lambda found: show_eta(  # noqa: E731
-            screen, found, job.per_hour, job.deadline_s(found), job.price_source
-        )
-    found = _followed(job, write, options) if follow else job.look()
-    if not follow and found is not None:
-        write(found)
-    late = None if found is None else alert_of(found, job.deadline_s(found), options["sure"])
-    if late is not None:
+    watch = _Watch(logs, settings, options, as_json)
+    found = watch.follow() if options["follow"] else watch.look()
+    if found is None:
+        return
+    if not options["follow"]:
+        watch.write(found)
+    if (late := watch.alert(found)) is not None:
         raise late
 
 
-class _Job:
-    """A job's logs and what was asked about them."""
+class _Watch:
+    """A job's logs, what is asked about them, and how the answer is written."""
 
-    def __init__(self, logs: tuple[Path, ...], settings: Settings, options: dict[str, Any]) -> None:
+    def __init__(
+        self, logs: tuple[Path, ...], settings: Settings, options: dict[str, Any], as_json: bool
+    ) -> None:
         from forerun.measure.logs import JobLength
 
         self.logs, self.options = logs, options
-        self.ask = JobLength(
+        self.screen = None if as_json else Screen(settings)
+        self.length = JobLength(
             options["total_steps"], options["epochs"], options["tokens"], options["samples"],
             options["steps_per_epoch"], options["global_batch"], options["seq_len"],
         )  # fmt: skip
-        self.deadline = _deadline(options["deadline"])
-        if self.deadline is not None and options["follow"] and not self.deadline[1]:
-            self.deadline = time.time() + self.deadline[0], True  # it stays where it is
+        self.deadline, self.by_clock = _deadline(options["deadline"])
+        if self.deadline is not None and options["follow"] and not self.by_clock:
+            self.deadline, self.by_clock = time.time() + self.deadline, True  # it stays where it is
         self.per_hour, self.price_source = _price(settings, options)
         self.as_of = _as_of(options["as_of"])
 
@@ -312,16 +135,16 @@ class _Job:
         from forerun.measure.logs import eta_of, joined
 
         series = joined([s for path in self.logs for s in self._read(path)])
-        return eta_of(series, self.ask, self.as_of if self.as_of is not None else time.time(),
-                      self.options["seed"])  # fmt: skip
+        now = time.time() if self.as_of is None else self.as_of
+        return eta_of(series, self.length, now, self.options["seed"])
 
     def _read(self, path: Path) -> tuple[LogSeries, ...]:
         from forerun.measure.logs import read_logs
 
-        if not self.options["reader"] and not self.options["pattern"]:
+        reader, pattern, wanted = (self.options[n] for n in ("reader", "pattern", "run_name"))
+        if not reader and not pattern:
             check_kind(path, f"the ETA of {path}", "a log", "store", "table")
-        found = read_logs(path, reader=self.options["reader"], pattern=self.options["pattern"])
-        wanted = self.options["run_name"]
+        found = read_logs(path, reader=reader, pattern=pattern)
         if wanted:
             ends = tuple(f"{mark}{wanted}" for mark in "#/")  # a store's own key of the run
             chosen = tuple(s for s in found if s.name == wanted or s.paths[0].endswith(ends))
@@ -336,23 +159,43 @@ class _Job:
             )  # fmt: skip
         return found
 
-    def deadline_s(self, found: Eta) -> float | None:
-        """Return the seconds from the answer's own time until the deadline, None where none is."""
-        if self.deadline is None:
-            return None
-        seconds, is_time = self.deadline
-        if not is_time:
-            return seconds
-        if math.isnan(found.now_s):
-            raise RequestError(
-                "a deadline by the clock", "nobody knows when the log was written",
-                "give a duration, e.g. --deadline 6h",
-            )  # fmt: skip
-        return seconds - found.now_s
+    def follow(self) -> Eta | None:
+        """Answer whenever the logs have grown, until the job is done or will be late.
 
-    def sizes(self) -> tuple[tuple[float, int], ...]:
-        """Return when and how long each file below the logs was last written."""
-        files = [f for p in self.logs for f in ((p,) if not p.is_dir() else sorted(p.rglob("*")))]
+        Raises:
+            RequestError: the log was there, and is gone.
+        """
+        found: Eta | None = None
+        sizes: list[tuple[float, int]] | None = None
+        answers, most = 0, self.options["times"] or math.inf
+        while answers < most:
+            before, sizes = sizes, self._sizes()
+            if sizes != before:
+                answers += 1
+                gone = ", ".join(str(path) for path in self.logs if not path.exists())
+                if gone and found is not None:
+                    raise RequestError(
+                        f"following {gone}", "it was there, and is gone",
+                        "name the log where the job writes now",
+                    )  # fmt: skip
+                try:
+                    found = self.look()
+                except RequestError as error:
+                    if found is not None:
+                        raise
+                    waits = f"waiting for {gone}" if gone else error.next_step
+                    click.echo(f"{error.found}; {waits}", err=True)
+                else:
+                    self.write(found)
+                    if found.share >= 1 or found.status != "ok" or self.alert(found) is not None:
+                        break
+            if answers < most:
+                time.sleep(self.options["every"])
+        return found
+
+    def _sizes(self) -> list[tuple[float, int]]:
+        """Return when each file below the logs was last written, and how long it is."""
+        files = (f for p in self.logs for f in (sorted(p.rglob("*")) if p.is_dir() else [p]))
         stats = []
         for file in files:
             try:
@@ -360,57 +203,176 @@ class _Job:
             except OSError:
                 continue
             stats.append((stat.st_mtime, stat.st_size))
-        return tuple(stats)
+        return stats
+
+    def left(self, eta: Eta) -> float | None:
+        """Return the seconds from the answer's own time until the deadline, None without one."""
+        if self.deadline is None or not self.by_clock:
+            return self.deadline
+        if math.isnan(eta.now_s):
+            raise RequestError(
+                "a deadline by the clock", "nobody knows when the log was written",
+                "give a duration, e.g. --deadline 6h",
+            )  # fmt: skip
+        return self.deadline - eta.now_s
+
+    def alert(self, eta: Eta) -> UnsatisfiedError | None:
+        """Return the alert where the deadline will be missed with the asked confidence, else None."""
+        left = self.left(eta)
+        if left is None or eta.share >= 1 or (missed := eta.missed(left)) < self.options["sure"]:
+            return None
+        _, middle, last = eta.remaining_seconds
+        ends = f"; it ends at {_finish(eta)}" if _finish(eta) else ""
+        if left <= 0:
+            return UnsatisfiedError(
+                f"done by {_clock(eta.now_s + left, fine=False)}",
+                f"that passed {format_seconds(-left)} ago, and {format_seconds(middle)} are left"
+                f"{ends}",
+                f"give a deadline that lies ahead: it will be kept with 95 % at --deadline"
+                f" {math.ceil(last)}s",
+            )
+        return UnsatisfiedError(
+            f"done within {format_seconds(left)}",
+            f"it will be missed with probability {format_probability(missed)}:"
+            f" {format_seconds(middle)} are left, {format_seconds(middle - left)} too many{ends}",
+            "add devices or end earlier; `forerun recommend --deadline` says which cluster would do",
+        )
+
+    def write(self, eta: Eta) -> None:
+        """Write an answer, for a person or as JSON."""
+        if self.screen is None:
+            write_json("eta", self._json(eta), None if self.options["follow"] else 2)
+            return
+        one = eta.unit[:-1]
+        now = eta.outlook.speeds.now
+        since = f" since {one} {now.begin:,.6g}" if len(eta.outlook.speeds.segments) > 1 else ""
+        away = f", and {format_seconds(eta.away_seconds)} away between sessions"
+        left, done_at, cost = "nothing: it is done", "", ""
+        if eta.share < 1:
+            left, done_at = _band(eta.remaining_seconds), _finish(eta)
+        if self.per_hour is not None:
+            so_far, rest = self._dollars(eta)
+            cost = (
+                f"{format_dollars(so_far)} so far, {format_dollars(rest[1])} left (90 %:"
+                f" {format_dollars(rest[0])} to {format_dollars(rest[2])}), at"
+                f" {format_dollars(self.per_hour)} an hour ({self.price_source})"
+            )
+        self.screen.title(eta.name)
+        self.screen.labelled([
+            ("now", f"{one} {eta.done:,.6g} of {eta.total:,.6g}, {format_percent(eta.share, 1)}"
+                    f" ({eta.length})"),
+            ("speed", f"{format_seconds(eta.outlook.step_seconds)} a {one}{since}"),
+            ("left", left),
+            ("done at", done_at),
+            ("so far", f"{format_seconds(eta.elapsed_seconds)}{away if eta.intervals.gaps else ''}"),
+            *(("pauses", text) for text in _pauses(eta)),
+            ("cost", cost),
+            ("deadline", _deadline_words(eta, self.left(eta))),
+        ], 10)  # fmt: skip
+        self.screen.items("notes", eta.notes)
+        self.screen.items("unknown", eta.unknown)
+
+    def _dollars(self, eta: Eta) -> tuple[float, list[float]]:
+        """Return what the job cost so far (gaps between sessions left out), and what is left of it."""
+        each = (self.per_hour or 0.0) / SECONDS_PER_HOUR
+        return eta.elapsed_seconds * each, [seconds * each for seconds in eta.remaining_seconds]
+
+    def _json(self, eta: Eta) -> dict[str, Any]:
+        priced, left = self.per_hour is not None, self.left(eta)
+        so_far, rest = self._dollars(eta)
+        speeds = eta.outlook.speeds.segments
+        dates = [datetime.fromtimestamp(s, UTC) for s in eta.finish_s or ()]
+        finish = (
+            dict(
+                zip(
+                    ("p05", "p50", "p95"),
+                    [d.isoformat(timespec="milliseconds") for d in dates],
+                    strict=True,
+                )
+            )
+            if dates
+            else None
+        )
+        return {
+            "log": eta.name, "unit": eta.unit, "done": eta.done, "total": eta.total,
+            "total_from": eta.length, "share": eta.share, "status": eta.status,
+            "reason": eta.reason, "step_seconds": eta.outlook.step_seconds,
+            "speeds": [
+                {"begin": s.begin, "end": s.end, "step_seconds": s.step_seconds} for s in speeds
+            ],
+            "remaining_seconds": wire.quantiles(eta.remaining_seconds), "finish": finish,
+            "elapsed_seconds": eta.elapsed_seconds, "away_seconds": eta.away_seconds,
+            "redone": eta.redone, "restarts": sum(gap.restart for gap in eta.intervals.gaps),
+            "pauses": [
+                {"kind": p.kind, "seen": len(p.at), "seconds": float(p.seconds.mean()),
+                 "every": p.period, "to_come": p.expected(eta.done, eta.total)}
+                for p in eta.outlook.pauses
+            ],
+            "dollars_so_far": so_far if priced else None,
+            "dollars_left": wire.quantiles(rest) if priced else None,
+            "deadline_seconds": left,
+            "missed_probability": None if left is None else eta.missed(left),
+            "notes": list(eta.notes), "unknown": list(eta.unknown),
+        }  # fmt: skip
 
 
-def _followed(job: _Job, write: Callable[[Eta], None], options: dict[str, Any]) -> Eta | None:
-    """Answer whenever the logs have grown, until the job is done or will be late; return the last.
-
-    Raises:
-        RequestError: the log was there, and is gone.
-    """
-    found: Eta | None = None
-    seen: tuple[tuple[float, int], ...] | None = None
-    answers = 0
-    while options["times"] is None or answers < options["times"]:
-        sizes = job.sizes()
-        if sizes != seen:
-            seen = sizes
-            answers += 1
-            gone = [str(path) for path in job.logs if not path.exists()]
-            if gone and found is not None:
-                raise RequestError(
-                    f"following {', '.join(gone)}", "it was there, and is gone",
-                    "name the log where the job writes now",
-                )  # fmt: skip
-            try:
-                found = job.look()
-            except RequestError as error:
-                if found is not None:
-                    raise
-                waits = f"waiting for {', '.join(gone)}" if gone else error.next_step
-                click.echo(f"{error.found}; {waits}", err=True)
-                time.sleep(options["every"])
-                continue
-            write(found)
-            if found.share >= 1 or found.status != "ok":
-                break
-            if alert_of(found, job.deadline_s(found), options["sure"]) is not None:
-                break
-        if options["times"] is None or answers < options["times"]:
-            time.sleep(options["every"])
-    return found
+def _deadline_words(eta: Eta, left: float | None) -> str:
+    """Return whether a deadline, so many seconds from now on, will be met or was, in words."""
+    if left is None:
+        return ""
+    if eta.share >= 1:
+        late = eta.last_s - (eta.now_s + left)
+        if not math.isfinite(late):
+            return "it is done; when, the log does not say"
+        return f"it was done {format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
+    missed = eta.missed(left)
+    if left <= 0:
+        return f"it passed {format_seconds(-left)} ago: {chance_text('missed', missed)}"
+    word = "it will probably be late: " if missed > _LIKELY else ""
+    return f"in {format_seconds(left)}: {word}{chance_text('missed', missed)}"
 
 
-def _deadline(text: str | None) -> tuple[float, bool] | None:
-    """Return a deadline as (seconds, False) from now, or (seconds since 1970, True)."""
-    if text is None:
-        return None
-    import re
+def _band(seconds: tuple[float, float, float]) -> str:
+    early, middle, late = map(format_seconds, seconds)
+    return f"{middle} (90 %: {early} to {late})"
 
+
+def _finish(eta: Eta) -> str:
+    """Return when the job will be done, by the clock; "" where no date is known."""
+    if eta.finish_s is None:
+        return ""
+    fine = eta.finish_s[2] - eta.finish_s[0] < _SHORTLY
+    early, middle, late = (_clock(seconds, fine) for seconds in eta.finish_s)
+    return f"{middle} (90 %: {early} to {late})"
+
+
+def _clock(seconds: float, fine: bool) -> str:
+    """Return a time of this machine's zone, to the minute, or to the second."""
+    moment = datetime.fromtimestamp(seconds).astimezone()
+    return moment.isoformat(" ", "seconds" if fine else "minutes")
+
+
+def _pauses(eta: Eta) -> list[str]:
+    """Return a line for each kind of pause that takes a noticeable share of the job's time."""
+    lines = []
+    for pauses in eta.outlook.pauses:
+        if pauses.seconds.sum() < _LEAST_PAUSE * eta.elapsed_seconds:
+            continue
+        every = "" if math.isnan(pauses.period) else f" every {pauses.period:,.6g} {eta.unit}"
+        each = format_seconds(float(pauses.seconds.mean()))
+        coming = pauses.expected(eta.done, eta.total)
+        lines.append(
+            f"{len(pauses.at)} of kind {pauses.kind}{every}, {each} each; about {coming:,.0f} to come"
+        )
+    return lines
+
+
+def _deadline(text: str | None) -> tuple[float | None, bool]:
+    """Return a deadline in seconds from now, or in seconds since 1970 and True."""
     from forerun.measure.logs.text import iso_seconds
-    from forerun.units import parse_duration
 
+    if text is None:
+        return None, False
     if re.fullmatch(r"\s*\d{1,2}:\d\d\s*", text):
         raise RequestError(
             f"--deadline {text!r}", "it may be a time of day or a duration",
@@ -430,13 +392,11 @@ def _deadline(text: str | None) -> tuple[float, bool] | None:
 
 def _as_of(text: str | None) -> float | None:
     """Return the time as of which to answer; -inf is the log's last row, None is now."""
-    if text is None:
-        return None
-    if text.strip().lower() == "last":
-        return -math.inf
     from forerun.measure.logs.text import iso_seconds
 
-    moment = iso_seconds(text)
+    if text is None:
+        return None
+    moment = -math.inf if text.strip().lower() == "last" else iso_seconds(text)
     if math.isnan(moment):
         raise RequestError(f"--as-of {text!r}", "it is no time", "write 2027-01-31T18:00, or last")
     return moment
@@ -445,8 +405,9 @@ def _as_of(text: str | None) -> float | None:
 def _price(settings: Settings, options: dict[str, Any]) -> tuple[float | None, str]:
     """Return dollars an hour and who says so; None where nobody was asked."""
     price, cluster = options["price"], options["cluster"]
-    if price is not None and cluster is not None:
-        raise RequestError("--price and --cluster", "both give a price", "give one of them")
+    at_most_one(
+        "both give a price", {"--price": price is not None, "--cluster": cluster is not None}
+    )
     if cluster is None:
         return price, "as given"
     from forerun.catalog import load_catalog

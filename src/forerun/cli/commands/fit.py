@@ -1,33 +1,28 @@
-"""forerun fit: teach a predictor measured runs, and save it as JSON."""
+"""forerun fit: fit a predictor to measured runs, and save it as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from forerun import wire
 from forerun.cli.flagging import fitted, flags_option
-from forerun.cli.inputs import FILE, TABLES, SeveralFiles, files_in, writable
+from forerun.cli.inputs import FILE, TABLES, SeveralFiles, files_in, writable, write_text
 from forerun.cli.learned import show_formulas, show_learned
 from forerun.cli.options import (
     catalog_option,
+    force_option,
     json_option,
     predictor_option,
     settings_of,
     start_of,
     start_option,
     system_option,
+    write_json,
 )
 from forerun.cli.screen import Screen
-from forerun.errors import RequestError
 from forerun.units import counted
-
-if TYPE_CHECKING:
-    from forerun.advisor import Advisor
-    from forerun.advisor.fit_summary import Finding
 
 
 @click.command(cls=SeveralFiles)
@@ -39,7 +34,7 @@ if TYPE_CHECKING:
 @predictor_option
 @system_option()
 @click.option("--out", type=FILE, required=True, metavar="MODEL.json", help="The file to write.")
-@click.option("--force", is_flag=True, help="Replace the file where there is one.")
+@force_option
 @start_option
 @click.option("--constants", is_flag=True, help="Print every constant, not only the first.")
 @flags_option
@@ -65,69 +60,48 @@ def fit(
     settings = settings_of(options)
     tables = files_in(runs, "--runs")
     read = (*tables, *options["catalog_files"])
-    writable(out, "writing", (".json",), read)
-    writable(flags_file, "writing", TABLES, (*read, out))
-    if out.exists() and not force:
-        raise RequestError(
-            f"writing {out}", "the file is there already", "name another, or give --force"
-        )
+    writable(out, (".json",), read, replace=force)
+    writable(flags_file, TABLES, (*read, out))
     from forerun.advisor import Advisor
     from forerun.advisor.fit_summary import findings
     from forerun.advisor.models import model_text
     from forerun.predictors.starts import PRIORS, known_by, known_words
-    from forerun.tables.files import write_whole
 
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     before = Advisor(files, settings.text("predictor"), start=start_of(settings))
     advisor = fitted(before, tables, flags_file, aside=as_json)
-    made = advisor.made
-    text = model_text(advisor.predictor, made)
-    write_whole(out, lambda name: _write(name, text))
-    found = findings(advisor.predictor, before.predictor)
+    predictor, made = advisor.predictor, advisor.made
+    write_text(out, model_text(predictor, made))
+    found = findings(predictor, before.predictor)
+    formulas, gone = getattr(predictor, "formulas", {}), list(getattr(predictor, "unsaved", ()))
     if as_json:
-        click.echo(wire.dumps(_json(advisor, tables, out, found)))
+        write_json("fit", {
+            "predictor": predictor.name,
+            **known_by(predictor),
+            "runs_known_already": advisor.repeated,
+            "tables": [str(path) for path in tables],
+            "out": str(out),
+            "runs": {} if advisor.flags is None else advisor.flags.as_dict(),
+            "learned": [finding.as_dict() for finding in found],
+            "lessons": list(advisor.fit_summary),
+            "formulas": dict(formulas),
+            "choice": list(getattr(predictor, "verdicts", ())),
+            "not_saved": gone,
+            "not_identified": [finding.entry.name for finding in found if not finding.identified],
+        })  # fmt: skip
         return
-    start = known_words(known_by(advisor.predictor))
+    start = known_words(known_by(predictor))
     click.echo(
-        f"{advisor.predictor.name} fitted on {counted(len(tables), 'table')}, written to {out}"
+        f"{predictor.name} fitted on {counted(len(tables), 'table')}, written to {out}"
         + (f" ({start})" if start else "")
     )
     blank = known_by(before.predictor).get("start") == PRIORS
     screen = Screen(settings)
     show_learned(screen, found, constants, "prior" if blank else "shipped")
-    show_formulas(screen, advisor.predictor, constants)
+    show_formulas(screen, predictor, constants)
     for line in advisor.fit_summary:
         screen.line(line)
     if made is not None and made.note:
         screen.line(made.note)
-    gone = getattr(advisor.predictor, "unsaved", ())
     if gone:
         screen.line(f"left out of {out}, as they have no JSON form: {', '.join(gone)}")
-
-
-def _json(
-    advisor: Advisor, tables: Sequence[Path], out: Path, found: Sequence[Finding]
-) -> dict[str, Any]:
-    from forerun.predictors.starts import known_by
-
-    flags = advisor.flags
-    return {
-        "schema": wire.SCHEMA,
-        "kind": "fit",
-        "predictor": advisor.predictor.name,
-        **known_by(advisor.predictor),
-        "runs_known_already": advisor.repeated,
-        "tables": [str(path) for path in tables],
-        "out": str(out),
-        "runs": {} if flags is None else flags.as_dict(),
-        "learned": [finding.as_dict() for finding in found],
-        "lessons": list(advisor.fit_summary),
-        "formulas": dict(getattr(advisor.predictor, "formulas", {})),
-        "choice": list(getattr(advisor.predictor, "verdicts", ())),
-        "not_saved": list(getattr(advisor.predictor, "unsaved", ())),
-        "not_identified": [finding.entry.name for finding in found if not finding.identified],
-    }
-
-
-def _write(name: str, text: str) -> None:
-    Path(name).write_text(text, encoding="utf-8")

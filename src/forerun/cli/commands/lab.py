@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from forerun import wire
 from forerun.cli.inputs import NAMES
-from forerun.cli.options import json_option
+from forerun.cli.options import json_option, write_json
 from forerun.cli.screen import Screen
 from forerun.errors import RequestError
 from forerun.settings import load_settings
@@ -18,8 +17,6 @@ from forerun.settings import load_settings
 if TYPE_CHECKING:
     from forerun.measure.lab import HostSpec, Lab, LabState
 
-T = TypeVar("T")
-_NAME = "lab"
 _name_option = click.option(
     "--name", metavar="LAB", help="Which lab; needed only where several are up."
 )
@@ -47,7 +44,7 @@ def lab() -> None:
     "--memory", type=NAMES, metavar="SIZE[,...]",
     help="Most memory a host, e.g. 2GB; beyond it the kernel kills a process of the host.",
 )  # fmt: skip
-@click.option("--name", default=_NAME, show_default=True, help="What to call it.")
+@click.option("--name", default="lab", show_default=True, help="What to call it.")
 @click.option("--crowded", is_flag=True, help="Allow shares beyond the machine's cores in all.")
 @click.option("--ray", is_flag=True, help="Start a Ray node on each host, the head on h1.")
 @json_option
@@ -67,9 +64,7 @@ def up(
             made.down()
             raise
     if as_json:
-        click.echo(
-            wire.dumps({"schema": wire.SCHEMA, "kind": "lab", "lab": _described(made.state())})
-        )
+        write_json("lab", {"lab": _described(made.state())})
         return
     screen = Screen(load_settings())
     _table(screen, [made.state()])
@@ -90,8 +85,7 @@ def down(names: Sequence[str], all_of_them: bool, as_json: bool) -> None:
 
     gone = remove_labs(names, of_the_living=all_of_them)
     if as_json:
-        fields = {"removed": [each.name for each in gone]}
-        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "labs", **fields}))
+        write_json("labs", {"removed": [each.name for each in gone]})
     else:
         click.echo("\n".join(f"removed {each.name}" for each in gone) or "no lab is up")
 
@@ -104,10 +98,9 @@ def status(as_json: bool) -> None:
 
     found, lacks = labs(), missing()
     if as_json:
-        described = [_described(state) for state in found]
         needs = [{"found": what, "next": todo} for what, todo in lacks]
-        fields = {"labs": described, "ready": not lacks, "missing": needs}
-        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "labs", **fields}))
+        labs_up = [_described(state) for state in found]
+        write_json("labs", {"labs": labs_up, "ready": not lacks, "missing": needs})
         return
     screen = Screen(load_settings())
     screen.items("missing for a lab", (f"{what}: {todo}" for what, todo in lacks))
@@ -153,9 +146,11 @@ def change(
         raise RequestError(
             "forerun lab set", "nothing to change", "give --cpus 0.1 or --rate 50mbit"
         )
-    place = _opened(name)
+    from forerun.measure.lab import parse_rate
+
     share = None if cpus is None else _share(cpus[0])
-    speed = None if rate is None else _rate(rate[0])
+    speed = None if rate is None else parse_rate(rate[0], "--rate")
+    place = _opened(name)
     if share is not None:
         place.slow(host, share)
     if speed is not None:
@@ -188,25 +183,24 @@ def _specs(
     hosts: int | None, cpus: Sequence[str], rate: Sequence[str], memory: Sequence[str]
 ) -> list[HostSpec]:
     """Return what each host has. Raises RequestError where lists are of different lengths."""
-    from forerun.measure.lab import HostSpec, parse_memory
+    from forerun.measure.lab import HostSpec, parse_memory, parse_rate
 
-    lists = {"--cpus": cpus, "--rate": rate, "--memory": memory}
-    count = hosts or next((len(given) for given in lists.values() if len(given) > 1), 4)
-    for option, given in lists.items():
+    lists = (cpus, rate, memory)
+    count = hosts or next((len(given) for given in lists if len(given) > 1), 4)
+
+    def each(option: str, given: Sequence[str], read: Callable[[str], Any]) -> list[Any]:
         if len(given) not in (0, 1, count):
             raise RequestError(
                 f"forerun lab up {option} {','.join(given)}",
                 f"{len(given)} values for {count} hosts", "give one for all, or one a host",
             )  # fmt: skip
-    shares = _each([_share(text) for text in cpus], count)
-    rates = _each([_rate(text) for text in rate], count)
-    limits: list[int | None] = [parse_memory(text, "--memory") for text in memory]
-    sizes: list[int | None] = _each(limits, count) if limits else [None] * count
+        values = [read(text) for text in given] or [None]
+        return values * count if len(values) == 1 else values
+
+    shares = each("--cpus", cpus, _share)
+    rates = each("--rate", rate, lambda text: parse_rate(text, "--rate"))
+    sizes = each("--memory", memory, lambda text: parse_memory(text, "--memory"))
     return [HostSpec(*given) for given in zip(shares, rates, sizes, strict=True)]
-
-
-def _each(given: list[T], count: int) -> list[T]:
-    return given * count if len(given) == 1 else given
 
 
 def _share(text: str) -> float:
@@ -216,12 +210,6 @@ def _share(text: str) -> float:
         raise RequestError(
             f"--cpus {text!r}", "not a share of a core", "write a number, for example 0.22"
         ) from None
-
-
-def _rate(text: str) -> float:
-    from forerun.measure.lab import parse_rate
-
-    return parse_rate(text, "--rate")
 
 
 def _opened(name: str | None) -> Lab:
@@ -257,20 +245,16 @@ def _described(state: LabState) -> dict[str, Any]:
 
 def _table(screen: Screen, states: Sequence[LabState]) -> None:
     """Write the hosts of labs, one a line."""
-    headers = ("lab", "host", "address", "cores", "Mbit/s", "memory MB", "link", "processes",
-               "until")  # fmt: skip
     rows = []
-    for described in map(_described, states):
-        until = (
-            "down" if described["owner_pid"] is None else f"process {described['owner_pid']} ends"
-        )
-        until = "swept (its owner is dead)" if described["abandoned"] else until
-        for host in described["hosts"]:
+    for lab in map(_described, states):
+        until = "down" if lab["owner_pid"] is None else f"process {lab['owner_pid']} ends"
+        until = "swept (its owner is dead)" if lab["abandoned"] else until
+        for host in lab["hosts"]:
             memory = host["memory_bytes"]
             rows.append((
-                described["name"], host["name"], host["address"], f"{host['cpus']:g}",
+                lab["name"], host["name"], host["address"], f"{host['cpus']:g}",
                 f"{host['link_mbit']:g}", "" if memory is None else f"{memory / 1e6:g}",
-                "up" if host["linked"] else "cut",
-                host["processes"], until,
+                "up" if host["linked"] else "cut", host["processes"], until,
             ))  # fmt: skip
-    screen.table(headers, rows)
+    screen.table(("lab", "host", "address", "cores", "Mbit/s", "memory MB", "link", "processes",
+                  "until"), rows)  # fmt: skip

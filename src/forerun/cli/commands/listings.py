@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from forerun import wire
-from forerun.cli.options import catalog_option, json_option
+from forerun.cli.options import catalog_option, json_option, write_json
 from forerun.cli.screen import Screen
 from forerun.errors import UnknownNameError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_dollars
 
 _SEARCH = click.argument("search", required=False)
+# Fields that a person sees under another header, and in another unit.
+_HEADERS = {
+    "memory_bytes": "GB", "memory_bytes_per_second": "GB/s", "bf16_or_fp16_flops": "16-bit TFLOP/s",
+    "fp32_flops": "fp32 TFLOP/s", "watts": "W", "link_bytes_per_second": "link GB/s",
+    "device_count": "devices", "dollars_per_hour": "$/h", "spot_dollars_per_hour": "spot $/h",
+    "network_bytes_per_second": "network GB/s",
+}  # fmt: skip
 
 
-def _show(
-    kind: str, headers: Sequence[str], rows: list[tuple[Any, ...]], search: str | None,
-    as_json: bool, shown: Sequence[tuple[str, ...]] | None = None,
-) -> None:  # fmt: skip
-    """Write rows (those that hold the searched text), as JSON by header or as a table."""
-    texts = list(shown or [tuple(map(str, row)) for row in rows])
+def _cell(name: str, value: Any) -> str:
+    header = _HEADERS.get(name, "")
+    if header.endswith("$/h"):
+        return "" if value is None else format_dollars(value)
+    if isinstance(value, float) and header:
+        return f"{value / (TERA if 'TFLOP' in header else GIGA if 'GB' in header else 1):.4g}"
+    return str(value)
+
+
+def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bool) -> None:
+    """Write rows (those that hold the searched text), as JSON or as a table."""
     if search:
         wanted = search.lower()
-        kept = [i for i, row in enumerate(rows) if any(wanted in str(c).lower() for c in row)]
+        kept = [row for row in rows if any(wanted in str(c).lower() for c in row.values())]
         if not kept:
-            raise UnknownNameError(kind, search, [str(row[0]) for row in rows])
-        rows, texts = [rows[i] for i in kept], [texts[i] for i in kept]
-    if not rows and not as_json:
+            raise UnknownNameError(kind, search, [str(next(iter(row.values()))) for row in rows])
+        rows = kept
+    if as_json:
+        write_json(f"{kind}s", {f"{kind}s": rows})
+    elif not rows:
         click.echo(f"no {kind}s are registered")
-    elif as_json:
-        items = [dict(zip(headers, row, strict=True)) for row in rows]
-        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": f"{kind}s", f"{kind}s": items}))
     else:
-        Screen(load_settings()).table(headers, texts)
+        cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
+        Screen(load_settings()).table([_HEADERS.get(name, name) for name in rows[0]], cells)
 
 
 def _catalog(files: tuple[Path, ...]) -> Any:
@@ -52,13 +62,15 @@ def workloads(search: str | None, as_json: bool) -> None:
     """The named workloads; with SEARCH only those whose line holds that text."""
     from forerun.workloads.zoo import zoo_entry, zoo_names
 
-    rows: list[tuple[Any, ...]] = []
-    for name in zoo_names():
-        entry = zoo_entry(name)
+    rows = []
+    for entry in map(zoo_entry, zoo_names()):
         size = f"{entry.default_seq_len} tokens" if entry.default_seq_len else ""
         size = size or (f"{entry.default_image_size} px" if entry.default_image_size else "")
-        rows.append((name, entry.family, size, entry.description, entry.source))
-    _show("workload", ("name", "family", "sample", "description", "source"), rows, search, as_json)
+        rows.append({
+            "name": entry.name, "family": entry.family, "sample": size,
+            "description": entry.description, "source": entry.source,
+        })  # fmt: skip
+    _show("workload", rows, search, as_json)
 
 
 @click.command()
@@ -67,25 +79,19 @@ def workloads(search: str | None, as_json: bool) -> None:
 @json_option
 def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
     """The known accelerators and CPUs; with SEARCH only those whose line holds that text."""
-    headers = ("id", "name", "kind", "year", "memory_bytes", "memory_bytes_per_second",
-               "bf16_or_fp16_flops", "fp32_flops", "watts", "link_bytes_per_second")  # fmt: skip
-    rows, shown = [], []
-    for device in _catalog(catalog_files).devices.values():
-        half = device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or 0.0
-        single = device.peak_flops.get("fp32", 0.0)
-        first = (device.id, device.name, device.kind, device.year)
-        rows.append((*first, device.memory_bytes, device.memory_bytes_per_second, half, single,
-                     device.watts, device.link_bytes_per_second))  # fmt: skip
-        shown.append((
-            *map(str, first), f"{device.memory_bytes / GIGA:.4g}",
-            f"{device.memory_bytes_per_second / GIGA:.4g}", f"{half / TERA:.4g}",
-            f"{single / TERA:.4g}", f"{device.watts:.4g}",
-            f"{device.link_bytes_per_second / GIGA:.4g}",
-        ))  # fmt: skip
-    if not as_json:
-        headers = ("id", "name", "kind", "year", "GB", "GB/s", "16-bit TFLOP/s", "fp32 TFLOP/s",
-                   "W", "link GB/s")  # fmt: skip
-    _show("device", headers, rows, search, as_json, shown)
+    rows = [
+        {
+            "id": device.id, "name": device.name, "kind": device.kind, "year": device.year,
+            "memory_bytes": device.memory_bytes,
+            "memory_bytes_per_second": device.memory_bytes_per_second,
+            "bf16_or_fp16_flops":
+                device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or 0.0,
+            "fp32_flops": device.peak_flops.get("fp32", 0.0), "watts": device.watts,
+            "link_bytes_per_second": device.link_bytes_per_second,
+        }
+        for device in _catalog(catalog_files).devices.values()
+    ]  # fmt: skip
+    _show("device", rows, search, as_json)
 
 
 @click.command()
@@ -94,26 +100,16 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
 @json_option
 def instances(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
     """The known machines with their prices; with SEARCH only those whose line holds that text."""
-    headers = ("name", "region", "device", "device_count", "dollars_per_hour",
-               "spot_dollars_per_hour", "network_bytes_per_second", "source")  # fmt: skip
-    rows, shown = [], []
-    for machine in _catalog(catalog_files).instances:
-        first = (machine.name, machine.region, machine.device, machine.device_count)
-        rows.append((*first, machine.dollars_per_hour, machine.spot_dollars_per_hour,
-                     machine.nic_bytes_per_second, machine.source))  # fmt: skip
-        shown.append((
-            *map(str, first), _price(machine.dollars_per_hour),
-            _price(machine.spot_dollars_per_hour), f"{machine.nic_bytes_per_second / GIGA:.4g}",
-            machine.source,
-        ))  # fmt: skip
-    if not as_json:
-        headers = ("name", "region", "device", "devices", "$/h", "spot $/h", "network GB/s",
-                   "source")  # fmt: skip
-    _show("instance", headers, rows, search, as_json, shown)
-
-
-def _price(dollars: float | None) -> str:
-    return "" if dollars is None else format_dollars(dollars)
+    rows = [
+        {
+            "name": machine.name, "region": machine.region, "device": machine.device,
+            "device_count": machine.device_count, "dollars_per_hour": machine.dollars_per_hour,
+            "spot_dollars_per_hour": machine.spot_dollars_per_hour,
+            "network_bytes_per_second": machine.nic_bytes_per_second, "source": machine.source,
+        }
+        for machine in _catalog(catalog_files).instances
+    ]  # fmt: skip
+    _show("instance", rows, search, as_json)
 
 
 @click.command()
@@ -140,14 +136,23 @@ def predictors(search: str | None, constants: bool, as_json: bool) -> None:
         show_shipped(Screen(load_settings()), search, as_json)
         return
     if search in registry.names("predictors"):
-        options = options_of(registry.load("predictors", search))
+        options = [
+            {"option": o.name, "default": o.written() or "(blank)", "may be": o.allowed(),
+             "what it does": o.help}
+            for o in options_of(registry.load("predictors", search))
+        ]  # fmt: skip
         if options:
-            cells = [(o.name, o.written() or "(blank)", o.allowed(), o.help) for o in options]
-            heads = ("option", "default", "may be", "what it does")
-            _show(f"option of {search}", heads, cells, None, as_json)
+            _show(f"option of {search}", options, None, as_json)
             return
-    rows = [(entry.name, entry.help, entry.origin) for entry in registry.entries("predictors")]
-    _show("predictor", ("name", "what it is", "from"), list(rows), search, as_json)
+    _show("predictor", _registered("predictors"), search, as_json)
+
+
+def _registered(group: str) -> list[dict[str, Any]]:
+    from forerun import registry
+
+    return [
+        {"name": e.name, "what it is": e.help, "from": e.origin} for e in registry.entries(group)
+    ]
 
 
 @click.command()
@@ -160,19 +165,17 @@ def systems(name: str | None, as_json: bool) -> None:
     equations with the code that computes each, its claims with what was found of them, and what could not
     be reproduced.
     """
-    from forerun import registry
-
     if name is None:
-        rows = [(entry.name, entry.help, entry.origin) for entry in registry.entries("systems")]
-        _show("system", ("name", "what it is", "from"), list(rows), None, as_json)
+        _show("system", _registered("systems"), None, as_json)
         return
     from dataclasses import asdict
 
+    from forerun import registry
     from forerun.systems.recipe import page
 
     system = registry.load("systems", name)
     if as_json:
-        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "system", "system": asdict(system)}))
+        write_json("system", {"system": asdict(system)})
     else:
         click.echo(page(system), nl=False)
 
@@ -185,28 +188,19 @@ def version(as_json: bool) -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as of
 
+    from forerun.predictors.starts import shipped_made
+
     parts = {"forerun": of("forerun"), "python": platform.python_version()}
     for name in ("numpy", "torch", "onnx", "pandas", "pyarrow"):
         try:
             parts[name] = of(name)
         except PackageNotFoundError:
             parts[name] = "not installed"
-    parts["constants"] = _constants()
+    made = shipped_made("analytic")
+    commit = made["commit"] or "not known" if made else ""
+    parts["constants"] = f"{made['date']}, commit {commit}" if made else "none"
     if as_json:
-        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "version", "versions": parts}))
+        write_json("version", {"versions": parts})
         return
     for name, number in parts.items():
         click.echo(f"{name} {number}")
-
-
-def _constants() -> str:
-    """Return of what date and commit the constants are that come with the predictors."""
-    from forerun.predictors.starts import shipped_made
-
-    made = shipped_made("analytic")
-    return f"{made['date']}, commit {made['commit'] or 'not known'}" if made else "none"
-
-
-__all__ = [
-    "devices", "instances", "predictors", "systems", "version", "workloads",
-]  # fmt: skip

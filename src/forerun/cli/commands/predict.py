@@ -10,22 +10,17 @@ import click
 
 from forerun import wire
 from forerun.cli.flagging import unread_line
-from forerun.cli.inputs import FILE, TABLES, WHOLE, SeveralTables, missing, writable
+from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
 from forerun.cli.options import (
+    CHANGES,
     advisor_of,
-    changes_of,
-    complete_cluster,
     complete_workload,
+    job_options,
     json_option,
     length_of,
-    length_options,
-    limit_options,
-    market_options,
-    predictor_options,
-    preemption_of,
-    price_option,
+    question_of,
     settings_of,
-    workload_options,
+    write_json,
 )
 from forerun.cli.screen import Screen
 from forerun.cli.showing import show_answer
@@ -33,36 +28,23 @@ from forerun.errors import RequestError, UnsatisfiedError
 from forerun.units import counted
 
 if TYPE_CHECKING:
-    from forerun.advisor import Advisor
     from forerun.settings import Settings
-    from forerun.tables import Table
 
 _SHOWN = 12  # lines of who answered which kind of question
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "deadline", "budget",
-            "preemption_rate", "checkpoint_interval", "seq_len", "image_size", "precision", "framework", "optimizer",
-            "dataset", "dataset_size", "task")  # fmt: skip
+            "preemption_rate", "checkpoint_interval", *CHANGES)  # fmt: skip
 
 
 @click.command(cls=SeveralTables)
 @click.argument("workload", required=False, shell_complete=complete_workload)
-@click.option(
-    "--cluster",
-    help="NODESxDEVICESxDEVICE or NODESxINSTANCE, e.g. 1x8xa100-sxm-80gb.",
-    shell_complete=complete_cluster,
+@job_options(
+    click.option(
+        "--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a runs table."
+    ),
+    click.option(
+        "--out", type=FILE, metavar="FILE", help="With --table: the .csv, .parquet or .pq to write."
+    ),
 )
-@click.option("--plan", help="Plan fields to fix, e.g. tp=2,pp=4; the search chooses the rest.")
-@click.option("--global-batch", type=WHOLE, help="Samples in an optimizer step.")
-@click.option("--micro-batch", type=WHOLE, help="Samples a device does in one pass.")
-@click.option("--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a runs table.")
-@click.option(
-    "--out", type=FILE, metavar="FILE", help="With --table: the .csv, .parquet or .pq to write."
-)
-@length_options
-@price_option
-@limit_options
-@market_options
-@workload_options
-@predictor_options
 @json_option
 def predict(
     workload: str | None, table: Path | None, out: Path | None, as_json: bool, **options: Any
@@ -84,33 +66,23 @@ def predict(
     settings = settings_of(options)
     if table is not None:
         _check_table_request(workload, options)
-        read = (table, *options["fit_files"], *options["catalog_files"])
         if out is not None and options["flags_file"] == out:
             raise RequestError(f"--out {out} and --flags {out}", "one file", "name two files")
-        _predict_table(table, writable(out, "writing", TABLES, read), settings, as_json, options)
+        writable(out, TABLES, (table, *options["fit_files"], *options["catalog_files"]))
+        _predict_table(table, out, settings, as_json, options)
         return
     if out is not None:
         raise RequestError(
             f"--out {out} without --table", "only a table of answers is written",
             "use --json and redirect it, or give --table",
         )  # fmt: skip
-    cluster = options.pop("cluster")
+    cluster, plan = options.pop("cluster"), options.pop("plan")
     if workload is None or cluster is None:
         lacking = {"workload": workload, "cluster": cluster}
         needed = [p for p in predict.params if p.name in lacking and lacking[p.name] is None]
         raise missing("forerun predict", needed, "--table JOBS.csv")
     advisor = advisor_of(settings, options, choose=True)
-    answer = advisor.predict(
-        workload,
-        cluster,
-        options.pop("plan"),
-        length=length_of(options),
-        preemption=preemption_of(options),
-        market=settings.text("market"),
-        region=settings.text("region"),
-        **changes_of(options),
-        **options,
-    )
+    answer = advisor.predict(workload, cluster, plan, **question_of(settings, options), **options)
     if as_json:
         click.echo(wire.dumps(answer.to_json()))
     else:
@@ -136,99 +108,71 @@ def _predict_table(
     Raises:
         UnsatisfiedError: no row was answered; the file is written all the same.
     """
+    from tempfile import TemporaryDirectory
+
     from forerun.advisor.tabular import not_fitting
+    from forerun.predictors.starts import known_by
     from forerun.tables import read_table, write_table
-    from forerun.tables.table import misspelt_columns
+    from forerun.tables.table import iter_rows, misspelt_columns
 
     table = read_table(path)
     unread = unread_line(misspelt_columns(table.columns))
     if unread:
         click.echo(f"warning: {unread}", err=True)
     advisor = advisor_of(settings, options, choose=True)
-    length = length_of(options)
-    answered = advisor.predict_table(table, length=length, market=settings.text("market"))
+    length, market = length_of(options), settings.text("market")
+    answered = advisor.predict_table(table, length=length, market=market)
     if out is not None:
         write_table(answered, out)
-    choice = _choice(advisor, answered)
     reasons = Counter(reason for reason in answered.texts("declined") if reason)
-    count = len(answered) - sum(reasons.values())
-    unfit = not_fitting(answered)
+    who = Counter(name for name in answered.texts("predictor") if name)
+    count, unfit = len(answered) - sum(reasons.values()), not_fitting(answered)
+    choice: dict[str, Any] = {}  # who answered how many rows, and why, where none was named
+    if hasattr(advisor.predictor, "verdicts"):
+        choice = {
+            "answered_by": dict(who.most_common()),
+            "choice": advisor.predictor.verdicts,
+            "reasons_of_choice": list(getattr(advisor.predictor, "reasons", ())),
+        }
     if as_json:
-        found = _table_json(answered, count, reasons, out)
-        from forerun.predictors.starts import known_by
-
-        runs = {} if advisor.flags is None else {"runs": advisor.flags.as_dict()}
-        found["not_fitting"] = unfit
-        click.echo(wire.dumps({**found, **known_by(advisor.predictor), **runs, **choice}))
-    elif out is None:
-        _echo_csv(answered)
+        write_json("table", {
+            "answered": count,
+            "declined": sum(reasons.values()),
+            "reasons": dict(reasons.most_common()),
+            **({"rows": list(iter_rows(answered))} if out is None else {"out": str(out)}),
+            "not_fitting": unfit,
+            **known_by(advisor.predictor),
+            **({} if advisor.flags is None else {"runs": advisor.flags.as_dict()}),
+            **choice,
+        })  # fmt: skip
     else:
-        click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
-        for reason, rows in reasons.most_common(5):
-            click.echo(f"  declined {rows}: {reason}")
-    if choice and not as_json:
-        _echo_choice(choice, aside=out is None)
-    if unfit and not as_json:
-        word = "does" if unfit == 1 else "do"
-        click.echo(
-            f"  {counted(unfit, 'row')} of them {word} not fit in memory, or probably not"
-            " (predicted_fit_probability below 0.5; predicted_note says it)",
-            err=out is None,
-        )
+        if out is None:
+            with TemporaryDirectory() as folder:
+                answers = Path(folder) / "answers.csv"
+                write_table(answered, answers)
+                click.echo(answers.read_text(encoding="utf-8"), nl=False)
+        else:
+            click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
+            for reason, rows in reasons.most_common(5):
+                click.echo(f"  declined {rows}: {reason}")
+        lines = []
+        if choice:
+            lines += [f"{name} answered {counted(n, 'row')}" for name, n in who.most_common(_SHOWN)]
+            lines += choice["reasons_of_choice"]
+        if unfit:
+            lines.append(
+                f"{counted(unfit, 'row')} of them {'does' if unfit == 1 else 'do'} not fit in memory,"
+                " or probably not"
+                " (predicted_fit_probability below 0.5; predicted_note says it)"
+            )
+        for line in lines:
+            click.echo(f"  {line}", err=out is None)
     if not count:
+        why = "the reasons are printed above"
+        if out is None:
+            ((reason, rows),) = reasons.most_common(1)
+            why = f"{counted(rows, 'row')}: {reason}"
         raise UnsatisfiedError(
-            f"answers for {path}", f"no row was answered; {_why(reasons, out)}",
+            f"answers for {path}", f"no row was answered; {why}",
             "mend the rows, or teach a predictor these labels with --fit",
         )  # fmt: skip
-
-
-def _choice(advisor: Advisor, answered: Table) -> dict[str, Any]:
-    """Return who answered how many rows, and why; empty where a predictor was named."""
-    if not hasattr(advisor.predictor, "verdicts"):
-        return {}
-    who = Counter(name for name in answered.texts("predictor") if name)
-    return {
-        "answered_by": dict(who.most_common()),
-        "choice": advisor.predictor.verdicts,
-        "reasons_of_choice": list(getattr(advisor.predictor, "reasons", ())),
-    }
-
-
-def _echo_choice(choice: dict[str, Any], aside: bool) -> None:
-    """Say who answered and why, a few lines of each."""
-    for name, rows in list(choice["answered_by"].items())[:_SHOWN]:
-        click.echo(f"  {name} answered {counted(rows, 'row')}", err=aside)
-    for words in choice["reasons_of_choice"]:
-        click.echo(f"  {words}", err=aside)
-
-
-def _why(reasons: Counter[str], out: Path | None) -> str:
-    """Return the commonest reason where it stands in a table alone, else a pointer to it."""
-    if out is not None:
-        return "the reasons are printed above"
-    reason, rows = reasons.most_common(1)[0]
-    return f"{counted(rows, 'row')}: {reason}"
-
-
-def _table_json(table: Any, answered: int, reasons: Counter[str], out: Path | None) -> Any:
-    from forerun.tables.table import iter_rows
-
-    return {
-        "schema": wire.SCHEMA,
-        "kind": "table",
-        "answered": answered,
-        "declined": sum(reasons.values()),
-        "reasons": dict(reasons.most_common()),
-        **({"rows": list(iter_rows(table))} if out is None else {"out": str(out)}),
-    }
-
-
-def _echo_csv(table: Any) -> None:
-    from tempfile import TemporaryDirectory
-
-    from forerun.tables import write_table
-
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "answers.csv"
-        write_table(table, path)
-        click.echo(path.read_text(encoding="utf-8"), nl=False)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forerun import wire
-from forerun.cli.inputs import FILE, NAMES, WHOLE, writable
+from forerun.cli.inputs import FILE, NAMES, WHOLE, YAML, at_most_one, writable, write_text
 from forerun.cli.interrupting import orderly
-from forerun.cli.options import json_option
+from forerun.cli.options import force_option, json_option, write_json
 from forerun.cli.screen import Screen, waiting
-from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_bytes, format_percent, format_seconds
 
@@ -27,7 +25,7 @@ Figure = tuple[str, str, str]
 
 @click.command()
 @click.option("--out", type=FILE, metavar="FILE.yaml", help="Write a catalogue file for --catalog.")
-@click.option("--force", is_flag=True, help="Replace the file where there is one.")
+@force_option
 @click.option("--name", default="probed", show_default=True, metavar="ID", help="The device's id.")
 @click.option(
     "--seconds", type=float, default=60.0, show_default=True, help="For measuring, at most."
@@ -74,11 +72,7 @@ def probe(
     from forerun.measure.probe.findings import catalogue_text
     from forerun.measure.probe.probing import probe as measure
 
-    writable(out, "writing", (".yaml", ".yml"), ())
-    if out is not None and out.exists() and not force:
-        raise RequestError(
-            f"writing {out}", "the file is there already", "name another, or give --force"
-        )
+    writable(out, YAML, replace=force)
     with waiting(f"measures for {seconds:g} s") as doing:
         found = measure(
             _hosts(hosts, interface, lab), name=name, seconds=seconds, threads=threads or 1,
@@ -87,24 +81,17 @@ def probe(
             doing=lambda what: doing(f"measures for {seconds:g} s: {what}"),
         )  # fmt: skip
     if out is not None:
-        from forerun.tables.files import write_whole
-
-        write_whole(out, lambda file: _write(file, catalogue_text(found.entry)))
+        write_text(out, catalogue_text(found.entry))
     if as_json:
-        fields = {"device": found.entry, "out": str(out or ""), "warnings": found.warnings}
-        click.echo(wire.dumps({"schema": wire.SCHEMA, "kind": "probe", **fields}))
+        body = {"device": found.entry, "out": str(out or ""), "warnings": found.warnings}
+        write_json("probe", body)
         return
     _show(found, dtypes, out, name)
 
 
-def _write(file: str, text: str) -> None:
-    Path(file).write_text(text, encoding="utf-8")
-
-
 def _hosts(texts: Sequence[str] | None, interface: str, lab: str | None) -> tuple[Host, ...]:
     """Return the hosts asked for; () where this machine is meant."""
-    if texts and lab:
-        raise RequestError("--hosts and --lab", "both name hosts", "give one of them")
+    at_most_one("both name hosts", {"--hosts": texts, "--lab": lab})
     if lab is not None:
         from forerun.measure.lab import Lab
 
@@ -127,23 +114,19 @@ def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> N
     screen.title(f"{name}: {found.entry['name']}, measured in {found.found['seconds']:.0f} s")
     rows = [row for dtype in dtypes for row in _computing(measured, dtype, found)]
     screen.table(("what", "measured", "expected"), [*rows, *_calls(measured), *_links(measured)])
+    threads = int(found.found["threads"])
+    clock = f"a process gets {found.found['cpu_share']:.2f} of a core"
+    if threads > 1:
+        clock = f"the wall clock of {threads} threads"
     screen.line(
         f"spread  repeats lie {format_percent(found.found['spread'])} apart (their middle one of all"
-        f" figures); {_clock(found)}"
+        f" figures); {clock}"
     )
     screen.items("warnings", found.warnings)
     if out is not None:
         screen.line(
             f"written to {out}; ask: forerun predict ... --cluster 1x{name} --catalog {out}"
         )
-
-
-def _clock(found: Probe) -> str:
-    """Return what the clock was that timed operations."""
-    threads = int(found.found["threads"])
-    if threads > 1:
-        return f"the wall clock of {threads} threads"
-    return f"a process gets {found.found['cpu_share']:.2f} of a core"
 
 
 def _computing(measured: Measured, dtype: str, found: Probe) -> Iterator[Figure]:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
+from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, NAMES, PROBABILITY, WHOLE, WHOLES, SeveralTables, writable
 from forerun.cli.options import (
     advisor_of,
-    changes_of,
     complete_clusters,
     complete_workload,
     json_option,
-    length_of,
     length_options,
     limit_options,
     market_options,
     predictor_options,
-    preemption_of,
+    question_of,
     settings_of,
     workload_options,
+    write_json,
 )
 from forerun.cli.screen import Screen
 from forerun.cli.showing import (
@@ -30,10 +30,12 @@ from forerun.cli.showing import (
     beaten,
     limit_cells,
     limit_headers,
+    limits_text,
+    nearer_text,
+    price_text,
     ranged,
     rivals,
-    show_limits,
-    show_source,
+    source_text,
     workload_text,
 )
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
@@ -49,10 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forerun.domain.objective import Objective
-    from forerun.domain.recommendation import Option, Recommendation, Refusal
-    from forerun.settings import Settings
+    from forerun.domain.recommendation import Option, Recommendation
 
-_ROWS = 12
+_ROWS, _OTHERS = 12, 5
 
 
 @click.command(cls=SeveralTables)
@@ -90,60 +91,47 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     Shows the best job, the Pareto front of time and cost, and every refused group of plans with
     its reason. Exit code 3 where nothing satisfies the limits; the nearest misses are then shown.
     """
-    settings = settings_of(options)
-    writable(html, "writing", (".html", ".htm"), (*options["fit_files"], *options["catalog_files"]))
-    advisor = advisor_of(settings, options)
-    objective = _objective(settings, options)
-    energy = options.pop("energy")
-    found = advisor.recommend(
-        workload,
-        energy=energy,
-        clusters=options.pop("clusters"),
-        providers=options.pop("providers"),
-        max_devices=int(settings["max_devices"]),
-        objective=objective,
-        length=length_of(options),
-        plan=options.pop("plan"),
-        global_batches=options.pop("global_batch"),
-        region=settings.text("region"),
-        **changes_of(options),
-    )
-    name = found.best.job.workload.name if found.best else workload
-    if html is not None:
-        from forerun.cli.report import write_report
-
-        write_report(html, name, found)
+    from forerun.domain.objective import Objective
     from forerun.predictors.starts import known_by, known_words
 
-    if as_json:
-        data = {"schema": wire.SCHEMA, "kind": "recommendation", "workload": name}
-        data.update(known_by(advisor.predictor))
-        click.echo(wire.dumps({**data, **wire.recommendation_to_wire(found)}))
-    else:
-        show_recommendation(Screen(settings), name, found, known_words(known_by(advisor.predictor)))
-        if html is not None:
-            click.echo(f"report written to {html}")
-    if found.best is None:
-        from forerun.cli.group import tell
-
-        tell(unsatisfied(name, found))
-        return EXIT_UNSATISFIED
-    return 0
-
-
-def _objective(settings: Settings, options: dict[str, Any]) -> Objective:
-    from forerun.domain.objective import Objective
-
-    aim = options.pop("minimize")
-    return Objective(
-        aim=aim,
+    settings = settings_of(options)
+    writable(html, (".html", ".htm"), (*options["fit_files"], *options["catalog_files"]))
+    advisor = advisor_of(settings, options)
+    question = question_of(settings, options)
+    objective = Objective(
+        aim=options.pop("minimize"),
         deadline_seconds=options.pop("deadline"),
         budget_dollars=options.pop("budget"),
         confidence=settings.number("confidence"),
         fit_confidence=settings.number("fit_confidence"),
-        market=settings.text("market"),
-        preemption=preemption_of(options),
+        market=question.pop("market"),
+        preemption=question.pop("preemption"),
     )
+    found = advisor.recommend(
+        workload,
+        max_devices=int(settings["max_devices"]),
+        objective=objective,
+        global_batches=options.pop("global_batch"),
+        **question,
+        **options,
+    )
+    name = found.best.job.workload.name if found.best else workload
+    known = known_by(advisor.predictor)
+    if html is not None:
+        from forerun.cli.report import write_report
+
+        write_report(html, name, found)
+    if as_json:
+        body = {"workload": name, **known, **wire.recommendation_to_wire(found)}
+        write_json("recommendation", body)
+    else:
+        show_recommendation(Screen(settings), name, found, known_words(known))
+        if html is not None:
+            click.echo(f"report written to {html}")
+    if found.best is None:
+        report_error(unsatisfied(name, found))
+        return EXIT_UNSATISFIED
+    return 0
 
 
 def unsatisfied(name: str, found: Recommendation) -> ForerunError:
@@ -199,19 +187,22 @@ def show_recommendation(
         if found.not_searched:
             screen.line(found.not_searched)
     else:
-        best = found.best
+        best, estimate = found.best, found.best.estimate
         screen.title(f"{name}: {best.job.cluster.name}")
-        screen.line(f"plan    {best.job.plan}, global batch {best.job.plan.global_batch:,}")
-        screen.line(f"as      {workload_text(best.job.workload)}")
-        screen.line(f"run     {ranged(best.estimate.run_seconds, format_seconds)}")
-        screen.line(f"cost    {ranged(best.estimate.dollars, format_dollars)}")
-        screen.line(f"price   {_price(best)}")
-        screen.line(f"fits    probability {format_probability(best.estimate.fit_probability)}")
-        show_limits(screen, best.chance, found.objective.limits)
-        for rival, chance in rivals(found):
-            screen.line(f"beats   {rival}: {chance}")
-        if best.estimate.forecast is not None:
-            show_source(screen, best.estimate.forecast, constants)
+        limits = limits_text(best.chance, found.objective.limits)
+        screen.labelled([
+            ("plan", f"{best.job.plan}, global batch {best.job.plan.global_batch:,}"),
+            ("as", workload_text(best.job.workload)),
+            ("run", ranged(estimate.run_seconds, format_seconds)),
+            ("cost", ranged(estimate.dollars, format_dollars)),
+            ("price", price_text(best, "add one with --catalog")),
+            ("fits", f"probability {format_probability(estimate.fit_probability)}"),
+            ("limits", limits),
+            *(("beats", f"{rival}: {chance}") for rival, chance in rivals(found)),
+        ])  # fmt: skip
+        if estimate.forecast is not None:
+            source = source_text(estimate.forecast, constants)
+            screen.labelled([("source", source), ("nearer", nearer_text(estimate.forecast))])
         screen.line()
         _table(screen, found, found.front, "the Pareto front")
         shown = {option.job.cluster.name for option in found.front}
@@ -221,7 +212,12 @@ def show_recommendation(
             _table(screen, found, others, "the best on other clusters")
     screen.line()
     if found.refused:
-        screen.table(_REFUSED, _refused(found.refused[:_ROWS]), "refused, the nearest first")
+        screen.table(
+            ("plans", "cluster", "plan", "refused because"),
+            [(f"{r.count:,}" if r.count else "", r.cluster, r.plan, r.reason)
+             for r in found.refused[:_ROWS]],
+            "refused, the nearest first",
+        )  # fmt: skip
         screen.line()
     screen.line(
         f"{found.considered:,} plans considered, {found.legal:,} legal, {found.fitting:,} fit in"
@@ -232,25 +228,6 @@ def show_recommendation(
     screen.items("assumptions", found.assumptions)
     screen.line(f"prices  {found.prices_as_of}")
     screen.line("Confirm the choice by a short run before renting it for long.")
-
-
-_REFUSED = ("plans", "cluster", "plan", "refused because")
-_OTHERS = 5
-
-
-def _refused(refused: Sequence[Refusal]) -> list[tuple[str, ...]]:
-    """Return rows in which each limit's count of plans stands once, beside its first example."""
-    return [(f"{r.count:,}" if r.count else "", r.cluster, r.plan, r.reason) for r in refused]
-
-
-def _price(option: Option) -> str:
-    """Return the hourly price with its market and source."""
-    price, cluster = option.dollars_per_hour, option.job.cluster
-    if price is None:
-        return "none is known; add one with --catalog"
-    market = "spot" if option.estimate.spot else "on demand"
-    source = f" ({cluster.price_source})" if cluster.price_source else ""
-    return f"{format_dollars(price)} an hour {market}{source}"
 
 
 def _table(screen: Screen, found: Recommendation, options: Sequence[Option], title: str) -> None:

@@ -28,8 +28,7 @@ from forerun.cli.screen import Screen
 def support(workload: str, as_json: bool, **options: Any) -> None:
     """What is covered for a workload: which answers, which plans, and what is only bounded."""
     settings = settings_of(options)
-    advisor = advisor_of(settings, options)
-    found = advisor.support(workload, **changes_of(options))
+    found = advisor_of(settings, options).support(workload, **changes_of(options))
     if as_json:
         click.echo(wire.dumps(found.to_json()))
         return

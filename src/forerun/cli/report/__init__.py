@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun import wire
+from forerun.cli.inputs import write_text
 from forerun.cli.showing import (
     BETTER,
     beaten,
@@ -19,29 +20,14 @@ from forerun.cli.showing import (
     source_text,
 )
 from forerun.domain.recommendation import Option, Recommendation, Refusal
-from forerun.tables.files import write_whole
 from forerun.units import format_bytes, format_dollars, format_probability, format_seconds
 
 HERE = Path(__file__).parent
 
 
 def write_report(path: Path, name: str, found: Recommendation) -> None:
-    """Write the page, whole or not at all.
-
-    Args:
-        path: the file to write.
-        name: the workload's.
-        found: what was recommended.
-
-    Raises:
-        RequestError: the file cannot be written.
-    """
-    page = report_page(name, found)
-    write_whole(path, lambda temporary: _write(temporary, page))
-
-
-def _write(name: str, text: str) -> None:
-    Path(name).write_text(text, encoding="utf-8")
+    """Write the page of a workload by name. Raises RequestError where it cannot be written."""
+    write_text(path, report_page(name, found))
 
 
 def report_page(name: str, found: Recommendation) -> str:
@@ -52,7 +38,11 @@ def report_page(name: str, found: Recommendation) -> str:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    options, best = report_options(found)
+    shown = list(found.front or found.near_misses)
+    if found.best is not None and found.best not in shown:
+        shown.append(found.best)
+    best = -1 if found.best is None else shown.index(found.best)
+    options = [_option(option, found) for option in shown]
     return environment.get_template("report.html.j2").render(
         name=name,
         found=found,
@@ -62,7 +52,7 @@ def report_page(name: str, found: Recommendation) -> str:
         rivals=rivals(found),
         options=options,
         best=best,
-        refused=refused_groups(found.refused),
+        refused=_refused_groups(found.refused),
         data=_script_json({"options": options, "best": best}),
         chart_library=(HERE / "chart.umd.min.js").read_text(encoding="utf-8"),
         script=(HERE / "report.js").read_text(encoding="utf-8"),
@@ -70,16 +60,7 @@ def report_page(name: str, found: Recommendation) -> str:
     )
 
 
-def report_options(found: Recommendation) -> tuple[list[dict[str, Any]], int]:
-    """Return the options that the page shows, and the position of the best (-1: none qualifies)."""
-    shown = list(found.front or found.near_misses)
-    if found.best is not None and found.best not in shown:
-        shown.append(found.best)
-    position = -1 if found.best is None else shown.index(found.best)
-    return [_option(option, found) for option in shown], position
-
-
-def refused_groups(refused: Sequence[Refusal]) -> list[dict[str, Any]]:
+def _refused_groups(refused: Sequence[Refusal]) -> list[dict[str, Any]]:
     """Return each broken limit once, with how many plans break it and its examples."""
     groups: dict[str, dict[str, Any]] = {}
     for refusal in refused:
@@ -100,9 +81,9 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "cluster": cluster.name,
         "plan": f"{plan}, global batch {plan.global_batch:,}",
         "run": format_seconds(estimate.run_seconds[1]),
-        "run_range": _range(estimate.run_seconds, format_seconds),
+        "run_range": " to ".join(map(format_seconds, estimate.run_seconds[::2])),
         "cost": format_dollars(estimate.dollars[1]),
-        "cost_range": _range(estimate.dollars, format_dollars),
+        "cost_range": " to ".join(map(format_dollars, estimate.dollars[::2])),
         "memory": f"{format_bytes(peak)} of {format_bytes(cluster.device.memory_bytes)}",
         "fits": format_probability(estimate.fit_probability),
         "chance": limit_cells(option.chance, found.objective.limits),
@@ -127,10 +108,6 @@ def _scaled(parts: Any, factor: float) -> list[tuple[str, float]]:
     """Return the parts that are not zero, largest first, in another unit."""
     kept = [(name, value * factor) for name, value in parts.items() if value > 0]
     return sorted(kept, key=lambda part: -part[1])
-
-
-def _range(row: Any, write: Any) -> str:
-    return f"{write(row[0])} to {write(row[2])}"
 
 
 def _objective_text(found: Recommendation) -> str:
