@@ -100,7 +100,7 @@ def test_detection_counts_hits_against_names_and_against_truth() -> None:
     found = metrics.detection(foreseen, happened)
     assert (found.precision, found.recall) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     assert found.f1 == pytest.approx(2 / 3)
-    assert (found.rows, found.out_of_memory) == (5, 3)
+    assert (found.rows, found.happened) == (5, 3)
 
 
 def test_a_detector_that_names_nothing_scores_zero() -> None:

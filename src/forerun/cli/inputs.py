@@ -138,7 +138,8 @@ class SeveralFiles(click.Command):
             return super().parse_args(ctx, spread)
         except click.MissingParameter:
             given = self.make_parser(ctx).parse_args(kept)[0]
-            lacking = [p for p in self.params if p.required and not given.get(p.name or "")]
+            values = [(p, given.get(p.name or "")) for p in self.params if p.required]
+            lacking = [p for p, v in values if v in (None, ()) or p.value_is_missing(v)]
             raise missing(ctx.command_path, lacking) from None
 
 

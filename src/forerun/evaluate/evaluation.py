@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from forerun.tables import Table
-
 ENOUGH_ANSWERED = 0.9
 _COUNTS = "Mapping[str, int]"  # as the fields of reasons are annotated
 ALL_TABLES = "all tables"
@@ -220,14 +218,3 @@ class Evaluation:
             "by_distance": [s.as_dict() for s in self.by_distance],
             "by_workload": [s.as_dict() for s in self.by_workload],
         }  # fmt: skip
-
-    def to_table(self) -> Table:
-        """Return the scores as a table, one row each; reasons are left out."""
-        rows = []
-        for score in self.scores:
-            row = score.as_dict()
-            row["counts"] = "yes" if row["counts"] else "no"
-            row["quantities"] = ", ".join(row["quantities"])
-            del row["declined"], row["not_comparable"]
-            rows.append({k: "" if v is None else v for k, v in row.items()})
-        return Table.from_rows(rows, "an evaluation")

@@ -11,20 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun import registry
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import BoolArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES, Forecasts
 from forerun.errors import RequestError
 from forerun.evaluate.evaluation import ALL_TABLES, Evaluation, Score
-from forerun.evaluate.scoring import (
-    STEP,
-    Answers,
-    Sheet,
-    distance_bins,
-    score,
-    sheet,
-    stack,
-)
+from forerun.evaluate.scoring import STEP, Sheet, distance_bins, score, sheet, stack
 from forerun.evaluate.splits import (
     Fold,
     Split,
@@ -76,10 +68,7 @@ def starting(
 
 
 def seen_by(kind: Any, runs: Runs) -> int | None:
-    """Return how many of the runs are among those that a predictor's shipped constants were fitted to.
-
-    None where the predictor does not say.
-    """
+    """Return how many of the runs a predictor's shipped constants were fitted to; None if not said."""
     if not hasattr(kind, "shipped_rows"):
         return None
     return int(seen(runs, kind.shipped_rows()).sum())
@@ -106,7 +95,6 @@ class TrainingSets:
         slower: (n,) rows whose times are neither fitted nor judged.
         others: further tables to fit on, less every row that repeats a judged measurement.
         identical: by table, how many such rows were left out.
-        memory: training runs by `key`, kept for the next predictor; None keeps none.
     """
 
     name: str
@@ -114,21 +102,17 @@ class TrainingSets:
     slower: BoolArray
     others: Mapping[str, Runs] = field(default_factory=dict)
     identical: Mapping[str, int] = field(default_factory=dict)
-    memory: dict[tuple[object, ...], Runs] | None = None
+    # Training runs by `key`, kept for the next predictor.
+    _made: dict[tuple[object, ...], Runs] = field(default_factory=dict, repr=False)
 
     @staticmethod
-    def of(
-        name: str, runs: Runs, slower: BoolArray, others: Mapping[str, Runs],
-        memory: dict[tuple[object, ...], Runs] | None = None,
-    ) -> TrainingSets:  # fmt: skip
+    def of(name: str, runs: Runs, slower: BoolArray, others: Mapping[str, Runs]) -> TrainingSets:
         """Return the training sets of a judged table.
 
         Raises:
             RequestError: there are other tables, and no row of them is left.
         """
-        if not others:
-            return TrainingSets(name, runs, slower, memory=memory)
-        mine, *codes = content_codes([runs, *others.values()])
+        mine, *codes = content_codes([runs, *others.values()]) if others else [np.zeros(0)]
         same = {
             other: np.isin(code, mine[mine >= 0]) for other, code in zip(others, codes, strict=True)
         }
@@ -137,13 +121,13 @@ class TrainingSets:
             for other, table in others.items()
             if not same[other].all()
         }
-        if not kept:
+        if others and not kept:
             raise RequestError(
                 f"--fit {', '.join(others)}", f"all of its rows stand in {name} too, where they are judged",
                 "name other runs, or let --split divide the table",
             )  # fmt: skip
         identical = {other: int(rows.sum()) for other, rows in same.items() if rows.any()}
-        return TrainingSets(name, runs, slower, kept, identical, memory)
+        return TrainingSets(name, runs, slower, kept, identical)
 
     def rows(self, fold: Fold) -> IntArray:
         """Return the positions of the judged table's rows that a fold fits on."""
@@ -164,31 +148,27 @@ class TrainingSets:
         from the training runs and physics alone.
         """
         key = self.key(fold)
-        if self.memory is not None and key in self.memory:
-            return self.memory[key]
+        if key in self._made:
+            return self._made[key]
         rows = self.rows(fold)
-        runs = [*([self.runs.take(rows)] if len(rows) else []), *self.others.values()]
-        if not runs:
+        own = [(self.runs.take(rows), self._physics[0].take(rows))] if len(rows) else []
+        taught = [*own, *zip(self.others.values(), self._physics[1:], strict=True)]
+        if not taught:
             return None
-        own, *other = self._physics_forecasts
-        joined = join_runs(runs)
-        forecasts = _stacked([*([own.take(rows)] if len(rows) else []), *other])
-        found = cleaned(joined, suspects(joined, forecasts))
-        if self.memory is not None:
-            self.memory[key] = found
-        return found
+        joined = join_runs([runs for runs, _ in taught])
+        parts = [forecasts for _, forecasts in taught]
+        columns: dict[str, Any] = {
+            n: np.concatenate([getattr(p, n) for p in parts]) for n in _FIELDS
+        }
+        physics = replace(Forecasts.blank(0, parts[0].predictor, parts[0].quantity), **columns)
+        self._made[key] = cleaned(joined, suspects(joined, physics))
+        return self._made[key]
 
     @cached_property
-    def _physics_forecasts(self) -> Sequence[Forecasts]:
+    def _physics(self) -> list[Forecasts]:
+        """What physics forecasts of the judged table and of the others."""
         physics: Predictor = registry.load("predictors", "analytic")()
         return [physics.predict(runs.jobs) for runs in (self.runs, *self.others.values())]
-
-
-def _stacked(parts: Sequence[Forecasts]) -> Forecasts:
-    """Return the rows of all parts, without their parts of step and peak."""
-    blank = Forecasts.blank(0, parts[0].predictor, parts[0].quantity)
-    columns: dict[str, Any] = {n: np.concatenate([getattr(p, n) for p in parts]) for n in _FIELDS}
-    return replace(blank, **columns)
 
 
 class Estimator:
@@ -196,27 +176,21 @@ class Estimator:
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
-        self.fits = 0
         self._key: tuple[object, ...] = ()
         self._fitted: Predictor | RequestError = predictor
 
-    def fitted(self, training: TrainingSets, fold: Fold) -> Predictor:
-        """Return the predictor fitted for a fold. Raises RequestError where its runs do not allow that."""
+    def fitted(self, training: TrainingSets, fold: Fold) -> Predictor | RequestError:
+        """Return the predictor fitted for a fold, or why its runs do not allow that."""
         key = training.key(fold)
         if key != self._key:
-            self._key = key
+            self._key, self._fitted = key, self.predictor
             runs = training.training_runs(fold)
-            self._fitted = self.predictor if runs is None else self._fit(runs)
-        if isinstance(self._fitted, RequestError):
-            raise self._fitted
+            if runs is not None:
+                try:
+                    self._fitted = self.predictor.fit(runs)
+                except RequestError as error:
+                    self._fitted = error
         return self._fitted
-
-    def _fit(self, runs: Runs) -> Predictor | RequestError:
-        self.fits += 1
-        try:
-            return self.predictor.fit(runs)
-        except RequestError as error:
-            return error
 
 
 def notes_of(split: Split, table: Table, folds: Sequence[Fold]) -> tuple[str, ...]:
@@ -224,21 +198,18 @@ def notes_of(split: Split, table: Table, folds: Sequence[Fold]) -> tuple[str, ..
     here, notes = grounded(split, table)
     if here.kind != "interpolation" or table.columns[here.column].dtype == object:
         return notes
-    values = table.numbers(here.column)
-    return (*notes, *_ends(here.column, values[folds[0].train], values[folds[0].test]))
-
-
-def _ends(column: str, fitted: FloatArray, judged: FloatArray) -> tuple[str, ...]:
-    """Return how many judged rows lie below or above all fitted ones."""
+    values, column = table.numbers(here.column), here.column
+    fitted, judged = values[folds[0].train], values[folds[0].test]
     found = []
     for name, beyond in (("below", judged < fitted.min()), ("above", judged > fitted.max())):
         if beyond.any():
-            values = ", ".join(f"{v:g}" for v in np.unique(judged[beyond]))
+            cells = ", ".join(f"{v:g}" for v in np.unique(judged[beyond]))
             rows = counted(int(beyond.sum()), "row")
-            found.append(f"{rows} of {len(judged):,} ({column} {values}) {name} all that teach")
+            found.append(f"{rows} of {len(judged):,} ({column} {cells}) {name} all that teach")
     if not found:
-        return ()
+        return notes
     return (
+        *notes,
         f"interpolation:{column} judges {' and '.join(found)}: extrapolation;"
         f" between:{column} leaves the ends out",
     )
@@ -258,7 +229,7 @@ class DividedTable:
     @staticmethod
     def of(
         name: str, runs: Runs, split: Split, others: Mapping[str, Runs] | None = None, *,
-        seed: int = 0, parts: int = 0, faster_half: Sequence[str] = (), remembered: bool = False,
+        seed: int = 0, parts: int = 0, faster_half: Sequence[str] = (),
     ) -> DividedTable:  # fmt: skip
         """Divide a table.
 
@@ -267,7 +238,6 @@ class DividedTable:
             split: how it is divided.
             others: further tables to fit on.
             seed, parts, faster_half: as in `evaluate`.
-            remembered: whether training runs are kept for the next predictor.
 
         Raises:
             RequestError: the table cannot bear the split, or no other row is left to fit on.
@@ -280,8 +250,7 @@ class DividedTable:
                 slower = slower_half(runs, faster_half)
         except RequestError as error:
             raise RequestError(f"{error.asked} of {name}", error.found, error.next_step) from None
-        memory: dict[tuple[object, ...], Runs] | None = {} if remembered else None
-        return DividedTable(TrainingSets.of(name, runs, slower, others or {}, memory), folds, notes)
+        return DividedTable(TrainingSets.of(name, runs, slower, others or {}), folds, notes)
 
     def sheet(self, estimator: Estimator) -> tuple[Sheet, BoolArray]:
         """Return the judged rows beside a predictor's answers, and which rows of the table they are.
@@ -304,20 +273,16 @@ class DividedTable:
                 getattr(merged, column)[fold.test] = getattr(answer, column)
         known = quantity[quantity >= 0]
         usual = int(np.bincount(known).argmax()) if len(known) else STEP
-        answers = Answers(
-            np.where(quantity >= 0, quantity, usual), merged.seconds, merged.peak_bytes,
-            merged.floor_seconds, merged.fit_probability, merged.distance, merged.declined,
-            judged, clamped,
-        )  # fmt: skip
-        return sheet(runs, answers, self.training.slower), judged
+        quantity = np.where(quantity >= 0, quantity, usual)
+        found = sheet(runs, merged, quantity, clamped, self.training.slower)
+        return found.take(judged), judged
 
     def _forecasts(self, estimator: Estimator, fold: Fold) -> Forecasts:
         jobs = self.training.runs.jobs.take(fold.test)
-        try:
-            predictor = estimator.fitted(self.training, fold)
-        except RequestError as error:
+        predictor = estimator.fitted(self.training, fold)
+        if isinstance(predictor, RequestError):
             blank = Forecasts.blank(len(jobs), estimator.predictor.name)
-            blank.declined[:] = f"cannot be fitted: {error}"
+            blank.declined[:] = f"cannot be fitted: {predictor}"
             return blank
         answer = predictor.predict(jobs)
         if len(answer) != len(jobs):
@@ -452,18 +417,13 @@ def _check(runs_tables: Mapping[str, Runs], predictors: Mapping[str, Any], group
             "an evaluation", f"{len(runs_tables)} tables and {len(predictors)} predictors",
             "give at least one of each",
         )  # fmt: skip
+    numbers = [name for name in MEASURED if COLUMNS[name].kind == "number"]
     for name, runs in runs_tables.items():
-        if not _anything_measured(runs):
+        ended = np.isin(runs.status.astype(str), ("oom", "failed", "timeout"))
+        if not (ended.any() or any(np.isfinite(runs.table.numbers(n)).any() for n in numbers)):
             raise RequestError(
                 f"judging by {name}", "none of its rows has anything measured",
                 f"fill in one of {', '.join(MEASURED)}, or ask `forerun predict --table`",
             )  # fmt: skip
         if group_by and group_by not in runs.table:
             raise unknown_column(f"--group-by {group_by} of {name}", group_by, runs.table)
-
-
-def _anything_measured(runs: Runs) -> bool:
-    numbers = (name for name in MEASURED if COLUMNS[name].kind == "number")
-    return any(np.isfinite(runs.table.numbers(name)).any() for name in numbers) or bool(
-        np.isin(runs.status.astype(str), ("oom", "failed", "timeout")).any()
-    )

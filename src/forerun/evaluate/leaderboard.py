@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-import forerun
 from forerun import registry
 from forerun.contracts import Predictor
 from forerun.errors import RequestError
@@ -122,7 +121,7 @@ def program_code() -> str:
     knows of is noticed too; and of what else is installed and brings predictors.
     """
     code = blake2b(digest_size=6)
-    root = Path(forerun.__path__[0])
+    root = Path(__file__).parents[1]
     for path in sorted(root.rglob("*")):
         inside = path.relative_to(root)
         if path.suffix in _SOURCES and not _NO_MATTER.intersection(inside.parts):
@@ -388,7 +387,7 @@ def _divided(name: str, runs: Runs, split: Split, seed: int, folds: int) -> Divi
     runs = with_derived(runs, columns_of(split))
     parts = folds if split.kind in USUAL_FOLDS else 0
     try:
-        return DividedTable.of(name, runs, split, seed=seed, parts=parts, remembered=True)
+        return DividedTable.of(name, runs, split, seed=seed, parts=parts)
     except RequestError as error:
         return error.found
 

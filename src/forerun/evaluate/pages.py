@@ -110,8 +110,8 @@ _TIME: tuple[Column, ...] = (
     ("rank", lambda s: number(s.tau, "{:.2f}")),
     ("of plans", lambda s: number(s.tau_plans, "{:.2f}")),
     ("inside %", inside),
-    ("width", lambda s: number(s.width, "{:.1f}x")),
-    ("mean width", lambda s: number(s.width_mean, "{:.1f}x")),
+    ("width", lambda s: number(s.width, "{:.2f}x")),
+    ("mean width", lambda s: number(s.width_mean, "{:.2f}x")),
 )
 _STOPPED: tuple[Column, ...] = (
     ("stopped", lambda s: f"{s.censored:,}"),
@@ -239,14 +239,17 @@ def _reasons(title: str, tables: Sequence[tuple[str, Mapping[str, int]]]) -> lis
 
 def summary(total: Score) -> str:
     """Return one paragraph on a predictor over all tables, defects included."""
-    raised = total.floor_clamped
-    share = f" ({percent(raised / total.rows)} of all rows)" if total.rows else ""
     text = (
         f"{total.rows:,} rows, {total.comparable:,} of them comparable,"
         f" {percent(total.share_answered)} of these answered; median error"
-        f" {total.median_ape:.1f} %. {raised:,} forecasts were raised to their physical"
-        f" floor{share}."
+        f" {total.median_ape:.1f} %."
     )
+    if total.floor_clamped:
+        share = percent(total.floor_clamped / total.rows)
+        text += (
+            f" {total.floor_clamped:,} forecasts were raised to their physical floor"
+            f" ({share} of all rows)."
+        )
     if total.suspicious:
         text += (
             f" {total.suspicious:,} times were measured below it: the row or the floor is wrong."

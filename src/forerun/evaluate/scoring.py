@@ -1,26 +1,17 @@
-"""Scoring: facts beside answers, row by row, summed up to one Score.
-
-Rank agreement: Kendall's tau, pooled over groups within which an order means something.
-
-Choice: what following a forecast would have cost, where several plans of one job were measured.
-
-Filters: which rows of a table take part, and which of their times are taught and judged.
-
-Metrics: what a forecast is worth against what was measured; arrays in, one number out.
-"""
+"""Scoring: facts beside answers, row by row, summed up to one Score; arrays in, numbers out."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import BoolArray, FloatArray
-from forerun.domain.forecast import QUANTITIES, is_none
+from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.objective import Objective
 from forerun.domain.plan import NAMES
 from forerun.evaluate.evaluation import Score
@@ -29,6 +20,22 @@ from forerun.tables import Runs
 from forerun.tables.measured import Measured, measured_seconds
 
 NAN = float("nan")
+DRAWS = 20  # of each tie
+FIT_CONFIDENCE = Objective().fit_confidence
+SILENT = "no answer and no reason: a defect of the predictor"
+STEP, RUN = QUANTITIES.index("step"), QUANTITIES.index("run")
+UNFINISHED = ("oom", "failed")
+MEMORY_UNIT = 1e9  # bytes in the table's GB
+# Edges of the bins of distance: 0 is beside a measured run, 1 is physics with nothing measured.
+DISTANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+# Rows that agree in these differ only in their plan (or in nothing: then they are repeats).
+SAME_JOB = (
+    "source", "workload", "framework", "precision", "dataset", "seq_len", "image_size", "task",
+    "device", "instance_type", "cluster", "interconnect", "nodes", "devices", "placement",
+    "global_batch",
+)  # fmt: skip
+_GROUPS = ("table", "workload", "job", "plan")
+_BLOCK = 64  # up to here counting all pairs at once is faster than merging
 
 
 def absolute_percentage_errors(forecast: FloatArray, measured: FloatArray) -> FloatArray:
@@ -79,12 +86,11 @@ def share_interval(hits: int, rows: int, z: float = 1.959963984540054) -> tuple[
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
 
 
-@dataclass(frozen=True, slots=True)
-class Detection:
+class Detection(NamedTuple):
     """How well out-of-memory was foreseen: positives are the runs that ran out."""
 
     rows: int
-    out_of_memory: int
+    happened: int
     precision: float
     recall: float
     f1: float
@@ -101,19 +107,7 @@ def detection(foreseen: BoolArray, happened: BoolArray) -> Detection:
     return Detection(len(happened), real, precision, recall, f1)
 
 
-DRAWS = 20  # of each tie
-FIT_CONFIDENCE = Objective().fit_confidence
-
-# Rows that agree in these differ only in their plan (or in nothing: then they are repeats).
-SAME_JOB = (
-    "source", "workload", "framework", "precision", "dataset", "seq_len", "image_size", "task",
-    "device", "instance_type", "cluster", "interconnect", "nodes", "devices", "placement",
-    "global_batch",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Regret:
+class Regret(NamedTuple):
     """What the picks cost beyond the best measured plan, as shares (0.1 = 10 % slower).
 
     Attributes:
@@ -123,15 +117,15 @@ class Regret:
         median, mean, worst: over the picks that ran, `DRAWS` draws each; NaN where none did.
     """
 
-    groups: int
-    picked: int
-    crashed: int
-    median: float
-    mean: float
-    worst: float
+    groups: int = 0
+    picked: int = 0
+    crashed: int = 0
+    median: float = NAN
+    mean: float = NAN
+    worst: float = NAN
 
 
-def comparable_groups(runs: Runs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def comparable_groups(runs: Runs) -> tuple[IntArray, IntArray]:
     """Return each row's job and each row's plan within the table, as numbers, (n,) each."""
     _, job = runs.table.groups(SAME_JOB)
     code = np.zeros(len(runs), dtype=np.int64)
@@ -142,8 +136,8 @@ def comparable_groups(runs: Runs) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def regret(
-    job: NDArray[np.int64],
-    plan: NDArray[np.int64],
+    job: IntArray,
+    plan: IntArray,
     forecast: FloatArray,
     fit_probability: FloatArray,
     measured: FloatArray,
@@ -164,85 +158,46 @@ def regret(
         crashed: (n,) ran out of memory or failed.
         rng: breaks ties.
     """
-    plans = _plans(job, plan, np.flatnonzero(crashed | ~np.isnan(measured)), measured)
-    if not len(plans.first):
-        return Regret(0, 0, 0, *(float("nan"),) * 3)
-    allowed = ~np.isnan(forecast[plans.first]) & ~(fit_probability[plans.first] < FIT_CONFIDENCE)
-    forecasts = np.where(allowed, forecast[plans.first], np.inf)
-    least = np.minimum.reduceat(forecasts, plans.starts)
-    best = np.fmin.reduceat(plans.seconds, plans.starts)  # NaN where none ran
-    size = np.diff(np.r_[plans.starts, len(plans.first)])
+    rows = np.flatnonzero(crashed | ~np.isnan(measured))
+    if not len(rows):
+        return Regret()
+    # A row of each distinct plan, sorted by job, and its median time (NaN where it never ran).
+    by_time = rows[np.lexsort((measured[rows], plan[rows], job[rows]))]  # NaN comes last
+    cut = np.flatnonzero(_new(job[by_time], plan[by_time]))
+    ran = np.add.reduceat(~np.isnan(measured[by_time]), cut)
+    # With repeats of an even number the median is the mean of the two in the middle.
+    middle = cut + np.stack([np.maximum(ran - 1, 0) // 2, ran // 2])
+    pair = measured[by_time[np.minimum(middle, len(by_time) - 1)]]
+    seconds = np.where(ran > 0, np.mean(pair, axis=0), np.nan)
+    first = rows[np.lexsort((rows, plan[rows], job[rows]))][cut]
+    starts = np.flatnonzero(_new(job[first]))
+
+    allowed = ~np.isnan(forecast[first]) & ~(fit_probability[first] < FIT_CONFIDENCE)
+    forecasts = np.where(allowed, forecast[first], np.inf)
+    least = np.minimum.reduceat(forecasts, starts)
+    best = np.fmin.reduceat(seconds, starts)  # NaN where none ran
+    size = np.diff(np.r_[starts, len(first)])
     asked = (size >= 2) & ~np.isnan(best)
     picked = asked & np.isfinite(least)
-    tied = allowed & (forecasts <= np.repeat(least, size) * (1 + 1e-12))
-    costs = plans.seconds / np.repeat(best, size) - 1.0
-    draws = _drawn(
-        costs, tied & np.repeat(picked, size), np.repeat(np.arange(len(size)), size), rng
-    )
-    failures = int(np.isnan(draws).any(axis=1).sum())
+    tied = allowed & (forecasts <= np.repeat(least, size) * (1 + 1e-12)) & np.repeat(picked, size)
+    costs = seconds / np.repeat(best, size) - 1.0
+    # The costs picked in each draw of each job, (jobs, DRAWS), ties broken by chance.
+    positions = np.flatnonzero(tied)
+    begin = np.flatnonzero(_new(np.repeat(np.arange(len(size)), size)[positions]))
+    counts = np.diff(np.r_[begin, len(positions)])
+    chosen = np.repeat(positions[begin][:, None], DRAWS, axis=1)
+    for i in np.flatnonzero(counts > 1):
+        chosen[i] = rng.choice(positions[begin[i] : begin[i] + counts[i]], DRAWS)
+    draws = costs[chosen]
     values = draws[~np.isnan(draws)]
-    groups = int(asked.sum())
-    if not len(values):
-        return Regret(groups, int(picked.sum()), failures, *(float("nan"),) * 3)
     return Regret(
-        groups, int(picked.sum()), failures, float(np.median(values)), float(values.mean()),
-        float(values.max()),
+        int(asked.sum()), int(picked.sum()), int(np.isnan(draws).any(axis=1).sum()),
+        quantile(values, 0.5), mean(values), quantile(values, 1.0),
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Plans:
-    """Distinct plans of all jobs, sorted by job: a row of each, its median time, and where jobs start.
-
-    The time is NaN where it never ran.
-    """
-
-    first: NDArray[np.int64]
-    seconds: FloatArray
-    starts: NDArray[np.int64]
-
-
-def _plans(
-    job: NDArray[np.int64], plan: NDArray[np.int64], rows: NDArray[np.int64], measured: FloatArray
-) -> _Plans:
-    by_time = rows[np.lexsort((measured[rows], plan[rows], job[rows]))]  # NaN comes last
-    cut = _starts(job[by_time], plan[by_time])
-    ran = np.add.reduceat(~np.isnan(measured[by_time]), cut) if len(cut) else cut
-    middle = cut + np.stack([np.maximum(ran - 1, 0) // 2, ran // 2])
-    # With repeats of an even number the median is the mean of the two in the middle.
-    pair = measured[by_time[np.minimum(middle, len(by_time) - 1)]] if len(cut) else middle
-    seconds = np.where(ran > 0, np.mean(pair, axis=0), np.nan)
-    by_row = rows[np.lexsort((rows, plan[rows], job[rows]))]
-    first = by_row[cut]
-    return _Plans(first, seconds, _starts(job[first]))
-
-
-def _starts(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first row of each run of equal rows in sorted columns."""
-    if not len(columns[0]):
-        return np.zeros(0, dtype=np.int64)
-    changed = np.any([column[1:] != column[:-1] for column in columns], axis=0)
-    return np.flatnonzero(np.r_[True, changed])
-
-
-def _drawn(
-    costs: FloatArray, tied: BoolArray, job: NDArray[np.int64], rng: np.random.Generator
-) -> FloatArray:
-    """Return the costs picked in each draw of each job, (jobs, DRAWS), ties broken by chance."""
-    positions = np.flatnonzero(tied)
-    starts = _starts(job[positions])
-    counts = np.diff(np.r_[starts, len(positions)])
-    chosen = np.repeat(positions[starts][:, None], DRAWS, axis=1)
-    for i in np.flatnonzero(counts > 1):
-        chosen[i] = rng.choice(positions[starts[i] : starts[i] + counts[i]], DRAWS)
-    return costs[chosen]
-
-
-_BLOCK = 64  # up to here counting all pairs at once is faster than merging
-
-
 def kendall_tau(
-    forecast: FloatArray, measured: FloatArray, groups: NDArray[np.int64] | None = None
+    forecast: FloatArray, measured: FloatArray, groups: IntArray | None = None
 ) -> float:
     """Return tau-b over the pairs within each group; NaN where no pair is ordered on both sides.
 
@@ -268,10 +223,10 @@ def kendall_tau(
     rank[by_y] = np.cumsum(_new(labels[by_y], measured[by_y]))
     difference = pairs - tied_x - tied_y + both - 2 * _inversions(rank[order])[0]
     scale = np.sqrt(max(pairs - tied_x, 0.0) * max(pairs - tied_y, 0.0))
-    return float(difference / scale) if scale > 0 else float("nan")
+    return float(difference / scale) if scale > 0 else NAN
 
 
-def _new(*columns: NDArray[Any]) -> NDArray[np.bool_]:
+def _new(*columns: NDArray[Any]) -> BoolArray:
     """Return where any of the sorted columns differs from the row before, (n,)."""
     if not len(columns[0]):
         return np.zeros(0, dtype=bool)
@@ -285,7 +240,7 @@ def _equal_pairs(*columns: NDArray[Any]) -> float:
     return float((counts * (counts - 1) / 2).sum())
 
 
-def _inversions(values: NDArray[np.int64]) -> tuple[float, NDArray[np.int64]]:
+def _inversions(values: IntArray) -> tuple[float, IntArray]:
     """Return pairs that stand in the wrong order, and the values sorted."""
     n = len(values)
     if n <= _BLOCK:
@@ -295,15 +250,6 @@ def _inversions(values: NDArray[np.int64]) -> tuple[float, NDArray[np.int64]]:
     right_count, right = _inversions(values[n // 2 :])
     across = len(left) - np.searchsorted(left, right, side="right")
     return left_count + right_count + float(across.sum()), np.sort(np.concatenate([left, right]))
-
-
-SILENT = "no answer and no reason: a defect of the predictor"
-STEP, RUN = QUANTITIES.index("step"), QUANTITIES.index("run")
-UNFINISHED = ("oom", "failed")
-MEMORY_UNIT = 1e9  # bytes in the table's GB
-# Edges of the bins of distance: 0 is beside a measured run, 1 is physics with nothing measured.
-DISTANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
-_GROUPS = ("table", "workload", "job", "plan")
 
 
 @dataclass(frozen=True)
@@ -317,10 +263,10 @@ class Sheet:
         declined: reason or None.
         measured, reason: see `measured.Measured`; bound: lower bound of stopped rows.
         timed: rows with a measured time by which the forecast is judged; a slower row that is
-            left out of that (`filters.slower_half`) is still a plan that could have been picked.
+            left out of that (`slower_half`) is still a plan that could have been picked.
+        anytime: rows with a time in any quantity.
+        quantity: position in `QUANTITIES` of the one that the row is answered in.
         status, memory_bytes: as measured.
-        anytime: rows with a time in any quantity. quantity: position in `QUANTITIES` of the one that
-            the row is answered in.
         watched: rows of a table in which some ran out of memory; elsewhere such runs were not
             published, so that there is nothing to detect.
         batch: samples of a step (1 where the quantity is not a step), for ranking.
@@ -337,19 +283,19 @@ class Sheet:
     measured: FloatArray
     timed: BoolArray
     anytime: BoolArray
-    quantity: NDArray[np.int64]
+    quantity: IntArray
     reason: NDArray[np.object_]
     bound: FloatArray
     status: NDArray[np.object_]
     memory_bytes: FloatArray
     watched: BoolArray
     batch: FloatArray
-    table: NDArray[np.int64]
-    workload: NDArray[np.int64]
-    job: NDArray[np.int64]
-    plan: NDArray[np.int64]
+    table: IntArray
+    workload: IntArray
+    job: IntArray
+    plan: IntArray
 
-    def take(self, rows: NDArray[np.int64] | BoolArray) -> Sheet:
+    def take(self, rows: IntArray | BoolArray) -> Sheet:
         """Return some of the rows."""
         return Sheet(**{name: values[rows] for name, values in vars(self).items()})
 
@@ -357,60 +303,51 @@ class Sheet:
         return len(self.seconds)
 
 
-@dataclass(frozen=True)
-class Answers:
-    """One predictor's answers to all rows of a table; `judged` are those that a fold asked.
+def sheet(
+    runs: Runs, answers: Forecasts, quantity: IntArray, clamped: BoolArray, slower: BoolArray
+) -> Sheet:
+    """Return all rows of a table beside their answers.
 
-    `quantity` is the position in `QUANTITIES` of what each row was answered in: folds may differ.
+    Args:
+        runs: n rows.
+        answers: of every row, whatever their own quantity says.
+        quantity: (n,) position in `QUANTITIES` of what each was answered in: folds may differ.
+        clamped: (n,) answers that were raised to their floor.
+        slower: (n,) rows whose times are not judged.
     """
-
-    quantity: NDArray[np.int64]
-    seconds: FloatArray
-    peak_bytes: FloatArray
-    floor: FloatArray
-    fit: FloatArray
-    distance: FloatArray
-    declined: NDArray[np.object_]
-    judged: BoolArray
-    clamped: BoolArray
-
-
-def sheet(runs: Runs, answers: Answers, slower: BoolArray | None = None) -> Sheet:
-    """Return the judged rows of a table beside their answers.
-
-    slower: (n,) rows whose times are not judged; None is none.
-    """
-    each = [measured_seconds(runs, quantity) for quantity in QUANTITIES]
-    facts = _picked(each, answers.quantity)
-    timed = facts.comparable if slower is None else facts.comparable & ~slower
-    anytime = np.any([one.comparable for one in each], axis=0)
+    each = [measured_seconds(runs, name) for name in QUANTITIES]
+    rows = np.arange(len(runs))
+    facts = Measured(*(
+        np.stack([getattr(one, f.name) for one in each])[quantity, rows] for f in fields(Measured)
+    ))  # fmt: skip
+    timed = facts.comparable & ~slower
     job, plan = comparable_groups(runs)
-    batch = np.where(answers.quantity == STEP, runs.table.numbers("global_batch"), 1.0)
-    apart = answers.quantity  # ranks and choices are among times of one quantity
-    everything = Sheet(
+    batch = np.where(quantity == STEP, runs.table.numbers("global_batch"), 1.0)
+    stopped = facts.censored & (quantity == RUN)
+    apart = len(QUANTITIES)  # ranks and choices are among times of one quantity
+    return Sheet(
         seconds=answers.seconds,
         peak_bytes=answers.peak_bytes,
-        floor=answers.floor,
-        fit=answers.fit,
+        floor=answers.floor_seconds,
+        fit=answers.fit_probability,
         distance=answers.distance,
-        clamped=answers.clamped,
+        clamped=clamped,
         declined=answers.declined,
         measured=facts.seconds,
         timed=timed,
-        anytime=anytime if slower is None else anytime & ~slower,
-        quantity=answers.quantity,
+        anytime=np.any([one.comparable for one in each], axis=0) & ~slower,
+        quantity=quantity,
         reason=np.where(facts.comparable & ~timed, SLOWER, facts.reason),
-        bound=_bounds(runs, facts, answers.quantity),
+        bound=np.where(stopped, runs.table.numbers("time_to_train_s"), np.nan),
         status=runs.status,
         memory_bytes=runs.table.numbers("memory_gb") * MEMORY_UNIT,
         watched=np.full(len(runs), bool((runs.status == "oom").any())),
         batch=np.where(np.isnan(batch), 1.0, batch),
-        table=apart,
-        workload=runs.table.groups(("workload",))[1] * len(QUANTITIES) + apart,
-        job=job * len(QUANTITIES) + apart,
+        table=quantity,
+        workload=runs.table.groups(("workload",))[1] * apart + quantity,
+        job=job * apart + quantity,
         plan=plan,
     )
-    return everything.take(answers.judged)
 
 
 def distance_bins(rows: Sheet) -> NDArray[np.object_]:
@@ -419,20 +356,6 @@ def distance_bins(rows: Sheet) -> NDArray[np.object_]:
     names = [f"{low:.2f}-{high:.2f}" for low, high in zip(edges, DISTANCES, strict=False)]
     names.append(f"{DISTANCES[-1]:.2f} and more")
     return np.array(names, dtype=object)[np.searchsorted(DISTANCES, rows.distance)]
-
-
-def _picked(each: Sequence[Measured], quantity: NDArray[np.int64]) -> Measured:
-    """Return what was measured of each row in the quantity that it is answered in."""
-    rows = np.arange(len(quantity))
-    return Measured(*(
-        np.stack([getattr(one, f.name) for one in each])[quantity, rows] for f in fields(Measured)
-    ))  # fmt: skip
-
-
-def _bounds(runs: Runs, facts: Measured, quantity: NDArray[np.int64]) -> FloatArray:
-    """Return the time at which a stopped run was stopped, where the quantity is a whole run."""
-    stopped = facts.censored & (quantity == RUN)
-    return np.where(stopped, runs.table.numbers("time_to_train_s"), np.nan)
 
 
 def stack(sheets: Sequence[Sheet]) -> Sheet:
@@ -463,11 +386,11 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     hits = int(inside(forecast, measured).sum())
     low, high = share_interval(hits, len(measured))
     each, fact = forecast[:, 1] / rows.batch[both], measured / rows.batch[both]
-    floors, seconds = rows.floor, rows.seconds
-    below = seconds[:, 0] < floors * (1 - 1e-9)
-    found = _detection(rows, ("oom",), impossible=False)
+    floors, seconds = rows.floor * (1 - 1e-9), rows.seconds
+    oom = _detection(rows, ("oom",), impossible=False)
     refused = _detection(rows, UNFINISHED, impossible=True)
-    memory = _memory_errors(rows)
+    peaked = ~np.isnan(rows.peak_bytes[:, 1]) & (rows.memory_bytes > 0)
+    memory = absolute_percentage_errors(rows.peak_bytes[peaked, 1], rows.memory_bytes[peaked])
     choice = regret(
         rows.job, rows.plan, np.where(answered, seconds[:, 1], np.nan), rows.fit, rows.measured,
         np.isin(rows.status, UNFINISHED), np.random.default_rng(seed),
@@ -475,6 +398,9 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
     stopped = ~np.isnan(rows.bound) & answered
     # One-sided: above the bound nothing is known to be wrong.
     lacking = shortfalls(seconds[stopped, 1], rows.bound[stopped])
+    spoken = np.bincount(rows.quantity[both], minlength=len(QUANTITIES)).tolist()
+    named: dict[str, Any] = {f"oom_{name}": value for name, value in oom._asdict().items()}
+    named |= {f"regret_{name}": value for name, value in choice._asdict().items()}
     return Score(
         predictor=predictor,
         table=table,
@@ -496,39 +422,23 @@ def score(rows: Sheet, predictor: str, table: str, group: str, seed: int) -> Sco
         coverage_high=high,
         width=quantile(widths, 0.5),
         width_mean=mean(widths),
-        floor_violations=int((answered & below).sum()),
+        floor_violations=int((answered & (seconds[:, 0] < floors)).sum()),
         floor_clamped=int((answered & rows.clamped).sum()),
-        suspicious=int((rows.timed & (rows.measured < floors * (1 - 1e-9))).sum()),
+        suspicious=int((rows.timed & (rows.measured < floors)).sum()),
         silent=int(silent.sum()),
-        oom_rows=found.rows,
-        oom_happened=found.out_of_memory,
-        oom_precision=found.precision,
-        oom_recall=found.recall,
-        oom_f1=found.f1,
         refused_rows=refused.rows,
         refused_f1=refused.f1,
         memory_rows=len(memory),
         memory_median_ape=quantile(memory, 0.5),
-        regret_groups=choice.groups,
-        regret_picked=choice.picked,
-        regret_crashed=choice.crashed,
-        regret_median=choice.median,
-        regret_mean=choice.mean,
-        regret_worst=choice.worst,
         declined=dict(declined.most_common()),
         not_comparable=dict(Counter(rows.reason[~is_none(rows.reason)].tolist()).most_common()),
         timed_rows=int(rows.anytime.sum()),
-        quantities={
-            name: int(count)
-            for name, count in zip(
-                QUANTITIES, np.bincount(rows.quantity[both], minlength=3), strict=True
-            )
-            if count
-        },
+        quantities={name: n for name, n in zip(QUANTITIES, spoken, strict=True) if n},
         censored_answered=len(lacking),
         censored_short=int((lacking > 0).sum()),
         censored_mape=mean(lacking),
         censored_short_ape=quantile(lacking[lacking > 0], 0.5),
+        **named,
     )
 
 
@@ -542,9 +452,3 @@ def _detection(rows: Sheet, ends: Sequence[str], impossible: bool) -> Detection:
     said = ~np.isnan(rows.fit) & (is_none(rows.declined) | impossible)
     use = rows.watched & (happened | (rows.status == "ok")) & said
     return detection(rows.fit[use] < 0.5, happened[use])
-
-
-def _memory_errors(rows: Sheet) -> FloatArray:
-    peak = rows.peak_bytes[:, 1]
-    use = ~np.isnan(peak) & (rows.memory_bytes > 0)
-    return absolute_percentage_errors(peak[use], rows.memory_bytes[use])
