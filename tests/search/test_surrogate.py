@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forerun.predictors.gaussian_process import hazard, matern
 from forerun.search.searchers import expected_gain, gain_within
-from forerun.search.surrogate import Kernels, believe, hazard, matern52
+from forerun.search.surrogate import Kernels, believe
 
 LINE = np.linspace(0, 1, 5)[:, None]
 
@@ -84,10 +85,10 @@ def test_the_hazard_meets_its_continued_fraction() -> None:
 
 
 def test_the_correlation_is_one_at_no_distance_and_falls() -> None:
-    values = matern52(np.linspace(0, 9, 50))
+    values = matern(np.sqrt(np.linspace(0, 9, 50)))
     assert values[0] == 1
     assert (np.diff(values) < 0).all()
-    assert matern52(np.array([1.0]))[0] == pytest.approx((1 + 5**0.5 + 5 / 3) * np.exp(-(5**0.5)))
+    assert matern(np.array([1.0]))[0] == pytest.approx((1 + 5**0.5 + 5 / 3) * np.exp(-(5**0.5)))
 
 
 def test_a_large_space_is_answered_without_the_whole_matrix(
@@ -109,7 +110,7 @@ def test_a_rough_draw_says_less_of_neighbours_and_as_much_of_what_was_run() -> N
         rough=np.array([False, True]),
     )  # fmt: skip
     across = both.against(np.array([0]))[:, :, 0]
-    assert across[0] == pytest.approx(matern52((LINE[:, 0] / 0.5) ** 2))
+    assert across[0] == pytest.approx(matern(LINE[:, 0] / 0.5))
     assert across[1] == pytest.approx(np.exp(-LINE[:, 0] / 0.5))
     belief = believe(both, np.array([0]), np.array([1.0]), np.zeros(1, dtype=bool), 0.0)
     assert belief.mean[:, 0] == pytest.approx(1.0, abs=1e-3)

@@ -23,7 +23,7 @@ import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import normal_cdf, normal_quantile
-from forerun.predictors.regression.gaussian_process import matern
+from forerun.predictors.gaussian_process import hazard, matern
 
 # Whole matrices of all draws are kept up to so many cells (about 100 MB); rows are made beyond.
 CELLS_KEPT = 12_000_000
@@ -85,11 +85,13 @@ class Kernels:
 
     def _between(self, left: FloatArray, right: FloatArray) -> FloatArray:
         apart = (left[:, None] - right[None]) ** 2  # (n, m, k)
-        alone = matern52(apart / self.reach**2)
+        alone = matern(np.sqrt(apart) / self.reach)
         rough = np.zeros(len(self), dtype=bool) if self.rough is None else self.rough
-        together = np.stack(
-            [_together(apart, *draw) for draw in zip(self.lengths, rough, strict=True)]
-        )
+        together = np.stack([
+            np.exp(-np.sum(np.sqrt(apart) / length, axis=2)) if steep
+            else matern(np.sqrt(np.sum(apart / length**2, axis=2)))
+            for length, steep in zip(self.lengths, rough, strict=True)
+        ])  # fmt: skip
         total: FloatArray = np.einsum("dk,nmk->dnm", self.scales**2, alone)
         total += (self.amplitude**2)[:, None, None] * together + self.level_sd**2
         return total
@@ -234,33 +236,6 @@ def _diagonal(values: FloatArray) -> FloatArray:
     """Return diagonal matrices of values (d, m), (d, m, m)."""
     matrices: FloatArray = values[:, :, None] * np.eye(values.shape[1])
     return matrices
-
-
-def _together(apart: FloatArray, length: FloatArray, rough: bool) -> FloatArray:
-    """Return the correlation of f in one draw, (n, m), of squared distances on each axis, (n, m, k)."""
-    if rough:
-        steep: FloatArray = np.exp(-np.sum(np.sqrt(apart) / length, axis=2))
-        return steep
-    return matern52(np.sum(apart / length**2, axis=2))
-
-
-def matern52(squared: FloatArray) -> FloatArray:
-    """Return the Matern 5/2 correlation of squared distances in lengths, any shape."""
-    return matern(np.sqrt(squared))
-
-
-def hazard(t: FloatArray) -> FloatArray:
-    """Return the mean of a standard normal number above t: density over upper tail, any shape.
-
-    From the distribution function below 3, and from Laplace's continued fraction above.
-    """
-    near = np.clip(t, -8.0, 3.0)
-    ratio = np.exp(-0.5 * near * near) / np.sqrt(2 * np.pi) / normal_cdf(-near)
-    far = np.maximum(t, 3.0)
-    tail = far
-    for k in range(12, 0, -1):
-        tail = far + k / tail
-    return np.where(t > 3.0, tail, ratio)
 
 
 def _spread_normals(count: int, dimensions: int) -> FloatArray:

@@ -11,11 +11,12 @@ import pytest
 from forerun.errors import MissingExtraError, RequestError
 from forerun.predictors.regression.augment import Columns, Recipe, augmented
 from forerun.predictors.regression.experiments import SetAside
-from forerun.predictors.regression.models import model_dict, model_of
 from forerun.predictors.regression.techniques import (
     DEFAULTS,
     fitted,
     importance,
+    model_dict,
+    model_of,
     standardised,
     stepwise,
 )

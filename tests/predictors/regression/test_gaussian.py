@@ -178,7 +178,7 @@ def test_constant_and_collinear_columns_are_left_out_and_named() -> None:
     assert "dataset_size" in block.design.left_out
     text = model.formulas["kinds with few runs"]
     assert "dataset_size" in text.split(";")[-1]
-    assert "told nothing that others do not" in text
+    assert "mixtures of others" in text
 
 
 def test_runs_without_a_usable_time_teach_nothing() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.errors import RequestError
 
 # A factor of a product: how it is made (`x`, `1/x`, `ln` or `is`), of which column, of which class.
@@ -63,13 +63,13 @@ class Columns:
         )
 
     @cached_property
-    def configurations(self) -> NDArray[np.int64]:
+    def configurations(self) -> IntArray:
         """Number of the configuration that each row is of, (n,): equal in every column.
 
         They are numbered by their values, in whatever order the rows come.
         """
         columns = {**self.numbers, **self.texts}
-        places = [_place(columns[name]) for name in sorted(columns)]
+        places = [np.unique(columns[name], return_inverse=True)[1] for name in sorted(columns)]
         _, of = np.unique(np.stack(places, axis=1), axis=0, return_inverse=True)
         return of.reshape(-1).astype(np.int64)
 
@@ -83,23 +83,20 @@ class AugmentedFeatures:
     @property
     def names(self) -> tuple[str, ...]:
         """Each feature in words, as `1/devices x ln micro_batch`."""
-        return tuple(" x ".join(_word(factor) for factor in term) for term in self.terms)
+        forms = {"is": "[{} is {}]", "x": "{}", "1/x": "1/{}", "ln": "ln {}"}
+        return tuple(
+            " x ".join(forms[how].format(name, text) for how, name, text in term)
+            for term in self.terms
+        )
 
     def matrix(self, columns: Columns) -> FloatArray:
         """Return the features of n rows, (n, k)."""
-        made: dict[Factor, FloatArray] = {}
-        for factor in {factor for term in self.terms for factor in term}:
-            made[factor] = _made(factor, columns)
-        x = np.empty((len(columns), len(self.terms)))
+        made = {factor: _made(factor, columns) for factor in {f for t in self.terms for f in t}}
+        x = np.ones((len(columns), len(self.terms)))
         for i, term in enumerate(self.terms):
-            x[:, i] = made[term[0]]
-            for factor in term[1:]:
+            for factor in term:
                 x[:, i] *= made[factor]
         return x
-
-    def take(self, places: Sequence[int]) -> AugmentedFeatures:
-        """Return some of the features."""
-        return AugmentedFeatures(tuple(self.terms[i] for i in places))
 
 
 def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> AugmentedFeatures:
@@ -114,7 +111,12 @@ def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Au
         RequestError: a number is not positive and finite, no column changes, or the recipe makes
             more features than can be fitted.
     """
-    _check(columns)
+    asked = f"features of {len(columns)} runs"
+    for name, values in columns.numbers.items():
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise RequestError(
+                asked, f"{name} is not above 0 in some", "leave the column out, or correct it"
+            )
     singles = _singles(columns, recipe)
     terms: list[Term] = [(factor,) for factor in singles]
     for degree in range(2, recipe.degree + 1):
@@ -122,27 +124,23 @@ def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Au
         terms += [term for term in products if _allowed(term, recipe)]
         if len(terms) > MOST_TERMS:
             raise RequestError(
-                f"features of {len(columns)} runs with products of {recipe.degree} factors",
+                f"{asked} with products of {recipe.degree} factors",
                 f"more than {MOST_TERMS} of them", "ask for a lower degree, or fewer columns",
             )  # fmt: skip
-    terms += _ernest(columns, sizes) if recipe.ernest else []
-    every = AugmentedFeatures(tuple(dict.fromkeys(terms)))
-    kept = _telling(every.matrix(columns))
+    if recipe.ernest and "devices" in columns.numbers:
+        # size / machines and ln machines (Venkataraman et al., NSDI 2016, equation 1)
+        size = next((name for name in sizes if name in columns.numbers), None)
+        over: Term = (("1/x", "devices", ""),)
+        terms += [over if size is None else (("x", size, ""), *over)]
+        terms += [(("ln", "devices", ""),), (("x", "devices", ""),)]
+    every = tuple(dict.fromkeys(terms))
+    kept = _distinct(AugmentedFeatures(every).matrix(columns))
     if not kept:
         raise RequestError(
-            f"features of {len(columns)} runs", "no column changes from run to run",
+            asked, "no column changes from run to run",
             "give runs that differ in devices, batch or size",
         )  # fmt: skip
-    return every.take(kept)
-
-
-def _check(columns: Columns) -> None:
-    for name, values in columns.numbers.items():
-        if not (np.isfinite(values).all() and (values > 0).all()):
-            raise RequestError(
-                f"features of {len(columns)} runs", f"{name} is not above 0 in some",
-                "leave the column out, or correct it",
-            )  # fmt: skip
+    return AugmentedFeatures(tuple(every[i] for i in kept))
 
 
 def _singles(columns: Columns, recipe: Recipe) -> list[Factor]:
@@ -153,12 +151,8 @@ def _singles(columns: Columns, recipe: Recipe) -> list[Factor]:
         for text in sorted(set(values.tolist()))
     ]
     names = [name for name, v in columns.numbers.items() if v.min() < v.max()]
-    singles = hot + [("x", name, "") for name in names]
-    if recipe.inverse:
-        singles += [("1/x", name, "") for name in names]
-    if recipe.logarithm:
-        singles += [("ln", name, "") for name in names]
-    return singles
+    forms = ["x"] + ["1/x"] * recipe.inverse + ["ln"] * recipe.logarithm
+    return hot + [(form, name, "") for form in forms for name in names]
 
 
 def _allowed(term: Term, recipe: Recipe) -> bool:
@@ -166,23 +160,12 @@ def _allowed(term: Term, recipe: Recipe) -> bool:
         return False
     numbers = {(how, name) for how, name, _ in term if how != "is"}
     if any(how == "x" and ("1/x", name) in numbers for how, name in numbers):
-        return False  # x times 1/x
+        return False
     classes = [name for how, name, _ in term if how == "is"]
     return len(set(classes)) == len(classes)  # a class squared is itself, and two are never both
 
 
-def _ernest(columns: Columns, sizes: Sequence[str]) -> list[Term]:
-    """Return size / machines and ln machines (Venkataraman et al., NSDI 2016, equation 1)."""
-    if "devices" not in columns.numbers:
-        return []
-    size = next((name for name in sizes if name in columns.numbers), None)
-    share: Term = (("1/x", "devices", ""),)
-    if size is not None:
-        share = (("x", size, ""), *share)
-    return [share, (("ln", "devices", ""),), (("x", "devices", ""),)]
-
-
-def _telling(x: FloatArray) -> list[int]:
+def _distinct(x: FloatArray) -> list[int]:
     """Return which features change and repeat no earlier one, up to a factor and a constant."""
     low, high = x.min(axis=0), x.max(axis=0)
     size = np.maximum(np.abs(low), np.abs(high))
@@ -205,14 +188,3 @@ def _made(factor: Factor, columns: Columns) -> FloatArray:
         return np.asarray(columns.texts[name] == text, dtype=np.float64)
     values = columns.numbers[name]
     return {"x": values, "1/x": 1.0 / values, "ln": np.log(values)}[how]
-
-
-def _word(factor: Factor) -> str:
-    how, name, text = factor
-    return {"is": f"[{name} is {text}]", "x": name, "1/x": f"1/{name}", "ln": f"ln {name}"}[how]
-
-
-def _place(column: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the place of each row's value among the distinct ones in order, (n,)."""
-    values = column.astype(str) if column.dtype == object else column
-    return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -1,11 +1,11 @@
 """JobFeatures: what regressions read of jobs: numbers, and the classes that a job belongs to.
 
-Serving: which fit answers which kind of job, where some kinds have a fit of their own.
+Serving: which fit answers which kind of job, where some kinds have a fit of their own, and why none does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,40 +13,110 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.plan import NAMES
-from forerun.predictors.laws.law_rows import GROUP, RESOURCES, Kind, LawRows, codes, completed
-from forerun.tables import Jobs, Table
+from forerun.errors import RequestError
+from forerun.predictors.laws.law_rows import (
+    GROUP,
+    RESOURCES,
+    Kind,
+    LawRows,
+    codes,
+    completed,
+    measured,
+)
+from forerun.tables import Jobs, Runs, Table
 from forerun.tables.table import COLUMNS
 
 # The name of the fit that all kinds with few runs share.
 POOL: Kind = ()
+# Categories by name: the distinct classes, and which of them each job is of, (n,).
+Categories = Mapping[str, tuple[list[str], IntArray]]
+
+
+_TIMES = "step_time_s, samples_per_s, epoch_time_s or time_to_train_s"
+
+
+def needed(least: int) -> str:
+    """Return what a regression needs at least."""
+    return f"at least {least} runs with a time ({_TIMES}) and devices"
+
+
+def timed(name: str, runs: Runs, least: int) -> tuple[str, FloatArray]:
+    """Return the quantity that most runs time, and its seconds (n,), NaN where no devices are stated.
+
+    Raises:
+        RequestError: fewer than `least` runs have both.
+    """
+    times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
+    quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
+    stated = np.isfinite(JobFeatures(runs.jobs).numbers["devices"])
+    seconds = np.where(stated, times[quantity], np.nan)
+    found = int(np.isfinite(seconds).sum())
+    if found < least:
+        raise RequestError(
+            f"fitting {name} on {len(runs)} runs",
+            f"{int(np.isfinite(times[quantity]).sum())} that ended have a time, and {found} of these"
+            " state their devices",
+            f"give {needed(least)}",
+        )
+    return quantity, seconds
 
 
 def served(
-    asked: tuple[list[Kind], NDArray[np.int64]], runs: Mapping[Kind, int], fits: Iterable[Kind]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    features: JobFeatures, runs: Mapping[Kind, int], fits: Iterable[Kind]
+) -> tuple[IntArray, BoolArray]:
     """Return which fit answers each job, -1 where none does, and whether its kind had runs, (n,).
 
     A kind without runs goes by that of its workload and device which has most; a kind without a
     fit of its own by the pool.
 
     Args:
-        asked: distinct kinds of the jobs, and which each is, (n,).
+        features: of the jobs.
         runs: how many each kind had.
         fits: the kinds that have a fit, in order.
     """
-    names, index = asked
+    names, index = features.kinds
     place = {kind: i for i, kind in enumerate(fits)}
-    usual: dict[Kind, Kind] = {}
-    for kind in sorted(runs, key=lambda kind: runs[kind]):
-        usual[kind[: len(GROUP)]] = kind  # the one with most runs comes last
-    of, known = [], []
-    for name in names:
-        near = name if name in runs else usual.get(name[: len(GROUP)])
-        of.append(-1 if near is None else place.get(near, place.get(POOL, -1)))
-        known.append(name in runs)
+    # Of each workload and device, the kind with most runs comes last.
+    usual = {kind[: len(GROUP)]: kind for kind in sorted(runs, key=lambda kind: runs[kind])}
+    near = [name if name in runs else usual.get(name[: len(GROUP)]) for name in names]
+    of = [-1 if kind is None else place.get(kind, place.get(POOL, -1)) for kind in near]
+    known = [name in runs for name in names]
     return np.array([*of, -1], dtype=np.int64)[index], np.array([*known, False])[index]
+
+
+def declined(
+    features: JobFeatures,
+    chosen: IntArray,
+    why_none: Callable[[Kind], str],
+    lacking: Sequence[Mapping[str, BoolArray]],
+) -> NDArray[np.object_]:
+    """Return why each of n jobs has no answer, or None, (n,).
+
+    Args:
+        features: of the jobs.
+        chosen: which fit answers each, (n,), -1 where none does.
+        why_none: the reason for a kind that no fit answers.
+        lacking: of each fit by number, which jobs do not state it, (n,).
+    """
+    reasons = np.full(len(chosen), None, dtype=object)
+    names, index = features.kinds
+    none = np.array([why_none(kind) for kind in names] + [""], dtype=object)
+    reasons[chosen < 0] = none[index[chosen < 0]]
+    for place, numbers in enumerate(lacking):
+        for name, lacks in numbers.items():
+            reasons[(chosen == place) & lacks] = f"the row says no {name}"
+    reasons[np.isnan(features.numbers["devices"])] = "the row says no number of devices"
+    problems = features.problems
+    return np.where(is_none(problems), reasons, problems)
+
+
+def distinct_forecasts(jobs: Jobs, answers: Callable[[Jobs], Forecasts]) -> Forecasts:
+    """Return the forecasts of n jobs, each kind of equal jobs answered once."""
+    first, place = distinct_jobs(jobs)
+    return answers(jobs) if len(first) == len(jobs) else answers(jobs.take(first)).take(place)
 
 
 # Of a plan, in logarithms: a stage counts from 1.
@@ -175,6 +245,26 @@ class JobFeatures:
             table = Table(columns, len(self.jobs))
         texts, index = completed([], blank, table, _SESSION)
         return ["|".join(text) for text in texts], index
+
+    @cached_property
+    def categories(self) -> Categories:
+        """Workload, device, kind, and session within a kind; classes by their first job."""
+        names, kind = self.kinds
+        texts, session = self.sessions
+        kinds = ["|".join(name) for name in names]
+        parts: dict[str, tuple[list[str], IntArray]] = {
+            name: ([one[i] for one in names], kind) for i, name in enumerate(GROUP)
+        }
+        parts["kind"] = kinds, kind
+        both, place = np.unique(kind * max(len(texts), 1) + session, return_inverse=True)
+        pairs = (divmod(value, max(len(texts), 1)) for value in both.tolist())
+        words = [f"{kinds[one]}|{texts[other]}" for one, other in pairs]
+        parts["session"] = words, place.reshape(-1).astype(np.int64)
+        found = {}
+        for name, (labels, index) in parts.items():
+            order = {text: i for i, text in enumerate(dict.fromkeys(labels))}
+            found[name] = list(order), np.array([order[text] for text in labels])[index]
+        return found
 
 
 def _value(workload: object, name: str) -> float:

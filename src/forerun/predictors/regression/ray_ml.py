@@ -3,8 +3,6 @@
 Filippini and Ardagna, performance models for distributed deep-learning training jobs on Ray: they
 learn from profiling runs of an application how its time follows workers, data and resources. Kinds
 with few runs share one model, in which workload, device and settings are one-hot columns.
-
-Ray words: the winner of a group of runs as a formula, or what it is where it is none.
 """
 
 from __future__ import annotations
@@ -12,133 +10,55 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
+from forerun.domain.forecast import Forecasts, is_none
 from forerun.errors import RequestError
 from forerun.predictors.laws.grouped import article
-from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind, measured
+from forerun.predictors.laws.law_rows import GROUP, SIZES, Kind
 from forerun.predictors.options import Option
-from forerun.predictors.regression.augment import Columns, Recipe
+from forerun.predictors.regression.augment import Columns
 from forerun.predictors.regression.experiments import (
     BEYOND,
     FITS,
     SEARCHES,
     SELECTIONS,
     AutoMLSettings,
-    Fitted,
-    Journal,
+    ModelOfSome,
     RayGroup,
-    fitted_group,
+    run_experiments,
 )
 from forerun.predictors.regression.job_features import (
     POOL,
     JobFeatures,
-    distinct_jobs,
+    declined,
+    distinct_forecasts,
     kind_words,
+    needed,
     served,
+    timed,
 )
-from forerun.predictors.regression.models import (
-    DenseNetwork,
+from forerun.predictors.regression.techniques import (
+    DEFAULTS,
     FittedModel,
     Linear,
     Scaled,
-    SupportVectors,
     Trees,
 )
-from forerun.predictors.regression.techniques import DEFAULTS
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
 
-_MOST = 5  # features of trees that are named
-
-
-def told(group: RayGroup, quantity: str) -> str:
-    """Return what answers questions of a group: a formula where it is linear; and how it was judged."""
-    best = group.best
-    given = ", ".join(f"{k} {v}" for k, v in best.parameters.items())
-    errors = ", ".join(
-        f"{part.replace('_', '-')} {figures['mape']:.1f} %"
-        for part, figures in best.scores.items() if part != FITS
-    )  # fmt: skip
-    ended = "" if group.winner.converged else "; its fit did not converge: the best found serves"
-    lead = f"seconds of {article(quantity)} "
-    text = lead + _what(group.winner, group.features.names)
-    if group.far_by:
-        other = group.experiments[group.far_by].technique
-        most = group.ranges["devices"][1]
-        text += f"; beyond {most:g} devices ({other}) {_what(group.far, group.features.names)}"
-    low, high = (np.exp(side) for side in group.reach)
-    return (
-        f"{text} ({best.technique}{f': {given}' if given else ''}; {group.runs} runs; "
-        f"MAPE {errors}; 90 % of runs (5 to 95 %) lie between 1/{low:.2f} and {high:.2f} times it; "
-        f"ln is natural{ended})"
-    )
-
-
-def _what(fitted: Fitted, names: Sequence[str]) -> str:
-    mine = [names[i] for i in fitted.places]
-    line = _line(fitted.model)
-    if line is not None:
-        return f"= {_sum(*line, mine)}"
-    return f"go by {_shape(fitted.model, mine)}"
-
-
-def _line(model: FittedModel) -> tuple[float, FloatArray] | None:
-    """Return intercept and weights of the features as they are, None of what is not linear."""
-    if isinstance(model, Linear):
-        return model.intercept, model.weights
-    if not isinstance(model, Scaled):
-        return None
-    inner = _line(model.model)
-    if inner is None:
-        return None
-    weights = inner[1] / model.scale
-    start = inner[0] - float(weights @ model.centre)
-    return model.middle + model.unit * start, model.unit * weights
-
-
-def _sum(intercept: float, weights: FloatArray, names: Sequence[str]) -> str:
-    """Return a sum whose figures are long enough to be computed again."""
-    text = f"{intercept:.6g}"
-    for weight, name in zip(weights.tolist(), names, strict=True):
-        if weight:
-            text += f" {'-' if weight < 0 else '+'} {abs(weight):.6g} x {name}"
-    return text
-
-
-def _shape(model: FittedModel, names: Sequence[str]) -> str:
-    if isinstance(model, Scaled):
-        return _shape(model.model, names)
-    if isinstance(model, Trees):
-        splits = np.bincount(model.feature[model.left >= 0], minlength=len(names))
-        order = [i for i in np.argsort(-splits, kind="stable")[:_MOST] if splits[i]]
-        total = max(int(splits.sum()), 1)
-        most = ", ".join(f"{names[i]} {100 * splits[i] / total:.0f} %" for i in order)
-        many = len(model.roots)
-        what = f"a table of {many} tree{'s' if many > 1 else ''}, which is no formula"
-        return f"{what}; its splits are by {most or 'nothing'}"
-    if isinstance(model, SupportVectors):
-        runs = f"{len(model.support)} runs"
-        return f"likeness to {runs} ({model.form} kernel), no formula, of {', '.join(names)}"
-    if isinstance(model, DenseNetwork):
-        return f"a network of {len(model.weights)} layers, no formula, of {', '.join(names)}"
-    return f"a {model.kind} model of {', '.join(names)}"
-
-
-VERSION = 2
+VERSION = 3
 # Fewer runs leave nothing to choose by, once rows are set aside twice.
 LEAST_RUNS = 8
 OWN_RUNS = 24  # that give a kind a model of its own
 MOST_OWN = 16  # kinds that have one, those with the most runs
-MOST_CLASSES = 30  # of a text column that becomes one-hot columns
+MOST_CLASSES = 30  # of one-hot columns that are multiplied: more products than runs fit nothing
 NEAR, A_DOUBLING = 0.1, 0.2
-_NEEDED = f"at least {LEAST_RUNS} runs with a time and devices"
 # What a light one tries: a model that goes on beyond the runs, and one that bends.
 _LIGHT = ("Ridge", "NNLS", "DecisionTree")
 
@@ -149,14 +69,12 @@ class RayML:
 
     Attributes:
         settings: what is tried, and how it is judged.
-        journal: the file that keeps finished experiments, so that starting again repeats none.
         quantity: what it predicts: the time that most of its runs have.
         groups: by kind of job; that of the kinds with few runs under the empty kind.
         counts: which kinds had runs, and how many.
     """
 
     settings: AutoMLSettings = field(default_factory=AutoMLSettings)
-    journal: Path | None = None
     quantity: str = "step"
     groups: Mapping[Kind, RayGroup] = field(default_factory=dict)
     counts: Mapping[Kind, int] = field(default_factory=dict)
@@ -191,56 +109,41 @@ class RayML:
             MissingExtraError: scikit-learn, XGBoost or Optuna is not installed.
         """
         runs = sorted_runs(runs)
-        times = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
-        quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(times[name]).sum()))
-        usable = np.isfinite(times[quantity])
-        timed = int(usable.sum())
-        usable &= np.isfinite(JobFeatures(runs.jobs).numbers["devices"])
-        rows = np.flatnonzero(usable)
-        if len(rows) < LEAST_RUNS:
-            raise RequestError(
-                f"fitting {self.name} on {len(runs)} runs",
-                f"{timed} that ended have a time, and {len(rows)} of these state their devices",
-                f"give {_NEEDED}",
-            )  # fmt: skip
-        asked = JobFeatures(runs.jobs.take(rows))
-        names, index = asked.kinds
-        seconds = times[quantity][rows]
-        journal = Journal(self.journal)
-        groups = {}
-        for kind, some in _grouped(names, index).items():
-            group = self._group(asked, some, seconds[some], quantity, journal)
+        quantity, seconds = timed(self.name, runs, LEAST_RUNS)
+        rows = np.flatnonzero(np.isfinite(seconds))
+        seconds, features = seconds[rows], JobFeatures(runs.jobs.take(rows))
+        names, index = features.kinds
+        tally = np.bincount(index, minlength=len(names))
+        large = [i for i in np.argsort(-tally, kind="stable") if tally[i] >= OWN_RUNS][:MOST_OWN]
+        parts: dict[Kind, IntArray] = {names[i]: np.flatnonzero(index == i) for i in sorted(large)}
+        parts[POOL] = np.flatnonzero(~np.isin(index, large))
+        columns, groups = _columns(features), {}
+        for kind, some in parts.items():
+            group = self._group(columns.take(some), seconds[some], quantity)
             if group is not None:
                 groups[kind] = group
         if not groups:
             raise RequestError(
                 f"fitting {self.name} on {len(runs)} runs",
-                f"no kind of job has {LEAST_RUNS} runs of which a number changes", f"give {_NEEDED}",
-            )  # fmt: skip
-        tally = np.bincount(index, minlength=len(names))
-        counts = {name: int(count) for name, count in zip(names, tally, strict=True)}
-        return RayML(self.settings, self.journal, quantity, groups, counts)
+                f"no kind of job has {LEAST_RUNS} runs of which a number changes",
+                f"give {needed(LEAST_RUNS)}",
+            )
+        counts = dict(zip(names, tally.tolist(), strict=True))
+        return RayML(self.settings, quantity, groups, counts)
 
-    def _group(
-        self,
-        asked: JobFeatures,
-        rows: IntArray,
-        seconds: FloatArray,
-        quantity: str,
-        journal: Journal,
-    ) -> RayGroup | None:
+    def _group(self, columns: Columns, seconds: FloatArray, quantity: str) -> RayGroup | None:
         """Return the winner of some of the runs, None where they are too few or all alike."""
-        if len(rows) < LEAST_RUNS:
+        if len(seconds) < LEAST_RUNS:
             return None
-        columns = _told(_columns(asked).take(rows))
-        changes = any(v.min() < v.max() for v in columns.numbers.values())
-        if not changes and not columns.texts:
+        # Columns that all rows state, and classes that differ.
+        numbers = {name: v for name, v in columns.numbers.items() if np.isfinite(v).all()}
+        texts = {name: v for name, v in columns.texts.items() if len(set(v.tolist())) > 1}
+        if not texts and all(v.min() == v.max() for v in numbers.values()):
             return None
         settings = self.settings
-        if len(columns.texts):
-            # Products of many classes are more features than runs.
-            settings = replace(settings, recipe=_smaller(settings.recipe, columns))
-        return fitted_group(columns, seconds, settings, SIZES[quantity], journal)
+        if sum(len(set(v.tolist())) for v in texts.values()) > MOST_CLASSES:
+            settings = replace(settings, recipe=replace(settings.recipe, degree=1))
+        return run_experiments(Columns(numbers, texts), seconds, settings, SIZES[quantity])
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer: no runs like it, a number unstated, or no time above 0."""
@@ -248,30 +151,37 @@ class RayML:
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs; memory is not answered (NaN)."""
-        first, place = distinct_jobs(jobs)
-        if len(first) == len(jobs):
-            return self._answers(jobs)
-        return self._answers(jobs.take(first)).take(place)
+        return distinct_forecasts(jobs, self._answers)
 
     def _answers(self, jobs: Jobs) -> Forecasts:
         """Return the forecasts of jobs that differ."""
-        blank = replace(
-            Forecasts.blank(len(jobs), self.name, self.quantity), warnings=self.warnings
+        made = replace(Forecasts.blank(len(jobs), self.name, self.quantity), warnings=self.warnings)
+        features = JobFeatures(jobs)
+        chosen, _ = served(features, self.counts, self.groups)
+        columns, fits = _columns(features), list(self.groups.values())
+        reasons = declined(
+            features, chosen, self._why_none, [fit.lacking(features.numbers) for fit in fits]
         )
-        asked = JobFeatures(jobs)
-        chosen = self._chosen(asked)
-        declined = self._declined(asked, chosen)
-        columns = _columns(asked)
-        for number, group in enumerate(self.groups.values()):
-            rows = np.flatnonzero(is_none(declined) & (chosen == number))
-            if not len(rows):
-                continue
-            blank.seconds[rows], beyond = group.answers(columns.take(rows))
-            blank.distance[rows] = NEAR + A_DOUBLING * beyond
-        nothing = is_none(declined) & ~(blank.seconds[:, 0] > 0)
-        declined[nothing] = "the regression of its runs gives no time above 0 here"
-        blank.seconds[nothing], blank.distance[nothing] = np.nan, np.nan
-        return replace(blank, declined=declined)
+        for place, fit in enumerate(fits):
+            for name, levels in fit.levels.items():
+                new = (chosen == place) & ~np.isin(columns.texts[name].astype(str), list(levels))
+                what = "was in these settings" if name == "settings" else f"had this {name}"
+                reasons[new & is_none(reasons)] = f"no run {what}; give some"
+            rows = np.flatnonzero(is_none(reasons) & (chosen == place))
+            if len(rows):
+                made.seconds[rows], beyond = fit.answers(columns.take(rows))
+                made.distance[rows] = NEAR + A_DOUBLING * beyond
+        nothing = is_none(reasons) & ~(made.seconds[:, 0] > 0)
+        reasons[nothing] = "the regression of its runs gives no time above 0 here"
+        made.seconds[nothing], made.distance[nothing] = np.nan, np.nan
+        return replace(made, declined=reasons)
+
+    def _why_none(self, kind: Kind) -> str:
+        if not self.groups:
+            return (
+                f"{self.name} answers from runs alone and was given none; give {needed(LEAST_RUNS)}"
+            )
+        return f"{self.name} has too few runs of {kind_words(kind)}; give {needed(LEAST_RUNS)}"
 
     @property
     def report(self) -> list[dict[str, Any]]:
@@ -292,99 +202,102 @@ class RayML:
         return tuple(
             f"{kind_words(kind)}: the fit of {technique} did not converge; the best found serves"
             for kind, group in self.groups.items()
-            for technique in group.unsettled
+            for technique, model in group.answering.items()
+            if not model.converged
         )
 
     @property
     def formulas(self) -> dict[str, str]:
         """What won for each kind, as a formula where it is linear, and how it did."""
-        return {kind_words(kind): told(group, self.quantity) for kind, group in self.groups.items()}
-
-    def _chosen(self, asked: JobFeatures) -> IntArray:
-        """Return which group answers each job, (n,), -1 where none does."""
-        return served(asked.kinds, self.counts, self.groups)[0]
-
-    def _declined(self, asked: JobFeatures, chosen: IntArray) -> NDArray[np.object_]:
-        """Return why each job has no answer, or None, (n,)."""
-        reasons = np.full(len(chosen), None, dtype=object)
-        names, index = asked.kinds
-        none = np.array([self._why_none(kind) for kind in names] + [""], dtype=object)
-        reasons[chosen < 0] = none[index[chosen < 0]]
-        texts = _columns(asked).texts
-        for number, group in enumerate(self.groups.values()):
-            mine = chosen == number
-            for name, levels in group.levels.items():
-                new = mine & ~np.isin(texts[name].astype(str), list(levels))
-                what = "was in these settings" if name == "settings" else f"had this {name}"
-                reasons[new] = f"no run {what}; give some"
-            for name, lacks in group.lacking(asked.numbers).items():
-                reasons[mine & lacks] = f"the row says no {name}"
-        reasons[np.isnan(asked.numbers["devices"])] = "the row says no number of devices"
-        problems = asked.problems
-        return np.where(is_none(problems), reasons, problems)
-
-    def _why_none(self, kind: Kind) -> str:
-        workload, device = (text or "(blank)" for text in kind[: len(GROUP)])
-        if not self.groups:
-            return f"{self.name} answers from runs alone and was given none; give {_NEEDED}"
-        return f"{self.name} has too few runs of {workload} on {device}; give {_NEEDED}"
+        return {kind_words(kind): _words(one, self.quantity) for kind, one in self.groups.items()}
 
     def to_json(self) -> str:
         """Return the winners as JSON text: numbers and names, nothing that is executed."""
-        groups = [{"kind": kind, **group.to_dict()} for kind, group in self.groups.items()]
-        counts = [[*kind, count] for kind, count in self.counts.items()]
+        groups = [{"kind": kind, "group": group.to_dict()} for kind, group in self.groups.items()]
         return json.dumps({
             "predictor": self.name, "version": VERSION, "quantity": self.quantity,
-            "settings": self.settings.to_dict(), "groups": groups, "counts": counts,
+            "settings": self.settings.to_dict(), "groups": groups,
+            "counts": [[*kind, count] for kind, count in self.counts.items()],
         })  # fmt: skip
 
     @staticmethod
     def from_json(text: str) -> RayML:
         """Return a saved predictor; it answers without scikit-learn and XGBoost.
 
-        Fitted again it tries what it tried before; the journal, a file of one machine, is not kept.
+        Fitted again it tries what it tried before.
 
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
 
         def made(saved: Mapping[str, Any]) -> RayML:
-            groups = {tuple(entry["kind"]): RayGroup.from_dict(entry) for entry in saved["groups"]}
+            groups = {
+                tuple(one["kind"]): RayGroup.from_dict(one["group"]) for one in saved["groups"]
+            }
             counts = {tuple(kind): int(count) for *kind, count in saved["counts"]}
-            # Files of before settings were kept are of what was usual, as far as they say.
-            settings = AutoMLSettings.from_dict(saved.get("settings", {}))
-            return RayML(settings, None, str(saved["quantity"]), groups, counts)
+            settings = AutoMLSettings.from_dict(saved["settings"])
+            return RayML(settings, str(saved["quantity"]), groups, counts)
 
         return read_saved(text, "a ray-ml model", VERSION, made)
 
 
-def _columns(asked: JobFeatures) -> Columns:
+def _columns(features: JobFeatures) -> Columns:
     """Return all numbers and classes of jobs."""
-    names, index = asked.kinds
-    texts = {name: np.array([k[i] for k in names] + [""], dtype=object)[index]
-             for i, name in enumerate(GROUP)}  # fmt: skip
-    rest = ["|".join(text for text in k[len(GROUP) :] if text) for k in names]
-    texts["settings"] = np.array([*rest, ""], dtype=object)[index]
-    return Columns(asked.numbers, texts)
+    names, index = features.kinds
+
+    def column(texts: list[str]) -> NDArray[np.object_]:
+        return np.asarray(np.array([*texts, ""], dtype=object)[index])
+
+    texts = {name: column([kind[i] for kind in names]) for i, name in enumerate(GROUP)}
+    texts["settings"] = column(["|".join(filter(None, kind[len(GROUP) :])) for kind in names])
+    return Columns(features.numbers, texts)
 
 
-def _told(columns: Columns) -> Columns:
-    """Return the columns that all rows state, and the classes that differ."""
-    numbers = {name: v for name, v in columns.numbers.items() if np.isfinite(v).all()}
-    texts = {name: v for name, v in columns.texts.items() if len(set(v.tolist())) > 1}
-    return Columns(numbers, texts)
+def _words(group: RayGroup, quantity: str) -> str:
+    """Return what answers questions of a group: a formula where it is linear; and how it was judged."""
+    best, names = group.experiments[0], group.features.names
+    given = "".join(f", {name} {value}" for name, value in best.parameters.items())
+    errors = ", ".join(
+        f"{part.replace('_', '-')} {figures['mape']:.1f} %"
+        for part, figures in best.scores.items() if part != FITS
+    )  # fmt: skip
+    ended = "" if group.winner.converged else "; its fit did not converge: the best found serves"
+    text = f"seconds of {article(quantity)} {_formula(group.winner, names)}"
+    if group.far_by:
+        other, most = group.experiments[group.far_by].technique, group.ranges["devices"][1]
+        text += f"; beyond {most:g} devices ({other}) {_formula(group.far, names)}"
+    low, high = np.exp(group.reach)
+    return (
+        f"{text} ({best.technique}{given}; {group.runs} runs; MAPE {errors}; 90 % of runs (5 to 95 %)"
+        f" lie between 1/{low:.2f} and {high:.2f} times it; ln is natural{ended})"
+    )
 
 
-def _smaller(recipe: Recipe, columns: Columns) -> Recipe:
-    """Return the recipe without products where its classes are many."""
-    classes = sum(len(set(v.tolist())) for v in columns.texts.values())
-    return replace(recipe, degree=1) if classes > MOST_CLASSES else recipe
+def _formula(one: ModelOfSome, names: Sequence[str]) -> str:
+    """Return a sum whose figures are long enough to be computed again, or what serves instead."""
+    mine = [names[i] for i in one.places]
+    line = _line(one.model)
+    if line is not None:
+        terms = [
+            f" {'-' if weight < 0 else '+'} {abs(weight):.6g} x {name}"
+            for weight, name in zip(line[1].tolist(), mine, strict=True) if weight
+        ]  # fmt: skip
+        return f"= {line[0]:.6g}{''.join(terms)}"
+    inner = one.model.model if isinstance(one.model, Scaled) else one.model
+    if isinstance(inner, Trees):
+        splits = np.bincount(inner.feature[inner.left >= 0], minlength=len(mine))
+        mine = [mine[i] for i in np.argsort(-splits, kind="stable")[:5] if splits[i]]
+        return f"by trees ({len(inner.roots)}), no formula, which split by {', '.join(mine)}"
+    return f"by a {inner.kind} model, no formula, of {', '.join(mine)}"
 
 
-def _grouped(names: list[Kind], index: IntArray) -> dict[Kind, IntArray]:
-    """Return the rows of the kinds that have many, and of all others together."""
-    counts = np.bincount(index, minlength=len(names))
-    large = [i for i in np.argsort(-counts, kind="stable") if counts[i] >= OWN_RUNS][:MOST_OWN]
-    found = {names[i]: np.flatnonzero(index == i) for i in sorted(large)}
-    rest = np.flatnonzero(~np.isin(index, large))
-    return {**found, POOL: rest} if len(rest) else found
+def _line(model: FittedModel) -> tuple[float, FloatArray] | None:
+    """Return intercept and weights of the features as they are, None of what is not linear."""
+    if isinstance(model, Linear):
+        return model.intercept, model.weights
+    if not (isinstance(model, Scaled) and isinstance(model.model, Linear)):
+        return None
+    weights = model.unit * model.model.weights / model.scale
+    return model.middle + model.unit * model.model.intercept - float(
+        weights @ model.centre
+    ), weights

@@ -1,112 +1,187 @@
-"""Techniques: the Ray study's regressions with its defaults, fitted by scikit-learn and XGBoost.
+"""Techniques: the Ray study's regressions with its defaults, and their fits as plain arrays.
 
-Each returns plain arrays (`models`): what is saved needs neither library again. Defaults and names
-are those of the study's library; its "NNLS" is a Lasso whose weights cannot be negative.
-
-Stepwise: least squares whose features enter and leave by their p-values (Draper and Smith).
+scikit-learn and XGBoost fit; NumPy predicts, so that a saved model needs neither library and holds
+nothing that is executed. Defaults and names are those of the study's library; its "NNLS" is a Lasso
+whose weights cannot be negative.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.errors import MissingExtraError, RequestError, one_of
-from forerun.predictors.regression.models import (
-    DenseNetwork,
-    FittedModel,
-    Linear,
-    Scaled,
-    SupportVectors,
-    Trees,
-)
 
-_ROUNDING = 1e-10
+_CELLS = 2_000_000  # rows x trees, or rows x support vectors, that are held at a time
 
 
-def stepwise(
-    x: FloatArray, y: FloatArray, p_to_add: float, p_to_remove: float, max_iter: int
-) -> tuple[float, FloatArray]:
-    """Return intercept and weights (k,), 0 for features that did not enter.
+class FittedModel(Protocol):
+    """A fitted regression."""
 
-    Each round takes in the feature of the least p-value below `p_to_add`, then takes out the one
-    of the greatest above `p_to_remove` (Draper and Smith, Applied Regression Analysis, 3rd ed.,
-    section 15.4).
+    kind: ClassVar[str]
 
-    Args:
-        x, y: (n, k) and (n,).
-        p_to_add, p_to_remove: of two-sided t tests.
-        max_iter: most rounds.
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Return the values of n rows (n, k), (n,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Linear:
+    """intercept + x . weights; `converged`: whether the search of them ended by itself."""
+
+    intercept: float
+    weights: FloatArray
+    converged: bool = True
+    kind: ClassVar[str] = "linear"
+
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Return the values of n rows, (n,)."""
+        result: FloatArray = self.intercept + x @ self.weights
+        return result
+
+
+@dataclass(frozen=True)
+class Trees:
+    """base + sum of trees. The nodes of all trees lie one after another.
+
+    A row goes left where its feature is below the threshold (`strict`, XGBoost, which compares
+    32-bit numbers), or at most the threshold (scikit-learn).
     """
-    chosen: list[int] = []
-    for _ in range(max_iter):
-        before = list(chosen)
-        entering = _entering(x, y, chosen, p_to_add)
-        if entering is not None:
-            chosen.append(entering)
-        leaving = _leaving(x, y, chosen, p_to_remove)
-        if leaving is not None:
-            chosen.remove(leaving)
-        # One that enters and leaves at once would do so for ever.
-        if chosen == before or (entering is not None and entering == leaving):
-            break
-    weights = np.zeros(x.shape[1])
-    basis = np.column_stack([np.ones(len(x)), x[:, chosen]])
-    solved = np.linalg.lstsq(basis, y, rcond=None)[0]
-    weights[chosen] = solved[1:]
-    return float(solved[0]), weights
+
+    base: float
+    roots: IntArray
+    feature: IntArray
+    threshold: FloatArray
+    left: IntArray
+    right: IntArray
+    value: FloatArray
+    strict: bool
+    kind: ClassVar[str] = "trees"
+
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Return the values of n rows, (n,)."""
+        low = x.astype(np.float32).astype(np.float64)
+        return _in_blocks(low, len(self.roots), self._some)
+
+    def _some(self, x: FloatArray) -> FloatArray:
+        node = np.tile(self.roots, len(x))
+        row = np.repeat(np.arange(len(x)), len(self.roots))
+        going = np.flatnonzero(self.left[node] >= 0)
+        while len(going):
+            at = node[going]
+            value, bound = x[row[going], self.feature[at]], self.threshold[at]
+            left = value < bound if self.strict else value <= bound
+            node[going] = np.where(left, self.left[at], self.right[at])
+            going = going[self.left[node[going]] >= 0]
+        return np.asarray(self.base + self.value[node].reshape(len(x), -1).sum(axis=1))
 
 
-def _entering(x: FloatArray, y: FloatArray, chosen: list[int], limit: float) -> int | None:
-    """Return the feature that enters, None where none does.
+@dataclass(frozen=True)
+class SupportVectors:
+    """intercept + sum of duals x k(support, x); k is `rbf` or `poly` (gamma x . s)^degree."""
 
-    What a feature adds is a regression of what the chosen ones leave of y on what they leave of it
-    (Frisch and Waugh), so that all features are tried in one product.
-    """
-    free = len(x) - len(chosen) - 2
-    if free <= 0:
-        return None
-    basis, _ = np.linalg.qr(np.column_stack([np.ones(len(x)), x[:, chosen]]))
-    rest = x - basis @ (basis.T @ x)
-    left = y - basis @ (basis.T @ y)
-    power = np.sum(rest**2, axis=0)
-    usable = power > _ROUNDING * np.maximum(np.sum(x**2, axis=0), 1e-300)
-    usable[chosen] = False
-    if not usable.any() or left @ left <= _ROUNDING * float(y @ y):
-        return None
-    explained = np.where(usable, (rest.T @ left) ** 2 / np.where(usable, power, 1.0), -1.0)
-    best = int(np.argmax(explained))  # the greatest |t|, hence the least p
-    noise = max(float(left @ left - explained[best]), 0.0) / free
-    t = np.sqrt(explained[best] / noise) if noise > 0 else np.inf
-    return best if _p(t, free) < limit else None
+    intercept: float
+    support: FloatArray
+    duals: FloatArray
+    gamma: float
+    degree: int
+    form: str
+    converged: bool = True
+    kind: ClassVar[str] = "kernel"
 
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Return the values of n rows, (n,)."""
+        return _in_blocks(x, len(self.support), self._some)
 
-def _leaving(x: FloatArray, y: FloatArray, chosen: list[int], limit: float) -> int | None:
-    """Return the feature that leaves, None where none does."""
-    free = len(x) - len(chosen) - 1
-    if not chosen or free <= 0:
-        return None
-    basis = np.column_stack([np.ones(len(x)), x[:, chosen]])
-    inverse = np.linalg.pinv(basis.T @ basis)
-    weights = inverse @ (basis.T @ y)
-    left = y - basis @ weights
-    spread = np.sqrt(np.maximum(float(left @ left) / free * np.diag(inverse), 0.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.abs(weights / spread)[1:]
-    worst = int(np.argmin(np.nan_to_num(t, nan=np.inf)))
-    return chosen[worst] if _p(float(t[worst]), free) > limit else None
+    def _some(self, x: FloatArray) -> FloatArray:
+        inner = x @ self.support.T
+        if self.form == "rbf":
+            squares = np.sum(x**2, axis=1)[:, None] + np.sum(self.support**2, axis=1)
+            near = np.exp(-self.gamma * (squares - 2 * inner))
+        else:
+            near = (self.gamma * inner) ** self.degree
+        return np.asarray(self.intercept + near @ self.duals)
 
 
-def _p(t: float, free: int) -> float:
-    """Return the two-sided p-value of Student's t."""
-    from scipy.special import stdtr
+@dataclass(frozen=True)
+class DenseNetwork:
+    """Dense layers with relu between them."""
 
-    return float(2.0 * stdtr(free, -abs(t)))
+    weights: tuple[FloatArray, ...]
+    biases: tuple[FloatArray, ...]
+    kind: ClassVar[str] = "network"
+
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Return the values of n rows, (n,)."""
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = np.maximum(x @ weight + bias, 0.0)
+        return np.asarray((x @ self.weights[-1] + self.biases[-1])[:, 0])
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A model of standardised features and standardised values."""
+
+    model: FittedModel
+    centre: FloatArray
+    scale: FloatArray
+    middle: float
+    unit: float
+    kind: ClassVar[str] = "scaled"
+
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Return the values of n rows, (n,)."""
+        return self.middle + self.unit * self.model.predict((x - self.centre) / self.scale)
+
+
+def _in_blocks(x: FloatArray, width: int, some: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    """Return the values of n rows, (n,), made of as many at a time as memory bears."""
+    step = max(_CELLS // max(width, 1), 1)
+    return np.concatenate([np.empty(0), *(some(x[i : i + step]) for i in range(0, len(x), step))])
+
+
+_KINDS: Mapping[str, type] = {
+    c.kind: c for c in (Linear, Trees, SupportVectors, DenseNetwork, Scaled)
+}
+
+
+def has_converged(model: FittedModel) -> bool:
+    """Return whether the fit of a model converged; trees and networks have no such end."""
+    inner = model.model if isinstance(model, Scaled) else model
+    return bool(getattr(inner, "converged", True))
+
+
+def model_dict(model: FittedModel) -> dict[str, Any]:
+    """Return a model as plain values for JSON."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [one.tolist() for one in value]
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        return model_dict(value) if hasattr(value, "kind") else value
+
+    return {"kind": model.kind, **{name: plain(v) for name, v in vars(model).items()}}
+
+
+def model_of(values: Mapping[str, Any]) -> FittedModel:
+    """Return what `model_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
+    made = _KINDS[values["kind"]]
+
+    def read(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(map(np.array, value)) if made is DenseNetwork else np.array(value)
+        return model_of(value) if isinstance(value, dict) else value
+
+    model: FittedModel = made(**{k: read(v) for k, v in values.items() if k != "kind"})
+    return model
 
 
 Parameters = Mapping[str, Any]
@@ -127,7 +202,7 @@ DEFAULTS: Mapping[str, Parameters] = {
 # Those that go on beyond what was measured.
 EXTRAPOLATE = ("Ridge", "NNLS", "Stepwise")
 SEED = 0
-_LIBSVM_ROUNDS = 20_000
+_LASSO_ROUNDS, _LIBSVM_ROUNDS = 2000, 20_000
 _BATCH = 32  # rows of a step of the MLP
 
 
@@ -182,54 +257,43 @@ def importance(x: FloatArray, y: FloatArray) -> FloatArray:
     return gains / total if total > 0 else np.full(len(gains), 1 / max(len(gains), 1))
 
 
-def _sklearn(module: str) -> Any:
-    from importlib import import_module
-
+def _library(module: str, package: str = "scikit-learn") -> Any:
     try:
-        return import_module(f"sklearn.{module}")
+        return import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError("a regression of the Ray study", "scikit-learn", "learn") from error
+        raise MissingExtraError("a regression of the Ray study", package, "learn") from error
+
+
+def _trained(machine: Any, x: FloatArray, y: FloatArray) -> Any:
+    """Return the fitted machine; one that did not converge keeps the best so far, as in the study."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", _library("sklearn.exceptions").ConvergenceWarning)
+        return machine.fit(x, y)
 
 
 def _ridge(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
-    made = _sklearn("linear_model").Ridge(alpha=p["alpha"]).fit(x, y)
+    made = _library("sklearn.linear_model").Ridge(alpha=p["alpha"]).fit(x, y)
     return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float))
 
 
 def _nnls(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
-    lasso = _sklearn("linear_model").Lasso(alpha=p["alpha"], positive=True, max_iter=2000)
-    # Collinear products converge slowly, and the best so far is what the study keeps too.
-    made, converged = _searched(lasso, x, y)
+    lasso = _library("sklearn.linear_model").Lasso(
+        alpha=p["alpha"], positive=True, max_iter=_LASSO_ROUNDS
+    )
+    made = _trained(lasso, x, y)
+    converged = bool(made.n_iter_ < _LASSO_ROUNDS)
     return Linear(float(made.intercept_), np.asarray(made.coef_, dtype=float), converged)
 
 
-def _searched(machine: Any, x: FloatArray, y: FloatArray) -> tuple[Any, bool]:
-    """Return the fitted machine, and whether its search converged before its rounds were over."""
-    import warnings
-
-    slow = _sklearn("exceptions").ConvergenceWarning
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        made = machine.fit(x, y)
-    for one in said:
-        if not issubclass(one.category, slow):
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    return made, not any(issubclass(one.category, slow) for one in said)
-
-
 def _stepwise(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
-    intercept, weights = stepwise(x, y, p["p_to_add"], p["p_to_remove"], int(p["max_iter"]))
-    return Linear(intercept, weights)
+    return Linear(*stepwise(x, y, p["p_to_add"], p["p_to_remove"], int(p["max_iter"])))
 
 
 def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
-    machine = _sklearn("svm").SVR(
-        C=p["C"], epsilon=p["epsilon"], gamma=p["gamma"], kernel=p["kernel"], degree=p["degree"],
-        max_iter=_LIBSVM_ROUNDS, cache_size=200,
-    )  # fmt: skip
-    made, converged = _searched(machine, x, y)  # hp-selection judges what it found
+    machine = _library("sklearn.svm").SVR(**p, max_iter=_LIBSVM_ROUNDS)
+    made = _trained(machine, x, y)
     level, duals = float(made.intercept_[0]), np.asarray(made.dual_coef_, dtype=float)[0]
-    support = np.asarray(made.support_vectors_, dtype=float)
+    support, converged = np.asarray(made.support_vectors_, dtype=float), not made.fit_status_
     if p["kernel"] == "linear":
         return Linear(level, duals @ support, converged)
     return SupportVectors(
@@ -238,37 +302,26 @@ def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
 
 
 def _tree(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
-    made = _sklearn("tree").DecisionTreeRegressor(random_state=SEED, **p).fit(x, y)
-    return _joined([made.tree_], 1.0)
+    made = _library("sklearn.tree").DecisionTreeRegressor(random_state=SEED, **p).fit(x, y)
+    return _sklearn_trees([made])
 
 
 def _forest(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
-    made = _sklearn("ensemble").RandomForestRegressor(random_state=SEED, **p).fit(x, y)
-    return _joined([tree.tree_ for tree in made.estimators_], 1.0 / len(made.estimators_))
+    made = _library("sklearn.ensemble").RandomForestRegressor(random_state=SEED, **p).fit(x, y)
+    return _sklearn_trees(made.estimators_)
 
 
-def _joined(trees: list[Any], share: float) -> Trees:
-    """Return scikit-learn's trees one after another, each with such a share of the sum."""
-    sizes = [tree.node_count for tree in trees]
-    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-
-    def all_of(name: str) -> NDArray[Any]:
-        return np.concatenate([np.asarray(getattr(tree, name)).reshape(-1) for tree in trees])
-
-    shift = np.repeat(roots, sizes)
-    left, right = (all_of(name).astype(np.int64) for name in ("children_left", "children_right"))
-    return Trees(
-        base=0.0, roots=roots, feature=np.maximum(all_of("feature"), 0).astype(np.int64),
-        threshold=all_of("threshold").astype(float), left=np.where(left < 0, -1, left + shift),
-        right=np.where(right < 0, -1, right + shift), value=all_of("value") * share, strict=False,
-    )  # fmt: skip
+def _sklearn_trees(machines: Sequence[Any]) -> Trees:
+    """Return the mean of scikit-learn's trees."""
+    parts = [
+        (t.children_left, t.children_right, t.feature, t.threshold, t.value.ravel() / len(machines))
+        for t in (machine.tree_ for machine in machines)
+    ]
+    return _joined(parts, 0.0, strict=False)
 
 
 def _booster(x: FloatArray, y: FloatArray, p: Parameters) -> Any:
-    try:
-        import xgboost
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("a regression of the Ray study", "xgboost", "learn") from error
+    xgboost = _library("xgboost", "xgboost")
     settings = {name: value for name, value in p.items() if name != "n_estimators"}
     settings |= {"tree_method": "hist", "seed": SEED, "nthread": 1, "verbosity": 0}
     data = xgboost.DMatrix(x.astype(np.float32), label=y)
@@ -278,33 +331,34 @@ def _booster(x: FloatArray, y: FloatArray, p: Parameters) -> Any:
 def _xgboost(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
     saved = json.loads(bytes(_booster(x, y, p).save_raw("json")))["learner"]
     base = np.atleast_1d(json.loads(str(saved["learner_model_param"]["base_score"])))[0]
-    trees = saved["gradient_booster"]["model"]["trees"]
-    sizes = [len(tree["left_children"]) for tree in trees]
-    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    parts = []
+    for tree in saved["gradient_booster"]["model"]["trees"]:
+        left, split = np.array(tree["left_children"]), np.array(tree["split_conditions"])
+        # A leaf's value stands where a split has its threshold.
+        parts.append((left, tree["right_children"], tree["split_indices"],
+                      split.astype(np.float32).astype(float), np.where(left < 0, split, 0.0)))  # fmt: skip
+    return _joined(parts, float(base), strict=True)
 
-    def all_of(name: str) -> NDArray[Any]:
-        return np.concatenate([np.asarray(tree[name]) for tree in trees])
 
+def _joined(parts: Sequence[tuple[Any, ...]], base: float, strict: bool) -> Trees:
+    """Return trees one after another; each has children left and right, feature, threshold, value."""
+    sizes = [len(part[0]) for part in parts]
+    roots = np.cumsum([0, *sizes[:-1]])
+    left, right, feature, threshold, value = (
+        np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(5)
+    )
     shift = np.repeat(roots, sizes)
-    left, right = all_of("left_children"), all_of("right_children")
-    # A leaf's value stands where a split has its threshold.
-    value = np.where(left < 0, all_of("split_conditions"), 0.0)
-    return Trees(
-        base=float(base), roots=roots, feature=all_of("split_indices").astype(np.int64),
-        threshold=all_of("split_conditions").astype(np.float32).astype(float),
-        left=np.where(left < 0, -1, left + shift).astype(np.int64),
-        right=np.where(left < 0, -1, right + shift).astype(np.int64),
-        value=value.astype(float), strict=True,
-    )  # fmt: skip
+    left, right = (np.where(left < 0, -1, child + shift) for child in (left, right))
+    return Trees(base, roots, np.maximum(feature, 0), threshold, left, right, value, strict)
 
 
 def _mlp(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
-    network = _sklearn("neural_network").MLPRegressor(
-        hidden_layer_sizes=tuple(p["hidden"]), alpha=0.0, batch_size=min(_BATCH, len(x)), max_iter=int(p["epochs"]),
-        learning_rate_init=float(p["learning_rate"]), tol=0.0, random_state=SEED,
-        n_iter_no_change=int(p["epochs"]),
+    network = _library("sklearn.neural_network").MLPRegressor(
+        hidden_layer_sizes=tuple(p["hidden"]), alpha=0.0, batch_size=min(_BATCH, len(x)),
+        max_iter=int(p["epochs"]), learning_rate_init=float(p["learning_rate"]), tol=0.0,
+        random_state=SEED, n_iter_no_change=int(p["epochs"]),
     )  # fmt: skip
-    made, _ = _searched(network, x, y)  # it ends after its epochs
+    made = _trained(network, x, y)  # it ends after its epochs
     return DenseNetwork(tuple(made.coefs_), tuple(made.intercepts_))
 
 
@@ -316,3 +370,74 @@ _FITS: Mapping[str, Callable[[FloatArray, FloatArray, Parameters], FittedModel]]
     "Ridge": _ridge, "XGBoost": _xgboost, "DecisionTree": _tree, "RandomForest": _forest,
     "SVR": _svr, "NNLS": _nnls, "Stepwise": _stepwise, "MLP": _mlp, "Dummy": _dummy,
 }  # fmt: skip
+
+_ROUNDING = 1e-10
+
+
+def stepwise(
+    x: FloatArray, y: FloatArray, p_to_add: float, p_to_remove: float, max_iter: int
+) -> tuple[float, FloatArray]:
+    """Return intercept and weights (k,), 0 for features that did not enter.
+
+    Each round takes in the feature of the least p-value below `p_to_add`, then takes out the one
+    of the greatest above `p_to_remove` (Draper and Smith, Applied Regression Analysis, 3rd ed.,
+    section 15.4).
+
+    Args:
+        x, y: (n, k) and (n,).
+        p_to_add, p_to_remove: of two-sided t tests.
+        max_iter: most rounds.
+    """
+    chosen: list[int] = []
+    for _ in range(max_iter):
+        before = list(chosen)
+        t = _t_of_entering(x, y, chosen)
+        if _p(t.max(), len(x) - len(chosen) - 2) < p_to_add:
+            chosen.append(int(t.argmax()))
+        t = _t_of_chosen(x, y, chosen)
+        if len(t) and _p(t.min(), len(x) - len(chosen) - 1) > p_to_remove:
+            del chosen[int(t.argmin())]
+        if chosen == before:
+            break
+    basis = np.column_stack([np.ones(len(x)), x[:, chosen]])
+    intercept, *solved = np.linalg.lstsq(basis, y, rcond=None)[0]
+    weights = np.zeros(x.shape[1])
+    weights[chosen] = solved
+    return float(intercept), weights
+
+
+def _t_of_entering(x: FloatArray, y: FloatArray, chosen: list[int]) -> FloatArray:
+    """Return |t| of each feature beside the chosen ones, (k,), 0 where it cannot enter.
+
+    What a feature adds is a regression of what the chosen ones leave of y on what they leave of it
+    (Frisch and Waugh), so that all features are tried in one product.
+    """
+    free = len(x) - len(chosen) - 2
+    basis, _ = np.linalg.qr(np.column_stack([np.ones(len(x)), x[:, chosen]]))
+    rest, left = x - basis @ (basis.T @ x), y - basis @ (basis.T @ y)
+    power, squares = np.sum(rest**2, axis=0), float(left @ left)
+    usable = power > _ROUNDING * np.maximum(np.sum(x**2, axis=0), 1e-300)
+    usable[chosen] = False
+    if free <= 0 or squares <= _ROUNDING * float(y @ y):
+        return np.zeros(x.shape[1])
+    explained = np.where(usable, (rest.T @ left) ** 2 / np.where(usable, power, 1.0), 0.0)
+    return np.asarray(np.sqrt(explained / np.maximum(squares - explained, 1e-300) * free))
+
+
+def _t_of_chosen(x: FloatArray, y: FloatArray, chosen: list[int]) -> FloatArray:
+    """Return |t| of each chosen feature beside the others, (c,); empty where rows are too few."""
+    free = len(x) - len(chosen) - 1
+    if free <= 0:
+        return np.zeros(0)
+    basis = np.column_stack([np.ones(len(x)), x[:, chosen]])
+    inverse = np.linalg.pinv(basis.T @ basis)
+    weights = inverse @ (basis.T @ y)
+    noise = np.sum((y - basis @ weights) ** 2) / free
+    return np.asarray(np.abs(weights) / np.sqrt(np.maximum(noise * np.diag(inverse), 1e-300)))[1:]
+
+
+def _p(t: float, free: int) -> float:
+    """Return the two-sided p-value of Student's t."""
+    from scipy.special import stdtr
+
+    return float(2.0 * stdtr(max(free, 1), -t))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.errors import RequestError
-from forerun.predictors.regression.gaussian_process import Evidence, GaussianProcess, fitted_gp
+from forerun.predictors.gaussian_process import Evidence, GaussianProcess, fitted_gp
 
 
 def wave(n: int, noise: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +28,7 @@ def test_the_gradient_is_that_of_the_evidence(n: int, d: int, seed: int) -> None
     x, y, theta = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(0, 0.4, d + 2 + 2 * c)
     labels = rng.integers(0, 3, (n, c))
     ratio, within = rng.uniform(0.5, 2, n), (float(seed % 4), 0.3)
-    problem = Evidence(x, labels, y, ratio, linear=seed % 2 == 0, within=within)
+    problem = Evidence(x, labels, y, ratio, ("linear", "constant")[seed % 2], within)
     _, gradient = problem.negative(theta)
     for i in range(len(theta)):
         step = np.eye(len(theta))[i] * 1e-5
@@ -146,7 +146,7 @@ def test_a_class_has_an_offset_and_another_class_is_as_unsure_as_classes_differ(
 def test_a_class_is_left_out_as_a_process_without_it_would_foretell() -> None:
     x, y, session = in_sessions()
     gp = fitted_gp(x, y, labels=session)
-    errors, sd = gp.classes_left_out(0)
+    errors, sd = gp.left_out(gp.labels[:, 0])
     rest = np.arange(72) >= 6
     without = gp.given(gp.x[rest], gp.labels[rest], gp.values[rest], gp.ratio[rest])
     mean, spread = without.predict(x[:6], np.full((6, 1), -1))

@@ -1,0 +1,458 @@
+"""Gaussian processes with a Matern 5/2 kernel, as arrays: hyper-parameters by marginal likelihood.
+
+    y(x) = level + slopes . x + f(x) + noise,   cov f = (a^2 + sum_c s_c^2 same_c) M(r) + sum_c o_c^2 same_c
+    M(r) = (1 + sqrt5 r + 5 r^2 / 3) exp(-sqrt5 r),   r^2 = sum_j ((x_j - x'_j) / length_j)^2
+
+where same_c is 1 for two points of one class of a category c (a workload, a device, a session in
+which they were measured): each class has an offset and a shape of its own, as far as the evidence
+wants it. The level and the slopes have normal priors and are integrated out (Rasmussen and
+Williams, Gaussian Processes for Machine Learning, 2006, sections 2.7, 4.2 and 5.4.1). Far from the
+data f falls back to 0, and what is left is the level and the slopes. Inputs are standardised
+inside, so that one set of priors serves all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from forerun.arrays import FloatArray, IntArray
+from forerun.domain.quantiles import normal_cdf
+from forerun.errors import RequestError
+
+# Priors in standardised units (features and values of standard deviation 1): normal in the logs of
+# amplitudes and noise, and in the log of each length, which grows with the root of the number of
+# features as distances do.
+AMPLITUDE, AMPLITUDE_LOG_SD = 1.0, 1.0
+CLASS_AMPLITUDE, CLASS_LOG_SD = 0.1, 1.5
+NOISE, NOISE_LOG_SD = 0.1, 1.5
+LENGTH, LENGTH_LOG_SD = 1.5, 1.2
+# Standard deviations of the level and of each slope before anything is measured, by the mean.
+MEANS: Mapping[str, tuple[float, float]] = {
+    "zero": (0.0, 0.0), "constant": (3.0, 0.0), "linear": (3.0, 1.0),
+}  # fmt: skip
+LEAST_NOISE = 1e-3
+_REACH = 4.0  # standard deviations of its prior that a hyper-parameter may lie off
+# Cells of a block of kernel values that are held at a time: some tens of megabytes.
+CELLS = 2_000_000
+# Degrees of freedom of the readings' errors where some may be far off (Student's t).
+FREEDOM = 4.0
+ROOT5 = float(np.sqrt(5.0))
+
+
+def matern(r: FloatArray) -> FloatArray:
+    """Return the Matern 5/2 correlation at scaled distances, any shape."""
+    s = ROOT5 * r
+    result: FloatArray = (1 + s + s**2 / 3) * np.exp(-s)
+    return result
+
+
+def hazard(t: FloatArray) -> FloatArray:
+    """Return the mean of a standard normal number above t: density over upper tail, any shape.
+
+    From the distribution function below 3, and from Laplace's continued fraction above.
+    """
+    near = np.clip(t, -8.0, 3.0)
+    ratio = np.exp(-0.5 * near * near) / np.sqrt(2 * np.pi) / normal_cdf(-near)
+    far = np.maximum(t, 3.0)
+    tail = far
+    for k in range(12, 0, -1):
+        tail = far + k / tail
+    return np.where(t > 3.0, tail, ratio)
+
+
+def _distances(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Return Euclidean distances, (m, n)."""
+    square = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1)[None, :] - 2 * (a @ b.T)
+    return np.asarray(np.sqrt(np.maximum(square, 0.0)))
+
+
+def _cholesky(matrix: FloatArray) -> FloatArray:
+    """Return the lower factor; the diagonal is raised where rounding left it not positive.
+
+    Raises:
+        RequestError: it is not positive definite by more than rounding.
+    """
+    unit = float(np.mean(np.diag(matrix))) if len(matrix) else 1.0
+    for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
+        try:
+            return np.asarray(np.linalg.cholesky(matrix + jitter * unit * np.eye(len(matrix))))
+        except np.linalg.LinAlgError:
+            continue
+    raise RequestError(
+        "factoring a covariance", "it is not positive definite", "leave out rows that repeat others"
+    )
+
+
+def _solve(root: FloatArray, values: FloatArray, trans: str = "N") -> FloatArray:
+    """Return root^-1 values, or root^-T values with trans "T"."""
+    from scipy.linalg import solve_triangular
+
+    return np.asarray(solve_triangular(root, values, lower=True, trans=trans, check_finite=False))
+
+
+def same_class(a: IntArray, b: IntArray) -> FloatArray:
+    """Return by category whether points are of one class, (c, m, n), of classes (m, c) and (n, c)."""
+    return np.asarray(a.T[:, :, None] == b.T[:, None, :], dtype=np.float64)
+
+
+ARRAYS = ("lengths", "shapes", "offsets")
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Hyper-parameters, standardised.
+
+    Attributes:
+        amplitude, noise: standard deviations.
+        lengths: of each feature, (d,).
+        shapes, offsets: standard deviations of what a class of each category adds, (c,).
+        level, slope: standard deviations of the mean's level and slopes.
+    """
+
+    amplitude: float
+    noise: float
+    lengths: FloatArray
+    shapes: FloatArray
+    offsets: FloatArray
+    level: float
+    slope: float
+
+    def covariance(
+        self, a: FloatArray, a_labels: IntArray, b: FloatArray, b_labels: IntArray
+    ) -> FloatArray:
+        """Return the covariances of y without noise before anything is measured, (m, n)."""
+        same = same_class(a_labels, b_labels)
+        height = self.amplitude**2 + np.tensordot(self.shapes**2, same, 1)
+        total: FloatArray = height * matern(_distances(a / self.lengths, b / self.lengths))
+        total += self.level**2 + np.tensordot(self.offsets**2, same, 1)
+        if self.slope:
+            total += self.slope**2 * (a @ b.T)
+        return total
+
+    def variance(self, a: FloatArray) -> FloatArray:
+        """Return the variances of y without noise before anything is measured, (m,)."""
+        own = self.amplitude**2 + self.level**2 + np.sum(self.shapes**2) + np.sum(self.offsets**2)
+        return np.asarray(own + self.slope**2 * np.sum(a**2, axis=1))
+
+    def noise_variance(self, ratio: FloatArray) -> FloatArray:
+        """Return the variance of readings of such a ratio to the common noise, (n,)."""
+        result: FloatArray = (self.noise * ratio) ** 2 + LEAST_NOISE**2
+        return result
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {k: np.asarray(v).tolist() for k, v in vars(self).items()}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Scales:
+        """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
+        read: dict[str, Any] = {k: np.array(values[k], dtype=float) for k in ARRAYS}
+        read |= {k: float(values[k]) for k in ("amplitude", "noise", "level", "slope")}
+        return Scales(**read)
+
+
+class Evidence:
+    """Log marginal likelihood and priors of the logs of all hyper-parameters.
+
+    They are one vector: amplitude, noise, d lengths, c shapes, c offsets.
+    """
+
+    def __init__(
+        self,
+        x: FloatArray,
+        labels: IntArray,
+        y: FloatArray,
+        ratio: FloatArray,
+        mean: str,
+        within: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        """Take points (n, d), classes (n, c), values (n,), noise ratios (n,), one of `MEANS`.
+
+        within: of readings merged into these values, degrees of freedom and sum of squares.
+        """
+        self.x, self.y, self.ratio, self.within = x, y, ratio, within
+        self.level, self.slope = MEANS[mean]
+        self.fixed = self.level**2 + self.slope**2 * (x @ x.T)
+        self.same = same_class(labels, labels)
+        d, c = x.shape[1], 2 * labels.shape[1]
+        lengths = np.full(d, np.log(LENGTH * np.sqrt(max(d, 1))))
+        head = [np.log(AMPLITUDE), np.log(NOISE)]
+        self.centre = np.concatenate([head, lengths, np.full(c, np.log(CLASS_AMPLITUDE))])
+        head = [AMPLITUDE_LOG_SD, NOISE_LOG_SD]
+        self.sd = np.concatenate([head, np.full(d, LENGTH_LOG_SD), np.full(c, CLASS_LOG_SD)])
+
+    def negative(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        """Return minus the log evidence and its gradient (equation 5.9), (2 + d + 2 c,)."""
+        d, c = self.x.shape[1], len(self.same)
+        scaled = self.x / np.exp(theta[2 : 2 + d])
+        power, classes = np.exp(2 * theta[0]), np.exp(2 * theta[2 + d :])
+        r = _distances(scaled, scaled)
+        fall = np.exp(-ROOT5 * r)
+        shape = (1 + ROOT5 * r + 5 * r**2 / 3) * fall
+        height = power + np.tensordot(classes[:c], self.same, 1)
+        total = self.fixed + height * shape + np.tensordot(classes[c:], self.same, 1)
+        total[np.diag_indices_from(total)] += (np.exp(theta[1]) * self.ratio) ** 2 + LEAST_NOISE**2
+        root = _cholesky(total)
+        lower = _solve(root, np.eye(len(self.y)))
+        inverse = lower.T @ lower
+        alpha = inverse @ self.y
+        value = 0.5 * float(self.y @ alpha) + float(np.log(np.diag(root)).sum())
+        value += 0.5 * len(self.y) * float(np.log(2 * np.pi))
+        noise = float(np.exp(2 * theta[1])) + LEAST_NOISE**2
+        free, squares = self.within
+        value += 0.5 * (free * float(np.log(noise)) + squares / noise)
+        w = inverse - np.outer(alpha, alpha)
+        bent = w * shape
+        pure = (free - squares / noise) / noise
+        gradient = np.empty(len(theta))
+        gradient[0] = power * bent.sum()
+        gradient[1] = np.exp(2 * theta[1]) * (float(np.diag(w) @ self.ratio**2) + pure)
+        gradient[2 + d : 2 + d + c] = classes[:c] * np.tensordot(self.same, bent, 2)
+        gradient[2 + d + c :] = classes[c:] * np.tensordot(self.same, w, 2)
+        # d M / d log length_j = 5/3 (1 + sqrt5 r) exp(-sqrt5 r) (difference_j / length_j)^2, and
+        # sums of w (a - b)^2 need no array of differences.
+        w *= height * (5 / 3) * (1 + ROOT5 * r) * fall
+        gradient[2 : 2 + d] = w.sum(axis=1) @ scaled**2
+        gradient[2 : 2 + d] -= np.einsum("ij,ij->j", scaled, w @ scaled)
+        away = (theta - self.centre) / self.sd
+        return value + 0.5 * float(away @ away), gradient + away / self.sd
+
+    def best(self) -> tuple[Scales, bool]:
+        """Return the best hyper-parameters, and whether the search of them converged."""
+        from scipy.optimize import minimize
+
+        bounds = np.stack([self.centre - _REACH * self.sd, self.centre + _REACH * self.sd], axis=1)
+        done = minimize(
+            self.negative, self.centre, jac=True, method="L-BFGS-B", bounds=bounds,
+            options={"maxiter": 100},
+        )  # fmt: skip
+        d, c = self.x.shape[1], len(self.same)
+        values = np.exp(done.x)
+        parts = dict(zip(ARRAYS, np.split(values[2:], [d, d + c]), strict=True))
+        scales = Scales(
+            float(values[0]), float(values[1]), **parts, level=self.level, slope=self.slope
+        )
+        return scales, bool(done.success)
+
+
+@dataclass(frozen=True)
+class GaussianProcess:
+    """A fitted process.
+
+    Attributes:
+        x: the measured points in standardised units, (n, d).
+        labels: their class in each category, (n, c).
+        values: their values in standardised units, (n,).
+        root: lower Cholesky factor of K + noise, (n, n).
+        centre, scale: of each feature, (d,): standardised = (given - centre) / scale.
+        middle, unit: of the values: standardised = (given - middle) / unit.
+        scales: the hyper-parameters, standardised.
+        ratio: of each reading's noise to the common one, (n,).
+        converged: whether the search of the hyper-parameters did.
+    """
+
+    x: FloatArray
+    labels: IntArray
+    values: FloatArray
+    root: FloatArray
+    centre: FloatArray
+    scale: FloatArray
+    middle: float
+    unit: float
+    scales: Scales
+    ratio: FloatArray
+    converged: bool = True
+
+    @property
+    def noise_sd(self) -> float:
+        """Standard deviation of the noise, in units of y."""
+        return self.unit * self.scales.noise
+
+    @property
+    def lengths(self) -> FloatArray:
+        """Length scale of each feature, in units of its standard deviation, (d,)."""
+        return self.scales.lengths
+
+    def solved(self, values: FloatArray) -> FloatArray:
+        """Return (K + noise)^-1 values, of values (n,) or (n, k)."""
+        return _solve(self.root, _solve(self.root, values), "T")
+
+    def predict(
+        self, x: ArrayLike, labels: ArrayLike | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mean and standard deviation of y without noise at points (m, d), each (m,).
+
+        labels: their classes (m, c); a class that was not measured is -1.
+        """
+        mean, sd = self.predict_several(x, self.solved(self.values)[:, None], labels)
+        return self.middle + self.unit * mean[:, 0], self.unit * sd
+
+    def predict_several(
+        self, x: ArrayLike, weights: FloatArray, labels: ArrayLike | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return standardised means (m, k) of several values, and the standard deviation (m,).
+
+        weights: `solved` of the measured values of each, (n, k).
+        """
+        z, classes = self._standardised(x, labels)
+        mean, sd = np.empty((len(z), weights.shape[1])), np.empty(len(z))
+        step = max(CELLS // max(len(self.x), 1), 1)
+        for start in range(0, len(z), step):
+            some = slice(start, start + step)
+            cross = self.scales.covariance(z[some], classes[some], self.x, self.labels)
+            mean[some] = cross @ weights
+            left = _solve(self.root, cross.T)
+            own = self.scales.variance(z[some])
+            sd[some] = np.sqrt(np.maximum(own - np.sum(left**2, axis=0), 0.0))
+        return mean, sd
+
+    def joint(self, x: ArrayLike, labels: ArrayLike | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return mean (m,) and covariance (m, m) of y without noise at points (m, d)."""
+        z, classes = self._standardised(x, labels)
+        cross = self.scales.covariance(z, classes, self.x, self.labels)
+        left = _solve(self.root, cross.T)
+        covariance = self.scales.covariance(z, classes, z, classes)
+        # A class that was not measured is a class of its own: each row shares it with itself.
+        covariance[np.diag_indices_from(covariance)] = self.scales.variance(z)
+        covariance -= left.T @ left
+        mean = self.middle + self.unit * (cross @ self.solved(self.values))
+        return mean, self.unit**2 * covariance
+
+    def left_out(self, groups: IntArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return each measured value less what the others predict, and its deviation, (n,) each.
+
+        Hyper-parameters are those of all points (Rasmussen and Williams, equation 5.12).
+
+        groups: of each point, (n,): those of its group are left out with it.
+        """
+        each = np.arange(len(self.x)) if groups is None else groups
+        errors, sd = np.empty(len(self.x)), np.empty(len(self.x))
+        lower, weights = _solve(self.root, np.eye(len(self.x))), self.solved(self.values)
+        for group in np.unique(each):
+            rows = np.flatnonzero(each == group)
+            errors[rows], sd[rows] = group_left_out(lower[:, rows], weights[rows])
+        return self.unit * errors, self.unit * sd
+
+    def doubted(self, rounds: int = 2) -> GaussianProcess:
+        """Return the process with readings less believed the farther the others say they are off.
+
+        Weights of Student's t by expectation-maximisation, with the errors of left-out readings.
+        """
+        now = self
+        for _ in range(rounds):
+            errors, _ = now.left_out()
+            usual = 1.4826 * float(np.median(np.abs(errors))) or 1.0
+            less = np.sqrt((FREEDOM + (errors / usual) ** 2) / (FREEDOM + 1.0))
+            now = now.given(self.x, self.labels, self.values, self.ratio * less)
+        return now
+
+    def given(
+        self, x: FloatArray, labels: IntArray, y: FloatArray, ratio: FloatArray
+    ) -> GaussianProcess:
+        """Return the process of other readings with the same hyper-parameters, all standardised."""
+        covariance = self.scales.covariance(x, labels, x, labels)
+        covariance[np.diag_indices_from(covariance)] += self.scales.noise_variance(ratio)
+        root = _cholesky(covariance)
+        return replace(self, x=x, labels=labels, values=y, root=root, ratio=ratio)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; the Cholesky factor is made again on reading."""
+        plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()}
+        return {**plain, "root": [], "scales": self.scales.to_dict()}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> GaussianProcess:
+        """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
+        read = dict(values, scales=Scales.from_dict(values["scales"]))
+        for name in ("x", "labels", "values", "root", "centre", "scale", "ratio"):
+            read[name] = np.array(read[name], dtype=np.int64 if name == "labels" else float)
+        blank, n = GaussianProcess(**read), len(values["values"])
+        x, labels = blank.x.reshape(n, len(blank.lengths)), blank.labels.reshape(n, -1)
+        if labels.shape[1] != len(blank.scales.offsets):
+            raise ValueError("one amplitude a category")
+        return blank.given(x, labels, blank.values, blank.ratio)
+
+    def _standardised(self, x: ArrayLike, labels: ArrayLike | None) -> tuple[FloatArray, IntArray]:
+        z = (np.asarray(x, dtype=np.float64) - self.centre) / self.scale
+        none = np.full((len(z), self.labels.shape[1]), -1, dtype=np.int64)
+        return z, none if labels is None else np.asarray(labels, dtype=np.int64)
+
+
+def group_left_out(lower: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return what points miss of g left-out ones, (g,) or (g, k), and its standard deviation (g,).
+
+    Args:
+        lower: columns of the inverse Cholesky factor, (n, g).
+        weights: (K + noise)^-1 of one or several values, (g,) or (g, k).
+    """
+    covariance = np.linalg.inv(lower.T @ lower)
+    return covariance @ weights, np.sqrt(np.diag(covariance))
+
+
+def fitted_gp(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    mean: str = "constant",
+    labels: ArrayLike | None = None,
+    noise_ratio: ArrayLike | None = None,
+    tuned_on: ArrayLike | None = None,
+    within: tuple[float, float] = (0.0, 0.0),
+) -> GaussianProcess:
+    """Return the process of n values y (n,) at points x (n, d).
+
+    Args:
+        x, y: finite. A feature that never changes has no effect where it keeps its value.
+        mean: `zero`, `constant`, or `linear` in all features.
+        labels: class of each point in each category, (n, c), from 0.
+        noise_ratio: of each value's noise standard deviation to the common one, (n,): below 1 for
+            means of several readings, far above for readings that are not to be believed.
+        tuned_on: positions of the points that the hyper-parameters are tuned on; all by default.
+        within: where values are means of repeated readings, degrees of freedom and sum of squares
+            of the readings about them, which say how large the noise is.
+
+    Raises:
+        RequestError: no points, not finite, of unequal lengths, or no such mean.
+    """
+    points, values = np.atleast_2d(np.asarray(x, dtype=np.float64)), np.ravel(y).astype(np.float64)
+    n = len(values)
+    asked = f"fitting a Gaussian process to {n} values"
+    if mean not in MEANS:
+        raise RequestError(asked, f"there is no mean {mean!r}", f"give one of {', '.join(MEANS)}")
+    if not n or points.shape[0] != n:
+        raise RequestError(
+            asked, f"points of shape {points.shape}", "give one row of features a value"
+        )
+    if not (np.isfinite(points).all() and np.isfinite(values).all()):
+        raise RequestError(asked, "some values are not finite", "leave these rows out")
+    classes = np.zeros((n, 0), dtype=np.int64) if labels is None else np.asarray(labels, np.int64)
+    ratio = np.ones(n) if noise_ratio is None else np.ravel(noise_ratio).astype(float)
+    centre, scale = points.mean(axis=0), points.std(axis=0)
+    constant = scale <= 1e-12 * np.maximum(np.abs(points).max(axis=0), 1e-300)
+    scale = np.where(constant, 1.0, scale)
+    middle = 0.0 if mean == "zero" else float(values.mean())
+    unit = float(values.std()) or 1.0
+    z, standard = (points - centre) / scale, (values - middle) / unit
+    some = np.arange(n) if tuned_on is None else np.asarray(tuned_on, dtype=np.int64)
+    pure = (within[0], within[1] / unit**2)
+    problem = Evidence(z[some], classes[some], standard[some], ratio[some], mean, pure)
+    scales, converged = problem.best()
+    blank = GaussianProcess(
+        z,
+        classes,
+        standard,
+        np.zeros((0, 0)),
+        centre,
+        scale,
+        middle,
+        unit,
+        scales,
+        ratio,
+        converged,
+    )
+    return blank.given(z, classes, standard, ratio)
