@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import os
-from pathlib import Path
 
 import pytest
 
 from forerun.catalog import load_catalog
+from tests.needs import published
 
 CATALOG = load_catalog()
 
@@ -77,11 +76,8 @@ def test_a_blank_text_means_the_usual_links_without_a_word() -> None:
 @pytest.mark.data
 def test_every_interconnect_of_the_runs_tables_is_understood() -> None:
     """No text in the measured runs is left as not understood."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA is unset: no measured runs to read")
     seen: set[tuple[str, str]] = set()
-    for table in sorted(Path(folder).glob("runs/*.csv")):
+    for table in sorted(published().glob("*.csv")):
         with table.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 seen.add((row.get("device") or "", row.get("interconnect") or ""))

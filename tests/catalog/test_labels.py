@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
-from pathlib import Path
 
 import pytest
 
 from forerun.catalog import load_catalog
 from forerun.catalog.devices import open_labels, packaged_rows, squeeze
 from forerun.errors import UnknownNameError
+from tests.needs import published
 
 CATALOG = load_catalog()
 
@@ -101,10 +100,7 @@ def test_a_machine_without_accelerators_is_a_device() -> None:
 @pytest.mark.data
 def test_every_device_of_the_runs_tables_resolves() -> None:
     """Each device id in the measured runs is known to the catalogue."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA is unset: no measured runs to read")
-    tables = sorted(Path(folder).glob("runs/*.csv"))
+    tables = sorted(published().glob("*.csv"))
     assert tables
     for table in tables:
         with table.open(newline="", encoding="utf-8") as file:

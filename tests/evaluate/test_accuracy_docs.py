@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -17,6 +16,7 @@ import pytest
 from forerun.evaluate import Evaluation, Score, evaluate, parse_condition, parse_split
 from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.testing.samples import tiny_runs
+from tests.needs import published
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,9 +87,7 @@ def test_every_fit_on_other_tables_leaves_the_judged_ones_out() -> None:
 
 @pytest.mark.data
 def test_every_table_of_a_case_is_there() -> None:
-    if not os.environ.get("FORERUN_DATA"):
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    folder = Path(os.environ["FORERUN_DATA"]) / "runs"
+    folder = published()
     for case in CASES:
         for name in (*case["runs"], *case.get("fit", ())):
             assert (folder / BENCH._file(name)).exists(), name

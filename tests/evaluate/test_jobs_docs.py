@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from forerun.testing.samples import tiny_runs
 from tests.evaluate.test_ablation_docs import script
+from tests.needs import published
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH, PAGE = script("benchmarks/five_jobs.py"), script("docs/jobs_page.py")
@@ -47,9 +47,7 @@ def test_no_job_was_taught_by_its_own_table() -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("number", range(5))
 def test_each_job_is_the_middle_row_of_its_table(number: int) -> None:
-    if not os.environ.get("FORERUN_DATA"):
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    folder = Path(os.environ["FORERUN_DATA"]) / "runs"
+    folder = published()
     kept = KEPT["jobs"][number]
     _, rows = BENCH.candidates(JOBS[number], folder)
     row = BENCH.middle(rows)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from forerun.predictors.laws.constant_mfu import ConstantMFU
 from forerun.tables import Jobs, Runs
 from forerun.tables.jobs import join_runs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_jobs, tiny_runs, tiny_workload
+from tests.needs import published
 
 
 @dataclass(frozen=True)
@@ -313,14 +312,11 @@ def test_the_page_of_a_fit_names_its_split_and_not_that_nothing_was_fitted() -> 
 @pytest.mark.data
 def test_constant_mfu_on_a_published_table_is_as_bad_as_is_known() -> None:
     """Fitted on vtrain's own rows it errs by 58 %: a harness that says 10 % is broken."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
     from forerun.catalog import load_catalog
     from forerun.tables import read_table
     from forerun.workloads.rows import runs_from_table
 
-    table = read_table(Path(folder) / "runs" / "vtrain.csv")
+    table = read_table(published("vtrain"))
     runs = runs_from_table(table, load_catalog())
     score = evaluate({"vtrain": runs}, [ConstantMFU()], "random").of("constant-mfu", "vtrain")
     assert score.share_answered == 1.0

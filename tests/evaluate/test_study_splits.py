@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from forerun.errors import RequestError
 from forerun.evaluate.judge import notes_of
 from forerun.evaluate.splits import Fold, columns_of, folds_of, parse_split, with_shots
 from forerun.tables import Table, read_table
+from tests.needs import published
 
 
 def table(n: int = 48, **columns: Any) -> Table:
@@ -200,10 +199,7 @@ def test_shots_belong_to_few_shot_alone() -> None:
 @pytest.mark.data
 def test_pollux_is_divided_as_the_study_would() -> None:
     """1 to 16 workers: 1, 3 ... 15 are judged; the 57 rows of one worker lie below all that teach."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    rows = read_table(Path(folder) / "runs" / "pollux.csv")
+    rows = read_table(published("pollux"))
     split = parse_split("interpolation:workers")
     folds = folds_of(split, rows)
     devices = rows.numbers("devices")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,6 +14,7 @@ from forerun.systems.recipe import System
 from forerun.tables import Runs
 from forerun.tables.files import read_table
 from forerun.workloads.rows import runs_from_table
+from tests.needs import published
 from tests.predictors.laws.rows import CATALOG, jobs_of, runs_of
 
 SYSTEM: System = load("systems", "generic_model")
@@ -83,10 +81,7 @@ def test_a_time_for_synchronisation_that_adds_up_is_what_one_product_cannot_say(
 
 
 def table(name: str) -> Runs:
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    return runs_from_table(read_table(Path(folder) / "runs" / f"{name}.csv"), CATALOG)
+    return runs_from_table(read_table(published(name)), CATALOG)
 
 
 @pytest.mark.data

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from forerun.catalog import load_catalog
 from forerun.search.landscape import Goal
 from forerun.search.replay import Replay
 from forerun.tables import Runs, Table, read_table
 from forerun.workloads.rows import runs_from_table
+from tests.needs import published
 
 
 def runs_of_rows(rows: list[dict[str, Any]]) -> Runs:
@@ -51,11 +49,8 @@ def made_up(seed: int = 0, minimize: str = "cost", deadline: float = 150.0) -> R
 
 
 def measured(table: str, goal: Goal, **where: float) -> Replay:
-    """Return a measured table as a black box; skips where there is none."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA is unset: no measured runs to replay")
-    rows = read_table(Path(folder) / "runs" / f"{table}.csv")
+    """Return a measured table as a black box."""
+    rows = read_table(published(table))
     for column, value in where.items():
         rows = rows.take(rows.numbers(column) == value)
     return Replay.of(runs_from_table(rows, load_catalog()), goal)

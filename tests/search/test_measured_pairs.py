@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,12 +9,9 @@ from benchmarks.pair_reliability import claims, measured_rows
 from forerun.advisor.given_runs import runs_of
 from forerun.catalog import load_catalog
 from forerun.predictors.analytic import AnalyticPredictor
+from tests.needs import published
 
-DATA = os.environ.get("FORERUN_DATA")
-pytestmark = [
-    pytest.mark.data,
-    pytest.mark.skipif(not DATA, reason="FORERUN_DATA names no folder of measured runs"),
-]
+pytestmark = pytest.mark.data
 
 
 @pytest.mark.parametrize(
@@ -27,7 +21,7 @@ pytestmark = [
 )  # fmt: skip
 def test_the_favourite_wins_about_as_often_as_is_said(table: str, kind: str) -> None:
     """Bands as they are stated: nothing but the correlation is in question beside them."""
-    runs = runs_of([Path(str(DATA)) / "runs" / f"{table}.csv"], load_catalog())
+    runs = runs_of([published(table)], load_catalog())
     rows = measured_rows(runs, AnalyticPredictor())
     chance, won = claims(rows, kind, "shared", own=False).T
     assert won.mean() >= chance.mean() - 0.07  # it may claim less than it knows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from forerun.search.next_runs import most_accurate
 from forerun.search.suggestion import Request, run_prices
 from forerun.tables import Runs, Table, read_table
 from forerun.workloads.rows import runs_from_table
+from tests.needs import published
 
 pytestmark = pytest.mark.data
 
@@ -29,10 +29,7 @@ def table_of(path: Path) -> Table:
 
 def measured(table: str, workload: str, device: str, count: int) -> Runs:
     """Return some runs of a workload on a device, with a step time, drawn with a seed."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    rows = table_of(Path(folder) / "runs" / f"{table}.csv")
+    rows = table_of(published(table))
     mine = np.flatnonzero(
         (rows.texts("workload") == workload)
         & (rows.texts("device") == device)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +12,7 @@ from forerun.tables import Runs, read_table
 from forerun.tables.fingerprints import ENDED, content_codes
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import runs_from_table
+from tests.needs import published
 
 
 def many(count: int, ended: np.ndarray) -> Runs:
@@ -46,10 +43,7 @@ def test_a_run_that_ended_is_not_one_that_filled_a_gigabyte() -> None:
 
 
 def test_no_row_of_a_real_table_teaches_its_copy() -> None:
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    runs = runs_from_table(read_table(Path(folder) / "runs" / "ultrascale.csv"), load_catalog())
+    runs = runs_from_table(read_table(published("ultrascale")), load_catalog())
     first, second = content_codes([runs, runs])
     assert np.isin(runs.status.astype(str), ENDED).sum() > 500
     assert (first == second).all()

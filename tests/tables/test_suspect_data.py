@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -17,12 +16,10 @@ from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Runs, read_table
 from forerun.tables.suspects import FlagKind, suspects
 from forerun.workloads.rows import runs_from_table
+from tests.needs import published
 from tests.tables.suspect_tables import FloatArray, devices_of, in_column, with_column
 
-pytestmark = [
-    pytest.mark.data,
-    pytest.mark.skipif("FORERUN_DATA" not in os.environ, reason="FORERUN_DATA is not set"),
-]
+pytestmark = pytest.mark.data
 TABLES = ("dlperf", "dlperf_gpt", "gavel", "korthikanti2022", "lambda", "llm_foundry", "mlperf",
           "mtnlg", "nvidia_nemo", "pollux", "profet", "pytorch_gpu_benchmark", "sia",
           "tf_benchmarks", "timm", "torchtitan", "ultrascale", "vtrain")  # fmt: skip
@@ -51,6 +48,7 @@ LEAST_FACTOR = 3.5
 
 @cache
 def table(name: str) -> tuple[Runs, Forecasts]:
+    published(name)
     path = converters.measured_folder() / f"{name}.csv"
     runs = runs_from_table(read_table(path), load_catalog())
     return runs, AnalyticPredictor().predict(runs.jobs, detail=False)

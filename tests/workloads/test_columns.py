@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from forerun.workloads.backward import graph_from_totals
 from forerun.workloads.columns import WORKLOAD_COLUMNS, workload_from_columns
 from forerun.workloads.resolve import workload
 from forerun.workloads.zoo import zoo_workload
+from tests.needs import published
 
 ULTRASCALE = {
     "workload": "llama-like-1b", "framework": "nanotron", "precision": "bf16", "params": "1.34e9",
@@ -145,10 +144,7 @@ RESOLVING = ("vtrain", "ultrascale", "llm_foundry", "korthikanti2022", "narayana
 @pytest.mark.data
 @pytest.mark.parametrize("table", RESOLVING)
 def test_every_row_of_a_table_of_transformers_has_its_workload(table: str) -> None:
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA is not set: no measured runs to read")
-    path = Path(folder) / "runs" / f"{table}.csv"
+    path = published(table)
     with path.open(encoding="utf-8") as file:
         rows = {
             tuple(row.get(c, "") for c in WORKLOAD_COLUMNS): row for row in csv.DictReader(file)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from forerun.predictors.analytic import AnalyticPredictor
 from forerun.registry import load
 from forerun.tables import Jobs, Runs, Table, read_table
 from forerun.workloads.rows import runs_from_table
+from tests.needs import published
 
 CATALOG = load_catalog()
 PLACES = ("gavel", "profet", "lambda", "dlperf", "mlperf", "timm", "pytorch-gpu-benchmark", "own")
@@ -88,10 +87,7 @@ def test_source_ref_and_note_change_no_fitted_forecast(predictor: str) -> None:
 @pytest.mark.data
 def test_source_ref_and_note_change_no_forecast_of_any_table() -> None:
     """Of every published table some rows of each workload."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    for path in sorted((Path(folder) / "runs").glob("*.csv")):
+    for path in sorted(published().glob("*.csv")):
         table = read_table(path)
         kept = np.sort(np.random.default_rng(1).permutation(len(table))[:16])
         assert_same_forecasts(table.take(kept))

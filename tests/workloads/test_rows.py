@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from forerun.workloads.rows import (
     parse_placement,
     runs_from_table,
 )
+from tests.needs import published
 
 GPT = {
     "workload": "a-gpt", "layers": 24, "hidden": 1024, "heads": 16, "vocab": 50304,
@@ -307,22 +306,15 @@ def test_two_hundred_thousand_rows_take_seconds() -> None:
     assert found.resolved.all()
 
 
-def data_file(name: str) -> Path:
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    return Path(folder) / "runs" / f"{name}.csv"
-
-
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["vtrain", "llm_foundry", "korthikanti2022", "mtnlg"])
 def test_every_row_of_a_published_table_is_a_checked_job(name: str) -> None:
-    assert jobs_from_table(read_table(data_file(name)), load_catalog()).resolved.all()
+    assert jobs_from_table(read_table(published(name)), load_catalog()).resolved.all()
 
 
 @pytest.mark.data
 def test_every_placement_of_pollux_has_the_devices_that_its_row_says() -> None:
-    table = read_table(data_file("pollux"))
+    table = read_table(published("pollux"))
     found = jobs_from_table(table, load_catalog())
     assert (found.cluster_index >= 0).all()
     assert np.array_equal(found.per_cluster("devices"), table.numbers("devices"))
@@ -330,7 +322,7 @@ def test_every_placement_of_pollux_has_the_devices_that_its_row_says() -> None:
 
 @pytest.mark.data
 def test_ultrascale_is_refused_only_where_stages_outnumber_layers() -> None:
-    found = jobs_from_table(read_table(data_file("ultrascale")), load_catalog())
+    found = jobs_from_table(read_table(published("ultrascale")), load_catalog())
     reasons = [found.problem(int(i)) or "" for i in np.flatnonzero(~found.resolved)]
     assert reasons
     assert all("stages, but" in r for r in reasons)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from forerun.tables import Jobs, Runs, read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
+from tests.needs import published
 from tests.predictors.choice.rows import catalog, grid_rows, jobs_of, runs_of
 
 FEW = ("analytic", "ernest", "linear-scaling")
@@ -274,10 +273,10 @@ def test_runs_in_another_order_give_the_same_answers() -> None:
     assert list(one.by) == list(other.by)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif("FORERUN_DATA" not in os.environ, reason="FORERUN_DATA names no folder of runs")
+@pytest.mark.data
 def test_three_runs_of_a_known_job_are_answered_as_well_as_physics_does() -> None:
     """TF benchmarks, resnet50, three runs drawn: within twice the error of calibrated physics."""
-    table = read_table(Path(os.environ["FORERUN_DATA"]) / "runs" / "tf_benchmarks.csv")
+    table = read_table(published("tf_benchmarks"))
     table = table.take(np.flatnonzero(table.texts("workload") == "resnet50"))
     order = np.random.default_rng(5).permutation(len(table))
     runs = runs_from_table(table.take(order[:3]), catalog())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
+from tests.needs import published
 
 CATALOG = load_catalog()
 # Cores, fraction of the data, seconds: the published example of Ernest's own repository.
@@ -270,10 +269,7 @@ def test_a_million_jobs_are_answered() -> None:
 @pytest.mark.parametrize(("split", "most"), [("above:devices=8", 11.0), ("between:devices", 9.0)])
 def test_pollux_between_and_beyond_the_measured_devices(split: str, most: float) -> None:
     """9.4 and 7.2 % were measured; the seven-parameter goodput law errs by 4.5 to 13 % beyond."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    runs = runs_from_table(read_table(Path(folder) / "runs" / "pollux.csv"), CATALOG)
+    runs = runs_from_table(read_table(published("pollux")), CATALOG)
     score = evaluate({"pollux": runs}, [Ernest()], split).of("ernest", "pollux")
     assert score.share_answered == 1.0
     assert score.median_ape < most

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import runs_from_table
+from tests.needs import published
 from tests.predictors.laws.rows import CATALOG, jobs_of, runs_of
 
 DEVICES, BATCH = (axis.ravel().astype(float) for axis in np.meshgrid([1, 2, 4, 8], [32, 64, 128]))
@@ -343,10 +342,7 @@ def test_a_million_jobs_are_answered() -> None:
 )
 def test_pollux_between_and_beyond_the_measured_devices(split: str, most: float) -> None:
     """8.6 and 5.1 % were measured: a power law has no term for synchronisation that adds up."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    runs = runs_from_table(read_table(Path(folder) / "runs" / "pollux.csv"), CATALOG)
+    runs = runs_from_table(read_table(published("pollux")), CATALOG)
     score = evaluate({"pollux": runs}, [Generic()], split).of("generic", "pollux")
     assert score.share_answered == 1.0
     assert score.median_ape < most

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +26,7 @@ from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import runs_from_table
+from tests.needs import published
 from tests.predictors.laws.rows import CATALOG, jobs_of, runs_of
 
 FloatArray = NDArray[np.float64]
@@ -279,10 +278,7 @@ def test_a_saved_law_answers_as_it_did() -> None:
 @pytest.mark.parametrize(("split", "most"), [("above:devices=8", 7.0)])
 def test_pollux_is_foretold_as_its_own_paper_s_law_does(split: str, most: float) -> None:
     """6.1 % was measured, with 97 % inside the band; its authors: 4.5 to 13 %."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    runs = runs_from_table(read_table(Path(folder) / "runs" / "pollux.csv"), CATALOG)
+    runs = runs_from_table(read_table(published("pollux")), CATALOG)
     score = evaluate({"pollux": runs}, [Goodput()], split).of("goodput", "pollux")
     assert score.share_answered == 1.0
     assert score.median_ape < most

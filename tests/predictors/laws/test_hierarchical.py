@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +26,7 @@ from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
+from tests.needs import published
 from tests.predictors.laws.rows import runs_of as law_runs
 
 CATALOG = load_catalog()
@@ -313,10 +312,7 @@ def test_it_learns_whole_runs_without_a_batch() -> None:
 
 @cache
 def measured(name: str) -> Runs:
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA is unset: no measured runs")
-    return runs_from_table(read_table(Path(folder) / "runs" / f"{name}.csv"), CATALOG)
+    return runs_from_table(read_table(published(name)), CATALOG)
 
 
 @pytest.mark.parametrize(

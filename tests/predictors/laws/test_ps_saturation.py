@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from forerun.tables import Jobs, Runs
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
 from forerun.workloads.rows import runs_from_table
+from tests.needs import published
 from tests.predictors.laws.rows import CATALOG, jobs_of, runs_of
 
 FloatArray = NDArray[np.float64]
@@ -195,10 +194,7 @@ def test_a_saved_law_answers_as_it_did_and_a_spoilt_one_is_refused() -> None:
 @pytest.mark.parametrize(("split", "most"), [("between:devices", 3.0), ("random", 5.0)])
 def test_transient_servers_are_foretold(split: str, most: float) -> None:
     """1.6 and 3.6 % were measured; models that were run once are declined in the random split."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    runs = runs_from_table(read_table(Path(folder) / "runs" / "cmdare.csv"), CATALOG)
+    runs = runs_from_table(read_table(published("cmdare")), CATALOG)
     score = evaluate({"cmdare": runs}, [PsSaturation()], split).of("ps-saturation", "cmdare")
     assert score.median_ape < most
     assert score.coverage >= 0.85

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
+from tests.needs import published
 
 CATALOG = load_catalog()
 
@@ -264,10 +263,7 @@ def test_a_search_that_does_not_converge_is_said(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.data
 def test_left_out_runs_of_sia_lie_near_and_within_the_band() -> None:
     """2.4 % was measured, and 2.8 % on pollux: readings of one point differ by that themselves."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    every = runs_from_table(read_table(Path(folder) / "runs" / "sia.csv"), CATALOG)
+    every = runs_from_table(read_table(published("sia")), CATALOG)
     left = np.arange(len(every)) % 5 == 0
     model = Gaussian(most=800, tuned=150).fit(every.take(~left))
     seconds, facts = model.predict(every.take(left).jobs).seconds, every.take(left).step_seconds()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
 from forerun.testing.samples import tiny_jobs, tiny_runs
 from forerun.workloads.rows import jobs_from_table, runs_from_table
+from tests.needs import published
 
 CATALOG = load_catalog()
 FAST = AutoMLSettings(
@@ -336,10 +336,7 @@ def test_a_light_one_tries_less() -> None:
 @pytest.mark.data
 def test_tf_benchmarks_from_four_devices_to_eight() -> None:
     """2.3 % was measured; perfect scaling from one device errs by 22 % on the way to 64."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
-    every = runs_from_table(read_table(Path(folder) / "runs" / "tf_benchmarks.csv"), CATALOG)
+    every = runs_from_table(read_table(published("tf_benchmarks")), CATALOG)
     far = every.table.numbers("devices") > 4
     model = RayML(AutoMLSettings(techniques=("Ridge", "NNLS", "Stepwise"))).fit(every.take(~far))
     said, facts = model.predict(every.take(far).jobs).seconds[:, 1], every.take(far).step_seconds()

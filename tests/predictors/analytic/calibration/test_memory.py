@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from forerun.predictors.analytic.calibration import fit_memory
 from forerun.predictors.analytic.calibration.memory import EVERY, find_limits
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import labelled, tiny_cluster, tiny_runs
+from tests.needs import published
 from tests.predictors.analytic.test_memory import llama, with_framework
 
 
@@ -185,14 +184,11 @@ def test_a_second_fit_starts_where_the_first_ended() -> None:
 @pytest.mark.data
 def test_published_peaks_and_failures_are_foreseen_across_models() -> None:
     """ultrascale, one model judged by the other: peak within 10 %, out of memory F1 over 0.75."""
-    folder = os.environ.get("FORERUN_DATA")
-    if not folder:
-        pytest.skip("FORERUN_DATA names no folder of measured runs")
     from forerun.catalog import load_catalog
     from forerun.tables import read_table
     from forerun.workloads.rows import runs_from_table
 
-    table = read_table(Path(folder) / "runs" / "ultrascale.csv")
+    table = read_table(published("ultrascale"))
     runs = runs_from_table(table, load_catalog())
     small = table.texts("workload") == "llama-like-1b"
     for taught, asked in ((small, ~small), (~small, small)):
