@@ -11,7 +11,7 @@ import pytest
 
 HEAVY = (
     "torch", "torchvision", "onnx", "ray", "xgboost", "sklearn", "optuna", "scipy", "fastapi",
-    "uvicorn", "pandas", "pyarrow", "sqlalchemy", "alembic", "psycopg",
+    "uvicorn", "pandas", "pyarrow", "sqlalchemy", "psycopg",
 )  # fmt: skip
 PREDICT = ("predict", "resnet50", "--cluster", "1x8xa100-sxm-80gb", "--json")
 START_SECONDS = 1.0

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from sqlalchemy import text
 
 from forerun.store import open_store
-from forerun.store.layout import metadata
+from forerun.store.layout import metadata, version
 from tests.needs import require
 
 _SCHEMAS = count(1)
@@ -57,7 +57,9 @@ class Server:
             with open_store(self._store) as store:
                 self._session = store._database.engine.connect()
                 self._session.detach()  # it outlives the store's other connections
-        names = ", ".join(f'"{table.name}"' for table in metadata.sorted_tables)
+        names = ", ".join(
+            f'"{table.name}"' for table in metadata.sorted_tables if table is not version
+        )
         self._session.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
         self._session.commit()
         return self._store

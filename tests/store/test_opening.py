@@ -1,4 +1,4 @@
-"""A store is made where there is none, upgraded where it is old, refused where it is another's."""
+"""A store is made where there is none, and refused where it is another's."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from forerun.errors import MissingExtraError, RequestError
-from forerun.store import database as databases
 from forerun.store import open_store, place_of
-from forerun.store.layout import metadata
-from forerun.store.migrations import HEAD, STEPS, VERSION_TABLE
+from forerun.store.layout import VERSION_TABLE, metadata
 from forerun.tables import Table
 from tests.store.postgres import Server
 
@@ -31,59 +28,27 @@ def nowhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres").new_place())
 
 
-def test_the_migrations_are_one_list_and_lead_to_the_layout() -> None:
-    assert [*STEPS] == [f"{i:04}" for i in range(1, len([*STEPS]) + 1)]
-    assert [*STEPS][-1] == HEAD
-
-
-def test_a_new_store_has_the_tables_that_the_code_asks(nowhere: str) -> None:
-    with open_store(nowhere) as store, store._database.reading() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
-        )
-        assert compare_metadata(context, metadata) == []
-
-
-@pytest.mark.parametrize("old", [*STEPS][:-1])
-def test_an_older_store_is_upgraded_with_its_runs(
-    nowhere: str, old: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("layout", "age"), [("9001", "a newer"), ("0001", "an older")])
+def test_a_store_of_another_layout_is_refused_untouched(
+    nowhere: str, layout: str, age: str
 ) -> None:
-    monkeypatch.setattr(databases, "HEAD", old)
+    with open_store(nowhere) as store, store._database.writing() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{layout}'"))
+    with pytest.raises(RequestError, match=rf"{age} forerun wrote it .*{layout}.*install {age}"):
+        open_store(nowhere)
+
+
+def test_a_store_that_cannot_be_made_whole_is_not_made(nowhere: str) -> None:
+    """The tables are made in one transaction: nothing is left where one of them fails."""
+    with patch.object(metadata, "create_all", _half_made), pytest.raises(Exception, match="absent"):
+        open_store(nowhere)
     with open_store(nowhere) as store:
         assert store.add_table(ROW).new == 1
-    monkeypatch.undo()
-    with open_store(nowhere) as store:
-        assert store.table().texts("own").tolist() == ["x"]
-        assert store.add_table(ROW).known == 1
-        assert store.artifacts.every() == []
-        assert store.campaigns.names() == []
 
 
-def test_an_upgrade_that_fails_leaves_the_store_as_it_was(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second of two steps fails: the first is not kept either."""
-    monkeypatch.setattr(databases, "HEAD", "0001")
-    with open_store(nowhere) as store:
-        store.add_table(ROW)
-        with store._database.writing() as connection:
-            connection.execute(text("CREATE TABLE artifacts (taken INTEGER)"))
-    monkeypatch.undo()
-    with pytest.raises(Exception, match="artifacts"):
-        open_store(nowhere)
-    monkeypatch.setattr(databases, "HEAD", "0001")
-    with open_store(nowhere) as store:
-        assert store.count() == 1
-        with store._database.reading() as connection:
-            tables = databases.inspect(connection).get_table_names()
-    assert "campaigns" not in tables
-
-
-def test_a_newer_store_is_refused_untouched(nowhere: str) -> None:
-    with open_store(nowhere) as store, store._database.writing() as connection:
-        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9001'"))
-    with pytest.raises(RequestError, match=r"a newer forerun wrote it .*9001.*install a newer"):
-        open_store(nowhere)
+def _half_made(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE workloads (taken INTEGER)"))
+    connection.execute(text("INSERT INTO absent VALUES (1)"))
 
 
 def test_another_program_s_database_is_refused_untouched(tmp_path: Path, postgres: Server) -> None:
@@ -174,26 +139,3 @@ def test_without_the_extra_the_message_names_it(
 def test_naming_the_store_loads_no_database() -> None:
     code = "import forerun.store, sys; sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_cells_move_into_the_columns_that_the_schema_gained(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(databases, "HEAD", "0003")
-    own = '{"cpus_per_worker":0.5,"far":1e999,"say \\"x\\"":"zwölf"}'
-    with open_store(nowhere) as store, store._database.writing() as connection:
-        for key, rest in (("a", own), ("b", '{"cpus_per_worker":"half","comm_gb":2}'), ("c", None)):
-            connection.execute(
-                text("INSERT INTO runs (key, digest, added, rest) VALUES (:k, :d, '', :r)"),
-                {"k": key, "d": b"", "r": rest},
-            )
-        for name in ("cpus_per_worker", "far", 'say "x"', "comm_gb"):
-            connection.execute(text("INSERT INTO filled_columns VALUES (:n)"), {"n": name})
-    monkeypatch.undo()
-    with open_store(nowhere) as store:
-        table = store.table(where=["cpus_per_worker<1"])
-        assert table.row(0) == {"cpus_per_worker": 0.5, "far": float("inf"), 'say "x"': "zwölf"}
-        assert store.table(comm_gb=2).unread["cpus_per_worker"].tolist() == ["half"]
-        with store._database.reading() as connection:
-            rest = list(connection.execute(text("SELECT rest FROM runs ORDER BY id")).scalars())
-    assert rest == ['{"far":1e999,"say \\"x\\"":"zwölf"}', '{"cpus_per_worker":"half"}', None]

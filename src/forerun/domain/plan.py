@@ -6,8 +6,9 @@ PlanColumns: many plans as NumPy columns, and the rules of a legal plan applied 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -252,12 +253,16 @@ class PlanColumns:
     @staticmethod
     def of(plans: Sequence[Plan]) -> PlanColumns:
         """Return plans as columns."""
+        if not plans:
+            return PlanColumns.build(0)
         columns: dict[str, ArrayLike] = {}
-        for name in NAMES:
-            values: Iterable[Any] = (getattr(p, name) for p in plans)
-            if name in _CODED:
-                values = (_CODED[name].index(v) for v in values)
-            columns[name] = np.fromiter((int(v) for v in values), np.int32, len(plans))
+        for name, values in zip(
+            NAMES, zip(*map(attrgetter(*NAMES), plans), strict=True), strict=True
+        ):
+            codes = {word: code for code, word in enumerate(_CODED.get(name, ()))}
+            columns[name] = np.array(
+                [codes[v] for v in values] if codes else values, dtype=np.int32
+            )
         return PlanColumns.build(len(plans), **columns)
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
 """Store: keeps every run with its origin, in one SQLite file or in PostgreSQL.
 
-SQLAlchemy and Alembic (the extra `store`) are loaded when a store is opened, not before.
+SQLAlchemy (the extra `store`) is loaded when a store is opened, not before.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _file(name: str, shown: str) -> Place:
 
 
 def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = True) -> SqlStore:
-    """Return the store at a place; a new one is made, and an older one is brought up to date.
+    """Return the store at a place; a new one is made.
 
     Args:
         where: a file, `sqlite:///FILE`, or `postgresql://USER@HOST/DATABASE`; "" is the setting
@@ -226,7 +226,7 @@ def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = 
 
     Raises:
         RequestError: the place is none, cannot be opened or written, belongs to another program,
-            or was written by a newer forerun.
+            or was written by a forerun of another layout.
         MissingExtraError: the extra `store` is not installed.
     """
     place = place_of(where)
@@ -235,9 +235,8 @@ def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = 
             f"the store {place.shown}", "there is no such file",
             "name another, or make it: `forerun runs import`, `forerun profile`",
         )  # fmt: skip
-    for package in ("sqlalchemy", "alembic"):
-        if find_spec(package) is None:
-            raise MissingExtraError(f"opening the store {place.shown}", package, "store")
+    if find_spec("sqlalchemy") is None:
+        raise MissingExtraError(f"opening the store {place.shown}", "sqlalchemy", "store")
     from forerun.store.database import Database
     from forerun.store.sql_store import SqlStore
 

@@ -1,4 +1,4 @@
-"""Database: one SQLite file or one PostgreSQL database: opened, brought up to date, and written in turns.
+"""Database: one SQLite file or one PostgreSQL database: opened, and written in turns.
 
 What a database says when it cannot becomes an error in words.
 """
@@ -14,13 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, TimeoutError
 
 from forerun.errors import MissingExtraError, RequestError
 from forerun.store import Place
-from forerun.store.layout import metadata
-from forerun.store.migrations import HEAD, VERSION_TABLE, upgrade, version_of
+from forerun.store.layout import LAYOUT, VERSION_TABLE, metadata, version
 
 _INTACT = "; nothing of this call was kept, and what was stored before is intact"
 _LOCKED = f"another writer has locked it for more than {{wait:g}} s{_INTACT}"
@@ -113,7 +112,7 @@ def _words(error: BaseException, wait_seconds: float) -> tuple[str, str] | None:
 
 
 _WRITES = "forerun_writes"
-_UPGRADE_LOCK = 0x666F7265  # any number that others are unlikely to lock
+_LAYOUT_LOCK = 0x666F7265  # any number that others are unlikely to lock
 
 
 @dataclass
@@ -127,7 +126,7 @@ class Database:
 
     @staticmethod
     def opened(place: Place, wait_seconds: float) -> Database:
-        """Return the database of a place, made or upgraded where it has to be.
+        """Return the database of a place, made where it is empty.
 
         Raises:
             RequestError: it cannot be opened, is another program's, or a newer forerun's.
@@ -139,7 +138,7 @@ class Database:
             with in_words(database.asked, wait_seconds):
                 if place.file is not None:
                     _keep_a_log(engine, wait_seconds)
-                database._bring_up_to_date()
+                database._make_tables()
         except BaseException:
             engine.dispose()
             raise
@@ -185,17 +184,17 @@ class Database:
             self.engine.dispose(close=False)
             self._owner = os.getpid()
 
-    def _bring_up_to_date(self) -> None:
+    def _make_tables(self) -> None:
+        """Make the tables where there are none."""
         with self.engine.connect() as connection:
-            found = _layout_of(connection, self.asked)
-        if found == HEAD:
-            return
+            if _has_tables(connection, self.asked):
+                return
         with self._writer().begin() as connection:
             if connection.dialect.name == "postgresql":
-                connection.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})"))
-            found = _layout_of(connection, self.asked)
-            if found != HEAD:  # nobody else did it meanwhile
-                upgrade(connection, found, HEAD)
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({_LAYOUT_LOCK})"))
+            if not _has_tables(connection, self.asked):  # nobody else did it meanwhile
+                metadata.create_all(connection)
+                connection.execute(insert(version).values(version_num=LAYOUT))
 
     def _writer(self) -> Engine:
         """Return the same connections, whose transactions are a writer's from their first word."""
@@ -286,7 +285,7 @@ def _keep_a_log(engine: Engine, wait_seconds: float) -> None:
             if str(found.execute("PRAGMA journal_mode").fetchone()[0]) == "wal":
                 return
             if _is_anothers(found):
-                return  # the version check refuses it; it is not to be changed
+                return  # `_has_tables` refuses it; it is not to be changed
             found.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.Error as error:
@@ -303,27 +302,27 @@ def _is_anothers(connection: Any) -> bool:
     return bool(names) and VERSION_TABLE not in names
 
 
-def _layout_of(connection: Connection, asked: str) -> str:
-    """Return the layout of a database, "" where it is empty.
+def _has_tables(connection: Connection, asked: str) -> bool:
+    """Return whether a database has a store's tables; False where it is empty.
 
     Raises:
-        RequestError: it is another program's, or of a newer forerun.
+        RequestError: it is another program's, or of another layout.
     """
     present = set(inspect(connection).get_table_names())
-    if VERSION_TABLE not in present:
-        taken = sorted(
-            present if connection.dialect.name == "sqlite" else present & set(metadata.tables)
-        )
-        if taken:
+    if VERSION_TABLE in present:
+        found = str(connection.execute(select(version.c.version_num)).scalar() or "")
+        if found != LAYOUT:
+            age = "a newer" if found > LAYOUT else "an older"
             raise RequestError(
-                asked, f"another program keeps its tables there ({', '.join(taken[:4])})",
-                "name another file, or an empty database or schema",
+                asked, f"{age} forerun wrote it (layout {found}; this one knows {LAYOUT})",
+                f"install {age} forerun, or name another store",
             )  # fmt: skip
-        return ""
-    found = version_of(connection)
-    if found > HEAD:
+        return True
+    sqlite = connection.dialect.name == "sqlite"
+    taken = sorted(present if sqlite else present & set(metadata.tables))
+    if taken:
         raise RequestError(
-            asked, f"a newer forerun wrote it (layout {found}; this one knows {HEAD})",
-            "install a newer forerun, or name another store",
+            asked, f"another program keeps its tables there ({', '.join(taken[:4])})",
+            "name another file, or an empty database or schema",
         )  # fmt: skip
-    return found
+    return False

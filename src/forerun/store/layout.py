@@ -1,26 +1,52 @@
-"""Layout: the tables of a store as they are now; `migrations` is how they came to be so."""
+"""Layout: the tables of a store.
+
+No release has shipped another layout than `LAYOUT`; the first change after one brings its own step.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Double,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
     MetaData,
+    String,
     Table,
     Text,
     UniqueConstraint,
 )  # fmt: skip
 
-from forerun.store.migrations import FIRST_NUMBERS, MEASURED_NUMBERS, TEXTS, Id
-
-NUMBERS = (*FIRST_NUMBERS, *MEASURED_NUMBERS)
+LAYOUT, VERSION_TABLE = "0005", "forerun_version"
+# Columns of the runs table that are columns of the database. What the schema gained later, and
+# columns of one's own, lie in `rest` as JSON.
+TEXTS = (
+    "source", "ref", "note", "workload", "family", "framework", "dataset", "precision",
+    "optimizer", "device", "instance_type", "cluster", "placement", "interconnect", "plan",
+    "recompute", "sequence_parallel", "memory_format", "task", "sync", "target", "status",
+)  # fmt: skip
+NUMBERS = (
+    "dataset_size", "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts",
+    "seq_len", "image_size", "gmacs", "mactivations", "learning_rate", "nodes", "devices",
+    "devices_per_node", "price_usd_per_hour", "global_batch", "micro_batch", "grad_accum", "dp",
+    "tp", "pp", "cp", "ep", "vpp", "zero_stage", "parameter_servers", "steps", "samples", "tokens",
+    "epochs", "step_time_s", "sync_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device",
+    "epoch_time_s", "time_to_train_s", "cost_usd", "memory_gb", "samples_to_target",
+    "epochs_to_target", "grad_sqr", "grad_var", "repeats", "std_s",
+    "cpus_per_worker", "node_gbps", "step_mean_s", "step_std_s", "step_low_s", "step_high_s",
+    "measured_steps", "input_time_s", "forward_time_s", "backward_time_s", "optimizer_time_s",
+    "comm_time_s", "comm_gb", "cpu_share", "gpu_share", "network_bytes_per_s", "run_time_s",
+)  # fmt: skip
+# A rowid of SQLite is of type INTEGER by that very name; PostgreSQL's counters are 64 bits wide.
+Id = BigInteger().with_variant(Integer(), "sqlite")
 REAL = frozenset(TEXTS) | frozenset(NUMBERS)
 metadata = MetaData()
+version = Table(VERSION_TABLE, metadata, Column("version_num", String(32), primary_key=True))
 
 
 def _table(name: str, *columns: Any) -> Table:

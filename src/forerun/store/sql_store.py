@@ -31,7 +31,7 @@ from forerun.store.records import ArtifactTable, CampaignTable
 from forerun.store.writing import PreparedRows, SharedParts
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.conditions import Condition
-from forerun.tables.jobs import described, job_columns
+from forerun.tables.jobs import described
 from forerun.units import GIGA
 
 # Runs that one process adds before it looks whether the planner is out of date.
@@ -316,7 +316,7 @@ class SqlStore:
 
 
 def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
-    """Return n runs as rows of the runs table, and their jobs.
+    """Return what n runs measured as rows of the runs table, and their jobs.
 
     Raises:
         RequestError: one of them is no Run, or of an unknown status.
@@ -339,4 +339,4 @@ def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
     columns["memory_gb"] /= GIGA
     columns["status"] = np.array([run.status for run in facts], dtype=object)
     columns["source"] = np.array([run.origin for run in facts], dtype=object)
-    return job_columns(jobs).with_columns(**columns), jobs
+    return Table(columns, len(facts)), jobs

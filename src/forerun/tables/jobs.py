@@ -443,6 +443,9 @@ def described(table: Table, jobs: Jobs) -> Table:
     told = job_columns(jobs.take(np.flatnonzero(whole)))
     columns = {}
     for name, cells in told.columns.items():
+        if whole.all() and (name in NAMES or name not in table):
+            columns[name] = cells
+            continue
         text = cells.dtype == object
         column = (table.texts(name) if text else table.numbers(name)).copy()
         blank = column == "" if text else np.isnan(column)
