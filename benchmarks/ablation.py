@@ -17,7 +17,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ from forerun.predictors.analytic.calibration import fit_runs
 from forerun.predictors.analytic.calibration.fitting import thinned
 from forerun.predictors.analytic.calibration.parameters import moved, parameters_for
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.layout import Layout, lay_out
 from forerun.predictors.analytic.predictor import forecast_layout
-from forerun.predictors.analytic.rows import Layout, lay_out
 from forerun.tables import Runs, read_table
 from forerun.tables.measured import measured_seconds
 from forerun.workloads.rows import runs_from_table
@@ -149,7 +149,7 @@ def forecast(divided: DividedTable, idea: Idea) -> FloatArray:
         for lesson in divided.training:
             constants = idea.priors()
             if not idea.unfitted:
-                fit = fit_runs(constants, lesson.timed, kept, manner=idea.manner())
+                fit = fit_runs(constants, lesson.timed, kept)
                 constants = moved(constants, fit.parameters, fit.theta)
             seconds[lesson.asked] = medians(laid_out(lesson.layout, idea, kept), constants)
     return seconds
@@ -166,11 +166,8 @@ def laid_out(layout: Layout, idea: Idea, kept: dict[Any, Any]) -> Layout:
 
 
 def medians(layout: Layout, constants: Constants) -> FloatArray:
-    """Return the median seconds of jobs by constants as they are, (n,).
-
-    Nothing is remembered: an idea may change what no fit moves.
-    """
-    return forecast_layout(replace(layout, memo={}), constants, detail=False).seconds[:, 1]
+    """Return the median seconds of jobs by constants as they are, (n,)."""
+    return forecast_layout(layout, constants, detail=False).seconds[:, 1]
 
 
 def touches(divided: DividedTable, idea: Idea) -> bool:
@@ -180,7 +177,7 @@ def touches(divided: DividedTable, idea: Idea) -> bool:
     training_runs = [lesson.timed for lesson in divided.training]
     if "setting_sd" in idea.fit:
         return any(len(set(t.table.texts("source").tolist())) > 1 for t in training_runs)
-    frozen = idea.manner().frozen
+    frozen = idea.frozen_families()
     if any(p.family in frozen for t in training_runs for p in parameters_for(t.jobs)):
         return True
     usual, priors = Constants(), idea.priors()

@@ -76,9 +76,10 @@ def bands(divided: DividedTable, parts: Sequence[Part]) -> dict[str, FloatArray]
             key = str(sorted(part.frameworks.items()))
             if key not in made:
                 made[key] = AnalyticPredictor(part.priors()).fit(lesson.training_runs).constants
-            layout = replace(lesson.layout, memo={})
             constants = part.applied(made[key])
-            found[part.name][lesson.asked] = forecast_layout(layout, constants, False).seconds
+            found[part.name][lesson.asked] = forecast_layout(
+                lesson.layout, constants, False
+            ).seconds
     return found
 
 

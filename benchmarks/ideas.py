@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from forerun.domain.hardware import Device
 from forerun.domain.workload import Workload
-from forerun.predictors.analytic import flat, floors, operations, step
-from forerun.predictors.analytic.calibration import Manner, parameters
+from forerun.predictors.analytic import flat, operations, step
+from forerun.predictors.analytic.calibration import fitting, parameters
 from forerun.predictors.analytic.calibration.parameters import PRIOR_SD
 from forerun.predictors.analytic.constants import Constants
 
@@ -54,8 +54,8 @@ class Idea:
         """Whether formulas are replaced, beside constants."""
         return bool(self.parts or self.law)
 
-    def manner(self) -> Manner:
-        """Return how the rest is fitted. Raises ValueError for a family that there is not."""
+    def frozen_families(self) -> frozenset[str]:
+        """Return the families that no fit moves. Raises ValueError for one that there is not."""
         families: set[str] = set()
         for name in self.frozen:
             start = name.removesuffix(REST)
@@ -63,7 +63,7 @@ class Idea:
             if not found:
                 raise ValueError(f"{self.name}: {name} is no family of parameters")
             families |= found
-        return Manner(frozen=frozenset(families), **self.fit)
+        return frozenset(families)
 
 
 FULL = Idea("full")
@@ -94,7 +94,7 @@ LAWS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "stated clocks": (
         (operations, "clock_share", lambda device, precision: 1.0),
         (operations, "has_clock", lambda device: False),
-        (floors, "most_clock_share", lambda device: 1.0),
+        (operations, "most_clock_share", lambda device: 1.0),
     ),
 }  # fmt: skip
 
@@ -102,6 +102,8 @@ LAWS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
 @contextmanager
 def switched_off(idea: Idea) -> Iterator[None]:
     """Leave an idea's parts out of every step that is computed meanwhile, and replace its law.
+
+    Fits meanwhile move no frozen family, and are made with the idea's constants of `fitting`.
 
     Raises:
         ValueError: it names a part or a law that there is not.
@@ -115,7 +117,14 @@ def switched_off(idea: Idea) -> Iterator[None]:
         parts = usual(rows, constants)
         return {n: np.zeros_like(v) if n in idea.parts else v for n, v in parts.items()}
 
+    frozen, usual_parameters = idea.frozen_families(), fitting.parameters_for
+
+    def moving(jobs: Any) -> tuple[parameters.Parameter, ...]:
+        return tuple(p for p in usual_parameters(jobs) if p.family not in frozen)
+
     changes = [(step, "step_parts", rest if idea.parts else usual), *LAWS[idea.law]]
+    changes += [(fitting, name.upper(), value) for name, value in idea.fit.items()]
+    changes.append((fitting, "parameters_for", moving))
     before = [(place, name, getattr(place, name)) for place, name, _ in changes]
     try:
         for place, name, value in changes:

@@ -1,7 +1,7 @@
 """Refit: the constants that are shipped, learned anew from a folder of published runs.
 
 `python benchmarks/refit.py` reads the tables of FORERUN_DATA, converted, and writes the two files
-that `predictors.analytic.shipped` reads. Every table gives the same number of runs at most, drawn turn by
+that `predictors.analytic.saving` reads. Every table gives the same number of runs at most, drawn turn by
 turn from its workloads and clusters, so that none speaks louder than the others.
 """
 
@@ -14,9 +14,11 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from converters import converted_folder
@@ -25,18 +27,19 @@ from numpy.typing import NDArray
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.calibration import Learned
+from forerun.predictors.analytic.calibration import Learned, fitting
 from forerun.predictors.analytic.calibration.fitting import thinned
-from forerun.predictors.analytic.calibration.manner import Manner
+from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.saving import (
+    FILE,
+    FORMAT,
+    ROWS_FILE,
     SCALES,
-    changes_of,
     round_off,
     rows_of,
     scales_of,
     text_of,
 )
-from forerun.predictors.analytic.shipped import FILE, FORMAT, ROWS_FILE
 from forerun.tables import Runs, read_table
 from forerun.tables.fingerprints import fingerprints, packed
 from forerun.tables.jobs import join_runs
@@ -91,10 +94,10 @@ def _tells(runs: Runs) -> NDArray[np.bool_]:
 def refitted(
     tables: Mapping[str, Runs], prior_width: float = PRIOR_WIDTH, setting_sd: float = SETTING_SD
 ) -> AnalyticPredictor:
-    """Return the priors fitted to all of the tables' runs; prior_width, setting_sd as in `Manner`."""
+    """Return the priors fitted to all of the tables' runs; see `calibration.fitting` for the widths."""
     runs = join_runs(list(tables.values()))
-    manner = Manner(setting_sd=setting_sd, prior_width=prior_width)
-    return AnalyticPredictor().fit(runs, most=len_of(tables), manner=manner)
+    with mock.patch.multiple(fitting, SETTING_SD=setting_sd, PRIOR_WIDTH=prior_width):
+        return AnalyticPredictor().fit(runs, most=len_of(tables))
 
 
 def len_of(tables: Mapping[str, Runs]) -> int:
@@ -116,6 +119,19 @@ def _taught(tables: Mapping[str, Runs]) -> dict[str, NDArray[np.bool_]]:
     return dict(zip(tables, parts, strict=True))
 
 
+def changes_of(constants: Constants, prior: Constants | None = None) -> dict[str, Any]:
+    """Return the fields that depart from the priors, rounded; of mappings, the keys that do."""
+    before, now = asdict(prior or Constants()), asdict(constants)
+    return {name: diff for name in now if (diff := _diff(before[name], now[name])) is not None}
+
+
+def _diff(before: Any, now: Any) -> Any:
+    if isinstance(now, Mapping):
+        found = {str(k): d for k in now if (d := _diff(before.get(k), now[k])) is not None}
+        return found or None
+    return None if now == before else round_off(now)
+
+
 def content(
     predictor: AnalyticPredictor, tables: Mapping[str, Runs], made: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -130,9 +146,9 @@ def content(
     # Runs of a framework that has no profile say nothing of a question that states none.
     changes.get("frameworks", {}).pop("", None)
     kept = [entry for entry in kept if not entry.name.endswith("[other]")]
-    taught = changes.get("taught", {})
-    changes["taught"] = {
-        k: v for k, v in taught.items() if not k.startswith("setting:") and k != "framework:"
+    counts = changes.get("run_counts", {})
+    changes["run_counts"] = {
+        k: v for k, v in counts.items() if not k.startswith("setting:") and k != "framework:"
     }
     return {
         "format": FORMAT,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import refit
 
-from forerun.predictors.analytic import shipped
+from forerun.predictors.analytic import saving
 
 HEADER = "workload,device,nodes,devices,global_batch,framework,step_time_s,memory_gb,status,source,precision"
 SLOW = [f"resnet50,a100-sxm-80gb,1,{n},{b * n},pytorch,{0.012 + b * 1.6e-3 + 0.001 * n},,ok,slow-lab,fp32"
@@ -39,11 +39,11 @@ def ship(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     out.mkdir()
     with redirect_stdout(StringIO()):
         refit.main(["--data", str(data_folder(folder / "data")), "--out", str(out)])
-    monkeypatch.setattr(shipped, "place", lambda: out)
+    monkeypatch.setattr(saving, "place", lambda: out)
     return out
 
 
 def ship_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the package ship no constants."""
     (folder / "bare").mkdir()
-    monkeypatch.setattr(shipped, "place", lambda: folder / "bare")
+    monkeypatch.setattr(saving, "place", lambda: folder / "bare")

@@ -61,7 +61,7 @@ def test_fit_marks_what_went_too_far_from_its_prior(
     """Constants that lie farther off than the mark are named, with how far; here it is set low."""
     ask = ("fit", "--runs", str(slow), "--out", str(tmp_path / "m.json"), "--force")
     assert "absorbs misfit" not in forerun(*ask, "--constants").out
-    monkeypatch.setattr("forerun.predictors.analytic.calibration.learned.FAR_OFF", 0.7)
+    monkeypatch.setattr("forerun.predictors.analytic.saving.FAR_OFF", 0.7)
     lines, data = forerun(*ask, "--constants").out.splitlines(), forerun(*ask, "--json").json()
     far = [e for e in data["learned"] if e["identified"] and e["absorbs_misfit"]]
     assert far

@@ -18,7 +18,6 @@ import yaml
 from forerun.catalog import load_catalog
 from forerun.evaluate import evaluate
 from forerun.predictors.analytic import AnalyticPredictor, Constants, operations, step
-from forerun.predictors.analytic.calibration import Manner
 from forerun.tables import read_table
 from forerun.workloads.rows import runs_from_table
 
@@ -84,7 +83,7 @@ def test_names_are_used_once_and_results_are_of_what_is_there() -> None:
 def test_an_idea_says_what_it_is_and_switching_it_off_changes_something(idea: Any) -> None:
     assert idea.idea
     assert idea.without
-    changed = idea.priors() != Constants() or idea.manner() != Manner()
+    changed = idea.priors() != Constants() or idea.frozen_families() or idea.fit
     assert changed or idea.in_code or idea.unfitted
     with BENCH.switched_off(idea):
         pass  # parts that a step does not have, and unknown laws, are refused
@@ -107,11 +106,11 @@ def test_a_constant_is_changed_for_all_keys_or_for_those_named() -> None:
 def test_an_idea_that_names_nothing_is_refused(wrong: dict[str, Any]) -> None:
     idea = BENCH.Idea("x", **wrong)
     with pytest.raises((ValueError, AttributeError, TypeError)):
-        (idea.priors(), idea.manner())
+        (idea.priors(), idea.frozen_families())
 
 
 def test_a_star_freezes_every_family_of_its_beginning() -> None:
-    frozen = BENCH.Idea("x", frozen=["framework.*"]).manner().frozen
+    frozen = BENCH.Idea("x", frozen=["framework.*"]).frozen_families()
     assert "framework.host_seconds" in frozen
     assert all(name.startswith("framework.") for name in frozen)
 

@@ -21,8 +21,7 @@ from refit import (
 from forerun.catalog import load_catalog
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.saving import scales_of
-from forerun.predictors.analytic.shipped import shipped_made
+from forerun.predictors.analytic.saving import scales_of, shipped_made
 from forerun.tables import Runs, read_table
 from forerun.tables.fingerprints import seen, unpacked
 from forerun.workloads.rows import runs_from_table

@@ -26,7 +26,7 @@ WORKLOAD = tiny_workload()
 LENGTH = Length("samples", 1e6)
 # One unnamed software in place of the mixture that a missing framework stands for.
 PREDICTOR = AnalyticPredictor(
-    Constants(taught={"framework:": 1.0, "framework:sample-framework": 1.0})
+    Constants(run_counts={"framework:": 1.0, "framework:sample-framework": 1.0})
 )
 
 

@@ -22,7 +22,7 @@ WORKLOAD = tiny_workload(layers=6)
 LENGTH = Length("samples", 1e6)
 # One unnamed software in place of the mixture that a missing framework stands for.
 PREDICTOR = AnalyticPredictor(
-    Constants(taught={"framework:": 1.0, "framework:sample-framework": 1.0})
+    Constants(run_counts={"framework:": 1.0, "framework:sample-framework": 1.0})
 )
 ROWS = st.lists(
     st.tuples(st.integers(1000, 1030), st.integers(0, 6), st.integers(0, 3)),

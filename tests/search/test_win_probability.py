@@ -24,7 +24,7 @@ from forerun.testing.samples import tiny_cluster, tiny_workload
 WORKLOAD = tiny_workload()
 LENGTH = Length("samples", 1e6)
 # The sample framework counts as known: no mixture over others.
-PREDICTOR = AnalyticPredictor(Constants(taught={"framework:sample-framework": 1.0}))
+PREDICTOR = AnalyticPredictor(Constants(run_counts={"framework:sample-framework": 1.0}))
 CLUSTERS = [tiny_cluster(n, 4) for n in (1, 2, 4)]
 LAYOUT = ("dp", "tp", "pp", "cp", "ep")
 

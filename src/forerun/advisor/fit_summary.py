@@ -159,7 +159,7 @@ def _finding(entry: Learned) -> Finding:
 
 
 def _says_more(narrowed: float) -> bool:
-    from forerun.predictors.analytic.calibration.learned import UNIDENTIFIED
+    from forerun.predictors.analytic.saving import UNIDENTIFIED
 
     return narrowed <= UNIDENTIFIED
 

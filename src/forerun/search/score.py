@@ -23,7 +23,7 @@ from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective, Preemption
 from forerun.domain.plan import PlanColumns, concatenate
 from forerun.domain.workload import Length
-from forerun.predictors.analytic.floors import fastest_rate, floor_flops_per_sample
+from forerun.predictors.analytic.operations import fastest_rate, floor_flops_per_sample
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.units import SECONDS_PER_HOUR

@@ -18,7 +18,7 @@ from forerun.workloads.transformer import TransformerSpec, transformer_workload
 
 LAYERS, HEADS = 8, 16
 # Priors where a framework that is not stated is one software, with the unnamed profile: no mixture.
-UNNAMED = Constants(taught={"framework:": 1.0})
+UNNAMED = Constants(run_counts={"framework:": 1.0})
 
 
 def transformer(layers: int = LAYERS, hidden: int = 1024, **changes: object) -> Workload:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from forerun.catalog import load_catalog
 from forerun.domain.hardware import Device
-from forerun.predictors.analytic import clocks
-from forerun.predictors.analytic.clocks import clock_share, has_clock, most_clock_share
+from forerun.predictors.analytic import operations
+from forerun.predictors.analytic.operations import clock_share, has_clock, most_clock_share
 
 DEVICES = {d.id: d for d in load_catalog().devices.values()}
-STATED = {**clocks.DESK_GHZ, **clocks.RACK_GHZ}
+STATED = {**operations.DESK_GHZ, **operations.RACK_GHZ}
 
 
 @pytest.mark.parametrize("name", sorted(STATED))
@@ -27,8 +27,8 @@ def test_stated_clock_and_rate_agree_on_whole_multiprocessors(name: str) -> None
 
 
 def test_boards_with_a_clock_are_of_generations_that_are_known() -> None:
-    assert {DEVICES[name].generation for name in STATED} <= set(clocks.CHIPS)
-    assert not set(clocks.DESK_GHZ) & set(clocks.RACK_GHZ)
+    assert {DEVICES[name].generation for name in STATED} <= set(operations.CHIPS)
+    assert not set(operations.DESK_GHZ) & set(operations.RACK_GHZ)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_sustained_clocks_of_known_boards(name: str, low: float, high: float) ->
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])
 def test_no_board_in_a_rack_passes_its_stated_clock(precision: str) -> None:
-    for name in clocks.RACK_GHZ:
+    for name in operations.RACK_GHZ:
         assert clock_share(DEVICES[name], precision) <= 1.0
         assert most_clock_share(DEVICES[name]) == 1.0
 

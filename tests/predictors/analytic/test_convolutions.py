@@ -12,8 +12,8 @@ from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.predictors.analytic.facts import workload_facts
 from forerun.predictors.analytic.flat import _is_direct, distinct_ops
+from forerun.predictors.analytic.layout import workload_facts
 from forerun.tables import Jobs
 from forerun.workloads.zoo import zoo_workload
 

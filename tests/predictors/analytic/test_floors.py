@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forerun.domain.graph import KIND_INDEX, OpKind
-from forerun.predictors.analytic.floors import floor_flops_per_sample
-from forerun.predictors.analytic.keys import IS_MATRIX
+from forerun.predictors.analytic.flat import IS_MATRIX
+from forerun.predictors.analytic.operations import floor_flops_per_sample
 from tests.predictors.analytic.test_filters import one_convolution
 
 

@@ -50,7 +50,7 @@ def ideal() -> Constants:
         roofline_power=200.0,
         gather_exposed=1.0, context_exposed=1.0,
         expert_exposed=1.0, expert_imbalance=1.0, straggler_share=0.0, fragmentation=0.0,
-        group_buffer_bytes=0.0, taught={"framework:": 1.0},
+        group_buffer_bytes=0.0, run_counts={"framework:": 1.0},
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.layer_shapes import repeated, shapes_of_rows
+from forerun.predictors.analytic.layout import shapes_of_rows
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing.samples import tiny_cluster
 from tests.predictors.analytic.physics import UNNAMED, cluster_of, transformer
@@ -62,7 +62,6 @@ def test_shapes_tell_cuts_and_widths_apart_and_not_depths() -> None:
     names = shapes_of_rows(Jobs.of(rows)).tolist()
     assert names[0] == names[1] == names[2]
     assert len(set(names)) == 4
-    assert repeated(names) == [names[0]]
 
 
 def test_other_nets_have_no_layer_shape() -> None:
@@ -70,7 +69,6 @@ def test_other_nets_have_no_layer_shape() -> None:
     net = transformer()
     bare = net.with_(shape=type(net.shape)())
     assert shapes_of_rows(Jobs.of([Job(bare, cluster_of(8), plan_of(1))])).tolist() == [""]
-    assert repeated(["", ""]) == []
 
 
 def test_a_scale_of_one_shape_moves_its_layers_alone() -> None:

@@ -14,7 +14,7 @@ from forerun.domain.measured import Curve, Exchange, Measured, Update
 from forerun.domain.plan import Plan
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.buckets import BUCKETS, buckets_of
+from forerun.predictors.analytic.measured import BUCKETS, buckets_of
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
 from forerun.wire import job_from_wire, job_key, job_to_wire

@@ -13,7 +13,7 @@ from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.quantiles import mixture_quantiles, spread
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.mixture import USUAL, usual_frameworks
+from forerun.predictors.analytic.predictor import USUAL, usual_frameworks
 from forerun.tables import Jobs, Table
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 from forerun.workloads.zoo import zoo_workload

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refit import changes_of
 
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.saving import (
-    changes_of,
     learned_of,
     round_off,
     rows_of,
@@ -106,7 +106,7 @@ SPOILT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no such framework": (lambda s: s["constants"]["frameworks"].update(magic={}), "magic"),
     "no such habit": (lambda s: s["constants"]["frameworks"]["jax"].update(magic=1), "jax"),
     "no constants": (lambda s: s.pop("constants"), "a part is missing"),
-    "a list": (lambda s: s["constants"].update(taught=[1]), "of another shape"),
+    "a list": (lambda s: s["constants"].update(run_counts=[1]), "of another shape"),
     "a short row": (lambda s: s["learned"].update(x=[1, 2]), "x has not the 9 values"),
     "a wrong count": (lambda s: s.update(fitted_runs="many"), "not its JSON"),
 }  # fmt: skip

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import RequestError
-from forerun.predictors.analytic import AnalyticPredictor, shipped
+from forerun.predictors.analytic import AnalyticPredictor, saving
 from forerun.predictors.analytic.calibration.parameters import BOUNDS
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.floors import WINOGRAD_SHARE
+from forerun.predictors.analytic.operations import WINOGRAD_SHARE
 from forerun.tables.fingerprints import unpacked
 from tests.shipping import ship, ship_nothing
 
-REAL = pytest.mark.skipif(not shipped.has_shipped(), reason="this checkout ships no constants yet")
+REAL = pytest.mark.skipif(not saving.has_shipped(), reason="this checkout ships no constants yet")
 LARGEST_BYTES = 120_000
 GIB = 2**30 / 1e9
 WIDE = ("conv", "conv_grouped", "conv_depthwise")  # of 3 x 3 filters, which Winograd knows
@@ -39,9 +39,9 @@ MOST = {
 
 @REAL
 def test_the_file_is_small_and_names_the_tables_that_taught() -> None:
-    text = (shipped.place() / shipped.FILE).read_text(encoding="utf-8")
+    text = (saving.place() / saving.FILE).read_text(encoding="utf-8")
     assert len(text) < LARGEST_BYTES
-    made = shipped.shipped_made()
+    made = saving.shipped_made()
     assert made["runs"]
     assert all(count > 0 for count in made["runs"].values())
     for name in ("date", "commit", "seed", "command", "split"):
@@ -51,8 +51,8 @@ def test_the_file_is_small_and_names_the_tables_that_taught() -> None:
 
 @REAL
 def test_every_table_named_has_its_runs_fingerprints() -> None:
-    rows = shipped.shipped_rows()
-    counts = shipped.shipped_made()["runs"]
+    rows = saving.shipped_rows()
+    counts = saving.shipped_made()["runs"]
     assert set(rows) == set(counts)
     for name, text in rows.items():
         # Repeats that agree to five digits have one.
@@ -68,7 +68,7 @@ def test_it_comes_back_from_a_model_file_as_it_is() -> None:
 
 @REAL
 def test_every_efficiency_is_physically_possible() -> None:
-    constants, _ = shipped.shipped_constants()
+    constants, _ = saving.shipped_constants()
     plain = constants.to_dict()
     for name, most in MOST.items():
         family, key = name.split(".")
@@ -88,7 +88,7 @@ def test_every_efficiency_is_physically_possible() -> None:
 
 @REAL
 def test_it_is_read_quickly() -> None:
-    shipped._read.cache_clear()
+    saving._read.cache_clear()
     gc.collect()
     gc.disable()  # what other tests left to be collected is no time of the reading
     try:
@@ -106,7 +106,7 @@ def test_fits_go_on_from_what_is_shipped(monkeypatch: pytest.MonkeyPatch, tmp_pa
     known = {entry.name for entry in first.learned if entry.identified}
     assert known
     assert set(first.constants.settled) == known
-    assert not any(name.startswith("setting:") for name in first.constants.taught)
+    assert not any(name.startswith("setting:") for name in first.constants.run_counts)
 
 
 def test_a_package_without_the_file_says_so(
@@ -123,7 +123,7 @@ def test_a_file_that_is_not_whole_says_so(
     spoil: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     package = ship(monkeypatch, tmp_path)
-    (package / shipped.FILE).write_text(spoil)
+    (package / saving.FILE).write_text(spoil)
     with pytest.raises(RequestError, match=r"constants\.json.*--start priors"):
         AnalyticPredictor.shipped()
 
@@ -133,8 +133,8 @@ def test_a_file_with_a_part_of_another_shape_says_so(
     part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     package = ship(monkeypatch, tmp_path)
-    content = json.loads((package / shipped.FILE).read_text())
-    (package / shipped.FILE).write_text(json.dumps({**content, part: {"magic": "x"}}))
+    content = json.loads((package / saving.FILE).read_text())
+    (package / saving.FILE).write_text(json.dumps({**content, part: {"magic": "x"}}))
     with pytest.raises(RequestError, match="reading the shipped"):
         AnalyticPredictor.shipped()
 
@@ -144,9 +144,9 @@ def test_fingerprints_of_other_constants_are_refused(
 ) -> None:
     package = ship(monkeypatch, tmp_path)
     assert set(AnalyticPredictor.shipped_rows()) == {"slow", "dense"}
-    content = json.loads((package / shipped.ROWS_FILE).read_text())
+    content = json.loads((package / saving.ROWS_FILE).read_text())
     content["made"]["date"] = "1999-01-01"
-    (package / shipped.ROWS_FILE).write_text(json.dumps(content))
-    shipped._read.cache_clear()
+    (package / saving.ROWS_FILE).write_text(json.dumps(content))
+    saving._read.cache_clear()
     with pytest.raises(RequestError, match="it was not made with"):
         AnalyticPredictor.shipped_rows()

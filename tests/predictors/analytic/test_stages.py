@@ -15,8 +15,8 @@ from forerun.domain.plan import Plan
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.rows import Rows, lay_out
-from forerun.predictors.analytic.stages import layer_shares, local_params
+from forerun.predictors.analytic.layout import lay_out
+from forerun.predictors.analytic.rows import Rows
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster
 from forerun.workloads.transformer import TransformerSpec, transformer_workload
@@ -55,10 +55,10 @@ def test_stages_hold_every_layer(layers: int, pp: int, tied: bool) -> None:
         return
     workload = llama(layers, 1024, 4096, tied, "nanotron")
     rows = rows_of(workload, tiny_cluster(pp, 1), Plan(pp=pp, global_batch=pp))
-    fullest, last = (float(share[0]) for share in layer_shares(rows))
+    fullest, last = (float(share[0]) for share in rows.layer_shares)
     assert 0.0 <= last <= fullest <= 1.0
     assert (pp - 1) * fullest + last >= 1.0 - 1e-9
-    assert np.all(np.stack(local_params(rows)[:2]) > 0)
+    assert np.all(np.stack(rows.local_params[:2]) > 0)
 
 
 def test_a_pipeline_takes_the_sum_of_its_stages_and_the_fullest_again_and_again() -> None:
@@ -91,9 +91,9 @@ def test_a_head_of_so_many_layers_is_dealt_to_stages_like_layers(
     workload = llama(layers, hidden, ffn, tied, "nanotron")
     plan = Plan(pp=pp, global_batch=pp)
     rows = rows_of(workload, tiny_cluster(pp, 1), plan)
-    assert np.concatenate(layer_shares(rows)) * layers == pytest.approx([fullest, last])
+    assert np.concatenate(rows.layer_shares) * layers == pytest.approx([fullest, last])
     even = rows_of(replace(workload, framework="megatron"), tiny_cluster(pp, 1), plan)
-    assert np.concatenate(layer_shares(even)) == pytest.approx([1 / pp, 1 / pp])
+    assert np.concatenate(even.layer_shares) == pytest.approx([1 / pp, 1 / pp])
 
 
 def test_a_pipeline_whose_last_stage_would_be_empty_is_refused() -> None:

@@ -15,10 +15,9 @@ from forerun.domain.plan import Plan
 from forerun.domain.quantiles import Z95
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.rows import fastest_rates, lay_out
-from forerun.predictors.analytic.rows import taught as taught_of
+from forerun.predictors.analytic.layout import lay_out
 from forerun.predictors.analytic.step import step_and_floor
-from forerun.predictors.analytic.uncertainty import exposures
+from forerun.predictors.analytic.uncertainty import evidence, exposures
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
@@ -28,7 +27,7 @@ WORKLOAD, CLUSTER = replace(tiny_workload(), framework="megatron"), tiny_cluster
 PLANS, _ = Space(WORKLOAD, (CLUSTER,), (64,)).plans(CLUSTER.devices)
 TAUGHT = replace(
     Constants(),
-    taught={f"workload:{WORKLOAD.name}": 9.0, f"device:{CLUSTER.device.id}": 5.0,
+    run_counts={f"workload:{WORKLOAD.name}": 9.0, f"device:{CLUSTER.device.id}": 5.0,
             "framework:megatron": 5.0, "devices": 8.0},
 )  # fmt: skip
 PREDICTORS = [AnalyticPredictor(), AnalyticPredictor(TAUGHT)]
@@ -85,11 +84,11 @@ def test_runs_of_a_workload_tell_what_its_totals_do_not() -> None:
     jobs = Jobs.of([Job(workload, cluster, plan)])
     others = {f"device:{cluster.device.id}": 50.0, "framework:": 50.0, "setting:": 50.0}
 
-    def totals(taught: dict[str, float]) -> float:
-        predictor = AnalyticPredictor(replace(Constants(), taught=taught))
+    def totals(counts: dict[str, float]) -> float:
+        predictor = AnalyticPredictor(replace(Constants(), run_counts=counts))
         rows = lay_out(jobs, predictor.constants, {}).rows(predictor.constants)
-        parts = step_and_floor(rows, fastest_rates(jobs), predictor.constants)[0]
-        return float(exposures(rows, parts, taught_of(jobs, predictor.constants))["totals"][0])
+        parts = step_and_floor(rows, predictor.constants)[0]
+        return float(exposures(rows, parts, evidence(jobs, predictor.constants))["totals"][0])
 
     assert totals({}) == 1.0
     assert totals(others) == totals({})

@@ -32,10 +32,9 @@ Frameworks: how each spends time and memory, priors by the names that labels car
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from forerun.domain.graph import KINDS, OpKind
@@ -282,11 +281,10 @@ LINK_LATENCY_FACTOR: Mapping[str, float] = {
 # 2024, FlashAttention-3: version 2 reaches 35 % of an H100's rate, and far more of an A100's).
 ATTENTION_FACTOR: Mapping[str, float] = {"hopper": 0.75, "blackwell": 0.75}
 
-_CUT = re.compile(r" b(?=\d)")  # where the name of a cut layer says how it is cut
 # So many runs halve what is not known of a device, a framework, a link or a workload.
-HALF_TAUGHT = 1.5
+HALF_KNOWN = 1.5
 # Of what is peculiar to a place, which moves all of its runs alike, a run says more.
-HALF_TAUGHT_PLACE = 0.5
+HALF_KNOWN_PLACE = 0.5
 
 
 @dataclass(frozen=True)
@@ -298,7 +296,7 @@ class Constants:
             device_host: host seconds a kernel of the machines that they sit in over the usual.
         workload_scale: device time of single workloads (see `scale_key`) over what their
             operations say.
-        shape_scale: time of layers as they are cut (see `layer_shapes`) over what their parts say.
+        shape_scale: time of layers as they are cut (see `layout`) over what their parts say.
         link_latency: latency of a hop of a collective over its link's.
         attention_factor: of fused attention by generation, see `ATTENTION_FACTOR`.
         tensor_jitter: host time of a layer gained with each further tensor rank: ranks that meet
@@ -357,8 +355,8 @@ class Constants:
             `uncertainty.step_causes`.
         settled: posterior log standard deviations of constants that runs have taught, by the name
             of their parameter; the next fit starts from them.
-        taught: how many runs have spoken of a `workload:`, `device:`, `framework:` or `link:`, and
-            the most `devices` that one of them used; empty where nothing was measured.
+        run_counts: how many runs there were of a `workload:`, `device:`, `framework:`, `link:` or
+            `setting:`, and the most `devices` that one used; empty where nothing was measured.
     """
 
     tensor_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(TENSOR_EFFICIENCY))
@@ -442,12 +440,7 @@ class Constants:
     sigma_memory_pipeline: float = 0.05
     settled: Mapping[str, float] = field(default_factory=dict)
     sigma_memory_scale: float = 0.03
-    taught: Mapping[str, float] = field(default_factory=dict)
-
-    @cached_property
-    def scaled_layers(self) -> frozenset[str]:
-        """The layers of `shape_scale`, without how they are cut (see `layer_shapes.cut_shape`)."""
-        return frozenset(_CUT.split(name)[0] for name in self.shape_scale)
+    run_counts: Mapping[str, float] = field(default_factory=dict)
 
     def framework(self, label: str) -> Framework:
         """Return the profile for a framework's label; the general one where it is not known."""
@@ -455,16 +448,38 @@ class Constants:
 
     def knows_framework(self, label: str) -> bool:
         """Return whether a label has a profile, or runs that bear it were fitted."""
-        return bool(framework_key(label)) or f"framework:{framework_name(label)}" in self.taught
+        return bool(framework_key(label)) or f"framework:{framework_name(label)}" in self.run_counts
 
-    def taught_share(self, kind: str, name: str) -> float:
-        """Return how well runs have taught the constants of something: 0 not at all, towards 1."""
-        runs = self.taught.get(f"{kind}:{name}", 0.0)
-        return runs / (runs + (HALF_TAUGHT_PLACE if kind == "setting" else HALF_TAUGHT))
+    def evidence(self, kind: str, name: str) -> float:
+        """Return how much runs say of something: 0 nothing, towards 1."""
+        runs = self.run_counts.get(f"{kind}:{name}", 0.0)
+        return runs / (runs + (HALF_KNOWN_PLACE if kind == "setting" else HALF_KNOWN))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
+
+
+# Of a generation that no table knows, nor one that its name begins with.
+NEW_GENERATION = 0.85
+# The kind of a link whose figures a probe measured.
+MEASURED = "measured"
+
+
+def constant_of(family: str, known: Mapping[str, float], key: str) -> float:
+    """Return the constant of a key of a family (a field of `Constants` that is a table).
+
+    A measured link's rate is what software reached. A link of an unknown kind is as `unknown` ones
+    are; a generation as the one whose name its own begins with; anything else is 1, a multiplier
+    that changes nothing.
+    """
+    if key in known:
+        return known[key]
+    if family in ("link_efficiency", "link_latency"):
+        return 1.0 if key == MEASURED else known["unknown"]
+    if family == "generation_factor":
+        return next((v for k, v in known.items() if key.startswith(k)), NEW_GENERATION)
+    return 1.0
 
 
 def by_kind(values: Mapping[str, float], default: float) -> list[float]:

@@ -1,25 +1,28 @@
 """Flat operations: every operation of every instance of many jobs in one set of columns.
 
-An *instance* is one workload on one kind of node cut by one key; its graph is costed once for all
-jobs that share it. What no constant moves is worked out here, once; `operations` then prices all
-instances in a few array operations, so that calibration can ask again and again.
+A *key* is a way of cutting a workload; an *instance* is one workload on one kind of node cut by one
+key; its graph is costed once for all jobs that share it. What no constant moves is worked out here,
+once; `operations` then prices all instances in a few array operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.graph import (
+    BLOCK_INDEX,
     KIND_INDEX,
     KINDS,
     PHASE_INDEX,
     SHARD_INDEX,
+    Block,
+    CodeArray,
     OpColumns,
     OpKind,
     Phase,
@@ -28,16 +31,94 @@ from forerun.domain.graph import (
 from forerun.domain.hardware import Device
 from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
 from forerun.predictors.analytic.constants import Constants, framework_key
-from forerun.predictors.analytic.keys import (
-    IS_CONV,
-    IS_GROUPED,
-    IS_MATRIX,
-    Keys,
-    activation_cut,
-    cut_by_tensor,
-    is_weight_gradient,
-)
-from forerun.predictors.analytic.slots import SLOTS, slots_of
+
+
+def _mask(kinds: Iterable[OpKind]) -> BoolArray:
+    """Return which positions of `graph.KINDS` are among the kinds."""
+    mask = np.zeros(len(KIND_INDEX), dtype=bool)
+    mask[[KIND_INDEX[kind] for kind in kinds]] = True
+    return mask
+
+
+IS_CONV = _mask((OpKind.CONV, OpKind.CONV_1X1, OpKind.CONV_GROUPED, OpKind.CONV_DEPTHWISE))
+IS_GROUPED = _mask((OpKind.CONV_GROUPED, OpKind.CONV_DEPTHWISE))
+IS_MATRIX = IS_CONV | _mask((OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT))
+IS_SCORE = _mask((OpKind.ATTENTION, OpKind.SOFTMAX))
+IS_CHEAP = _mask((OpKind.NORM, OpKind.ELEMENTWISE))
+IS_FUSED_AWAY = _mask((OpKind.ELEMENTWISE, OpKind.NORM, OpKind.BATCH_NORM, OpKind.SOFTMAX))
+
+
+@dataclass(frozen=True)
+class Keys:
+    """k distinct ways of cutting one workload: float columns of shape (k,)."""
+
+    micro_batch: FloatArray
+    tp: FloatArray
+    cp: FloatArray
+    ep: FloatArray
+    sequence_parallel: FloatArray
+    recompute: NDArray[np.int64]
+    channels_last: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.micro_batch)
+
+    def take(self, index: NDArray[np.int64]) -> Keys:
+        """Return the keys at the given positions."""
+        return Keys(**{name: values[index] for name, values in vars(self).items()})
+
+
+def cut_by_tensor(columns: OpColumns) -> BoolArray:
+    """Return which operations tensor parallelism divides, (operations,)."""
+    tensor, expert = SHARD_INDEX[Shard.TENSOR], SHARD_INDEX[Shard.EXPERT]
+    return np.asarray((columns.shard == tensor) | (columns.shard == expert))
+
+
+def activation_cut(columns: OpColumns, keys: Keys) -> FloatArray:
+    """Return what divides the activations of each operation, (k, operations)."""
+    tp = keys.tp[:, None]
+    sequence = columns.shard == SHARD_INDEX[Shard.SEQUENCE]
+    by_sequence = np.where(sequence & (keys.sequence_parallel[:, None] > 0), tp, 1.0)
+    return np.where(cut_by_tensor(columns), tp, by_sequence)
+
+
+def is_weight_gradient(columns: OpColumns) -> BoolArray:
+    """Backward operations with dims and no activation output (see `workloads.backward`)."""
+    return np.asarray(
+        (columns.phase == PHASE_INDEX[Phase.BACKWARD])
+        & (columns.dims[:, 0] > 0)
+        & (columns.writes == 0)
+    )
+
+
+def selected(workload: Workload, kinds: CodeArray) -> BoolArray:
+    """Return which operations, of the given kinds, selective recomputation does again.
+
+    Where attention scores are kept in memory, the attention core (Korthikanti et al. 2022); where
+    a fused kernel keeps none, the cheap operations between the products (norms, activations).
+    """
+    return (IS_CHEAP if workload.fused_attention else IS_SCORE)[kinds]
+
+
+# Selected layers are those that selective recomputation does again.
+SLOTS = (
+    "layer_forward", "layer_selected", "layer_backward",
+    "embed_forward", "embed_backward", "head_forward", "head_backward",
+)  # fmt: skip
+_BLOCKS = {"layer": Block.LAYER, "embed": Block.EMBED, "head": Block.HEAD}
+
+
+def slots_of(workload: Workload, ops: OpColumns) -> NDArray[np.int64]:
+    """Return which sum each operation belongs to, (operations,)."""
+    slots = np.zeros(len(ops.kind), dtype=np.int64)
+    for name, block in _BLOCKS.items():
+        ours = ops.block == BLOCK_INDEX[block]
+        for word, phase in (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD)):
+            slots[ours & (ops.phase == PHASE_INDEX[phase])] = SLOTS.index(f"{name}_{word}")
+    again = selected(workload, ops.kind) & (slots == SLOTS.index("layer_forward"))
+    slots[again] = SLOTS.index("layer_selected")
+    return slots
+
 
 _ATTENTION = KIND_INDEX[OpKind.ATTENTION]
 _CONV = KIND_INDEX[OpKind.CONV]
@@ -51,16 +132,17 @@ _SMALLEST_MAP = 4
 
 @dataclass(frozen=True)
 class FlatOps:
-    """E operations of I instances: columns of shape (E,) unless said.
+    """E operations of I instances: columns of shape (E,) unless stated.
 
     rate: position in the (R, kinds) table of rates, flattened; flops, traffic (bytes of
     activations before fusion), weights (bytes): of one copy after every cut; launches, repeat.
-    tiles: 1/m + 1/n + 1/2k of a matrix product, waves: the device's FLOP/s over output elements in
+    tiles: 1/m + 1/n + 1/2k of a matrix product; waves: the device's FLOP/s over output elements in
     flight; width: channels of a group over 16, up to 64, of grouped convolutions, else 1; moved:
     elements of what is no product, else 0; direct: dense convolutions that Winograd's algorithm
-    cannot do; experts, half_conv, half_grouped, gradients: which
-    operations are spread over experts' ranks, are 16-bit convolutions in nhwc (grouped ones
-    apart), or are weight gradients that LoRA leaves out; slot: instance x slot. launched: (I, slots) kernels. machines: the R (device, workload) pairs that rates hang on.
+    cannot do; experts, half_conv, half_grouped, gradients: which operations are spread over
+    experts' ranks, are 16-bit convolutions in nhwc (dense, grouped), or are weight gradients that
+    LoRA leaves out; slot: instance x slot. launched: (I, slots) kernels. machines: the R (device,
+    workload) pairs that rates hang on, machine: of each instance, (I,).
     """
 
     rate: IntArray
@@ -73,21 +155,15 @@ class FlatOps:
     waves: FloatArray
     width: FloatArray
     moved: FloatArray
-    direct: NDArray[np.bool_]
-    experts: NDArray[np.bool_]
-    half_conv: NDArray[np.bool_]
-    half_grouped: NDArray[np.bool_]
-    gradients: NDArray[np.bool_]
+    direct: BoolArray
+    experts: BoolArray
+    half_conv: BoolArray
+    half_grouped: BoolArray
+    gradients: BoolArray
     slot: IntArray
     launched: FloatArray
     machines: tuple[tuple[Device, Workload], ...]
     machine: IntArray
-
-    def part(self, index: IntArray) -> FlatOps:
-        """Return the operations at the given positions; instances and machines stay."""
-        kept = ("launched", "machines", "machine")
-        columns = {name: v if name in kept else v[index] for name, v in vars(self).items()}
-        return FlatOps(**columns)
 
 
 def distinct_ops(workload: Workload) -> OpColumns:
@@ -96,14 +172,17 @@ def distinct_ops(workload: Workload) -> OpColumns:
     keep = columns.phase != PHASE_INDEX[Phase.OPTIMIZER]
     names = ("kind", "phase", "block", "shard", "flops", "reads", "writes", "weights", "launches")
     matrix = np.column_stack([*(getattr(columns, n)[keep] for n in names), columns.dims[keep]])
-    code = matrix @ np.random.default_rng(0).uniform(1.0, 2.0, matrix.shape[1])
-    _, first, position = np.unique(code, return_index=True, return_inverse=True)
-    if not np.array_equal(matrix[first][position], matrix):  # two kinds of operation, one code
-        first = position = np.arange(len(matrix))
+    _, first, position = np.unique(matrix, axis=0, return_index=True, return_inverse=True)
     rows = np.flatnonzero(keep)[first]
     picked = {name: getattr(columns, name)[rows] for name in OpColumns.__dataclass_fields__}
-    picked["repeat"] = np.bincount(position, columns.repeat[keep], len(first))
+    picked["repeat"] = np.bincount(position.ravel(), columns.repeat[keep], len(first))
     return OpColumns(**picked)
+
+
+def runs_of_equal(workloads: Sequence[Workload]) -> list[IntArray]:
+    """Return the positions of each workload; equal workloads stand side by side."""
+    starts = [i for i, w in enumerate(workloads) if i == 0 or w is not workloads[i - 1]]
+    return np.split(np.arange(len(workloads)), starts[1:])
 
 
 def flatten(
@@ -121,29 +200,26 @@ def flatten(
         ops_of: `distinct_ops`, kept between calls.
         constants: for those that no fit moves.
     """
-    count = len(workloads)
-    starts = [i for i in range(count) if i == 0 or workloads[i] is not workloads[i - 1]]
-    pieces: list[dict[str, Any]] = []
-    machines: dict[Any, int] = {}
-    pairs: list[tuple[Device, Workload]] = []
-    machine = np.empty(count, dtype=np.int64)
-    for i, (device, workload) in enumerate(zip(devices, workloads, strict=True)):
-        name = (id(device), workload.precision, framework_key(workload.framework),
-                workload.fused_attention)  # fmt: skip
-        if name not in machines:
-            machines[name] = len(pairs)
-            pairs.append((device, workload))
-        machine[i] = machines[name]
-    for start, end in zip(starts, [*starts[1:], count], strict=True):
-        rows = np.arange(start, end)
-        peaks = np.array([d.flops(workloads[start].precision) for d in devices[start:end]])
-        ops = ops_of(workloads[start])
-        pieces.append(_one(workloads[start], ops, keys.take(rows), peaks, rows, machine, constants))
+    machines: dict[Any, tuple[int, tuple[Device, Workload]]] = {}
+    machine = np.array([
+        machines.setdefault(
+            (id(d), w.precision, framework_key(w.framework), w.fused_attention),
+            (len(machines), (d, w)),
+        )[0]
+        for d, w in zip(devices, workloads, strict=True)
+    ])  # fmt: skip
+    pieces = []
+    for rows in runs_of_equal(workloads):
+        workload = workloads[rows[0]]
+        peaks = np.array([devices[i].flops(workload.precision) for i in rows])
+        ops, some = ops_of(workload), keys.take(rows)
+        pieces.append(_one(workload, ops, some, peaks, rows, machine[rows], constants))
     joined = {name: np.concatenate([p[name].ravel() for p in pieces]) for name in pieces[0]}
+    shape = (len(workloads), len(SLOTS))
     kernels = joined["launches"] * joined["repeat"]
-    launched = np.bincount(joined["slot"], kernels, count * len(SLOTS)).astype(np.float64)
-    launched = launched.reshape(count, len(SLOTS))
-    return FlatOps(**joined, launched=launched, machines=tuple(pairs), machine=machine)
+    launched = np.bincount(joined["slot"], kernels, shape[0] * shape[1]).astype(np.float64)
+    pairs = tuple(pair for _, pair in machines.values())
+    return FlatOps(**joined, launched=launched.reshape(shape), machines=pairs, machine=machine)
 
 
 def _one(
@@ -151,38 +227,78 @@ def _one(
     machine: IntArray, constants: Constants,
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Return the flat columns of one workload's instances, each (k, operations)."""
-    k = len(rows)
     samples = (keys.micro_batch / keys.cp)[:, None]
-    work, weights = _cut(ops, keys)
     size, operand = ACTIVATION_BYTES[workload.precision], OPERAND_BYTES[workload.precision]
-    tiles, flight = _shapes(ops, keys, constants)
-    expert = (ops.shard == SHARD_INDEX[Shard.EXPERT]) & (keys.ep[:, None] > 1)
+    expert = ops.shard == SHARD_INDEX[Shard.EXPERT]
+    tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
+    work, weights = activation_cut(ops, keys), tp * np.where(expert, keys.ep[:, None], 1.0)
+    product = product_sizes(ops, keys)
+    is_product = (ops.dims[:, 0] > 0) & IS_MATRIX[ops.kind]
+    # A weight gradient's small output is filled by splitting its long reduction.
+    long = np.maximum(product.depth / constants.split_reduction, 1.0)
+    split = np.where(is_weight_gradient(ops), long, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tiles = 1.0 / product.rows + 1.0 / product.columns + 0.5 / product.depth
+        flight = 1.0 / (product.rows * product.columns * product.copies * split)
+    # Grouped convolutions are thin by nature: their class efficiency already says so.
+    tiles = np.where(is_product & ~IS_GROUPED[ops.kind], tiles, 0.0)
     nhwc = IS_CONV[ops.kind] & (keys.channels_last[:, None] > 0) & (size < 4.0)
     grouped = ops.kind == _GROUPED
     elements = (ops.reads + ops.writes) * samples / work
-    lora = is_weight_gradient(ops) & (workload.task == "lora")
 
     def each(values: NDArray[Any]) -> NDArray[Any]:
-        return np.broadcast_to(values, (k, len(ops.kind)))
+        return np.broadcast_to(values, work.shape)
 
     return {
-        "rate": machine[rows][:, None] * len(KINDS) + ops.kind,
+        "rate": machine[:, None] * len(KINDS) + ops.kind,
         "flops": ops.flops * samples / work,
         "traffic": elements * size,
         "weights": ops.weights * max(operand, 1.0) / weights,
         "launches": each(ops.launches),
         "repeat": each(ops.repeat),
         "tiles": tiles,
-        "waves": peaks[:, None] * flight,
+        "waves": peaks[:, None] * np.where(is_product, flight, 0.0),
         "width": np.where(nhwc & grouped, 1.0, _group_width(ops)),
         "moved": np.where(IS_MATRIX[ops.kind], 0.0, elements),
         "direct": each(_is_direct(ops)),
-        "experts": expert,
+        "experts": expert & (keys.ep[:, None] > 1),
         "half_conv": nhwc & ~grouped,
         "half_grouped": nhwc & grouped,
-        "gradients": each(lora),
+        "gradients": each(is_weight_gradient(ops) & (workload.task == "lora")),
         "slot": rows[:, None] * len(SLOTS) + slots_of(workload, ops),
     }
+
+
+@dataclass(frozen=True)
+class Products:
+    """Sizes (k, operations) of matrix products under k keys: m, n, k, and how many of them."""
+
+    rows: FloatArray
+    columns: FloatArray
+    depth: FloatArray
+    copies: FloatArray
+
+
+def product_sizes(ops: OpColumns, keys: Keys) -> Products:
+    """Return the sizes of products as they are cut.
+
+    tp cuts the larger of a weight matrix's sides; in a weight gradient those are m and n.
+    """
+    m, n, k, groups = ops.dims.T
+    samples = (keys.micro_batch / keys.cp)[:, None]
+    attention = ops.kind == _ATTENTION
+    reduction = is_weight_gradient(ops)
+    tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
+    cut_n = np.where(reduction, n >= m, n > k) & ~attention
+    cut_other = ~cut_n & ~attention
+    rows = m * np.where(reduction | attention, 1.0, samples)
+    depth = k * np.where(reduction, samples, 1.0)
+    return Products(
+        rows / np.where(cut_other & reduction, tp, 1.0),
+        n / np.where(cut_n, tp, 1.0),
+        depth / np.where(cut_other & ~reduction, tp, 1.0),
+        groups * np.where(attention, samples / tp, 1.0),
+    )
 
 
 def _group_width(ops: OpColumns) -> FloatArray:
@@ -192,12 +308,10 @@ def _group_width(ops: OpColumns) -> FloatArray:
     return np.where(ops.kind == _GROUPED, np.clip(channels, 1.0, 64.0) / 16.0, 1.0)
 
 
-def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
-    """Return which dense convolutions are neither 3 x 3 nor 5 x 5 at stride 1, (operations,).
+def convolution_reads(ops: OpColumns) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return (kernel pixels x input channels, output pixels, pixels read for each written), (ops,).
 
-    Winograd's algorithm and Fourier transforms do these two with fewer products (cuDNN's
-    WINOGRAD_NONFUSED takes kernels of 3 and of 5). Such a one has a kernel of 9 or 25 times its
-    input channels, and reads (nearly) as many pixels as it writes: more than a few.
+    The last is over the kernel's pixels: 1/9 where a 3 x 3 kernel reads as many as it writes.
     """
     m, n, k, _ = ops.dims.T
     gradient = is_weight_gradient(ops)
@@ -206,45 +320,19 @@ def _is_direct(ops: OpColumns) -> NDArray[np.bool_]:
     pixels = np.where(gradient, k, m)
     source = np.where(gradient, ops.reads - k * n, np.where(data, ops.writes, ops.reads))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = source / (depth * pixels)
-    winograd = np.zeros(len(m), dtype=bool)
+        return depth, pixels, source / (depth * pixels)
+
+
+def _is_direct(ops: OpColumns) -> BoolArray:
+    """Return which dense convolutions are neither 3 x 3 nor 5 x 5 at stride 1, (operations,).
+
+    Winograd's algorithm and Fourier transforms do these two with fewer products (cuDNN's
+    WINOGRAD_NONFUSED takes kernels of 3 and of 5). Such a one has a kernel of 9 or 25 times its
+    input channels, and reads (nearly) as many pixels as it writes: more than a few.
+    """
+    depth, pixels, ratio = convolution_reads(ops)
+    winograd = np.zeros(len(depth), dtype=bool)
     for taps, most, channels in _WINOGRAD:
         kernel = (depth % taps == 0) & (depth >= taps * channels) & (pixels > _SMALLEST_MAP)
         winograd |= kernel & (ratio * taps > 0.95) & (ratio * taps < most)
-    return np.asarray((ops.kind == _CONV) & (m > 0) & ~winograd)
-
-
-def _cut(ops: OpColumns, keys: Keys) -> tuple[FloatArray, FloatArray]:
-    """Return what divides (FLOPs and activation traffic, weights) of each operation, (k, ops)."""
-    expert = ops.shard == SHARD_INDEX[Shard.EXPERT]
-    ep = np.where(expert, keys.ep[:, None], 1.0)
-    return activation_cut(ops, keys), np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0) * ep
-
-
-def _shapes(ops: OpColumns, keys: Keys, constants: Constants) -> tuple[FloatArray, FloatArray]:
-    """Return (1/m + 1/n + 1/2k, 1/elements of output in flight) of matrix products, (k, ops).
-
-    0 for what is no matrix product. Grouped convolutions are thin by nature: their class
-    efficiency already says so.
-    """
-    m, n, k, groups = (ops.dims[:, i] for i in range(4))
-    is_product = (m > 0) & IS_MATRIX[ops.kind]
-    samples = keys.micro_batch[:, None] / keys.cp[:, None]
-    attention = ops.kind == _ATTENTION
-    reduction = is_weight_gradient(ops)
-    tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
-    # tp cuts the larger of a weight matrix's sides; in a weight gradient those are m and n.
-    cut_n = np.where(reduction, n >= m, n > k) & ~attention
-    cut_other = ~cut_n & ~attention
-    rows = m * np.where(reduction | attention, 1.0, samples)
-    rows = rows / np.where(cut_other & reduction, tp, 1.0)
-    cols = n / np.where(cut_n, tp, 1.0)
-    inner = k * np.where(reduction, samples, 1.0) / np.where(cut_other & ~reduction, tp, 1.0)
-    copies = groups * np.where(attention, samples / tp, 1.0)
-    # A weight gradient's small output is filled by splitting its long reduction.
-    split = np.where(reduction, np.maximum(inner / constants.split_reduction, 1.0), 1.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tiles = 1.0 / rows + 1.0 / cols + 0.5 / inner
-        flight = 1.0 / (rows * cols * copies * split)
-    grouped = IS_GROUPED[ops.kind]
-    return np.where(is_product & ~grouped, tiles, 0.0), np.where(is_product, flight, 0.0)
+    return np.asarray((ops.kind == _CONV) & (ops.dims[:, 0] > 0) & ~winograd)

@@ -3,43 +3,194 @@
 The peak is what the framework's allocator reserves (what its log shows); the runtime's context and
 the buffers of communicators lie beside it and are taken off what a device can hold.
 
-Source of the activations: Korthikanti et al. 2022 (a transformer layer; up to pp micro-batches are
-in flight on stage 0 of 1F1B, times 1 + (pp-1)/(pp vpp) when interleaved).
+Sources: Korthikanti et al. 2022 (activations of a transformer layer; up to pp micro-batches are in
+flight on stage 0 of 1F1B, times 1 + (pp-1)/(pp vpp) when interleaved); Rajbhandari et al. 2020
+(states: 2 + 2 + 12 bytes a parameter for Adam in mixed precision; what each stage of ZeRO divides);
+Zhao et al. 2023 (FSDP: fp32 shards, 16-bit copies while gathered).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
-from forerun.arrays import FloatArray
+from forerun.arrays import BoolArray, FloatArray, total
+from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, OpKind, Phase
+from forerun.domain.plan import ONE_PROCESS, RECOMPUTE
+from forerun.domain.workload import ACTIVATION_BYTES, Workload
+from forerun.predictors.analytic.communication import boundary_elements
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.flat import Keys, activation_cut, cut_by_tensor, selected
 from forerun.predictors.analytic.rows import Rows
-from forerun.predictors.analytic.stages import (
-    expert_spread,
-    in_flight,
-    in_flight_last,
-    layer_shares,
-    local_params,
-)
-from forerun.predictors.analytic.states import (
-    States,
-    gradient_bytes,
-    state_bytes,
-    table_bytes,
-    unsharded_bytes,
-)
+
+
+def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
+    """Return activation bytes kept for backward by one micro-batch, each (k,).
+
+    saved_layer: what the operations of all layers keep; saved_gate: more, where the gate's
+    activation and its product are two operations; saved_chosen: what operations keep where
+    selective recomputation chooses them; saved_input: inputs of layers that recomputation keeps
+    beside them; saved_again: what one layer holds while it is computed again; saved_alive:
+    gradients alive while a layer is differentiated; saved_whole: a layer's whole input, which
+    sequence parallelism gathers; saved_head: what the exit keeps, and its widest gradient;
+    boundary: the input of one layer, which full recomputation keeps and a pipeline sends.
+    """
+    columns = workload.graph.columns
+    size = ACTIVATION_BYTES[workload.precision]
+    samples = keys.micro_batch / keys.cp
+    cut = activation_cut(columns, keys)
+    kept = columns.saved * columns.repeat * size / cut  # (k, operations)
+    blocks = {b: columns.block == BLOCK_INDEX[b] for b in Block}
+    # A gate multiplies an activated half of its input with the other half.
+    gates = (columns.kind == KIND_INDEX[OpKind.ELEMENTWISE]) & cut_by_tensor(columns)
+    gates &= (columns.saved > 0) & (columns.reads > 1.5 * columns.writes)
+    layer_all, gate, scores = (
+        kept[:, blocks[Block.LAYER] & some].sum(axis=1) * samples
+        for some in (True, gates, selected(workload, columns.kind))
+    )
+    layers = max(workload.shape.layers, 1)
+    by_sequence = np.where(keys.sequence_parallel > 0, keys.tp, 1.0)
+    boundary = samples * boundary_elements(workload) * size / by_sequence
+    full = keys.recompute == RECOMPUTE.index("full")
+    selective = keys.recompute == RECOMPUTE.index("selective")
+    # Norms saved their input, the residual stream: without them the layer's input must be kept.
+    residual = boundary * layers if workload.fused_attention else 0.0
+    inputs = np.where(
+        full, np.minimum(boundary * layers, layer_all), np.where(selective, residual, 0.0)
+    )
+    again = np.where(full, layer_all / layers, np.where(selective, scores / layers, 0.0))
+    # While a layer is differentiated, the gradients of its widest output and input are alive.
+    forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
+    widest = (columns.writes * size / cut) * samples[:, None]
+    inner, head = blocks[Block.LAYER] & forward, blocks[Block.HEAD] & forward
+    head_alive = widest[:, head].max(axis=1, initial=0.0)
+    return {
+        "saved_layer": np.where(full | selective, 0.0, layer_all),
+        "saved_gate": np.where(full | selective, 0.0, gate),
+        "saved_chosen": np.where(selective, layer_all - scores, 0.0),
+        "saved_input": inputs,
+        "saved_again": again,
+        "saved_alive": 2.0 * widest[:, inner].max(axis=1, initial=0.0),
+        "saved_whole": np.where(keys.sequence_parallel > 0, boundary * keys.tp, 0.0),
+        "saved_embed": kept[:, blocks[Block.EMBED]].sum(axis=1) * samples,
+        "saved_head": kept[:, blocks[Block.HEAD]].sum(axis=1) * samples + head_alive,
+        "boundary": boundary,
+    }
+
+
+def held_bytes(
+    saved: Mapping[str, FloatArray], software: Mapping[str, FloatArray], transformer: BoolArray
+) -> dict[str, FloatArray]:
+    """Return what frameworks hold of what operations save, each (k,).
+
+    held_layers: of one micro-batch in all layers; held_working: while one layer is differentiated;
+    held_embed, held_head: by entry and exit; held_whole: a whole input of a layer.
+
+    Args:
+        saved: see `saved_bytes`.
+        software: `constants.Framework`'s fields for each key.
+        transformer: which keys cut a transformer: shares are of transformers.
+    """
+
+    def share(name: str) -> FloatArray:
+        return np.where(transformer, software[name], 1.0)
+
+    whole = saved["saved_layer"] + software["unfused"] * saved["saved_gate"]
+    chosen = share("chosen_share") * saved["saved_chosen"]
+    return {
+        "held_layers": share("kept_share") * whole + chosen + saved["saved_input"],
+        "held_working": saved["saved_alive"] + share("kept_share") * saved["saved_again"],
+        "held_embed": saved["saved_embed"],
+        "held_head": share("logits_share") * saved["saved_head"],
+        "held_whole": saved["saved_whole"],
+        "boundary": saved["boundary"],
+    }
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes a parameter of weights, gradients and optimizer on one device, each (n,)."""
+
+    weights: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """All of them together, (n,)."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def state_bytes(rows: Rows, replicas: FloatArray) -> States:
+    """Return bytes a parameter after ZeRO; `replicas` share it, (n,).
+
+    Stage 1 divides the optimizer (fp32 states, and a master copy of 16-bit weights), 2 the
+    gradients too, 3 the weights too. Where the shards are the masters no 16-bit weights are kept.
+    """
+    stage, trained = rows.plan["zero_stage"], rows.work["trained_share"]
+    share, wide = rows.software["states_share"], _full_width(rows)
+    masters = _half(rows) & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
+    copies = np.where(rows.sync == ONE_PROCESS, 2.0 * share, share)
+    weights = np.where(masters, 2.0, wide)
+    optimizer = wide * rows.work["states"] + np.where(masters, 4.0, 0.0)
+    return States(
+        weights * share / np.where(stage >= 3, replicas, 1.0),
+        gradient_bytes(rows) * trained * copies / np.where(stage >= 2, replicas, 1.0),
+        optimizer * trained * share / np.where(stage >= 1, replicas, 1.0),
+    )
+
+
+def _half(rows: Rows) -> BoolArray:
+    """Return which rows train a transformer in 16 bits or less: others autocast, all in fp32."""
+    return np.asarray((rows.work["mixed"] > 0) & (rows.work["transformer"] > 0))
+
+
+def _full_width(rows: Rows) -> FloatArray:
+    """Return bytes of a number of full width, (n,)."""
+    return np.maximum(rows.work["activation_bytes"], 4.0)
+
+
+def gradient_bytes(rows: Rows) -> FloatArray:
+    """Return bytes of one gradient element as it is kept and reduced, (n,)."""
+    return np.where(_half(rows), rows.software["grad_bytes"], _full_width(rows))
+
+
+def table_bytes(rows: Rows) -> tuple[FloatArray, FloatArray]:
+    """Return (weights, optimizer) bytes of sparse tables, spread over all replicas."""
+    each = rows.work["sparse_params"] * 4.0 / (rows.plan["dp"] * rows.plan["cp"])
+    return each, each * np.minimum(rows.work["states"], 1.0)
+
+
+def unsharded_bytes(rows: Rows) -> FloatArray:
+    """Return what ZeRO-3 holds whole: the layer at work, the next one, and their gradients.
+
+    Entry and exit form the outermost unit: gathered throughout, their gradients whole at first.
+    """
+    plan, work = rows.plan, rows.work
+    alone = plan["zero_stage"] >= 3
+    if not alone.any():
+        return np.zeros(len(rows))
+    ends = (work["embed_tensor"] + work["head_tensor"]) / plan["tp"]
+    ends = (ends + work["embed_whole"] + work["head_whole"]) / plan["pp"]
+    layer = rows.one_layer
+    gathered = (2.0 * layer + ends) * work["activation_bytes"]
+    shared = plan["dp"] * plan["cp"] > 1
+    whole = (layer + ends) * gradient_bytes(rows) * work["trained_share"]
+    return np.where(alone, gathered + np.where(shared, whole, 0.0), 0.0)
 
 
 def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, FloatArray]]:
     """Return the median peak of the most-loaded device (n,) and its parts."""
     plan, key = rows.plan, rows.key
     one_stage, group = plan["pp"] == 1, plan["dp"] * plan["cp"]
-    share_first, share_last = layer_shares(rows)
-    first, last, expert, _ = local_params(rows)
+    share_first, share_last = rows.layer_shares
+    first, last, expert = rows.local_params
     states = state_bytes(rows, group)
     head, kept = key["held_head"], key["held_layers"]
-    acts_first = in_flight(rows) * (kept * share_first + key["held_embed"])
-    acts_last = np.where(one_stage, 1.0, in_flight_last(rows)) * kept * share_last
+    acts_first = rows.in_flight * (kept * share_first + key["held_embed"])
+    acts_last = np.where(one_stage, 1.0, rows.in_flight_last) * kept * share_last
     expert_states = _expert_states(rows, states)
     load_first = first * states.total + acts_first
     load_last = last * states.total + acts_last
@@ -62,7 +213,7 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
         "fragmentation": constants.fragmentation * (activations + logits),
         "framework": np.where(on_gpu, rows.software["workspace_bytes"], 0.0),
     }
-    return np.asarray(sum(parts.values(), np.zeros(len(rows)))), parts
+    return total(parts.values()), parts
 
 
 def _expert_states(rows: Rows, dense: States) -> States:
@@ -70,7 +221,7 @@ def _expert_states(rows: Rows, dense: States) -> States:
     if not rows.work["layer_expert"].any():
         return dense
     plan = rows.plan
-    replicas = plan["dp"] * plan["cp"] * plan["tp"] / expert_spread(rows)
+    replicas = plan["dp"] * plan["cp"] * plan["tp"] / rows.expert_spread
     return state_bytes(rows, np.maximum(replicas, 1.0))
 
 

@@ -5,6 +5,15 @@ roofline with a rounded corner, whose compute side sinks where the matrix is thi
 small to fill the device: 1 / fill = 1 + tile/m + tile/n + tile/2k + wave/elements. The losses add,
 so that time never falls when a product grows. What is no product does a few scalar operations for
 each element that it moves.
+
+Clocks: a data sheet's rate is cores x 2 x a stated boost clock. Boards for data centres run at that
+clock at most. On desks and in laptops a board runs as fast as its chip can, whatever is stated,
+until it meets its power limit: the power of a chip goes with f V^2, and V rises with f, so that the
+clock goes with the watts a core to the power 0.4. A laptop part of 1.19 GHz runs at 1.47, a board of
+1.55 GHz and 250 W at 1.8. Arithmetic that few units do, such as fp64 on these boards, meets no limit.
+A board without a stated clock here is taken to run at its stated rate.
+
+Floors: the least time that physics allows, whatever the software.
 """
 
 from __future__ import annotations
@@ -19,15 +28,19 @@ from forerun.domain.graph import KIND_INDEX, OpKind
 from forerun.domain.hardware import Device
 from forerun.domain.plan import RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
-from forerun.predictors.analytic import collectives
-from forerun.predictors.analytic.clocks import clock_share, has_clock
-from forerun.predictors.analytic.constants import Constants, by_kind
-from forerun.predictors.analytic.fallbacks import constant_of
-from forerun.predictors.analytic.flat import FlatOps
-from forerun.predictors.analytic.inside_layers import LayerComm
-from forerun.predictors.analytic.keys import IS_CONV, IS_FUSED_AWAY, IS_MATRIX, Keys
-from forerun.predictors.analytic.measured_ops import MeasuredOps
-from forerun.predictors.analytic.slots import SLOTS
+from forerun.predictors.analytic.communication import LayerComm, p_norm
+from forerun.predictors.analytic.constants import Constants, by_kind, constant_of
+from forerun.predictors.analytic.flat import (
+    IS_CONV,
+    IS_FUSED_AWAY,
+    IS_MATRIX,
+    SLOTS,
+    FlatOps,
+    Keys,
+    convolution_reads,
+    is_weight_gradient,
+)
+from forerun.predictors.analytic.measured import MeasuredOps
 
 # What may compute products; each has its table of efficiencies in `Constants`.
 UNITS = ("tensor", "vector", "double", "narrow")
@@ -36,6 +49,98 @@ _CONV = KIND_INDEX[OpKind.CONV]
 _SLOT = {name: i for i, name in enumerate(SLOTS)}
 _BACKWARD = [i for name, i in _SLOT.items() if name.endswith("_backward")]
 _FORWARD = [i for name, i in _SLOT.items() if not name.endswith("_backward")]
+# Of a convolution's multiplications Winograd's F(4x4, 3x3) does 36 of 144 and F(4x4, 5x5) 64 of 400,
+# the smallest shares of his algorithms in vendor libraries, which take these two kernels at stride 1
+# (Lavin and Gray 2015; cuDNN's WINOGRAD_NONFUSED).
+WINOGRAD_SHARE = 36.0 / 144.0
+WIDE_WINOGRAD_SHARE = 64.0 / 400.0
+# Of a 5 x 5 kernel: pixels, and how many are read for each that is written: fewer where the stride is
+# more than 1, more where images lose their edges (3 x 3 kernels that look alike read 25/9).
+_WIDE, _LEAST_READ, _MOST_READ = 25.0, 0.95, 2.7
+# Stated boost clocks, GHz: vendors' data sheets.
+DESK_GHZ: Mapping[str, float] = {
+    "gtx-1070": 1.683, "gtx-1080": 1.733, "gtx-1080ti": 1.582, "titan-xp": 1.582, "titan-v": 1.455,
+    "titan-rtx": 1.770, "rtx-2060": 1.680, "rtx-2060-max-q": 1.185, "rtx-2070": 1.620,
+    "rtx-2070-max-q": 1.185, "rtx-2080": 1.710, "rtx-2080-max-q": 1.095, "rtx-2080-super": 1.815,
+    "rtx-2080-super-max-q": 1.080, "rtx-2080ti": 1.545, "quadro-rtx-4000": 1.545,
+    "quadro-rtx-5000": 1.815, "quadro-rtx-6000": 1.770, "quadro-rtx-8000": 1.770,
+    "rtx-3060": 1.777, "rtx-3070": 1.725, "rtx-3080": 1.710, "rtx-3080-max-q": 1.245,
+    "rtx-3080ti": 1.665, "rtx-3090": 1.695, "rtx-3090ti": 1.860, "rtx-a2000": 1.200,
+    "rtx-a4000": 1.560, "rtx-a4500": 1.650, "rtx-a5000": 1.695, "rtx-a5500": 1.665,
+    "rtx-a6000": 1.800, "rtx-4070ti": 2.610, "rtx-4080": 2.505, "rtx-4090": 2.520,
+    "rtx-6000-ada": 2.505,
+}  # fmt: skip
+RACK_GHZ: Mapping[str, float] = {"t4": 1.590, "t4g": 1.590, "a10": 1.695, "a40": 1.740}
+# What chips of a generation reach, GHz, and the watts of a board for each core that this takes. One
+# pair for all boards of a generation; round numbers.
+CHIPS: Mapping[str, tuple[float, float]] = {
+    "pascal": (1.85, 0.065), "volta": (1.75, 0.055), "turing": (1.85, 0.060),
+    "ampere": (1.85, 0.035), "ada": (2.70, 0.028),
+}  # fmt: skip
+POWER = 0.4
+# A precision with less than this share of the fp32 rate leaves most of a chip dark.
+DARK_SHARE = 0.25
+
+
+def clock_share(device: Device, precision: str) -> float:
+    """Return the clock at which a device computes in a precision, over its stated one."""
+    stated, chip = _stated(device), CHIPS.get(device.generation.lower())
+    if chip is None or not stated:
+        return 1.0
+    top, watts = chip
+    if device.flops(precision) >= DARK_SHARE * device.flops("fp32"):
+        cores = device.flops("fp32") / (2e9 * stated)
+        top = top * min((device.watts / cores / watts) ** POWER, 1.0)
+    return (min(top, stated) if device.id in RACK_GHZ else top) / stated
+
+
+def most_clock_share(device: Device) -> float:
+    """Return how far a device's clock can lie over its stated one, at least 1."""
+    chip = CHIPS.get(device.generation.lower())
+    if chip is None or device.id not in DESK_GHZ:
+        return 1.0
+    return max(chip[0] / DESK_GHZ[device.id], 1.0)
+
+
+def has_clock(device: Device) -> bool:
+    """Whether a device's stated clock is known here."""
+    return _stated(device) > 0
+
+
+def _stated(device: Device) -> float:
+    return DESK_GHZ.get(device.id) or RACK_GHZ.get(device.id, 0.0)
+
+
+def floor_flops_per_sample(workload: Workload) -> float:
+    """Return a lower bound of the FLOPs of one sample, forward and backward.
+
+    Dense convolutions may be done by Winograd's algorithm; everything else as stated.
+    """
+    columns = workload.graph.columns
+    depth, _, ratio = convolution_reads(columns)
+    read = _WIDE * ratio
+    wide = (depth % _WIDE == 0) & (read > _LEAST_READ) & (read < _MOST_READ)
+    least = np.where(wide, WIDE_WINOGRAD_SHARE, WINOGRAD_SHARE)
+    share = np.where(columns.kind == _CONV, least, 1.0)
+    share = np.where(IS_MATRIX[columns.kind], share, 0.0)
+    if workload.task == "lora":
+        share = np.where(is_weight_gradient(columns), 0.0, share)
+    if not workload.detailed:
+        share = share * WINOGRAD_SHARE
+    return float((columns.flops * columns.repeat * share).sum())
+
+
+def fastest_rate(device: Device, workload: Workload) -> float:
+    """Return the highest FLOP/s that the precision could possibly run at on this device.
+
+    fp32 work may run on TF32 units; 16-bit mixed precision never passes the 16-bit rate. A board
+    may clock higher than its data sheet states.
+    """
+    rate = device.flops(workload.precision)
+    if workload.precision == "fp32":
+        rate = max(rate, device.peak_flops.get("tf32", 0.0))
+    rate = max(rate, device.flops("fp32") if workload.precision != "fp64" else 0.0)
+    return rate * most_clock_share(device)
 
 
 def effective_rates(
@@ -133,34 +238,32 @@ class Rates:
 
 def rates_of(flat: FlatOps, constants: Constants) -> Rates:
     """Return what the machines of flat operations reach."""
-    flops, bandwidth, fusion, wave, launch = [], [], [], [], []
-    host, direct, filters, transforms, again = [], [], [], [], []
+    rows = []
     for device, workload in flat.machines:
         framework = constants.framework(workload.framework)
-        most = effective_rates(device, workload, constants)
-        flops.append(most[0])
-        bandwidth.append(most[1])
-        kept = np.where(IS_FUSED_AWAY, framework.fusion, 1.0)
-        kept[_REDUCE] = framework.loss_traffic
-        fusion.append(kept)
-        on_cpu = device.kind == "cpu"
+        flops, bandwidth = effective_rates(device, workload, constants)
+        fusion = np.where(IS_FUSED_AWAY, framework.fusion, 1.0)
+        fusion[_REDUCE] = framework.loss_traffic
         slower = constants.generation_latency.get(device.generation.lower(), 1.0)
         gap = (constants.launch_seconds + framework.gap_seconds) * slower
-        launch.append(constants.cpu_launch_seconds if on_cpu else gap)
-        host.append(framework.host_seconds * constants.device_host.get(device.id, 1.0))
+        host = framework.host_seconds * constants.device_host.get(device.id, 1.0)
         on_vectors = unit_of(device, workload) in ("vector", "narrow")
         on_vectors = on_vectors and not convolves_on_tf32(device, workload)
-        direct.append(constants.direct_share if on_vectors else 1.0)
-        transforms.append(constants.winograd_passes if on_vectors else 0.0)
-        wave.append(slower / (constants.vector_wave_share if on_vectors else 1.0))
-        filters.append(framework.filter_passes)
-        again.append(framework.recompute)
-    columns = (flops, bandwidth, fusion, wave, launch, host, direct, filters, transforms, again)
-    return Rates(*(np.array(values) for values in columns))
+        rows.append((
+            flops, bandwidth, fusion,
+            slower / (constants.vector_wave_share if on_vectors else 1.0),
+            constants.cpu_launch_seconds if device.kind == "cpu" else gap,
+            host,
+            constants.direct_share if on_vectors else 1.0,
+            framework.filter_passes,
+            constants.winograd_passes if on_vectors else 0.0,
+            framework.recompute,
+        ))  # fmt: skip
+    return Rates(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
 def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> FloatArray:
-    """Return device seconds of each operation, one copy of it, (E,)."""
+    """Return device seconds of each operation with its repeats, (E,)."""
     flops, traffic = flat.flops, flat.traffic
     if flat.experts.any():
         imbalance = np.where(flat.experts, constants.expert_imbalance, 1.0)
@@ -178,14 +281,13 @@ def operation_seconds(flat: FlatOps, rates: Rates, constants: Constants) -> Floa
         compute = compute / np.where(flat.half_grouped, share, 1.0)
     moved = traffic * rates.fusion.ravel()[flat.rate] + flat.weights * _filter_passes(flat, rates)
     moved = moved / rates.bandwidth.ravel()[flat.rate]
-    seconds = collectives.p_norm(compute, moved, constants.roofline_power)
+    seconds = p_norm(compute, moved, constants.roofline_power)
     if flat.half_conv.any():
         seconds = seconds * np.where(flat.half_conv, constants.channels_last_share, 1.0)
     seconds = seconds + flat.launches * rates.launch[machine]
     if flat.gradients.any():
         seconds = seconds * np.where(flat.gradients, constants.lora_gradient_share, 1.0)
-    result: FloatArray = seconds
-    return result
+    return np.asarray(seconds * flat.repeat)
 
 
 def _filter_passes(flat: FlatOps, rates: Rates) -> FloatArray:
@@ -201,74 +303,9 @@ def _filter_passes(flat: FlatOps, rates: Rates) -> FloatArray:
     return np.asarray(1.0 + more + np.where(winograd, rates.transforms[machine], 0.0))
 
 
-# Scalars that `operation_seconds` reads.
-_SCALARS = (
-    "expert_imbalance", "wave_flops_per_element", "tile", "group_width_power", "pointwise_flops",
-    "channels_last_grouped", "roofline_power", "channels_last_share", "lora_gradient_share",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """Operations priced with some constants, beside which others that differ little are priced.
-
-    seconds: of each operation with its repeats, (E,); sums: the same by instance and slot.
-    """
-
-    rates: Rates
-    scalars: tuple[float, ...]
-    seconds: FloatArray
-    sums: FloatArray
-
-
-def anchored(flat: FlatOps, constants: Constants) -> Anchor:
-    """Return the flat operations priced with constants."""
-    rates = rates_of(flat, constants)
-    seconds = operation_seconds(flat, rates, constants) * flat.repeat
-    sums = np.bincount(flat.slot, seconds, flat.launched.size)
-    return Anchor(rates, _scalars(constants), seconds, np.asarray(sums, dtype=np.float64))
-
-
-def _scalars(constants: Constants) -> tuple[float, ...]:
-    return tuple(float(getattr(constants, name)) for name in _SCALARS)
-
-
-def slot_sums(
-    flat: FlatOps, rates: Rates, constants: Constants, anchor: Anchor | None
-) -> FloatArray:
-    """Return device seconds by instance and slot, (I, slots).
-
-    With an anchor only the operations whose rates differ from its own are priced again.
-    """
-    shape = flat.launched.shape
-    if anchor is None or not _alike(anchor, rates, _scalars(constants)):
-        seconds = operation_seconds(flat, rates, constants) * flat.repeat
-        whole = np.bincount(flat.slot, seconds, flat.launched.size)
-        return np.asarray(whole.reshape(shape), dtype=np.float64)
-    pairs = (
-        (getattr(rates, n), getattr(anchor.rates, n)) for n in ("flops", "bandwidth", "fusion")
-    )
-    differs = np.logical_or.reduce([now != then for now, then in pairs]).ravel()
-    if not differs.any():
-        return anchor.sums.reshape(shape)
-    index = np.flatnonzero(differs[flat.rate])
-    part = flat.part(index)
-    gained = operation_seconds(part, rates, constants) * part.repeat - anchor.seconds[index]
-    sums = anchor.sums + np.bincount(part.slot, gained, flat.launched.size)
-    return np.asarray(sums.reshape(shape))
-
-
-def _alike(anchor: Anchor, rates: Rates, scalars: tuple[float, ...]) -> bool:
-    """Whether what every operation of a machine reads is the anchor's."""
-    return scalars == anchor.scalars and all(
-        np.array_equal(getattr(rates, n), getattr(anchor.rates, n))
-        for n in ("wave", "launch", "direct", "filters", "transforms")
-    )
-
-
 def instance_costs(
     flat: FlatOps, keys: Keys, scale: FloatArray, comm: LayerComm, constants: Constants,
-    anchor: Anchor | None = None, measured: MeasuredOps | None = None,
+    measured: MeasuredOps | None = None,
 ) -> dict[str, FloatArray]:  # fmt: skip
     """Return what one micro-batch costs on one device, for I instances: columns of shape (I,).
 
@@ -277,11 +314,13 @@ def instance_costs(
     (`host_forward`, `host_backward`: all that the host needs for its launches).
     `ends` are the entry and exit blocks together, `end` the larger of the two.
 
-    scale: the workloads' own device time over what their operations say, (I,). anchor: see
-    `Anchor`. measured: of instances whose devices were probed; the host's work is in it.
+    scale: the workloads' own device time over what their operations say, (I,). measured: of
+    instances whose devices were probed; the host's work is in it.
     """
     rates = rates_of(flat, constants)
-    sums = slot_sums(flat, rates, constants, anchor)
+    seconds = operation_seconds(flat, rates, constants)
+    by_slot = np.bincount(flat.slot, seconds, flat.launched.size).astype(np.float64)
+    sums = by_slot.reshape(flat.launched.shape)
     host = flat.launched * rates.host[flat.machine][:, None]
     more: dict[str, FloatArray] = {}
     if measured is not None:
@@ -303,9 +342,9 @@ def instance_costs(
     device_forward = forward + comm.forward
     device_backward = backward + again + comm.backward + np.where(full, comm.forward, 0.0)
     host_backward = host[:, _SLOT["layer_backward"]] + host_again
-    span = collectives.p_norm(device_backward, host_backward, power)
+    span = p_norm(device_backward, host_backward, power)
     excess = (
-        collectives.p_norm(device_forward, host_forward, power) - device_forward
+        p_norm(device_forward, host_forward, power) - device_forward
         + span - device_backward
     )  # fmt: skip
     ends_forward = time["embed_forward"] + time["head_forward"]
@@ -324,7 +363,7 @@ def instance_costs(
         "host_backward": host[:, _BACKWARD].sum(axis=1),
         "ends_forward": ends_forward,
         "ends_backward": ends_backward,
-        "ends_host": collectives.p_norm(ends, ends_host, power) - ends,
+        "ends_host": p_norm(ends, ends_host, power) - ends,
         "layer_launches": host_forward + host_backward,
         "first_end": time["embed_forward"] + time["embed_backward"],
         "last_end": time["head_forward"] + time["head_backward"],

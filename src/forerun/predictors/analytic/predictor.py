@@ -1,31 +1,38 @@
-"""AnalyticPredictor: answers from the workload's graph and the hardware's data sheet alone."""
+"""AnalyticPredictor: answers from the workload's graph and the hardware's data sheet alone.
+
+A framework that is not stated is a mixture over those that people use for such a workload: the same
+network takes two or three times as long under one as under another, so an answer that names none
+covers them all. Its quantiles are those of the mixture, weighted by how usual each is; the weights
+are a judgement. The framework of runs that a fit was given without a name counts as known: a later
+question without a name is about the same software. On a device that a probe measured, the framework
+is the one that the probe ran. A search scores millions of plans with one typical profile
+(`typical`); its answers are mixtures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, total
+from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
-from forerun.domain.quantiles import spread
+from forerun.domain.quantiles import mixture_quantiles, spread
 from forerun.domain.workload import Workload
+from forerun.predictors.analytic import saving
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
-from forerun.predictors.analytic.calibration.manner import USUAL, Manner
-from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.constants import Constants, Framework
+from forerun.predictors.analytic.layout import Layout, lay_out, remember
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
-from forerun.predictors.analytic.mixture import mixed, mixture_keys, typical
-from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, remember, taught
-from forerun.predictors.analytic.saving import learned_of, rows_of, text_of, with_changes
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
-    distance,
     distance_parts,
+    evidence,
     exposures,
     fits,
     memory_sigma,
@@ -41,7 +48,13 @@ _BLOCKS_AFTER_HEAD = 2
 # Rows in one pass: long enough that calls cost little, short enough for memory.
 CHUNK = 65536
 # Of the saved form: constants changed their meaning since older ones.
-VERSION = 3
+VERSION = 4
+# None is rarer than one in ten, or a 5-95 % band could leave out its median.
+USUAL: Mapping[str, Mapping[str, float]] = {
+    "language": {"pytorch": 0.25, "megatron": 0.20, "deepspeed": 0.14, "nemo": 0.14,
+                 "torchtitan": 0.13, "jax": 0.14},
+    "other": {"pytorch": 0.55, "tensorflow": 0.17, "jax": 0.14, "tuned": 0.14},
+}  # fmt: skip
 
 
 class AnalyticPredictor:
@@ -52,9 +65,9 @@ class AnalyticPredictor:
 
     Args:
         constants: the priors by default.
-        learned: what runs said of each constant.
+        learned: what runs say of each constant.
         start: which constants fits started from: `priors`, or `shipped`.
-        fitted_runs: how many runs have taught them since.
+        fitted_runs: how many runs they were fitted to since.
     """
 
     name = "analytic"
@@ -71,14 +84,12 @@ class AnalyticPredictor:
 
     @staticmethod
     def shipped() -> AnalyticPredictor:
-        """Return the predictor with the constants that published runs have taught.
+        """Return the predictor with the constants fitted to published runs.
 
         Raises:
             RequestError: they cannot be read.
         """
-        from forerun.predictors.analytic.shipped import shipped_constants
-
-        return AnalyticPredictor(*shipped_constants(), start="shipped")
+        return AnalyticPredictor(*saving.shipped_constants(), start="shipped")
 
     @staticmethod
     def shipped_made() -> Mapping[str, Any] | None:
@@ -86,52 +97,43 @@ class AnalyticPredictor:
 
         Raises as `shipped`.
         """
-        from forerun.predictors.analytic.shipped import has_shipped, shipped_made
-
-        return shipped_made() if has_shipped() else None
+        return saving.shipped_made() if saving.has_shipped() else None
 
     @staticmethod
     def shipped_rows() -> Mapping[str, str]:
-        """Return fingerprints of the runs that taught the shipped constants, packed, by table.
+        """Return fingerprints of the runs behind the shipped constants, packed, by table.
 
         Raises as `shipped`.
         """
-        from forerun.predictors.analytic.shipped import shipped_rows
+        return saving.shipped_rows()
 
-        return shipped_rows()
-
-    def fit(self, runs: Runs, most: int = MAX_ROWS, manner: Manner = USUAL) -> AnalyticPredictor:
+    def fit(self, runs: Runs, most: int = MAX_ROWS) -> AnalyticPredictor:
         """Return a predictor whose constants follow the runs; this one does not change.
 
         See `calibration`: constants that the runs do not identify stay at their priors. Figures
-        that cannot be what they say (see `tables.suspects`) teach nothing. No more than `most` runs
-        are used, drawn evenly from workloads and clusters. manner: how the fit is made.
+        that cannot be what they claim (see `tables.suspects`) are left out. No more than `most`
+        runs are used, drawn evenly from workloads and clusters.
 
         Raises:
             RequestError: no run has both a measured step and a forecast.
         """
         runs = sorted_runs(runs)
         runs = cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
-        told = runs.take(np.flatnonzero(is_none(self._refusals(runs.jobs))))
-        memory = fit_memory(self.constants, told, self._kept)
-        timed = told.take(np.flatnonzero(np.isfinite(told.step_seconds())))
-        constants: Constants = memory.applied(self.constants)
-        learned: tuple[Learned, ...] = ()
-        if len(timed) or not memory.learned:
-            constants, learned = calibrated(constants, timed, self._kept, most, manner)
+        usable = runs.take(np.flatnonzero([reason is None for reason in self.declines(runs.jobs)]))
+        memory = fit_memory(self.constants, usable, self._kept)
+        timed = usable.take(np.flatnonzero(np.isfinite(usable.step_seconds())))
+        constants, learned = memory.applied(self.constants), memory.learned
+        if len(timed) or not learned:
+            constants, of_steps = calibrated(constants, timed, self._kept, most)
+            learned = (*of_steps, *learned)
         before = {entry.name: entry for entry in self.learned}
-        now = {entry.name: entry for entry in (*learned, *memory.learned)}
-        every = tuple({**before, **now}.values())
-        used = min(len(timed), most)
-        return AnalyticPredictor(constants, every, self.start, self.fitted_runs + used)
+        every = tuple({**before, **{entry.name: entry for entry in learned}}.values())
+        used = self.fitted_runs + min(len(timed), most)
+        return AnalyticPredictor(constants, every, self.start, used)
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return for each job why it cannot be answered, or None."""
-        return list(self._refusals(jobs))
-
-    def _refusals(self, jobs: Jobs) -> NDArray[np.object_]:
-        reasons = _reasons(jobs)
-        return np.where(is_none(reasons), _empty_stages(jobs, self.constants), reasons)
+        return list(_reasons(jobs, _plan_problems(jobs, self.constants)))
 
     def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
         """Return step seconds and peak bytes for n jobs.
@@ -140,20 +142,20 @@ class AnalyticPredictor:
             jobs: the questions; rows that are declined carry their reason and NaN.
             detail: also return the parts of step and peak.
         """
-        declined = self._refusals(jobs)
+        problems = _plan_problems(jobs, self.constants)
+        declined = _reasons(jobs, problems)
         ok = is_none(declined)
-        if ok.all() and len(ok):
-            return replace(self._answered(jobs, detail), declined=declined)
-        result = Forecasts.blank(len(jobs), self.name)
         rows = np.flatnonzero(ok)
-        result.declined[:] = declined
-        result.fit_probability[~ok] = np.where(
-            (_impossible(jobs) | ~is_none(_empty_stages(jobs, self.constants)))[~ok], 0.0, np.nan
-        )
-        if not len(rows):
-            return result
-        part = self._answered(jobs.take(rows), detail)
-        return _scatter(result, part, rows)
+        if len(rows) == len(jobs) > 0:
+            return self._answered(jobs, detail)
+        blank = Forecasts.blank(1, self.name)
+        # Declined rows take the blank one that stands behind the answers.
+        pieces = [self._answered(jobs.take(rows), detail), blank] if len(rows) else [blank]
+        found = _join(pieces).take(np.where(ok, np.cumsum(ok) - 1, len(rows)))
+        resolved = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
+        impossible = np.where(resolved & ~is_none(problems), 0.0, np.nan)
+        fit_probability = np.where(ok, found.fit_probability, impossible)
+        return replace(found, declined=declined, fit_probability=fit_probability)
 
     def _answered(self, jobs: Jobs, detail: bool) -> Forecasts:
         """Return forecasts of resolved jobs; frameworks that are not stated are mixtures."""
@@ -163,43 +165,51 @@ class AnalyticPredictor:
             rows = np.flatnonzero(keys == key)
             part = jobs if len(rows) == len(jobs) else jobs.take(rows)
             if not key:
-                found = self._priced(part, self.constants, detail)
+                pieces.append(self._priced(part, self.constants, detail))
             elif detail:
-                found = mixed(
-                    part, key, partial(self._priced, constants=self.constants), self._named
-                )
+                pieces.append(self._mixed(part, key))
             else:
-                found = self._priced(part, typical(self.constants, key), detail)
-            pieces.append(found)
+                pieces.append(self._priced(part, typical(self.constants, key), detail))
             order.append(rows)
         if len(pieces) == 1:
             return pieces[0]
         return _join(pieces).take(np.argsort(np.concatenate(order), kind="stable"))
 
+    def _mixed(self, jobs: Jobs, key: str) -> Forecasts:
+        """Return forecasts of n jobs as mixtures over the frameworks of a key of `USUAL`."""
+        n, names = len(jobs), tuple(USUAL[key])
+        many = jobs.take(np.tile(np.arange(n), len(names)))
+        shift = np.repeat(np.arange(len(names)) * len(jobs.workloads), n)
+        many = replace(
+            many,
+            workloads=tuple(self._named(w, name) for name in names for w in jobs.workloads),
+            workload_index=(many.workload_index + shift).astype(np.int32),
+        )
+        return mixed(self._priced(many, self.constants), USUAL[key])
+
     def _named(self, workload: Workload, framework: str) -> Workload:
         """Return a workload under a framework; it is the same object at every call."""
-        made: Workload = remember(
-            self._kept, f"on {framework}", workload, replace, workload, framework=framework
+        named: Workload = remember(
+            self._kept, f"on {framework}", workload, lambda w: replace(w, framework=framework)
         )
-        return made
+        return named
 
     def _priced(self, jobs: Jobs, constants: Constants, detail: bool = True) -> Forecasts:
         """Return forecasts of resolved jobs whose frameworks have profiles among the constants."""
-        if len(jobs) > CHUNK:
-            starts = range(0, len(jobs), CHUNK)
-            pieces = [
-                self._priced(jobs.take(np.arange(s, min(s + CHUNK, len(jobs)))), constants, detail)
-                for s in starts
-            ]
-            return _join(pieces)
-        return forecast_layout(lay_out(jobs, constants, self._kept), constants, detail)
+        chunks = np.split(np.arange(len(jobs)), np.arange(CHUNK, len(jobs), CHUNK))
+        parts = (jobs.take(rows) for rows in chunks) if len(chunks) > 1 else (jobs,)
+        pieces = [
+            forecast_layout(lay_out(part, constants, self._kept), constants, detail)
+            for part in parts
+        ]
+        return _join(pieces) if len(pieces) > 1 else pieces[0]
 
     def to_json(self) -> str:
         """Return the constants, and what was learned of them, as JSON text."""
-        return text_of({
+        return saving.text_of({
             "predictor": self.name, "version": VERSION, "start": self.start,
             "fitted_runs": self.fitted_runs, "constants": self.constants.to_dict(),
-            "learned": rows_of(self.learned),
+            "learned": saving.rows_of(self.learned),
         })  # fmt: skip
 
     @staticmethod
@@ -211,8 +221,8 @@ class AnalyticPredictor:
         """
 
         def made(saved: Mapping[str, Any]) -> AnalyticPredictor:
-            constants = with_changes(Constants(), saved["constants"])
-            learned = learned_of(saved["learned"])
+            constants = saving.with_changes(Constants(), saved["constants"])
+            learned = saving.learned_of(saved["learned"])
             return AnalyticPredictor(
                 constants, learned, str(saved["start"]), int(saved["fitted_runs"])
             )
@@ -222,59 +232,34 @@ class AnalyticPredictor:
 
 def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forecasts:
     """Return forecasts for jobs laid out."""
-    rows, known = layout.rows(constants), taught(layout.jobs, constants)
-    n = len(rows)
-    parts, middle, floor = step_and_floor(rows, fastest_rates(layout.jobs), constants)
+    rows, known = layout.rows(constants), evidence(layout.jobs, constants)
+    parts, middle, floor = step_and_floor(rows, constants)
     peak, memory_parts = peak_bytes(rows, constants)
-    peaks = spread(peak, memory_sigma(rows, known, constants))
-    step = np.asarray(sum(parts.values(), np.zeros(n)))
-    exposed = exposures(rows, parts, known)
-    seconds = spread(
-        middle,
-        step_sigma(exposed, constants),
-        floor,
-        (constants.tail_low, constants.tail_high),
-    )
-    slack = log_slack(rows, peak, constants)
-    room = fits(rows, slack, known, constants)
+    exposed, slack = exposures(rows, parts, known), log_slack(rows, peak, constants)
+    tails, far = (constants.tail_low, constants.tail_high), distance_parts(rows, known)
     return Forecasts(
         quantity="step",
-        seconds=seconds,
-        peak_bytes=peaks,
-        fit_probability=room,
+        seconds=spread(middle, step_sigma(exposed, constants), floor, tails),
+        peak_bytes=spread(peak, memory_sigma(rows, known, constants)),
+        fit_probability=fits(rows, slack, known, constants),
         floor_seconds=floor,
-        distance=distance(rows, known),
+        distance=total(far.values()),
         usable_bytes=peak * np.exp(slack),
         predictor=AnalyticPredictor.name,
-        declined=np.full(n, None, dtype=object),
+        declined=np.full(len(rows), None, dtype=object),
         causes=step_causes(exposed, parts, constants) if detail else {},
-        distance_parts=distance_parts(rows, known) if detail else {},
-        parts={**parts, "floor": middle - step} if detail else {},
+        distance_parts=far if detail else {},
+        parts={**parts, "floor": middle - total(parts.values())} if detail else {},
         memory_parts=memory_parts if detail else {},
     )
 
 
-def _reasons(jobs: Jobs) -> NDArray[np.object_]:
-    reasons = np.full(len(jobs), None, dtype=object)
-    for problems in (jobs.workload_problem, jobs.cluster_problem, jobs.plan_problem):
-        if problems is not None:
-            blank = is_none(reasons)
-            reasons[blank] = problems[blank]
-    for index, word in ((jobs.workload_index, "workload"), (jobs.cluster_index, "device")):
-        missing = is_none(reasons) & (index < 0)
-        reasons[missing] = f"its {word} is not known"
-    idle = [i for i, w in enumerate(jobs.workloads) if w.graph.forward_flops <= 0]
-    for i in idle:
-        nothing = is_none(reasons) & (jobs.workload_index == i)
-        reasons[nothing] = f"{jobs.workloads[i].name} states no operations to time"
-    return reasons
+def _plan_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
+    """Return why each job's plan cannot be run, (n,) of str or None.
 
-
-def _empty_stages(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
-    """Return why each job's framework cannot lay out its pipeline, (n,) of str or None.
-
-    One that deals layers and head to stages by their weights (see `stages.layer_shares`) may leave the
-    last stages with nothing, once the conversion of the logits and the loss are dealt too.
+    A framework that deals layers and head to stages by their weights (see `rows.Rows.layer_shares`)
+    may leave the last stages with nothing, once the conversion of the logits and the loss are
+    dealt too.
     """
     reasons, plans = np.full(len(jobs), None, dtype=object), jobs.plans
     for i, workload in enumerate(jobs.workloads):
@@ -292,24 +277,30 @@ def _empty_stages(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
                 f"{workload.framework} deals {layers} layers and the head to pp = {plans.pp[row]} "
                 "stages by their weights, which leaves the last without any; lower pp"
             )
-    return reasons
+    stated = jobs.plan_problem
+    return reasons if stated is None else np.where(is_none(stated), reasons, stated)
 
 
-def _impossible(jobs: Jobs) -> NDArray[np.bool_]:
-    if jobs.plan_problem is None:
-        return np.zeros(len(jobs), dtype=bool)
-    known = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
-    return np.asarray(known & ~is_none(jobs.plan_problem))
+def _reasons(jobs: Jobs, plan_problems: NDArray[np.object_]) -> NDArray[np.object_]:
+    """Return why each job cannot be answered, (n,) of str or None."""
+    reasons = np.full(len(jobs), None, dtype=object)
+    for problems in (jobs.workload_problem, jobs.cluster_problem, jobs.plan_problem):
+        if problems is not None:
+            reasons = np.where(is_none(reasons), problems, reasons)
+    for index, word in ((jobs.workload_index, "workload"), (jobs.cluster_index, "device")):
+        reasons[is_none(reasons) & (index < 0)] = f"its {word} is not known"
+    for i, workload in enumerate(jobs.workloads):
+        if workload.graph.forward_flops <= 0:
+            idle = is_none(reasons) & (jobs.workload_index == i)
+            reasons[idle] = f"{workload.name} states no operations to time"
+    return np.where(is_none(reasons), plan_problems, reasons)
 
 
-def _map(make: Callable[[str], Any]) -> dict[str, Any]:
-    names = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined",
-             "usable_bytes")  # fmt: skip
-    return {name: make(name) for name in names}
+_COLUMNS = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
 
 
 def _join(pieces: list[Forecasts]) -> Forecasts:
-    first = pieces[0]
+    """Return the forecasts one after another; details that one lacks are NaN there."""
 
     def column(name: str, key: str) -> FloatArray:
         columns = [getattr(p, name).get(key, np.full(len(p), np.nan)) for p in pieces]
@@ -322,22 +313,80 @@ def _join(pieces: list[Forecasts]) -> Forecasts:
         }
         for name in DETAILS
     }
-    return replace(
-        first,
-        **_map(lambda name: np.concatenate([getattr(p, name) for p in pieces])),
-        **details,
+    usable = [np.full(len(p), np.nan) if p.usable_bytes is None else p.usable_bytes for p in pieces]
+    plain: dict[str, Any] = {
+        name: np.concatenate([getattr(p, name) for p in pieces]) for name in _COLUMNS
+    }
+    return replace(pieces[0], usable_bytes=np.concatenate(usable), **plain, **details)
+
+
+def usual_frameworks(workload: Workload) -> str:
+    """Return the key in `USUAL` of a workload: `language` for transformers that read tokens."""
+    return "language" if workload.shape.heads > 0 and workload.seq_len > 0 else "other"
+
+
+def mixture_keys(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
+    """Return the key in `USUAL` of each resolved row, (n,); "" where its framework is known."""
+    keys = np.array(
+        ["" if constants.knows_framework(w.framework) else usual_frameworks(w)
+         for w in jobs.workloads], dtype=object,
+    )  # fmt: skip
+    probed = np.array([c.device.measured is not None for c in jobs.clusters], dtype=bool)
+    return np.where(probed[jobs.cluster_index], "", keys[jobs.workload_index])
+
+
+def typical(constants: Constants, key: str) -> Constants:
+    """Return constants whose unnamed profile is the weighted mean of a mixture's profiles."""
+    profiles = [constants.frameworks[name] for name in USUAL[key]]
+    means = {
+        field.name: sum(
+            share * getattr(profile, field.name)
+            for share, profile in zip(USUAL[key].values(), profiles, strict=True)
+        )
+        for field in fields(Framework)
+    }
+    frameworks = {**constants.frameworks, "": Framework(**means)}
+    return replace(constants, frameworks=frameworks)
+
+
+def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:
+    """Return forecasts of n jobs as mixtures over frameworks.
+
+    Args:
+        each: with details, of the n jobs under the first framework, then under the next ...
+        shares: of frameworks; they add up to 1.
+    """
+    weights, n = np.array(list(shares.values())), len(each) // len(shares)
+
+    def mean(values: FloatArray) -> FloatArray:
+        return np.asarray(weights @ values.reshape(len(weights), n))
+
+    def means(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        return {name: mean(values) for name, values in columns.items()}
+
+    def scaled(columns: dict[str, FloatArray], whole: FloatArray) -> dict[str, FloatArray]:
+        now = total(columns.values())
+        return {name: values * (whole / now) for name, values in columns.items()}
+
+    seconds, peaks = (
+        mixture_quantiles(values.reshape(len(weights), n, 3), weights)
+        for values in (each.seconds, each.peak_bytes)
     )
-
-
-def _scatter(blank: Forecasts, part: Forecasts, rows: NDArray[np.int64]) -> Forecasts:
-    n = len(blank)
-
-    def spread_out(values: FloatArray) -> FloatArray:
-        out = np.full(n, np.nan)
-        out[rows] = values
-        return out
-
-    for name in ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance"):
-        getattr(blank, name)[rows] = getattr(part, name)
-    usable = None if part.usable_bytes is None else spread_out(part.usable_bytes)
-    return replace(blank, usable_bytes=usable, **part.details(spread_out))
+    causes, variance = means(each.causes), log_sigma(seconds) ** 2
+    # What the frameworks differ by is an error that all plans of the workload share.
+    causes["framework: compute"] += np.maximum(variance - total(causes.values()), 0.0)
+    return replace(
+        each,
+        seconds=seconds,
+        peak_bytes=peaks,
+        fit_probability=mean(each.fit_probability),
+        floor_seconds=mean(each.floor_seconds),
+        distance=mean(each.distance),
+        usable_bytes=None if each.usable_bytes is None else mean(each.usable_bytes),
+        declined=each.declined[:n],
+        causes=scaled(causes, variance),
+        distance_parts=means(each.distance_parts),
+        parts=scaled(means(each.parts), seconds[:, 1]),
+        memory_parts=scaled(means(each.memory_parts), peaks[:, 1]),
+        frameworks=dict(zip(shares, each.seconds[:, 1].reshape(len(weights), n), strict=True)),
+    )

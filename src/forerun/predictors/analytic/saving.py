@@ -1,16 +1,30 @@
-"""Saving: constants and what was learned of them as readable JSON, and back, every value checked."""
+"""Saved constants: with what was learned of them as readable JSON, and those that are shipped.
+
+Two small files lie beside this module. `constants.json` holds only what departs from the priors of
+`constants`, with what was learned of each constant and how it was made (tables, split, seed,
+commit, command). Scales of single workloads and layers stand where they were learned; under
+`constants` are those that too few runs inform to be worth a line. `fitted_rows.json` holds
+fingerprints of the runs behind them, so that nobody is judged on them by mistake.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
-from forerun.predictors.analytic.calibration import Learned
+from forerun.errors import RequestError
 from forerun.predictors.analytic.constants import Constants, Framework
 
+# A posterior as wide as this share of its prior has learned nothing worth the name.
+UNIDENTIFIED = 0.9
+# So many prior standard deviations from its prior a constant takes up what the model gets wrong.
+FAR_OFF = 3.0
 DIGITS = 4  # significant ones of a constant; its intervals and spreads have one less
 # What a row of `learned` holds, in this order.
 COLUMNS = (
@@ -21,6 +35,53 @@ SCALES = ("workload_scale", "shape_scale")
 _COARSE = ("low", "high", "log_sd", "prior_log_sd")
 _FRAMEWORK = {f.name for f in fields(Framework)}
 _CONSTANTS = {f.name for f in fields(Constants)}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One constant after a fit.
+
+    value with its 5-95 % interval low-high, prior: all in `unit`. log_sd: posterior log standard
+    deviation, prior_log_sd that with which the fit began: the prior's, or what earlier runs had left
+    of it. runs: how many spoke of it, sources: from where.
+    """
+
+    name: str
+    unit: str
+    value: float
+    low: float
+    high: float
+    prior: float
+    log_sd: float
+    prior_log_sd: float
+    runs: int
+    sources: tuple[str, ...]
+
+    @property
+    def identified(self) -> bool:
+        """Whether the runs say more than the prior did."""
+        return self.log_sd <= UNIDENTIFIED * self.prior_log_sd
+
+    @property
+    def sds_from_prior(self) -> float:
+        """How many of the prior's log standard deviations the value lies from it; NaN where it is 0."""
+        if not (self.value > 0 and self.prior > 0 and self.prior_log_sd > 0):
+            return float("nan")
+        return abs(math.log(self.value / self.prior)) / self.prior_log_sd
+
+    @property
+    def absorbs_misfit(self) -> bool:
+        """Whether it went where no such constant lies: it takes up what else is wrong."""
+        return self.sds_from_prior > FAR_OFF
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        far = self.sds_from_prior
+        return {
+            **asdict(self), "sources": list(self.sources), "identified": self.identified,
+            "sds_from_prior": far if math.isfinite(far) else None,
+            "absorbs_misfit": self.absorbs_misfit,
+        }  # fmt: skip
 
 
 def rows_of(learned: Iterable[Learned]) -> dict[str, list[Any]]:
@@ -61,19 +122,6 @@ def scales_of(learned: Iterable[Learned]) -> dict[str, dict[str, float]]:
 def settled_by(learned: Iterable[Learned]) -> dict[str, float]:
     """Return the posterior log standard deviations of what runs identified, by name."""
     return {entry.name: entry.log_sd for entry in learned if entry.identified}
-
-
-def changes_of(constants: Constants, prior: Constants | None = None) -> dict[str, Any]:
-    """Return the fields that depart from the priors, rounded; of mappings, the keys that do."""
-    before, now = asdict(prior or Constants()), asdict(constants)
-    return {name: diff for name in now if (diff := _diff(before[name], now[name])) is not None}
-
-
-def _diff(before: Any, now: Any) -> Any:
-    if isinstance(now, Mapping):
-        found = {str(k): d for k in now if (d := _diff(before.get(k), now[k])) is not None}
-        return found or None
-    return None if now == before else round_off(now)
 
 
 def round_off(value: Any, digits: int = DIGITS) -> Any:
@@ -126,3 +174,83 @@ def _group(value: Any) -> str:
     return (
         "{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n}"
     )
+
+
+FILE, ROWS_FILE = "constants.json", "fitted_rows.json"
+FORMAT = "forerun-constants/2"
+
+
+def place() -> Traversable:
+    """Return the folder that the files lie in."""
+    return files("forerun.predictors.analytic")
+
+
+def has_shipped() -> bool:
+    """Return whether constants come with this package; a checkout may hold none yet."""
+    return (place() / FILE).is_file()
+
+
+def shipped_constants() -> tuple[Constants, tuple[Learned, ...]]:
+    """Return the shipped constants, and what was learned of each.
+
+    Raises:
+        RequestError: the file is missing, or not one of this format.
+    """
+    content = _content(FILE)
+    try:
+        learned = learned_of(content["learned"])
+        constants = with_changes(
+            with_changes(Constants(), content["constants"]), scales_of(learned)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(FILE, str(error)) from None
+    return replace(constants, settled=settled_by(learned)), learned
+
+
+def shipped_made() -> Mapping[str, Any]:
+    """Return how the file was made: tables with counts, split, seed, commit, date and command.
+
+    Raises as `shipped_constants`.
+    """
+    made: Mapping[str, Any] = _content(FILE)["made"]
+    return made
+
+
+def shipped_rows() -> Mapping[str, str]:
+    """Return the fingerprints of the runs behind them, as `tables.fingerprints` packs them, by table.
+
+    Raises:
+        RequestError: the file is missing, of another format, or made with other constants.
+    """
+    content = _content(ROWS_FILE)
+    made = shipped_made()
+    if content.get("made") != {name: made[name] for name in ("date", "commit")}:
+        raise _unreadable(ROWS_FILE, f"it was not made with {FILE}")
+    rows: Mapping[str, str] = content["rows"]
+    return rows
+
+
+def _content(name: str) -> dict[str, Any]:
+    return _read(name, str(place()))
+
+
+@cache
+def _read(name: str, folder: str) -> dict[str, Any]:
+    """Return a file's content, read once; `folder` tells where it lies."""
+    file = place() / name
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found = content.get("format")
+    except (OSError, ValueError, AttributeError) as error:
+        raise _unreadable(file.name, str(error)) from None
+    if found != FORMAT:
+        raise _unreadable(file.name, f"its format is {found!r}, this is {FORMAT!r}")
+    return content
+
+
+def _unreadable(name: str, found: str) -> RequestError:
+    return RequestError(
+        f"reading the shipped {name}", found,
+        "install forerun again (in a checkout: `make constants`), or start from the priors with"
+        " --start priors",
+    )  # fmt: skip

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, total
 from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, PS_SYNC, RECOMPUTE
-from forerun.predictors.analytic import collectives
-from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.measured_step import has_probed, measured_exposed, with_measured
-from forerun.predictors.analytic.rows import Rows
-from forerun.predictors.analytic.stages import (
-    expert_spread,
-    layer_shares,
-    local_params,
-    micro_batches,
+from forerun.predictors.analytic.communication import (
+    Link,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    p_norm,
 )
-from forerun.predictors.analytic.states import gradient_bytes
+from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.measured import has_probed, measured_exposed, with_measured
+from forerun.predictors.analytic.memory import gradient_bytes
+from forerun.predictors.analytic.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,13 @@ class Group:
 
 def replica_groups(rows: Rows) -> tuple[Group, ...]:
     """Return the groups that reduce gradients: the dense parameters', and the experts'."""
-    return rows.once("replica_groups", _replica_groups)
-
-
-def _replica_groups(rows: Rows) -> tuple[Group, ...]:
     plan, node = rows.plan, rows.node["node_devices"]
-    first, last, expert, _ = local_params(rows)
+    first, last, expert = rows.local_params
     ranks = plan["dp"] * plan["cp"]
     dense = Group(ranks, np.clip(np.floor(node / plan["tp"]), 1.0, ranks), np.maximum(first, last))
     if not np.any(expert > 0):
         return (dense,)
-    spread = expert_spread(rows)
+    spread = rows.expert_spread
     copies = np.maximum(ranks * plan["tp"] / spread, 1.0)
     return dense, Group(copies, np.clip(np.floor(node / spread), 1.0, copies), expert)
 
@@ -67,22 +63,21 @@ def synchronisation(
     """
     plan = rows.plan
     window = np.minimum(rows.key["layer_backward_span"] / plan["pp"], compute)
-    each = _reduced_bytes(rows) * rows.work["trained_share"]
-    traffic = [_traffic(rows, group, each, constants) for group in replica_groups(rows)]
+    reduced = _reduced_bytes(rows)
+    each = reduced * rows.work["trained_share"]
+    groups = replica_groups(rows)
+    traffic = [_traffic(rows, group, each, constants) for group in groups]
     exposed = _exposed(rows, compute, window, traffic, constants)
     if has_probed(rows):
-        exposed = measured_exposed(rows, compute, _reduced_bytes(rows), exposed)
+        exposed = measured_exposed(rows, compute, reduced, exposed)
     if np.any(rows.work["sparse_params"] > 0):
-        exposed = exposed + _lookups(rows, replica_groups(rows)[0])
+        exposed = exposed + _lookups(rows, groups[0])
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     if not np.any(rows.sync != ALL_REDUCE):
         return collective, np.zeros(len(rows))
-    params = sum((g.params for g in replica_groups(rows)), np.zeros(len(rows)))
-    size = params * gradient_bytes(rows)
-    one_process = np.where(
-        rows.sync == ONE_PROCESS, _one_process(rows, np.asarray(size), constants), 0.0
-    )
-    return collective + one_process, _servers(rows, compute, np.asarray(size), constants)
+    size = total(g.params for g in groups) * gradient_bytes(rows)
+    alone = np.where(rows.sync == ONE_PROCESS, _one_process(rows, size, constants), 0.0)
+    return collective + alone, _servers(rows, compute, size, constants)
 
 
 @dataclass(frozen=True)
@@ -111,11 +106,11 @@ def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -
     soft, many = rows.software, group.ranks > 1
     bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
     link = _link(rows, np.maximum(size / bucket, 1.0))
-    reduce = collectives.all_reduce(size, group.ranks, group.per_node, *link)
+    reduce = all_reduce(size, group.ranks, group.per_node, *link)
     bucket = np.maximum(bucket, soft["rank_shard_bytes"] * group.ranks)
     link = _link(rows, np.maximum(size / bucket, 1.0))
-    scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
-    gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
+    scatter = all_gather(size, group.ranks, group.per_node, *link)
+    gather = all_gather(weights, group.ranks, group.per_node, *link)
     hidden = np.where(many, np.where(stage >= 1, scatter, reduce), 0.0)
     after = np.where(
         many & (stage >= 1), constants.gather_exposed * soft["gather_share"] * gather, 0.0
@@ -135,11 +130,11 @@ def _sharded(rows: Rows, group: Group, size: FloatArray, weights: FloatArray) ->
     software = rows.software
     messages = np.maximum(rows.work["layers"], 1.0) * software["shard_messages"]
     link = _link(rows, messages)
-    gather = collectives.all_gather(weights, group.ranks, group.per_node, *link)
-    scatter = collectives.all_gather(size, group.ranks, group.per_node, *link)
+    gather = all_gather(weights, group.ranks, group.per_node, *link)
+    scatter = all_gather(size, group.ranks, group.per_node, *link)
     full = rows.plan["recompute"] == RECOMPUTE.index("full")
     gathers = np.where(full, software["shard_gathers"], 2.0)
-    return np.asarray(micro_batches(rows) * (gathers * gather + scatter))
+    return np.asarray(rows.micro_batches * (gathers * gather + scatter))
 
 
 def _reduced_bytes(rows: Rows) -> FloatArray:
@@ -155,24 +150,22 @@ def _exposed(
 ) -> FloatArray:  # fmt: skip
     """Return seconds that all groups' collectives, one after another, add to the step, (n,)."""
     stage = rows.plan["zero_stage"]
-    rounds = np.where(stage == 2, micro_batches(rows), 1.0)
-    one = np.asarray(sum((t.hidden for t in traffic), np.zeros(len(rows))))
+    rounds = np.where(stage == 2, rows.micro_batches, 1.0)
+    one = total(t.hidden for t in traffic)
     behind = window * rounds
-    joined = collectives.p_norm(behind, one * rounds, constants.overlap_power)
+    joined = p_norm(behind, one * rounds, constants.overlap_power)
     bare = rows.software["bare_gradients"]
     bare = np.where(stage >= 1, np.maximum(bare, rows.software["bare_shards"]), bare)
     result = (1.0 - bare) * (joined - behind) + bare * one * rounds
-    result = result + sum((t.after for t in traffic), np.zeros(len(rows)))
+    result = result + total(t.after for t in traffic)
     if np.any(stage >= 3):
-        moved = np.asarray(sum((t.sharded for t in traffic), np.zeros(len(rows))))
-        fsdp = collectives.p_norm(compute, moved, rows.software["shard_power"]) - compute
+        moved = total(t.sharded for t in traffic)
+        fsdp = p_norm(compute, moved, rows.software["shard_power"]) - compute
         result = np.where(stage >= 3, fsdp, result)
     return result
 
 
-def _link(
-    rows: Rows, messages: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _link(rows: Rows, messages: FloatArray) -> Link:
     """Return the links, the latency counted once for each of the messages that share a volume."""
     node = rows.node
     return (
@@ -189,7 +182,7 @@ def _lookups(rows: Rows, group: Group) -> FloatArray:
     samples = rows.plan["global_batch"] / np.maximum(group.ranks, 1.0)
     size = samples * rows.work["looked_up"] * rows.work["activation_bytes"]
     link = _link(rows, np.ones(len(rows)))
-    return np.asarray(2.0 * collectives.all_to_all(size, group.ranks, group.per_node, *link))
+    return np.asarray(2.0 * all_to_all(size, group.ranks, group.per_node, *link))
 
 
 def _one_process(rows: Rows, size: FloatArray, constants: Constants) -> FloatArray:
@@ -219,14 +212,14 @@ def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Const
     rate = np.where(across, node["inter_rate"], node["intra_rate"])
     serving = np.where(across, rate * node["node_devices"], rate)
     latency = np.where(across, node["inter_latency"], node["intra_latency"])
-    servers = np.maximum(rows.plan["servers"], 1.0)
+    servers = np.maximum(rows.plan["parameter_servers"], 1.0)
     workers = np.maximum(rows.plan["dp"], 1.0)
     alone = 2.0 * size / rate + 2.0 * latency
     service = 2.0 * size / (servers * serving)
     together = np.maximum(alone, workers * service)
     added = np.where(rows.sync == PS_SYNC, together, 0.0)
     turn = (compute + alone) / workers
-    joined = collectives.p_norm(turn, service, constants.server_power)
+    joined = p_norm(turn, service, constants.server_power)
     # Every other part of an asynchronous step is divided by the workers; this is the rest.
     is_async = rows.sync == PS_ASYNC
     return np.where(is_async, joined - compute / workers, added)
@@ -245,8 +238,8 @@ PARTS = (
 def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     """Return exposed seconds of one optimizer step by cause, each (n,); they add up to it."""
     parts = _pipeline_parts(rows, constants)
-    compute = sum(parts.values(), np.zeros(len(rows)))
-    exposed, server = synchronisation(rows, np.asarray(compute), constants)
+    compute = total(parts.values())
+    exposed, server = synchronisation(rows, compute, constants)
     parts["data comm"] = exposed
     parts["optimizer"] = _optimizer(rows)
     parts["parameter server"] = server
@@ -257,25 +250,21 @@ def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         on_cpu, constants.cpu_overhead_share, 1.0
     )
     spread = np.log2(np.maximum(rows.node["nodes"], 1.0))
-    parts["straggler"] = constants.straggler_share * spread * np.asarray(compute + exposed)
+    parts["straggler"] = constants.straggler_share * spread * (compute + exposed)
     if has_probed(rows):
         parts = with_measured(rows, parts)
     return _asynchronous(rows, {name: parts[name] for name in PARTS})
 
 
 def step_and_floor(
-    rows: Rows, fastest: FloatArray, constants: Constants
+    rows: Rows, constants: Constants
 ) -> tuple[dict[str, FloatArray], FloatArray, FloatArray]:
-    """Return (parts of the step, median seconds, floor seconds) of n rows, each (n,).
-
-    fastest: FLOP/s that a row's device cannot pass, (n,).
-    """
+    """Return (parts of the step, median seconds, floor seconds) of n rows, each (n,)."""
     parts = step_parts(rows, constants)
     samples = np.where(rows.sync == PS_ASYNC, rows.plan["global_batch"] / rows.plan["dp"],
                        rows.plan["global_batch"])  # fmt: skip
-    floor = rows.work["floor_flops"] * samples / (fastest * rows.node["devices"])
-    step = np.asarray(sum(parts.values(), np.zeros(len(rows))))
-    return parts, np.maximum(step, floor), floor
+    floor = rows.work["floor_flops"] * samples / (rows.node["most_flops"] * rows.node["devices"])
+    return parts, np.maximum(total(parts.values()), floor), floor
 
 
 def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
@@ -287,7 +276,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     groups and pipelines meet.
     """
     key, plan = rows.key, rows.plan
-    m, pp, vpp = micro_batches(rows), plan["pp"], plan["vpp"]
+    m, pp, vpp = rows.micro_batches, plan["pp"], plan["vpp"]
     device = (
         key["layer_forward"] + key["layer_backward"] + key["layer_recompute"]
         + key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
@@ -297,7 +286,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     layer = device + host
     ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"]
     mean = (layer + ends) / pp
-    share_first, share_last = layer_shares(rows)
+    share_first, share_last = rows.layer_shares
     first = share_first * layer + key["first_end"]
     last = share_last * layer + key["last_end"]
     largest = np.where(pp > 1, np.maximum(np.maximum(first, last), mean), mean)
@@ -331,8 +320,8 @@ def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) 
     spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
     lost = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER
     launches, power = rows.key["layer_launches"], constants.layer_power
-    with_wait = collectives.p_norm(device, launches + lost, power)
-    return np.where(meets, with_wait - collectives.p_norm(device, launches, power), 0.0)
+    with_wait = p_norm(device, launches + lost, power)
+    return np.where(meets, with_wait - p_norm(device, launches, power), 0.0)
 
 
 def _replicas(rows: Rows, constants: Constants) -> FloatArray:
@@ -343,13 +332,14 @@ def _replicas(rows: Rows, constants: Constants) -> FloatArray:
     and gathers, while the devices wait.
     """
     key, many = rows.key, np.maximum(rows.plan["dp"], 1.0)
-    device = sum((key[f"{block}_{phase}"] for block in ("layer", "ends")
-                  for phase in ("forward", "backward")), np.zeros(len(rows)))  # fmt: skip
+    device = total(
+        key[f"{block}_{phase}"] for block in ("layer", "ends") for phase in ("forward", "backward")
+    )
     host = key["host_forward"] * many + key["host_backward"]
-    joined = collectives.p_norm(device, host, constants.layer_power) - device
+    joined = p_norm(device, host, constants.layer_power) - device
     slower = constants.dataparallel_contention * np.log2(many) * device
     copies = np.where(many > 1, constants.replicate_share * key["host_forward"], 0.0)
-    return np.asarray(micro_batches(rows) * (joined + slower + copies))
+    return np.asarray(rows.micro_batches * (joined + slower + copies))
 
 
 def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
@@ -384,9 +374,8 @@ def _asynchronous(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatAr
 def _optimizer(rows: Rows) -> FloatArray:
     """Return seconds to update the fullest device's parameters, bound by memory bandwidth."""
     plan, work = rows.plan, rows.work
-    params = np.zeros(len(rows))
-    for group in replica_groups(rows):
-        params = params + group.params / np.where(plan["zero_stage"] >= 1, group.ranks, 1.0)
+    sharded = plan["zero_stage"] >= 1
+    params = total(g.params / np.where(sharded, g.ranks, 1.0) for g in replica_groups(rows))
     moved = params * work["optimizer_bytes_per_param"] * work["trained_share"]
     return moved / rows.node["memory_rate"]
 

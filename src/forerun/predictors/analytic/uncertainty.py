@@ -2,27 +2,112 @@
 
 Independent causes add as variances of the log: what is new (workload, device, framework), what of
 the step rests on less certain constants (host, network, pipeline), what is known only in part, and
-the noise that remains beside runs of the very job. Runs narrow the causes that they speak of, by
-how much of them they have seen, and calibration measures how much each cause is worth: see
-`calibration.spread`.
+the noise that remains beside runs of the very job. Runs narrow the causes that they inform, by
+how many there are (`evidence`), and calibration measures how much each cause is worth: see
+`calibration.applying`.
+
+A place is a setting (machines of one `cluster` label have hosts and builds in common) and a device
+in it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, total
 from forerun.domain.quantiles import normal_cdf
-from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.constants import MEASURED, Constants, framework_name, scale_key
 from forerun.predictors.analytic.rows import Rows
+from forerun.tables import Jobs
 
+# Hosts, builds and habits stay where the device changes, clocks and machines do not: what runs on
+# another device of the setting count for.
+ELSEWHERE = 0.5
+# What micro-benchmarks on the device itself leave unknown of it, as if so many runs had been made.
+PROBED_EVIDENCE = 0.8
 _NETWORK = (
     "tensor comm", "expert comm", "context comm", "data comm", "pipeline comm", "parameter server",
 )  # fmt: skip
 _HOST = ("host", "overhead", "input")
 _PIPELINE = ("pipeline bubble", "imbalance")
+
+
+def settings_of(jobs: Jobs) -> NDArray[np.object_]:
+    """Return where each row runs, (n,): its label `cluster`, "" where there is none."""
+    if jobs.labels is None:
+        return np.full(len(jobs), "", dtype=object)
+    return jobs.labels.texts("cluster")
+
+
+def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
+    """Return how much runs say of what each row hangs on, columns (n,): 0 nothing, towards 1.
+
+    `<kind>_evidence` for workload, device, framework, link and setting; `doublings` of the devices
+    beyond the most that a run used (of the row's setting, where that has runs).
+    """
+    work = np.array([
+        (constants.evidence("framework", framework_name(w.framework)),
+         constants.evidence("workload", scale_key(w)))
+        for w in jobs.workloads
+    ])[jobs.workload_index].T  # fmt: skip
+    most = constants.run_counts.get("devices", 1.0)
+    node = []
+    for cluster in jobs.clusters:
+        probed, used = (
+            cluster.device.measured,
+            cluster.inter if cluster.nodes > 1 else cluster.intra,
+        )
+        least = PROBED_EVIDENCE * probed.sureness if probed is not None else 0.0
+        link = constants.evidence("link", used.kind) if cluster.devices > 1 else 1.0
+        node.append((
+            max(constants.evidence("device", cluster.device.id), least),
+            max(link, least if used.kind == MEASURED else 0.0),
+            max(math.log2(cluster.devices / most), 0.0),
+            least,
+        ))  # fmt: skip
+    device, link, doublings, probed_calls = np.array(node)[jobs.cluster_index].T
+    setting, own_doublings = _place_evidence(jobs, constants)
+    return {
+        # A probe timed the framework's own calls there.
+        "framework_evidence": np.maximum(work[0], probed_calls),
+        "workload_evidence": work[1],
+        "device_evidence": device,
+        "link_evidence": link,
+        "setting_evidence": setting,
+        "doublings": np.where(np.isnan(own_doublings), doublings, own_doublings),
+    }
+
+
+def _place_evidence(jobs: Jobs, constants: Constants) -> tuple[FloatArray, FloatArray]:
+    """Return (evidence of the place, doublings of devices beyond the setting's runs), (n,) each.
+
+    A job without a label is taken to run where the last runs were measured. Doublings are NaN
+    where the setting has no runs.
+    """
+    names, label = np.array([""]), np.zeros(1, dtype=np.int64)
+    if jobs.labels is not None:
+        names, label = np.unique(settings_of(jobs).astype(str), return_inverse=True)
+
+    def found(name: str, device: str, devices: int) -> tuple[float, float]:
+        here = constants.evidence("setting", f"{name} on {device}")
+        most = constants.run_counts.get(devices_key(name), math.nan)
+        share = max(here, ELSEWHERE * constants.evidence("setting", name))
+        return share, float(np.maximum(np.log2(devices / most), 0.0))
+
+    table = np.array([
+        [found(str(name), c.device.id, c.devices) for c in jobs.clusters] for name in names
+    ])  # fmt: skip
+    share, doublings = table[label, jobs.cluster_index].T
+    return share, doublings
+
+
+def devices_key(name: str) -> str:
+    """Return the key in `Constants.run_counts` of the most devices that a run of a setting used."""
+    return f"setting:{name} devices"
 
 
 def exposures(
@@ -33,22 +118,21 @@ def exposures(
     The log variance of a step is the sum over causes of sigma^2 times this; a cause's sigma is
     `constants.sigma_<cause>`.
 
-    known: what `rows.taught` says.
+    known: see `evidence`.
     """
-    total = np.maximum(sum(parts.values(), np.zeros(len(rows))), 1e-12)
+    whole = np.maximum(total(parts.values()), 1e-12)
 
     def share(names: tuple[str, ...]) -> FloatArray:
-        part = sum((parts[name] for name in names), np.zeros(len(rows))) / total
-        return np.asarray(part**2)
+        return np.asarray((total(parts[name] for name in names) / whole) ** 2)
 
     work, node = rows.work, rows.node
-    workload, device = known["workload_taught"], known["device_taught"]
-    framework = known["framework_taught"]
+    workload, device = known["workload_evidence"], known["device_evidence"]
+    framework = known["framework_evidence"]
     net = (1.0 - work["transformer"]) * work["detailed"]
     loose = (1.0 - work["detailed"]) + work["unknown_share"]
     return {
         "residual": np.ones(len(rows)),
-        "setting": (1.0 - known["setting_taught"]) ** 2,
+        "setting": (1.0 - known["setting_evidence"]) ** 2,
         # What n runs leave of a spread falls with n, so its square is what counts here.
         "workload": (1.0 - workload) ** 2,
         "device": (1.0 - device) ** 2,
@@ -57,7 +141,7 @@ def exposures(
         "convolution_workload": net * (1.0 - workload) ** 2,
         "convolution_device": net * (1.0 - device) ** 2,
         "convolution_framework": net * (1.0 - framework) ** 2,
-        "network": share(_NETWORK) * (1.0 - 0.9 * known["link_taught"]),
+        "network": share(_NETWORK) * (1.0 - 0.9 * known["link_evidence"]),
         "host": share(_HOST) * (1.0 - 0.9 * framework),
         "pipeline": share(_PIPELINE) * (1.0 - 0.8 * framework),
         "unverified": node["unverified"] * (1.0 - device) ** 2,
@@ -70,8 +154,7 @@ def exposures(
 
 def step_sigma(exposed: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
     """Return the log standard deviation of each step, (n,), for the exposures of its causes."""
-    variance = sum(_variances(exposed, constants).values(), np.zeros(1))
-    return np.asarray(np.sqrt(variance))
+    return np.asarray(np.sqrt(total(_variances(exposed, constants).values())))
 
 
 def _variances(exposed: Mapping[str, FloatArray], constants: Constants) -> dict[str, FloatArray]:
@@ -106,8 +189,10 @@ def step_causes(
     own, the rest that of the workload on this device.
     """
     v = _variances(exposed, constants)
-    whole = np.maximum(_sum(parts, tuple(parts)), 1e-12)
-    shares = {group: _sum(parts, names) / whole for group, names in _GROUPS.items()}
+    whole = np.maximum(total(parts.values()), 1e-12)
+    shares = {
+        group: total(parts[name] for name in names) / whole for group, names in _GROUPS.items()
+    }
     of = {name: v[name] + v[f"convolution_{name}"] for name in _NOVELTY}
     plan = constants.plan_share * v["residual"]
     causes = {"plan": plan, "scale": v["scale"]}
@@ -122,22 +207,13 @@ def step_causes(
         ("host", v["host"], ("host", "input")),
         ("schedule", v["pipeline"], ("pipeline",)),
     ):
-        total = np.maximum(_sum(shares, groups), 1e-300)
-        causes |= {f"{scope}: {name}": variance * (shares[name] / total) for name in groups}
+        bound = np.maximum(total(shares[name] for name in groups), 1e-300)
+        causes |= {f"{scope}: {name}": variance * (shares[name] / bound) for name in groups}
     return causes
 
 
-def _sum(columns: Mapping[str, FloatArray], names: tuple[str, ...]) -> FloatArray:
-    """Return the sum of columns (n,)."""
-    first, *others = names
-    total = columns[first]
-    for name in others:
-        total = total + columns[name]
-    return total
-
-
 def memory_sigma(rows: Rows, known: Mapping[str, FloatArray], constants: Constants) -> FloatArray:
-    """Return the log standard deviation of each peak, (n,); `known` as `rows.taught` says."""
+    """Return the log standard deviation of each peak, (n,); `known`: see `evidence`."""
     return _memory_sigma(rows, rows.software["sigma_memory"], known, constants)
 
 
@@ -158,15 +234,9 @@ def _memory_sigma(
     """A framework's own spread, wider for what is loosely known or larger than what was run."""
     loose = (1.0 - rows.work["detailed"]) + rows.work["unknown_share"]
     pipeline = np.where(rows.plan["pp"] > 1, constants.sigma_memory_pipeline, 0.0)
-    larger = known["framework_taught"] * constants.sigma_memory_scale * known["doublings"]
+    larger = known["framework_evidence"] * constants.sigma_memory_scale * known["doublings"]
     variance = base**2 + pipeline**2 + larger**2 + loose * constants.sigma_totals**2
     return np.asarray(np.sqrt(variance))
-
-
-def distance(rows: Rows, known: Mapping[str, FloatArray]) -> FloatArray:
-    """Return how far a row is from what was measured, (n,): the sum of `distance_parts`."""
-    parts = distance_parts(rows, known)
-    return _sum(parts, tuple(parts))
 
 
 def distance_parts(rows: Rows, known: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -180,7 +250,7 @@ def distance_parts(rows: Rows, known: Mapping[str, FloatArray]) -> dict[str, Flo
     work, node = rows.work, rows.node
     # The first runs of something tell most of it: three leave a tenth of what was new.
     new = {
-        name: (1.0 - known[f"{kind}_taught"]) ** 3
+        name: (1.0 - known[f"{kind}_evidence"]) ** 3
         for name, kind in (("workload", "workload"), ("device", "device"),
                            ("framework", "framework"), ("place", "setting"))
     }  # fmt: skip

@@ -15,10 +15,10 @@ from forerun.arrays import FloatArray
 from forerun.domain.graph import KINDS
 from forerun.domain.workload import OPERAND_BYTES
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.operations import anchored
-from forerun.predictors.analytic.rows import Layout, Rows, fastest_rates
-from forerun.predictors.analytic.slots import SLOTS
-from forerun.predictors.analytic.stages import micro_batches
+from forerun.predictors.analytic.flat import SLOTS
+from forerun.predictors.analytic.layout import Layout
+from forerun.predictors.analytic.operations import operation_seconds, rates_of
+from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.step import step_and_floor
 
 # A share of a quarter counts as one doubling of a size.
@@ -67,7 +67,7 @@ class PhysicsFeatures:
 def features_of(layout: Layout, constants: Constants) -> PhysicsFeatures:
     """Return the features of jobs laid out, as physics with these constants sees them."""
     rows = layout.rows(constants)
-    parts, median, _ = step_and_floor(rows, fastest_rates(layout.jobs), constants)
+    parts, median, _ = step_and_floor(rows, constants)
     whole = np.maximum(sum(parts.values(), np.zeros(len(rows))), 1e-12)
     columns = {**_work(layout, rows), **_plan(rows, parts, whole)}
     columns |= _operation_shares(layout, constants)
@@ -101,7 +101,7 @@ def _work(layout: Layout, rows: Rows) -> dict[str, FloatArray]:
         "hidden": _doublings(np.maximum(jobs.per_workload("shape.hidden"), 1.0)),
         "flops": _doublings(flops / layers),
         "intensity": _doublings(flops / np.maximum(written[jobs.workload_index], 1.0)),
-        "peak": _doublings(fastest_rates(jobs)),
+        "peak": _doublings(rows.node["most_flops"]),
         "bandwidth": _doublings(rows.node["nominal_memory_rate"]),
         "host seconds": _doublings(rows.software["host_seconds"]),
         "operand bytes": CHOICE * _doublings(operand[jobs.workload_index]),
@@ -126,7 +126,7 @@ def _plan(rows: Rows, parts: dict[str, FloatArray], whole: FloatArray) -> dict[s
         "vpp": _doublings(plan["vpp"]),
         "nodes": _doublings(node["nodes"]),
         "devices a node": _doublings(node["node_devices"]),
-        "micro-batches": _doublings(micro_batches(rows)),
+        "micro-batches": _doublings(rows.micro_batches),
         "ZeRO": plan["zero_stage"],
         "parameters": _doublings(
             rows.work["layer_tensor"] + rows.work["layer_expert"] + rows.work["layer_whole"]
@@ -146,7 +146,8 @@ def _operation_shares(layout: Layout, constants: Constants) -> dict[str, FloatAr
     """Return which part of a micro-batch's device time each class of operations takes, (n,)."""
     flat, count = layout.flat, len(layout.keys)
     code = flat.slot // len(SLOTS) * len(KINDS) + flat.rate % len(KINDS)
-    seconds = np.bincount(code, anchored(flat, constants).seconds, count * len(KINDS))
+    each = operation_seconds(flat, rates_of(flat, constants), constants)
+    seconds = np.bincount(code, each, count * len(KINDS))
     table = seconds.reshape(count, len(KINDS))
     table = SHARE * table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
     return {f"share of {kind}": table[layout.position, i] for i, kind in enumerate(KINDS)}

@@ -25,9 +25,9 @@ from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, fit_runs
 from forerun.predictors.analytic.calibration.fitting import Fit, thinned
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out, taught
+from forerun.predictors.analytic.layout import Layout, lay_out
 from forerun.predictors.analytic.step import step_and_floor
-from forerun.predictors.analytic.uncertainty import exposures, step_sigma
+from forerun.predictors.analytic.uncertainty import evidence, exposures, step_sigma
 from forerun.predictors.residual.features import PhysicsFeatures, features_of
 from forerun.predictors.residual.kernel import CHUNK, ResidualKernel, student, tuned
 from forerun.predictors.residual.trials import (
@@ -307,11 +307,11 @@ def learned_correction(fit: Fit, constants: Constants, seconds: FloatArray) -> C
 def _own(fit: Fit, constants: Constants, features: PhysicsFeatures) -> FloatArray:
     """Return what constants of one workload, layer, device or framework add to the log, (n, 4)."""
     families = [p.family for p in fit.parameters]
-    fastest, columns = fastest_rates(fit.jobs), []
+    columns = []
     for lack in LACKS:
         ours = np.array([family.startswith(OWN[lack]) for family in families])
         without = moved(constants, fit.parameters, np.where(ours, -fit.theta, 0.0))
-        median = step_and_floor(fit.layout.rows(without), fastest, without)[1]
+        median = step_and_floor(fit.layout.rows(without), without)[1]
         columns.append(np.log(features.median / median))
     return np.stack(columns, axis=1)
 
@@ -331,10 +331,10 @@ def _inverse(
 def _sigma(fit: Fit, constants: Constants, kind: str, trial: Trial) -> FloatArray:
     """Return physics' log standard deviation of the rows of a trial, had they been new, (m,)."""
     rows = fit.layout.rows(constants)
-    parts, _, _ = step_and_floor(rows, fastest_rates(fit.jobs), constants)
-    known: Mapping[str, FloatArray] = taught(fit.jobs, constants)
+    parts, _, _ = step_and_floor(rows, constants)
+    known: Mapping[str, FloatArray] = evidence(fit.jobs, constants)
     if kind not in (PLAN, SCALE):
-        known = {**known, f"{kind}_taught": np.zeros(len(rows))}
+        known = {**known, f"{kind}_evidence": np.zeros(len(rows))}
     sigma = step_sigma(exposures(rows, parts, known), constants)[trial.row]
     if kind == SCALE:
         sigma = np.hypot(sigma, constants.sigma_scale * trial.doublings)
@@ -463,8 +463,8 @@ class ResidualPredictor:
     def _sigma(self, layout: Layout) -> FloatArray:
         """Return physics' log standard deviations of jobs laid out, (n,)."""
         constants = self.physics.constants
-        priced, known = layout.rows(constants), taught(layout.jobs, constants)
-        parts, _, _ = step_and_floor(priced, fastest_rates(layout.jobs), constants)
+        priced, known = layout.rows(constants), evidence(layout.jobs, constants)
+        parts, _, _ = step_and_floor(priced, constants)
         return step_sigma(exposures(priced, parts, known), constants)
 
     def to_json(self) -> str:

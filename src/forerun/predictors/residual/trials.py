@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.predictors.analytic.calibration.fitting import Fit
 from forerun.predictors.analytic.constants import framework_key, scale_key
-from forerun.predictors.analytic.layer_shapes import shapes_of_rows
-from forerun.predictors.analytic.places import settings_of
+from forerun.predictors.analytic.layout import shapes_of_rows
+from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.predictors.residual.kernel import distinct
 from forerun.tables import Jobs
 

@@ -1,4 +1,4 @@
-"""The manner of a fit: what is frozen stays, one setting is one, and normal errors heed every run."""
+"""Ways of a fit: what is frozen stays, one setting is one, and normal errors heed every run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ideas import Idea, switched_off
 
 from forerun.predictors.analytic import Constants
-from forerun.predictors.analytic.calibration import Manner, fit_runs
+from forerun.predictors.analytic.calibration import fit_runs, fitting
 from forerun.predictors.analytic.calibration.fitting import thinned
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.tables import Runs
@@ -16,26 +17,22 @@ from forerun.testing.samples import tiny_jobs
 from tests.predictors.analytic.calibration.test_fitting import lived, medians, other_world
 
 
-def test_the_usual_manner_changes_nothing() -> None:
-    """Saying how a fit is usually made is the same as saying nothing."""
-    runs = lived(tiny_jobs(), other_world())
-    said, unsaid = fit_runs(Constants(), runs, {}, manner=Manner()), fit_runs(Constants(), runs, {})
-    assert np.array_equal(said.theta, unsaid.theta)
-
-
 def test_what_is_frozen_is_not_among_the_parameters() -> None:
     """A frozen family stays at its prior, and others take up what runs say of it."""
     runs = lived(tiny_jobs(), other_world())
-    families = frozenset({"tensor_efficiency", "workload_scale"})
-    fit = fit_runs(Constants(), runs, {}, manner=Manner(frozen=families))
-    assert not families & {p.family for p in fit.parameters}
+    families = ("tensor_efficiency", "workload_scale")
+    with switched_off(Idea("x", frozen=families)):
+        fit = fit_runs(Constants(), runs, {})
+    assert not set(families) & {p.family for p in fit.parameters}
     after = moved(Constants(), fit.parameters, fit.theta)
     assert after.tensor_efficiency == Constants().tensor_efficiency
     assert after.workload_scale == {}
     assert after.device_compute
 
 
-def test_heavy_tails_shrug_at_a_wild_run_and_normal_errors_do_not() -> None:
+def test_heavy_tails_shrug_at_a_wild_run_and_normal_errors_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A run that took fifty times as long moves a fit of normal errors far more."""
     jobs = tiny_jobs()
     runs = lived(jobs, other_world(), noise=0.02)
@@ -44,7 +41,8 @@ def test_heavy_tails_shrug_at_a_wild_run_and_normal_errors_do_not() -> None:
     wild = Runs(runs.jobs, runs.table.with_columns(step_time_s=seconds))
 
     def change(degrees: float) -> float:
-        fits = (fit_runs(Constants(), r, {}, manner=Manner(degrees=degrees)) for r in (runs, wild))
+        monkeypatch.setattr(fitting, "DEGREES", degrees)
+        fits = (fit_runs(Constants(), r, {}) for r in (runs, wild))
         made = [moved(Constants(), fit.parameters, fit.theta) for fit in fits]
         calm, shaken = (medians(constants, jobs) for constants in made)
         return float(np.median(np.abs(shaken / calm - 1)))
@@ -53,7 +51,7 @@ def test_heavy_tails_shrug_at_a_wild_run_and_normal_errors_do_not() -> None:
     assert change(1e6) > 3.0 * change(4.0)
 
 
-def test_one_setting_has_no_shift() -> None:
+def test_one_setting_has_no_shift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where settings are one there are as many slopes as parameters."""
     runs = lived(tiny_jobs(), other_world())
     half = np.where(np.arange(len(runs)) % 2, "here", "there").astype(object)
@@ -61,16 +59,18 @@ def test_one_setting_has_no_shift() -> None:
     labels = jobs.labels.with_columns(cluster=half) if jobs.labels is not None else None
     two = Runs(replace(jobs, labels=labels), runs.table.with_columns(cluster=half))
     apart = fit_runs(Constants(), two, {})
-    one = fit_runs(Constants(), two, {}, manner=Manner(setting_sd=0.0))
+    monkeypatch.setattr(fitting, "SETTING_SD", 0.0)
+    one = fit_runs(Constants(), two, {})
     assert apart.slopes.shape[1] == len(apart.parameters) + 2
     assert one.slopes.shape[1] == len(one.parameters)
 
 
-def test_wider_priors_hold_less() -> None:
+def test_wider_priors_hold_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same runs move constants farther from priors that are ten times as wide."""
     runs = lived(tiny_jobs(), other_world(), noise=0.02)
     usual = fit_runs(Constants(), runs, {})
-    wide = fit_runs(Constants(), runs, {}, manner=Manner(prior_width=10.0))
+    monkeypatch.setattr(fitting, "PRIOR_WIDTH", 10.0)
+    wide = fit_runs(Constants(), runs, {})
     assert np.abs(wide.theta).sum() > np.abs(usual.theta).sum()
 
 

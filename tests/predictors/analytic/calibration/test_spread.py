@@ -14,7 +14,7 @@ from forerun.predictors.analytic.calibration.applying import (
     SHARED,
     _facts,
     left_out,
-    taught_by,
+    run_counts,
     with_spread,
     without,
 )
@@ -30,7 +30,7 @@ def fitted(runs: Runs) -> tuple[Constants, Fit]:
     """Return (fitted constants, before their spread is measured, and the fit)."""
     fit = fit_runs(Constants(), runs, {})
     constants = moved(Constants(), fit.parameters, fit.theta)
-    return replace(constants, taught=taught_by(fit.jobs, Constants())), fit
+    return replace(constants, run_counts=run_counts(fit.jobs, Constants())), fit
 
 
 def test_left_out_errors_are_those_of_fits_without_the_group() -> None:

@@ -5,7 +5,7 @@ Spread: how wide bands must be, measured by leaving groups of runs out of a fini
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.quantiles import Z95
-from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
-from forerun.predictors.analytic.calibration.learned import Learned, learned_from
-from forerun.predictors.analytic.calibration.manner import USUAL, Manner
+from forerun.predictors.analytic.calibration.fitting import DEGREES, Fit, fit_runs
+from forerun.predictors.analytic.calibration.learned import learned_from
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import (
     Constants,
@@ -25,13 +24,16 @@ from forerun.predictors.analytic.constants import (
     framework_name,
     scale_key,
 )
-from forerun.predictors.analytic.places import devices_key, seen_in, settings_of
-from forerun.predictors.analytic.rows import fastest_rates, taught
+from forerun.predictors.analytic.saving import Learned
 from forerun.predictors.analytic.step import step_and_floor
-from forerun.predictors.analytic.uncertainty import exposures
+from forerun.predictors.analytic.uncertainty import (
+    devices_key,
+    evidence,
+    exposures,
+    settings_of,
+)
 from forerun.tables import Jobs, Runs
 
-DEGREES = 4.0
 # The 95 % quantile of Student-t errors with four degrees of freedom, in units of their scale.
 T_QUANTILE = 2.132
 SIGMA_PRIOR_SD = 0.5  # log standard deviation of a sigma about its prior
@@ -79,8 +81,8 @@ def with_spread(constants: Constants, fit: Fit) -> Constants:
 def left_out(constants: Constants, fit: Fit) -> LeftOut:
     """Return the errors of the fit's rows, each group of each split left out in turn."""
     rows = fit.layout.rows(constants)
-    parts = step_and_floor(rows, fastest_rates(fit.jobs), constants)[0]
-    known = taught(fit.jobs, constants)
+    parts = step_and_floor(rows, constants)[0]
+    known = evidence(fit.jobs, constants)
     reach = fit.slopes @ fit.covariance
     pieces = []
     for split, groups in _splits(fit).items():
@@ -131,7 +133,7 @@ def _as_if_new(
     if split == "run":
         return sure
     if split != "scale":
-        return {**sure, f"{split}_taught": np.zeros(len(devices))}
+        return {**sure, f"{split}_evidence": np.zeros(len(devices))}
     most = float(np.delete(devices, groups[0]).max())
     return {**sure, "doublings": np.log2(np.maximum(devices / most, 1.0))}
 
@@ -233,7 +235,7 @@ def _tails(z: FloatArray, weight: FloatArray) -> tuple[float, float]:
 
 
 def calibrated(
-    constants: Constants, runs: Runs, kept: dict[Any, Any], most: int, manner: Manner = USUAL
+    constants: Constants, runs: Runs, kept: dict[Any, Any], most: int
 ) -> tuple[Constants, tuple[Learned, ...]]:
     """Return constants fitted to runs, with the spread that remains, and what was learned.
 
@@ -242,24 +244,26 @@ def calibrated(
         runs: facts, each with a measured step and a job that physics can speak of.
         kept: see `rows.lay_out`.
         most: use no more runs than this.
-        manner: how the fit is made.
 
     Raises:
         RequestError: there is no such run.
     """
-    fit = fit_runs(constants, runs, kept, most, manner)
+    fit = fit_runs(constants, runs, kept, most)
     learned = learned_from(constants, fit)
     found = {entry.name: entry.log_sd for entry in learned if entry.identified}
     fitted = replace(
         moved(constants, fit.parameters, fit.theta),
-        taught=taught_by(fit.jobs, constants),
+        run_counts=run_counts(fit.jobs, constants),
         settled={**constants.settled, **found},
     )
     return with_spread(fitted, fit), learned
 
 
-def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
-    """Return what the runs spoke of, added to what was known: kinds and names with their counts."""
+def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
+    """Return how many runs there are of what jobs name, added to those before.
+
+    Keys are those of `Constants.run_counts`. Repeats count as their root.
+    """
     seen: defaultdict[str, float] = defaultdict(float)
     pairs, counts = np.unique(
         np.stack([jobs.workload_index, jobs.cluster_index]), axis=1, return_counts=True
@@ -274,18 +278,20 @@ def taught_by(jobs: Jobs, constants: Constants) -> dict[str, float]:
         if cluster.devices > 1:
             link = cluster.inter if cluster.nodes > 1 else cluster.intra
             seen[f"link:{link.kind}"] += runs
-    names = np.unique(settings_of(jobs).astype(str))
-    if len(names) == 1:
-        # Of several settings each has a shift that is thrown away, so none is known. A later
-        # question without a label is asked where these runs were measured.
-        for name in {names[0], ""}:
-            seen |= seen_in(name, jobs)
+    before = dict(constants.run_counts)
+    found = {**before, **{name: before.get(name, 0.0) + count for name, count in seen.items()}}
     most = max(float(jobs.clusters[c].devices) for c in np.unique(jobs.cluster_index))
-    before = dict(constants.taught)
-    result = {name: before.get(name, 0.0) + count for name, count in seen.items()}
-    found = {**before, **result, "devices": max(most, before.get("devices", 1.0))}
-    if len(names) == 1:
-        for name in {names[0], ""}:
-            key = devices_key(name)
-            found[key] = max(most, before.get(key, 1.0))
+    found["devices"] = max(most, before.get("devices", 1.0))
+    names = np.unique(settings_of(jobs).astype(str))
+    if len(names) > 1:
+        return found  # each of several settings has a shift that is thrown away: none is known
+    # A later question without a label is asked where these runs were measured.
+    for name in {names[0], ""}:
+        in_place: Counter[str] = Counter({f"setting:{name}": len(jobs)})
+        for c in jobs.cluster_index:
+            in_place[f"setting:{name} on {jobs.clusters[c].device.id}"] += 1
+        for key, count in in_place.items():
+            found[key] = before.get(key, 0.0) + count**0.5
+        key = devices_key(name)
+        found[key] = max(most, before.get(key, 1.0))
     return found

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
-from forerun.predictors.analytic.calibration.manner import USUAL, Manner
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
     moved,
@@ -26,9 +25,9 @@ from forerun.predictors.analytic.calibration.parameters import (
     parameters_for,
 )
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.places import settings_of
-from forerun.predictors.analytic.rows import Layout, fastest_rates, lay_out
+from forerun.predictors.analytic.layout import Layout, lay_out
 from forerun.predictors.analytic.step import step_and_floor
+from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs, Runs
 
 SMALLEST_SCALE = 0.03  # no model of this kind comes nearer on jobs that it has not seen
@@ -87,6 +86,12 @@ def scale_of(
     return scales[setting]
 
 
+DEGREES = 4.0  # of freedom of the Student-t errors
+SETTING_SD = 0.12  # log standard deviation of what the runs of one setting share
+# n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
+# their clock, host and mistakes are the same.
+SHARED_POWER = 0.5
+PRIOR_WIDTH = 1.0  # of priors over `parameters`'; what is shipped is fitted with narrower ones
 STEP = 0.02
 MAX_ROUNDS = 10
 MAX_ROWS = 1500
@@ -130,13 +135,7 @@ class Fit:
         return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
 
 
-def fit_runs(
-    constants: Constants,
-    runs: Runs,
-    kept: dict[Any, Any],
-    most: int = MAX_ROWS,
-    manner: Manner = USUAL,
-) -> Fit:
+def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int = MAX_ROWS) -> Fit:
     """Return the fit of the constants to runs with a measured step.
 
     Args:
@@ -144,7 +143,6 @@ def fit_runs(
         runs: facts, each with a measured step and a job that physics can speak of.
         kept: see `rows.lay_out`.
         most: use no more runs than this, thinned evenly.
-        manner: how the fit is made.
 
     Raises:
         RequestError: there is no such run.
@@ -158,30 +156,29 @@ def fit_runs(
     usable = thinned(np.arange(len(runs)), runs.jobs, most)
     jobs = runs.jobs.take(usable)
     target = np.log(runs.step_seconds()[usable])
-    parameters = tuple(p for p in parameters_for(jobs) if p.family not in manner.frozen)
+    parameters = parameters_for(jobs)
     own = owners(parameters, jobs)
-    layout, fastest = lay_out(jobs, constants, kept), fastest_rates(jobs)
-    labels = settings_of(jobs).astype(str) if manner.setting_sd > 0 else np.full(len(jobs), "")
+    layout = lay_out(jobs, constants, kept)
+    labels = settings_of(jobs).astype(str) if SETTING_SD > 0 else np.full(len(jobs), "")
     setting = np.unique(labels, return_inverse=True)[1]
     offsets, p = setting_offsets(setting), len(parameters)
 
     def forecast(theta: FloatArray) -> FloatArray:
         trial = moved(constants, parameters, theta[:p])
-        middle = step_and_floor(layout.rows(trial), fastest, trial)[1]
+        middle = step_and_floor(layout.rows(trial), trial)[1]
         return np.asarray(np.log(middle) + offsets @ theta[p:])
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
-        layout.anchor(moved(constants, parameters, theta[:p]))
         return np.hstack([_jacobian(forecast, parameters, own, theta, now), offsets])
 
-    own_sd = manner.prior_width * _prior_sd(parameters, constants)
-    prior = 1.0 / np.r_[own_sd, np.full(offsets.shape[1], manner.setting_sd)] ** 2
-    shared = _shared_weight(jobs, manner.shared_power)
+    own_sd = PRIOR_WIDTH * _prior_sd(parameters, constants)
+    prior = 1.0 / np.r_[own_sd, np.full(offsets.shape[1], SETTING_SD)] ** 2
+    shared = _shared_weight(jobs)
     theta, slopes, scale = _gauss_newton(
-        forecast, jacobian, target, shared, setting, usual_scale(jobs), prior, manner.degrees
+        forecast, jacobian, target, shared, setting, usual_scale(jobs), prior
     )
     residual = target - forecast(theta)
-    weight = _weights(residual, shared, scale, manner.degrees)
+    weight = _weights(residual, shared, scale)
     precision = np.asarray((slopes.T * weight) @ slopes + np.diag(prior))
     covariance = np.asarray(np.linalg.inv(precision))
     # What is left of the way to the optimum, by the slopes: leaving runs out starts from there.
@@ -214,12 +211,12 @@ def _prior_sd(parameters: Sequence[Parameter], constants: Constants) -> FloatArr
     return np.asarray(np.minimum(np.hypot(settled, DRIFT * first), first))
 
 
-def _shared_weight(jobs: Jobs, power: float) -> FloatArray:
-    """Return each row's weight, (n,), see `manner.SHARED_POWER` and `LOOSE_WEIGHT`."""
+def _shared_weight(jobs: Jobs) -> FloatArray:
+    """Return each row's weight, (n,), see `SHARED_POWER` and `LOOSE_WEIGHT`."""
     pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
     _, inverse, counts = np.unique(pair, return_inverse=True, return_counts=True)
     trust = np.where(jobs.per_workload("detailed"), 1.0, LOOSE_WEIGHT)
-    return np.asarray(trust * counts[inverse] ** -power)
+    return np.asarray(trust * counts[inverse] ** -SHARED_POWER)
 
 
 def thinned(rows: NDArray[np.int64], jobs: Jobs, most: int = MAX_ROWS) -> NDArray[np.int64]:
@@ -252,7 +249,6 @@ def _gauss_newton(
     setting: NDArray[np.int64],
     usual: FloatArray,
     prior: FloatArray,
-    degrees: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return (theta (p,), slopes (n, p) beside it, residual scales (n,)).
 
@@ -265,21 +261,21 @@ def _gauss_newton(
     far, damping = True, 0.0
     for _ in range(MAX_ROUNDS):
         residual = target - now
-        weight = _weights(residual, shared, scale, degrees)
+        weight = _weights(residual, shared, scale)
         if far:
             slopes = jacobian(theta, now)
         hessian = (slopes.T * weight) @ slopes + np.diag(prior)
         gradient = slopes.T @ (weight * residual) - prior * theta
-        before, here = theta, _cost(residual, shared, prior, theta, scale, degrees)
+        before, here = theta, _cost(residual, shared, prior, theta, scale)
         for _ in range(MOST_TRIALS):
             damped = hessian + damping * np.diag(np.diag(hessian))
             trial = theta + np.clip(np.linalg.solve(damped, gradient), -0.7, 0.7)
             there = forecast(trial)
-            if _cost(target - there, shared, prior, trial, scale, degrees) < here:
+            if _cost(target - there, shared, prior, trial, scale) < here:
                 theta, now, damping = trial, there, damping / 4.0
                 break
             damping = max(4.0 * damping, 0.05)
-        taken = leverage(slopes, _weights(target - now, shared, scale, degrees), prior)
+        taken = leverage(slopes, _weights(target - now, shared, scale), prior)
         scale = scale_of(target - now, shared, setting, usual, taken)
         went = float(np.abs(theta - before).max())
         if went < SETTLED and not (went == 0.0 and not far):
@@ -288,19 +284,17 @@ def _gauss_newton(
     return theta, slopes, scale
 
 
-def _weights(
-    residual: FloatArray, shared: FloatArray, scale: FloatArray, degrees: float
-) -> FloatArray:
+def _weights(residual: FloatArray, shared: FloatArray, scale: FloatArray) -> FloatArray:
     """Return what each run counts for, (n,): less the farther off it is."""
-    return shared * (degrees + 1) / (degrees + (residual / scale) ** 2) / scale**2
+    return shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
 
 
 def _cost(
     residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray,
-    scale: FloatArray, degrees: float,
+    scale: FloatArray,
 ) -> float:  # fmt: skip
     """Negative log posterior but for a constant."""
-    tails = (degrees + 1) / 2 * np.log1p((residual / scale) ** 2 / degrees)
+    tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
     return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
 
 

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.quantiles import Z95, normal_cdf
 from forerun.predictors.analytic.calibration.fitting import DRIFT
-from forerun.predictors.analytic.calibration.learned import Learned
 from forerun.predictors.analytic.constants import Constants, Framework
+from forerun.predictors.analytic.layout import Layout, lay_out
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
-from forerun.predictors.analytic.rows import Layout, lay_out
+from forerun.predictors.analytic.saving import Learned
 from forerun.tables import Runs
 from forerun.tables.suspects import most_memory_bytes
 

@@ -8,6 +8,7 @@ is new borrows from what it belongs to.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,14 +23,15 @@ from forerun.predictors.analytic.constants import (
     FRAMEWORK_KINDS,
     FRAMEWORKS,
     GENERATION_LATENCY,
+    MEASURED,
     Constants,
     Framework,
+    constant_of,
     framework_key,
     scale_key,
 )
-from forerun.predictors.analytic.fallbacks import MEASURED, constant_of
-from forerun.predictors.analytic.keys import IS_MATRIX
-from forerun.predictors.analytic.layer_shapes import repeated, shapes_of_rows
+from forerun.predictors.analytic.flat import IS_MATRIX
+from forerun.predictors.analytic.layout import shapes_of_rows
 from forerun.predictors.analytic.operations import UNITS, unit_of
 from forerun.tables import Jobs
 
@@ -132,6 +134,7 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
     links = {c.intra.kind for c in clusters if c.devices > 1}
     links |= {c.inter.kind for c in clusters if c.nodes > 1}
     fused = any(w.fused_attention and w.shape.heads > 0 for w in workloads)
+    shapes = Counter(shapes_of_rows(jobs).tolist())
     found = [
         *(parameter for unit in _units(jobs) for parameter in _kinds(
             f"{unit}_efficiency", (k for k in kinds if IS_MATRIX[k]))),
@@ -145,7 +148,8 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
         *_keys("device_host", {c.device.id for c in clusters}),
         *(Parameter("workload_scale", key, loose)
           for key, loose in sorted({(scale_key(w), not w.detailed) for w in workloads})),
-        *_keys("shape_scale", repeated(shapes_of_rows(jobs).tolist())),
+        # One row cannot tell a layer's shape from its model.
+        *_keys("shape_scale", (s for s, n in shapes.items() if s and n > 1)),
         *_keys("link_efficiency", links),
         *_keys("link_latency", links),
         *_keys("attention_factor", {c.device.generation.lower() for c in clusters} if fused else ()),

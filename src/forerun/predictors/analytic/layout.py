@@ -1,0 +1,401 @@
+"""Layout: n jobs as the columns that formulas read, and all that no constant moves of them.
+
+Which jobs share an instance, the flat operations, facts of workloads and clusters. `Layout.rows`
+prices it with constants; calibration prices one layout again and again.
+
+Layer shapes: models that differ in depth alone run the same kernels. Which kernels a library picks
+for a shape, and what they reach, is a matter of luck that no smooth law follows; but a layer of the
+same shape on the same device meets it again, however many there are, however replicas and stages
+are laid. So runs of a shallow model inform a deep one. The scale is that of all that a layer's
+micro-batch takes, its launches and the exchanges inside it too: these repeat with the shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.domain.graph import (
+    BLOCK_INDEX,
+    KIND_INDEX,
+    PHASE_INDEX,
+    SHARD_INDEX,
+    Block,
+    OpKind,
+    Phase,
+    Shard,
+)
+from forerun.domain.hardware import Cluster
+from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
+from forerun.predictors.analytic.communication import (
+    Links,
+    Traffic,
+    layer_comm,
+    links_of,
+    traffic_of,
+)
+from forerun.predictors.analytic.constants import Constants, Framework, framework_key, scale_key
+from forerun.predictors.analytic.flat import (
+    IS_CONV,
+    FlatOps,
+    Keys,
+    distinct_ops,
+    flatten,
+    runs_of_equal,
+)
+from forerun.predictors.analytic.measured import MeasuredOps, held_back, measured_ops, with_probed
+from forerun.predictors.analytic.memory import held_bytes, saved_bytes
+from forerun.predictors.analytic.operations import (
+    fastest_rate,
+    floor_flops_per_sample,
+    instance_costs,
+)
+from forerun.predictors.analytic.rows import Rows
+from forerun.tables import Jobs
+
+T = TypeVar("T")
+FEW_ROWS = 4096
+# Facts of workloads and clusters that are kept between calls at most.
+MOST_FACTS = 4096
+_KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
+_PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage",
+                "sequence_parallel", "recompute", "parameter_servers")  # fmt: skip
+# What a framework costs beside its operations: fields of `constants.Framework` read row by row.
+_SOFTWARE_FIELDS = tuple(f.name for f in fields(Framework))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """n resolved jobs on I instances: all that no constant moves.
+
+    position: (n,) instance of each row; workloads, clusters: of instances, cluster: position of
+    theirs among the jobs', (I,); frameworks: profiles by name, framework: position of each
+    instance's, (I,). links: of the jobs' clusters.
+    """
+
+    jobs: Jobs
+    plan: dict[str, FloatArray]
+    work: dict[str, FloatArray]
+    node: dict[str, FloatArray]
+    links: Links
+    position: IntArray
+    workloads: tuple[Workload, ...]
+    clusters: tuple[Cluster, ...]
+    cluster: IntArray
+    keys: Keys
+    frameworks: tuple[str, ...]
+    framework: IntArray
+    flat: FlatOps
+    saved: dict[str, FloatArray]
+    traffic: Traffic
+    measured: MeasuredOps | None
+
+    @cached_property
+    def row_framework(self) -> IntArray:
+        """Position of each row's framework, (n,)."""
+        return np.asarray(self.framework[self.position])
+
+    @cached_property
+    def _shapes(self) -> list[str]:
+        return cut_shapes(self.workloads, self.clusters, self.keys)
+
+    def rows(self, constants: Constants) -> Rows:
+        """Return the rows priced with constants."""
+        link = self.links.effective(constants)
+        inside = tuple(values[self.cluster] for values in link)
+        comm = layer_comm(self.traffic, self.keys, inside, constants)
+        scale = np.array([constants.workload_scale.get(scale_key(w), 1.0) for w in self.workloads])
+        costs = instance_costs(self.flat, self.keys, scale, comm, constants, self.measured)
+        known = constants.shape_scale
+        if not known.keys().isdisjoint(self._shapes):
+            shaped = np.array([known.get(name, 1.0) for name in self._shapes])
+            costs |= {name: v * shaped for name, v in costs.items() if name.startswith("layer_")}
+        key = {name: values[self.position] for name, values in costs.items()} | self.held(constants)
+        names = ("intra_latency", "intra_rate", "inter_latency", "inter_rate", "host_rate")
+        columns = zip(names, (*link, self.links.host(constants)), strict=True)
+        node = self.node | {name: v[self.jobs.cluster_index] for name, v in columns}
+        node["memory_rate"] = (
+            node["nominal_memory_rate"] * constants.bandwidth_efficiency["optimizer"]
+        )
+        software = self.software(constants)
+        return Rows(self.plan, key, self.work, node, software, self.jobs.plans.sync)
+
+    def held(self, constants: Constants) -> dict[str, FloatArray]:
+        """Return what each row's framework holds in memory, (n,); see `memory.held_bytes`."""
+        software = {k: v[self.framework] for k, v in self._profiles(constants).items()}
+        transformer = np.array([w.shape.heads > 0 for w in self.workloads])
+        held = held_bytes(self.saved, software, transformer)
+        return {name: values[self.position] for name, values in held.items()}
+
+    def software(self, constants: Constants) -> dict[str, FloatArray]:
+        """Return the constants of each row's framework by name, (n,)."""
+        table = self._profiles(constants)
+        if len(self.frameworks) == 1 and len(self.position) >= FEW_ROWS:
+            # A view costs nothing, and there is one in every search.
+            shape = self.position.shape
+            return {name: np.broadcast_to(values[0], shape) for name, values in table.items()}
+        return {name: values[self.row_framework] for name, values in table.items()}
+
+    def _profiles(self, constants: Constants) -> dict[str, FloatArray]:
+        profiles = [constants.frameworks[name] for name in self.frameworks]
+        return {f: np.array([getattr(p, f) for p in profiles]) for f in _SOFTWARE_FIELDS}
+
+
+def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
+    """Return the layout of jobs that are all resolved.
+
+    kept: facts of workloads and clusters between calls, see `remember`.
+    """
+    work = [remember(kept, "work", w, lambda w: workload_facts(w, constants))
+            for w in jobs.workloads]  # fmt: skip
+    node = [remember(kept, "node", c, cluster_facts) for c in jobs.clusters]
+    work, node = with_probed(work, node, jobs.workloads, jobs.clusters)
+    by_row = held_back(_spread(node, jobs.cluster_index), jobs)
+    plan = {name: getattr(jobs.plans, name).astype(np.float64) for name in _PLAN_FIELDS}
+    frameworks = [framework_key(w.framework) for w in jobs.workloads]
+    distinct = tuple(sorted(set(frameworks)))
+    place = np.array([distinct.index(f) for f in frameworks])
+    position, workload, cluster, keys = _instances(jobs)
+    workloads = tuple(jobs.workloads[i] for i in workload)
+    clusters = tuple(jobs.clusters[i] for i in cluster)
+    devices = [c.device for c in clusters]
+    pieces = [saved_bytes(workloads[i[0]], keys.take(i)) for i in runs_of_equal(workloads)]
+    return Layout(
+        jobs, plan, _spread(work, jobs.workload_index),
+        {**by_row, "most_flops": fastest_rates(jobs)}, links_of(jobs.clusters),
+        position, workloads, clusters, cluster, keys, distinct, place[workload],
+        flatten(
+            workloads, devices, keys, lambda w: remember(kept, "ops", w, distinct_ops), constants
+        ),
+        {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]},
+        traffic_of(workloads, clusters, keys), measured_ops(workloads, devices, keys),
+    )  # fmt: skip
+
+
+def remember(kept: dict[Any, Any], kind: str, owner: Any, make: Callable[[Any], T]) -> T:
+    """Return make(owner), made once for each owner and kind of fact.
+
+    Owners go by identity, and are held so that an identity is never used again. Where too much is
+    kept all of it is dropped: a server is asked of ever new jobs.
+    """
+    slot = (kind, id(owner))
+    if slot not in kept:
+        if len(kept) >= MOST_FACTS:
+            kept.clear()
+        kept[slot] = (owner, make(owner))
+    found: T = kept[slot][1]
+    return found
+
+
+def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]:
+    """Return the numbers of a workload that plan-level formulas read."""
+    columns = workload.graph.columns
+    owned = columns.params * columns.repeat
+
+    sparse, looked_up, tables = sparse_tables(workload)
+
+    def params(block: Block, *shards: Shard) -> float:
+        cut = np.isin(columns.shard, [SHARD_INDEX[shard] for shard in shards])
+        mask = cut & (columns.block == BLOCK_INDEX[block]) & ~tables
+        return float(owned[mask].sum())
+
+    whole = (Shard.NONE, Shard.SEQUENCE)
+    optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
+    touched = float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum()) * 4.0
+    total = max(workload.params - sparse, 1.0)
+    forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
+    heads = forward & (columns.block == BLOCK_INDEX[Block.HEAD])
+    head_weights = float((columns.weights * columns.repeat)[heads].sum())
+    head_tensor, head_whole = params(Block.HEAD, Shard.TENSOR), params(Block.HEAD, *whole)
+    # A tied output embedding owns nothing, but the last pipeline stage keeps a copy of it.
+    copied = max(head_weights - head_tensor - head_whole, 0.0)
+    trains = constants.lora_trained_share if workload.task == "lora" else 1.0
+    return {
+        "layers": float(workload.shape.layers),
+        "layer_tensor": params(Block.LAYER, Shard.TENSOR),
+        "layer_expert": params(Block.LAYER, Shard.EXPERT),
+        "layer_whole": params(Block.LAYER, *whole),
+        "embed_tensor": params(Block.EMBED, Shard.TENSOR),
+        "embed_whole": params(Block.EMBED, *whole),
+        "head_tensor": head_tensor,
+        "head_whole": head_whole,
+        "head_copied": copied,
+        "sparse_params": sparse,
+        "looked_up": looked_up,
+        "optimizer_bytes_per_param": touched / total,
+        "states": float(OPTIMIZER_STATES[workload.optimizer]),
+        "activation_bytes": ACTIVATION_BYTES[workload.precision],
+        "mixed": float(ACTIVATION_BYTES[workload.precision] < 4.0),
+        "fp16": float(workload.precision == "fp16"),
+        "transformer": float(workload.shape.heads > 0),
+        "trained_share": trains,
+        "input_bytes": workload.input_bytes,
+        "image_elements": _image_elements(workload),
+        "floor_flops": floor_flops_per_sample(workload),
+        "detailed": float(workload.detailed),
+        "unknown_share": min(1.0, len(workload.graph.unknown) / max(len(workload.graph.ops), 1)),
+        "framework_known": float(bool(workload.framework)),
+        "real_input": float("synth" not in workload.dataset.lower()),
+    }
+
+
+def _image_elements(workload: Workload) -> float:
+    """Return the elements of one sample that a network of images reads, else 0."""
+    columns = workload.graph.columns
+    if not len(columns.kind) or not IS_CONV[columns.kind[0]]:
+        return 0.0
+    return float(columns.reads[0])
+
+
+def sparse_tables(workload: Workload) -> tuple[float, float, BoolArray]:
+    """Return (parameters of sparse tables, elements looked up a sample, which operations).
+
+    A recommender's optimizer operation leaves out the tables whose gradients are sparse: where it
+    touches fewer parameters than there are, the embeddings are spread over the devices and rows
+    travel, instead of being copied to each and reduced.
+    """
+    columns = workload.graph.columns
+    optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
+    # Gradient, weight and states are read, weight and states written: `backward.optimizer_op`.
+    each = 3.0 + 2.0 * OPTIMIZER_STATES[workload.optimizer]
+    elements = float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum())
+    tables = (columns.kind == KIND_INDEX[OpKind.EMBEDDING]) & (columns.params > 0)
+    sparse = float((columns.params * columns.repeat)[tables].sum())
+    if sparse <= 0 or elements <= 0 or elements / each > 0.5 * workload.params:
+        return 0.0, 0.0, np.zeros(len(tables), dtype=bool)
+    return sparse, float((columns.writes * columns.repeat)[tables].sum()), tables
+
+
+def cluster_facts(cluster: Cluster) -> dict[str, float]:
+    """Return the numbers of a cluster that no constant moves; its links are in `communication.Links`."""
+    device = cluster.device
+    return {
+        "nodes": float(cluster.nodes),
+        "devices": float(cluster.devices),
+        "node_devices": float(cluster.near_devices),
+        "memory": device.memory_bytes,
+        "nominal_memory_rate": device.memory_bytes_per_second,
+        "vcpus": cluster.vcpus_per_device,
+        "unverified": float(any(not f.verified for f in device.facts.values())),
+        "is_gpu": float(device.kind != "cpu"),
+    }
+
+
+def _spread(facts: list[dict[str, float]], index: NDArray[np.int32]) -> dict[str, FloatArray]:
+    if len(facts) == 1:
+        return {k: np.full(len(index), v) for k, v in facts[0].items()}
+    return {k: np.array([f[k] for f in facts])[index] for k in facts[0]}
+
+
+def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return (position among the distinct values, the distinct values) of small integers.
+
+    A presence table instead of a sort: linear in the number of rows.
+    """
+    top = int(values.max(initial=0))
+    if top > 4 * len(values) + 65536:
+        distinct, position = np.unique(values, return_inverse=True)
+        return position.astype(np.int64), distinct
+    present = np.zeros(top + 1, dtype=bool)
+    present[values] = True
+    distinct = np.flatnonzero(present)
+    table = np.empty(top + 1, dtype=np.int64)
+    table[distinct] = np.arange(len(distinct))
+    return table[values], distinct
+
+
+def _node_kinds(clusters: tuple[Cluster, ...]) -> NDArray[np.int64]:
+    """Return for each cluster the position of its kind.
+
+    Clusters of one kind differ only in the number of nodes and the price, so a micro-batch costs
+    the same on them.
+    """
+    seen: dict[Any, int] = {}
+    kinds = [
+        seen.setdefault(
+            (c.device.id, c.device.memory_bytes_per_second, tuple(c.device.peak_flops.items()),
+             c.devices_per_node, c.intra, c.inter, max(c.placement, default=0), c.fabric_devices,
+             min(c.nodes, 2), c.devices if c.nodes == 1 else 0),
+            len(seen),
+        )
+        for c in clusters
+    ]  # fmt: skip
+    return np.array(kinds, dtype=np.int64)
+
+
+def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
+    """Return (each row's instance, the instances' workloads and clusters by position, and keys)."""
+    kinds = _node_kinds(jobs.clusters)
+    width = int(kinds.max()) + 1
+    code, pairs = compact(jobs.workload_index.astype(np.int64) * width + kinds[jobs.cluster_index])
+    levels: list[NDArray[Any]] = []
+    for name in _KEY_FIELDS:
+        position, values = compact(getattr(jobs.plans, name))
+        code = code * len(values) + position
+        levels.append(values)
+    position, rest = compact(code)
+    parts: list[NDArray[Any]] = []
+    for values in reversed(levels):
+        parts.append(values[rest % len(values)])
+        rest = rest // len(values)
+    micro_batch, tp, cp, ep, sequence, recompute, layout = reversed(parts)
+    first_of_kind = np.zeros(width, dtype=np.int64)
+    first_of_kind[kinds[::-1]] = np.arange(len(kinds))[::-1]
+    tp, cp, ep, sequence, layout = (
+        column.astype(np.float64) for column in (tp, cp, ep, sequence, layout)
+    )
+    keys = Keys(micro_batch.astype(np.float64), tp, cp, ep, sequence, recompute, layout)
+    return position, pairs[rest] // width, first_of_kind[pairs[rest] % width], keys
+
+
+def fastest_rates(jobs: Jobs) -> FloatArray:
+    """Return for each row the FLOP/s that its device cannot pass, (n,)."""
+    pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
+    position, distinct = compact(pair)
+    fastest = np.empty(len(distinct))
+    for i, code in enumerate(distinct):
+        workload = jobs.workloads[int(code) // len(jobs.clusters)]
+        device = jobs.clusters[int(code) % len(jobs.clusters)].device
+        fastest[i] = fastest_rate(device, workload)
+    return fastest[position]
+
+
+def cut_shapes(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys: Keys) -> list[str]:
+    """Return the names of instances' layers as they are cut, (I,); "" where they have none."""
+    cuts = zip(keys.micro_batch, keys.tp, keys.cp, keys.ep, strict=True)
+    return [_cut_shape(w, c, *cut) for w, c, cut in zip(workloads, clusters, cuts, strict=True)]
+
+
+def _cut_shape(
+    workload: Workload, cluster: Cluster, micro_batch: float, tp: float, cp: float, ep: float
+) -> str:
+    """Return what a transformer's layer on a cluster shares with those of other models.
+
+    Groups inside a layer that leave the node name the link that they leave it by.
+    """
+    shape = workload.shape
+    if not (shape.hidden and shape.heads and workload.seq_len):
+        return ""
+    experts = f" e{shape.experts}" if shape.experts else ""
+    spans = cluster.nodes > 1 and tp * max(cp, ep) > cluster.near_devices
+    over = f" over {cluster.inter.kind}" if spans else ""
+    return (
+        f"h{shape.hidden} f{shape.ffn} a{shape.heads}/{shape.kv_heads}{experts}"
+        f" s{workload.seq_len} {workload.precision} {framework_key(workload.framework)}"
+        f" {cluster.device.id} b{micro_batch:.0f} tp{tp:.0f} cp{cp:.0f} ep{ep:.0f}{over}"
+    )
+
+
+def shapes_of_rows(jobs: Jobs) -> NDArray[np.object_]:
+    """Return the name of each row's cut layer, (n,)."""
+    position, workload, cluster, keys = _instances(jobs)
+    names = cut_shapes(
+        [jobs.workloads[i] for i in workload], [jobs.clusters[i] for i in cluster], keys
+    )
+    return np.array(names, dtype=object)[position]

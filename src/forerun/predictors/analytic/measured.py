@@ -1,0 +1,458 @@
+"""Measured devices: what operations and steps cost where a probe has timed them.
+
+Where a device carries curves (`domain.measured`), each operation is priced by the curve of its own
+name, else of its class and phase, at its own size; no efficiency is assumed. Calls of the framework
+around it are added. What remains for calibration is one factor for products and one for the rest.
+
+The probe also timed updates, the keeping of replicas, and all-reduces. Buckets of gradients are
+followed one by one, as DistributedDataParallel fills and sends them (Li et al. 2020): in the order
+in which gradients come, each when it is full. The last one, with the gradients of a network's first
+layers, has no backward left to hide behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from forerun.arrays import BoolArray, FloatArray
+from forerun.domain.graph import PHASE_INDEX, Op, OpKind, Phase
+from forerun.domain.hardware import Cluster, Device
+from forerun.domain.measured import Exchange, Measured, Update
+from forerun.domain.plan import ALL_REDUCE
+from forerun.domain.workload import ACTIVATION_BYTES, Workload
+from forerun.predictors.analytic.flat import (
+    IS_GROUPED,
+    IS_MATRIX,
+    SLOTS,
+    Keys,
+    Products,
+    activation_cut,
+    cut_by_tensor,
+    is_weight_gradient,
+    product_sizes,
+    slots_of,
+)
+from forerun.tables import Jobs
+
+if TYPE_CHECKING:
+    from forerun.predictors.analytic.rows import Rows
+
+# Which measured optimizer stands for one with so many states a parameter.
+_BY_STATES = ("sgd", "momentum", "adamw")
+# Buffers whose all-reduces a cluster's facts state; times of others lie between.
+REDUCED_BYTES = (4.0, 4096.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0, 67108864.0)
+_UPDATE_FIELDS = tuple(Update.__dataclass_fields__)
+# What exceeds so many is joined: between the first and the last, where they are cut matters little.
+BUCKETS = 6
+FIRST_BYTES, NEXT_BYTES = 2.0**20, 25.0 * 2.0**20
+_NUMBER = re.compile(r"_\d+$")
+_ANY_PRODUCT = "matmul.forward"  # stands for products whose own curve was not measured
+_GROUP_WIDTH, _KERNEL_AREA = 16.0, 9.0
+# Kernels of fused attention skip whole blocks of what a causal mask hides, never less.
+_BLOCK = 64.0
+# Parts of a step that are computed on the device.
+_COMPUTED = ("forward", "backward", "recompute")
+
+
+@dataclass(frozen=True)
+class MeasuredOps:
+    """Seconds of measured instances by slot, (I, slots): products, and all else with the calls.
+
+    measured: (I,) which instances stand on a measured device; columns: `bucket_columns`, (I,) each.
+    """
+
+    measured: BoolArray
+    products: FloatArray
+    others: FloatArray
+    columns: Mapping[str, FloatArray]
+
+    def seconds(self, products: FloatArray, others: FloatArray) -> FloatArray:
+        """Return device seconds by slot, (I, slots); rates over those measured, each (I,)."""
+        return self.products / products[:, None] + self.others / others[:, None]
+
+
+def measured_ops(
+    workloads: Sequence[Workload], devices: Sequence[Device], keys: Keys
+) -> MeasuredOps | None:
+    """Return the measured operations of I instances, None where no device was measured.
+
+    A precision in which products or what moves elements were not measured is left to data sheets.
+    """
+    pairs: dict[tuple[int, int], list[int]] = {}
+    for i, (workload, device) in enumerate(zip(workloads, devices, strict=True)):
+        if device.measured is not None and _covers(device.measured, workload.precision):
+            pairs.setdefault((id(workload), id(device)), []).append(i)
+    if not pairs:
+        return None
+    count = len(workloads)
+    known = np.zeros(count, dtype=bool)
+    products, others = np.zeros((count, len(SLOTS))), np.zeros((count, len(SLOTS)))
+    columns = bucket_columns((), np.zeros((count, 0)))
+    for rows in pairs.values():
+        measured, some = devices[rows[0]].measured, keys.take(np.array(rows))
+        assert measured is not None
+        products[rows], others[rows], buckets = _one(workloads[rows[0]], measured, some)
+        known[rows] = True
+        for name, values in buckets.items():
+            columns[name][rows] = values
+    return MeasuredOps(known, products, others, columns)
+
+
+def _covers(measured: Measured, precision: str) -> bool:
+    """Whether curves price any product and any operation that moves elements in a precision."""
+    return None not in (
+        measured.curve(precision, (_ANY_PRODUCT,)), measured.curve(precision, ("elementwise",))
+    )  # fmt: skip
+
+
+def _one(
+    workload: Workload, measured: Measured, keys: Keys
+) -> tuple[FloatArray, FloatArray, dict[str, FloatArray]]:
+    """Return seconds of (products, all else) by slot, each (k, slots), and the buckets."""
+    ops = workload.graph.columns
+    samples, work = (keys.micro_batch / keys.cp)[:, None], activation_cut(ops, keys)
+    product, flops = product_sizes(ops, keys), ops.flops * samples / work
+    tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
+    moved = (ops.reads + ops.writes) * samples / work + ops.weights / tp
+    slots = slots_of(workload, ops)
+    products, others = (np.zeros((len(keys), len(SLOTS))) for _ in range(2))
+    each = _cold_seconds(workload, measured, keys, moved)
+    for i, op in enumerate(workload.graph.ops):
+        if op.phase is Phase.OPTIMIZER:
+            each[:, i] = 0.0
+            continue
+        if IS_MATRIX[ops.kind[i]] and op.dims:
+            each[:, i] += _product_seconds(workload, measured, i, product, flops[:, i])
+        else:
+            each[:, i] += _moving_seconds(workload.precision, measured, op, moved[:, i])
+        forward = op.phase is Phase.FORWARD
+        each[:, i] += measured.forward_call_seconds if forward else measured.backward_call_seconds
+        into = products if IS_MATRIX[ops.kind[i]] else others
+        into[:, slots[i]] += each[:, i] * op.repeat
+        if op.params > 0:  # its gradient is kept when backward has come there
+            block = SLOTS[slots[i]].partition("_")[0]
+            there = SLOTS.index(f"{block}_backward")
+            others[:, there] += tensors_of(op) * measured.gradient_seconds * op.repeat
+    return products, others, bucket_columns(workload.graph.ops, each)
+
+
+def _cold_seconds(
+    workload: Workload, measured: Measured, keys: Keys, moved: FloatArray
+) -> FloatArray:
+    """Return seconds in which operations wait for what is not in the caches any more, (k, n).
+
+    Curves are measured on data that the call before has touched. In a step, weights, what forward
+    keeps for backward, and the memory that forward's outputs are given, were last touched a step
+    ago: they come from as far away as the step's own footprint reaches.
+    """
+    ops = workload.graph.columns
+    curve = measured.curve(workload.precision, ("memory",))
+    if curve is None:
+        return np.zeros(moved.shape)
+    size = ACTIVATION_BYTES[workload.precision]
+    samples = (keys.micro_batch / keys.cp)[:, None]
+    saved = (ops.saved * ops.repeat).sum() * samples
+    footprint = size * (saved + 2.0 * workload.params / keys.tp[:, None])
+    least, most = curve.axes[0][0], curve.axes[0][-1]
+    far = curve.at(np.clip(footprint, least, most))
+    near = curve.at(np.clip(size * moved, least, most))
+    backward = ops.phase == PHASE_INDEX[Phase.BACKWARD]
+    gone = np.where(backward, 0.5 * ops.reads, ops.writes) * samples + ops.weights
+    # A curve's element is read and written.
+    return np.maximum(far - near, 0.0) * 0.5 * gone
+
+
+def _moving_seconds(precision: str, measured: Measured, op: Op, moved: FloatArray) -> FloatArray:
+    """Return seconds of an operation that moves elements, (k,) of them, under k keys."""
+    if op.kind is OpKind.COPY and op.reads + op.writes <= 0:
+        moved = np.maximum(moved, 1.0)
+    name = _NUMBER.sub("", op.name.rpartition(".")[2])
+    phase = "forward" if op.phase is Phase.FORWARD else "backward"
+    names = (name, f"{op.kind}.{phase}", str(op.kind))
+    curve = measured.curve(precision, names) or measured.curve(precision, ("elementwise",))
+    assert curve is not None  # `_covers`
+    if len(curve.axes) == 1:
+        return curve.at(moved)
+    width = np.full(len(moved), float(op.shape[-1]) if op.shape else curve.axes[1][-1])
+    return curve.at(moved, width)
+
+
+def _product_seconds(
+    workload: Workload, measured: Measured, i: int, product: Products, flops: FloatArray
+) -> FloatArray:
+    """Return seconds of product i, of (k,) FLOPs, under k keys, (k,)."""
+    op, precision = workload.graph.ops[i], workload.precision
+    rows, columns = product.rows[:, i], product.columns[:, i]
+    depth, copies, kind = product.depth[:, i], product.copies[:, i], op.kind
+    forward = op.phase is Phase.FORWARD
+    weights = bool(is_weight_gradient(workload.graph.columns)[i])
+    role = "wgrad" if weights else "forward" if forward else "dgrad"
+    if kind is OpKind.ATTENTION:
+        phase = "forward" if forward else "backward"
+        curve = measured.curve(precision, (f"attention.{phase}",))
+        if curve is not None:
+            whole = (4.0 if forward else 10.0) * rows * columns * depth * copies
+            share = np.clip(flops / whole, 0.0, 1.0)
+            share = share + (1.0 - share) * np.minimum(_BLOCK / rows, 1.0)
+            return curve.at(rows, depth, copies) * share
+    if IS_GROUPED[workload.graph.columns.kind[i]]:
+        curve = measured.curve(precision, (f"{kind}.{role}",))
+        if curve is not None:
+            pixels = depth if weights else rows
+            width = 1.0 if kind is OpKind.CONV_DEPTHWISE else _GROUP_WIDTH
+            timed = 2.0 * _KERNEL_AREA * pixels * copies * width * width
+            return curve.at(pixels, copies) * flops / timed
+    curve = measured.curve(precision, (f"{kind}.{role}", f"matmul.{role}", _ANY_PRODUCT))
+    assert curve is not None  # `_covers`
+    # Copies of a product are one with more rows.
+    return curve.at(rows * copies, columns, depth)
+
+
+def bucket_columns(ops: Sequence[Op], seconds: FloatArray) -> dict[str, FloatArray]:
+    """Return `bucket_I_share` of the bytes and `bucket_I_ready`, the share of backward, each (k,).
+
+    seconds: of each operation under k keys, (k, operations). A gradient is there when backward
+    has undone its operation and all after it; their forward times say how far that is.
+    """
+    found = {f"bucket_{i}_{word}": np.ones(len(seconds)) for i in range(BUCKETS)
+             for word in ("share", "ready")}  # fmt: skip
+    for row, times in enumerate(seconds):
+        for i, (share, ready) in enumerate(buckets_of(_arrivals(ops, times))):
+            found[f"bucket_{i}_share"][row] = share
+            found[f"bucket_{i}_ready"][row] = ready
+    return found
+
+
+def _arrivals(ops: Sequence[Op], times: FloatArray) -> list[tuple[float, float]]:
+    """Return (bytes, share of backward) of gradients in the order in which they come."""
+    forward = [(op, float(t)) for op, t in zip(ops, times, strict=True)
+               if op.phase is Phase.FORWARD]  # fmt: skip
+    before, passed = [], 0.0
+    for repeat, run in itertools.groupby(forward, key=lambda pair: pair[0].repeat):
+        block = list(run)
+        for _ in range(repeat):
+            for op, seconds in block:
+                if op.params > 0:
+                    before.append((4.0 * op.params, passed))
+                passed += seconds
+    whole = passed or 1.0
+    return [(size, 1.0 - start / whole) for size, start in reversed(before)]
+
+
+def buckets_of(
+    gradients: Sequence[tuple[float, float]], first: float = FIRST_BYTES, more: float = NEXT_BYTES
+) -> list[tuple[float, float]]:
+    """Return (share of the bytes, share of backward after which it can go) of `BUCKETS` buckets.
+
+    gradients: (bytes, share of backward after which it is there) in the order in which they come.
+    A bucket is closed by the tensor with which it reaches its size: 1 MiB the first, 25 MiB the
+    others (DistributedDataParallel's defaults). Buckets that there are not have no share.
+    """
+    total = sum(size for size, _ in gradients) or 1.0
+    closed: list[tuple[float, float]] = []
+    held = ready = 0.0
+    for size, at in gradients:
+        held, ready = held + size, max(ready, at)
+        if held >= (more if closed else first):
+            closed.append((held / total, ready))
+            held = 0.0
+    if held > 0:
+        closed.append((held / total, ready))
+    while len(closed) > BUCKETS:
+        least = min(range(len(closed) - 1), key=lambda i: closed[i][0] + closed[i + 1][0])
+        closed[least : least + 2] = [
+            (closed[least][0] + closed[least + 1][0], closed[least + 1][1])
+        ]
+    return closed + [(0.0, 1.0)] * (BUCKETS - len(closed))
+
+
+def with_probed(
+    work: list[dict[str, float]], node: list[dict[str, float]],
+    workloads: Sequence[Workload], clusters: Sequence[Cluster],
+) -> tuple[list[dict[str, float]], list[dict[str, float]]]:  # fmt: skip
+    """Return the facts of workloads and clusters with those that steps of probed devices read.
+
+    Where no device was probed they come back as they are: each fact is a column of every row.
+    """
+    found = [_cluster_facts(cluster) for cluster in clusters]
+    names = next(filter(None, found), None)
+    if names is None:
+        return work, node
+    zeros = dict.fromkeys(names, 0.0)
+    more = [{"params": float(w.params), "tensors": parameter_tensors(w)} for w in workloads]
+    return (
+        [{**facts, **added} for facts, added in zip(work, more, strict=True)],
+        [{**facts, **zeros, **probed} for facts, probed in zip(node, found, strict=True)],
+    )
+
+
+def _cluster_facts(cluster: Cluster) -> dict[str, float]:
+    """Return the numbers of a cluster of probed devices; none where its device was not probed."""
+    known = cluster.device.measured
+    if known is None:
+        return {}
+    # An optimizer that was not timed is as the dearest one that was.
+    dearest = max(known.updates.values(), key=lambda u: u.parameter_seconds,
+                  default=Update(0.0, 0.0, 0.0))  # fmt: skip
+    link = known.links.get("inter" if cluster.nodes > 1 else "intra", Exchange(0.0, 1.0))
+    found = {
+        "measured": 1.0,
+        "step_fixed": known.step_seconds,
+        "batch_fixed": known.batch_seconds,
+        "sample": known.sample_seconds,
+        "slowdown": known.slowdown(cluster.devices / cluster.nodes, cluster.nodes),
+        "jitter": known.jitter_seconds,
+        "replica_step": known.replica_seconds,
+        "replica_tensor": known.replica_tensor_seconds,
+        "replica_parameter": known.replica_parameter_seconds,
+        "exchange_rate": link.bytes_per_second,
+        "exchange_busy": link.busy_seconds_per_byte,
+    }
+    for i, size in enumerate(REDUCED_BYTES):
+        found[f"reduce_{i}"] = link.all_reduce_seconds(size, cluster.devices)
+        spared = link.spared_seconds(size, cluster.devices)
+        found[f"rested_{i}"] = max(found[f"reduce_{i}"] - spared, 0.0)
+    for i, name in enumerate(_BY_STATES):
+        update = known.updates.get(name, dearest)
+        found |= {f"update_{i}_{part}": getattr(update, part) for part in _UPDATE_FIELDS}
+    return found
+
+
+def held_back(node: dict[str, FloatArray], jobs: Jobs) -> dict[str, FloatArray]:
+    """Return clusters' facts by row, (n,) each, where a row states the share that workers are held to.
+
+    A quota is time on the processor: what it does in the probe's share takes so much longer in a
+    smaller one. No more counts than the threads that were timed.
+    """
+    if "measured" not in node or jobs.labels is None:
+        return node
+    probed = [c.device.measured for c in jobs.clusters]
+    share = np.array([m.cores if m else 0.0 for m in probed])[jobs.cluster_index]
+    threads = np.array([m.threads if m else 0.0 for m in probed])[jobs.cluster_index]
+    stated = jobs.labels.numbers("cpus_per_worker")
+    given = np.minimum(np.where(stated > 0, stated, np.inf), threads)
+    known = (stated > 0) & (share > 0)
+    slower = np.where(known, share / np.where(known, given, 1.0), 1.0)
+    return {**node, "slowdown": node["slowdown"] * slower}
+
+
+def parameter_tensors(workload: Workload) -> float:
+    """Return how many parameter tensors a workload has."""
+    return sum(tensors_of(op) * op.repeat for op in workload.graph.ops)
+
+
+def tensors_of(op: Op) -> float:
+    """Return how many parameter tensors an operation owns: a weight, and a bias where it has one.
+
+    A product's bias is what it owns beyond its weight; a norm has two, a table one.
+    """
+    if op.params <= 0:
+        return 0.0
+    weight = op.dims[1] * op.dims[2] * op.dims[3] if len(op.dims) == 4 else 0
+    single = op.kind in (OpKind.EMBEDDING, OpKind.ELEMENTWISE)
+    return 1.0 if single or op.params == weight else 2.0
+
+
+def has_probed(rows: Rows) -> bool:
+    """Whether any row stands on a probed device."""
+    return "measured" in rows.node
+
+
+def with_measured(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Return the parts of a step, each (n,), with those of probed devices as they were measured."""
+    node, work = rows.node, rows.work
+    known = node["measured"] > 0
+    many = rows.plan["dp"] * rows.plan["cp"] > 1
+    slow = np.where(known, node["slowdown"], 1.0)
+    found = {name: values * slow if name in _COMPUTED else values for name, values in parts.items()}
+    tensors = work["tensors"] / rows.plan["tp"] / rows.plan["pp"]
+    params = work["params"] / rows.plan["tp"] / rows.plan["pp"]
+    updated = params / np.where(rows.plan["zero_stage"] >= 1, rows.plan["dp"], 1.0)
+    states = np.clip(work["states"], 0, 2).astype(int)
+    step, tensor, parameter = (
+        np.choose(states, [node[f"update_{i}_{part}"] for i in range(3)]) for part in _UPDATE_FIELDS
+    )
+    update = (step + tensor * tensors + parameter * updated * work["trained_share"]) * slow
+    found["optimizer"] = np.where(known, update, parts["optimizer"])
+    replicas = node["replica_step"] + node["replica_tensor"] * tensors
+    replicas = replicas + node["replica_parameter"] * params * work["trained_share"]
+    fixed = (node["step_fixed"] + np.where(many, replicas, 0.0)) * slow
+    found["overhead"] = np.where(known, fixed, parts["overhead"])
+    passes = np.maximum(rows.plan["dp"], 1.0) * rows.plan["micro_batch"]
+    passes = np.maximum(rows.plan["global_batch"] / passes, 1.0)
+    loaded = passes * (node["batch_fixed"] + node["sample"] * rows.plan["micro_batch"]) * slow
+    found["input"] = np.where(known, np.maximum(loaded, parts["input"]), parts["input"])
+    ranks = np.maximum(rows.node["devices"], 1.0)
+    waited = node["jitter"] * np.sqrt(2.0 * np.log(ranks)) * (ranks > 1)
+    found["straggler"] = np.where(known, waited, parts["straggler"])
+    return found
+
+
+def measured_exposed(
+    rows: Rows, compute: FloatArray, each: FloatArray, exposed: FloatArray
+) -> FloatArray:
+    """Return seconds that gradients' all-reduces add to the step, (n,).
+
+    each: bytes of a gradient as it is reduced, (n,); exposed: of rows that this does not speak of.
+
+    A bucket is sent once its last gradient is there and the one before it is through. Meanwhile the
+    sending takes the processor from the backward pass. The first one finds a link that has rested
+    as long as there was work: what a bucket of tokens then lets pass at once, it has gathered
+    meanwhile, so that no step is shorter than its all-reduces one after the other.
+
+    compute: seconds of the step without them, (n,).
+    """
+    node, key, plan = rows.node, rows.key, rows.plan
+    ranks = plan["dp"] * plan["cp"]
+    known = (
+        (rows.node["measured"] > 0)
+        & (ranks > 1)
+        & (rows.sync == ALL_REDUCE)
+        & (plan["zero_stage"] == 0)
+    )
+    if not known.any():
+        return exposed
+    rate = np.where(node["nodes"] > 1, node["inter_rate"], node["intra_rate"])
+    # What calibration, or a link stated otherwise, makes of the rate that was measured.
+    slower = np.where(known, node["exchange_rate"] / rate, 1.0)
+    slower = slower * np.where(known, (ranks - 1.0) / ranks, 1.0)
+    devices = np.maximum(node["devices"], 2.0)
+    slower = slower / np.where(known, (devices - 1.0) / devices, 1.0)
+    backward = (key["layer_backward"] + key["ends_backward"]) * node["slowdown"]
+    size = rows.work["params"] / plan["tp"] / plan["pp"] * rows.work["trained_share"] * each
+    end = stolen = np.zeros(len(rows))
+    for bucket in range(BUCKETS):
+        share, ready = key[f"bucket_{bucket}_share"], key[f"bucket_{bucket}_ready"]
+        sent = size * share
+        taken = _reduce_seconds(node, "reduce", sent) * slower
+        if bucket == 0:
+            rested = _reduce_seconds(node, "rested", sent) * slower
+            taken = np.maximum(rested, taken - compute)
+        begun = np.maximum(end, ready * backward + stolen)
+        last = ready >= 1.0
+        end = np.where(share > 0, begun + taken, end)
+        busy = np.minimum(sent * node["exchange_busy"], taken)
+        stolen = stolen + np.where((share > 0) & ~last, busy, 0.0)
+    added = np.maximum(end, backward + stolen) - backward
+    return np.where(known, added, exposed)
+
+
+def _reduce_seconds(node: dict[str, FloatArray], name: str, size: FloatArray) -> FloatArray:
+    """Return seconds of an all-reduce of bytes, (n,): straight lines between logarithms.
+
+    name: `reduce`, of one that follows another, or `rested`, of the first after a while.
+    """
+    bytes_ = np.log(REDUCED_BYTES)
+    seconds = np.log(np.maximum([node[f"{name}_{i}"] for i in range(len(bytes_))], 1e-300))
+    sizes = np.log(np.maximum(size, REDUCED_BYTES[0]))
+    place = np.clip(np.searchsorted(bytes_, sizes) - 1, 0, len(bytes_) - 2)
+    rows = np.arange(len(size))
+    below, above = seconds[place, rows], seconds[place + 1, rows]
+    share = (sizes - bytes_[place]) / (bytes_[place + 1] - bytes_[place])
+    return np.asarray(np.exp(below + share * (above - below)))
