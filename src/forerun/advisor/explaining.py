@@ -31,7 +31,7 @@ from forerun.tables import Jobs
 from forerun.units import format_count, format_percent, format_probability
 
 # What is not known, by the scope of a cause of error (see `domain.comparison`).
-UNKNOWN: Mapping[str, str] = {
+CAUSE_WORDS: Mapping[str, str] = {
     "device": "what share of its rates this device reaches",
     "workload": "how well this workload's operations use a device",
     "framework": "how well the framework uses a device",
@@ -64,7 +64,7 @@ def _uncertainty(causes: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
     whole = sum(causes.values())
     shares: dict[str, float] = {}
     for cause, variance in causes.items():
-        words = UNKNOWN.get(scope_of(cause), cause)
+        words = CAUSE_WORDS.get(scope_of(cause), cause)
         shares[words] = shares.get(words, 0.0) + variance / max(whole, 1e-300)
     return _largest_first(shares)
 

@@ -52,7 +52,7 @@ from forerun.units import counted, format_dollars, format_percent, format_second
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
     from forerun.advisor.given_runs import MadeRuns
-    from forerun.advisor.suggesting import Asking, Suggested
+    from forerun.advisor.suggesting import Suggested, SuggestOptions
     from forerun.settings import Settings
     from forerun.tables import Runs, Table
 
@@ -193,15 +193,15 @@ def _check_options(workload: str | None, options: dict[str, Any]) -> None:
         raise RequestError(f"{way} with {', '.join(given)}", found, "leave it out")
 
 
-def _asking(options: dict[str, Any], goal: str) -> Asking:
-    from forerun.advisor.suggesting import MOST_SECONDS, RUN_STEPS, STARTUP_SECONDS, Asking
+def _asking(options: dict[str, Any], goal: str) -> SuggestOptions:
+    from forerun.advisor.suggesting import MOST_SECONDS, RUN_STEPS, STARTUP_SECONDS, SuggestOptions
 
     def taken(name: str, usual: Any) -> Any:
         value = options.pop(name)
         return usual if value is None else value
 
     steps = options.pop("run_steps")
-    return Asking(
+    return SuggestOptions(
         budget=taken("budget", math.inf),
         count=options.pop("count"),
         goal=taken("goal", goal),
@@ -238,7 +238,7 @@ def _of_table(
 def _of_workload(
     settings: Settings, workload: str, files: list[Path], options: dict[str, Any]
 ) -> Suggested:
-    from forerun.advisor.suggesting_runs import suggest_for_workload
+    from forerun.advisor.suggesting import suggest_for_workload
     from forerun.domain.objective import Objective
 
     asking = _asking(options, "decision")
@@ -296,7 +296,7 @@ def _fitted_advisor(
     """
     from forerun.advisor import Advisor
     from forerun.advisor.given_runs import attempted_runs, runs_of
-    from forerun.advisor.suggesting import first_runs, reason_of, saved_words, why_unanswered
+    from forerun.advisor.suggesting import first_runs, saved_model_notes, why_unanswered
 
     flags = options.pop("flags_file")
     catalog_files = (*settings.catalog_files, *map(str, options["catalog_files"]))
@@ -311,7 +311,7 @@ def _fitted_advisor(
         try:
             advisor = fitted(advisor, files, flags)
         except RequestError as error:
-            why = reason_of(error)
+            why = f"{error.found}; {error.next_step}"
             if tables is not None and hasattr(advisor.predictor, "linear_features"):
                 return _FittedAdvisor(advisor, runs, [f"not fitted yet: {why}"], made)
             first = tables and first_runs(catalog_files, advisor.predictor.name, why, tables[0])
@@ -319,7 +319,7 @@ def _fitted_advisor(
                 raise
             return _FittedAdvisor(first[0], runs, first[1], made)
     elif settings.text("model") and settings.origins["predictor"] != "flag":
-        return _FittedAdvisor(before, None, saved_words(before.predictor, made), made)
+        return _FittedAdvisor(before, None, saved_model_notes(before.predictor, made), made)
     if not named and tables is not None and (why := why_unanswered(advisor, tables[1])):
         first = first_runs(catalog_files, advisor.predictor.name, why, tables[0])
         if first is not None:
