@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.estimate import Estimates
-from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Limits, Objective
-from forerun.domain.plan import concatenate
 from forerun.domain.quantiles import at_probability
 from forerun.domain.recommendation import ALL, limit_chances
 from forerun.search.pareto import pareto_front
 from forerun.search.score import TIE, Scored, burden, contenders, usable_bytes
-from forerun.tables import Jobs
 
 MEMORY, DEADLINE, BUDGET, TOGETHER, NO_PRICE, DECLINED, ENDLESS, NO_MEMORY = (
     "does not fit in memory", "misses the deadline", "exceeds the budget",
@@ -53,6 +50,14 @@ class Judged:
     distance: FloatArray
     reasons: dict[str, NDArray[np.bool_]]
     first: NDArray[np.int8]
+
+    def front(self, energy: bool, rows: IntArray | None = None) -> IntArray:
+        """Return the positions on the Pareto front of time and cost (and energy), of some rows."""
+        rows = np.arange(len(self.aim)) if rows is None else rows
+        seconds, dollars = self.seconds[rows], self.dollars[rows]
+        costs = [seconds, seconds if np.isnan(dollars).all() else dollars]
+        costs += [self.energy[rows]] if energy else []
+        return np.asarray(rows[pareto_front(*costs)])
 
     @property
     def qualified(self) -> NDArray[np.bool_]:
@@ -193,12 +198,7 @@ class Reduction:
     def _winners(
         self, scored: Scored, judged: Judged, rows: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        costs = [judged.seconds[rows], judged.dollars[rows]]
-        if np.isnan(costs[1]).all():
-            costs[1] = costs[0]
-        if self.energy:
-            costs.append(judged.energy[rows])
-        front = rows[pareto_front(*costs)]
+        front = judged.front(self.energy, rows)
         # What may be the best of each cluster, for the choice and for the table of alternatives.
         cluster = scored.jobs.cluster_index[rows].astype(np.int64)
         best = rows[contenders(judged.aim[rows], burden(scored.jobs.plans)[rows], cluster)]
@@ -239,35 +239,3 @@ def _nearest_of_each(distance: FloatArray, group: NDArray[Any], most: int) -> ND
     _, first = np.unique(group[rows], return_index=True)
     rows = rows[first]
     return np.asarray(rows[np.argsort(distance[rows], kind="stable")][:most])
-
-
-def joined(parts: list[Scored]) -> Scored:
-    """Return several scored chunks of one workload as one."""
-    clusters: list[Cluster] = []
-    index = []
-    for part in parts:
-        index.append(part.jobs.cluster_index + len(clusters))
-        clusters.extend(part.jobs.clusters)
-    first = parts[0].forecasts
-    names = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
-    forecasts: dict[str, Any] = {
-        n: np.concatenate([getattr(p.forecasts, n) for p in parts]) for n in names
-    }
-    if all(part.forecasts.usable_bytes is not None for part in parts):
-        forecasts["usable_bytes"] = np.concatenate([part.forecasts.usable_bytes for part in parts])
-    else:
-        forecasts["usable_bytes"] = None
-    if first.samples_to_target is not None:
-        forecasts["samples_to_target"] = np.concatenate(
-            [part.forecasts.samples_to_target for part in parts]
-        )
-    return Scored(
-        Jobs(
-            parts[0].jobs.workloads, tuple(clusters),
-            np.concatenate([p.jobs.workload_index for p in parts]), np.concatenate(index),
-            concatenate([p.jobs.plans for p in parts]),
-        ),
-        replace(first, **forecasts),
-        Estimates(**{n: np.concatenate([getattr(p.estimates, n) for p in parts])
-                     for n in vars(parts[0].estimates)}),
-    )  # fmt: skip

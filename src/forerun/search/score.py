@@ -56,6 +56,10 @@ class Scored:
             return (self,)
         return (replace(self, on_spot=None), replace(self, estimates=self.on_spot, on_spot=None))
 
+    def cluster_name(self, row: int) -> str:
+        """Return the name of a row's cluster."""
+        return self.jobs.clusters[self.jobs.cluster_index[row]].name
+
     def take(self, index: NDArray[np.int64]) -> Scored:
         """Return the rows at the given positions."""
         spot = None if self.on_spot is None else self.on_spot.take(index)
@@ -124,9 +128,7 @@ def chunks(
     held = 0
     for position in plans_of if order is None else order:
         plans = plans_of[position]
-        if not len(plans):
-            continue
-        if not kept(position):
+        if len(plans) and not kept(position):
             refused[SKIPPED] = refused.get(SKIPPED, 0) + len(plans)
             continue
         for start in range(0, len(plans), size):
@@ -134,15 +136,16 @@ def chunks(
             if len(plans) > size:
                 part = plans.take(np.arange(start, min(start + size, len(plans))))
             if held and held + len(part) > size:
-                yield _joined(space, waiting)
+                yield _grid(space, waiting)
                 waiting, held = [], 0
             waiting.append((part, position))
             held += len(part)
     if waiting:
-        yield _joined(space, waiting)
+        yield _grid(space, waiting)
 
 
-def _joined(space: Space, waiting: list[tuple[PlanColumns, int]]) -> Jobs:
+def _grid(space: Space, waiting: list[tuple[PlanColumns, int]]) -> Jobs:
+    """Return plans on the clusters at positions of the space as jobs."""
     plans = waiting[0][0] if len(waiting) == 1 else concatenate([p for p, _ in waiting])
     lengths = [len(p) for p, _ in waiting]
     return Jobs(
@@ -165,6 +168,24 @@ def score(jobs: Jobs, predictor: Predictor, objective: Objective, length: Length
     ):
         other = estimates_for(jobs, forecasts, objective, length, True)
     return Scored(jobs, forecasts, estimates, other)
+
+
+def in_detail(
+    parts: Sequence[Scored], predictor: Predictor, objective: Objective, length: Length
+) -> Scored:
+    """Return rows of several chunks as one, forecast as answers state them: with parts and causes."""
+    jobs = [part.jobs for part in parts]
+    before = np.cumsum([0, *(len(each.clusters) for each in jobs)])
+    joined = Jobs(
+        jobs[0].workloads,
+        tuple(cluster for each in jobs for cluster in each.clusters),
+        np.concatenate([each.workload_index for each in jobs]),
+        np.concatenate([each.cluster_index + n for each, n in zip(jobs, before, strict=False)]),
+        concatenate([each.plans for each in jobs]),
+    )
+    forecasts = predictor.predict(joined)
+    spot = np.concatenate([part.estimates.spot for part in parts])
+    return Scored(joined, forecasts, estimates_for(joined, forecasts, objective, length, spot))
 
 
 def predict_briefly(predictor: Predictor, jobs: Jobs) -> Forecasts:
