@@ -289,8 +289,9 @@ class Advisor:
                 machine alone (`h100-sxm-80gb`), whose number of nodes is then searched; by
                 default the cheapest machine of each kind of accelerator, count and network.
             max_devices: the largest cluster that is searched by itself.
-            minimize, deadline, budget, confidence, market: what is best, and the limits (see
-                `forerun.advisor.recommending.objective_of`).
+            minimize: time, cost, knee or energy. market: on-demand, spot or any.
+            deadline, budget: seconds or text such as `24h`; dollars or text such as `$5,000`.
+            confidence: probability of fitting and meeting both, all together.
             objective: all of these at once; it stands in their place.
             length: how much training; the workload's usual length by default.
             plan: plan fields to hold fixed.
@@ -302,27 +303,16 @@ class Advisor:
         Raises:
             RequestError: the request is wrong.
         """
-        from forerun.advisor.recommending import larger_than, objective_of, recommend
+        from forerun.advisor.recommending import recommend
 
-        aim = objective or objective_of(minimize, deadline, budget, confidence, market)
+        aim = objective or Objective(
+            aim=minimize, confidence=confidence, market=market, **vars(limits_of(deadline, budget))
+        )
         asked = self.workload(workload, inputs, **changes)
         return recommend(
-            self.predictor,
-            self.candidates(
-                clusters,
-                max_devices=max_devices,
-                region=region,
-                providers=providers,
-                market=aim.market,
-            ),
-            asked,
-            aim,
-            length_to_meet(asked, length, aim),
-            plan_fields(plan),
-            global_batches,
-            energy,
-            larger_than(self.catalog, clusters, max_devices, region or None),
-        )
+            self.predictor, self.catalog, asked, aim, length_to_meet(asked, length, aim),
+            plan_fields(plan), global_batches, clusters, max_devices, region or None, providers, energy,
+        )  # fmt: skip
 
     def candidates(
         self,

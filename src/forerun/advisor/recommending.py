@@ -1,18 +1,16 @@
-"""Recommending: the advisor's question to the search, with what it assumed put first.
-
-Candidates: the clusters that a recommendation considers, by default every priced machine.
-"""
+"""Recommending: the clusters to consider, by default every priced machine; then the search among them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from forerun.advisor.answer import frameworks_note
-from forerun.advisor.request import LARGEST_COUNT, limits_of
+from forerun.advisor.request import with_count
 from forerun.catalog import Catalog, Instance
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
@@ -24,8 +22,7 @@ from forerun.errors import RequestError, UnknownNameError, nearest_names
 LARGEST_DEVICES = 1_048_576
 _MOST_NODES = 64  # of candidates that nobody named
 _BEYOND = 8
-_FIRST_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
-_COUNTED = re.compile(r"\d+x", re.IGNORECASE)
+_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 
 
 def node_counts(devices_per_node: int, max_devices: int, most: int = 2**20) -> Iterator[int]:
@@ -79,41 +76,22 @@ def candidate_clusters(
     return list({cluster.name + cluster.region: cluster for cluster in found}.values())
 
 
-@dataclass(frozen=True)
-class Larger:
-    """Clusters beyond the largest one that a recommendation considers by itself."""
-
-    catalog: Catalog
-    max_devices: int
-    region: str | None = None
-
-    def like(self, clusters: Sequence[Cluster]) -> list[Cluster]:
-        """Return larger clusters of the same machines or devices, up to 8 times the limit."""
-        texts: dict[str, Cluster] = {}
-        for cluster in clusters:
-            usual = max(cluster.device.devices_per_node, 1)
-            if cluster.instance_type or cluster.devices_per_node >= usual:
-                texts.setdefault(_FIRST_COUNT.sub("", cluster.name), cluster)
-        most = min(self.max_devices * _BEYOND, LARGEST_DEVICES)
-        return [
-            self.catalog.cluster(f"{nodes}x{text}", region=cluster.region or self.region)
-            for text, cluster in texts.items()
-            for nodes in node_counts(cluster.devices_per_node, most)
-            if nodes * cluster.devices_per_node > self.max_devices
-        ]
-
-
-def larger_than(
-    catalog: Catalog,
-    clusters: Sequence[str | Cluster] | None,
-    max_devices: int,
-    region: str | None = None,
-) -> Larger | None:
-    """Return what lies beyond `candidate_clusters`, None where each candidate was named whole."""
-    open_ended = clusters is None or any(
-        isinstance(item, str) and not _COUNTED.match(item.strip()) for item in clusters
-    )
-    return Larger(catalog, max_devices, region) if open_ended else None
+def _larger(
+    catalog: Catalog, nearest: Sequence[Cluster], max_devices: int, region: str | None
+) -> list[Cluster]:
+    """Return clusters beyond the limit of the machines or devices of some, up to 8 times as large."""
+    texts: dict[str, Cluster] = {}
+    for cluster in nearest:
+        usual = max(cluster.device.devices_per_node, 1)
+        if cluster.instance_type or cluster.devices_per_node >= usual:
+            texts.setdefault(_COUNT.sub("", cluster.name), cluster)
+    most = min(max_devices * _BEYOND, LARGEST_DEVICES)
+    return [
+        catalog.cluster(f"{nodes}x{text}", region=cluster.region or region)
+        for text, cluster in texts.items()
+        for nodes in node_counts(cluster.devices_per_node, most)
+        if nodes * cluster.devices_per_node > max_devices
+    ]
 
 
 def _default_machines(
@@ -165,7 +143,7 @@ def _named(
     if isinstance(item, Cluster):
         return [item]
     text = item.strip()
-    if _COUNTED.match(text):
+    if _COUNT.match(text):
         return [catalog.cluster(text, region=region)]
     if _is_machine(catalog, text):
         machine = catalog.instance(text, region or "")[0]
@@ -207,125 +185,92 @@ _ASSUMED_ROWS = 256
 _ASSUMED_TOKENS = 524_288
 
 
-def objective_of(
-    minimize: str,
-    deadline: str | float | None,
-    budget: str | float | None,
-    confidence: float,
-    market: str,
-) -> Objective:
-    """Return an objective from plain values.
-
-    Args:
-        minimize: time, cost, knee or energy.
-        deadline: seconds, or text such as `24h`.
-        budget: dollars, or text such as `$5,000`.
-        confidence: probability of fitting and meeting both, all together.
-        market: on-demand, spot or any.
-
-    Raises:
-        RequestError: one of them is wrong.
-    """
-    return Objective(
-        aim=minimize, confidence=confidence, market=market, **vars(limits_of(deadline, budget))
-    )
-
-
 def recommend(
     predictor: Predictor,
-    clusters: list[Cluster],
+    catalog: Catalog,
     workload: Workload,
     objective: Objective,
     length: tuple[Length, tuple[str, ...]],
     fixed: Mapping[str, Any],
     global_batches: Sequence[int] | None,
+    clusters: Sequence[str | Cluster] | None,
+    max_devices: int,
+    region: str | None = None,
+    providers: Sequence[str] | None = None,
     energy: bool = False,
-    larger: Larger | None = None,
 ) -> Recommendation:
     """Return the search's recommendation with the length and batch that were assumed.
 
-    `larger` gives clusters beyond the limit of the search, of the kinds that came nearest; they
-    are looked at where nothing else qualifies, so that a limit of ours is not taken for a fact.
+    Where nothing qualifies, clusters beyond `max_devices` of the kinds that came nearest are looked
+    at, so that a limit of ours is not taken for a fact.
 
     Raises:
-        RequestError: a batch that is no positive whole number, or that the plan contradicts.
+        RequestError: as `candidate_clusters`; a batch that is no positive whole number, or that the
+            plan contradicts.
     """
+    found_clusters = candidate_clusters(
+        catalog, clusters, max_devices, region, providers, objective.market
+    )
     batches, note = _batches(workload, fixed, global_batches)
     workload.steps(length[0], batches[0])  # a wrong length is said before the search
     from forerun.search.recommending import recommend as search
 
     ask = partial(
-        search,
-        workload,
-        objective=objective,
-        length=length[0],
-        predictor=predictor,
-        fixed={name: value for name, value in fixed.items() if name != "global_batch"} or None,
-        global_batches=batches,
-        energy=energy or objective.aim == "energy",
+        search, workload, objective=objective, length=length[0], predictor=predictor,
+        fixed={name: value for name, value in fixed.items() if name != "global_batch"},
+        global_batches=batches, energy=energy or objective.aim == "energy",
+    )  # fmt: skip
+    found = ask(found_clusters)
+    open_ended = clusters is None or any(
+        isinstance(item, str) and not _COUNT.match(item.strip()) for item in clusters
     )
-    found = ask(clusters)
-    if found.best is None and larger is not None:
-        found = _with_larger(found, larger, ask)
+    if found.best is None and open_ended:
+        near = [option.job.cluster for option in found.near_misses]
+        more_helps = objective.deadline_seconds is not None or not found.fitting
+        beyond = _larger(catalog, near if more_helps else [], max_devices, region)
+        found = _with_larger(found, beyond, max_devices, ask)
     best = found.best
-    open_framework = (
-        frameworks_note(best.job, best.estimate.forecast)
-        if best is not None and best.estimate.forecast is not None
-        else ""
-    )
-    said = (*length[1], note, *filter(None, [open_framework]))
-    return replace(found, assumptions=tuple(dict.fromkeys((*said, *found.assumptions))))
+    framework = ""
+    if best is not None and best.estimate.forecast is not None:
+        framework = frameworks_note(best.job, best.estimate.forecast)
+    notes = (*length[1], note, *filter(None, [framework]), *found.assumptions)
+    return replace(found, assumptions=tuple(dict.fromkeys(notes)))
 
 
 def _with_larger(
-    found: Recommendation, larger: Larger, ask: Callable[[list[Cluster]], Recommendation]
-) -> Recommendation:
+    found: Recommendation, beyond: list[Cluster], max_devices: int,
+    ask: Callable[[list[Cluster]], Recommendation],
+) -> Recommendation:  # fmt: skip
     """Return the recommendation with what lies beyond the largest cluster that was searched."""
-    said = f"clusters above --max-devices {larger.max_devices:,} were not looked at"
-    more_helps = found.objective.deadline_seconds is not None or not found.fitting
-    beyond = larger.like([o.job.cluster for o in found.near_misses]) if more_helps else []
-    if not beyond:
-        return replace(found, not_searched=said)
-    try:
-        next_best = ask(beyond)
-    except RequestError:  # fixed fields that only the smaller clusters can take
-        return replace(found, not_searched=said)
-    if next_best.best is None:
-        largest = max(cluster.devices for cluster in beyond)
-        said += f", but of the nearest kinds, up to {largest:,} devices, none qualifies"
-        return replace(found, not_searched=said)
-    option = next_best.best
+    lead = f"clusters above --max-devices {max_devices:,} were not looked at"
+    note, option = lead, None
+    if beyond:
+        with suppress(RequestError):  # fixed fields that only the smaller clusters can take
+            option = ask(beyond).best
+            largest = max(cluster.devices for cluster in beyond)
+            note += f", but of the nearest kinds, up to {largest:,} devices, none qualifies"
+    if option is None:
+        return replace(found, not_searched=note)
     size = option.job.cluster.devices
-    miss = {
-        "larger than --max-devices": f"{size:,} devices, and {larger.max_devices:,} are allowed"
-    }
+    why = {"larger than --max-devices": f"{size:,} devices, and {max_devices:,} are allowed"}
     return replace(
         found,
-        near_misses=(replace(option, misses=miss, beaten={}), *found.near_misses),
-        not_searched=f"{said}: with --max-devices {size}, {option.job.cluster.name} qualifies",
+        near_misses=(replace(option, misses=why, beaten={}), *found.near_misses),
+        not_searched=f"{lead}: with --max-devices {size},"
+        f" {option.job.cluster.name} qualifies",
     )
 
 
 def _batches(
     workload: Workload, fixed: Mapping[str, Any], given: Sequence[int] | None
 ) -> tuple[tuple[int, ...], str]:
-    """Return the global batches to search, and what is said of them."""
-    if given:
-        for batch in given:
-            if not 1 <= batch <= LARGEST_COUNT:
-                raise RequestError(
-                    f"a global batch of {batch}", "not a whole number above zero",
-                    "give a global batch of 1 or more",
-                )  # fmt: skip
-            if fixed.get("global_batch", batch) != batch:
-                raise RequestError(
-                    f"a global batch of {batch}",
-                    f"the plan says global_batch={fixed['global_batch']}", "give it once",
-                )  # fmt: skip
-        batches = tuple(dict.fromkeys(int(b) for b in given))
+    """Return the global batches to search, and a note on where they come from."""
+    for batch in given or ():
+        with_count(dict(fixed), "global_batch", batch)
+    stated = tuple(given or filter(None, [fixed.get("global_batch")]))
+    if stated:
+        batches = tuple(dict.fromkeys(int(batch) for batch in stated))
         return batches, f"global batch: {', '.join(map(str, batches))} (given)"
-    if "global_batch" in fixed:
-        return (int(fixed["global_batch"]),), f"global batch: {fixed['global_batch']} (given)"
     if workload.default_global_batch:
         usual = workload.default_global_batch
         return (usual,), f"global batch: {usual} (usual for {workload.name})"

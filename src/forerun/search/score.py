@@ -58,7 +58,7 @@ class Scored:
 
     def cluster_name(self, row: int) -> str:
         """Return the name of a row's cluster."""
-        return self.jobs.clusters[self.jobs.cluster_index[row]].name
+        return str(self.jobs.clusters[self.jobs.cluster_index[row]].name)
 
     def take(self, index: NDArray[np.int64]) -> Scored:
         """Return the rows at the given positions."""
