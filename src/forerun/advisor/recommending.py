@@ -256,8 +256,7 @@ def _with_larger(
     return replace(
         found,
         near_misses=(replace(option, misses=why, beaten={}), *found.near_misses),
-        not_searched=f"{lead}: with --max-devices {size},"
-        f" {option.job.cluster.name} qualifies",
+        not_searched=f"{lead}: with --max-devices {size}, {option.job.cluster.name} qualifies",
     )
 
 

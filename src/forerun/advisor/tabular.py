@@ -1,7 +1,4 @@
-"""Tabulate: a runs table in, the same rows out with answers as added columns.
-
-Lengths of a table's rows: how much training each is, by its own cells or by what was asked.
-"""
+"""Tabulate: a runs table in, the same rows out with answers as added columns."""
 
 from __future__ import annotations
 
@@ -15,134 +12,22 @@ from numpy.typing import NDArray
 from forerun.advisor.answer import HOPELESS, MAY_FIT
 from forerun.advisor.given_runs import Meanings
 from forerun.advisor.request import LONGEST, batch_for, checked_length
-from forerun.arrays import FloatArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
-from forerun.domain.estimate import preemption_factor
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
 from forerun.domain.objective import MARKETS, Preemption
-from forerun.domain.plan import NAMES, Plan, PlanColumns, plan_problems
+from forerun.domain.plan import NAMES, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError, one_of
 from forerun.search.best_plan import best_plan
+from forerun.search.score import rates
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 from forerun.workloads.own_labels import meant_note
 from forerun.workloads.rows import NO_BATCH
 
-Reasons = NDArray[np.object_]
-
-
-@dataclass(frozen=True)
-class RowLengths:
-    """How long n jobs are: in steps where somebody said steps, else in samples; NaN elsewhere.
-
-    `reasons` are of rows whose own length cannot be: they are declined.
-    """
-
-    stated_steps: FloatArray
-    samples: FloatArray
-    reasons: Reasons
-
-    def steps(self, batch: FloatArray) -> FloatArray:
-        """Return optimizer steps (n,) at each row's global batch, the last one counted whole."""
-        counted = np.ceil(self.samples / batch)
-        return np.where(np.isnan(self.stated_steps), counted, self.stated_steps)
-
-
-def row_lengths(jobs: Jobs, length: Length | None, datasets: FloatArray) -> RowLengths:
-    """Return the rows' lengths.
-
-    A row's own steps, samples, tokens or epochs come first, then the length that was asked, then
-    its samples_to_target or epochs_to_target, then the usual length of its workload.
-
-    Args:
-        jobs: n rows.
-        length: what was asked for the whole table.
-        datasets: samples in an epoch (n,), NaN where not known.
-    """
-    n = len(jobs)
-    reasons: Reasons = np.full(n, None, dtype=object)
-    stated_steps = np.full(n, np.nan)
-    if length is not None and length.unit == "steps":
-        stated_steps[:] = length.count
-    samples = _usual(jobs, length)
-    if jobs.labels is None:
-        return RowLengths(stated_steps, samples, reasons)
-    table = jobs.labels
-    tokens = _each(jobs, lambda workload: workload.seq_len or np.nan)
-    if length is None:
-        for name, each in (("epochs_to_target", datasets), ("samples_to_target", np.ones(n))):
-            cells = _cells(table, name, LONGEST["samples"], reasons)
-            samples = np.where(np.isnan(cells * each), samples, cells * each)
-    _one_length(table, reasons)
-    for unit, each, lacking in (
-        ("samples", np.ones(n), ""),
-        ("tokens", 1.0 / tokens, "its samples have no tokens"),
-        ("epochs", datasets, "the size of its dataset is not known; fill dataset_size"),
-    ):
-        cells = _cells(table, unit, LONGEST[unit], reasons)
-        given = ~np.isnan(cells)
-        _blame(reasons, given & np.isnan(each) & (jobs.workload_index >= 0),
-               f"a length in {unit}, but {lacking}")  # fmt: skip
-        samples = np.where(given, cells * each, samples)
-        stated_steps = np.where(given, np.nan, stated_steps)
-    steps = _cells(table, "steps", LONGEST["steps"], reasons)
-    return RowLengths(np.where(np.isnan(steps), stated_steps, steps), samples, reasons)
-
-
-def without(jobs: Jobs, reasons: Reasons) -> Jobs:
-    """Return the jobs in which the rows that have a reason have no workload."""
-    blamed = ~is_none(reasons)
-    if not blamed.any():
-        return jobs
-    known = jobs.workload_problem
-    first = np.full(len(jobs), None, dtype=object) if known is None else known
-    return replace(
-        jobs,
-        workload_index=np.where(blamed, -1, jobs.workload_index).astype(np.int32),
-        workload_problem=np.where(is_none(first), reasons, first),
-    )
-
-
-def _usual(jobs: Jobs, length: Length | None) -> FloatArray:
-    """Return samples (n,) of the length that was asked, else of each workload's usual one."""
-
-    def count(workload: Workload) -> float:
-        asked = length or workload.length
-        try:
-            if asked is None or asked.unit == "steps":
-                return np.nan  # a usual length is never in steps
-            return workload.samples(asked)
-        except ForerunError:
-            return np.nan
-
-    return _each(jobs, count)
-
-
-def _each(jobs: Jobs, read: Callable[[Workload], float]) -> FloatArray:
-    """Return a number of each row's workload (n,), NaN where it has none."""
-    return np.array([*map(read, jobs.workloads), np.nan], dtype=np.float64)[jobs.workload_index]
-
-
-def _cells(table: Table, name: str, most: float, reasons: Reasons) -> FloatArray:
-    """Return a length column (n,), NaN where blank or absurd; an absurd one is the row's reason."""
-    cells = table.numbers(name)
-    good = (cells > 0) & (cells <= most)
-    for value in np.unique(cells[~good & ~np.isnan(cells)]):
-        _blame(reasons, cells == value, f"{name}={value:.10g} is no length of training; correct it")
-    return np.where(good, cells, np.nan)
-
-
-def _one_length(table: Table, reasons: Reasons) -> None:
-    given = np.array([~np.isnan(table.numbers(unit)) for unit in Length.UNITS])
-    _blame(reasons, given.sum(axis=0) > 1, "a job has one length; keep one of"
-           f" {', '.join(Length.UNITS)}")  # fmt: skip
-
-
-def _blame(reasons: Reasons, rows: NDArray[np.bool_], reason: str) -> None:
-    reasons[rows & is_none(reasons)] = reason
-
+Texts = NDArray[np.object_]
 
 # The columns that are added, and what they mean.
 ADDED: Mapping[str, str] = {
@@ -208,45 +93,35 @@ def predict_table(
 
 
 def _answered(
-    predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str,
+    predictor: Predictor, catalog: Catalog, given: Table, length: Length | None, market: str,
     meanings: Meanings | None,
 ) -> Table:  # fmt: skip
     from forerun.workloads.rows import jobs_from_table
 
-    given, said = table, np.full(len(table), "", dtype=object)
+    table, read, filled = given, None, np.full(len(given), "", dtype=object)
     if meanings is not None:
-        table, said = meanings.cells.filled(table)
-    jobs = jobs_from_table(table, catalog, None if meanings is None else meanings.labels.read)
+        table, filled = meanings.cells.filled(given)
+        read = meanings.labels.read
+    jobs = jobs_from_table(table, catalog, read)
     lengths = row_lengths(jobs, length, _datasets(jobs))
-    plans = planned(predictor, without(jobs, lengths.reasons), table)
+    plans = planned(predictor, _without(jobs, lengths.reasons), table)
     jobs = plans.jobs
-    answers = answer_columns(jobs, _forecasts(predictor, jobs), lengths, market)
+    forecasts = [Forecasts.blank(0, predictor.name)]
+    if len(jobs):
+        several = getattr(predictor, "every_quantity", None)
+        forecasts = [predictor.predict(jobs)] if several is None else list(several(jobs))
+    answers = answer_columns(jobs, forecasts, lengths, market)
+    meant = np.array([*map(meant_note, jobs.workloads), ""], dtype=object)[jobs.workload_index]
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
-    notes = _and(_and(_and(_meant(jobs), said), plans.notes), doomed)
-    added = {**answers, "predicted_plan": plans.chosen, "predicted_note": notes}
+    notes = [
+        "; ".join(filter(None, row)) for row in zip(meant, filled, plans.notes, doomed, strict=True)
+    ]
+    added = {
+        **answers, "predicted_plan": plans.chosen, "predicted_note": np.array(notes, dtype=object)
+    }  # fmt: skip
     if meanings is not None:
         added["declined"] = meanings.cells.explained(answers["declined"], table)
     return given.with_columns(**{name: added[name] for name in OUTPUT_COLUMNS})
-
-
-def _meant(jobs: Jobs) -> NDArray[np.object_]:
-    """Return what is said of rows whose label stands for a workload of the given runs, (n,)."""
-    said = [meant_note(workload) for workload in jobs.workloads]
-    return np.array([*said, ""], dtype=object)[jobs.workload_index]
-
-
-def _and(first: NDArray[np.object_], then: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return two notes of each row as one, (n,)."""
-    joined: NDArray[np.object_] = np.where((first != "") & (then != ""), first + "; ", first) + then
-    return joined
-
-
-def _forecasts(predictor: Predictor, jobs: Jobs) -> list[Forecasts]:
-    """Return a predictor's forecasts of every quantity that it speaks of, its usual one first."""
-    if not len(jobs):
-        return [Forecasts.blank(0, predictor.name)]
-    several = getattr(predictor, "every_quantity", None)
-    return [predictor.predict(jobs)] if several is None else list(several(jobs))
 
 
 def not_fitting(table: Any) -> int:
@@ -255,14 +130,126 @@ def not_fitting(table: Any) -> int:
     return int((_doomed(fits, declined) != "").sum())
 
 
-def _doomed(fits: FloatArray, declined: NDArray[Any]) -> NDArray[np.object_]:
-    """Return what is said of answered rows that do not fit, (n,); "" of others."""
-    said = np.full(len(fits), "", dtype=object)
+def _doomed(fits: FloatArray, declined: NDArray[Any]) -> Texts:
+    """Return the note on answered rows that do not fit, (n,); "" of others."""
+    notes = np.full(len(fits), "", dtype=object)
     with np.errstate(invalid="ignore"):
-        said[fits < MAY_FIT] = "it probably does not fit in a device's memory"
-        said[fits < HOPELESS] = "it does not fit in a device's memory"
-    said[declined != ""] = ""
-    return said
+        notes[fits < MAY_FIT] = "it probably does not fit in a device's memory"
+        notes[fits < HOPELESS] = "it does not fit in a device's memory"
+    notes[declined != ""] = ""
+    return notes
+
+
+@dataclass(frozen=True)
+class RowLengths:
+    """How long n jobs are: in steps where these are stated, else in samples; NaN elsewhere.
+
+    `reasons` are of rows whose own length cannot be: they are declined.
+    """
+
+    stated_steps: FloatArray
+    samples: FloatArray
+    reasons: Texts
+
+    def steps(self, batch: FloatArray) -> FloatArray:
+        """Return optimizer steps (n,) at each row's global batch, the last one counted whole."""
+        counted = np.ceil(self.samples / batch)
+        return np.where(np.isnan(self.stated_steps), counted, self.stated_steps)
+
+
+def row_lengths(jobs: Jobs, length: Length | None, datasets: FloatArray) -> RowLengths:
+    """Return the rows' lengths.
+
+    A row's own steps, samples, tokens or epochs come first, then the length of the request, then
+    its samples_to_target or epochs_to_target, then the usual length of its workload.
+
+    Args:
+        jobs: n rows.
+        length: of the request, for the whole table.
+        datasets: samples in an epoch (n,), NaN where not known.
+    """
+    n = len(jobs)
+    reasons: Texts = np.full(n, None, dtype=object)
+    steps = np.full(n, length.count if length is not None and length.unit == "steps" else np.nan)
+
+    def usual(workload: Workload) -> float:
+        one = length or workload.length
+        try:
+            return np.nan if one is None or one.unit == "steps" else workload.samples(one)
+        except ForerunError:
+            return np.nan
+
+    samples = _each(jobs, usual)
+    if jobs.labels is None:
+        return RowLengths(steps, samples, reasons)
+    table = jobs.labels
+
+    def blame(rows: BoolArray, reason: str) -> None:
+        reasons[rows & is_none(reasons)] = reason
+
+    def cells(name: str, most: float) -> FloatArray:
+        values = table.numbers(name)
+        good = (values > 0) & (values <= most)
+        for value in np.unique(values[~good & ~np.isnan(values)]):
+            blame(values == value, f"{name}={value:.10g} is no length of training; correct it")
+        return np.where(good, values, np.nan)
+
+    if length is None:
+        for name, each in (("epochs_to_target", datasets), ("samples_to_target", np.ones(n))):
+            target = cells(name, LONGEST["samples"]) * each
+            samples = np.where(np.isnan(target), samples, target)
+    given = np.array([~np.isnan(table.numbers(unit)) for unit in Length.UNITS])
+    blame(given.sum(axis=0) > 1, f"a job has one length; keep one of {', '.join(Length.UNITS)}")
+    tokens = _each(jobs, lambda workload: workload.seq_len or np.nan)
+    for unit, each, lacking in (
+        ("samples", np.ones(n), ""),
+        ("tokens", 1.0 / tokens, "its samples have no tokens"),
+        ("epochs", datasets, "the size of its dataset is not known; fill dataset_size"),
+    ):
+        own = cells(unit, LONGEST[unit])
+        stated = ~np.isnan(own)
+        unread = stated & np.isnan(each) & (jobs.workload_index >= 0)
+        blame(unread, f"a length in {unit}, but {lacking}")
+        samples = np.where(stated, own * each, samples)
+        steps = np.where(stated, np.nan, steps)
+    own = cells("steps", LONGEST["steps"])
+    return RowLengths(np.where(np.isnan(own), steps, own), samples, reasons)
+
+
+def _without(jobs: Jobs, reasons: Texts) -> Jobs:
+    """Return the jobs in which the rows that have a reason have no workload."""
+    blamed = ~is_none(reasons)
+    if not blamed.any():
+        return jobs
+    known = jobs.workload_problem
+    first = np.full(len(jobs), None, dtype=object) if known is None else known
+    return replace(
+        jobs,
+        workload_index=np.where(blamed, -1, jobs.workload_index).astype(np.int32),
+        workload_problem=np.where(is_none(first), reasons, first),
+    )
+
+
+def _each(jobs: Jobs, read: Callable[[Workload], float]) -> FloatArray:
+    """Return a number of each row's workload (n,), NaN where it has none."""
+    return np.array([*map(read, jobs.workloads), np.nan], dtype=np.float64)[jobs.workload_index]
+
+
+def _datasets(jobs: Jobs) -> FloatArray:
+    """Return samples in an epoch: the row's own figure, else the workload's; NaN where unknown."""
+    known = _each(jobs, lambda workload: workload.dataset_size or np.nan)
+    stated = (
+        np.full(len(jobs), np.nan) if jobs.labels is None else jobs.labels.numbers("dataset_size")
+    )
+    return np.where(stated > 0, stated, known)
+
+
+def _batches(jobs: Jobs) -> FloatArray:
+    """Return each row's global batch; NaN where the row states no readable plan."""
+    batch = jobs.plans.global_batch.astype(np.float64)
+    if jobs.plan_problem is not None:
+        batch = np.where(jobs.plan_problem == NO_BATCH, np.nan, batch)
+    return batch
 
 
 def answer_columns(
@@ -277,130 +264,74 @@ def answer_columns(
         lengths: how long the rows are. market: whose prices count.
     """
     first, batch, dataset = forecasts[0], _batches(jobs), _datasets(jobs)
-    steps = lengths.steps(batch)
+    n, steps, target = len(jobs), lengths.steps(batch), np.full(len(jobs), np.nan)
+    if first.samples_to_target is not None:
+        target = first.samples_to_target[:, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        to_target = _to_target(first)
-        steps = np.where(np.isnan(to_target), steps, to_target / batch)
-        step, epoch, run = _times(forecasts, dataset / batch, steps, lengths.samples / dataset)
+        steps = np.where(np.isnan(target), steps, target / batch)
+        known = {one.quantity: one.seconds for one in forecasts}
+        step, epoch, run = (known.get(name, np.full((n, 3), np.nan)) for name in QUANTITIES)
+        a_step, a_run, epochs = (
+            column[:, None] for column in (dataset / batch, steps, lengths.samples / dataset)
+        )
+        times = {
+            "step": (step, epoch / a_step, run / a_run),
+            "epoch": (epoch, step * a_step, run / epochs),
+            "run": (run, step * a_run, epoch * epochs),
+        }
+        step, epoch, run = (
+            np.where(np.isnan(a), np.where(np.isnan(b), c, b), a) for a, b, c in times.values()
+        )
         wall, dollars_per_hour = _market(jobs, market)
         run = run * wall[:, None]
         columns = {
-            "predicted_step_time_s": step[:, 1],
-            "predicted_step_time_p05_s": step[:, 0],
-            "predicted_step_time_p95_s": step[:, 2],
-            "predicted_epoch_time_s": epoch[:, 1],
-            "predicted_epoch_time_p05_s": epoch[:, 0],
-            "predicted_epoch_time_p95_s": epoch[:, 2],
+            f"predicted_{name}{quantile}_s": seconds[:, i]
+            for name, seconds in (
+                ("step_time", step),
+                ("epoch_time", epoch),
+                ("time_to_train", run),
+            )
+            for i, quantile in ((1, ""), (0, "_p05"), (2, "_p95"))
+        }
+        columns |= {
             "predicted_samples_per_s": batch / step[:, 1],
             "predicted_memory_gb": first.peak_bytes[:, 1] / GIGA,
             "predicted_fit_probability": _fits(jobs, first),
-            "predicted_samples_to_target": to_target,
-            "predicted_time_to_train_s": run[:, 1],
-            "predicted_time_to_train_p05_s": run[:, 0],
-            "predicted_time_to_train_p95_s": run[:, 2],
+            "predicted_samples_to_target": target,
             "predicted_cost_usd": run[:, 1] / SECONDS_PER_HOUR * dollars_per_hour,
         }
     out: dict[str, NDArray[Any]] = {
         name: np.where(np.isfinite(values), values, np.nan) for name, values in columns.items()
     }
-    # Whoever has none of the usual quantity for a row may have another one.
+    # A row without the usual quantity may have another one.
     declined = first.declined.copy()
-    who = np.full(len(jobs), first.predictor, dtype=object) if first.by is None else first.by.copy()
+    who = np.full(n, first.predictor, dtype=object) if first.by is None else first.by.copy()
     for other in forecasts[1:]:
         gained = other.answered & ~is_none(declined)
         declined[gained] = None
         who[gained] = other.predictor if other.by is None else other.by[gained]
-    out["declined"] = _with_clusters(jobs, declined)
-    out["predictor"] = np.where(out["declined"] == "", who, "").astype(object)
+    reasons = np.array(["" if why is None else str(why) for why in declined], dtype=object)
+    if jobs.workload_problem is not None and jobs.cluster_problem is not None:
+        both = ~is_none(jobs.cluster_problem) & (reasons == jobs.workload_problem)
+        reasons[both] = reasons[both] + "; and " + jobs.cluster_problem[both]
+    out["declined"] = reasons
+    out["predictor"] = np.where(reasons == "", who, "").astype(object)
     return out
-
-
-def _times(
-    forecasts: Sequence[Forecasts], steps_in_epoch: FloatArray, steps: FloatArray,
-    epochs: FloatArray,
-) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
-    """Return quantiles of a step, an epoch and a run, (n, 3) each: as answered, else derived."""
-    n = len(steps)
-    none = np.full((n, 3), np.nan)
-    said = {one.quantity: one.seconds for one in forecasts}
-    step, epoch, run = (said.get(name, none) for name in QUANTITIES)
-
-    def first_of(*options: FloatArray) -> FloatArray:
-        found = none
-        for option in options:
-            found = np.where(np.isnan(found), option, found)
-        return found
-
-    a_step, a_run, per_run = steps_in_epoch[:, None], steps[:, None], epochs[:, None]
-    return (
-        first_of(step, epoch / a_step, run / a_run),
-        first_of(epoch, step * a_step, run / per_run),
-        first_of(run, step * a_run, epoch * per_run),
-    )
-
-
-def _with_clusters(jobs: Jobs, declined: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return each row's reason as text, "" where it is answered."""
-    texts = np.array(["" if reason is None else str(reason) for reason in declined], dtype=object)
-    if jobs.workload_problem is None or jobs.cluster_problem is None:
-        return texts
-    both = ~is_none(jobs.cluster_problem) & (texts == jobs.workload_problem)
-    texts[both] = texts[both] + "; and " + jobs.cluster_problem[both]
-    return texts
-
-
-def _gathered(values: list[float], index: NDArray[np.int32]) -> FloatArray:
-    """Return each row's value, NaN where the row has none (index -1)."""
-    return np.array([*values, np.nan], dtype=np.float64)[index]
-
-
-def _batches(jobs: Jobs) -> FloatArray:
-    """Return each row's global batch; NaN where the row states no readable plan."""
-    from forerun.workloads.rows import NO_BATCH
-
-    batch = jobs.plans.global_batch.astype(np.float64)
-    if jobs.plan_problem is not None:
-        batch = np.where(jobs.plan_problem == NO_BATCH, np.nan, batch)
-    return batch
-
-
-def _datasets(jobs: Jobs) -> FloatArray:
-    """Return samples in an epoch: the row's own figure, else the workload's; NaN where unknown."""
-    known = _gathered([w.dataset_size or np.nan for w in jobs.workloads], jobs.workload_index)
-    if jobs.labels is None:
-        return known
-    stated = jobs.labels.numbers("dataset_size")
-    return np.where(stated > 0, stated, known)
-
-
-def _to_target(forecasts: Forecasts) -> FloatArray:
-    if forecasts.samples_to_target is None:
-        return np.full(len(forecasts), np.nan)
-    return forecasts.samples_to_target[:, 1]
 
 
 def _market(jobs: Jobs, market: str) -> tuple[FloatArray, FloatArray]:
     """Return (wall time over undisturbed time, dollars an hour) of each row's cluster."""
-    plain = [np.nan if c.dollars_per_hour is None else c.dollars_per_hour for c in jobs.clusters]
-    spot = [
-        np.nan if c.spot_dollars_per_hour is None else c.spot_dollars_per_hour
-        for c in jobs.clusters
-    ]
-    factor = [float(preemption_factor(c.nodes, Preemption())) for c in jobs.clusters]
-    use_spot = [
-        market == "spot" or (market == "any" and not p <= s * f and s == s)
-        for p, s, f in zip(plain, spot, factor, strict=True)
-    ]
-    walls = [f if u else 1.0 for f, u in zip(factor, use_spot, strict=True)]
-    dollars = [s if u else p for p, s, u in zip(plain, spot, use_spot, strict=True)]
+    plain, spot = (rates(jobs.clusters, kind, Preemption()) for kind in (False, True))
+    use_spot = np.full(len(plain), market == "spot")
+    if market == "any":
+        use_spot = ~(plain[:, 0] <= spot[:, 0] * spot[:, 1]) & np.isfinite(spot[:, 0])
+    chosen = np.where(use_spot[:, None], spot, plain)
     stated = np.full(len(jobs), np.nan)
     if jobs.labels is not None and market != "spot":
         stated = jobs.labels.numbers("price_usd_per_hour")
-    unknown = jobs.cluster_index < 0
-    return (
-        np.where(unknown, 1.0, _gathered(walls, jobs.cluster_index)),
-        np.where(unknown, stated, _gathered(dollars, jobs.cluster_index)),
-    )
+    known = jobs.cluster_index >= 0
+    dollars, wall = np.vstack([chosen, np.ones(5)])[jobs.cluster_index, :2].T
+    return np.where(known, wall, 1.0), np.where(known, dollars, stated)
 
 
 def _fits(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
@@ -412,7 +343,7 @@ def _fits(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
     part = jobs.take(known)
     broken = plan_problems(part.plans, part.limits()) > 0
     unreadable = np.isnan(_batches(part))
-    fits[known] = np.where(broken & ~unreadable, 0.0, np.where(unreadable, np.nan, fits[known]))
+    fits[known] = np.where(unreadable, np.nan, np.where(broken, 0.0, fits[known]))
     return fits
 
 
@@ -429,12 +360,12 @@ _STATES = tuple(
 class TablePlans:
     """Jobs with plans in full.
 
-    `chosen` is each row's chosen plan as text, "" where it states its own; `notes` what is said.
+    `chosen` is each row's chosen plan as text, "" where it states its own; `notes` how.
     """
 
     jobs: Jobs
-    chosen: Reasons
-    notes: Reasons
+    chosen: Texts
+    notes: Texts
 
 
 def planned(predictor: Predictor, jobs: Jobs, table: Table) -> TablePlans:
@@ -451,36 +382,38 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> TablePlans:
     if not len(rows) or getattr(predictor, "as_they_were_run", False):
         return TablePlans(jobs, chosen, notes)
     columns = {name: getattr(jobs.plans, name).copy() for name in NAMES}
-    problems = np.full(n, None, dtype=object) if jobs.plan_problem is None else (
-        jobs.plan_problem.copy()
-    )  # fmt: skip
-    stated = table.numbers("global_batch")[rows]
-    batch = np.where(np.isnan(stated), 0, stated).astype(np.int64)
-    key = np.stack([jobs.workload_index[rows], jobs.cluster_index[rows], batch])
-    groups, group = np.unique(key, axis=1, return_inverse=True)
-    group = group.reshape(-1)
-    for g in range(groups.shape[1]):
-        mine = rows[group == g]
+    problems: Texts = np.full(n, None, dtype=object)
+    if jobs.plan_problem is not None:
+        problems = jobs.plan_problem.copy()
+    batches = np.nan_to_num(table.numbers("global_batch")[rows]).astype(np.int64)
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    workload, cluster = jobs.workload_index[rows].tolist(), jobs.cluster_index[rows].tolist()
+    for row, *key in zip(rows.tolist(), workload, cluster, batches.tolist(), strict=True):
+        groups.setdefault((key[0], key[1], key[2]), []).append(row)
+    for g, ((w, c, batch), mine) in enumerate(sorted(groups.items())):
         if g >= MOST_SEARCHES:
             notes[mine] = (
                 f"its plan was not searched, as the table has more than {MOST_SEARCHES} such jobs:"
                 " blank plan cells have their usual meaning"
             )
             continue
+        asked, place = jobs.workloads[w], jobs.clusters[c]
         try:
-            plan, said = _chosen(predictor, jobs, int(mine[0]), int(groups[2, g]))
+            batch, why = batch_for(asked, place.devices, {"global_batch": batch} if batch else {})
+            plan, how = best_plan(asked, place, predictor, fixed={}, global_batch=batch)
         except ForerunError as error:
             problems[mine] = f"{error.found}; {error.next_step.partition(';')[0]}"
             continue
         for name, values in vars(PlanColumns.of([plan])).items():
             columns[name][mine] = values[0]
-        problems[mine], chosen[mine], notes[mine] = None, str(plan), "; ".join(said)
+        problems[mine], chosen[mine] = None, str(plan)
+        notes[mine] = "; ".join(filter(None, (*why, how)))
     return TablePlans(
         replace(jobs, plans=PlanColumns(**columns), plan_problem=problems), chosen, notes
     )
 
 
-def _open_rows(jobs: Jobs, table: Table) -> NDArray[np.int64]:
+def _open_rows(jobs: Jobs, table: Table) -> IntArray:
     """Return the positions of rows that state no plan, were not measured, and can be jobs."""
     open_rows = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
     if jobs.plan_problem is not None:
@@ -493,13 +426,3 @@ def _open_rows(jobs: Jobs, table: Table) -> NDArray[np.int64]:
         if column is not None:
             open_rows &= (column == "") if column.dtype == object else np.isnan(column)
     return np.flatnonzero(open_rows)
-
-
-def _chosen(predictor: Predictor, jobs: Jobs, row: int, batch: int) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan for a row's workload and cluster at a batch (0: the usual one)."""
-    workload = jobs.workloads[jobs.workload_index[row]]
-    cluster = jobs.clusters[jobs.cluster_index[row]]
-    fields = {"global_batch": batch} if batch else {}
-    batch, said = batch_for(workload, cluster.devices, fields)
-    plan, note = best_plan(workload, cluster, predictor, fixed={}, global_batch=batch)
-    return plan, (*said, *filter(None, [note]))

@@ -102,10 +102,10 @@ def _least_of_runs(
     workload, batch = space.workload, min(space.global_batches)
     steps = length.count if length.unit == "steps" else workload.samples(length) / batch
     flops = floor_flops_per_sample(workload) * batch * steps
-    rates = [fastest_rate(c.device, workload) * c.devices for c in space.clusters]
-    seconds = flops / np.array(rates)
+    full = [fastest_rate(c.device, workload) * c.devices for c in space.clusters]
+    seconds = flops / np.array(full)
     spot, plain = (
-        _rates(space.clusters, kind, objective.preemption)[:, 0] for kind in (True, False)
+        rates(space.clusters, kind, objective.preemption)[:, 0] for kind in (True, False)
     )
     price = {"spot": spot, "on-demand": plain}.get(objective.market, np.fmin(spot, plain))
     return seconds, seconds / SECONDS_PER_HOUR * price
@@ -228,9 +228,9 @@ def estimates_for(
     for kind in (False, True):
         rows = on_spot == kind
         if rows.all():
-            columns = _rates(jobs.clusters, kind, objective.preemption)[jobs.cluster_index]
+            columns = rates(jobs.clusters, kind, objective.preemption)[jobs.cluster_index]
         elif rows.any():
-            columns[rows] = _rates(jobs.clusters, kind, objective.preemption)[
+            columns[rows] = rates(jobs.clusters, kind, objective.preemption)[
                 jobs.cluster_index[rows]
             ]
     dollars, factor, spread, watts, carbon = columns.T
@@ -241,24 +241,19 @@ def estimates_for(
     )  # fmt: skip
 
 
-def _rates(clusters: tuple[Cluster, ...], spot: bool, preemption: Preemption) -> FloatArray:
+def rates(clusters: tuple[Cluster, ...], spot: bool, preemption: Preemption) -> FloatArray:
     """Return (dollars an hour, wall factor, wall spread, watts, carbon) of clusters, (m, 5)."""
     prices = [c.spot_dollars_per_hour if spot else c.dollars_per_hour for c in clusters]
-    table = np.array(
-        [
-            (_or_nan(price), 1.0, 0.0, cluster.watts, _or_nan(cluster.carbon_kg_per_kwh))
-            for price, cluster in zip(prices, clusters, strict=True)
-        ]
-    )
+    rows = [
+        (price, 1.0, 0.0, cluster.watts, cluster.carbon_kg_per_kwh)
+        for price, cluster in zip(prices, clusters, strict=True)
+    ]
+    table = np.array(rows, dtype=np.float64).reshape(-1, 5)  # None is NaN
     if spot:
         nodes = np.array([c.nodes for c in clusters])
         table[:, 1] = preemption_factor(nodes, preemption)
         table[:, 2] = preemption_spread(nodes, preemption)
     return table
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 # Options within this share of the best are a tie: no forecast tells them apart.
