@@ -60,13 +60,14 @@ class World:
         seconds = rows.columns(np.array([self.exponents]))[0] @ np.array(self.coefficients)
         seconds = seconds * np.exp(rng.normal(0.0, noise, RUNS))
         scale = float(seconds.mean())
-        weights = np.full(RUNS, 1.0 / RUNS)
-        strength = LAMBDA if noise else 0.0
-        return GenericCost(rows, seconds / scale, weights, "l2", strength), scale
+        weights = np.full((1, RUNS), 1.0 / RUNS)
+        strength = np.array([LAMBDA if noise else 0.0])
+        return GenericCost(rows, seconds[None] / scale, weights, "l2", strength), scale
 
-    def error(self, coefficients: FloatArray, exponents: FloatArray) -> float:
+    def error(self, constants: FloatArray, scale: float) -> float:
         """Return the largest relative error of a constant."""
-        found = np.concatenate([coefficients, exponents])
+        k = len(self.coefficients)
+        found = np.concatenate([constants[:k] * scale, constants[k:]])
         truth = np.array([*self.coefficients, *self.exponents])
         return float(np.max(np.abs(found / truth - 1.0)))
 
@@ -133,8 +134,8 @@ def compared(world: World, noise: float) -> tuple[list[str], float, float]:
     seconds, slow = np.median(taken, axis=0)
     ratio = float(np.median(taken[:, 1] / taken[:, 0]))
     low, high = float(fitted.costs[0]), float(evolved.costs[0])
-    error = world.error(fitted.coefficients[0] * scale, fitted.exponents[0])
-    plain_error = world.error(evolved.coefficients[0] * scale, evolved.exponents[0])
+    error = world.error(fitted.constants[0], scale)
+    plain_error = world.error(evolved.constants[0], scale)
     if low > high * (1 + 1e-9) + 1e-18:
         raise AssertionError(f"{world.name}: the fast way ended at a higher cost")
     lead = f"| {world.name} | {100 * noise:g} % |"

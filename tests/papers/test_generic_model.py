@@ -46,9 +46,11 @@ def test_the_constants_that_made_the_runs_are_found_to_one_percent(
     law = next(iter((faithful if mode == "faithful" else Generic()).fit(synthetic()).laws.values()))
     assert law.exponents == pytest.approx([1.3, -0.8, 0.6], rel=0.01)
     # To the references of the law: each column is over its middle measured value.
-    scale = (law.scaling["devices"] / 4) ** -0.8 * (law.scaling["global_batch"] / 64) ** 0.6
-    layers = 0.2 * (law.numbers["layers"] / 50) ** 1.3
-    assert law.categories == {"optimizer": ("adam", "sgd")}
+    scale = (law.form.scaling["devices"] / 4) ** -0.8 * (
+        law.form.scaling["global_batch"] / 64
+    ) ** 0.6
+    layers = 0.2 * (law.form.numbers["layers"] / 50) ** 1.3
+    assert law.form.categories == {"optimizer": ("adam", "sgd")}
     truth = [layers * scale, 0.1 * scale, 0.05 * scale, 0.03]
     assert law.coefficients == pytest.approx(truth, rel=0.01)
 

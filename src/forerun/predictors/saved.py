@@ -1,10 +1,14 @@
-"""Saved predictors: how their JSON is read back, and what is said where it cannot be."""
+"""Saved predictors: how they are written as JSON and read back, and the error where they cannot be."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import fields, is_dataclass
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from forerun.errors import RequestError
 
@@ -37,3 +41,39 @@ def read_saved(
         shape = "not its JSON: a part is missing, or of another shape"
         raise RequestError(asked, shape, "fit it again") from None
     raise RequestError(asked, f"its version is {found}, this is {version}", "fit it again")
+
+
+def written(predictor: Any, version: int) -> str:
+    """Return a predictor, a dataclass of plain values, arrays and dataclasses, as JSON text."""
+    return json.dumps({"predictor": predictor.name, "version": version, **_plain(predictor)})
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: _plain(one) for key, one in value.items()}
+        return [[_plain(key), _plain(one)] for key, one in value.items()]
+    if isinstance(value, tuple | list | frozenset):
+        return [_plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def restored(kind: Any, value: Any) -> Any:
+    """Return a value of an annotated type from its JSON; raises ValueError, KeyError or TypeError."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return None if value is None else restored(inner[0], value)
+    if origin is np.ndarray:
+        return np.array(value, dtype=get_args(inner[1])[0])
+    if origin is tuple:
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(restored(k, one) for k, one in zip(kinds, value, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return {restored(inner[0], key): restored(inner[1], one) for key, one in pairs}
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{f.name: restored(hints[f.name], value[f.name]) for f in fields(kind)})
+    return value

@@ -19,7 +19,7 @@ from forerun.predictors.laws.hierarchical_law import (
     COUNT,
     PARAMETERS,
     LawInputs,
-    evaluate_law,
+    step_seconds,
 )
 from forerun.tables import Jobs, Runs, Table
 from forerun.tables.files import read_table
@@ -91,7 +91,7 @@ def grid(noise: float = 0.0, seed: int = 0) -> tuple[dict[str, Any], np.ndarray[
                place=np.log(batch / 8) / np.log(8))  # fmt: skip
     truth = theta(len(batch), seed=1, **{f"shape_{i}": 0.0 for i in range(6)},
                   host_fixed=0.0, host_sample=0.0, single=0.0, overlap=0.5, hop=-10.0)  # fmt: skip
-    seconds = np.exp(evaluate_law(truth, x).log_seconds)
+    seconds = np.exp(step_seconds(truth, x)[0].log)
     return columns, seconds * np.exp(np.random.default_rng(seed).normal(0, noise, len(seconds)))
 
 
@@ -134,12 +134,12 @@ def test_time_is_above_compute_and_above_communication(
 ) -> None:
     x = inputs(devices=nodes * each, nodes=nodes, busy=each, micro_batch=batch)
     values = theta(seed=seed)
-    out = evaluate_law(values, x)
+    out, compute = step_seconds(values, x)
     lonely = theta(seed=seed, fixed=-60.0, sample=-60.0)
-    network = evaluate_law(lonely, x)
-    assert out.log_seconds[0] >= out.log_compute[0] - 1e-9
+    network, _ = step_seconds(lonely, x)
+    assert out.log[0] >= compute.log[0] - 1e-9
     if nodes * each > 1:
-        assert out.log_seconds[0] >= network.log_seconds[0] - 1e-9
+        assert out.log[0] >= network.log[0] - 1e-9
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,7 +148,7 @@ def test_a_faster_link_is_never_slower(seed: int, nodes: int, each: int, times: 
     values = theta(2, seed=seed)
     for link, usual in (("intra_rate", 16.0), ("inter_rate", 6.0)):
         x = inputs(devices=nodes * each, nodes=nodes, busy=each, **{link: [usual, usual * times]})
-        slow, fast = evaluate_law(values, x).log_seconds
+        slow, fast = step_seconds(values, x)[0].log
         assert fast <= slow + 1e-12
 
 
@@ -157,7 +157,7 @@ def test_a_faster_link_is_never_slower(seed: int, nodes: int, each: int, times: 
 def test_a_larger_batch_or_more_passes_take_longer(seed: int, times: float) -> None:
     values = theta(2, seed=seed)
     for name in ("micro_batch", "accumulation"):
-        low, high = evaluate_law(values, inputs(**{name: [4.0, 4.0 * times]})).log_seconds
+        low, high = step_seconds(values, inputs(**{name: [4.0, 4.0 * times]}))[0].log
         assert high > low
 
 
@@ -168,17 +168,13 @@ def test_slopes_are_those_of_differences(passes: float) -> None:
     x = inputs(devices=nodes * each, nodes=nodes, busy=each, place=rng.random(60),
                micro_batch=rng.uniform(1, 300, 60), accumulation=np.full(60, passes))  # fmt: skip
     values = theta(60, seed=3)
-    out = evaluate_law(values, x, slopes=True)
-    assert out.slopes is not None
-    assert out.compute_slopes is not None
+    terms = step_seconds(values, x)
     for i in range(COUNT):
         moved = values.copy()
         moved[:, i] += 1e-6
-        other = evaluate_law(moved, x)
-        step = (other.log_seconds - out.log_seconds) / 1e-6
-        assert np.allclose(step, out.slopes[:, i], atol=2e-5), PARAMETERS[i]
-        step = (other.log_compute - out.log_compute) / 1e-6
-        assert np.allclose(step, out.compute_slopes[:, i], atol=2e-5), PARAMETERS[i]
+        for term, other in zip(terms, step_seconds(moved, x), strict=True):
+            step = (other.log - term.log) / 1e-6
+            assert np.allclose(step, term.matrix(COUNT)[:, i], atol=2e-5), PARAMETERS[i]
 
 
 def test_a_known_law_is_found_again() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate
-from forerun.predictors.laws.ps_saturation import SERVER, PsSaturation, Updates, log_seconds
+from forerun.predictors.laws.ps_saturation import SERVER, PsSaturation, Updates, update_seconds
 from forerun.tables import Jobs, Runs
 from forerun.tables.files import read_table
 from forerun.testing import PredictorContract
@@ -73,13 +73,13 @@ def test_slopes_are_those_of_the_logarithm(seed: int) -> None:
         rng.choice([0.0, 1.0], n), np.full(n, 3.0), rng.choice([0.0, 1.0], n),
     )  # fmt: skip
     theta = np.tile(rng.normal(0, 1, 7), (n, 1))
-    slopes = log_seconds(theta, jobs)[1]
+    slopes = update_seconds(theta, jobs)[0].matrix(7)
     for i in range(7):
         ends = []
         for side in (-1e-6, 1e-6):
             moved = theta.copy()
             moved[:, i] += side
-            ends.append(log_seconds(moved, jobs)[0])
+            ends.append(update_seconds(moved, jobs)[0].log)
         np.testing.assert_allclose(slopes[:, i], (ends[1] - ends[0]) / 2e-6, atol=1e-5)
 
 

@@ -56,8 +56,11 @@ class ErnestLaw(ParametricLaw):
 
     def formula(self, quantity: str) -> str:
         """Return the law in words, units and intervals, without the terms that are 0."""
-        texts = [interval(v, *pair) for v, pair in zip(self.theta, self.intervals, strict=True)]
-        fixed, shared, tree, line = (f"{text} s" for text in texts)
+        reach = [self.reach_of(i) for i in range(len(TERMS))]
+        fixed, shared, tree, line = (
+            f"{interval(value, max(value - wide, 0.0), value + wide)} s"
+            for value, wide in zip(self.theta, reach, strict=True)
+        )
         work = f"{shared} a sample x {self.size}" if self.size else shared
         texts = [fixed, f"{work} / machines", f"{tree} x log(machines)", f"{line} x machines"]
         terms = [text for text, value in zip(texts, self.theta, strict=True) if value > 0]
@@ -111,7 +114,6 @@ def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name
     return ErnestLaw(
         theta=theta,
         covariance=moved.T @ moved / RESAMPLES,
-        intervals=np.quantile(again, (0.05, 0.95), axis=0).T,
         reach=reach_of(logs, int(np.count_nonzero(theta)), LEAST_SIGMA),
         bounds={
             "devices": (float(machines.min()), float(machines.max())),

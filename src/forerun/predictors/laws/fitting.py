@@ -1,31 +1,32 @@
-"""The fitting loop of laws: many small searches at once by damped Gauss-Newton steps, and their bootstrap.
+"""The fitting loop of laws: a law is an equation, where its parameters start, and how far they may go.
 
-A table has a hundred kinds of job with a dozen runs each. Levenberg and Marquardt's damping (Marquardt,
-An Algorithm for Least-Squares Estimation of Nonlinear Parameters, 1963) runs for all kinds together;
-a parameter at a bound is held while the cost falls beyond it.
+Parameters are logs of seconds and exponents. Those of one group of runs (a kind of job, an app on a
+cluster) are a sum of effects that several groups share and of its own. `fitted` finds the maximum a
+posteriori of all groups at once by Levenberg and Marquardt's steps (Marquardt, An Algorithm for
+Least-Squares Estimation of Nonlinear Parameters, 1963). Errors of log seconds are Student-t with a scale
+for each group; what a group has alone is eliminated group by group (a Schur complement), so that only
+shared effects meet in one matrix. Priors have heavy tails too: an erratic network gets little weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, Self
+from itertools import pairwise
+from typing import Any, Self
 
 import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 
-MOST_ROUNDS = 150
-TOLERANCE = 1e-6  # of the cost, in one round
-_FIRST_DAMPING, _MOST_DAMPING = 1e-3, 1e8
-_EASIER, _HARDER = 0.2, 5.0
-# Of so few searches those that are done stay among the others: to part them takes longer.
-_FEW = 64
-# A step that promises less than this share of the tolerance is not taken.
-_FLAT = 1e-3
-RESAMPLES, SEED = 200, 0
-# Timers and repeats leave at least this, as a log standard deviation.
-LEAST_NOISE = 0.005
+DEGREES, PRIOR_DEGREES = 4.0, 6.0  # of freedom, of errors and of priors
+MAX_ROUNDS, MOST_TRIALS, LARGEST_STEP = 40, 8, 0.7
+LARGE, ROUNDS_OF_LARGE = 1000, 10  # shared parameters, beyond which a round takes long
+SETTLED, SETTLED_SHARE = 1e-3, 2e-5  # of the cost, a round
+SETTLED_STEP = 3e-3  # of any log or exponent
+# The scale of a group's errors is drawn to this, as if it were that of so many more runs.
+PRIOR_SCALE, PRIOR_COUNT, SMALLEST_SCALE = 0.06, 6.0, 0.02
+_NEVER = -60.0  # log seconds of what does not happen
 
 
 class ColumnRows:
@@ -46,149 +47,359 @@ class ColumnRows:
 
 
 @dataclass(frozen=True)
-class Segments:
-    """n rows of p kinds, one kind after another.
+class LogTerm:
+    """Logs of n positive numbers, and their slopes by the parameters that they depend on.
+
+    Equations of laws are written in these: a product is a sum of logs, a sum is `total`, and slopes
+    follow by the chain rule.
 
     Attributes:
-        lengths: rows of each kind, at least one, (p,).
+        log: natural logs, (n,).
+        slopes: d log / d parameter by its position, each (n,) or one number.
     """
 
-    lengths: IntArray
+    log: FloatArray
+    slopes: Mapping[int, FloatArray | float]
 
-    @property
-    def first(self) -> IntArray:
-        """Row at which each kind begins, (p,)."""
-        return np.cumsum(self.lengths) - self.lengths
+    def __add__(self, other: LogTerm | FloatArray | float) -> LogTerm:
+        if not isinstance(other, LogTerm):
+            return LogTerm(self.log + other, self.slopes)
+        slopes = dict(self.slopes)
+        for i, slope in other.slopes.items():
+            slopes[i] = slopes[i] + slope if i in slopes else slope
+        return LogTerm(self.log + other.log, slopes)
 
-    @property
-    def owner(self) -> IntArray:
-        """Which kind each row is of, (n,)."""
-        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+    def __sub__(self, other: LogTerm | FloatArray | float) -> LogTerm:
+        return self + (other.scaled(-1.0) if isinstance(other, LogTerm) else -other)
 
-    def sums(self, values: FloatArray) -> FloatArray:
-        """Return the sum of each kind's rows, (p, ...)."""
-        return np.asarray(np.add.reduceat(values, self.first))
+    def scaled(self, by: FloatArray | float) -> LogTerm:
+        """Return the logs times `by`: the numbers to this power."""
+        return LogTerm(self.log * by, {i: slope * by for i, slope in self.slopes.items()})
 
-    def take(self, index: IntArray) -> tuple[Segments, IntArray]:
-        """Return some kinds, and the positions of their rows."""
-        kept = Segments(self.lengths[index])
-        rows = np.repeat(self.first[index] - kept.first, kept.lengths)
-        return kept, rows + np.arange(len(rows))
+    def where(self, happens: BoolArray) -> LogTerm:
+        """Return the term where it happens; elsewhere next to nothing."""
+        return LogTerm(np.where(happens, self.log, _NEVER), self.slopes)
+
+    def at_most(self, bound: float) -> LogTerm:
+        """Return the term, and its bound where it is above."""
+        below = self.log < bound
+        slopes = {i: np.where(below, slope, 0.0) for i, slope in self.slopes.items()}
+        return LogTerm(np.minimum(self.log, bound), slopes)
+
+    def matrix(self, parameters: int) -> FloatArray:
+        """Return the slopes by all parameters, (n, parameters)."""
+        result = np.zeros((len(self.log), parameters))
+        for i, slope in self.slopes.items():
+            result[:, i] = slope
+        return result
 
 
-class Costs(Protocol):
-    """p costs of k parameters each."""
+def parameter(theta: FloatArray, at: int, times: FloatArray | float = 1.0) -> LogTerm:
+    """Return a parameter of theta (n, p), or a base to its power: `times` is the log of the base."""
+    return LogTerm(theta[:, at] * times, {at: times})
 
-    def __call__(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the costs (p,), their slopes (p, k) and curvatures (p, k, k) at theta (p, k)."""
-        ...
 
-    def take(self, index: IntArray) -> Self:
-        """Return the costs at the given positions."""
-        ...
+def constant(log: FloatArray) -> LogTerm:
+    """Return a term without parameters, of its logs (n,)."""
+    return LogTerm(log, {})
+
+
+def either(first: BoolArray, one: LogTerm, other: LogTerm) -> LogTerm:
+    """Return one term where `first` is true, (n,), and the other elsewhere."""
+    return LogTerm(
+        np.where(first, one.log, other.log), _mixed(one, other, first.astype(np.float64))
+    )
+
+
+def total(one: LogTerm, other: LogTerm, power: LogTerm | float = 1.0) -> LogTerm:
+    """Return (a^p + b^p)^(1/p): the sum of two terms, or more of the larger for a higher power."""
+    p = np.exp(power.log) if isinstance(power, LogTerm) else power
+    joined = np.logaddexp(p * one.log, p * other.log) / p
+    share = np.exp(p * (one.log - joined))
+    slopes = _mixed(one, other, share)
+    if isinstance(power, LogTerm):
+        leaning = share * one.log + (1.0 - share) * other.log - joined
+        for i, slope in power.slopes.items():
+            slopes[i] = slopes.get(i, 0.0) + leaning * slope
+    return LogTerm(joined, slopes)
+
+
+def _mixed(one: LogTerm, other: LogTerm, share: FloatArray) -> dict[int, FloatArray | float]:
+    rest = 1.0 - share
+    slopes: dict[int, FloatArray | float] = {i: share * v for i, v in one.slopes.items()}
+    for i, slope in other.slopes.items():
+        slopes[i] = slopes[i] + rest * slope if i in slopes else rest * slope
+    return slopes
+
+
+# The log seconds of n rows for parameters theta, (n, p).
+Equation = Callable[[FloatArray, Any], LogTerm]
 
 
 @dataclass(frozen=True)
-class Minima:
-    """What was found: parameters (p, k), costs (p,), and which searches converged (p,)."""
+class Effects:
+    """Which effects the parameters of each of g groups are the sum of.
 
+    Attributes:
+        members: which groups have each of b shared effects, (g, b).
+        widths: standard deviations of the shared effects' priors, (b, p).
+        own: of what is a group's alone, (g, p); what has none is held where it starts.
+    """
+
+    members: BoolArray
+    widths: FloatArray
+    own: FloatArray
+
+    @staticmethod
+    def of(own: FloatArray, shared: Sequence[tuple[BoolArray, FloatArray]] = ()) -> Effects:
+        """Return effects; one that a single group has is added to what is its own.
+
+        Args:
+            own: standard deviations, (g, p).
+            shared: the groups that have an effect, (g,), and its standard deviations, (p,).
+        """
+        variance, kept = own**2, []
+        for groups, widths in shared:
+            if groups.sum() > 1:
+                kept.append((groups, widths))
+            else:
+                variance[groups] += widths**2
+        g, p = own.shape
+        members = np.array([groups for groups, _ in kept], dtype=bool).reshape(-1, g).T
+        return Effects(members, np.array([w for _, w in kept]).reshape(-1, p), np.sqrt(variance))
+
+
+@dataclass(frozen=True)
+class Observations:
+    """n rows to fit.
+
+    Attributes:
+        x: what the equation reads, n rows.
+        group: which group each row is of, (n,).
+        log_seconds: measured, (n,).
+        start: where the parameters of each group start, (g, p).
+        weight: of each row; 1 for a run that says as much as another, (n,).
+    """
+
+    x: Any
+    group: IntArray
+    log_seconds: FloatArray
+    start: FloatArray
+    weight: FloatArray
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The optimum and its uncertainty.
+
+    Attributes:
+        effects: what the parameters are sums of.
+        theta: parameters of each group, (g, p).
+        shared: the effects, (b, p). covariance: of them, (b p, b p).
+        alone: covariance of a group's own given the shared, (g, p, p).
+        gain: how far a shared effect is made up for by it, (g, p, p).
+        residual: logs of measured over fitted, (n,).
+        slopes, weight: of the rows at the optimum, (n, p) and (n,).
+        rounds, converged: how the search ended.
+    """
+
+    effects: Effects
     theta: FloatArray
-    cost: FloatArray
-    converged: BoolArray
+    shared: FloatArray
+    covariance: FloatArray
+    alone: FloatArray
+    gain: FloatArray
+    residual: FloatArray
+    slopes: FloatArray
+    weight: FloatArray
+    rounds: int
+    converged: bool
+
+    def uncertainty(self, i: int) -> FloatArray:
+        """Return the covariance of the parameters of group i, (p, p)."""
+        p = self.theta.shape[1]
+        effects = np.flatnonzero(self.effects.members[i])
+        at = (effects[:, None] * p + np.arange(p)).ravel()
+        felt = np.tile(np.eye(p) - self.gain[i], (1, len(effects)))
+        return np.asarray(self.alone[i] + felt @ self.covariance[np.ix_(at, at)] @ felt.T)
 
 
-def minima(
-    costs: Costs, start: FloatArray, lower: FloatArray, upper: FloatArray, *,
-    rounds: int = MOST_ROUNDS, tolerance: float = TOLERANCE, nothing: float = 0.0,
-    most_step: float = 2.0,
-) -> Minima:  # fmt: skip
-    """Return a local minimum of each cost.
-
-    SciPy's L-BFGS-B, one search after another, takes 15.4 s for the 294 searches of goodput on the
-    100 kinds of benchmarks/laws_speed.py, where this takes 0.45 s.
-
-    Args:
-        costs: p of them.
-        start, lower, upper: parameters to start from and their bounds, (p, k).
-        rounds: at most. tolerance: the last round gains less than this share of the cost.
-        nothing: a cost at or below this is a minimum.
-        most_step: the largest change of a parameter in a round (of a logarithm: times e^2).
-    """
-    best = np.clip(start, lower, upper)
-    theta, damping = best.copy(), np.full(len(best), _FIRST_DAMPING)
-    cost, slope, curvature = costs(theta)
-    live, found, converged = np.arange(len(best)), cost.copy(), np.zeros(len(best), dtype=bool)
-    done = converged.copy()
-    for _ in range(rounds):
-        low, high = lower[live], upper[live]
-        step, promised = _step(theta, slope, curvature, damping, low, high)
-        done |= (promised <= _FLAT * tolerance * cost) & (damping <= _FIRST_DAMPING)
-        done |= cost <= nothing
-        if not done.all():
-            trial = np.clip(theta - np.clip(step, -most_step, most_step), low, high)
-            tried = costs(trial)
-            better = (tried[0] < cost) & ~done
-            gained = np.where(better, cost - tried[0], promised)
-            done |= gained <= tolerance * cost
-            for old, new in zip((theta, cost, slope, curvature), (trial, *tried), strict=True):
-                old[better] = new[better]
-            damping *= np.where(better, _EASIER, _HARDER)
-            done |= damping > _MOST_DAMPING
-        best[live], found[live], converged[live] = theta, cost, done
-        if done.all():
+def fitted(equation: Equation, rows: Observations, effects: Effects) -> Posterior:
+    """Return the posterior of the parameters of all groups."""
+    problem = _Problem(equation, rows, effects)
+    shared, own = np.zeros_like(effects.widths), np.zeros_like(effects.own)
+    damping, converged, rounds = 1e-3, False, 0
+    out = problem.seconds(shared, own)
+    for _ in range(MAX_ROUNDS if shared.size < LARGE else ROUNDS_OF_LARGE):
+        rounds += 1
+        problem.rescale(out)
+        here = problem.cost(out, shared, own)
+        system = _NormalEquations(problem, out, shared, own)
+        for _ in range(MOST_TRIALS):
+            step_shared, step_own = system.step(damping)
+            trial = problem.seconds(shared + step_shared, own + step_own)
+            there = problem.cost(trial, shared + step_shared, own + step_own)
+            if there < here:
+                break
+            damping = max(6.0 * damping, 1e-4)
+        else:
+            converged = True  # no direction is better: rounding ends the search
             break
-        if done.any() and len(live) > _FEW:
-            stay = np.flatnonzero(~done)
-            live, costs, damping = live[stay], costs.take(stay), damping[stay]
-            theta, cost, slope, curvature = theta[stay], cost[stay], slope[stay], curvature[stay]
-            done = done[stay]
-    return Minima(best, found, converged)
+        shared, own, out = shared + step_shared, own + step_own, trial
+        damping = max(damping / 5.0, 1e-7)
+        moved = max(np.abs(step_shared).max(initial=0.0), np.abs(step_own).max())
+        if here - there < SETTLED + SETTLED_SHARE * abs(here) or moved < SETTLED_STEP:
+            converged = True
+            break
+    system = _NormalEquations(problem, out, shared, own)
+    covariance, alone, gain = system.posterior()
+    return Posterior(
+        effects, problem.theta(shared, own), shared, covariance, alone, gain, system.errors,
+        system.slopes, system.weight, rounds, converged,
+    )  # fmt: skip
 
 
-def _step(
-    theta: FloatArray, slope: FloatArray, curvature: FloatArray, damping: FloatArray,
-    lower: FloatArray, upper: FloatArray,
-) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-    """Return the damped step to subtract, (p, k), and what it promises to gain, (p,)."""
-    held = ((theta <= lower) & (slope > 0)) | ((theta >= upper) & (slope < 0)) | (lower == upper)
-    free = ~held
-    curved = curvature * free[:, :, None] * free[:, None, :]
-    size = np.einsum("pkk->pk", curved)  # a view
-    # Directions in which a cost is flat are damped by its curvature in the others.
-    least = 1e-6 * size.max(axis=1, keepdims=True, initial=0.0) + 1e-30
-    size += damping[:, None] * np.maximum(size, least) + least + held
-    pull = slope * free
-    step = np.linalg.solve(curved, pull[:, :, None])[:, :, 0]
-    return step, np.einsum("pk,pk->p", step, pull) / 2
-
-
-def one_step_bootstrap(
-    slopes: FloatArray, errors: FloatArray, prior_sigma: FloatArray, noise: float = LEAST_NOISE
-) -> FloatArray:
-    """Return by how much parameters move about a fit with other errors, (RESAMPLES, k).
-
-    Each draw is one Gauss-Newton step from the fit (Shao and Tu, The Jackknife and Bootstrap,
-    1995, section 8.1), so that hundreds cost one factorisation. What the runs do not determine is
-    as wide as its prior; where priors or bounds keep the fit from the least squares of its errors,
-    it may be off by as much.
+def fitted_kinds(
+    equation: Equation, kinds: Sequence[tuple[ColumnRows, FloatArray]], start: FloatArray,
+    effects: Effects,
+) -> tuple[Posterior, list[FloatArray]]:  # fmt: skip
+    """Return the posterior of kinds of runs, and the residuals of each.
 
     Args:
-        slopes: d log(fitted) / d parameter, 0 for a parameter without runs, (n, k).
-        errors: log of measured over fitted, (n,).
-        prior_sigma: standard deviation of the prior of each parameter, (k,).
-        noise: least log standard deviation that errors are taken to have.
+        equation: of their log seconds.
+        kinds: rows of each and their log seconds.
+        start, effects: of the kinds' parameters.
     """
-    rng = np.random.default_rng(SEED)
-    n, k = slopes.shape
-    free = max(n - int(np.count_nonzero(np.abs(slopes).max(axis=0) > 0)), 1)
-    sigma = float(np.sqrt(np.sum(errors**2) / free))
-    centred = (errors - errors.mean()) * np.sqrt(n / free)
-    if sigma < noise:  # errors that chance made smaller than they are
-        centred, sigma = noise * rng.normal(size=n), noise
-    drawn = centred[rng.integers(0, n, (RESAMPLES, n))]
-    prior = rng.normal(size=(RESAMPLES, k)) / prior_sigma
-    precision = slopes.T @ slopes / sigma**2 + np.diag(1 / prior_sigma**2)
-    wanted = np.vstack([drawn @ slopes / sigma**2 + prior, errors @ slopes / sigma**2])
-    moved = np.linalg.solve(precision, wanted.T).T
-    result: FloatArray = moved[:-1] + rng.normal(size=(RESAMPLES, 1)) * moved[-1]
+    rows, logs = zip(*kinds, strict=True)
+    lengths = [len(log) for log in logs]
+    group = np.repeat(np.arange(len(kinds)), lengths)
+    observed = Observations(
+        type(rows[0]).joined(rows), group, np.concatenate(logs), start, np.ones(len(group))
+    )
+    found = fitted(equation, observed, effects)
+    return found, np.split(found.residual, np.cumsum(lengths)[:-1])
+
+
+class _Problem:
+    """The cost that the fit minimises: errors of rows, and what effects cost by their priors."""
+
+    def __init__(self, equation: Equation, rows: Observations, effects: Effects) -> None:
+        self.equation, self.rows, self.effects = equation, rows, effects
+        self.groups = len(effects.own)
+        self.scale = np.empty(self.groups)
+        # What has no width is held fast.
+        self.own_precision, self.shared_precision = (
+            np.where(width > 0, 1.0 / np.maximum(width, 1e-9) ** 2, 1e18)
+            for width in (effects.own, effects.widths)
+        )
+
+    def theta(self, shared: FloatArray, own: FloatArray) -> FloatArray:
+        return np.asarray(self.rows.start + own + self.effects.members @ shared)
+
+    def seconds(self, shared: FloatArray, own: FloatArray) -> LogTerm:
+        return self.equation(self.theta(shared, own)[self.rows.group], self.rows.x)
+
+    def rescale(self, out: LogTerm) -> None:
+        """Set the robust scale of each group's errors, drawn to the usual where rows are few."""
+        rows = self.rows
+        count = np.bincount(rows.group, rows.weight, self.groups)
+        middle = grouped_medians(np.abs(rows.log_seconds - out.log), rows.group, self.groups)
+        spread = count * (1.4826 * middle) ** 2 + PRIOR_COUNT * PRIOR_SCALE**2
+        self.scale = np.maximum(np.sqrt(spread / (count + PRIOR_COUNT)), SMALLEST_SCALE)
+
+    def cost(self, out: LogTerm, shared: FloatArray, own: FloatArray) -> float:
+        """Return the negative log posterior but for a constant."""
+        error = (self.rows.log_seconds - out.log) / self.scale[self.rows.group]
+        cost = (DEGREES + 1) / 2 * float(self.rows.weight @ np.log1p(error**2 / DEGREES))
+        for effect, precision in ((shared, self.shared_precision), (own, self.own_precision)):
+            tails = np.log1p(effect**2 * precision / (PRIOR_DEGREES - 1))
+            cost += PRIOR_DEGREES / 2 * float(tails.sum())
+        return cost
+
+
+class _NormalEquations:
+    """The normal equations of one round: a block a group, and the shared effects."""
+
+    def __init__(
+        self, problem: _Problem, out: LogTerm, shared: FloatArray, own: FloatArray
+    ) -> None:
+        rows, self.effects, self.shared, self.own = problem.rows, problem.effects, shared, own
+        p = own.shape[1]
+        self.slopes, self.errors = out.matrix(p), rows.log_seconds - out.log
+        scale = problem.scale[rows.group]
+        tails = DEGREES + (self.errors / scale) ** 2
+        self.weight = rows.weight * (DEGREES + 1) / tails / scale**2
+        self.hessian = np.zeros((problem.groups, p, p))
+        self.pull = np.zeros((problem.groups, p))
+        order = np.argsort(rows.group, kind="stable")
+        edges = np.searchsorted(rows.group[order], np.arange(problem.groups + 1))
+        for i, (start, end) in enumerate(pairwise(edges.tolist())):
+            part = order[start:end]
+            weighted = self.slopes[part] * self.weight[part, None]
+            self.hessian[i] = weighted.T @ self.slopes[part]
+            self.pull[i] = weighted.T @ self.errors[part]
+        # Precisions of Student-t priors at the effects.
+        self.own_prior, self.shared_prior = (
+            precision * PRIOR_DEGREES / (PRIOR_DEGREES - 1 + effect**2 * precision)
+            for effect, precision in (
+                (own, problem.own_precision), (shared, problem.shared_precision),
+            )
+        )  # fmt: skip
+        # An effect that no row depends on stays where its prior has it.
+        felt = self.effects.members.T.astype(np.int64) @ (np.einsum("gii->gi", self.hessian) > 0)
+        self.active = np.flatnonzero((felt > 0) & (self.effects.widths > 0))
+
+    def step(self, damping: float) -> tuple[FloatArray, FloatArray]:
+        """Return the damped step of the shared effects (b, p) and of each group's own (g, p)."""
+        own_pull = self.pull - self.own_prior * self.own
+        inverse = np.asarray(np.linalg.inv(self._own_block(damping)), dtype=np.float64)
+        reduced = self.pull - np.einsum("gij,gj->gi", self.hessian @ inverse, own_pull)
+        pull = self.effects.members.T @ reduced - self.shared_prior * self.shared
+        step = np.zeros(self.shared.size)
+        matrix = self._shared_matrix(inverse, damping)
+        step[self.active] = np.linalg.solve(matrix, np.ravel(pull)[self.active])
+        shared = np.clip(step.reshape(self.shared.shape), -LARGEST_STEP, LARGEST_STEP)
+        rest = own_pull - np.einsum("gij,gj->gi", self.hessian, self.effects.members @ shared)
+        own = np.einsum("gij,gj->gi", inverse, rest) * (self.effects.own > 0)
+        return shared, np.clip(own, -LARGEST_STEP, LARGEST_STEP)
+
+    def posterior(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the covariance of the shared effects, of each group's own, and the gains."""
+        inverse = np.asarray(np.linalg.inv(self._own_block(0.0)), dtype=np.float64)
+        covariance = np.diag(self.effects.widths.ravel() ** 2)
+        matrix = self._shared_matrix(inverse, 0.0)
+        covariance[np.ix_(self.active, self.active)] = np.linalg.inv(matrix)
+        return covariance, inverse, inverse @ self.hessian
+
+    def _own_block(self, damping: float) -> FloatArray:
+        block = self.hessian.copy()
+        diagonal = np.einsum("gii->gi", block)  # a view
+        diagonal += self.own_prior
+        diagonal *= 1.0 + damping
+        return block
+
+    def _shared_matrix(self, inverse: FloatArray, damping: float) -> FloatArray:
+        """Return the matrix of the active shared effects, the groups' own eliminated."""
+        left = self.hessian - self.hessian @ inverse @ self.hessian
+        members = self.effects.members.astype(np.float64)
+        matrix: FloatArray = np.array([
+            np.tensordot(members[mine], left[mine], axes=(0, 0)).transpose(1, 0, 2)
+            for mine in self.effects.members.T
+        ])  # fmt: skip
+        matrix = matrix.reshape((self.shared.size,) * 2)[np.ix_(self.active, self.active)]
+        diagonal = np.einsum("ii->i", matrix)
+        diagonal += self.shared_prior.ravel()[self.active]
+        diagonal *= 1.0 + damping
+        return matrix
+
+
+def grouped_medians(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
+    """Return the median of each group's values, (g,), 0 of a group without any."""
+    ordered = values[np.lexsort((values, group))]
+    count = np.bincount(group, minlength=groups)
+    start = np.cumsum(count) - count
+    low, high = start + (count - 1) // 2, start + count // 2
+    known = count > 0
+    result = np.zeros(groups)
+    result[known] = (ordered[low[known]] + ordered[high[known]]) / 2.0
     return result

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import is_none
-from forerun.domain.plan import SYNC
 from forerun.errors import RequestError
 from forerun.predictors.laws.generic_fit import (
     MODES,
@@ -26,11 +24,9 @@ from forerun.predictors.laws.generic_fit import (
     PENALTIES,
     REPEAT_SIGMA,
     GenericCost,
-    GenericFit,
     GenericForm,
     fitted_fast,
     fitted_plain,
-    resampled,
 )
 from forerun.predictors.laws.grouped import (
     Columns,
@@ -67,7 +63,8 @@ STRICT = ("global_batch", "parameter_servers", "tp", "pp", "cp", "ep", *INTRINSI
 # What a column holds where a row states nothing, and where it has a word that no run has.
 BLANK, UNKNOWN = -1.0, -2.0
 ERRORS = ("relative", "absolute")
-RESAMPLES = 60
+# Standard deviation of a constant that the runs do not determine, of times near 1.
+PRIOR_SIGMA = 1.0
 # However badly a few runs determine the constants, a band need not pass this log variance.
 MOST_VARIANCE = 1.0
 # A log ratio of measured to fitted beyond this is a row that the law does not describe at all.
@@ -84,7 +81,7 @@ _VERDICTS = (
 # A constant below this share of the largest one is rounding, and is not printed.
 _SHOWN = 1e-6
 _OF_PLANS = ("parameter_servers", "micro_batch", "tp", "pp", "cp", "ep")
-_OF_WORKLOADS = ("seq_len", "image_size", "framework", "precision", "optimizer")
+_OF_WORKLOADS = ("seq_len", "image_size")
 
 
 def number(rows: LawRows, name: str) -> FloatArray:
@@ -109,42 +106,20 @@ def number(rows: LawRows, name: str) -> FloatArray:
 def codes(rows: LawRows, name: str, known: Sequence[str]) -> FloatArray:
     """Return the position of each job's text among the known ones, (n,), else BLANK or UNKNOWN."""
     place = {"": BLANK, **{word: float(i) for i, word in enumerate(known)}}
-    of, index = _job_texts(rows, name)
-    # The last is for jobs whose workload or cluster is not known.
-    found: FloatArray = np.array([place.get(word, UNKNOWN) for word in of] + [BLANK])[index]
-    if name not in rows.labels or name == "sync":
-        return found
-    cells = rows.labels.texts(name).tolist()
-    coded = {cell: place.get(cell.strip(), UNKNOWN) for cell in dict.fromkeys(cells)}
-    labelled = np.fromiter(map(coded.__getitem__, cells), np.float64, len(cells))
-    return np.where(labelled == BLANK, found, labelled)
-
-
-def _job_texts(rows: LawRows, name: str) -> tuple[list[str], NDArray[Any]]:
-    """Return a text column of workloads, clusters or plans, and which each job has, (n,)."""
-    jobs = rows.jobs
-    if name == "sync":
-        return list(SYNC), rows.sync
-    if name == "instance_type":
-        return [c.instance_type for c in jobs.clusters], jobs.cluster_index
-    if name in _OF_WORKLOADS:
-        return [str(getattr(w, name) or "") for w in jobs.workloads], jobs.workload_index
-    return [], np.full(len(jobs), -1)
+    words, index = rows.words(name, row_first=name != "sync")
+    return np.array([place.get(word, UNKNOWN) for word in words])[index]
 
 
 def known_words(rows: LawRows) -> Texts:
     """Return the distinct words of each text column that has any."""
     found = {}
     for name in TEXTS:
-        of, index = _job_texts(rows, name)
-        words = {of[i] for i in np.unique(index) if i >= 0}
-        if name != "sync":
-            words |= {cell.strip() for cell in dict.fromkeys(rows.labels.texts(name).tolist())}
-        found[name] = tuple(sorted(words - {""}))
+        words, index = rows.words(name, row_first=name != "sync")
+        found[name] = tuple(sorted({words[i] for i in np.unique(index)} - {""}))
     return {name: words for name, words in found.items() if words}
 
 
-@dataclass
+@dataclass(frozen=True)
 class ColumnChoice:
     """The columns of one kind of runs.
 
@@ -155,8 +130,8 @@ class ColumnChoice:
     """
 
     form: GenericForm
-    held: dict[str, float]
-    left_out: dict[str, str]
+    held: Mapping[str, float]
+    left_out: Mapping[str, str]
 
 
 def chosen_columns(columns: Columns, texts: Texts, room: int) -> ColumnChoice:
@@ -169,10 +144,7 @@ def chosen_columns(columns: Columns, texts: Texts, room: int) -> ColumnChoice:
     """
     basis = [np.ones(len(columns["devices"]))]
     names: list[str] = [""]
-    form, held, left_out = GenericForm({}, {}, {}), {}, {}
-    numbers: Any = form.numbers
-    scaling: Any = form.scaling
-    categories: Any = form.categories
+    form, held, left_out = GenericForm(), {}, {}
     for name in (*EXTRINSIC, *INTRINSIC, *TEXTS):
         values = columns.get(name)
         if values is None:
@@ -185,31 +157,29 @@ def chosen_columns(columns: Columns, texts: Texts, room: int) -> ColumnChoice:
         if values.min() == values.max():
             held[name] = float(values[0])
             continue
-        text = name in texts
-        if text:
-            block = (values[:, None] == np.unique(values)[None, :]).astype(np.float64)
+        present = np.unique(values)
+        if name in texts:
+            words = tuple(texts[name][int(code)] for code in present)
+            more = replace(form, categories={**form.categories, name: words})
+            block = (values[:, None] == present).astype(np.float64)
         else:
-            block = np.log(values)[:, None]
-        count = block.shape[1]
-        more = count if text else 2 - (name in EXTRINSIC)
-        # The first intrinsic column takes the place of the one constant that stands for none.
-        more -= int(name not in EXTRINSIC and not numbers and not categories)
+            # Each number is divided by the middle one of its measured values.
+            middle, block = float(np.sort(values)[len(values) // 2]), np.log(values)[:, None]
+            if name in EXTRINSIC:
+                more = replace(form, scaling={**form.scaling, name: middle})
+            else:
+                more = replace(form, numbers={**form.numbers, name: middle})
         why = _explained(block, basis, names)
-        if not why and text and count > _MOST_CATEGORIES:
-            why = f"{count} different words"
-        if not why and form.constants + more > room:
+        if not why and name in texts and len(present) > _MOST_CATEGORIES:
+            why = f"{len(present)} different words"
+        if not why and more.constants > room:
             why = f"only {room} different runs"
         if why:
             left_out[name] = why
             continue
+        form = more
         basis += list(block.T)
-        names += [name] * count
-        if text:
-            categories[name] = tuple(texts[name][int(code)] for code in np.unique(values))
-        else:
-            # Each is divided by the middle one of its measured values.
-            reference = float(np.sort(values)[len(values) // 2])
-            (scaling if name in EXTRINSIC else numbers)[name] = reference
+        names += [name] * block.shape[1]
     return ColumnChoice(form, held, left_out)
 
 
@@ -231,25 +201,18 @@ class GenericLaw(ParametricLaw):
     """The law of one kind of runs: theta are its coefficients in seconds, then its exponents.
 
     Attributes:
-        numbers, categories, scaling: the columns of the expression, see `GenericForm`.
+        form: the columns of the expression.
         held: text columns that no run changes, and their word.
         left_out: columns that change and are not in the expression, and why.
         strength: lambda.
         quantity: what its seconds time: a step, an epoch or a run.
     """
 
-    numbers: Mapping[str, float]
-    categories: Mapping[str, tuple[str, ...]]
-    scaling: Mapping[str, float]
+    form: GenericForm
     strength: float
     quantity: str = "step"
     held: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def form(self) -> GenericForm:
-        """The expression without its constants."""
-        return GenericForm(self.numbers, self.categories, self.scaling)
 
     @property
     def coefficients(self) -> FloatArray:
@@ -264,31 +227,28 @@ class GenericLaw(ParametricLaw):
     def is_sound(self) -> bool:
         """Return whether there are as many constants as the columns need."""
         k = self.form.constants
-        shapes = (self.theta.shape, self.covariance.shape, self.intervals.shape)
-        return shapes == ((k,), (k, k), (k, 2))
+        return self.theta.shape == (k,) and self.covariance.shape == (k, k)
 
     def formula(self, quantity: str) -> str:
         """Return the law with units, references and the intervals of its exponents."""
-        bands = self.intervals[self.form.coefficients :]
-        factors = [
-            f" x ({name} / {reference:g})^{power:.2f} [{low:.2f}, {high:.2f}]"
-            for (name, reference), power, (low, high) in zip(
-                [*self.numbers.items(), *self.scaling.items()], self.exponents, bands, strict=True
-            )
-        ]
+        form, factors = self.form, []
+        for at, (name, by) in enumerate([*form.numbers.items(), *form.scaling.items()]):
+            power, reach = self.exponents[at], self.reach_of(form.coefficients + at)
+            interval = f"{power:.2f} [{power - reach:.2f}, {power + reach:.2f}]"
+            factors.append(f" x ({name} / {by:g})^{interval}")
         conditions = [
             f" if {name} = {word or '(blank)'}"
-            for name, of in self.categories.items()
+            for name, of in form.categories.items()
             for word in of
         ]
-        texts = [*factors[: len(self.numbers)], *conditions] or [""]
+        texts = [*factors[: len(form.numbers)], *conditions] or [""]
         terms = list(zip(self.coefficients[:-1], texts, strict=True))
         least = _SHOWN * float(self.coefficients.max())
         work = " + ".join(f"{value:.4g} s{text}" for value, text in terms if value > least) or "0 s"
         work = f"({work})" if len(terms) > 1 else work
         fixed = self.coefficients[-1]
         rest = f" + {fixed:.4g} s" if fixed > least else ""
-        return f"{work}{''.join(factors[len(self.numbers) :])}{rest}"
+        return f"{work}{''.join(factors[len(form.numbers) :])}{rest}"
 
     def limit(self) -> str:
         """Return what the exponent of the devices says of scaling, and which columns are left out."""
@@ -305,23 +265,25 @@ class GenericLaw(ParametricLaw):
 
     def _scaling(self) -> str:
         fewest, most = self.machines
-        if "devices" not in self.scaling:
+        if "devices" not in self.form.scaling:
             why = f"all runs are on {most:g} devices" if fewest == most else "devices are left out"
             return f"it says nothing of scaling: {why}"
         # The exponent of the devices is one at an unchanged batch of a device where the global
         # batch goes with them.
-        weak = self.quantity == "step" and "global_batch" not in self.scaling
-        weak &= "micro_batch" in self.scaling or "devices" in self.left_out.get("global_batch", "")
+        weak = self.quantity == "step" and "global_batch" not in self.form.scaling
+        weak &= "micro_batch" in self.form.scaling or "devices" in self.left_out.get(
+            "global_batch", ""
+        )
         counts = np.array([fewest, most, 2.0 * most])
         # Of the whole law, its constant counted: what is constant does not shrink with devices. Each
         # number has a term of its own; of the words of a text one holds at a time.
-        power = self.exponents[len(self.numbers) + list(self.scaling).index("devices")]
+        power = self.exponents[len(self.form.numbers) + list(self.form.scaling).index("devices")]
         *scaled, fixed = self.coefficients.tolist()
-        at, work = len(self.numbers), sum(scaled[: len(self.numbers)])
-        for of in self.categories.values():
+        at, work = len(self.form.numbers), sum(scaled[: len(self.form.numbers)])
+        for of in self.form.categories.values():
             work, at = work + float(np.mean(scaled[at : at + len(of)])), at + len(of)
-        work = work if self.numbers or self.categories else scaled[0]
-        seconds = fixed + work * (counts / self.scaling["devices"]) ** power
+        work = work if self.form.numbers or self.form.categories else scaled[0]
+        seconds = fixed + work * (counts / self.form.scaling["devices"]) ** power
         more = counts[1:] / counts[:-1]
         gain = seconds[:-1] / seconds[1:] * (more if weak else 1.0)
         does = [f"do {g:.2f} times as much" if weak else f"are {g:.2f} times as fast" for g in gain]
@@ -341,7 +303,7 @@ class GenericLaw(ParametricLaw):
 
     def places(self, name: str, codes: FloatArray, texts: Texts) -> FloatArray:
         """Return which category of a column each code is, (n,), UNKNOWN where no run had its word."""
-        place = {word: float(i) for i, word in enumerate(self.categories[name])}
+        place = {word: float(i) for i, word in enumerate(self.form.categories[name])}
         known = np.array([place.get(word, UNKNOWN) for word in texts[name]] + [UNKNOWN])
         found = known[np.where(codes < 0, len(known) - 1, codes).astype(np.int64)]
         return np.where(codes == BLANK, place.get("", UNKNOWN), found)
@@ -354,13 +316,13 @@ class GenericLaw(ParametricLaw):
             texts: the words of each text column.
         """
         reasons = np.full(len(columns["devices"]), None, dtype=object)
-        for name in (*self.numbers, *self.scaling):
+        for name in (*self.form.numbers, *self.form.scaling):
             reasons[~(columns[name] > 0)] = f"the row says no {name}"
         for name, (low, high) in self.bounds.items():
             if name in STRICT and low == high:
                 other = (columns[name] > 0) & (columns[name] != low)
                 reasons[other] = f"its runs all have {name} {low:g}, and this is another"
-        for name in self.categories:
+        for name in self.form.categories:
             reasons[self.places(name, columns[name], texts) < 0] = f"no run of it has such {name}"
         for name, word in self.held.items():
             code = float(texts[name].index(word)) if word in texts[name] else BLANK
@@ -370,9 +332,10 @@ class GenericLaw(ParametricLaw):
 
     def evaluate(self, columns: Columns, texts: Texts) -> LawForecasts:
         """Return seconds, what scales and what does not, and doublings of n jobs that it answers."""
-        places = {name: self.places(name, columns[name], texts) for name in self.categories}
-        read = {name: columns[name] for name in ("devices", *self.numbers, *self.scaling)}
-        rows = self.form.rows(read, places)
+        form = self.form
+        places = {name: self.places(name, columns[name], texts) for name in form.categories}
+        read = {name: columns[name] for name in ("devices", *form.numbers, *form.scaling)}
+        rows = form.rows(read, places)
         made = rows.columns(self.exponents[None])
         terms = made[0] * self.coefficients
         parts = np.stack([terms[:, :-1].sum(axis=1), terms[:, -1]], axis=1)
@@ -381,12 +344,12 @@ class GenericLaw(ParametricLaw):
         variance = np.einsum("ni,ni->n", slopes @ self.covariance, slopes)
         with np.errstate(divide="ignore", invalid="ignore"):
             relative = np.minimum(variance / middle**2, MOST_VARIANCE)
-        index, beyond = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows))
+        index, beyond = np.zeros(len(middle), dtype=np.int64), np.zeros(len(middle))
         for name in self.bounds.keys() - self.left_out.keys():
             stated = columns[name] > 0
             values = np.where(stated, columns[name], self.bounds[name][0])
             beyond = beyond + doublings([self], index, name, values)
-        reach = np.broadcast_to(self.reach, (len(rows), 2))
+        reach = np.broadcast_to(self.reach, (len(middle), 2))
         return LawForecasts(banded(middle, reach, relative), parts, beyond)
 
 
@@ -458,7 +421,7 @@ class Generic(GroupedLaws[GenericLaw]):
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return what the laws read of n jobs, all that a law may read where there is none yet."""
         laws = self.laws.values()
-        read = {name for law in laws for name in (*law.bounds, *law.held, *law.categories)}
+        read = {name for law in laws for name in (*law.bounds, *law.held, *law.form.categories)}
         found = {}
         for name in (*EXTRINSIC, *INTRINSIC, *TEXTS):
             if laws and name not in read:
@@ -476,8 +439,8 @@ class Generic(GroupedLaws[GenericLaw]):
         batches: dict[tuple[int, ...], list[int]] = {}
         for i, kind in enumerate(kinds):
             rows = kind.cost.rows
-            shape = [of.shape[1] for of in (rows.intrinsic, rows.extrinsic, rows.flags)]
-            batches.setdefault((*shape, int(np.ceil(np.log2(len(rows))))), []).append(i)
+            shape = [of.shape[2] for of in (rows.intrinsic, rows.extrinsic, rows.flags)]
+            batches.setdefault((*shape, int(np.ceil(np.log2(len(kind.points))))), []).append(i)
         laws: dict[int, GenericLaw] = {}
         for batch in batches.values():
             laws.update(zip(batch, self._batch([kinds[i] for i in batch]), strict=True))
@@ -494,41 +457,46 @@ class Generic(GroupedLaws[GenericLaw]):
             for name in choice.form.categories
         }
         rows = choice.form.rows(group.columns, places)
-        cost = GenericCost(rows, seconds, weights / weights.sum(), self.penalty)
+        weights = weights / weights.sum()
+        cost = GenericCost(rows, seconds[None], weights[None], self.penalty, np.zeros(1))
         return _Kind(group, choice, cost, scale, points)
 
     def _batch(self, kinds: list[_Kind]) -> list[GenericLaw]:
         """Return the laws of kinds of one form."""
         costs, points = [kind.cost for kind in kinds], [kind.points for kind in kinds]
         if self.mode == "fast":
-            fits = fitted_fast(costs, points, self.errors == "relative")
+            fit = fitted_fast(costs, points, self.errors == "relative")
+            found = zip(fit.constants, fit.converged, fit.strength, strict=True)
         else:
-            each = [fitted_plain(*of) for of in zip(costs, points, strict=True)]
-            fits = GenericFit.joined(each)
-        logs = []
-        for i, cost in enumerate(costs):
-            with np.errstate(divide="ignore"):
-                log = np.log(cost.seconds) - np.log(fits.take(slice(i, i + 1)).seconds(cost)[0])
-            logs.append(np.clip(log, -_MOST_LOG_RATIO, _MOST_LOG_RATIO))
-        again = resampled(costs, fits, logs, RESAMPLES)
-        return [
-            self._law(kind, fits.take(i), log, drawn)
-            for i, (kind, log, drawn) in enumerate(zip(kinds, logs, again, strict=True))
-        ]
+            fits = [fitted_plain(*of) for of in zip(costs, points, strict=True)]
+            each = [(f.constants, f.converged, f.strength) for f in fits]
+            found = zip(*map(np.concatenate, zip(*each, strict=True)), strict=True)
+        return [self._law(kind, *of) for kind, of in zip(kinds, found, strict=True)]
 
-    def _law(self, kind: _Kind, fit: GenericFit, logs: FloatArray, again: FloatArray) -> GenericLaw:
+    def _law(
+        self, kind: _Kind, constants: FloatArray, converged: bool, strength: float
+    ) -> GenericLaw:
         form, held, left_out = kind.choice.form, kind.choice.held, kind.choice.left_out
+        fitted = kind.cost.fitted(constants[None])[0]
+        with np.errstate(divide="ignore"):
+            logs = np.log(kind.cost.seconds[0]) - np.log(fitted)
+        logs = np.clip(logs, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
+        # Laplace's approximation, of errors in logarithms.
+        slopes = kind.cost.derivatives(constants[None])[0] / np.maximum(fitted, 1e-9)[:, None]
+        spent = int(np.count_nonzero(constants))
+        noise = np.sum(logs**2) / max(len(logs) - spent, 1) + REPEAT_SIGMA**2
+        precision = slopes.T @ slopes / noise + np.eye(form.constants) / PRIOR_SIGMA**2
         units = np.where(np.arange(form.constants) < form.coefficients, kind.scale, 1.0)
-        theta = np.concatenate([fit.coefficients, fit.exponents]) * units
-        moved = again * units - theta
+        covariance = np.linalg.inv(precision) * np.outer(units, units)
+        exponents = constants[form.coefficients :]
         read = [*form.numbers, *form.scaling, *(name for name in held if name not in TEXTS)]
         names = [*form.numbers, *form.scaling]
         notes = []
-        if not fit.converged:
+        if not converged:
             notes.append("the fit did not converge; this is the best that was found")
         at_bound = [
             name
-            for name, power in zip(names, fit.exponents, strict=True)
+            for name, power in zip(names, exponents, strict=True)
             if abs(power) > MOST_EXPONENT - 1e-6
         ]
         if at_bound:
@@ -542,14 +510,11 @@ class Generic(GroupedLaws[GenericLaw]):
             name: "" if code == BLANK else self.texts[name][int(code)]
             for name, code in held.items() if name in TEXTS
         }  # fmt: skip
-        free = int(np.count_nonzero(fit.coefficients)) + form.exponents
         return GenericLaw(
-            theta=theta, covariance=moved.T @ moved / len(moved),
-            intervals=np.quantile(again * units, (0.05, 0.95), axis=0).T,
-            reach=reach_of(logs, free, REPEAT_SIGMA),
-            bounds=kind.group.bounds("devices", *read), runs=len(logs), numbers=form.numbers,
-            categories=form.categories, scaling=form.scaling, strength=float(fit.strength),
-            quantity=self.quantity, held=words, left_out=left_out, notes=tuple(notes),
+            theta=constants * units, covariance=covariance, form=form, strength=float(strength),
+            reach=reach_of(logs, spent, REPEAT_SIGMA),
+            bounds=kind.group.bounds("devices", *read), runs=len(logs), quantity=self.quantity,
+            held=words, left_out=left_out, notes=tuple(notes),
         )  # fmt: skip
 
     def evaluate(self, laws: list[GenericLaw], index: IntArray, columns: Columns) -> LawForecasts:

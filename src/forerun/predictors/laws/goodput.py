@@ -8,19 +8,21 @@ overlaps with the reduction. Throughput alone: how many samples a model needs is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.plan import PS_ASYNC
 from forerun.predictors.laws.fitting import (
-    MOST_ROUNDS,
     ColumnRows,
-    Segments,
-    minima,
-    one_step_bootstrap,
+    Effects,
+    LogTerm,
+    constant,
+    either,
+    fitted_kinds,
+    parameter,
+    total,
 )
 from forerun.predictors.laws.grouped import (
     Columns,
@@ -30,7 +32,6 @@ from forerun.predictors.laws.grouped import (
     RunGroup,
     banded,
     doublings,
-    interval,
     log_variance,
     percent,
     reach_of,
@@ -38,32 +39,25 @@ from forerun.predictors.laws.grouped import (
 )
 from forerun.predictors.laws.law_rows import LawRows, ResourceReading, Span, spans, step_size
 
-# a_c, b_c: a pass and each of its samples; a_n, b_n: a reduction between nodes, and each device
-# beyond two of them; a_r, b_r: the same within a node; gamma: how well both overlap.
-PARAMETERS = ("a_c", "b_c", "a_n", "b_n", "a_r", "b_r", "gamma")
-A_C, B_C, A_N, B_N, A_R, B_R, GAMMA = range(len(PARAMETERS))
+# Logs of seconds. a_c, b_c: a pass and each of its samples; a_n, b_n: a reduction between nodes, and
+# each device beyond two of them; a_r, b_r: the same within a node; of gamma - 1: how well both overlap.
+PARAMETERS = ("a_c", "b_c", "a_n", "b_n", "a_r", "b_r", "overlap")
+A_C, B_C, A_N, B_N, A_R, B_R, OVERLAP = range(len(PARAMETERS))
 TERMS = ("passes, fixed", "passes, by samples", "exposed reduction")
 # Columns of what a worker has, 0 where a row does not state it.
 GIVEN = ("speed", "wire")
-LEAST_SECONDS, LEAST_GAMMA, MOST_GAMMA = 1e-8, 1.0, 10.0
-# No part of a step takes many times the longest step.
-MOST_SHARE = 10.0
+# Of a part that no run has; gamma is 10 at most.
+LOG_NOTHING, LOG_MOST_OVERLAP = float(np.log(1e-8)), float(np.log(9.0))
 # An unmeasured level of the network is no faster than the measured one within the node.
 SLOWER_BETWEEN = 1.1
-# Gamma to start from: sums and near-maxima have minima of their own.
-STARTS = (1.2, 3.0)
-GAMMA_PULL, GROWTH_PULL = 1e-3, 1e-2
-# Standard deviations of the priors: of logs of times, and of gamma.
-PRIOR_SIGMA = np.array([1.5] * 6 + [2.0])
+# Of a reduction, each device beyond two at the start.
+GROWTH = 0.05
+# Standard deviations of the priors of logs.
+PRIOR_SIGMA = np.array([2.5] * 6 + [1.0])
 LEAST_SIGMA = 0.02
 # A network that no run used: with every run between nodes left out, the networks of others predicted
 # it with a median error of 54 %; it counts as so many doublings away.
-UNSEEN_SIGMA, UNSEEN_DOUBLINGS = 0.6, 2.0
-# The reduction of two devices is a_n or a_r alone, of which the logarithm must still be known.
-_LEAST = 1e-12
-# Keeps the root of a mean of squares smooth where all errors are 0.
-_SMOOTH = 1e-10
-_MOST_LOG = 50.0
+UNSEEN_DOUBLINGS = 2.0
 _ROUNDING = 1e-9
 
 
@@ -86,220 +80,49 @@ class Steps(ColumnRows):
     rate: FloatArray
 
 
-@dataclass(frozen=True)
-class StepParts:
-    """Seconds of n steps by part, each (n,): a pass, its reduction, the last pass with it, the step."""
+def step_seconds(theta: FloatArray, steps: Steps) -> tuple[LogTerm, LogTerm, LogTerm]:
+    """Return the seconds of n steps, of one pass, and of the last pass with its reduction.
 
-    accumulation: FloatArray
-    network: FloatArray
-    last: FloatArray
-    step: FloatArray
-
-
-def step_parts(theta: FloatArray, steps: Steps) -> StepParts:
-    """Return the seconds of n steps; theta: (7,) or (n, 7), in seconds but for gamma."""
-    t = theta.T
-    accumulation = (t[A_C] + t[B_C] * steps.micro_batch) / steps.speed
-    farther = np.maximum(steps.devices - 2.0, 0.0)
-    network = np.where(steps.between > 0, t[A_N] + t[B_N] * farther, t[A_R] + t[B_R] * farther)
-    network = np.where(steps.devices > 1, np.maximum(network / steps.rate, _LEAST), 0.0)
-    longer = np.maximum(accumulation, network)
-    shorter = np.minimum(accumulation, network)
-    # (x^g + y^g)^(1/g) without overflow: the longer of both, drawn out.
-    last = longer * np.exp(np.log1p((shorter / longer) ** t[GAMMA]) / t[GAMMA])
-    return StepParts(accumulation, network, last, (steps.passes - 1.0) * accumulation + last)
-
-
-def log_slopes(theta: FloatArray, steps: Steps, parts: StepParts) -> FloatArray:
-    """Return d log(step) / d (log of the six times, gamma), (n, 7)."""
-    t = theta.T
-    gamma = t[GAMMA]
-    farther = np.maximum(steps.devices - 2.0, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        by_network = np.where(parts.network > 0, (parts.network / parts.last) ** (gamma - 1.0), 0.0)
-        share = (parts.network / parts.last) ** gamma
-        log_network = np.where(parts.network > 0, np.log(parts.network), 0.0)
-    by_pass = (steps.passes - 1.0) + (parts.accumulation / parts.last) ** (gamma - 1.0)
-    mixed = (1.0 - share) * np.log(parts.accumulation) + share * log_network
-    slopes = np.empty((len(steps), len(PARAMETERS)))
-    by_pass, by_network = by_pass / steps.speed, by_network / steps.rate
-    between = np.where(steps.between > 0, by_network, 0.0)
-    within = by_network - between
-    slopes[:, A_C] = by_pass * t[A_C]
-    slopes[:, B_C] = by_pass * t[B_C] * steps.micro_batch
-    slopes[:, A_N], slopes[:, B_N] = between * t[A_N], between * t[B_N] * farther
-    slopes[:, A_R], slopes[:, B_R] = within * t[A_R], within * t[B_R] * farther
-    slopes[:, GAMMA] = parts.last * (mixed - np.log(parts.last)) / gamma
-    return np.asarray(slopes / parts.step[:, None])
-
-
-@dataclass(frozen=True)
-class TimedSteps(ColumnRows):
-    """n steps of one kind and their seconds, (n,); accumulation: of one pass, NaN where not known."""
-
-    steps: Steps
-    seconds: FloatArray
-    accumulation: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.seconds)
-
-
-@dataclass(frozen=True)
-class GoodputCosts:
-    """Costs of p kinds: RMSLE(pass) + RMSLE(step) + pulls (adaptdl.goodput, `_obj_fn`).
-
-    Attributes:
-        steps, log_seconds, log_passes: rows of all kinds, in their order, (n,).
-        known: 1 where seconds of a pass are known, (n,).
-        segments: which rows are of which kind.
+    theta: the parameters of each step, (n, 7).
     """
-
-    steps: Steps
-    log_seconds: FloatArray
-    log_passes: FloatArray
-    known: FloatArray
-    segments: Segments
-
-    @classmethod
-    def of(cls, kinds: Sequence[TimedSteps]) -> Self:
-        """Return the costs of kinds of job."""
-        passes = np.concatenate([kind.accumulation for kind in kinds])
-        return cls(
-            steps=Steps.joined([kind.steps for kind in kinds]),
-            log_seconds=np.log(np.concatenate([kind.seconds for kind in kinds])),
-            log_passes=np.log(np.where(np.isfinite(passes), passes, 1.0)),
-            known=np.isfinite(passes).astype(np.float64),
-            segments=Segments(np.array([len(kind) for kind in kinds])),
-        )
-
-    def take(self, index: IntArray) -> Self:
-        """Return the costs of some kinds."""
-        segments, rows = self.segments.take(index)
-        return type(self)(
-            self.steps.take(rows), self.log_seconds[rows], self.log_passes[rows], self.known[rows],
-            segments,
-        )  # fmt: skip
-
-    def __call__(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return costs (p,), slopes (p, 7) and curvatures (p, 7, 7) at logs of parameters (p, 7)."""
-        values = np.exp(theta)
-        each = values[self.segments.owner]
-        parts = step_parts(each, self.steps)
-        slopes = log_slopes(each, self.steps, parts)
-        slopes[:, GAMMA] *= each[:, GAMMA]
-        of_pass = np.zeros_like(slopes)
-        of_pass[:, A_C] = self.known * each[:, A_C] / (parts.accumulation * self.steps.speed)
-        of_pass[:, B_C] = self.known - of_pass[:, A_C]
-        errors = np.log(parts.step) - self.log_seconds
-        also = (np.log(parts.accumulation) - self.log_passes) * self.known
-        terms = (
-            self._root(errors, slopes, np.ones_like(errors)),
-            self._root(also, of_pass, self.known),
-            _pulls(theta, values),
-        )
-        cost, slope, curvature = (sum(term[1:], term[0]) for term in zip(*terms, strict=True))
-        return cost, slope, curvature
-
-    def _root(
-        self, errors: FloatArray, slopes: FloatArray, counts: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return roots of mean squares of each kind's rows, their slopes, and curvatures above theirs.
-
-        A root lies below the parabola through it that a mean of squares makes, so that a step to
-        the bottom of that parabola never raises it.
-        """
-        sums, k = self.segments.sums, slopes.shape[1]
-        count = np.maximum(sums(counts), 1.0)
-        root = np.sqrt(sums(errors**2) / count + _SMOOTH)
-        weight = 1.0 / (count * root)
-        outer = (slopes[:, :, None] * slopes[:, None, :]).reshape(len(slopes), -1)
-        curvature = (sums(outer) * weight[:, None]).reshape(-1, k, k)
-        return root, sums(errors[:, None] * slopes) * weight[:, None], curvature
+    of = [parameter(theta, i) for i in range(len(PARAMETERS))]
+    one_pass = total(of[A_C], of[B_C] + np.log(steps.micro_batch)) - np.log(steps.speed)
+    with np.errstate(divide="ignore"):
+        farther, others = np.log(np.maximum(steps.devices - 2.0, 0.0)), np.log(steps.passes - 1.0)
+    between, within = (total(of[a], of[b] + farther) for a, b in ((A_N, B_N), (A_R, B_R)))
+    network = either(steps.between > 0, between, within) - np.log(steps.rate)
+    gamma = total(constant(np.zeros(len(steps))), of[OVERLAP].at_most(LOG_MOST_OVERLAP))
+    last = total(one_pass, network.where(steps.devices > 1), gamma)
+    return total(last, one_pass + others), one_pass, last
 
 
-def _pulls(theta: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the pulls on p kinds' parameters, their slopes and curvatures."""
-    p, k = theta.shape
-    slope, curvature = np.zeros((p, k)), np.zeros((p, k, k))
-    gamma = values[:, GAMMA]
-    cost = GAMMA_PULL * (gamma - 1.0) ** 2
-    slope[:, GAMMA] = 2 * GAMMA_PULL * (gamma - 1.0) * gamma
-    curvature[:, GAMMA, GAMMA] = 2 * GAMMA_PULL * gamma**2
-    for a, b in ((A_N, B_N), (A_R, B_R)):
-        pull = GROWTH_PULL * np.exp(2 * np.minimum(theta[:, b] - theta[:, a], _MOST_LOG))
-        cost = cost + pull
-        slope[:, b] += 2 * pull
-        slope[:, a] -= 2 * pull
-        for i, j, sign in ((a, a, 1.0), (b, b, 1.0), (a, b, -1.0), (b, a, -1.0)):
-            curvature[:, i, j] += 4 * sign * pull
-    return cost, slope, curvature
+def _start(
+    steps: Steps, seconds: FloatArray, pass_seconds: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return where the parameters of runs start, (7,), and 1 for those that the runs determine.
 
-
-@dataclass(frozen=True)
-class GoodputFit:
-    """Parameters of p kinds (p, 7), which of them runs determine (p, 7), and convergence (p,)."""
-
-    theta: FloatArray
-    free: BoolArray
-    converged: BoolArray
-
-
-def fitted_kinds(kinds: Sequence[TimedSteps]) -> GoodputFit:
-    """Return the parameters of each kind of job, all fitted at once."""
-    starts = [_start(kind) for kind in kinds]
-    start, free = (np.repeat(np.array(of), len(STARTS), axis=0) for of in zip(*starts, strict=True))
-    gamma = np.tile(np.log(STARTS), len(kinds))
-    start[:, GAMMA] = np.where(free[:, GAMMA], gamma, start[:, GAMMA])
-    longest = np.repeat([kind.seconds.max() for kind in kinds], len(STARTS))
-    lower, upper = np.full_like(start, np.log(LEAST_SECONDS)), np.empty_like(start)
-    upper[:] = np.log(MOST_SHARE * longest)[:, None]
-    lower[:, GAMMA], upper[:, GAMMA] = np.log(LEAST_GAMMA), np.log(MOST_GAMMA)
-    lower, upper = np.where(free, lower, start), np.where(free, np.maximum(upper, start), start)
-    found = minima(
-        GoodputCosts.of([k for k in kinds for _ in STARTS]), start, lower, upper, rounds=MOST_ROUNDS
-    )
-    best = found.cost.reshape(-1, len(STARTS)).argmin(axis=1)
-    best += np.arange(0, len(start), len(STARTS))
-    theta, free = np.exp(found.theta[best]), free[best]
-    for outer, inner in ((A_N, A_R), (B_N, B_R)):
-        slower = np.maximum(theta[:, outer], SLOWER_BETWEEN * theta[:, inner])
-        theta[:, outer] = np.where(free[:, outer], theta[:, outer], slower)
-    return GoodputFit(theta, free, found.converged[best])
-
-
-def _start(kind: TimedSteps) -> tuple[FloatArray, BoolArray]:
-    """Return logs of parameters to start from, (7,), and which of them the runs determine.
-
-    A parameter without runs stays at its optimistic bound, and with one micro-batch a pass is half
-    fixed and half by samples (adaptdl.goodput, `fit_perf_params`).
+    A parameter without runs stays at its optimistic bound (adaptdl.goodput, `fit_perf_params`).
+    pass_seconds: of runs in which one pass is known, NaN of the others, (n,).
     """
-    steps, seconds, accumulation = kind.steps, kind.seconds, kind.accumulation
-    many, between, known = steps.devices > 1, steps.between > 0, np.isfinite(accumulation)
-    per_pass = np.where(known, accumulation, seconds / steps.passes) * steps.speed
-    pass_seconds = float(np.median(per_pass[known]) if known.any() else 0.7 * per_pass.min())
-    theta = np.full(len(PARAMETERS), LEAST_SECONDS)
-    free = np.ones(len(PARAMETERS), dtype=bool)
-    theta[A_C] = 0.5 * pass_seconds
-    theta[B_C] = 0.5 * pass_seconds / float(np.median(steps.micro_batch))
-    free[A_C] = len(np.unique(steps.micro_batch)) > 1
+    many, between, known = steps.devices > 1, steps.between > 0, np.isfinite(pass_seconds)
+    per_pass = np.where(known, pass_seconds, seconds / steps.passes) * steps.speed
+    one = float(np.median(per_pass[known]) if known.any() else 0.7 * per_pass.min())
+    theta, free = np.full(len(PARAMETERS), LOG_NOTHING), np.ones(len(PARAMETERS))
+    theta[A_C] = np.log(0.5 * one)
+    theta[B_C] = theta[A_C] - np.log(np.median(steps.micro_batch))
+    rest = seconds - steps.passes * one / steps.speed
+    rest = np.maximum(rest, 0.1 * seconds) * steps.rate
     for a, b, rows in ((A_N, B_N, many & between), (A_R, B_R, many & ~between)):
-        free[a] = rows.any()
-        free[b] = len(np.unique(steps.devices[rows])) > 1
-        rest = seconds - steps.passes * pass_seconds / steps.speed
-        rest = (np.maximum(rest, 0.1 * seconds) * steps.rate)[rows]
-        theta[a] = float(np.median(rest)) if free[a] else LEAST_SECONDS
-        theta[b] = 0.05 * theta[a] if free[b] else LEAST_SECONDS
-    free[GAMMA] = many.any()
-    theta[GAMMA] = LEAST_GAMMA
-    return np.log(np.maximum(theta, LEAST_SECONDS)), free
+        free[a], free[b] = rows.any(), len(np.unique(steps.devices[rows])) > 1
+        theta[a] = np.log(np.median(rest[rows])) if free[a] else LOG_NOTHING
+        theta[b] = theta[a] + np.log(GROWTH) if free[b] else LOG_NOTHING
+    free[OVERLAP], theta[OVERLAP] = many.any(), 0.0
+    return theta, free
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoodputLaw(ParametricLaw):
-    """Pollux's parameters of one kind of job, in seconds but for gamma.
-
-    The covariance is of (logs of the six times, gamma).
+    """Pollux's parameters of one kind of job.
 
     Attributes:
         free: 1 for parameters that runs determine; the others are at an optimistic bound, (7,).
@@ -315,7 +138,7 @@ class GoodputLaw(ParametricLaw):
 
     def formula(self, quantity: str) -> str:
         """Return the law with units and intervals."""
-        text = [interval(v, *pair) for v, pair in zip(self.theta, self.intervals, strict=True)]
+        text = [self.exponential(i, float(i == OVERLAP)) for i in range(len(PARAMETERS))]
         steps = f"steps x ({self.size or 'one'} / global_batch of them) " * (quantity != "step")
         speed = wire = ""
         if self.speeds is not None:
@@ -329,7 +152,7 @@ class GoodputLaw(ParametricLaw):
         )
         return (
             f"{steps}(passes - 1) C + (C^g + N^g)^(1/g), C = {text[A_C]} s + {text[B_C]} s a sample x "
-            f"micro_batch{speed}, N = {within}; {between}{wire}, g = {text[GAMMA]}"
+            f"micro_batch{speed}, N = {within}; {between}{wire}, g = {text[OVERLAP]}"
         )
 
     def limit(self) -> str:
@@ -340,8 +163,9 @@ class GoodputLaw(ParametricLaw):
         between = between * self.free[A_N]  # where nothing is known of several nodes, of one
         micro = float(np.sqrt(np.prod(self.bounds["micro_batch"])))
         one = np.ones(3)
-        parts = step_parts(self.theta, Steps(micro * one, one, counts, between, one, one))
-        exposed = 1.0 - parts.accumulation / parts.step
+        steps = Steps(micro * one, one, counts, between, one, one)
+        step, one_pass, _ = step_seconds(np.tile(self.theta, (3, 1)), steps)
+        exposed = 1.0 - np.exp(one_pass.log - step.log)
         where = f" at {micro:.3g} samples a device" if self.size == "micro_batch" else ""
         kept = ", ".join(
             f"{percent(1.0 - share)} at {count:g}"
@@ -418,63 +242,64 @@ class Goodput(GroupedLaws[GoodputLaw]):
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[GoodputLaw]:
         """Return the law of each group of runs, all fitted at once."""
-        kept, kinds, given = [], [], []
-        for group in groups:
-            index = np.zeros(len(group.seconds), dtype=np.int64)
-            spanned = [spans(_log_of(group.columns, name), index, 1) for name in GIVEN]
-            ambiguous = [one.ambiguous for one in _readings(group.columns, index, spanned)]
+        given = [
+            [spans(_log_of(g.columns, name), np.zeros(len(g.seconds), dtype=int), 1)[0] for name in GIVEN]
+            for g in groups
+        ]  # fmt: skip
+        kept, rows, start, free = [], [], [], []
+        for group, spanned in zip(groups, given, strict=True):
+            ambiguous = [one.ambiguous for one in self._readings(group.columns, [spanned])]
             part = group.take(np.flatnonzero(~(ambiguous[0] | ambiguous[1])))
-            index = index[: len(part.seconds)]
-            kinds.append(self._timed(part, _readings(part.columns, index, spanned)))
+            steps, count = self._steps(part.columns, self._readings(part.columns, [spanned]))
+            seconds = part.seconds / count
+            # What is not the reduction that was measured is passes.
+            sync = part.measured["sync_time_s"]
+            sync = np.where((self.quantity == "step") & (sync > 0), sync, np.nan)
+            many = steps.devices > 1
+            passes = (seconds - np.where(many, sync, 0.0)) / steps.passes
+            passes = np.where(passes > 0, passes, np.nan)
+            theta, determined = _start(steps, seconds, passes)
+            also = np.flatnonzero(np.isfinite(passes) & many)
+            one = np.ones(len(also))
+            alone = replace(steps.take(also), devices=one, passes=one)
+            times = np.log(np.concatenate([seconds, passes[also]]))
+            rows.append((Steps.joined([steps, alone]), times))
             kept.append(part)
-            given.append((spanned[0][0], spanned[1][0]))
-        fit = fitted_kinds(kinds)
+            start.append(theta)
+            free.append(determined)
+        found, errors = fitted_kinds(
+            lambda theta, steps: step_seconds(theta, steps)[0], rows, np.array(start),
+            Effects.of(PRIOR_SIGMA * free),
+        )  # fmt: skip
         return [
-            self._law(part, kind, fit, i, *span)
-            for i, (part, kind, span) in enumerate(zip(kept, kinds, given, strict=True))
-        ]
+            self._law(part, rows[i][0].micro_batch, found.theta[i], found.uncertainty(i), free[i],
+                      errors[i][: len(part.seconds)], found.converged, given[i])
+            for i, part in enumerate(kept)
+        ]  # fmt: skip
 
     def _law(
-        self, group: RunGroup, kind: TimedSteps, fit: GoodputFit, i: int,
-        speeds: Span | None, wires: Span | None,
+        self, group: RunGroup, micro: FloatArray, theta: FloatArray, covariance: FloatArray,
+        free: FloatArray, errors: FloatArray, converged: bool, given: Sequence[Span | None],
     ) -> GoodputLaw:  # fmt: skip
-        theta, free = fit.theta[i], fit.free[i]
-        parts = step_parts(theta, kind.steps)
-        errors = np.log(kind.seconds) - np.log(parts.step)
-        slopes = log_slopes(theta, kind.steps, parts) * free
-        draws = one_step_bootstrap(slopes, errors, PRIOR_SIGMA)
-        logs = np.concatenate([np.log(theta[:GAMMA]), theta[GAMMA:]])
-        intervals = np.quantile(logs + draws, (0.05, 0.95), axis=0).T
-        intervals[:GAMMA] = np.exp(intervals[:GAMMA])
-        intervals[GAMMA] = np.clip(intervals[GAMMA], LEAST_GAMMA, MOST_GAMMA)
-        spent = int(np.count_nonzero(free & (theta > 2 * LEAST_SECONDS)))  # none at a bound
-        micro = kind.steps.micro_batch
+        for outer, inner in ((A_N, A_R), (B_N, B_R)):
+            if not free[outer]:
+                theta[outer] = max(theta[outer], np.log(SLOWER_BETWEEN) + theta[inner])
         notes = []
-        if not fit.converged[i]:
+        if not converged:
             notes.append("the search did not converge; the best parameters found are kept")
         if not free[A_N] and not free[A_R]:
             notes.append("no run has several devices, so that nothing is known of the reduction")
-        if not free[A_C]:
+        if len(np.unique(micro)) == 1:
             notes.append("all runs have one micro-batch: half of a pass is taken to grow with it")
         return GoodputLaw(
-            theta=theta, covariance=draws.T @ draws / len(draws), intervals=intervals,
-            free=free.astype(np.float64), reach=reach_of(errors, spent, LEAST_SIGMA),
+            theta=theta, covariance=covariance + np.diag((1.0 - free) * PRIOR_SIGMA**2), free=free,
+            reach=reach_of(errors, int(free.sum()), LEAST_SIGMA),
             bounds={
                 **group.bounds("devices", "nodes"),
                 "micro_batch": (float(micro.min()), float(micro.max())),
             },
-            size=group.size, runs=len(kind), speeds=speeds, wires=wires, notes=tuple(notes),
+            size=group.size, runs=len(errors), speeds=given[0], wires=given[1], notes=tuple(notes),
         )  # fmt: skip
-
-    def _timed(self, group: RunGroup, given: Sequence[ResourceReading]) -> TimedSteps:
-        """Return the steps of one kind, and what is known of their passes."""
-        steps, count = self._steps(group.columns, given)
-        seconds, sync = group.seconds / count, group.measured["sync_time_s"]
-        alone = steps.devices == 1
-        # What is not the reduction that was measured is passes.
-        reduction = np.where(alone, 0.0, sync if self.quantity == "step" else np.nan)
-        passes = np.where(alone | (reduction > 0), seconds - reduction, np.nan) / steps.passes
-        return TimedSteps(steps, seconds, np.where(passes > 0, passes, np.nan))
 
     def _steps(
         self, columns: Columns, given: Sequence[ResourceReading]
@@ -493,17 +318,13 @@ class Goodput(GroupedLaws[GoodputLaw]):
 
     def evaluate(self, laws: list[GoodputLaw], index: IntArray, columns: Columns) -> LawForecasts:
         """Return seconds, the three terms and doublings of n jobs."""
-        given = _readings(
-            columns, index, [[law.speeds for law in laws], [law.wires for law in laws]]
-        )
+        given = self._readings(columns, [(law.speeds, law.wires) for law in laws], index)
         steps, count = self._steps(columns, given)
-        theta = stacked(laws, "theta", index)
-        parts = step_parts(theta, steps)
-        variance = log_variance(laws, index, log_slopes(theta, steps, parts))
-        free = stacked(laws, "free", index)
+        theta, free = stacked(laws, "theta", index), stacked(laws, "free", index)
+        step, one_pass, last = step_seconds(theta, steps)
+        variance = log_variance(laws, index, step.matrix(len(PARAMETERS)))
         unseen = np.where(steps.between > 0, free[:, A_N], free[:, A_R]) == 0
-        unseen &= steps.devices > 1
-        beyond = np.where(unseen, UNSEEN_DOUBLINGS, 0.0)
+        beyond = np.where(unseen & (steps.devices > 1), UNSEEN_DOUBLINGS, 0.0)
         beyond = beyond + doublings(laws, index, "devices", steps.devices)
         beyond = beyond + doublings(laws, index, "micro_batch", steps.micro_batch)
         # Nodes go with devices: beyond the measured ones they are counted once.
@@ -511,24 +332,28 @@ class Goodput(GroupedLaws[GoodputLaw]):
         for one in given:
             beyond = beyond + one.beyond / np.log(2.0)
             variance = variance + one.unsure**2
-        variance = variance + np.where(unseen, UNSEEN_SIGMA**2, 0.0)
-        seconds = banded(parts.step, stacked(laws, "reach", index), variance)
-        fixed = theta[:, A_C] * steps.passes
-        exposed = parts.last - parts.accumulation
-        named = np.stack([fixed, parts.step - fixed - exposed, exposed], axis=1)
+        middle = np.exp(step.log)
+        seconds = banded(middle, stacked(laws, "reach", index), variance)
+        exposed = np.exp(last.log) - np.exp(one_pass.log)
+        fixed = np.exp(theta[:, A_C]) / steps.speed * steps.passes
+        named = np.stack([fixed, middle - fixed - exposed, exposed], axis=1)
         return LawForecasts(seconds * count[:, None], named * count[:, None], beyond)
+
+    def _readings(
+        self,
+        columns: Columns,
+        known: Sequence[Sequence[Span | None]],
+        index: IntArray | None = None,
+    ) -> list[ResourceReading]:
+        """Return speed and network of n jobs as their laws read them; known: the spans of each law."""
+        if index is None:
+            index = np.zeros(len(columns["devices"]), dtype=np.int64)
+        return [
+            ResourceReading.of(_log_of(columns, name), index, of)
+            for name, of in zip(GIVEN, zip(*known, strict=True), strict=True)
+        ]
 
 
 def _log_of(columns: Columns, name: str) -> FloatArray:
     """Return logs of one of `GIVEN`, (n,), NaN where not stated."""
     return np.log(np.where(columns[name] > 0, columns[name], np.nan))
-
-
-def _readings(
-    columns: Columns, index: IntArray, known: Sequence[Sequence[Span | None]]
-) -> list[ResourceReading]:
-    """Return speed and network of n jobs as their laws read them; known: the span of each law, of both."""
-    return [
-        ResourceReading.of(_log_of(columns, name), index, of)
-        for name, of in zip(GIVEN, known, strict=True)
-    ]

@@ -7,10 +7,9 @@ A law is its equation, its starting points and its words; the rest is here.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -31,9 +30,8 @@ from forerun.predictors.laws.law_rows import (
     filled,
     measured,
 )
-from forerun.predictors.saved import read_saved
+from forerun.predictors.saved import read_saved, restored, written
 from forerun.tables import Jobs, Runs, sorted_runs
-from forerun.tables.table import Lines
 
 Columns = Mapping[str, FloatArray]
 
@@ -41,14 +39,9 @@ Columns = Mapping[str, FloatArray]
 CHUNK = 16384
 # Distance beside a law's own runs, beside those of other settings, and for each doubling beyond.
 NEAR, OTHER_SETTINGS, A_DOUBLING = 0.1, 0.3, 0.2
-MOST_NOTES, MOST_LISTED, MOST_LINES = 5, 3, 8
+MOST_NOTES, MOST_LISTED = 5, 3
 # A half-width of a band that is larger than this, as a log, is no number.
 _MOST_REACH = 300.0
-# Up to so many laws one product for each law is faster than one matrix for each job.
-_FEW_LAWS = 12
-# Milliseconds among seconds, or seconds among minutes, leave a gap that no noise leaves.
-UNIT_GAP = 50.0
-MIXED, AT = "as if units were mixed", " in "
 ALONE = "its runs are all on one number of devices, and this is another; run it on a second"
 # Log standard deviation of a law a doubling away before any run shows it, which counts as much as
 # this many kinds that do; and the largest that one kind can show.
@@ -101,47 +94,38 @@ class Law(ABC):
         """Return whether the fields have the shapes that the law needs."""
         return True
 
-    @classmethod
-    def from_saved(cls, entry: Mapping[str, Any]) -> Self:
-        """Return a law from its saved fields; raises ValueError, KeyError or TypeError."""
-        law = cls(**{f.name: _restored(str(f.type), entry[f.name]) for f in fields(cls)})
-        if not law.is_sound():
-            raise ValueError("a field has another shape")
-        return law
-
-
-def _restored(kind: str, value: Any) -> Any:
-    if kind == "FloatArray":
-        return np.array(value, dtype=float)
-    if kind.startswith("Mapping"):
-        inner = kind.removeprefix("Mapping[str, ").removesuffix("]")
-        return {name: _restored(inner, one) for name, one in value.items()}
-    if kind.startswith(("Span", "tuple")) and value is not None:
-        return tuple(value)
-    return value
-
 
 @dataclass(frozen=True, kw_only=True)
 class ParametricLaw(Law):
     """A law of k parameters.
 
     Attributes:
-        theta: the parameters, (k,).
-        covariance: of theta (or of its logs, as the law has it), (k, k).
-        intervals: 5 % and 95 % of each parameter, (k, 2).
+        theta: the parameters, (k,). covariance: of them, (k, k).
     """
 
     theta: FloatArray
     covariance: FloatArray
-    intervals: FloatArray
 
     parameters: ClassVar[tuple[str, ...]] = ()
 
     def is_sound(self) -> bool:
         """Return whether there are as many numbers as parameters."""
         k = len(self.parameters)
-        shapes = (self.theta.shape, self.covariance.shape, self.intervals.shape)
-        return shapes == ((k,), (k, k), (k, 2))
+        return self.theta.shape == (k,) and self.covariance.shape == (k, k)
+
+    def reach_of(self, at: int) -> float:
+        """Return how far the 5 % and the 95 % of a parameter lie from it."""
+        return Z95 * float(np.sqrt(max(self.covariance[at, at], 0.0)))
+
+    def power(self, at: int) -> str:
+        """Return a parameter with its interval."""
+        value, reach = float(self.theta[at]), self.reach_of(at)
+        return interval(value, value - reach, value + reach)
+
+    def exponential(self, at: int, offset: float = 0.0) -> str:
+        """Return exp(a parameter) + offset with its interval."""
+        value, reach = float(self.theta[at]), self.reach_of(at)
+        return interval(*(float(np.exp(value + r)) + offset for r in (0.0, -reach, reach)))
 
 
 LawT = TypeVar("LawT", bound=Law)
@@ -233,13 +217,8 @@ def stacked(laws: Sequence[Law], name: str, index: IntArray) -> FloatArray:
 
 def log_variance(laws: Sequence[ParametricLaw], index: IntArray, slopes: FloatArray) -> FloatArray:
     """Return the variance that the covariance of each job's law and the slopes (n, k) give, (n,)."""
-    spread: FloatArray = np.stack([law.covariance for law in laws])
-    if len(laws) > _FEW_LAWS:
-        return np.asarray(np.einsum("ni,nij,nj->n", slopes, spread[index], slopes))
-    turned = np.empty_like(slopes)
-    for i, matrix in enumerate(spread):
-        turned[index == i] = slopes[index == i] @ matrix
-    return np.asarray(np.einsum("ni,ni->n", turned, slopes))
+    turned = slopes[:, None, :] @ stacked(laws, "covariance", index)
+    return np.asarray(np.einsum("ni,ni->n", turned[:, 0], slopes))
 
 
 def doublings(laws: Sequence[Law], index: IntArray, name: str, values: FloatArray) -> FloatArray:
@@ -294,7 +273,7 @@ class GroupedLaws(ABC, Generic[LawT]):
     needed: ClassVar[str] = ""
     # Runs that a law needs at different values of the columns of `point_columns`.
     least_points: ClassVar[int] = 1
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     # Whether runs on one number of devices say anything of another.
     one_count_suffices: ClassVar[bool] = False
     # Whether other resources make another kind; False for a law that reads them as numbers.
@@ -364,8 +343,7 @@ class GroupedLaws(ABC, Generic[LawT]):
             runs.jobs.take(rows), seconds[quantity][rows], also
         )
         if not made.laws:
-            mend = _what_to_do(made.lacking.values(), f"{self.needed} for each")
-            raise RequestError(action, _listed(made.lacking), mend)
+            raise RequestError(action, _listed(made.lacking), f"give {self.needed} for each")
         notes = [f"of {len(runs)} runs {note} and are left out" for note in _unused(runs)]
         return replace(made, notes=_shortened([*notes, *made.notes]))
 
@@ -401,11 +379,7 @@ class GroupedLaws(ABC, Generic[LawT]):
             most = max(columns, key=lambda name: int((~np.isfinite(columns[name])).sum()))
             why = self.missing(most).replace("the row says no", "none says a")
             return TooFewError(f"of {len(seconds)} runs {why}")
-        places = None if jobs.labels is None else jobs.labels.take(usable).places()
-        whole = RunGroup(columns, seconds, size, self.quantity, also, kind)
-        group = whole.take(usable)
-        problem = _mixed_units(group.columns, group.seconds, places)
-        return TooFewError(problem) if problem else group
+        return RunGroup(columns, seconds, size, self.quantity, also, kind).take(usable)
 
     def _laws_of(self, groups: Sequence[RunGroup]) -> list[LawT | TooFewError]:
         """Return the law of each group, or why it has none."""
@@ -580,16 +554,11 @@ class GroupedLaws(ABC, Generic[LawT]):
         what = " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
         why = self.lacking.get(kind, self.lacking.get(kind[: len(GROUP)], ""))
         why = f"no law of {what}: {why}" if why else f"no runs of {what}"
-        return f"{self.name} has {why}; {_what_to_do([why], self.needed)}"
+        return f"{self.name} has {why}; give {self.needed}"
 
     def to_json(self) -> str:
         """Return the laws, and the settings of the predictor, as JSON text."""
-        laws = [[kind, _fields(law)] for kind, law in self.laws.items()]
-        lacking = [[*kind, why] for kind, why in self.lacking.items()]
-        return json.dumps({
-            "predictor": self.name, "version": self.version,
-            **_fields(self), "laws": laws, "lacking": lacking,
-        })  # fmt: skip
+        return written(self, self.version)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -602,21 +571,13 @@ class GroupedLaws(ABC, Generic[LawT]):
         def made(saved: Mapping[str, Any]) -> Any:
             if saved["predictor"] != cls.name:
                 raise ValueError(f"it is of {saved['predictor']!r}")
-            own = {f.name: _restored(str(f.type), saved[f.name]) for f in fields(cls)
-                   if f.name not in ("laws", "lacking")}  # fmt: skip
-            laws: Any = {tuple(kind): cls.law.from_saved(entry) for kind, entry in saved["laws"]}
-            lacking = {tuple(kind): str(why) for *kind, why in saved["lacking"]}
-            return cls(laws=laws, lacking=lacking, **own)
+            laws = {tuple(kind): restored(cls.law, law) for kind, law in saved["laws"]}
+            if not all(law.is_sound() for law in laws.values()):
+                raise ValueError("a field has another shape")
+            return replace(restored(cls, {**saved, "laws": {}}), laws=laws)
 
         found: Self = read_saved(text, f"a saved {cls.name} model", cls.version, made)
         return found
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass for JSON."""
-    found = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "laws"}
-    return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in found.items()
-            if name != "lacking"}  # fmt: skip
 
 
 def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArray]]:
@@ -650,41 +611,6 @@ def _halves(group: RunGroup) -> tuple[RunGroup, RunGroup] | None:
     return group.take(near), group.take(~near)
 
 
-def _mixed_units(columns: Columns, seconds: FloatArray, places: Lines | None) -> str:
-    """Return why times look like those of two units, and where the fewer stand, or "".
-
-    After what sizes and devices explain (a power law in each), times of one unit lie together;
-    milliseconds among seconds leave an empty gap of a factor `UNIT_GAP` and more.
-    """
-    logs = np.log(seconds)
-    if len(logs) < 3 or logs.max() - logs.min() < np.log(UNIT_GAP):
-        return ""
-    varied = [np.log(v) for v in columns.values() if v.min() > 0 and v.min() < v.max()]
-    x = np.stack([np.ones_like(logs), *varied], axis=1)
-    left = logs - x @ np.linalg.lstsq(x, logs, rcond=None)[0] if len(logs) > x.shape[1] else logs
-    ordered = np.sort(left)
-    place = int(np.argmax(np.diff(ordered)))
-    if ordered[place + 1] - ordered[place] < np.log(UNIT_GAP):
-        return ""
-    above = left > ordered[place]
-    apart = np.exp(np.linalg.lstsq(np.column_stack([x, above]), logs, rcond=None)[0][-1])
-    fewer = np.flatnonzero(above if 2 * above.sum() <= len(logs) else ~above)
-    found = (
-        f"{len(fewer)} of {len(logs)} times are about {apart:.0f} times away "
-        f"from the others at like sizes and devices, {MIXED}"
-    )
-    if places is None:
-        return found
-    rows = fewer[np.lexsort((places.line[fewer], places.file[fewer]))]
-    first = rows[0]
-    texts = [
-        str(places.line[i]) if places.file[i] == places.file[first] else places.text(i)
-        for i in rows[1:MOST_LINES].tolist()
-    ]
-    more = f" and {len(rows) - MOST_LINES} more" if len(rows) > MOST_LINES else ""
-    return f"{found}{AT}{', '.join([places.text(int(first)), *texts])}{more}"
-
-
 def _unused(runs: Runs) -> list[str]:
     """Return how many runs have a time that cannot be used, and why."""
     times = [runs.measured(name) for name in _TIMES]
@@ -713,15 +639,6 @@ def kind_words(kind: Kind, name_sync: bool = True) -> str:
 def _names_sync(kinds: Iterable[Kind]) -> bool:
     """Return whether kinds differ in how replicas agree; all-reduce alone is what blanks mean."""
     return {kind[_SYNC] for kind in kinds if len(kind) > _SYNC} - {SYNC[0]} != set()
-
-
-def _what_to_do(reasons: Iterable[str], needed: str) -> str:
-    """Return what to do about kinds without a law: correct units, else give runs."""
-    mixed = [why.partition(MIXED)[2].removeprefix(AT) for why in reasons if MIXED in why]
-    if not mixed:
-        return f"give {needed}"
-    where = "; ".join(dict.fromkeys(filter(None, mixed)))
-    return f"mend the units of {where or 'those times'} (times are in s), or leave these rows out"
 
 
 def _listed(lacking: Mapping[Kind, str]) -> str:

@@ -1,47 +1,93 @@
-"""The law of all-reduce training for n jobs: its seconds, what they are made of, and their slopes.
+"""The law of all-reduce training for n jobs, and what is known of its parameters before any run.
 
     compute  T = (a busy^x [single] + b busy^y micro_batch) shape(micro_batch) / (s^u c^v)
     hops     H = h 2(K-1) / s^u                                K devices; s of a core, c cores
-    in node  U = V / (I s^u)  2(n-1)/n  (n/2)^q                n = devices on the busiest node
-    between  W = V (1/J + 1/(I s^u))  2(K-1)/K  L^l (N/3)^m [two]    on N nodes, L = K/N
+    in node  U = V / (I s^u)  2(n-1)/n  e^(q (1 - 2/n))        n = devices on the busiest node
+    between  W = V (1/J + 1/(I s^u))  2(K-1)/K  e^(l (1 - 1/L))  (N/3)^m [two]   on N nodes, L = K/N
     step       = (accum - 1) T + ((T + H)^p + (U^r + W^r)^(p/r))^(1/p)
 
 A ring moves 2(K-1)/K of the gradients V over every link in 2(K-1) messages (Patarasuk and Yuan,
 Bandwidth optimal all-reduce algorithms, 2009); between nodes a byte passes the host's path and the wire
 one after the other, and each message takes time of the processor that computes. The exponents and the
-p-norm of overlap are free (Qiao et al., Pollux, OSDI 2021, has p-norms and lines). Powers of L and n
-flatten: L^l stands for exp(l (1 - 1/L)).
+p-norm of overlap are free (Qiao et al., Pollux, OSDI 2021, has p-norms and lines).
 
 A worker that is held to a part s of a core computes that much slower, u = 1; of c whole cores its threads
 make what they can, v below 1 (Amdahl, 1967). Where nothing is said of either, both are 1.
+
+The parameters of one app on one cluster are a sum of effects: all + workload + app + cluster + their own.
+Widths are wide where machines differ (rates, compute) and narrow where networks of all kinds agree
+(exponents); decision 0015 says on which splits they were chosen.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.arrays import FloatArray
-from forerun.predictors.laws.fitting import ColumnRows
+from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.predictors.laws.fitting import (
+    ColumnRows,
+    Effects,
+    LogTerm,
+    constant,
+    parameter,
+    total,
+)
+from forerun.predictors.laws.law_rows import BESIDE_POWER, CORES_POWER, SHARE_POWER
 
 KNOTS = 6  # of the shape of compute over the micro-batch
-PARAMETERS = (
-    "fixed", "sample", "host_fixed", "host_sample", "single", "share", "cores", "volume", "intra",
-    "intra_growth", "inter", "rate", "node_size", "node_count", "two_nodes", "hop", "overlap",
-    *(f"shape_{i}" for i in range(KNOTS)),
-)  # fmt: skip
+# Prior log standard deviations (or of an exponent): of all, workload, app, cluster, and their own.
+WIDTHS: Mapping[str, tuple[float, float, float, float, float]] = {
+    "fixed": (0.0, 1.0, 1.1, 0.7, 0.3),
+    "sample": (0.0, 1.0, 1.1, 0.7, 0.25),
+    "host_fixed": (0.1, 0.07, 0.07, 0.1, 0.15),
+    "host_sample": (0.02, 0.02, 0.02, 0.03, 0.03),
+    "single": (0.05, 0.03, 0.03, 0.05, 0.15),
+    "share": (0.08, 0.05, 0.03, 0.05, 0.05),
+    "cores": (0.2, 0.1, 0.1, 0.1, 0.1),
+    "volume": (0.0, 0.7, 0.5, 0.0, 0.2),
+    "intra": (0.0, 0.0, 0.0, 0.6, 0.25),
+    "intra_growth": (0.2, 0.07, 0.07, 0.15, 0.1),
+    "inter": (0.3, 0.0, 0.0, 0.4, 0.25),
+    "rate": (0.05, 0.0, 0.0, 0.05, 0.03),
+    "node_size": (0.1, 0.04, 0.03, 0.1, 0.05),
+    "node_count": (0.1, 0.04, 0.03, 0.1, 0.05),
+    "two_nodes": (0.05, 0.04, 0.03, 0.4, 0.1),
+    "hop": (0.3, 0.1, 0.1, 0.5, 0.1),
+    "overlap": (0.2, 0.25, 0.15, 0.1, 0.1),
+    **{f"shape_{i}": (0.0, 0.05, 0.03, 0.0, 0.06) for i in range(KNOTS)},
+}
+PARAMETERS = tuple(WIDTHS)
 COUNT = len(PARAMETERS)
 AT = {name: i for i, name in enumerate(PARAMETERS)}
-_FIRST_KNOT = AT["shape_0"]
+MEANS = {
+    "intra": -np.log(0.25), "intra_growth": 0.5, "inter": -np.log(0.7), "node_size": 0.25,
+    "node_count": 0.1, "two_nodes": 0.1, "overlap": 0.7,
+}  # fmt: skip
+# Of what computes on a processor (1), is not known (0), and computes on another device (-1): powers of a
+# part of a core and of whole cores, and seconds that a core takes for one message (NCCL's are tens of
+# microseconds, those of gloo on TCP half a millisecond). Where messages take that long, they are what grows
+# with the nodes.
+BY_PROCESSOR: Mapping[int, Mapping[str, float]] = {
+    1: {"share": 1.0, "cores": 0.85, "hop": float(np.log(5e-4)), "node_count": 0.0, "two_nodes": 0.0},
+    0: {"share": SHARE_POWER, "cores": CORES_POWER, "hop": float(np.log(5e-5))},
+    -1: {"share": BESIDE_POWER, "cores": BESIDE_POWER, "hop": float(np.log(5e-5))},
+}  # fmt: skip
+# PyTorch reduces gradients in buckets: the first of 1 MiB, the others of 25 (its documentation of
+# DistributedDataParallel). The last one starts when nothing is left to compute. On devices that leave
+# sending to others this was no gain (decision 20), so that it applies to processors alone.
+ONE_BUCKET_GB, ONE_BUCKET_OVERLAP = 26 * 2**20 / 1e9, -0.7
+# Where nothing is known of a workload's size its gradients may be anything.
+UNKNOWN_VOLUME = 1.5
+# Shared effects meet in one matrix, and a table of hundreds of workloads would fill it.
+MOST_WORKLOADS, MOST_EFFECTS = 30, 60
 # How the in-node ring and the one between nodes join: nearly the slower of the two.
 LINK_NORM = 3.0
-# Of the host's path inside a node, what a byte between nodes pays beside the wire.
-HOST_SHARE = 1.0
 REFERENCE_NODES = 3.0
 # GB/s at which stated rates of a wire count as they are; beside it by the power 1 + rate.
 REFERENCE_RATE = 1.25
-_NOTHING = -60.0  # log seconds of a network that is not used
 LARGEST_LOG_OVERLAP = 2.3
 
 
@@ -74,151 +120,104 @@ class LawInputs(ColumnRows):
     log_cores: FloatArray
     log_rate: FloatArray
 
-    @property
-    def cores(self) -> FloatArray:
-        """Cores of a worker, (n,), 1 where nothing is said."""
-        return np.asarray(np.exp(self.log_share + self.log_cores))
 
-
-@dataclass(frozen=True)
-class LawTimes:
-    """Log seconds of the whole and of its compute (n,), and slopes of both to each parameter (n, p).
-
-    Slopes are None where they were not worked out.
-    """
-
-    log_seconds: FloatArray
-    log_compute: FloatArray
-    slopes: FloatArray | None = None
-    compute_slopes: FloatArray | None = None
-
-
-def evaluate_law(theta: FloatArray, x: LawInputs, slopes: bool = False) -> LawTimes:
-    """Return the law of n jobs.
+def step_seconds(theta: FloatArray, x: LawInputs) -> tuple[LogTerm, LogTerm]:
+    """Return the seconds of n jobs, and of their compute alone.
 
     Args:
         theta: (n, p) parameters of each job, in the order of `PARAMETERS`: logs of seconds,
             gigabytes and efficiencies, and exponents.
         x: the jobs.
-        slopes: whether to work out the derivatives.
     """
-    compute = _Compute(theta, x)
-    network = _Network(theta, x)
-    power = 1.0 + np.exp(np.minimum(theta[:, AT["overlap"]], LARGEST_LOG_OVERLAP))
-    c, w = compute.log_seconds, np.maximum(network.log_seconds, compute.log_seconds + _NOTHING)
-    busy = np.logaddexp(c, network.log_hops)  # of the processor: to compute, and to send
-    joined = np.logaddexp(power * busy, power * w) / power
-    share = np.exp(power * (busy - joined))  # of the processor in the joined step
-    extra = x.accumulation - 1.0
-    whole = joined
-    last = np.ones(len(c))
-    if np.any(extra > 0):
-        whole = np.logaddexp(joined, c + np.log(np.maximum(extra, 1e-300)))
-        last = np.exp(joined - whole)
-    seconds, alone = whole + x.log_steps, c + np.log(x.accumulation) + x.log_steps
-    if not slopes:
-        return LawTimes(seconds, alone)
-    own = compute.slopes()
-    sending = np.where(x.devices > 1, last * share * np.exp(network.log_hops - busy), 0.0)
-    total = (last * share - sending + (1.0 - last))[:, None] * own
-    total += (last * (1.0 - share))[:, None] * network.slopes()
-    total[:, AT["hop"]] += sending
-    total[:, AT["share"]] -= sending * x.log_share
-    mixed = share * busy + (1.0 - share) * w - joined
-    inside = theta[:, AT["overlap"]] < LARGEST_LOG_OVERLAP
-    total[:, AT["overlap"]] += last * inside * mixed * (power - 1.0) / power
-    return LawTimes(seconds, alone, total, own)
 
+    def of(name: str, times: FloatArray | float = 1.0) -> LogTerm:
+        return parameter(theta, AT[name], times)
 
-class _Compute:
-    """log seconds of one micro-batch and their slopes."""
+    slowed = of("share", -x.log_share)
+    crowd, alone = np.log(x.busy), (x.devices == 1).astype(np.float64)
+    fixed = of("fixed") + of("host_fixed", crowd) + of("single", alone)
+    sample = of("sample") + of("host_sample", crowd) + np.log(x.micro_batch)
+    compute = total(fixed, sample) + slowed - of("cores", x.log_cores)
+    at = np.clip(x.place, 0.0, 1.0) * (KNOTS - 1)
+    for i in range(KNOTS):  # a broken line between the knots
+        compute += of(f"shape_{i}", np.maximum(1.0 - np.abs(at - i), 0.0))
 
-    def __init__(self, theta: FloatArray, x: LawInputs) -> None:
-        self.crowd = np.log(x.busy)
-        self.alone = (x.devices == 1).astype(np.float64)
-        fixed = (
-            theta[:, AT["fixed"]]
-            + theta[:, AT["host_fixed"]] * self.crowd
-            + theta[:, AT["single"]] * self.alone
-        )
-        sample = (
-            theta[:, AT["sample"]]
-            + theta[:, AT["host_sample"]] * self.crowd
-            + np.log(x.micro_batch)
-        )
-        both = np.logaddexp(fixed, sample)
-        self.fixed_share = np.exp(fixed - both)
-        at = np.clip(x.place, 0.0, 1.0) * (KNOTS - 1)
-        self.low = np.minimum(at.astype(np.int64), KNOTS - 2)
-        self.up = at - self.low
-        rows = np.arange(len(at))
-        shape = theta[rows, _FIRST_KNOT + self.low] * (1.0 - self.up)
-        shape += theta[rows, _FIRST_KNOT + self.low + 1] * self.up
-        self.log_share, self.log_cores = x.log_share, x.log_cores
-        speed = theta[:, AT["share"]] * x.log_share + theta[:, AT["cores"]] * x.log_cores
-        self.log_seconds = both + shape - speed
+    members, devices = np.maximum(x.busy, 2.0), np.maximum(x.devices, 2.0)
+    hops = of("hop") + np.log(2.0 * (devices - 1.0)) + slowed
+    host = of("volume") + of("intra") - np.log(x.intra_rate) + slowed
+    wire = of("volume") + of("inter") - np.log(x.inter_rate) - of("rate", x.log_rate)
+    several = x.devices > 1
+    inside = host + of("intra_growth", 1.0 - 2.0 / members) + _ring(members)
+    between = total(wire, host) + of("node_size", 1.0 - x.nodes / x.devices) + _ring(devices)
+    between += of("node_count", np.log(x.nodes / REFERENCE_NODES))
+    between += of("two_nodes", (x.nodes == 2).astype(np.float64))
+    network = total(inside.where(x.busy > 1), between.where(x.nodes > 1), LINK_NORM)
 
-    def slopes(self) -> FloatArray:
-        n = len(self.log_seconds)
-        result = np.zeros((n, COUNT))
-        result[:, AT["fixed"]] = self.fixed_share
-        result[:, AT["host_fixed"]] = self.fixed_share * self.crowd
-        result[:, AT["single"]] = self.fixed_share * self.alone
-        result[:, AT["sample"]] = 1.0 - self.fixed_share
-        result[:, AT["host_sample"]] = (1.0 - self.fixed_share) * self.crowd
-        result[:, AT["share"]] = -self.log_share
-        result[:, AT["cores"]] = -self.log_cores
-        rows = np.arange(n)
-        result[rows, _FIRST_KNOT + self.low] = 1.0 - self.up
-        result[rows, _FIRST_KNOT + self.low + 1] = self.up
-        return result
-
-
-class _Network:
-    """log seconds of an all-reduce and their slopes, and of its messages; `_NOTHING` on one device."""
-
-    def __init__(self, theta: FloatArray, x: LawInputs) -> None:
-        crowd = np.maximum(x.busy, 2.0)
-        self.growth = 1.0 - 2.0 / crowd
-        volume = theta[:, AT["volume"]]
-        self.log_share, self.log_rate = x.log_share, x.log_rate
-        slowed = theta[:, AT["share"]] * x.log_share
-        host = volume + theta[:, AT["intra"]] - np.log(x.intra_rate) - slowed
-        wire = volume + theta[:, AT["inter"]] - np.log(x.inter_rate)
-        wire = wire - theta[:, AT["rate"]] * x.log_rate
-        hops = theta[:, AT["hop"]] + np.log(2.0 * (np.maximum(x.devices, 2.0) - 1.0)) - slowed
-        self.log_hops = np.where(x.devices > 1, hops, _NOTHING)
-        inside = host + theta[:, AT["intra_growth"]] * self.growth + _ring(crowd)
-        path = np.logaddexp(wire, host + np.log(HOST_SHARE))
-        self.wire_share = np.exp(wire - path)
-        self.size = 1.0 - x.nodes / x.devices
-        self.count = np.log(x.nodes / REFERENCE_NODES)
-        self.two = (x.nodes == 2).astype(np.float64)
-        between = path + _ring(np.maximum(x.devices, 2.0)) + theta[:, AT["node_size"]] * self.size
-        between += theta[:, AT["node_count"]] * self.count + theta[:, AT["two_nodes"]] * self.two
-        self.many = x.nodes > 1
-        inside = np.where(x.busy > 1, inside, _NOTHING)
-        between = np.where(self.many, between, _NOTHING)
-        self.log_seconds = np.logaddexp(LINK_NORM * inside, LINK_NORM * between) / LINK_NORM
-        self.inside_share = np.exp(LINK_NORM * (inside - self.log_seconds))
-
-    def slopes(self) -> FloatArray:
-        result = np.zeros((len(self.log_seconds), COUNT))
-        out = 1.0 - self.inside_share
-        host = self.inside_share + out * (1.0 - self.wire_share)
-        result[:, AT["volume"]] = 1.0
-        result[:, AT["intra"]] = host
-        result[:, AT["share"]] = -host * self.log_share
-        result[:, AT["intra_growth"]] = self.inside_share * self.growth
-        result[:, AT["inter"]] = out * self.wire_share
-        result[:, AT["rate"]] = -out * self.wire_share * self.log_rate
-        out = out * self.many
-        result[:, AT["node_size"]] = out * self.size
-        result[:, AT["node_count"]] = out * self.count
-        result[:, AT["two_nodes"]] = out * self.two
-        return result
+    busy = total(compute, hops.where(several))  # the processor computes and sends
+    overlap = of("overlap").at_most(LARGEST_LOG_OVERLAP)
+    step = total(busy, network, total(constant(np.zeros(len(x))), overlap))
+    with np.errstate(divide="ignore"):
+        step = total(step, compute + np.log(x.accumulation - 1.0))
+    return step + x.log_steps, compute + (np.log(x.accumulation) + x.log_steps)
 
 
 def _ring(members: FloatArray) -> FloatArray:
     """Return the log of 2 (k - 1) / k, what a ring of k moves over each of its links."""
     return np.log(2.0 * (members - 1.0) / members)
+
+
+def effects_of(
+    workload: IntArray, app: IntArray, cluster: IntArray, known: BoolArray
+) -> tuple[Effects, IntArray]:
+    """Return the effects of groups, and the position of each cluster's, none where there is one cluster.
+
+    Args:
+        workload, app, cluster: of each group, (g,).
+        known: which apps have gradients of known size, (apps,).
+    """
+    width: FloatArray = np.array(list(WIDTHS.values())).T
+    shared: list[tuple[BoolArray, FloatArray]] = []
+    own = np.repeat(width[4][None], len(app), axis=0)
+    unknown = np.where(known[app], 0.0, UNKNOWN_VOLUME)
+    values, counts = np.unique(workload, return_counts=True)
+    common = set(values[np.argsort(-counts, kind="stable")][:MOST_WORKLOADS].tolist())
+    for value in values:
+        mine = workload == value
+        apps = np.unique(app[mine])
+        several = value in common and len(apps) > 1
+        wide = width[1].copy() if several else np.hypot(width[1], width[2])
+        wide[AT["volume"]] = np.hypot(wide[AT["volume"]], unknown[mine].max())
+        of_apps = [(app == one, width[2]) for one in apps] if several else []
+        for groups, widths in [(mine, wide), *of_apps]:
+            if value in common and len(shared) < MOST_EFFECTS:
+                shared.append((groups, widths))
+            else:
+                own[groups] = np.hypot(own[groups], widths)
+    made = Effects.of(own, shared)
+    # Those of all and of a cluster stay apart even where one group has them: others are moved by them.
+    clusters = int(cluster.max()) + 1
+    of_clusters = (cluster[:, None] == np.arange(clusters))[:, : clusters if clusters > 1 else 0]
+    of_all = width[0] if clusters > 1 else np.hypot(width[0], width[3])
+    members = np.hstack([np.ones((len(app), 1), dtype=bool), of_clusters, made.members])
+    apart = np.vstack([of_all, np.tile(width[3], (of_clusters.shape[1], 1)), made.widths])
+    return Effects(members, apart, made.own), 1 + np.arange(of_clusters.shape[1])
+
+
+def prior_means(start: FloatArray, processor: IntArray, known: BoolArray) -> FloatArray:
+    """Return where the parameters of each group start, (g, p).
+
+    Args:
+        start: log seconds of the fixed and of the per-sample compute, log gigabytes of gradients, (g, 3).
+        processor: 1 where it computes on a processor, -1 where on another device, else 0, (g,).
+        known: whether the gradients are known, (g,).
+    """
+    table = np.zeros((len(start), COUNT))
+    for name, value in MEANS.items():
+        table[:, AT[name]] = value
+    for kind, changes in BY_PROCESSOR.items():
+        for name, value in changes.items():
+            table[processor == kind, AT[name]] = value
+    table[:, [AT["fixed"], AT["sample"], AT["volume"]]] = start
+    small = known & (start[:, 2] < np.log(ONE_BUCKET_GB)) & (processor == 1)
+    table[small, AT["overlap"]] = ONE_BUCKET_OVERLAP
+    return table

@@ -16,6 +16,8 @@ from forerun.tables import Jobs, Runs, Table
 
 # Workload and device; then what else changes a time and is neither a size nor a number of devices.
 Kind = tuple[str, ...]
+# The distinct texts of a column, and which each of n jobs has, (n,).
+Words = tuple[list[str], IntArray]
 GROUP = ("workload", "device")
 SETTINGS = ("framework", "precision", "seq_len", "image_size", "instance_type", "sync",
             "cpus_per_worker", "node_gbps")  # fmt: skip
@@ -29,8 +31,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     "epoch": ("dataset_size",),
     "run": ("dataset_size",),
 }
-_WORKLOAD_TEXTS = ("workload", "framework", "precision", "seq_len", "image_size")
-_CLUSTER_TEXTS = ("device", "instance_type")
+_OF_WORKLOADS = ("workload", "framework", "precision", "seq_len", "image_size", "optimizer")
 _BITS = 8.0  # in a byte
 # Speed goes by these powers with a part of a core and with whole cores (Amdahl, 1967: some of the
 # work is not divided), and with the cores beside an accelerator.
@@ -227,43 +228,61 @@ class LawRows:
         values = self.labels.numbers(name)
         return np.where(values > 0, values, np.nan)
 
+    def stated(self, name: str) -> Words:
+        """Return the distinct texts of a column of the rows, and which each job has, (n,)."""
+        if name not in self.labels:
+            return [""], np.zeros(len(self.jobs), dtype=np.int64)
+        code, first = codes(self.labels.columns[name])
+        texts = [text.strip() for text in self.labels.take(first).texts(name).tolist()]
+        place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        return list(place), np.array([place[text] for text in texts], dtype=np.int64)[code]
+
+    def words(self, name: str, row_first: bool = False) -> Words:
+        """Return the distinct texts of a column, and which each job has, (n,).
+
+        It is that of the job's workload, cluster or plan, or else what the row states; the other
+        way round with `row_first`.
+        """
+        known, index = self._resolved(name)
+        place = {text: i for i, text in enumerate(dict.fromkeys([*known, ""]))}
+        found = np.array([place[text] for text in (*known, "")], dtype=np.int64)[index]
+        if name not in self.labels or not (row_first or (index < 0).any()):
+            return list(place), found
+        texts, own = self.stated(name)
+        for text in texts:
+            place.setdefault(text, len(place))
+        states = np.array([text != "" for text in texts])[own] if row_first else index < 0
+        stated = np.array([place[text] for text in texts], dtype=np.int64)[own]
+        return list(place), np.where(states, stated, found)
+
+    def _resolved(self, name: str) -> tuple[list[str], IntArray | NDArray[np.int32]]:
+        """Return a text of the workloads, clusters or plans, and which each job has, (n,) or -1."""
+        jobs = self.jobs
+        if name == "sync":
+            return list(SYNC), self.sync
+        if name in ("device", "instance_type"):
+            texts = [c.device.id if name == "device" else c.instance_type for c in jobs.clusters]
+            return texts, jobs.cluster_index
+        if name in _OF_WORKLOADS:
+            found = [getattr(w, "name" if name == "workload" else name) for w in jobs.workloads]
+            texts = [f"{v:g}" if v and not isinstance(v, str) else v or "" for v in found]
+            return texts, jobs.workload_index
+        return [], np.full(len(jobs), -1, dtype=np.int64)
+
     @cached_property
     def kinds(self) -> tuple[list[Kind], IntArray]:
         """Distinct kinds of job, `GROUP` then `SETTINGS`, and which each job is, (n,).
 
         Of whole runs `RUN_SETTINGS` follow, where a row states any of them.
         """
-        jobs = self.jobs
-        known = [
-            (w.name, w.framework, w.precision, *(f"{v:g}" if v else "" for v in (w.seq_len, w.image_size)))
-            for w in jobs.workloads
+        blank = [""], np.zeros(len(self.jobs), dtype=np.int64)
+        columns = [
+            self.words(name) if name not in RESOURCES else self.stated(name) if self.apart else blank
+            for name in (*GROUP, *SETTINGS)
         ]  # fmt: skip
-        workloads, w = completed(known, jobs.workload_index, self.labels, _WORKLOAD_TEXTS)
-        known = [(c.device.id, c.instance_type) for c in jobs.clusters]
-        clusters, c = completed(known, jobs.cluster_index, self.labels, _CLUSTER_TEXTS)
-        given, g = self._stated(RESOURCES, self.apart, ("",) * len(RESOURCES))
-        trainings, t = self._stated(RUN_SETTINGS, self.quantity == "run", ())
-        counts = (max(len(clusters), 1), len(SYNC), len(given), max(len(trainings), 1))
-        code = w
-        for count, part in zip(counts, (c, self.sync, g, t), strict=True):
-            code = code * count + part
-        shape = (max(len(workloads), 1), *counts)
-        distinct, index = compact(code, int(np.prod(shape)))
-        kinds: list[Kind] = []
-        for one, other, how, gave, training in np.transpose(np.unravel_index(distinct, shape)):
-            name, *settings = workloads[one]
-            device, instance = clusters[other]
-            last = (instance, SYNC[how], *given[gave], *trainings[training])
-            kinds.append((name, device, *settings, *last))
-        return kinds, index
-
-    def _stated(
-        self, names: tuple[str, ...], read: bool, blank: Kind
-    ) -> tuple[list[Kind], IntArray]:
-        """Return the distinct values of labels and which each job has, (n,), blank if not read."""
-        if not read or not any(name in self.labels for name in names):
-            return [blank], np.zeros(len(self.jobs), dtype=np.int64)
-        return completed([], np.full(len(self.jobs), -1, dtype=np.int32), self.labels, names)
+        if self.quantity == "run" and any(name in self.labels for name in RUN_SETTINGS):
+            columns += [self.stated(name) for name in RUN_SETTINGS]
+        return combined(columns)
 
 
 def filled(kinds: Sequence[Kind], known: Collection[Kind]) -> list[Kind]:
@@ -378,35 +397,19 @@ class ResourceReading:
         return np.asarray((self.unsure > 0) & np.isfinite(self.values))
 
 
-def completed(
-    known: Sequence[Kind], index: NDArray[np.int32], labels: Table, names: tuple[str, ...]
-) -> tuple[list[Kind], IntArray]:
-    """Return the distinct kinds, and which each of n rows is, (n,).
-
-    Args:
-        known: kinds of resolved values; equal ones are merged.
-        index: positions in `known`, -1 where a row's labels give its kind, (n,).
-        labels: the rows as given.
-        names: the columns that make up a kind.
-    """
-    kinds, index = list(known), index.astype(np.int64)
-    rows = np.flatnonzero(index < 0)
-    if len(rows):
-        code, count = np.zeros(len(rows), dtype=np.int64), 1
-        for name in names:
-            if name in labels:
-                values, most = codes(labels.columns[name][rows])
-                # Made small again at once, so that no product of many columns can overflow.
-                distinct, code = compact(code * most + values, count * most)
-                count = len(distinct)
-        first = np.empty(count, dtype=np.int64)
-        first[code[::-1]] = np.arange(len(rows))[::-1]  # of several the last one written stays
-        texts = [labels.take(rows[first]).texts(name).tolist() for name in names]
-        index[rows] = len(kinds) + code
-        kinds += [tuple(text.strip() for text in label) for label in zip(*texts, strict=True)]
-    merged = list(dict.fromkeys(kinds))
-    order = {kind: i for i, kind in enumerate(merged)}
-    return merged, np.array([order[kind] for kind in kinds], dtype=np.int64)[index]
+def combined(columns: Sequence[Words]) -> tuple[list[Kind], IntArray]:
+    """Return the distinct combinations of the texts of n jobs, and which each job has, (n,)."""
+    code, count = np.zeros(len(columns[0][1]), dtype=np.int64), 1
+    for texts, index in columns:
+        if len(texts) > 1:
+            # Made small again at once, so that no product of many columns can overflow.
+            distinct, code = compact(code * len(texts) + index, count * len(texts))
+            count = len(distinct)
+    if not len(code):
+        return [], code
+    first = _first(code, count)
+    picked = [(texts, index[first].tolist()) for texts, index in columns]
+    return list(zip(*([texts[i] for i in of] for texts, of in picked), strict=True)), code
 
 
 def compact(code: IntArray, most: int) -> tuple[IntArray, IntArray]:
@@ -427,14 +430,22 @@ def compact(code: IntArray, most: int) -> tuple[IntArray, IntArray]:
     return np.flatnonzero(present), place[code]
 
 
-def codes(column: NDArray[Any]) -> tuple[IntArray, int]:
-    """Return a small number for each distinct cell, (n,), and how many there are."""
+def codes(column: NDArray[Any]) -> tuple[IntArray, IntArray]:
+    """Return a small number for each distinct cell, (n,), and the first row of each."""
     if column.dtype == object:
         # A dictionary takes a million texts faster than a sort.
         cells = column.tolist()
         place = {cell: i for i, cell in enumerate(dict.fromkeys(cells))}
-        return np.fromiter(map(place.__getitem__, cells), np.int64, len(cells)), len(place)
-    if len(column) and (np.isnan(column).all() or (column == column[0]).all()):
-        return np.zeros(len(column), dtype=np.int64), 1
-    distinct, code = np.unique(column, return_inverse=True)
-    return code.reshape(-1).astype(np.int64), len(distinct)
+        code = np.fromiter(map(place.__getitem__, cells), np.int64, len(cells))
+    elif len(column) and (np.isnan(column).all() or (column == column[0]).all()):
+        return np.zeros(len(column), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    else:
+        code = np.unique(column, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return code, _first(code, int(code.max(initial=-1)) + 1)
+
+
+def _first(code: IntArray, count: int) -> IntArray:
+    """Return the first row of each code, (count,)."""
+    first = np.empty(count, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]  # of several the last one written stays
+    return first

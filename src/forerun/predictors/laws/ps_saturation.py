@@ -7,9 +7,8 @@ ICAC 2019), whose measured rates saturate so; the p-norm is our own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,10 +17,13 @@ from forerun.domain.plan import PS_ASYNC, PS_SYNC
 from forerun.domain.quantiles import Z95
 from forerun.predictors.laws.fitting import (
     ColumnRows,
-    Minima,
-    Segments,
-    minima,
-    one_step_bootstrap,
+    Effects,
+    LogTerm,
+    constant,
+    either,
+    fitted_kinds,
+    parameter,
+    total,
 )
 from forerun.predictors.laws.grouped import (
     Columns,
@@ -53,13 +55,7 @@ PRIOR_MEAN = {SHARD: 1.0, NORM: float(np.log(4.0)), STRAGGLE: float(np.log(0.05)
 PRIOR_SIGMA = np.array([2.0, 2.0, 1.5, 0.3, 0.3, 1.0, 0.5])
 # By how much a parameter that kinds share differs among them nevertheless, as a log standard deviation.
 POOL_SIGMA = 0.3
-TAIL = 4.0  # degrees of freedom of Student's errors
-# What repeats of a step and of a whole run differ by before any run shows it, as logs; as four runs.
-STEP_NOISE, RUN_NOISE, LEAST_NOISE, NOISE_RUNS = 0.03, 0.15, 0.01, 4.0
-# Searches begin as if all errors were large: heavy tails would take half of the runs for outliers.
-SEARCH_NOISE = 0.5
 LEAST_SIGMA = 0.02
-_FIXED_SIGMA = 1e-9
 _INSTANCE = len(GROUP) + SETTINGS.index("instance_type")
 
 
@@ -83,156 +79,40 @@ class Updates(ColumnRows):
     many: FloatArray
 
 
-def log_seconds(theta: FloatArray, jobs: Updates) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return log seconds of n jobs (n,), their slopes by parameter (n, 7), and the workers' share (n,).
+def update_seconds(theta: FloatArray, jobs: Updates) -> tuple[LogTerm, FloatArray]:
+    """Return the seconds of n jobs, and the workers' share of them, (n,).
 
     Asynchronous workers push when they are done: the rate of updates is that of the workers together
     or that of the servers, joined by a p-norm. Synchronous ones wait for the slowest of them, and the
     servers take all pushes of a step one after another. theta: `PARAMETERS`, (n, 7).
     """
-    t = theta.T
-    log_k = np.log(jobs.devices)
-    fixed, samples = np.exp(t[WORKER]), np.exp(t[SAMPLE]) * jobs.micro_batch
-    worker, norm = np.log(fixed + samples), np.exp(t[NORM])
-    server = t[SERVER] - t[SHARD] * np.log(jobs.servers)
-    # Waiting: the expected maximum of K normal times lies about sqrt(2 ln K) deviations out.
-    slow = np.exp(t[STRAGGLE]) * np.sqrt(2.0 * log_k)
-    waits = jobs.waits > 0
-    one = np.where(waits, worker + np.log1p(slow), worker - log_k)
-    other = np.where(waits, server + log_k, server)
-    power = np.where(waits, 1.0, norm)
-    together = np.logaddexp(power * one, power * other) / power
-    share = np.exp(power * (one - together))
-    slopes = np.zeros((len(jobs), len(PARAMETERS)))
-    slopes[:, WORKER] = share * fixed / (fixed + samples)
-    slopes[:, SAMPLE] = share - slopes[:, WORKER]
-    slopes[:, SERVER] = 1.0 - share
-    slopes[:, SHARD] = -slopes[:, SERVER] * np.log(jobs.servers)
-    mixed = share * one + (1.0 - share) * other - together
-    slopes[:, NORM] = np.where(waits, 0.0, mixed)
-    slopes[:, STRAGGLE] = np.where(waits, share * slow / (1.0 + slow), 0.0)
-    slopes[:, STALE] = jobs.many * log_k
+    of = [parameter(theta, i) for i in range(len(PARAMETERS))]
+    one, waits, log_k = constant(np.zeros(len(jobs))), jobs.waits > 0, np.log(jobs.devices)
+    worker = total(of[WORKER], of[SAMPLE] + np.log(jobs.micro_batch))
+    with np.errstate(divide="ignore"):
+        # The expected maximum of K normal times lies about sqrt(2 ln K) deviations out.
+        slowest = worker + total(one, of[STRAGGLE] + 0.5 * np.log(2.0 * log_k))
+    workers = either(waits, slowest, worker - log_k)
+    servers = of[SERVER] - of[SHARD].scaled(np.log(jobs.servers)) + jobs.waits * log_k
+    norm = either(waits, one, of[NORM])
+    together = total(workers, servers, norm)
+    share = np.exp(np.exp(norm.log) * (workers.log - together.log))
     # Workers share the updates of an epoch; an asynchronous one is counted by itself already.
-    shared = jobs.log_count + jobs.many * (t[STALE] - waits) * log_k
-    return together + shared, slopes, share
+    shared = jobs.log_count - jobs.many * jobs.waits * log_k
+    return together + of[STALE].scaled(jobs.many * log_k) + shared, share
 
 
-@dataclass(frozen=True)
-class PsCosts:
-    """Minus the log posterior of p kinds.
-
-    Attributes:
-        jobs, logs: rows of all kinds, in their order, and their log seconds, (n,).
-        segments: which rows are of which kind.
-        noise: scale of each kind's errors, (p,).
-        mean, sigma: of the priors, (p, 7).
-    """
-
-    jobs: Updates
-    logs: FloatArray
-    segments: Segments
-    noise: FloatArray
-    mean: FloatArray
-    sigma: FloatArray
-
-    def take(self, index: IntArray) -> Self:
-        """Return the costs of some kinds."""
-        segments, rows = self.segments.take(index)
-        return type(self)(
-            self.jobs.take(rows), self.logs[rows], segments, self.noise[index], self.mean[index],
-            self.sigma[index],
-        )  # fmt: skip
-
-    def errors(self, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return log of measured over fitted (n,), and slopes of the fitted (n, 7)."""
-        fitted, slopes, _ = log_seconds(theta[self.segments.owner], self.jobs)
-        return self.logs - fitted, slopes
-
-    def __call__(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return costs (p,), slopes (p, 7) and curvatures (p, 7, 7)."""
-        errors, slopes = self.errors(theta)
-        sums, scale = self.segments.sums, TAIL * (self.noise**2)[self.segments.owner]
-        cost = sums(0.5 * (TAIL + 1.0) * np.log1p(errors**2 / scale))
-        weight = (TAIL + 1.0) / (scale + errors**2)
-        slope = -sums((weight * errors)[:, None] * slopes)
-        curvature = sums((weight[:, None] * slopes)[:, :, None] * slopes[:, None, :])
-        away = (theta - self.mean) / self.sigma
-        curvature += np.einsum("pk,kl->pkl", self.sigma**-2, np.eye(theta.shape[1]))
-        return cost + 0.5 * (away**2).sum(axis=1), slope + away / self.sigma, curvature
-
-    def minimum(self, start: FloatArray) -> Minima:
-        """Return the most probable parameters near a start, (p, 7)."""
-        reach = np.where(self.sigma > _FIXED_SIGMA, 12.0 * self.sigma, 0.0)
-        return minima(self, start, self.mean - reach, self.mean + reach)
-
-
-def fitted_kinds(
-    kinds: Sequence[Updates], logs: Sequence[FloatArray], pools: Mapping[int, Sequence[str]]
-) -> tuple[PsCosts, Minima]:
-    """Return the costs of all kinds and their minima.
-
-    Args:
-        kinds: the runs of each.
-        logs: log seconds of each kind's runs.
-        pools: by parameter, a name for each kind: those of one name share it.
-    """
-    mean, sigma = _priors(kinds, logs)
-    costs = PsCosts(
-        Updates.joined(kinds), np.concatenate(logs), Segments(np.array([len(k) for k in kinds])),
-        np.full(len(kinds), SEARCH_NOISE), mean, sigma,
-    )  # fmt: skip
-    usual = np.array([RUN_NOISE if kind.many.any() else STEP_NOISE for kind in kinds])
-    found = costs.minimum(mean)
-    for _ in range(2):
-        costs = replace(costs, noise=_noise(costs, found.theta, usual))
-        found = costs.minimum(found.theta)
-    costs = _pooled(costs, found.theta, pools)
-    return costs, costs.minimum(found.theta)
-
-
-def _priors(kinds: Sequence[Updates], logs: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """Return the mean and sigma of the prior of each kind's parameters, (p, 7) and (p, 7)."""
-    mean = np.zeros((len(kinds), len(PARAMETERS)))
-    sigma = np.tile(PRIOR_SIGMA, (len(kinds), 1))
-    for column, value in PRIOR_MEAN.items():
-        mean[:, column] = value
-    for i, (jobs, log) in enumerate(zip(kinds, logs, strict=True)):
-        log_k = np.log(jobs.devices)
-        alone = jobs.waits * (1.0 - jobs.many) * log_k  # a synchronous step is not shared
-        few = jobs.devices == jobs.devices.min()
-        update = float(np.median((log + log_k - alone - jobs.log_count)[few]))
-        mean[i, WORKER] = update - np.log(2.0)
-        mean[i, SAMPLE] = mean[i, WORKER] - float(np.median(np.log(jobs.micro_batch)))
-        mean[i, SERVER] = update - np.log(SERVED_WORKERS)
-        if not jobs.many.any():
-            mean[i, STALE], sigma[i, STALE] = 0.0, _FIXED_SIGMA
-    return mean, sigma
-
-
-def _noise(costs: PsCosts, theta: FloatArray, usual: FloatArray) -> FloatArray:
-    """Return the scale of each kind's errors, (p,), drawn to the usual where runs are few."""
-    errors = np.split(np.abs(costs.errors(theta)[0]), costs.segments.first[1:])
-    seen = np.array([1.4826 * float(np.median(one)) for one in errors])
-    n = costs.segments.lengths
-    pooled = np.sqrt((n * seen**2 + NOISE_RUNS * usual**2) / (n + NOISE_RUNS))
-    return np.asarray(np.maximum(pooled, LEAST_NOISE))
-
-
-def _pooled(costs: PsCosts, theta: FloatArray, pools: Mapping[int, Sequence[str]]) -> PsCosts:
-    """Return costs whose priors of shared parameters are centred on the other kinds of the pool."""
-    variances = np.einsum("pkk->pk", np.linalg.inv(costs(theta)[2]))
-    mean, sigma = costs.mean.copy(), costs.sigma.copy()
-    for column, of in pools.items():
-        names, found = np.array(of), theta[:, column]
-        weight = 1.0 / (variances[:, column] + POOL_SIGMA**2)
-        weight = np.where(costs.sigma[:, column] > _FIXED_SIGMA, weight, 0.0)
-        for i in np.flatnonzero(weight):
-            others = (names == names[i]) & (np.arange(len(names)) != i)
-            own = costs.sigma[i, column] ** -2
-            total = own + weight[others].sum()
-            mean[i, column] = (own * mean[i, column] + weight[others] @ found[others]) / total
-            sigma[i, column] = np.sqrt(1.0 / total + (POOL_SIGMA**2 if others.any() else 0.0))
-    return replace(costs, mean=mean, sigma=np.minimum(sigma, costs.sigma))
+def _start(jobs: Updates, log_seconds: FloatArray) -> FloatArray:
+    """Return where the parameters of runs start, (7,)."""
+    log_k = np.log(jobs.devices)
+    alone = jobs.waits * (1.0 - jobs.many) * log_k  # a synchronous step is not shared
+    few = jobs.devices == jobs.devices.min()
+    update = float(np.median((log_seconds + log_k - alone - jobs.log_count)[few]))
+    start = np.array([PRIOR_MEAN.get(i, 0.0) for i in range(len(PARAMETERS))])
+    start[WORKER] = update - np.log(2.0)
+    start[SAMPLE] = start[WORKER] - float(np.median(np.log(jobs.micro_batch)))
+    start[SERVER] = update - np.log(SERVED_WORKERS)
+    return start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,10 +123,8 @@ class PsLaw(ParametricLaw):
 
     def formula(self, quantity: str) -> str:
         """Return the law with units and intervals."""
-        logs = np.column_stack([self.theta, self.intervals])
-        plain = np.exp(logs)
-        text = {i: interval(*plain[i]) for i in (WORKER, SAMPLE, SERVER, NORM, STRAGGLE)}
-        text |= {i: interval(*logs[i]) for i in (SHARD, STALE)}
+        text = {i: self.exponential(i) for i in (WORKER, SAMPLE, SERVER, NORM, STRAGGLE)}
+        text |= {i: self.power(i) for i in (SHARD, STALE)}
         worker = f"W = {text[WORKER]} s + {text[SAMPLE]} s a sample x micro_batch"
         least, most = self.bounds["micro_batch"]
         if least == most:
@@ -254,8 +132,8 @@ class PsLaw(ParametricLaw):
             times = np.exp(self.theta[[WORKER, SAMPLE]]) * (1.0, least)
             value = float(times.sum())
             both = self.covariance[np.ix_([WORKER, SAMPLE], [WORKER, SAMPLE])]
-            reach = Z95 * float(np.sqrt(times @ both @ times)) / value
-            worker = f"W = {interval(value, value * np.exp(-reach), value * np.exp(reach))} s"
+            wide = np.exp(Z95 * float(np.sqrt(times @ both @ times)) / value)
+            worker = f"W = {interval(value, value / wide, value * wide)} s"
         server = f"S = {text[SERVER]} s / servers^{text[SHARD]}"
         cases = []
         if self.bounds["waits"][1] > 0:
@@ -285,9 +163,9 @@ class PsLaw(ParametricLaw):
         jobs = Updates(
             micro * one, counts, self.bounds["servers"][1] * one, waits * one, 0 * one, 0 * one
         )
-        logs, _, share = log_seconds(np.tile(self.theta, (3, 1)), jobs)
+        whole, share = update_seconds(np.tile(self.theta, (3, 1)), jobs)
         # A synchronous step of twice the workers does twice the work.
-        rate = np.exp(logs[0] - logs) * np.where(waits > 0, counts / counts[0], 1.0)
+        rate = np.exp(whole.log[0] - whole.log) * np.where(waits > 0, counts / counts[0], 1.0)
         what = "the workers limit" if share[0] > 0.5 else "the servers limit"
         sigma = float(np.sqrt(self.covariance[SERVER, SERVER]))
         known = "" if sigma < 0.4 else "; where servers saturate is not identified by these runs"
@@ -346,34 +224,42 @@ class PsSaturation(GroupedLaws[PsLaw]):
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[PsLaw]:
         """Return the law of each group of runs, all fitted at once."""
-        jobs = [self._updates(group.columns) for group in groups]
+        rows = [(self._updates(g.columns), np.log(g.seconds)) for g in groups]
+        start = np.array([_start(*one) for one in rows])
+        # How many more updates a target needs is a question of many updates alone.
+        many = [float(jobs.many.any()) for jobs, _ in rows]
+        own = np.tile(PRIOR_SIGMA, (len(groups), 1))
+        own[:, STALE] *= many
+        start[:, STALE] *= many
         kinds = [group.kind for group in groups]
-        pools = {
+        shared = []
+        for at, names in (
             # Servers are the same whatever device the workers have.
-            SERVER: [" ".join((kind[0], *kind[2:])) for kind in kinds],
+            (SERVER, [(kind[0], *kind[2:]) for kind in kinds]),
             # How many more updates many workers need depends on the training, not on the machines.
-            STALE: [
-                " ".join((kind[0], *kind[2:_INSTANCE], *kind[_INSTANCE + 1 :])) for kind in kinds
-            ],
-        }
-        costs, found = fitted_kinds(jobs, [np.log(group.seconds) for group in groups], pools)
-        errors, slopes = costs.errors(found.theta)
+            (STALE, [(kind[0], *kind[2:_INSTANCE], *kind[_INSTANCE + 1 :]) for kind in kinds]),
+        ):
+            for name in dict.fromkeys(names):
+                alike = np.array([other == name for other in names]) & (own[:, at] > 0)
+                if alike.sum() > 1:
+                    start[alike, at] = start[alike, at].mean()
+                    shared.append((alike, PRIOR_SIGMA * (np.arange(len(PARAMETERS)) == at)))
+                    own[alike, at] = POOL_SIGMA
+        found, errors = fitted_kinds(
+            lambda theta, jobs: update_seconds(theta, jobs)[0], rows, start, Effects.of(own, shared)
+        )
         note = "the search did not converge; the best parameters found are kept"
         laws = []
-        for i, (group, job) in enumerate(zip(groups, jobs, strict=True)):
-            rows = costs.segments.take(np.array([i]))[1]
-            noise = float(costs.noise[i])
-            draws = one_step_bootstrap(slopes[rows], errors[rows], costs.sigma[i], noise)
-            micro = job.micro_batch
+        for i, (group, (jobs, _)) in enumerate(zip(groups, rows, strict=True)):
+            micro = jobs.micro_batch
             laws.append(PsLaw(
-                theta=found.theta[i], covariance=draws.T @ draws / len(draws),
-                intervals=np.quantile(found.theta[i] + draws, (0.05, 0.95), axis=0).T,
-                reach=reach_of(errors[rows], min(4, len(job) - 1), LEAST_SIGMA),
+                theta=found.theta[i], covariance=found.uncertainty(i),
+                reach=reach_of(errors[i], min(4, len(jobs) - 1), LEAST_SIGMA),
                 bounds={
                     **group.bounds("devices", "servers", "waits"),
                     "micro_batch": (float(micro.min()), float(micro.max())),
                 },
-                size=group.size, runs=len(job), notes=() if found.converged[i] else (note,),
+                size=group.size, runs=len(jobs), notes=() if found.converged else (note,),
             ))  # fmt: skip
         return laws
 
@@ -390,13 +276,13 @@ class PsSaturation(GroupedLaws[PsLaw]):
     def evaluate(self, laws: list[PsLaw], index: IntArray, columns: Columns) -> LawForecasts:
         """Return seconds, the two terms and doublings of n jobs."""
         jobs = self._updates(columns)
-        logs, slopes, share = log_seconds(stacked(laws, "theta", index), jobs)
+        whole, share = update_seconds(stacked(laws, "theta", index), jobs)
         waits = np.array([law.bounds["waits"] for law in laws])[index]
         # Runs of the other kind of synchronisation share the times of workers and servers, no more.
         beyond = ((jobs.waits < waits[:, 0]) | (jobs.waits > waits[:, 1])).astype(np.float64)
         for name in ("devices", "micro_batch", "servers"):
             beyond = beyond + doublings(laws, index, name, getattr(jobs, name))
-        middle = np.exp(logs)
+        middle = np.exp(whole.log)
         parts = np.stack([middle * share, middle * (1.0 - share)], axis=1)
-        variance = log_variance(laws, index, slopes)
+        variance = log_variance(laws, index, whole.matrix(len(PARAMETERS)))
         return LawForecasts(banded(middle, stacked(laws, "reach", index), variance), parts, beyond)

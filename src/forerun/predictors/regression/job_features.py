@@ -6,7 +6,7 @@ Serving: which fit answers which kind of job, where some kinds have a fit of the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from forerun.predictors.laws.law_rows import (
     Kind,
     LawRows,
     codes,
-    completed,
+    combined,
     measured,
 )
 from forerun.tables import Jobs, Runs, Table
@@ -215,14 +215,10 @@ class JobFeatures:
     def kinds(self) -> tuple[list[Kind], IntArray]:
         """Distinct kinds, those of `LawRows` and further texts, and which each job is, (n,)."""
         law_kinds, law = self.rows.kinds
-        blank = np.full(len(self.jobs), -1, dtype=np.int32)
-        texts, more = completed([], blank, self._labels, _TEXTS)
-        code = law * max(len(texts), 1) + more
-        distinct, index = np.unique(code, return_inverse=True)
-        kinds = [
-            (*law_kinds[one], *texts[other])
-            for one, other in (divmod(value, max(len(texts), 1)) for value in distinct.tolist())
-        ]
+        texts, more = combined([self.rows.stated(name) for name in _TEXTS])
+        distinct, index = np.unique(law * max(len(texts), 1) + more, return_inverse=True)
+        pairs = (divmod(value, max(len(texts), 1)) for value in distinct.tolist())
+        kinds = [(*law_kinds[one], *texts[other]) for one, other in pairs]
         return kinds, index.reshape(-1).astype(np.int64)
 
     @property
@@ -237,13 +233,11 @@ class JobFeatures:
     @cached_property
     def sessions(self) -> tuple[list[str], IntArray]:
         """Distinct sessions as text, and which each job belongs to, (n,); kinds not counted in."""
-        blank = np.full(len(self.jobs), -1, dtype=np.int32)
-        table = self._labels
+        rows = self.rows
         if self.jobs.labels is None:
-            numbers = self.numbers
-            columns = {"devices": numbers["devices"], "nodes": numbers["nodes"]}
-            table = Table(columns, len(self.jobs))
-        texts, index = completed([], blank, table, _SESSION)
+            numbers = {name: self.numbers[name] for name in ("devices", "nodes")}
+            rows = LawRows(replace(self.jobs, labels=Table(numbers, len(self.jobs))))
+        texts, index = combined([rows.stated(name) for name in _SESSION])
         return ["|".join(text) for text in texts], index
 
     @cached_property
