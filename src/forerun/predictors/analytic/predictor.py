@@ -120,9 +120,10 @@ class AnalyticPredictor:
         runs = sorted_runs(runs)
         runs = cleaned(runs, suspects(runs, self.predict(runs.jobs, detail=False)))
         usable = runs.take(np.flatnonzero([reason is None for reason in self.declines(runs.jobs)]))
-        memory = fit_memory(self.constants, usable, self._kept)
+        prior = unnamed_prior(usable.jobs, self.constants)
+        memory = fit_memory(prior, usable, self._kept)
         timed = usable.take(np.flatnonzero(np.isfinite(usable.step_seconds())))
-        constants, learned = memory.applied(self.constants), memory.learned
+        constants, learned = memory.applied(prior), memory.learned
         if len(timed) or not learned:
             constants, of_steps = calibrated(constants, timed, self._kept, most)
             learned = (*of_steps, *learned)
@@ -347,6 +348,15 @@ def typical(constants: Constants, key: str) -> Constants:
     }
     frameworks = {**constants.frameworks, "": Framework(**means)}
     return replace(constants, frameworks=frameworks)
+
+
+def unnamed_prior(jobs: Jobs, constants: Constants) -> Constants:
+    """Return the constants from which a fit starts: runs of no known framework start at the mixture's mean.
+
+    The usual workloads among them decide whose mean.
+    """
+    keys = [key for key in mixture_keys(jobs, constants).tolist() if key]
+    return typical(constants, max(sorted(set(keys)), key=keys.count)) if keys else constants
 
 
 def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:

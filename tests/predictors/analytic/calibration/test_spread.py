@@ -20,6 +20,7 @@ from forerun.predictors.analytic.calibration.applying import (
 )
 from forerun.predictors.analytic.calibration.fitting import Fit, fit_runs
 from forerun.predictors.analytic.calibration.parameters import moved
+from forerun.predictors.analytic.predictor import unnamed_prior
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import labelled, tiny_cluster, tiny_jobs, tiny_runs
 from forerun.workloads.zoo import zoo_workload
@@ -28,9 +29,10 @@ from tests.predictors.analytic.calibration.test_fitting import lived, other_worl
 
 def fitted(runs: Runs) -> tuple[Constants, Fit]:
     """Return (fitted constants, before their spread is measured, and the fit)."""
-    fit = fit_runs(Constants(), runs, {})
-    constants = moved(Constants(), fit.parameters, fit.theta)
-    return replace(constants, run_counts=run_counts(fit.jobs, Constants())), fit
+    prior = unnamed_prior(runs.jobs, Constants())
+    fit = fit_runs(prior, runs, {})
+    constants = moved(prior, fit.parameters, fit.theta)
+    return replace(constants, run_counts=run_counts(fit.jobs, prior)), fit
 
 
 def test_left_out_errors_are_those_of_fits_without_the_group() -> None:

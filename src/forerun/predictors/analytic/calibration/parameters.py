@@ -60,11 +60,13 @@ PRIOR_SD = {
     "channels_last_share": 0.15, "channels_last_grouped": 0.50,
     "dataparallel_contention": 0.40, "pageable_bytes_per_second": 0.40, "server_power": 0.20,
 }  # fmt: skip
-# Of single constants that are known better than their family: vendors' collective benchmarks reach
-# 0.7-0.8 of NVLink on every machine with a switch.
+# Of single constants that are known better than their family (vendors' collective benchmarks reach
+# 0.7-0.8 of NVLink on every machine with a switch), or worse: runs without a framework may be of any,
+# and the profiles lie this far apart.
 KNOWN_SD = {
     ("link_efficiency", "nvlink"): 0.15, ("link_efficiency", "infiniband"): 0.30,
     ("link_efficiency", MEASURED): 0.10,
+    ("framework.compute", ""): 0.25, ("framework.bandwidth", ""): 0.40, ("framework.fusion", ""): 0.45,
 }  # fmt: skip
 # Of a workload whose graph is only totals, or a guess.
 LOOSE_SD = 0.5
