@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from forerun.evaluate.leaderboard import (  # noqa: E402
     LeaderboardEntry,
     Scoreboard,
 )
-from forerun.evaluate.pages import board_page  # noqa: E402
+from forerun.evaluate.pages import board_page, markdown, number  # noqa: E402
 
 
 def board_of(kept: Mapping[str, Any]) -> Scoreboard:
@@ -28,7 +28,7 @@ def board_of(kept: Mapping[str, Any]) -> Scoreboard:
     entries = tuple(LeaderboardEntry.from_dict(values) for values in kept["entries"])
     there = {entry.key.predictor for entry in entries}
     return Scoreboard(
-        tuple(BoardSection(s["title"], s["splits"], s["targets"]) for s in sections()),
+        tuple(BoardSection(s["title"], s["splits"]) for s in sections()),
         tuple(name for name in registry.names("predictors") if name in there),
         entries,
         int(kept["seed"]),
@@ -58,10 +58,34 @@ def certificate(kept: Mapping[str, Any]) -> list[str]:
     return [*blocks, "\n".join(f"* {note}" for note in notes())]
 
 
+def best_of_each(board: Scoreboard, targets: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the best predictor of each table and split, beside its target where there is one.
+
+    targets: of each section, percent that the best median error should reach at most, by table.
+    """
+    tables = list(dict.fromkeys(t for section in board.sections for t in section.splits))
+    rows = []
+    for section, wanted in zip(board.sections, targets, strict=True):
+        cells = []
+        for table in tables:
+            split = section.splits.get(table, "")
+            score = board.score_of(board.best(table, split), table, split) if split else None
+            text = "" if score is None else f"{score.predictor} {number(score.median_ape)}"
+            if target := wanted.get(table):
+                met = "no figure" if score is None else "missed"
+                met = "met" if score is not None and score.median_ape <= target else met
+                text = f"{text} (target {target:g}: {met})".strip()
+            cells.append(text)
+        rows.append([section.title, *cells])
+    return ["## The best of each", markdown(["split", *tables], rows)]
+
+
 def main() -> None:
     """Print the page."""
     kept = json.loads(RESULTS.read_text(encoding="utf-8"))
-    print(board_page(board_of(kept), certificate(kept)), end="")
+    board = board_of(kept)
+    best = best_of_each(board, [s["targets"] for s in sections()])
+    print(board_page(board, [*certificate(kept), *best]), end="")
 
 
 if __name__ == "__main__":

@@ -265,12 +265,10 @@ class BoardSection:
     Attributes:
         title: what it asks.
         splits: by table.
-        targets: percent that the best predictor's median error should reach at most, by table.
     """
 
     title: str
     splits: Mapping[str, str]
-    targets: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

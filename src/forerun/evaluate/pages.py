@@ -135,17 +135,14 @@ _MEMORY: tuple[Column, ...] = (
 _IN_DISTANCE = ("rows", "mean %", "median %", "inside %", "width")
 
 HOW_TO_READ = """\
-Each run was measured and published by others; nobody's simulation is among them. A forecast is
-made from what was known before the run started (workload, machines, plan, batch), and then
-compared with the clock. *Error* is the absolute difference as a share of
-the measured time: its mean, its median (half of the rows are better), and its 90th percentile (one
-row in ten is worse). *Bias* is the median of forecast over measured, less one: below zero means
-too optimistic. *Rank* is Kendall's tau of seconds per sample within a workload: 1 is the right
-order, 0 is chance. *Inside* is the share of measured times that fell within the stated 5-95 %
-band, which ought to be 90 %, with the interval that this many rows support; *width* is the band's
-upper over its lower edge, so that a wide band cannot pass for a good one. *Answered* is the share
-of comparable rows that got a forecast; the others were declined with a reason, listed at the end.
-A line in brackets answered less than 90 % and does not count."""
+Each run was measured, and forecast from what was known before it started. *Error* is |forecast -
+measured| as a share of the measured time: its mean, its median, and its 90th percentile (one row in
+ten is worse). *Bias* is the median of forecast over measured, less one: below zero is too optimistic.
+*Rank* is Kendall's tau of seconds per sample within a workload (*of plans*: within a job): 1 is the
+right order, 0 is chance. *Inside* is the share of measured times within the stated 5-95 % band, which
+ought to be 90 %, with the interval that this many rows support; *width* is the band's upper over its
+lower edge. *Answered* is the share of comparable rows that got a forecast; the others were declined
+with a reason. A line in brackets answered less than 90 % and does not count."""
 
 STOPPED_HELP = """\
 A run that was stopped tells a lower bound of its time and no time; it is in no figure above. An
@@ -153,16 +150,15 @@ answer *below* the bound is wrong, by what it lacks of it; one above is right.""
 
 MEMORY_HELP = """\
 *Peak* is the median error of the predicted peak bytes of a device. *F1* is out-of-memory foreseen
-(probability of fitting below one half) against out-of-memory that happened, plans left out
-that it takes to be impossible; *runs at all* is the same with these. *Regret* is the price of taking the plan that was predicted fastest, of those that fit with a
-probability of 90 %, instead of the one measured fastest, among runs that differ in nothing but the
-plan: median, mean and worst over the picks that ran, and next to it in how many jobs a pick ran
-out of memory or failed. Ties are broken at random, twenty times over."""
+(probability of fitting below one half) against out-of-memory that happened, without plans taken to be
+impossible; *runs at all* is the same with these. *Regret* is the price of taking the plan predicted
+fastest, of those that fit with a probability of 90 %, instead of the one measured fastest, among runs
+that differ in nothing but the plan: over the picks that ran, ties broken at random, twenty times over;
+*crashed* counts the jobs in which a pick ran out of memory or failed."""
 
 DISTANCE_HELP = """\
-*Distance* says how far a question lies from what was measured, and every forecast carries it: 0 is
-beside a measured run, 1 is physics with nothing measured, more lies beyond. The band has to grow
-with it, and to hold as many measured times at every distance."""
+*Distance* says how far a question lies from what was measured: 0 is beside a measured run, 1 is physics
+with nothing measured. The band has to grow with it, and to hold as many measured times everywhere."""
 
 # Priors are not blind where they were chosen with a table in sight, whatever is left out of a fit.
 PRIORS_SEEN = (
@@ -350,13 +346,7 @@ is wrong, by what it lacks of it; an answer above is right."""
 
 def board_page(board: Scoreboard, made: Sequence[str] = ()) -> str:
     """Return the page; made: paragraphs on how it came about, after the explanation."""
-    tables = list(dict.fromkeys(t for section in board.sections for t in section.splits))
-    best = [
-        [section.title, *(_best_cell(board, section, table) for table in tables)]
-        for section in board.sections
-    ]
     blocks = ["# Leaderboard", LEADERBOARD_HELP, *made]
-    blocks += ["## The best of each", markdown(["split", *tables], best)]
     for section in board.sections:
         for title, text, head, rows in board_sections(board, section):
             blocks += [f"## {title}" if title else "", text, markdown(head, rows)]
@@ -365,19 +355,6 @@ def board_page(board: Scoreboard, made: Sequence[str] = ()) -> str:
     if rows:
         blocks += [f"## {title}", text, markdown(head, rows, "---")]
     return "\n\n".join(filter(None, blocks)) + "\n"
-
-
-def _best_cell(board: Scoreboard, section: BoardSection, table: str) -> str:
-    """Return the best predictor of a table and split, beside its target where there is one."""
-    split = section.splits.get(table, "")
-    name = board.best(table, split) if split else ""
-    score = board.score_of(name, table, split)
-    text = "" if score is None else f"{name} {number(score.median_ape)}"
-    target = section.targets.get(table)
-    if target is None:
-        return text
-    met = "no figure" if score is None else "met" if score.median_ape <= target else "missed"
-    return f"{text} (target {target:g}: {met})".strip()
 
 
 def board_sections(

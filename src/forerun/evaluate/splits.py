@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,14 +96,11 @@ def parse_split(text: str) -> Split:
     """
     text = str(text).strip()
     kind, colon, rest = text.partition(":")
-    asked = _Asked(text)
-    read = _READERS.get(kind)
-    if read is not None:
-        return read(asked, rest.strip())
-    if kind not in FORMS:
-        raise asked.wrong(f"there is no split {kind!r}")
-    if colon:
-        raise asked.wrong(f"{kind} takes nothing after it")
+    if kind in _READERS:
+        return _READERS[kind](text, rest.strip())
+    if kind not in FORMS or colon:
+        known = f"{kind} takes nothing after it"
+        raise _wrong(text, known if kind in FORMS else f"there is no split {kind!r}")
     return Split(text)
 
 
@@ -127,108 +125,94 @@ def with_shots(split: Split, shots: str = "", conditions: tuple[str, ...] = ()) 
     return replace(split, text=f"{columns}={':'.join(words)}", shots=manner, conditions=conditions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The text of a split, and how its parts are read; what cannot be read is told."""
-
-    text: str
-
-    def wrong(self, found: str) -> RequestError:
-        return RequestError(f"--split {self.text}", found, f"write one of {', '.join(FORMS)}")
-
-    def pair(self, text: str) -> tuple[str, str]:
-        column, equals, value = (piece.strip() for piece in text.partition("="))
-        if not column:
-            raise self.wrong("it names no column")
-        if not equals or not value:
-            raise self.wrong("it names no value")
-        return column, value
-
-    def listed(self, text: str) -> tuple[str, ...]:
-        values = tuple(v.strip() for v in text.split(",") if v.strip())
-        if not values:
-            raise self.wrong("it names no value")
-        return values
-
-    def bound(self, text: str) -> float:
-        """Return a finite number, or NaN for `HALF`."""
-        try:
-            value = float("nan") if text == HALF else float(text)
-        except ValueError:
-            value = float("inf")
-        if np.isinf(value) or (np.isnan(value) and text != HALF):
-            raise self.wrong(f"{text!r} is not a number")
-        return value
-
-    def count(self, text: str, least: int, what: str) -> int:
-        if not text.isdigit() or int(text) < least:
-            raise self.wrong(f"{text} is not {what}")
-        return int(text)
+def _wrong(text: str, found: str) -> RequestError:
+    return RequestError(f"--split {text}", found, f"write one of {', '.join(FORMS)}")
 
 
-def _column(asked: _Asked, rest: str) -> Split:
-    if not rest:
-        raise asked.wrong("it names no column")
-    if "=" in rest:
-        raise asked.wrong("it takes a column and no value")
-    return Split(asked.text, rest)
+def _pair(text: str, part: str) -> tuple[str, str]:
+    """Return COLUMN=VALUE as column and value."""
+    column, _, value = (piece.strip() for piece in part.partition("="))
+    if not column or not value:
+        raise _wrong(text, f"it names no {'value' if column else 'column'}")
+    return column, value
 
 
-def _from(asked: _Asked, rest: str) -> Split:
-    column, value = asked.pair(rest)
-    return Split(asked.text, column, asked.listed(value))
+def _bound(text: str, value: str) -> float:
+    """Return a finite number, or NaN for `HALF`."""
+    if value == HALF:
+        return float("nan")
+    if not re.fullmatch(_NUMBER, value) or not np.isfinite(float(value)):
+        raise _wrong(text, f"{value!r} is not a number")
+    return float(value)
 
 
-def _interpolation(asked: _Asked, rest: str) -> Split:
+def _column(text: str, rest: str) -> Split:
+    if not rest or "=" in rest:
+        raise _wrong(text, "it takes a column and no value" if rest else "it names no column")
+    return Split(text, rest)
+
+
+def _listed(text: str, rest: str) -> Split:
+    column, value = _pair(text, rest)
+    values = tuple(v.strip() for v in value.split(",") if v.strip())
+    if not values:
+        raise _wrong(text, "it names no value")
+    return Split(text, column, values)
+
+
+def _interpolation(text: str, rest: str) -> Split:
     if "=" not in rest:
-        return _column(asked, rest)
-    column, value = asked.pair(rest)
+        return _column(text, rest)
+    column, value = _pair(text, rest)
     step = _EVERY.fullmatch(value)
     if step is None:
-        return Split(asked.text, column, asked.listed(value))
-    return Split(asked.text, column, every=asked.count(step[1], 2, "a step of 2 or more"))
+        return _listed(text, rest)
+    if int(step[1]) < 2:
+        raise _wrong(text, f"{step[1]} is not a step of 2 or more")
+    return Split(text, column, every=int(step[1]))
 
 
-def _above(asked: _Asked, rest: str) -> Split:
-    column, value = asked.pair(rest)
+def _above(text: str, rest: str) -> Split:
+    column, value = _pair(text, rest)
     span = _RANGE.fullmatch(value)
     if span is None:
-        return Split(asked.text, column, bounds=((column, asked.bound(value)),))
+        return Split(text, column, bounds=((column, _bound(text, value)),))
     bound, end = map(float, span.groups())
     if end <= bound:
-        raise asked.wrong(f"nothing lies above {bound:g} and up to {end:g}")
-    return Split(asked.text, column, bounds=((column, bound),), limit=end)
+        raise _wrong(text, f"nothing lies above {bound:g} and up to {end:g}")
+    return Split(text, column, bounds=((column, bound),), limit=end)
 
 
-def _extrapolation(asked: _Asked, rest: str) -> Split:
-    pairs = [asked.pair(piece) for piece in rest.split(",")]
-    bounds = tuple((column, asked.bound(value)) for column, value in pairs)
-    if len({column for column, _ in bounds}) < len(bounds):
-        raise asked.wrong("a column has two bounds")
-    return Split(asked.text, bounds=bounds)
+def _extrapolation(text: str, rest: str) -> Split:
+    pairs = [_pair(text, part) for part in rest.split(",")]
+    bounds = {column: _bound(text, value) for column, value in pairs}
+    if len(bounds) < len(pairs):
+        raise _wrong(text, "a column has two bounds")
+    return Split(text, bounds=tuple(bounds.items()))
 
 
-def _few_shot(asked: _Asked, rest: str) -> Split:
-    columns, value = asked.pair(rest)
+def _few_shot(text: str, rest: str) -> Split:
+    columns, value = _pair(text, rest)
     column, *within = (name.strip() for name in columns.split("/"))
     if not column or not all(within):
-        raise asked.wrong("it names no column")
+        raise _wrong(text, "it names no column")
     count, *words = (word.strip() for word in value.split(":"))
+    if not count.isdigit() or not int(count):
+        raise _wrong(text, f"{count} is not a count of runs above zero")
     manner = words.pop(0) if words and words[0] in SHOTS else SHOTS[0]
     for word in words:
         try:
             parse_condition(word)
         except RequestError as error:
-            raise asked.wrong(f"{word!r}: {error.found}") from None
-    given = asked.count(count, 1, "a count of runs above zero")
+            raise _wrong(text, f"{word!r}: {error.found}") from None
     return Split(
-        asked.text, column, count=given, within=tuple(within), shots=manner, conditions=tuple(words)
+        text, column, count=int(count), within=tuple(within), shots=manner, conditions=tuple(words)
     )
 
 
-_READERS: Mapping[str, Callable[[_Asked, str], Split]] = {
+_READERS: Mapping[str, Callable[[str, str], Split]] = {
     "leave-out": _column, "leave-one-out": _column, "interpolation": _interpolation,
-    "between": _column, "from": _from, "above": _above, "few-shot": _few_shot,
+    "between": _column, "from": _listed, "above": _above, "few-shot": _few_shot,
     "extrapolation": _extrapolation,
 }  # fmt: skip
 
@@ -473,27 +457,20 @@ def _beyond(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
 
 
 def _named(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
-    _require(split, split.column, table)
-    texts = table.texts(split.column)
-    known = list(dict.fromkeys(t for t in texts.tolist() if t))
-    numeric = table.columns[split.column].dtype != object
-    wanted = {_as_written(value) if numeric else value for value in split.values}
-    missing = wanted - set(known)
-    if missing:
-        value = min(missing)
-        near = nearest_names(value, known) or known[:6]
-        raise _empty(split, f"no row has {split.column} {value}", f"write e.g. {', '.join(near)}")
-    teach = np.isin(texts.astype(str), list(wanted))
-    return teach, ~teach & (texts != "")
-
-
-def _as_written(value: str) -> str:
-    """Return a value as a table's text has it: 8.0 is 8."""
-    try:
-        number = float(value)
-    except ValueError:
-        return value
-    return str(int(number)) if number.is_integer() else value
+    cells, known = _cells(split, table)
+    texts = dict.fromkeys(table.texts(split.column)[known].tolist())
+    wanted: list[Any] = []
+    for value in split.values:
+        try:
+            wanted.append(float(value) if cells.dtype.kind == "f" else value)
+        except ValueError:
+            wanted.append(np.nan)
+        if not np.isin(cells[known], wanted[-1:]).any():
+            near = nearest_names(value, texts) or list(texts)[:6]
+            found = f"no row has {split.column} {value}"
+            raise _empty(split, found, f"write e.g. {', '.join(near)}")
+    teach = known & np.isin(cells, wanted)
+    return teach, known & ~teach
 
 
 def _larger(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
@@ -518,38 +495,37 @@ def _middles(group: IntArray, values: FloatArray, groups: int) -> FloatArray:
     return found
 
 
-def _between(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
-    values = _values(split, split.column, table)
-    distinct = np.unique(values[~np.isnan(values)])
-    if len(distinct) < 3:
-        raise _empty(
-            split, f"{split.column} has {len(distinct)} distinct values, and none lies between two",
-            "choose a column of three or more",
-        )  # fmt: skip
-    judge = np.isin(values, distinct[1:-1:2])
-    return ~np.isnan(values) & ~judge, judge
-
-
-def _interpolated(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
-    """Return the sides of the Ray study's rule: listed values, or every h-th from the first."""
+def _alternate(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
+    """Return the sides where listed values are judged, or some of the sorted distinct values."""
     if split.values:
         judge, teach = _named(split, table)
         return teach, judge
-    _require(split, split.column, table)
-    cells = table.columns[split.column]
-    known = cells != "" if cells.dtype == object else np.isfinite(table.numbers(split.column))
-    cells = cells.astype(str) if cells.dtype == object else cells
+    cells, known = _cells(split, table)
     distinct = np.unique(cells[known])
+    chosen = distinct[1:-1:2] if split.kind == "between" else distinct[:: split.every]
+    if not len(chosen):
+        found = f"{split.column} has {len(distinct)} distinct values, and none lies between two"
+        raise _empty(split, found, "choose a column of three or more")
     if len(distinct) < 2:
         raise _empty(split, f"all rows have the same {split.column}")
-    judge = known & np.isin(cells, distinct[:: split.every])
+    judge = known & np.isin(cells, chosen)
     return known & ~judge, judge
+
+
+def _cells(split: Split, table: Table) -> tuple[NDArray[Any], BoolArray]:
+    """Return the cells of the split's column as numbers or texts, and which are not blank."""
+    _require(split, split.column, table)
+    cells = table.columns[split.column]
+    if cells.dtype == object:
+        texts = table.texts(split.column)
+        return texts.astype(str), texts != ""
+    return cells, np.isfinite(cells)
 
 
 # Which rows teach and which are judged, (n,) each, for splits of one fold.
 _SIDES: Mapping[str, Callable[[Split, Table], tuple[BoolArray, BoolArray]]] = {
     "from": _named, "larger-clusters": _larger, "larger-batches": _larger, "above": _beyond,
-    "extrapolation": _beyond, "interpolation": _interpolated, "between": _between,
+    "extrapolation": _beyond, "interpolation": _alternate, "between": _alternate,
 }  # fmt: skip
 
 
