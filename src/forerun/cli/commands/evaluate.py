@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forerun.cli import options as shared
 from forerun.cli.flagging import report_runs
 from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable, write_text
-from forerun.cli.options import (
-    STARTS,
-    catalog_option,
-    fold_seed_option,
-    json_option,
-    judged_runs_option,
-    predictors_of,
-    system_option,
-    where_option,
-    write_json,
-)
 from forerun.cli.screen import Screen
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.settings import Settings, load_settings
@@ -42,7 +32,7 @@ _LEGEND = (
 
 
 @click.command(cls=SeveralFiles)
-@judged_runs_option
+@shared.judged_runs_option
 @click.option(
     "--fit", "fit_files", type=FILE, multiple=True, metavar="OTHER.csv [...]",
     help="Further runs to learn from, never judged: files, or a folder, less the judged files.",
@@ -51,7 +41,7 @@ _LEGEND = (
     "--predictors", type=NAMES, metavar="NAME[:OPTION=VALUE],...",
     help="Names with commas, with options where wanted; see `forerun predictors`.",
 )  # fmt: skip
-@system_option(several=True)
+@shared.system_option(several=True)
 @click.option(
     "--split", default="whole", show_default=True,
     help="whole (all judged, none teach), random, holdout (a random fifth), leave-out:COLUMN, from:COLUMN=VALUE,... (these"
@@ -78,25 +68,25 @@ _LEGEND = (
     help="Of random (5), leave-out and few-shot (10): more values than folds share them;"
     " leave-one-out has a fold for each.",
 )  # fmt: skip
-@where_option("Only these rows of --runs, e.g. 'tp<=8' or device=t4,v100")
+@shared.where_option("Only these rows of --runs, e.g. 'tp<=8' or device=t4,v100")
 @click.option(
     "--faster-half", type=NAMES, metavar="COLUMN,...",
     help="Of rows that share these columns, teach and judge the times of the faster half alone"
     " (by what was measured).",
 )  # fmt: skip
 @click.option(
-    "--start", type=click.Choice(STARTS),
+    "--start", type=click.Choice(shared.STARTS),
     help="What predictors know before they are fitted: shipped, constants that published runs"
     " were used to fit, or priors. Default: shipped, unless a judged row is among those runs.",
 )  # fmt: skip
 @click.option("--group-by", default="", metavar="COLUMN", help="Scores for each of its values too.")
-@fold_seed_option
+@shared.fold_seed_option
 @click.option(
     "--page", "--markdown", "page", type=FILE, metavar="FILE.md", help="Write the accuracy page."
 )
 @click.option("--commit", default="", help="The source's commit, for the accuracy page.")
-@catalog_option
-@json_option
+@shared.catalog_option
+@shared.json_option
 def evaluate(
     runs: tuple[Path, ...], fit_files: tuple[Path, ...], page: Path | None, as_json: bool,
     **options: Any,
@@ -120,7 +110,7 @@ def evaluate(
     runs_judged = runs_by_table(judged, settings, options, options["conditions"])
     fit_runs = runs_by_table(training_runs, settings, options)
     usual = (settings.text("predictor"),)
-    names = predictors_of(options["predictors"] or (), options["systems"], usual)
+    names = shared.predictors_of(options["predictors"] or (), options["systems"], usual)
     predictors, start = starting(names, options["start"] or "", runs_judged)
     found = judge(
         runs_judged, predictors, split, fit_runs,
@@ -141,7 +131,7 @@ def evaluate(
         text = accuracy_page(found, command=command, version=version("forerun"), commit=commit)
         write_text(page, text)
     if as_json:
-        write_json("evaluation", found.as_dict())
+        shared.write_json("evaluation", found.as_dict())
     else:
         _show(Screen(settings), found)
     if not found.answered and not any(s.censored_answered for s in found.totals()):

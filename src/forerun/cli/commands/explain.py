@@ -8,15 +8,8 @@ from typing import Any
 import click
 
 from forerun import wire
+from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, SeveralTables, writable, write_text
-from forerun.cli.options import (
-    advisor_of,
-    complete_workload,
-    job_options,
-    json_option,
-    question_of,
-    settings_of,
-)
 from forerun.cli.screen import Screen
 from forerun.cli.showing import limit_cells, limit_headers, show_answer, show_parts
 from forerun.units import (
@@ -31,15 +24,15 @@ _LEAST = 0.01  # share of the variance that is worth a line
 
 
 @click.command(cls=SeveralTables)
-@click.argument("workload", shell_complete=complete_workload)
-@job_options(
+@click.argument("workload", shell_complete=shared.complete_workload)
+@shared.job_options(
     click.option(
         "--trace", type=FILE, metavar="FILE.json",
         help="Write the predicted step as a Chrome trace.",
     ),
     cluster_required=True,
 )  # fmt: skip
-@json_option
+@shared.json_option
 def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) -> None:
     """Where a step's time and memory go, and what would change it.
 
@@ -47,11 +40,13 @@ def explain(workload: str, trace: Path | None, as_json: bool, **options: Any) ->
     what-if table is a prediction of its own, with the probability that it is faster than the
     present plan: they share most of their errors. The trace opens in chrome://tracing or Perfetto.
     """
-    settings = settings_of(options)
+    settings = shared.settings_of(options)
     writable(trace, (".json",), (*options["fit_files"], *options["catalog_files"]))
-    advisor = advisor_of(settings, options)
+    advisor = shared.advisor_of(settings, options)
     cluster, plan = options.pop("cluster"), options.pop("plan")
-    found = advisor.explain(workload, cluster, plan, **question_of(settings, options), **options)
+    found = advisor.explain(
+        workload, cluster, plan, **shared.question_of(settings, options), **options
+    )
     if trace is not None:
         from forerun.advisor.timeline import chrome_trace
 

@@ -7,20 +7,10 @@ from typing import Any
 
 import click
 
+from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.inputs import FILE, TABLES, SeveralFiles, files_in, writable, write_text
 from forerun.cli.learned import show_formulas, show_learned
-from forerun.cli.options import (
-    catalog_option,
-    force_option,
-    json_option,
-    predictor_option,
-    settings_of,
-    start_of,
-    start_option,
-    system_option,
-    write_json,
-)
 from forerun.cli.screen import Screen
 from forerun.units import counted
 
@@ -31,15 +21,15 @@ from forerun.units import counted
     help="Measured runs: files, a folder of them, or store: for those that are kept"
     " (store:CONDITION for some, such as store:campaign=night).",
 )  # fmt: skip
-@predictor_option
-@system_option()
+@shared.predictor_option
+@shared.system_option()
 @click.option("--out", type=FILE, required=True, metavar="MODEL.json", help="The file to write.")
-@force_option
-@start_option
+@shared.force_option
+@shared.start_option
 @click.option("--constants", is_flag=True, help="Print every constant, not only the first.")
 @flags_option
-@catalog_option
-@json_option
+@shared.catalog_option
+@shared.json_option
 def fit(
     runs: tuple[Path, ...], out: Path, force: bool, constants: bool, flags_file: Path | None,
     as_json: bool, **options: Any,
@@ -57,7 +47,7 @@ def fit(
     Runs that look wrong are named with file and line: figures in another unit, faster than physics
     allows, contradictory, or of a job that cannot be read. What is beyond doubt is left out.
     """
-    settings = settings_of(options)
+    settings = shared.settings_of(options)
     tables = files_in(runs, "--runs")
     read = (*tables, *options["catalog_files"])
     writable(out, (".json",), read, replace=force)
@@ -68,14 +58,14 @@ def fit(
     from forerun.predictors.starts import PRIORS, known_by, known_words
 
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
-    before = Advisor(files, settings.text("predictor"), start=start_of(settings))
+    before = Advisor(files, settings.text("predictor"), start=shared.start_of(settings))
     advisor = fitted(before, tables, flags_file, aside=as_json)
     predictor, made = advisor.predictor, advisor.made
     write_text(out, model_text(predictor, made))
     found = findings(predictor, before.predictor)
     formulas, gone = getattr(predictor, "formulas", {}), list(getattr(predictor, "unsaved", ()))
     if as_json:
-        write_json("fit", {
+        shared.write_json("fit", {
             "predictor": predictor.name,
             **known_by(predictor),
             "runs_known_already": advisor.repeated,

@@ -12,19 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import registry
+from forerun.cli import options as shared
 from forerun.cli.commands.evaluate import command_line, runs_by_table
 from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable, write_text
-from forerun.cli.options import (
-    STARTS,
-    catalog_option,
-    fold_seed_option,
-    json_option,
-    judged_runs_option,
-    predictors_of,
-    system_option,
-    where_option,
-    write_json,
-)
 from forerun.cli.screen import Screen
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
 from forerun.settings import load_settings
@@ -38,12 +28,12 @@ ALL = "all"
 
 
 @click.command(cls=SeveralFiles)
-@judged_runs_option
+@shared.judged_runs_option
 @click.option(
     "--predictors", type=NAMES, metavar="NAME[:OPTION=VALUE],...",
     help="Names with commas, with options where wanted, or all. Default: all, or those of --system.",
 )  # fmt: skip
-@system_option(several=True)
+@shared.system_option(several=True)
 @click.option(
     "--splits", multiple=True, metavar="SPLIT [...]",
     help="As --split of `forerun evaluate` takes them, one table of figures for each. Default:"
@@ -53,13 +43,13 @@ ALL = "all"
     "--folds", type=click.IntRange(2), metavar="N",
     help="Of random (5), leave-out and few-shot (10).",
 )  # fmt: skip
-@where_option("Only these rows, e.g. 'tp<=8' or device=t4,v100")
+@shared.where_option("Only these rows, e.g. 'tp<=8' or device=t4,v100")
 @click.option(
-    "--start", type=click.Choice(STARTS),
+    "--start", type=click.Choice(shared.STARTS),
     help="What predictors know before they are fitted: shipped or priors. Default: shipped, unless a"
     " judged row is among the runs that they were fitted to.",
 )  # fmt: skip
-@fold_seed_option
+@shared.fold_seed_option
 @click.option(
     "--cache", type=FILE, metavar="FILE.jsonl",
     help="Where figures are kept as they come, so that nothing is judged twice and a run that was cut"
@@ -67,8 +57,8 @@ ALL = "all"
 )  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Judge again what was judged before.")
 @click.option("--page", type=FILE, metavar="FILE.md", help="Write the leaderboard as a page.")
-@catalog_option
-@json_option
+@shared.catalog_option
+@shared.json_option
 def leaderboard(
     runs: tuple[Path, ...], page: Path | None, cache: Path | None, as_json: bool, **options: Any
 ) -> None:  # fmt: skip
@@ -89,7 +79,9 @@ def leaderboard(
     writable(cache, (".jsonl",), files)
     settings = load_settings()
     every, named = registry.names("predictors"), options["predictors"] or ()
-    predictors = every if named == (ALL,) else predictors_of(named, options["systems"], every)
+    predictors = (
+        every if named == (ALL,) else shared.predictors_of(named, options["systems"], every)
+    )
     texts = options["splits"] or USUAL_SPLITS
     splits = list(dict.fromkeys(str(parse_split(text)) for text in texts))
     kept = EntryFile(cache)
@@ -119,7 +111,7 @@ def leaderboard(
         made += f", seed {board.seed}, with:\n\n```\n{command}\n```"
         write_text(page, board_page(board, (made,)))
     if as_json:
-        write_json("leaderboard", _json(board))
+        shared.write_json("leaderboard", _json(board))
     else:
         _show(Screen(settings), board)
     _leave(board)

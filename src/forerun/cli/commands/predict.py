@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
+from forerun.cli import options as shared
 from forerun.cli.flagging import unread_line
 from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
-from forerun.cli.options import (
-    CHANGES,
-    advisor_of,
-    complete_workload,
-    job_options,
-    json_option,
-    length_of,
-    question_of,
-    settings_of,
-    write_json,
-)
 from forerun.cli.screen import Screen
 from forerun.cli.showing import show_answer
 from forerun.errors import RequestError, UnsatisfiedError
@@ -32,12 +22,12 @@ if TYPE_CHECKING:
 
 _SHOWN = 12  # lines of who answered which kind of question
 _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "deadline", "budget",
-            "preemption_rate", "checkpoint_interval", *CHANGES)  # fmt: skip
+            "preemption_rate", "checkpoint_interval", *shared.CHANGES)  # fmt: skip
 
 
 @click.command(cls=SeveralTables)
-@click.argument("workload", required=False, shell_complete=complete_workload)
-@job_options(
+@click.argument("workload", required=False, shell_complete=shared.complete_workload)
+@shared.job_options(
     click.option(
         "--table", type=FILE, metavar="JOBS.csv", help="Answer every row of a runs table."
     ),
@@ -45,7 +35,7 @@ _ONE_JOB = ("cluster", "plan", "global_batch", "micro_batch", "price", "deadline
         "--out", type=FILE, metavar="FILE", help="With --table: the .csv, .parquet or .pq to write."
     ),
 )
-@json_option
+@shared.json_option
 def predict(
     workload: str | None, table: Path | None, out: Path | None, as_json: bool, **options: Any
 ) -> None:
@@ -63,7 +53,7 @@ def predict(
     With --fit and no --predictor, the runs choose: every predictor is fitted to them and judged on
     parts of them held out, and each row is answered by those that did best on its kind of question.
     """
-    settings = settings_of(options)
+    settings = shared.settings_of(options)
     if table is not None:
         _check_table_request(workload, options)
         if out is not None and options["flags_file"] == out:
@@ -81,8 +71,10 @@ def predict(
         lacking = {"workload": workload, "cluster": cluster}
         needed = [p for p in predict.params if p.name in lacking and lacking[p.name] is None]
         raise missing("forerun predict", needed, "--table JOBS.csv")
-    advisor = advisor_of(settings, options, choose=True)
-    answer = advisor.predict(workload, cluster, plan, **question_of(settings, options), **options)
+    advisor = shared.advisor_of(settings, options, choose=True)
+    answer = advisor.predict(
+        workload, cluster, plan, **shared.question_of(settings, options), **options
+    )
     if as_json:
         click.echo(wire.dumps(answer.to_json()))
     else:
@@ -119,8 +111,8 @@ def _predict_table(
     unread = unread_line(misspelt_columns(table.columns))
     if unread:
         click.echo(f"warning: {unread}", err=True)
-    advisor = advisor_of(settings, options, choose=True)
-    length, market = length_of(options), settings.text("market")
+    advisor = shared.advisor_of(settings, options, choose=True)
+    length, market = shared.length_of(options), settings.text("market")
     answered = advisor.predict_table(table, length=length, market=market)
     if out is not None:
         write_table(answered, out)
@@ -135,7 +127,7 @@ def _predict_table(
             "reasons_of_choice": list(getattr(advisor.predictor, "reasons", ())),
         }
     if as_json:
-        write_json("table", {
+        shared.write_json("table", {
             "answered": count,
             "declined": sum(reasons.values()),
             "reasons": dict(reasons.most_common()),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, TABLES, at_most_one, check_kind, writable
 from forerun.cli.interrupting import orderly
-from forerun.cli.options import catalog_option, json_option, opened, store_option, write_json
 from forerun.cli.screen import Screen, waiting
 from forerun.errors import RequestError
 from forerun.settings import load_settings
@@ -44,13 +44,13 @@ _VARIED = ("workload", "devices", "placement", "global_batch", "dataset_size", "
     " http://HEAD:8265: a dashboard, by `ray job submit`).",
 )  # fmt: skip
 @click.option("--hold", is_flag=True, help="With Ray here: hold workers to their cpus_per_worker.")
-@store_option
+@shared.store_option
 @click.option("--out", type=FILE, metavar="RUNS.csv", help="Write the campaign's runs as a table.")
-@catalog_option
+@shared.catalog_option
 @click.option("--dry-run", is_flag=True, help="Only say what would be run, and its price.")
 @click.option("--yes", is_flag=True, help="Begin without asking, whatever it costs.")
 @click.option("--no-retry", is_flag=True, help="Leave runs that failed as they are.")
-@json_option
+@shared.json_option
 @orderly("stopped; every finished run is kept, and the same command goes on from here")
 def profile(
     campaign: Path, on: str | None, lab_name: str | None, address: str | None, hold: bool,
@@ -78,7 +78,7 @@ def profile(
     runner = _runner(asked.runner, lab_name, address, hold)
     advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
     screen = Screen(settings)
-    with opened(where, new=True) as store:
+    with shared.opened(where, new=True) as store:
         with waiting(f"looks at the modules and at the {asked.runner} runner {runner.where}"):
             profiling = Profiling(asked, runner, store, advisor, retry=not no_retry)
             planned = profiling.planned()
@@ -86,7 +86,7 @@ def profile(
             _show_plan(screen, planned, store.where)
         if dry_run:
             if as_json:
-                write_json("profile", _json(planned, None, None))
+                shared.write_json("profile", _json(planned, None, None))
             return
         _agreed(planned, yes)
         outcome = None
@@ -98,7 +98,7 @@ def profile(
         if out is not None:
             write_table(table, out)
         if as_json:
-            write_json("profile", _json(planned, outcome, table))
+            shared.write_json("profile", _json(planned, outcome, table))
         else:
             _show_outcome(screen, outcome, table, out, _source(asked.name, out, where))
 

@@ -8,22 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
+from forerun.cli import options as shared
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, NAMES, PROBABILITY, WHOLE, WHOLES, SeveralTables, writable
-from forerun.cli.options import (
-    advisor_of,
-    complete_clusters,
-    complete_workload,
-    json_option,
-    length_options,
-    limit_options,
-    market_options,
-    predictor_options,
-    question_of,
-    settings_of,
-    workload_options,
-    write_json,
-)
 from forerun.cli.screen import Screen
 from forerun.cli.showing import (
     BETTER,
@@ -57,15 +44,15 @@ _ROWS, _OTHERS = 12, 5
 
 
 @click.command(cls=SeveralTables)
-@click.argument("workload", shell_complete=complete_workload)
+@click.argument("workload", shell_complete=shared.complete_workload)
 @click.option(
-    "--clusters", type=NAMES, shell_complete=complete_clusters,
+    "--clusters", type=NAMES, shell_complete=shared.complete_clusters,
     help="Candidates with commas: whole clusters, or devices and instances alone, whose number"
     " of nodes is then searched. By default the cheapest instance of each kind.",
 )  # fmt: skip
 @click.option("--providers", type=NAMES, help="Clouds to choose from, e.g. aws,gcp; all of them.")
 @click.option("--max-devices", type=WHOLE, help="The largest cluster to search by itself (512).")
-@limit_options
+@shared.limit_options
 @click.option(
     "--minimize", type=click.Choice(["time", "cost", "knee", "energy"]), default="cost",
     show_default=True, help="What is best; knee: where more money stops buying much time.",
@@ -79,12 +66,12 @@ _ROWS, _OTHERS = 12, 5
 @click.option("--global-batch", type=WHOLES, help="Samples in a step; several with commas.")
 @click.option("--plan", help="Plan fields to hold fixed, e.g. tp=8,zero_stage=1.")
 @click.option("--energy", is_flag=True, help="Add energy to the Pareto front, as a third axis.")
-@length_options
-@market_options
-@workload_options
-@predictor_options
+@shared.length_options
+@shared.market_options
+@shared.workload_options
+@shared.predictor_options
 @click.option("--html", type=FILE, metavar="FILE.html", help="Write a self-contained report.")
-@json_option
+@shared.json_option
 def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -> int:
     """Which cluster, plan and batch to use under a deadline, a budget and a confidence.
 
@@ -94,10 +81,10 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     from forerun.domain.objective import Objective
     from forerun.predictors.starts import known_by, known_words
 
-    settings = settings_of(options)
+    settings = shared.settings_of(options)
     writable(html, (".html", ".htm"), (*options["fit_files"], *options["catalog_files"]))
-    advisor = advisor_of(settings, options)
-    question = question_of(settings, options)
+    advisor = shared.advisor_of(settings, options)
+    question = shared.question_of(settings, options)
     objective = Objective(
         aim=options.pop("minimize"),
         deadline_seconds=options.pop("deadline"),
@@ -123,7 +110,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
         write_report(html, name, found)
     if as_json:
         body = {"workload": name, **known, **wire.recommendation_to_wire(found)}
-        write_json("recommendation", body)
+        shared.write_json("recommendation", body)
     else:
         show_recommendation(Screen(settings), name, found, known_words(known))
         if html is not None:

@@ -11,16 +11,8 @@ import click
 import numpy as np
 
 from forerun import wire
+from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, NAMES, TABLES, WHOLE, check_kind, writable, write_text
-from forerun.cli.options import (
-    force_option,
-    json_option,
-    opened,
-    store_option,
-    together,
-    where_option,
-    write_json,
-)
 from forerun.cli.screen import Screen
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.settings import load_settings
@@ -37,10 +29,10 @@ _SHOWN = ("devices", "global_batch")
 _MACHINES = ("device", "instance_type", "cluster")  # the first that any of them has
 _TIMES = ("step_time_s", "samples_per_s", "epoch_time_s", "time_to_train_s")  # the first is enough
 _DIGITS = 10  # of a key or digest that are shown
-_selection = together(
-    where_option("Only these runs, e.g. 'devices<=8', device=t4,v100 or campaign=night"),
-    store_option,
-    json_option,
+_selection = shared.together(
+    shared.where_option("Only these runs, e.g. 'devices<=8', device=t4,v100 or campaign=night"),
+    shared.store_option,
+    shared.json_option,
 )
 
 
@@ -59,14 +51,14 @@ def list_runs(
     where: str, as_json: bool,
 ) -> None:  # fmt: skip
     """The last runs, newest first; `forerun runs show KEY` has all of one."""
-    with opened(where) as store:
+    with shared.opened(where) as store:
         count = store.count(where=conditions)
         table = store.table(where=conditions, limit=limit, newest=not oldest, provenance=True)
         place = store.where
         every, why = _none(store, conditions, count)
     if as_json:
         rows = [table.row(i) for i in range(len(table))]
-        write_json("runs", {"store": place, "count": count, "why_none": why, "runs": rows})
+        shared.write_json("runs", {"store": place, "count": count, "why_none": why, "runs": rows})
         return
     for name in columns or ():
         if name not in table and len(table):
@@ -101,11 +93,11 @@ def _none(store: SqlStore, conditions: tuple[str, ...], count: int) -> tuple[int
 
 @runs.command()
 @click.argument("key")
-@store_option
-@json_option
+@shared.store_option
+@shared.json_option
 def show(key: str, where: str, as_json: bool) -> None:
     """All that is known of one run, by its KEY or the first 8 or more characters of it."""
-    with opened(where) as store:
+    with shared.opened(where) as store:
         run = store.get(key)
     about = {
         "key": run.key, "started": run.started, "added": run.added, "campaign": run.campaign,
@@ -114,7 +106,7 @@ def show(key: str, where: str, as_json: bool) -> None:
     if as_json:
         job = None if run.job is None else wire.job_summary(run.job)
         body = {"fingerprint": run.fingerprint, "columns": run.row, "job": job}
-        write_json("run", {"run": {**about, **body}})
+        shared.write_json("run", {"run": {**about, **body}})
         return
     screen = Screen(load_settings())
     rows = [(name, value) for name, value in about.items() if value]
@@ -141,8 +133,8 @@ def show(key: str, where: str, as_json: bool) -> None:
     "--target", default="", metavar="METRIC=VALUE",
     help="For logs: when training is done, e.g. loss=2.0; the samples and epochs until then are kept.",
 )  # fmt: skip
-@store_option
-@json_option
+@shared.store_option
+@shared.json_option
 def import_runs(
     files: tuple[Path, ...], campaign: str, given: tuple[str, ...], reader: str, pattern: str,
     target: str, where: str, as_json: bool,
@@ -159,11 +151,11 @@ def import_runs(
         for path in dict.fromkeys(files)
         for name, table in _tables(path, stated, reader, pattern, _target(target))
     ]
-    with opened(where, new=True) as store:
+    with shared.opened(where, new=True) as store:
         added = store.add_tables([table.runs for table in tables], campaign=campaign)
         place = store.where
     if as_json:
-        write_json("import", {"store": place, "files": [
+        shared.write_json("import", {"store": place, "files": [
             {"file": table.name, "rows": table.rows, "new": one.new, "known_already": one.known,
              "no_run": table.no_run, "unread": table.unread}
             for table, one in zip(tables, added, strict=True)
@@ -280,7 +272,7 @@ def _target(text: str) -> tuple[str, float] | None:
 @click.option(
     "--out", type=FILE, required=True, metavar="RUNS.csv", help="The file, CSV or Parquet."
 )
-@force_option
+@shared.force_option
 @click.option(
     "--plain", is_flag=True,
     help="Without the columns run_key, run_started, run_campaign, run_point and run_fingerprint, by"
@@ -294,7 +286,7 @@ def export(
     from forerun.tables.files import write_table
 
     writable(out, TABLES, replace=force)
-    with opened(where) as store:
+    with shared.opened(where) as store:
         table = store.table(where=conditions, provenance=not plain)
         place = store.where
         every, why = _none(store, conditions, len(table))
@@ -306,7 +298,7 @@ def export(
         )  # fmt: skip
     write_table(table, out, exact=True)
     if as_json:
-        write_json("export", {"store": place, "out": str(out), "count": len(table)})
+        shared.write_json("export", {"store": place, "out": str(out), "count": len(table)})
     else:
         click.echo(f"{counted(len(table), 'run')} of {place}, written to {out}")
 
@@ -321,12 +313,12 @@ def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) ->
             "forerun runs remove", "no --where says which",
             "name them, e.g. --where source=mistake or --where key=KEY",
         )  # fmt: skip
-    with opened(where) as store:
+    with shared.opened(where) as store:
         count = store.remove(where=conditions) if yes else store.count(where=conditions)
         place = store.where
         every, why = _none(store, conditions, count)
     if as_json:
-        write_json("remove", {"store": place, "count": count, "removed": yes})
+        shared.write_json("remove", {"store": place, "count": count, "removed": yes})
     elif not count:
         click.echo(f"none of {counted(every, 'run')} in {place} matches")
         for text in why:
@@ -363,15 +355,17 @@ def artifacts() -> None:
 
 @artifacts.command("list")
 @click.option("--kind", default="", metavar="KIND", help="Only these, e.g. model.")
-@store_option
-@json_option
+@shared.store_option
+@shared.json_option
 def list_artifacts(kind: str, where: str, as_json: bool) -> None:
     """The artifacts, oldest first."""
-    with opened(where) as store:
+    with shared.opened(where) as store:
         every, place = store.artifacts.every(), store.where
     found = [one for one in every if not kind or one.kind == kind]
     if as_json:
-        write_json("artifacts", {"store": place, "artifacts": [_plain(one) for one in found]})
+        shared.write_json(
+            "artifacts", {"store": place, "artifacts": [_plain(one) for one in found]}
+        )
         return
     screen = Screen(load_settings())
     if found:
@@ -401,21 +395,21 @@ def list_artifacts(kind: str, where: str, as_json: bool) -> None:
 @click.option("--commit", default="", help="Of the code that made it.")
 @click.option("--command", default="", metavar="TEXT", help="That made it.")
 @click.option("--leave", is_flag=True, help="Leave the file where it is; keep its path and hash.")
-@store_option
-@json_option
+@shared.store_option
+@shared.json_option
 def put_artifact(
     file: Path, name: str, keys: tuple[str, ...], leave: bool, where: str, as_json: bool,
     **about: Any,
 ) -> None:  # fmt: skip
     """Keep FILE, and what made it; the same content under the same name is kept once."""
-    with opened(where, new=True) as store:
+    with shared.opened(where, new=True) as store:
         made_from = [store.get(key).key for key in keys]
         found = store.artifacts.put(
             name or file.name, file, runs=made_from, keep=not leave, **about
         )
         place = store.where
     if as_json:
-        write_json("artifact", {"store": place, "artifact": _plain(found)})
+        shared.write_json("artifact", {"store": place, "artifact": _plain(found)})
     else:
         size = format_bytes(found.size_bytes)
         click.echo(f"{found.name} ({found.digest[:_DIGITS]}, {size}) is kept in {place}")
@@ -424,15 +418,15 @@ def put_artifact(
 @artifacts.command("get")
 @click.argument("name")
 @click.option("--out", type=FILE, metavar="FILE", help="Where to write it (NAME, in this folder).")
-@force_option
-@store_option
-@json_option
+@shared.force_option
+@shared.store_option
+@shared.json_option
 def get_artifact(name: str, out: Path | None, force: bool, where: str, as_json: bool) -> None:
     """Write the newest artifact of a NAME, or the one of a digest (8 digits or more), to a file.
 
     Content that has changed since it was kept is never given out.
     """
-    with opened(where) as store:
+    with shared.opened(where) as store:
         found = store.artifacts.get(name)
         body = store.artifacts.read(found.digest)
         place = store.where
@@ -440,7 +434,7 @@ def get_artifact(name: str, out: Path | None, force: bool, where: str, as_json: 
     writable(path, replace=force)
     write_text(path, body)
     if as_json:
-        write_json("artifact", {"store": place, "artifact": _plain(found), "out": str(path)})
+        shared.write_json("artifact", {"store": place, "artifact": _plain(found), "out": str(path)})
     else:
         click.echo(f"{found.name} ({found.digest[:_DIGITS]}) of {place}, written to {path}")
 

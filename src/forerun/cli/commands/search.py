@@ -12,15 +12,8 @@ import click
 import numpy as np
 
 from forerun import wire
+from forerun.cli import options as shared
 from forerun.cli.inputs import DURATION, FILE, WHOLE
-from forerun.cli.options import (
-    catalog_option,
-    json_option,
-    opened,
-    store_option,
-    where_option,
-    write_json,
-)
 from forerun.cli.screen import Screen
 from forerun.errors import RequestError, one_of
 from forerun.settings import load_settings
@@ -54,7 +47,7 @@ _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop", "to_the_end"
 @click.option(
     "--deadline", type=DURATION, help="What a run may take, e.g. 300s or 2h: only such a run wins."
 )
-@where_option("Only these rows of the table, e.g. dataset_size=60000")
+@shared.where_option("Only these rows of the table, e.g. dataset_size=60000")
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what a searcher draws."
 )
@@ -73,9 +66,9 @@ _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop", "to_the_end"
     "--keep", "name", default="", metavar="NAME",
     help="Keep the search in the store under a name, run by run; asked again, it goes on from there.",
 )  # fmt: skip
-@store_option
-@catalog_option
-@json_option
+@shared.store_option
+@shared.catalog_option
+@shared.json_option
 def search(
     table: Path | None, seed: int, seeds: int, name: str, where: str, as_json: bool, **options: Any
 ) -> None:
@@ -116,7 +109,7 @@ def search(
 
     before = 0
     if name:
-        with opened(where, new=True) as store:
+        with shared.opened(where, new=True) as store:
             kept = KeptSearch(store, name, box)
             made = kept.begun(_spec(table, box, {**options, "seed": seed}))
             trails = [follow(searcher(seed), box, most, made=made, on_run=kept.keep)]
@@ -124,7 +117,7 @@ def search(
     else:
         trails = [follow(searcher(seed + i), box, most) for i in range(seeds)]
     if as_json:
-        write_json("search", _json(table, trails))
+        shared.write_json("search", _json(table, trails))
         return
     screen = Screen(load_settings())
     if name:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.inputs import (
     BUDGET,
@@ -26,25 +27,6 @@ from forerun.cli.inputs import (
     writable,
     write_text,
 )
-from forerun.cli.options import (
-    CHANGES,
-    advisor_of,
-    catalog_option,
-    changes_of,
-    complete_clusters,
-    complete_workload,
-    json_option,
-    length_of,
-    length_options,
-    market_options,
-    model_option,
-    preemption_of,
-    settings_of,
-    start_of,
-    start_option,
-    workload_options,
-    write_json,
-)
 from forerun.cli.screen import Screen
 from forerun.errors import RequestError
 from forerun.units import counted, format_dollars, format_percent, format_seconds
@@ -58,13 +40,13 @@ if TYPE_CHECKING:
 
 # Below a tenth a price has more digits than cents; what is free counts as next to nothing.
 _CENTS, _NOTHING = 0.1, 1e-6
-_OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *CHANGES)
+_OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES)
 
 
 @click.command(cls=SeveralTables)
-@click.argument("workload", required=False, shell_complete=complete_workload)
+@click.argument("workload", required=False, shell_complete=shared.complete_workload)
 @click.option(
-    "--clusters", type=NAMES, shell_complete=complete_clusters,
+    "--clusters", type=NAMES, shell_complete=shared.complete_clusters,
     help="With WORKLOAD: clusters, devices or instances to choose among, as for recommend.",
 )  # fmt: skip
 @click.option("--providers", type=NAMES, help="With WORKLOAD: clouds to choose from.")
@@ -107,13 +89,13 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *CHANGES)
 @click.option("--deadline", type=DURATION, help="The chosen job must end within, e.g. 24h.")
 @click.option("--times", type=COUNT, help="How often the chosen job will be run (1).")
 @click.option("--predictor", help="A name from `forerun predictors`.")
-@model_option
-@start_option
-@length_options
-@market_options
-@workload_options
+@shared.model_option
+@shared.start_option
+@shared.length_options
+@shared.market_options
+@shared.workload_options
 @flags_option
-@catalog_option
+@shared.catalog_option
 @click.option("--out", type=FILE, metavar="NEXT.csv", help="Write the runs as rows of a table.")
 @click.option(
     "--campaign", type=FILE, metavar="NEXT.yaml",
@@ -123,7 +105,7 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *CHANGES)
     "--entry", "entries", multiple=True, metavar="NAME=WHAT",
     help="With --campaign: what to train for a workload (package.module:callable or a script).",
 )  # fmt: skip
-@json_option
+@shared.json_option
 def suggest(
     workload: str | None, candidates: Path | None, out: Path | None, campaign: Path | None,
     entries: tuple[str, ...], as_json: bool, **options: Any,
@@ -146,7 +128,7 @@ def suggest(
     from forerun.catalog import load_catalog
     from forerun.tables import write_table
 
-    settings = settings_of(options)
+    settings = shared.settings_of(options)
     if (workload is None) == (candidates is None):
         found = "both" if workload else "neither"
         raise RequestError(
@@ -172,7 +154,7 @@ def suggest(
         most, catalog = math.inf if budget is None else budget, load_catalog(catalog_files)
         write_text(campaign, campaign_text(suggested, trained, catalog, campaign.stem, most))
     if as_json:
-        write_json("suggestion", _json(suggested, out))
+        shared.write_json("suggestion", _json(suggested, out))
         return
     _show(Screen(settings), suggested)
     if out is not None:
@@ -213,7 +195,7 @@ def _asking(options: dict[str, Any], goal: str) -> SuggestOptions:
         minimize=options.pop("minimize"),
         deadline_seconds=taken("deadline", math.inf),
         times=taken("times", 1.0),
-        length=length_of(options),
+        length=shared.length_of(options),
     )
 
 
@@ -253,13 +235,13 @@ def _of_workload(
             aim=asking.minimize,
             deadline_seconds=None if math.isinf(deadline) else deadline,
             market=settings.text("market"),
-            preemption=preemption_of(options),
+            preemption=shared.preemption_of(options),
         ),
         length=asking.length,
         plan=options.pop("plan"),
         global_batches=options.pop("global_batch"),
         region=settings.text("region"),
-        **changes_of(options),
+        **shared.changes_of(options),
     )
     answer = suggest_for_workload(
         who.advisor.predictor, who.advisor.catalog, found, who.runs, asking
@@ -300,14 +282,14 @@ def _fitted_advisor(
 
     flags = options.pop("flags_file")
     catalog_files = (*settings.catalog_files, *map(str, options["catalog_files"]))
-    before = advisor_of(settings, options)
+    before = shared.advisor_of(settings, options)
     made, runs, why = before.made, None, ""
     named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
     advisor = before
     if files:
         runs = attempted_runs(runs_of(files, before.catalog))
         if not named:
-            advisor = Advisor(catalog_files, "auto", None, start_of(settings))
+            advisor = Advisor(catalog_files, "auto", None, shared.start_of(settings))
         try:
             advisor = fitted(advisor, files, flags)
         except RequestError as error:
