@@ -20,13 +20,14 @@ _GAP = 2  # between two columns
 
 
 @contextmanager
-def waiting(words: str) -> Iterator[Callable[[str], None]]:
+def waiting(words: str, plain: bool = False) -> Iterator[Callable[[str], None]]:
     """Show what is done on stderr, with the time that it takes, where that is a terminal.
 
-    The line is gone when it is done. Yields what puts other words in their place.
+    The line is gone when it is done. Yields what puts other words in their place; elsewhere it
+    writes them as lines where `plain`, else nothing.
     """
     if not sys.stderr.isatty():
-        yield lambda words: None
+        yield lambda words: click.echo(words, err=True) if plain else None
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

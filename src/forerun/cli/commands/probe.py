@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from forerun.measure.probe.probing import Probe
 
 Figure = tuple[str, str, str]
+_SHOWN = (
+    ("matrix product", "matmul", (64.0, 256.0, 256.0)),
+    ("matrix product", "matmul", (512.0, 1024.0, 1024.0)),
+    ("convolution 3x3", "conv", (4096.0, 64.0, 576.0)),
+)
 
 
 @click.command()
@@ -112,8 +117,8 @@ def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> N
     screen = Screen(load_settings())
     measured = Measured.from_dict(found.entry["measured"])
     screen.title(f"{name}: {found.entry['name']}, measured in {found.found['seconds']:.0f} s")
-    rows = [row for dtype in dtypes for row in _computing(measured, dtype, found)]
-    screen.table(("what", "measured", "expected"), [*rows, *_calls(measured), *_links(measured)])
+    rates = [row for dtype in dtypes for row in _rates(measured, dtype, found)]
+    screen.table(("what", "measured", "expected"), [*rates, *_costs(measured)])
     threads = int(found.found["threads"])
     clock = f"a process gets {found.found['cpu_share']:.2f} of a core"
     if threads > 1:
@@ -129,67 +134,46 @@ def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> N
         )
 
 
-def _computing(measured: Measured, dtype: str, found: Probe) -> Iterator[Figure]:
+def _rates(measured: Measured, dtype: str, found: Probe) -> Iterator[Figure]:
     """Yield rates of products and memory, with what clock and width of the processor make."""
-    share = float(found.found["cpu_share"])
-    nominal = float(found.found["nominal_flops"]) * share if dtype == "fp32" else 0.0
-    expected = f"{nominal / GIGA:.1f} GFLOP/s (clock x width x share)" if nominal else ""
-    for title, names, sizes in _SHOWN:
-        for role in names:
-            curve = measured.curves.get(f"{dtype}/{role}")
-            if curve is None:
-                continue
-            for size in sizes:
-                taken = float(curve.at(*size))
-                flops = 2.0 * size[0] * size[1] * size[2]
+    nominal = float(found.found["nominal_flops"]) * float(found.found["cpu_share"])
+    expected = ""
+    if nominal and dtype == "fp32":
+        expected = f"{nominal / GIGA:.1f} GFLOP/s (clock x width x share)"
+    for title, kind, size in _SHOWN:
+        for role in ("forward", "dgrad", "wgrad"):
+            curve = measured.curves.get(f"{dtype}/{kind}.{role}")
+            if curve is not None:
+                rate = 2.0 * size[0] * size[1] * size[2] / float(curve.at(*size))
+                unit = (TERA, "TFLOP/s") if rate > TERA else (GIGA, "GFLOP/s")
                 text = "x".join(f"{v:g}" for v in size)
-                yield (f"{dtype} {title} {role.rpartition('.')[2]} {text}",
-                       _rate(flops / taken), expected)  # fmt: skip
+                yield f"{dtype} {title} {role} {text}", f"{rate / unit[0]:.4g} {unit[1]}", expected
     memory = measured.curves.get(f"{dtype}/memory")
     if memory is not None:
-        bytes_ = 8.0 if dtype == "fp32" else 16.0 if dtype == "fp64" else 4.0
+        bytes_ = {"fp32": 8.0, "fp64": 16.0}.get(dtype, 4.0)  # one read and one write
         for footprint, seconds in zip(memory.axes[0], memory.seconds, strict=True):
-            yield (f"{dtype} read and write in turns of {format_bytes(footprint)}",
-                   f"{bytes_ / seconds / GIGA:.3g} GB/s", "")  # fmt: skip
+            rate = f"{bytes_ / seconds / GIGA:.3g} GB/s"
+            yield f"{dtype} read and write in turns of {format_bytes(footprint)}", rate, ""
 
 
-_SHOWN = (
-    ("matrix product", ("matmul.forward", "matmul.dgrad", "matmul.wgrad"),
-     ((64.0, 256.0, 256.0), (512.0, 1024.0, 1024.0))),
-    ("convolution 3x3", ("conv.forward", "conv.dgrad", "conv.wgrad"), ((4096.0, 64.0, 576.0),)),
-)  # fmt: skip
-
-
-def _rate(flops: float) -> str:
-    return f"{flops / TERA:.2f} TFLOP/s" if flops > TERA else f"{flops / GIGA:.1f} GFLOP/s"
-
-
-def _calls(measured: Measured) -> Iterator[Figure]:
-    """Yield what calls, steps and updates cost."""
+def _costs(measured: Measured) -> Iterator[Figure]:
+    """Yield what calls, steps, updates and links cost."""
     yield "framework, an operation forward", format_seconds(measured.forward_call_seconds), ""
     yield "framework, an operation backward", format_seconds(measured.backward_call_seconds), ""
     yield "a step beside its operations", format_seconds(measured.step_seconds), ""
     for name, update in measured.updates.items():
-        each = 1.0 / update.parameter_seconds
-        yield (f"{name} update", f"{format_seconds(update.step_seconds)} + {each / 1e9:.2f} G"
-               " parameters/s", "")  # fmt: skip
+        each = f"{1.0 / update.parameter_seconds / GIGA:.2f} G parameters/s"
+        yield f"{name} update", f"{format_seconds(update.step_seconds)} + {each}", ""
     for title, slower in (("processes", measured.together), ("hosts", measured.hosts_together)):
         if len(slower) > 1:
-            yield (
-                f"{len(slower)} {title} at once",
-                f"{slower[-1]:.2f} x slower",
-                "1.00 (no sharing)",
-            )
-
-
-def _links(measured: Measured) -> Iterator[Figure]:
-    """Yield what links carry."""
+            what = f"{len(slower)} {title} at once"
+            yield what, f"{slower[-1]:.2f} x slower", "1.00 (no sharing)"
     for name, link in measured.links.items():
         place = "between hosts" if name == "inter" else "on one host"
-        yield (f"message {place}", f"{format_seconds(link.send_latency_seconds)} +"
-               f" {link.send_bytes_per_second / GIGA:.3f} GB/s", "")  # fmt: skip
-        yield (f"all-reduce {place}",
-               f"{format_seconds(link.call_seconds)} + {format_seconds(link.latency_seconds)} a step"
-               f" + {link.bytes_per_second / GIGA:.3f} GB/s", "")  # fmt: skip
-        busy = link.busy_seconds_per_byte * 1e6
-        yield f"processor's time of it {place}", f"{format_seconds(busy)} a MB", ""
+        send = f"{link.send_bytes_per_second / GIGA:.3f} GB/s"
+        yield f"message {place}", f"{format_seconds(link.send_latency_seconds)} + {send}", ""
+        call, step = map(format_seconds, (link.call_seconds, link.latency_seconds))
+        rate = f"{link.bytes_per_second / GIGA:.3f} GB/s"
+        yield f"all-reduce {place}", f"{call} + {step} a step + {rate}", ""
+        busy = format_seconds(link.busy_seconds_per_byte * 1e6)
+        yield f"processor's time of it {place}", f"{busy} a MB", ""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,9 +90,11 @@ def profile(
         _agreed(planned, yes)
         outcome = None
         if planned.left:
-            with _progress(len(asked.points), quiet=as_json) as (doing, progressed):
+            with waiting("starts workers", plain=not as_json) as doing:
                 runner.tell = doing
-                outcome = profiling.carried_out(progressed)
+                outcome = profiling.carried_out(
+                    lambda one: None if as_json else click.echo(_words(one), err=True)
+                )
         table = profiling.results()
         if out is not None:
             write_table(table, out)
@@ -201,63 +202,18 @@ def _dollars_spent(planned: CampaignPlan) -> float:
     return planned.spent.worker_seconds * planned.campaign.dollars_per_worker_hour / HOUR
 
 
-@contextmanager
-def _progress(
-    total: int, quiet: bool
-) -> Iterator[tuple[Callable[[str], None], Callable[[CampaignProgress], None]]]:
-    """Show how far a campaign is: a bar with the time left on a terminal, a line a run elsewhere.
-
-    Yields what is called with words on what is being done (the start of a cluster takes long), and
-    with each run that has ended.
-    """
-    if quiet or not sys.stderr.isatty():
-
-        def told(words: str) -> None:
-            if not quiet:
-                click.echo(words, err=True)
-
-        yield told, lambda one: told(f"{one.done} of {one.total}  {_words(one)}; {_left(one)} left")
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    bar = Progress(
-        SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.fields[left]} left"), TextColumn("{task.description}", markup=False),
-        console=Console(stderr=True),
-    )  # fmt: skip
-    task = bar.add_task("starting", total=total, left="-")
-
-    def progressed(one: CampaignProgress) -> None:
-        bar.update(task, completed=one.done, description=_words(one), left=_left(one))
-        if one.measurement.status != "ok":
-            bar.console.print(_words(one), highlight=False)
-
-    with bar:
-        yield lambda words: bar.update(task, description=words), progressed
-
-
-def _left(one: CampaignProgress) -> str:
-    return format_seconds(one.seconds_left) if one.seconds_left else "nothing"
-
-
 def _words(one: CampaignProgress) -> str:
+    """Return how a run ended, and how far the campaign is."""
     found = one.measurement
-    if found.status != "ok":
-        return f"{one.point}: {found.status}: {found.reason}"
-    spread = ""
-    if found.interval is not None and found.step_seconds:
-        low, high = found.interval
-        spread = f" ± {50 * (high - low) / found.step_seconds:.1f} %"
     step = format_seconds(found.step_seconds) if found.step_seconds else "no step time"
-    return f"{one.point}: {step} a step{spread}"
+    words = f"{step} a step"
+    if found.status != "ok":
+        words = f"{found.status}: {found.reason}"
+    elif found.interval is not None and found.step_seconds:
+        low, high = found.interval
+        words += f" ± {50 * (high - low) / found.step_seconds:.1f} %"
+    left = format_seconds(one.seconds_left) if one.seconds_left else "nothing"
+    return f"{one.done} of {one.total}  {one.point}: {words}; {left} left"
 
 
 def _show_outcome(
