@@ -152,8 +152,8 @@ def _rates(measured: Measured, dtype: str, found: Probe) -> Iterator[Figure]:
     if memory is not None:
         bytes_ = {"fp32": 8.0, "fp64": 16.0}.get(dtype, 4.0)  # one read and one write
         for footprint, seconds in zip(memory.axes[0], memory.seconds, strict=True):
-            rate = f"{bytes_ / seconds / GIGA:.3g} GB/s"
-            yield f"{dtype} read and write in turns of {format_bytes(footprint)}", rate, ""
+            moved = f"{bytes_ / seconds / GIGA:.3g} GB/s"
+            yield f"{dtype} read and write in turns of {format_bytes(footprint)}", moved, ""
 
 
 def _costs(measured: Measured) -> Iterator[Figure]:
