@@ -29,7 +29,7 @@ from accuracy import commit_of_source
 from converters import measured_folder
 from refit import RUNS_EACH, content, len_of, refitted, taught_runs
 
-from forerun.advisor.models import model_text
+from forerun.advisor.given_runs import model_text
 from forerun.catalog import load_catalog
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.advisor.models import model_text
+from forerun.advisor.given_runs import model_text
 from forerun.domain.job import Job, Run
 from forerun.domain.plan import Plan
 from forerun.errors import RequestError

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.advisor.given_runs import SiblingCells
-from forerun.advisor.models import model_text
+from forerun.advisor.given_runs import SiblingCells, model_text
 from forerun.tables import Table
 
 KIND = {"workload": "own-net", "device": "own-cpu"}

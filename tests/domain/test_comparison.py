@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from forerun.domain.comparison import (
     SCOPES,
     correlation,
-    in_common,
     log_sigma,
+    pairs_in_common,
     probability_less,
     ratio_sigma,
+    scope_labels,
     scope_of,
     widened,
 )
@@ -154,7 +155,10 @@ def test_jobs_have_in_common_what_is_the_same() -> None:
     one = Job(tiny_workload(), tiny_cluster(1, 4), plan)
     other = Job(one.workload, one.cluster, Plan(dp=2, tp=2, global_batch=64))
     larger = Job(one.workload, tiny_cluster(2, 4), Plan(dp=8, global_batch=64))
-    common = in_common(one, [one, other, larger])
+    common = {
+        scope: pairs[0]
+        for scope, pairs in pairs_in_common([*map(scope_labels, (one, other, larger))]).items()
+    }
     assert all(column[0] for column in common.values())
     assert common["plan"].tolist() == [True, False, False]
     assert common["device"].tolist() == [True, True, True]

@@ -68,7 +68,7 @@ class Advisor:
     ) -> None:
         self._catalog_files = tuple(str(path) for path in catalog_files)
         if fitted:
-            from forerun.advisor.models import load_model
+            from forerun.advisor.given_runs import load_model
 
             predictor = load_model(Path(fitted))
         self.predictor = started(predictor, start) if isinstance(predictor, str) else predictor
@@ -148,9 +148,7 @@ class Advisor:
             workload, inputs = workload
         if isinstance(workload, str | Path):
             if self._runs is not None or self._fitted is not None:
-                from forerun.advisor.given_runs import meant_workload
-
-                found = meant_workload(self.meanings.labels, str(workload), changes)
+                found = self.meanings.workload(str(workload), changes)
                 if found is not None:
                     return found
             return resolve.workload(str(workload), **changes)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from forerun.arrays import FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain.comparison import scope_of
-from forerun.domain.forecast import QUANTITIES
+from forerun.domain.forecast import QUANTITIES, Forecasts
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import measured
 from forerun.predictors.starts import PRIORS, SHIPPED, known_by, started
@@ -61,17 +62,38 @@ def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
     clean = cleaned(runs, flags)
     by_label = predictor.name not in _BY_PHYSICS
     if by_label:
-        told = [np.isfinite(measured(clean, quantity)) for quantity in QUANTITIES]
-        flags = replace(flags, by_label=np.any(told, axis=0))
+        timed = [np.isfinite(measured(clean, quantity)) for quantity in QUANTITIES]
+        flags = replace(flags, by_label=np.any(timed, axis=0))
     try:
         return predictor.fit(clean), flags
     except RequestError as error:
         if by_label or flags.teaches_step.any():
             raise LearningError(error.asked, error.found, error.next_step, flags) from None
-        found = f"none of them teaches a step time: {_why_none(flags)}"
-        raise LearningError(
-            f"learning from {counted(len(runs), 'run')}", found, _next(flags), flags
-        ) from None
+        raise _nothing_learned(runs, flags) from None
+
+
+def _nothing_learned(runs: Runs, flags: Flags) -> LearningError:
+    """Return why no row is left, by what was found first in each."""
+    why = "; ".join(flags.wholes)
+    if not why:
+        out = flags.out_step
+        first = np.unique(flags.row[out], return_index=True)[1]
+        kinds = Counter(KINDS[kind] for kind in flags.kind[out][first])
+        why = ", ".join(f"{n:,} {kind} ({POLICY[kind][0]})" for kind, n in kinds.most_common())
+    next_step = (
+        "mend the rows: `forerun fit --flags FILE.csv` lists every one with its reason; or use a"
+        " predictor that learns from labels alone: --predictor auto"
+    )
+    if flags.rows_with(flags.of(FlagKind.ENDED)).all():
+        next_step = (
+            "add a run that ended ok, with step_time_s; runs out of memory say where memory ends,"
+            " and teach no time"
+        )
+    title, found = (
+        f"learning from {counted(len(runs), 'run')}",
+        f"none of them teaches a step time: {why}",
+    )
+    return LearningError(title, found, next_step, flags)
 
 
 def known_already(predictor: Predictor, runs: Runs) -> int:
@@ -81,30 +103,6 @@ def known_already(predictor: Predictor, runs: Runs) -> int:
     if known_by(predictor).get("start") != SHIPPED:
         return 0
     return seen_by(type(predictor), runs) or 0
-
-
-def _why_none(flags: Flags) -> str:
-    """Return why no row is left, by what was found first in each."""
-    if flags.wholes:
-        return "; ".join(flags.wholes)
-    out = flags.out_step
-    first = np.unique(flags.row[out], return_index=True)[1]
-    kinds, counts = np.unique(flags.kind[out][first], return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    said = (f"{counts[i]:,} {KINDS[kinds[i]]} ({POLICY[KINDS[kinds[i]]][0]})" for i in order)
-    return ", ".join(said)
-
-
-def _next(flags: Flags) -> str:
-    if flags.rows_with(flags.of(FlagKind.ENDED)).all():
-        return (
-            "add a run that ended ok, with step_time_s; runs out of memory say where memory ends,"
-            " and teach no time"
-        )
-    return (
-        "mend the rows: `forerun fit --flags FILE.csv` lists every one with its reason; or let who"
-        " learns from labels alone learn from them: --predictor auto"
-    )
 
 
 _SUREST = 1e-9  # nothing is surer, so that nothing is divided by zero
@@ -135,12 +133,12 @@ class Finding:
 
 
 def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Finding, ...]:
-    """Return what runs taught a predictor, what they told most of first.
+    """Return what a predictor learned from runs, what they told most of first.
 
     Args:
-        predictor: one whose `learned` says so; none of others.
+        predictor: one whose `learned` says so; nothing of others.
         before: what it was fitted from; constants of which the runs could not speak are left out.
-            None tells of all that it has ever learned.
+            None is for all that it has ever learned.
     """
     known = {entry.name: entry for entry in getattr(before, "learned", ())}
     entries: Iterable[Learned] = getattr(predictor, "learned", ())
@@ -149,19 +147,16 @@ def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Fin
 
 
 def _finding(entry: Learned) -> Finding:
+    from forerun.predictors.analytic.saving import UNIDENTIFIED
     from forerun.predictors.analytic.wording import constant_words
 
     free = max(entry.prior_log_sd, _SUREST)
-    narrowed = max(entry.log_sd / free, 1e-9)
+    narrowed = max(entry.log_sd / free, _SUREST)
     shift = math.log(entry.value / entry.prior) / free if entry.value and entry.prior else 0.0
+    # Of two normals: the Kullback-Leibler divergence.
     gain = 0.5 * (narrowed**2 + shift**2 - 1.0) - math.log(narrowed)
-    return Finding(entry, gain, entry.runs > 0 and _says_more(narrowed), constant_words(entry.name))
-
-
-def _says_more(narrowed: float) -> bool:
-    from forerun.predictors.analytic.saving import UNIDENTIFIED
-
-    return narrowed <= UNIDENTIFIED
+    identified = entry.runs > 0 and narrowed <= UNIDENTIFIED
+    return Finding(entry, gain, identified, constant_words(entry.name))
 
 
 def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:
@@ -183,13 +178,9 @@ def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:
 
 
 _FEW = 2
-_ASKED = 32  # runs whose open causes are looked at
-_LOOKED = 256  # runs whose forecasts before and after are looked at
+_MOST = 256  # runs whose forecasts and open causes are looked at
 _SOURCES = 3
 _PECULIAR = "machines, software versions, network, tuning"
-# What kind of run speaks of which causes of error (see `domain.comparison`); any run at all speaks
-# of the others.
-_DEVICES, _MICRO, _LAYOUT = ("link", "scale"), ("host",), ("plan", "case", "schedule")
 
 
 def fit_summary(
@@ -206,39 +197,29 @@ def fit_summary(
     rows = np.flatnonzero(flags.teaches_step & runs.jobs.resolved)
     if not found or not len(rows):
         return ()
-    said = [_place(runs, rows), _moved(before, predictor, runs, rows)]
+    some = runs.take(rows[np.unique(np.linspace(0, len(rows) - 1, _MOST).astype(int))])
+    forecasts = predictor.predict(some.jobs)
+    lines = [_place(runs, rows), _moved(before.predict(some.jobs), forecasts, some)]
     if len(rows) <= _FEW:
-        said.append(_few(len(rows), found, known_by(predictor).get("start") == SHIPPED))
-    said.append(_next_run(predictor, runs, rows))
-    return tuple(filter(None, said))
+        known = [finding.words for finding in found if finding.identified]
+        settled = f"{counted(len(known), 'constant')} ({'; '.join(known[:_SOURCES])})"
+        kept = "what is shipped" if known_by(predictor).get("start") == SHIPPED else "their priors"
+        lines.append(
+            f"few: {'one run tells' if len(rows) == 1 else f'{len(rows)} runs tell'} little: settled"
+            f" {settled if known else 'no constant'}; the other {len(found) - len(known)} stay at"
+            f" {kept}. A slow device, a slow network and a bad day look alike in so few"
+        )
+    lines.append(_next_run(forecasts.causes, runs, rows))
+    return tuple(filter(None, lines))
 
 
-def _moved(before: Predictor, predictor: Predictor, runs: Runs, rows: NDArray[np.int64]) -> str:
-    """Return how far the forecasts of the runs' own jobs went in all, and how they lie now."""
-    some = runs.take(rows[np.unique(np.linspace(0, len(rows) - 1, _LOOKED).astype(int))])
-    measured = some.step_seconds()
-    old, new = (p.predict(some.jobs).seconds[:, 1] for p in (before, predictor))
-    told = np.isfinite(old) & np.isfinite(new) & np.isfinite(measured)
-    if not told.any():
-        return ""
-    low, middle, high = np.quantile(new[told] / old[told], (0.0, 0.5, 1.0))
-    left = np.exp(np.median(np.abs(np.log(new[told] / measured[told]))))
-    span = f" ({low:.3g}x to {high:.3g}x)" if high > 1.005 * low else ""
-    return (
-        f"moved: forecasts of these runs' jobs moved by {middle:.3g}x in the median{span}, to"
-        f" {left:.3g}x off what was measured; constants that are not identified share in it, each"
-        " by a little"
-    )
-
-
-def _place(runs: Runs, rows: NDArray[np.int64]) -> str:
+def _place(runs: Runs, rows: IntArray) -> str:
     """Return what becomes of whatever is peculiar to where the runs were made."""
     names = sorted(set(runs.table.texts("source")[rows].tolist()))
     if len(names) == 1:
-        where = f"one place ({names[0]})" if names[0] else "one place (no source is named)"
         return (
-            f"setting: the runs come from {where}, so what is peculiar to it ({_PECULIAR}) is part"
-            " of what was learned, and answers are for that place"
+            f"setting: the runs come from one place ({names[0] or 'no source is named'}), so what is"
+            f" peculiar to it ({_PECULIAR}) is part of what was learned, and answers are for that place"
         )
     shown = ", ".join(name or "not named" for name in names[:_SOURCES])
     more = f" and {len(names) - _SOURCES} more" if len(names) > _SOURCES else ""
@@ -248,55 +229,45 @@ def _place(runs: Runs, rows: NDArray[np.int64]) -> str:
     )
 
 
-def _few(count: int, found: Sequence[Finding], shipped: bool) -> str:
-    told = [finding.words for finding in found if finding.identified]
-    rest = len(found) - len(told)
-    moved = f"moved {counted(len(told), 'constant')} ({'; '.join(told[:_SOURCES])})"
-    if not told:
-        moved = "settled no constant"
-    kept = "what is shipped" if shipped else "their priors"
-    words = "one run tells" if count == 1 else f"{count} runs tell"
+def _moved(old: Forecasts, new: Forecasts, runs: Runs) -> str:
+    """Return how far the forecasts of the runs' own jobs went in all, and how they lie now."""
+    seconds = np.stack([old.seconds[:, 1], new.seconds[:, 1], runs.step_seconds()])
+    was, now, measured_seconds = seconds[:, np.isfinite(seconds).all(axis=0)]
+    if not len(now):
+        return ""
+    low, middle, high = np.quantile(now / was, (0.0, 0.5, 1.0))
+    left = np.exp(np.median(np.abs(np.log(now / measured_seconds))))
+    span = f" ({low:.3g}x to {high:.3g}x)" if high > 1.005 * low else ""
     return (
-        f"few: {words} little: {'it' if count == 1 else 'they'} {moved}, and the other {rest} that"
-        f" {'it rests' if count == 1 else 'they rest'} on stay at {kept}; a slow device, a slow"
-        " network and a bad day look alike in so few"
+        f"moved: forecasts of these runs' jobs moved by {middle:.3g}x in the median{span}, to"
+        f" {left:.3g}x off what was measured; constants that are not identified share in it"
     )
 
 
-def _next_run(predictor: Predictor, runs: Runs, rows: NDArray[np.int64]) -> str:
+def _next_run(causes: Mapping[str, FloatArray], runs: Runs, rows: IntArray) -> str:
     """Return which kind of further run would teach most, by what is left open of these."""
-    some = rows[np.unique(np.linspace(0, len(rows) - 1, _ASKED).astype(int))]
-    open_by = _open(predictor.predict(runs.jobs.take(some)).causes)
-    if not open_by:
+    if not causes:
         return ""
+    whole = np.maximum(np.sum(list(causes.values()), axis=0), 1e-300)
     plans = runs.jobs.plans.take(rows)
     devices = np.unique(runs.jobs.per_cluster("devices")[rows])
     micro = np.unique(plans.micro_batch)
-    layout = np.unique(np.stack([plans.tp, plans.pp, plans.cp, plans.zero_stage, plans.recompute]),
-                       axis=1)  # fmt: skip
+    names = ("tp", "pp", "cp", "zero_stage", "recompute")
+    layouts = np.unique(np.stack([getattr(plans, name) for name in names]), axis=1)
+    # What kind of run speaks of which causes of error (see `domain.comparison`).
     kinds = (
-        (len(devices) == 1, _DEVICES, f"on another number of devices (all had {devices[0]:.0f})"),
-        (len(micro) == 1, _MICRO, f"with another micro-batch (all had {micro[0]})"),
-        (layout.shape[1] == 1, _LAYOUT, "with another plan (all had the same tp, pp, zero_stage)"),
-    )
-    left = [
-        (sum(open_by.get(cause, 0.0) for cause in causes), words)
-        for alike, causes, words in kinds if alike
-    ]  # fmt: skip
-    words = max(left)[1] if left else "unlike these in plan or number of devices"
-    if len(devices) == 1 and devices[0] == 1:
-        words = "on several devices: these say nothing of links"
-    memory = "" if np.isfinite(runs.table.numbers("memory_gb")[rows]).any() else (
-        "; fill in memory_gb, or nothing is learned of memory"
+        (len(devices), ("link", "scale"), f"on another number of devices (all had {devices[0]:.0f})"),
+        (len(micro), ("host",), f"with another micro-batch (all had {micro[0]})"),
+        (layouts.shape[1], ("plan", "case", "schedule"),
+         "with another plan (all had the same tp, pp, zero_stage)"),
     )  # fmt: skip
+    open_by = [
+        (sum(float(np.mean(v / whole)) for cause, v in causes.items() if scope_of(cause) in scopes), words)
+        for count, scopes, words in kinds if count == 1
+    ]  # fmt: skip
+    words = max(open_by)[1] if open_by else "unlike these in plan or number of devices"
+    if devices.tolist() == [1]:
+        words = "on several devices: these say nothing of links"
+    known = np.isfinite(runs.table.numbers("memory_gb")[rows]).any()
+    memory = "" if known else "; fill in memory_gb, or nothing is learned of memory"
     return f"next: a run {words} would teach most{memory}"
-
-
-def _open(causes: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
-    """Return the mean share of the log variance by the scope of its cause."""
-    whole = np.maximum(np.sum(list(causes.values()), axis=0), 1e-300) if causes else np.ones(1)
-    shares: dict[str, float] = {}
-    for cause, variance in causes.items():
-        scope = scope_of(cause)
-        shares[scope] = shares.get(scope, 0.0) + float(np.mean(variance / whole))
-    return shares

@@ -64,16 +64,6 @@ def scope_labels(job: Job) -> dict[str, Hashable]:
     }
 
 
-def in_common(first: Job, others: Sequence[Job]) -> dict[str, BoolArray]:
-    """Return for each of `SCOPES` which of n jobs have it in common with the first, (n,)."""
-    mine = scope_labels(first)
-    theirs = [scope_labels(job) for job in others]
-    return {
-        scope: np.array([labels[scope] == mine[scope] for labels in theirs], dtype=bool)
-        for scope in SCOPES
-    }
-
-
 def correlation(
     a: Mapping[str, FloatArray], b: Mapping[str, FloatArray], common: Mapping[str, Any]
 ) -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.domain.plan import SYNC
 from forerun.errors import RequestError, one_of
 from forerun.tables import COLUMNS, Jobs, Runs, Table
+from forerun.tables.jobs import job_columns
 from forerun.units import SECONDS_PER_HOUR
 
 T = TypeVar("T")
@@ -25,6 +25,10 @@ _CHOSEN = tuple(
     for c in COLUMNS.values()
     if c.group in ("workload", "cluster", "plan", "length") and c.name != PRICE
 )
+_FIRST = ("workload", "instance_type", "device", "devices", "cluster", "micro_batch")
+AIMS = ("cost", "time")
+# What a run times, the whole run first: the first of them that any run states is what counts.
+QUANTITIES = {"run": "time_to_train_s", "epoch": "epoch_time_s", "step": "step_time_s"}
 
 
 @dataclass(frozen=True)
@@ -81,18 +85,34 @@ class Landscape:
         """
         found: dict[str, FloatArray] = {}
         partly: dict[str, FloatArray] = {}
-        for name, values in self._numbers():
-            (partly if np.isnan(values).any() else found)[name] = values
+        texts: dict[str, NDArray[np.object_]] = {}
+        for name in self.varied:
+            if self.table.columns[name].dtype == object:
+                texts[name] = self.table.texts(name)
+                continue
+            values = self.table.numbers(name)
+            stated = values[~np.isnan(values)]
+            if len(np.unique(stated)) > 1:
+                values = np.log(values) if (stated > 0).all() else values
+                (partly if np.isnan(values).any() else found)[name] = values
         if np.isfinite(self.dollars_per_hour).all():
             found[MACHINE] = np.log(self.dollars_per_hour / self._machines)
+            price = np.round(found[MACHINE], 6).tolist()
+            for name in [name for name in texts if COLUMNS[name].group == "cluster"]:
+                if len(set(zip(price, texts[name].tolist(), strict=True))) == len(set(price)):
+                    del texts[name]  # the price tells it
         found = _distinct({name: _scaled(values) for name, values in found.items()})
-        for name in self._texts(MACHINE in found):
-            found |= _levels(name, self.table.texts(name))
+        for name, cells in texts.items():
+            levels = sorted(set(cells.tolist()))
+            for level in levels[1:] if len(levels) == 2 else levels:
+                found[f"{name}={level or 'blank'}"] = (cells == level) * 1.0
         found = _distinct(found)
         for name, values in partly.items():
-            if not _told_apart(found):
-                filled = np.where(np.isnan(values), np.nanmean(values), values)
-                found |= {name: _scaled(filled), f"{name} is blank": np.isnan(values) * 1.0}
+            rows = np.stack([*found.values()], axis=1) if found else np.zeros((len(self), 1))
+            if len(np.unique(np.round(rows, 9), axis=0)) < len(self):
+                blank = np.isnan(values)
+                found[name] = _scaled(np.where(blank, np.nanmean(values), values))
+                found[f"{name} is blank"] = blank * 1.0
         return _distinct(found)
 
     @cached_property
@@ -109,91 +129,39 @@ class Landscape:
         servers = np.nan_to_num(self.table.numbers("parameter_servers"))
         return np.maximum(workers + servers, 1.0)
 
-    def _numbers(self) -> list[tuple[str, FloatArray]]:
-        """Number columns that vary, as logarithms where all that is stated is above zero."""
-        found = []
-        for name in self.varied:
-            if self.table.columns[name].dtype == object:
-                continue
-            values = self.table.numbers(name)
-            stated = values[~np.isnan(values)]
-            if len(np.unique(stated)) > 1:
-                found.append((name, np.log(values) if (stated > 0).all() else values))
-        return found
-
-    def _texts(self, priced: bool) -> list[str]:
-        """Text columns that vary, less those that the price of a machine tells."""
-        names = [n for n in self.varied if self.table.columns[n].dtype == object]
-        if not priced:
-            return names
-        logs = np.log(self.dollars_per_hour / self._machines)
-        price = np.asarray(np.round(logs, 6), dtype=np.float64)
-        return [
-            name
-            for name in names
-            if COLUMNS[name].group != "cluster" or not _tells(price, self.table.texts(name))
-        ]
-
     def words(self, i: int) -> str:
         """Return what a configuration chose where it could: `devices=4 micro_batch=256 ...`."""
-        columns = ((name, self.table.texts(name)[i]) for name in self.told)
-        said = [f"{name}={value}" for name, value in columns if value]
-        if self._price_tells:
-            said.append(f"at ${self.dollars_per_hour[i]:.4g}/h")
-        return " ".join(said)
+        columns = ((name, self.table.texts(name)[i]) for name in self.choices)
+        words = [f"{name}={value}" for name, value in columns if value]
+        if self._price_differs:
+            words.append(f"at ${self.dollars_per_hour[i]:.4g}/h")
+        return " ".join(words)
 
     @cached_property
-    def _price_tells(self) -> bool:
+    def _price_differs(self) -> bool:
         """Whether some configurations differ in their price alone."""
-        rows = zip(*(self.table.texts(name).tolist() for name in self.told), strict=True)
+        rows = zip(*(self.table.texts(name).tolist() for name in self.choices), strict=True)
         return len(set(rows)) < len(self)
 
     @cached_property
-    def told(self) -> tuple[str, ...]:
-        """The varied columns, each of those that say the same thing once."""
-        seen: dict[bytes, str] = {}
-        for name in sorted(self.varied, key=_usual):
-            code = np.unique(self.table.texts(name).astype(str), return_inverse=True)[1]
-            first = np.unique(code, return_index=True)[1]
-            order = np.argsort(np.argsort(first))[code]  # levels by their first appearance
-            seen.setdefault(order.tobytes(), name)
+    def choices(self) -> tuple[str, ...]:
+        """The varied columns, one of those that go together row by row, the usual ones first."""
+        seen: dict[tuple[int, ...], str] = {}
+        for name in sorted(self.varied, key=lambda n: (*_FIRST, n).index(n)):
+            place: dict[str, int] = {}
+            cells = self.table.texts(name).tolist()
+            seen.setdefault(tuple(place.setdefault(cell, len(place)) for cell in cells), name)
         return tuple(seen.values())
-
-
-_FIRST = ("workload", "instance_type", "device", "devices", "cluster", "micro_batch")
-
-
-def _usual(name: str) -> int:
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
 def landscape_of(jobs: Jobs) -> Landscape:
     """Return the configurations of jobs: of their labels where they have any, else of themselves."""
-    prices = np.full(len(jobs), np.nan)
+    labels = job_columns(jobs) if jobs.labels is None else jobs.labels
     known = np.array([c.dollars_per_hour or np.nan for c in jobs.clusters] + [np.nan])
-    prices = known[jobs.cluster_index] if len(jobs) else prices
-    if jobs.labels is None:
-        return Landscape(_described(jobs), prices)
-    labels = jobs.labels
     stated = labels.numbers(PRICE)
     columns = {name: labels.columns[name] for name in _CHOSEN if name in labels}
-    chosen = Table(columns, len(labels))
-    return Landscape(chosen, np.where(stated > 0, stated, prices))
-
-
-def _described(jobs: Jobs) -> Table:
-    """Return checked jobs as a table of what was chosen in each."""
-    plans = jobs.plans
-    columns: dict[str, NDArray[Any]] = {
-        name: values.astype(np.float64) for name, values in vars(plans).items() if name != "sync"
-    }
-    columns["sync"] = np.array([SYNC[i] for i in plans.sync], dtype=object)
-    if len(jobs):
-        columns["workload"] = jobs.per_workload("name").astype(object)
-        columns["device"] = jobs.per_cluster("device.id").astype(object)
-        for name in ("nodes", "devices", "devices_per_node"):
-            columns[name] = jobs.per_cluster(name).astype(np.float64)
-    return Table(columns, len(jobs))
+    prices = np.where(stated > 0, stated, known[jobs.cluster_index])
+    return Landscape(Table(columns, len(labels)), prices)
 
 
 def _scaled(values: FloatArray) -> FloatArray:
@@ -201,42 +169,16 @@ def _scaled(values: FloatArray) -> FloatArray:
     return (values - low) / (high - low) if high > low else np.zeros_like(values)
 
 
-def _levels(name: str, texts: NDArray[np.object_]) -> dict[str, FloatArray]:
-    """Return one column for each level of a text (one in all where there are two)."""
-    levels = sorted(set(texts.tolist()))
-    kept = levels[1:] if len(levels) == 2 else levels
-    return {f"{name}={level or 'blank'}": (texts == level).astype(np.float64) for level in kept}
-
-
 def _distinct(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Return the columns that vary, less those that another one repeats (or turns round)."""
     kept: dict[str, FloatArray] = {}
     for name, values in columns.items():
-        repeats = any(
-            np.allclose(values, v, atol=1e-9) or np.allclose(values, 1 - v, atol=1e-9)
-            for v in kept.values()
+        twins = (
+            np.allclose(twin, v, atol=1e-9) for v in kept.values() for twin in (values, 1 - values)
         )
-        if not repeats and np.ptp(values) > 0:
+        if np.ptp(values) > 0 and not any(twins):
             kept[name] = values
     return kept
-
-
-def _told_apart(columns: dict[str, FloatArray]) -> bool:
-    if not columns:
-        return False
-    rows = np.round(np.stack(list(columns.values()), axis=1), 9)
-    return len(np.unique(rows, axis=0)) == len(rows)
-
-
-def _tells(price: FloatArray, texts: Sequence[str] | NDArray[np.object_]) -> bool:
-    """Whether equal prices always bear one text."""
-    pairs = set(zip(price.tolist(), list(texts), strict=True))
-    return len(pairs) == len({p for p, _ in pairs})
-
-
-AIMS = ("cost", "time")
-# What a run times, the whole run first: the first of them that any run states is what counts.
-QUANTITIES = {"run": "time_to_train_s", "epoch": "epoch_time_s", "step": "step_time_s"}
 
 
 @dataclass(frozen=True)
@@ -305,8 +247,7 @@ class ObservedRuns:
         """Return which run is the best of those within the deadline, -1 where none is."""
         if not self.feasible.any():
             return -1
-        values = np.where(self.feasible, self.seconds * weights[self.at], np.inf)
-        return int(np.argmin(values))
+        return int(np.argmin(np.where(self.feasible, self.seconds * weights[self.at], np.inf)))
 
     @staticmethod
     def of(
@@ -318,18 +259,15 @@ class ObservedRuns:
         time is a lower bound, the deadline. One that was stopped before the deadline without
         reaching its end is not feasible, and its time is a lower bound too.
         """
-        seconds = np.where(np.isfinite(seconds) & (seconds > 0), seconds, np.nan)
-        ok = (status == "ok") & ~np.isnan(seconds)
-        timed = ok | ((status == "timeout") & ~np.isnan(seconds))
-        late = timed & (seconds > deadline_seconds)
-        late |= (status == "timeout") & timed & (seconds >= deadline_seconds)
-        return ObservedRuns(at, np.minimum(seconds, deadline_seconds), ok & ~late, late, ~timed)
-
-    @staticmethod
-    def nothing() -> ObservedRuns:
-        """Return the state before the first run."""
-        none = np.zeros(0, dtype=bool)
-        return ObservedRuns(np.zeros(0, dtype=np.int64), np.zeros(0), none, none, none)
+        known = np.isfinite(seconds) & (seconds > 0)
+        seconds = np.where(known, seconds, np.nan)
+        ok, stopped = (status == "ok") & known, (status == "timeout") & known
+        late = ((ok | stopped) & (seconds > deadline_seconds)) | (
+            stopped & (seconds >= deadline_seconds)
+        )
+        return ObservedRuns(
+            at, np.minimum(seconds, deadline_seconds), ok & ~late, late, ~(ok | stopped)
+        )
 
 
 def timed_as(runs: Runs) -> str:
@@ -361,25 +299,25 @@ def seen_of(land: Landscape, runs: Runs | None, goal: Goal) -> ObservedRuns:
     A configuration that was run several times keeps its last run.
     """
     if runs is None or not len(runs):
-        return ObservedRuns.nothing()
+        nothing = np.zeros(0)
+        return ObservedRuns.of(nothing.astype(np.int64), nothing, nothing.astype(object), np.inf)
     place = {key: i for i, key in enumerate(land.keys)}
-    found = np.array([place.get(key, -1) for key in _keys(land, runs)], dtype=np.int64)
+    found = [place.get(key, -1) for key in _keys(land, runs)]
     try:
         seconds = seconds_of(runs, timed_as(runs))
     except RequestError:  # all of them failed before a time was known
         seconds = np.full(len(runs), np.nan)
-    last = {at: row for row, at in enumerate(found.tolist()) if at >= 0}
+    last = {at: row for row, at in enumerate(found) if at >= 0}
     rows = np.array(sorted(last.values()), dtype=np.int64)
-    return ObservedRuns.of(found[rows], seconds[rows], runs.status[rows], goal.deadline_seconds)
+    at = np.array(found, dtype=np.int64)[rows]
+    return ObservedRuns.of(at, seconds[rows], runs.status[rows], goal.deadline_seconds)
 
 
-def _keys(land: Landscape, runs: Runs) -> list[tuple[str, ...]]:
+def _keys(land: Landscape, runs: Runs) -> Sequence[tuple[str, ...]]:
     """Return the runs' keys over the landscape's columns: their own further columns do not count."""
     own = landscape_of(runs.jobs)
     columns = {
         name: own.table.columns.get(name, np.full(len(runs), "", dtype=object))
         for name in land.table.columns
     }
-    from dataclasses import replace
-
     return replace(own, table=replace(own.table, columns=columns)).keys

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forerun.advisor.models import load_model, model_text
+from forerun.advisor.given_runs import load_model, model_text
 from forerun.contracts import Predictor
 from forerun.errors import RequestError
 from forerun.predictors.choice import Auto

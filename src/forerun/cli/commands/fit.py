@@ -54,7 +54,7 @@ def fit(
     writable(flags_file, TABLES, (*read, out))
     from forerun.advisor import Advisor
     from forerun.advisor.fit_summary import findings
-    from forerun.advisor.models import model_text
+    from forerun.advisor.given_runs import model_text
     from forerun.predictors.starts import PRIORS, known_by, known_words
 
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))

@@ -355,7 +355,7 @@ def _search(trail: Trail) -> dict[str, Any]:
 
 def _configuration(box: Replay, i: int) -> dict[str, Any]:
     """Return what a configuration chose where it could, and its price."""
-    chosen = {name: box.land.table.row(i).get(name) for name in box.land.told}
+    chosen = {name: box.land.table.row(i).get(name) for name in box.land.choices}
     return {
         "configuration": {name: value for name, value in chosen.items() if value is not None},
         "dollars_per_hour": float(box.land.dollars_per_hour[i]),
