@@ -56,7 +56,7 @@ lint: $(STAMP)  ## style, format, types and floors
 	@$(BIN)/lint-imports
 
 bench: $(STAMP)  ## run every benchmark; result files are named by hardware and date
-	@for script in $(filter-out benchmarks/converters.py benchmarks/refit.py,$(wildcard benchmarks/*.py)); do \
+	@for script in $(filter-out benchmarks/compare.py benchmarks/converters.py benchmarks/refit.py,$(wildcard benchmarks/*.py)); do \
 	  test -e "$$script" || { echo "no benchmarks yet"; break; }; \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
