@@ -72,7 +72,7 @@ class Training:
                 recorder.switch("backward")
             loss.backward()
             if recorder:
-                recorder.updated(self._optimizer)
+                recorder.communication.updated(self._optimizer)
                 recorder.switch("optimizer")
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
@@ -181,9 +181,9 @@ def looking(looks: float, norms: bool = False) -> Any:
     from forerun.measure.communication import StepSample
 
     recorder = recorder_of(norms)
-    recorder.expect_updates()
-    recorder._communication._timing = StepSample(looks, looks, looks)
-    recorder._communication._norms = StepSample(looks, looks, looks)
+    recorder.communication.expect_updates()
+    recorder.communication._timing = StepSample(looks, looks, looks)
+    recorder.communication._norms = StepSample(looks, looks, looks)
     return recorder
 
 

@@ -119,7 +119,7 @@ def training(norms_every=None, kind="plain", passes=1, **given):
             hooks.remove()
         ddp.zero_grad()
         ddp(torch.ones(1, 8)).sum().backward()
-        told["left"] = not recorder._communication._buckets
+        told["left"] = not recorder.communication._buckets
         local, mean = local[told["warmup_steps"]:], mean[told["warmup_steps"]:]
     return seen, local, mean, told
 

@@ -5,19 +5,16 @@ No GPU is here to measure: these tests say nothing of how a real one behaves.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import subprocess
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from forerun.measure.timeline import CudaClock, Timeline
-from forerun.measure.usage import GPU, GpuBusy, Usage, cpu_seconds, gpu_uuid, own_gpu
+from forerun.measure.usage import GPU, Usage, cpu_seconds, own_gpu
 from tests.measure.cuda import Stream
 
 
@@ -59,53 +56,14 @@ def test_a_gap_in_which_the_device_waits_for_its_host_is_part_of_the_step(stream
     assert clock.seconds(last, first) == pytest.approx(-0.502)
 
 
-class Nvml:
-    """The driver of a machine with GPUs of some names, busy as told: shares by name."""
-
-    def __init__(self, busy: dict[str, list[int]]) -> None:
-        self.busy = {name: iter(shares) for name, shares in busy.items()}
-        self.names = list(busy)
-
-    def nvmlInit_v2(self) -> int:  # noqa: N802 (the driver's)
-        return 0
-
-    def nvmlDeviceGetHandleByUUID(self, name: ctypes.c_char_p, handle: Any) -> int:  # noqa: N802 (the driver's)
-        text = (name.value or b"").decode()
-        if text not in self.names:
-            return 6  # NVML_ERROR_NOT_FOUND
-        handle._obj.value = 1 + self.names.index(text)
-        return 0
-
-    def nvmlDeviceGetUtilizationRates(self, handle: ctypes.c_void_p, shares: Any) -> int:  # noqa: N802 (the driver's)
-        found = next(self.busy[self.names[(handle.value or 0) - 1]], None)
-        if found is None:
-            return 999  # NVML_ERROR_UNKNOWN
-        shares[0] = found
-        return 0
-
-
-def test_a_gpu_is_looked_up_by_its_name_and_not_by_torch_s_number() -> None:
-    driver = Nvml({"GPU-a": [100, 100, 100], "GPU-b": [20, 40]})
-    busy = GpuBusy("GPU-b", driver)
-    assert busy.share() is None, "nothing was seen yet"
-    for _ in range(3):  # the third look fails, and is none
-        busy.sample()
-    assert busy.share() == pytest.approx(0.3)
-    for unknown in ("GPU-c", ""):
-        stranger = GpuBusy(unknown, driver)
-        stranger.sample()
-        assert stranger.share() is None, "no figure rather than another GPU's"
-
-
-def test_the_driver_s_name_of_a_gpu_is_torch_s_with_a_prefix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for told, name in (
-        (SimpleNamespace(uuid="5f3c-1"), "GPU-5f3c-1"), (SimpleNamespace(uuid="GPU-7"), "GPU-7"),
-        (SimpleNamespace(), ""),  # torch before 2.4
-    ):  # fmt: skip
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index, told=told: told)
-        assert gpu_uuid(1) == name
+def test_a_gpu_s_busy_share_is_that_of_the_worker_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = {0: iter([100, 100, 100]), 1: iter([20, 40])}
+    monkeypatch.setattr(torch.cuda, "utilization", lambda index: next(shares[index]))
+    usage = Usage(gpu=1)
+    assert usage.rates()["gpu_share"] is None, "nothing was seen yet"
+    for _ in range(3):  # the third reading fails, and is none
+        usage.sample()
+    assert usage.rates()["gpu_share"] == pytest.approx(0.3)
 
 
 def test_a_worker_s_gpu_is_what_its_runner_says_or_its_local_rank(
@@ -121,15 +79,12 @@ def test_a_worker_s_gpu_is_what_its_runner_says_or_its_local_rank(
 
 
 def test_in_ray_train_the_gpu_is_the_one_that_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
-    from forerun.measure.ray.worker import note_gpu
+    from forerun.measure.ray.worker import own_ray_gpu
 
-    for device, told in ((torch.device("cuda", 3), "3"), (torch.device("cpu"), None)):
-        monkeypatch.delenv(GPU, raising=False)
+    for device, number in ((torch.device("cuda", 3), 3), (torch.device("cpu"), None)):
         module = SimpleNamespace(get_device=lambda device=device: device)
         monkeypatch.setitem(sys.modules, "ray.train.torch", module)
-        note_gpu()
-        assert os.environ.get(GPU) == told
-    monkeypatch.delenv(GPU, raising=False)
+        assert own_ray_gpu() == number
 
 
 BUSY = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ninput()"

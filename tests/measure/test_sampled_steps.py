@@ -97,7 +97,7 @@ def test_a_module_is_left_as_it_was_where_training_fails() -> None:
     assert not module._forward_hooks
     assert not module._forward_pre_hooks
     loss().backward()
-    assert not runs[0]._communication._buckets, "nobody looks any more"
+    assert not runs[0].communication._buckets, "nobody looks any more"
 
 
 def test_a_compiled_module_is_looked_at() -> None:

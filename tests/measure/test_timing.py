@@ -27,7 +27,7 @@ from forerun.measure.limits import (
     wait_until_held,
 )
 from forerun.measure.measurement import Measurement, merged, read_records, write_record
-from forerun.measure.progress import STARTING, STEPPING, ProgressFile, read_progress, steps_done
+from forerun.measure.progress import STEPPING, ProgressFile, read_progress
 from forerun.measure.recorder import Agreement, Recorder, record
 from forerun.measure.step_times import is_narrow, step_times
 from forerun.measure.task import Steps, Task
@@ -147,13 +147,11 @@ def test_gradient_noise_is_recovered_from_the_two_norms() -> None:
     mean = true_sqr + true_var / batch
     noise = gradient_noise(local, mean, workers, batch)
     assert noise == pytest.approx((true_sqr, true_var))
-    assert gradient_noise(local, mean, 1, batch) is None
 
 
 def test_progress_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "progress-0"
     assert read_progress(path) is None
-    assert steps_done(path) == (STARTING, 0)
     code = (
         "import sys, time, pathlib\nfrom forerun.measure.progress import ProgressFile\n"
         f"p = ProgressFile(pathlib.Path({str(path)!r}))\np.begin()\n"
@@ -172,7 +170,6 @@ def test_progress_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
     assert told.seconds[-1] == pytest.approx(8.999)
     assert len(told.seconds) == 8192
     assert told.place() == "in step 9001"
-    assert steps_done(path) == (STEPPING, 9000)
 
 
 def test_progress_on_a_full_disk_is_an_error_and_not_a_crash(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ from forerun.settings import load_settings
 
 if TYPE_CHECKING:
     from forerun.advisor.given_runs import MadeRuns, Meanings
-    from forerun.measure.campaign import CampaignProgress, CampaignRunner
+    from forerun.measure.campaign import CampaignProgress
+    from forerun.measure.runner import TaskRunner
     from forerun.tables import Runs, Table
     from forerun.tables.suspects import Flags
 
@@ -396,7 +397,7 @@ def predict_table(table: Any, **request: Any) -> Any:
 
 
 def profile(
-    campaign: str | Path | Mapping[str, Any], runner: CampaignRunner | None = None, store: str = "",
+    campaign: str | Path | Mapping[str, Any], runner: TaskRunner | None = None, store: str = "",
     told: Callable[[CampaignProgress], None] = lambda progress: None,
 ) -> Table:  # fmt: skip
     """Measure the runs of a campaign that the store does not have yet, and return all of them.

@@ -17,7 +17,6 @@ from forerun.measure.campaign import (
     CampaignCost,
     CampaignOutcome,
     CampaignProgress,
-    CampaignRunner,
     Point,
     RunState,
     Spent,
@@ -27,6 +26,7 @@ from forerun.measure.campaign import (
     still_open,
 )  # fmt: skip
 from forerun.measure.measurement import Measurement
+from forerun.measure.runner import TaskRunner
 from forerun.tables import Jobs, Table
 from forerun.units import counted
 
@@ -111,7 +111,7 @@ class PointFacts:
 
 
 def _known_of(
-    points: Sequence[Point], advisor: Advisor, runner: CampaignRunner
+    points: Sequence[Point], advisor: Advisor, runner: TaskRunner
 ) -> dict[str, PointFacts]:
     """Return what is known of each point, by its key; a module is traced once for each precision."""
     traced: dict[tuple[str, ...], Workload | Unknown] = {}
@@ -276,7 +276,7 @@ class Profiling:
     """
 
     def __init__(
-        self, campaign: Campaign, runner: CampaignRunner, store: SqlStore, advisor: Advisor,
+        self, campaign: Campaign, runner: TaskRunner, store: SqlStore, advisor: Advisor,
         retry: bool = True,
     ) -> None:  # fmt: skip
         self.campaign, self.runner, self.store, self.retry = campaign, runner, store, retry

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib import import_module
 from typing import Any
 
 from forerun.errors import RequestError
@@ -65,9 +66,6 @@ class TrainerCallback:
     It ends training early only under a forerun runner. Steps are optimizer steps; what lies between
     two of them, such as logging, counts as waiting for input; evaluations and checkpoints belong to
     no step.
-
-    Args:
-        given: as of `measure.record` (samples, out ...).
     """
 
     def __init__(self, **given: Any) -> None:
@@ -164,22 +162,14 @@ def lightning_callback(**given: Any) -> Any:
     Steps are optimizer steps, of as many batches as are accumulated. Validation and checkpoints
     belong to no step, and neither does the wait for the batch after one.
 
-    Args:
-        given: as of `measure.record` (samples, out ...).
-
     Raises:
         RequestError: neither lightning nor pytorch_lightning is installed.
     """
-    try:
-        from lightning.pytorch.callbacks import Callback
-    except ImportError:
-        try:
-            from pytorch_lightning.callbacks import Callback
-        except ImportError:
-            raise RequestError(
-                "a Lightning callback", "the package 'lightning' is not installed",
-                "install it with: pip install lightning",
-            ) from None  # fmt: skip
-
-    kind: Any = type("Measuring", (_Lightning, Callback), {})
-    return kind(_Session(**given))
+    for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
+        with suppress(ImportError):
+            kind: Any = type("Measuring", (_Lightning, import_module(name).Callback), {})
+            return kind(_Session(**given))
+    raise RequestError(
+        "a Lightning callback", "the package 'lightning' is not installed",
+        "install it with: pip install lightning",
+    )  # fmt: skip

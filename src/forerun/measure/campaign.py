@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.measurement import Measurement
+from forerun.measure.runner import TaskRunner
 from forerun.measure.task import Task, sharing
 from forerun.tables import COLUMNS, Table, configurations
 from forerun.units import counted
@@ -72,9 +74,7 @@ class Point:
 class Budget:
     """Most that a campaign may take in all sittings; None is no limit.
 
-    Attributes:
-        seconds: of this machine's or cluster's time.
-        dollars: at the price of a worker's hour.
+    `seconds` are of this machine's or cluster's time, `dollars` at the price of a worker's hour.
     """
 
     seconds: float | None = None
@@ -139,10 +139,7 @@ class Campaign:
 class CampaignCost:
     """What points are expected to take before any of them is run.
 
-    Attributes:
-        seconds, dollars: expected.
-        most_seconds, most_dollars: where every run takes all that its caps allow.
-        runs, starts: how many of each.
+    `most_seconds` and `most_dollars` are where every run takes all that its caps allow.
     """
 
     seconds: float
@@ -159,11 +156,8 @@ def expected_cost(
 ) -> CampaignCost:  # fmt: skip
     """Return what some of a campaign's points are expected to take.
 
-    Args:
-        campaign: theirs; it has the price and the runner.
-        points: those still to run.
-        step_seconds: forecast by the point's key; a usual one where there is none.
-        started: the processes of the first of them run already.
+    `step_seconds` are forecasts by the points' keys, a usual one where there is none; `started`: the
+    processes of the first point run already.
     """
     groups = campaign.groups(points)
     price = campaign.dollars_per_worker_hour / HOUR
@@ -192,31 +186,11 @@ def _task_seconds(task: Task, step_seconds: float) -> float:
     return min(count * step_seconds, steps.seconds + steps.warmup * step_seconds)
 
 
-class CampaignRunner(Protocol):
-    """What a campaign needs of a runner."""
-
-    name: str
-
-    def each(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Measurement]]:
-        """Yield (position, measurement) as each ends; closing the iterator ends what still runs."""
-        ...
-
-    def refuses(self, task: Task) -> str | None:
-        """Return why it cannot carry a task out, or None."""
-        ...
-
-    def placement(self, task: Task) -> tuple[int, ...]:
-        """Return how many workers each host gets; () where that is not known beforehand."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RunState:
     """How a point that was run ended.
 
-    Attributes:
-        status: of its run.
-        limit_seconds: the limit that ended it, of the whole run or without a step; 0 where none did.
+    `limit_seconds` is the limit that ended it, of the whole run or without a step; 0 where none did.
     """
 
     status: str
@@ -242,9 +216,7 @@ class RunState:
 class Spent:
     """What all runs of a campaign took so far, failed ones among them.
 
-    Attributes:
-        seconds: of the runs, the start of their processes included.
-        worker_seconds: the same, times the workers of each.
+    The start of processes is included; `worker_seconds` are the same, times the workers of each.
     """
 
     seconds: float = 0.0
@@ -256,30 +228,23 @@ class CampaignResults(Protocol):
 
     def begin(self) -> None:
         """Make it ready to keep results."""
-        ...
 
     def states(self) -> Mapping[str, RunState]:
         """Return the state of every point that was run, by its key."""
-        ...
 
     def spent(self) -> Spent:
         """Return what all runs took that were kept, in every sitting."""
-        ...
 
     def keep(self, point: Point, measurement: Measurement) -> None:
         """Keep one result; once this returns it is not lost."""
-        ...
 
 
 @dataclass(frozen=True)
 class CampaignProgress:
     """How far a campaign is after one run.
 
-    Attributes:
-        point, measurement: the run that just ended.
-        done, total: points with a result, of all.
-        seconds_left: expected for the rest, at the pace of the runs so far.
-        dollars: paid so far in this sitting.
+    `done` of `total` points have a result; `seconds_left` is at the pace of the runs so far; `dollars`
+    were paid in this sitting.
     """
 
     point: Point
@@ -327,7 +292,7 @@ def still_open(campaign: Campaign, results: CampaignResults, retry: bool = True)
 
 def carry_out(
     campaign: Campaign,
-    runner: CampaignRunner,
+    runner: TaskRunner,
     results: CampaignResults,
     on_run: Callable[[CampaignProgress], None] = lambda progress: None,
     retry: bool = True,
@@ -339,31 +304,55 @@ def carry_out(
     also where its processes run already: these are ended then. A run that is under way when time or
     money has run out is finished.
 
-    Args:
-        campaign, runner, results: what is run, by which runner, and where it is kept.
-        on_run: called after each run.
-        retry: whether points that failed are run again.
-        step_seconds: forecast by the point's key, where there is a forecast.
+    `on_run` is called after each run; with `retry` points that failed are run again; `step_seconds`
+    are forecasts by the points' keys.
 
     Raises:
         RequestError: the runner can carry out none of the open points.
     """
     todo = still_open(campaign, results, retry)
     refused = {p.key: why for p in todo if (why := runner.refuses(p.task)) is not None}
-    ready = [point for point in todo if point.key not in refused]
+    ready = {point.key: point for point in todo if point.key not in refused}
     check_any(campaign, runner, len(ready), list(refused.values()))
     results.begin()
-    sitting = _Sitting(campaign, runner, results, on_run, ready, len(todo), step_seconds)
-    sitting.go()
+    sitting = _Sitting(campaign, results.spent(), step_seconds)
+    before, total = len(campaign.points) - len(todo), len(campaign.points)
+    made: Counter[str] = Counter()
+    failures, stopped = 0, ""
+    for group in campaign.groups(list(ready.values())):
+        stopped = sitting.over_budget(group[0], started=False)
+        if stopped:
+            break
+        last, started, left = time.monotonic(), False, {point.key: point for point in group}
+        with closing(runner.each([point.task for point in group])) as runs:  # type: ignore[type-var]
+            for position, found in runs:
+                point = group[position]
+                results.keep(point, found)
+                now = time.monotonic()
+                sitting.count(point, now - last, started)
+                last = now
+                made[found.status] += 1
+                failures = failures + 1 if found.status == "failed" else 0
+                del left[point.key], ready[point.key]
+                # After a run that did not end well, the rest of the group needs new processes.
+                started = bool(left) and found.status == "ok"
+                done, ahead = before + made.total(), sitting.expected(list(ready.values()), started)
+                on_run(CampaignProgress(point, found, done, total, ahead.seconds, sitting.dollars))
+                if ready and failures >= MOST_FAILURES_IN_A_ROW:
+                    stopped = f"{failures} runs failed one after the other"
+                elif left:
+                    stopped = sitting.over_budget(next(iter(left.values())), started)
+                if stopped:
+                    break
+        if stopped:
+            break
+    final = sum(made[status] for status in FINAL)
     return CampaignOutcome(
-        sitting.made, sitting.before, len(todo) - sitting.final, refused, sitting.stopped,
-        sitting.seconds, sitting.dollars,
-    )  # fmt: skip
+        made, before, len(todo) - final, refused, stopped, sitting.seconds, sitting.dollars
+    )
 
 
-def check_any(
-    campaign: Campaign, runner: CampaignRunner, ready: int, reasons: Sequence[str]
-) -> None:
+def check_any(campaign: Campaign, runner: TaskRunner, ready: int, reasons: Sequence[str]) -> None:
     """Raise RequestError where a runner refuses, and nothing is ready that it does not refuse."""
     if reasons and not ready:
         raise RequestError(
@@ -373,102 +362,48 @@ def check_any(
 
 
 class _Sitting:
-    """One sitting of a campaign: its clock, its costs and its results."""
+    """What one sitting of a campaign took, and what its next runs are expected to take."""
 
-    def __init__(
-        self, campaign: Campaign, runner: CampaignRunner, results: CampaignResults,
-        on_run: Callable[[CampaignProgress], None], ready: Sequence[Point], todo: int,
-        step_seconds: Mapping[str, float],
-    ) -> None:  # fmt: skip
-        self._campaign, self._runner, self._results, self._on_run = (
-            campaign,
-            runner,
-            results,
-            on_run,
-        )
-        self._open, self._step_seconds = list(ready), step_seconds
-        self.before = len(campaign.points) - todo
-        self.made: dict[str, int] = {}
-        self.dollars, self.final, self.stopped = 0.0, 0, ""
-        self._began = time.monotonic()
-        self._spent = results.spent()  # in earlier sittings
+    def __init__(self, campaign: Campaign, spent: Spent, step_seconds: Mapping[str, float]) -> None:
+        self._campaign, self._spent, self._step_seconds = campaign, spent, step_seconds
         self._price = campaign.dollars_per_worker_hour / HOUR
-        self._expected = self._took = 0.0  # seconds of the runs so far: as forecast, as measured
-        self._failures = 0
+        self._began = time.monotonic()
+        self.dollars = 0.0
+        self._forecast = self._took = 0.0  # seconds of the runs so far
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def go(self) -> None:
-        """Run group after group until all is run or something stops it."""
-        for group in self._campaign.groups(self._open):
-            self.stopped = self._over_budget(group[0], started=False)
-            if not self.stopped:
-                self._carry(group)
-            if self.stopped:
-                return
-
-    def _carry(self, group: Sequence[Point]) -> None:
-        last, started, left = time.monotonic(), False, {point.key: point for point in group}
-        runs = self._runner.each([point.task for point in group])
-        with closing(runs):  # type: ignore[type-var]
-            for position, found in runs:
-                point = group[position]
-                self._results.keep(point, found)
-                now = time.monotonic()
-                self._count(point, found, now - last, started)
-                last = now
-                left.pop(point.key)
-                self._open = [other for other in self._open if other.key != point.key]
-                # After a run that did not end well, the rest of the group needs new processes.
-                started = bool(left) and found.status == "ok"
-                done = self.before + sum(self.made.values())
-                ahead = self._cost(self._open, started).seconds * self._pace
-                self._on_run(
-                    CampaignProgress(
-                        point, found, done, len(self._campaign.points), ahead, self.dollars
-                    )
-                )
-                if self._open and self._failures >= MOST_FAILURES_IN_A_ROW:
-                    self.stopped = f"{self._failures} runs failed one after the other"
-                elif left:
-                    self.stopped = self._over_budget(next(iter(left.values())), started)
-                if self.stopped:
-                    return
+    def count(self, point: Point, took: float, started: bool) -> None:
+        """Count a run that took so many seconds."""
+        self._took += took
+        self._forecast += self._cost([point], started).seconds
+        self.dollars += took * point.task.workers * self._price
 
     def _cost(self, points: Sequence[Point], started: bool) -> CampaignCost:
         return expected_cost(self._campaign, points, self._step_seconds, started)
 
-    def _count(self, point: Point, found: Measurement, took: float, started: bool) -> None:
-        self.made[found.status] = self.made.get(found.status, 0) + 1
-        self.final += found.status in FINAL
-        self._failures = self._failures + 1 if found.status == "failed" else 0
-        self._took += took
-        self._expected += self._cost([point], started).seconds
-        self.dollars += took * point.task.workers * self._price
+    def expected(self, points: Sequence[Point], started: bool) -> CampaignCost:
+        """Return the expected cost of points at the pace of the runs so far."""
+        cost, pace = (
+            self._cost(points, started),
+            self._took / self._forecast if self._forecast else 1.0,
+        )
+        return replace(cost, seconds=cost.seconds * pace, dollars=cost.dollars * pace)
 
-    @property
-    def _pace(self) -> float:
-        """Seconds that runs took for each second forecast, so far."""
-        return self._took / self._expected if self._expected else 1.0
-
-    def _over_budget(self, point: Point, started: bool) -> str:
+    def over_budget(self, point: Point, started: bool) -> str:
         """Return why a run is not begun: it would not end within the budget; "" where it would."""
-        run, budget = self._cost([point], started), self._campaign.budget
+        run, budget = self.expected([point], started), self._campaign.budget
         seconds = self._spent.seconds + self.seconds
         dollars = self._spent.worker_seconds * self._price + self.dollars
         for what, spent, more, limit, form in (
             ("time", seconds, run.seconds, budget.seconds, "{:,.0f} s"),
             ("money", dollars, run.dollars, budget.dollars, "${:,.2f}"),
         ):
-            if limit is None:
-                continue
-            whole = f"the {what} of the budget ({form.format(limit)} for all sittings)"
-            if spent >= limit:
-                return f"{whole} is used"
-            if spent + more * self._pace > limit:
-                return f"the next run would pass {whole}"
+            if limit is not None and (spent >= limit or spent + more > limit):
+                whole = f"the {what} of the budget ({form.format(limit)} for all sittings)"
+                return f"{whole} is used" if spent >= limit else f"the next run would pass {whole}"
         return ""
 
 
@@ -487,25 +422,18 @@ def join_repeats(table: Table) -> Table:
     order = np.lexsort((np.arange(len(groups)), ~ok, groups))
     first = order[np.r_[True, np.diff(groups[order]) != 0]]
     used = np.flatnonzero(ok | ~np.isin(groups, groups[ok]))
-    at = groups[used]
+    members = [used[groups[used] == group] for group in range(len(first))]
+
+    def figure(values: FloatArray, of: Callable[[FloatArray], Any], least: int) -> FloatArray:
+        known = [values[rows][np.isfinite(values[rows])] for rows in members]
+        return np.array([of(row) if len(row) >= least else np.nan for row in known], dtype=float)
+
     columns: dict[str, NDArray[Any]] = {}
     for name, column in table.columns.items():
         columns[name] = column[first]
-        known = COLUMNS.get(name)
-        if known is not None and known.group == "measured" and column.dtype != object:
-            columns[name] = _by_group(column[used], at, len(first), np.median)
-    seconds = table.numbers("step_time_s")[used]
-    columns["repeats"] = np.bincount(at, minlength=len(first)).astype(np.float64)
-    columns["std_s"] = _by_group(
-        seconds, at, len(first), lambda x: np.std(x, ddof=1) if len(x) > 1 else np.nan
-    )
+        schema = COLUMNS.get(name)
+        if schema is not None and schema.group == "measured" and column.dtype != object:
+            columns[name] = figure(column, np.median, 1)
+    columns["repeats"] = np.array([float(len(rows)) for rows in members])
+    columns["std_s"] = figure(table.numbers("step_time_s"), lambda x: np.std(x, ddof=1), 2)
     return Table(columns, len(first))
-
-
-def _by_group(values: FloatArray, groups: NDArray[np.int64], count: int, of: Any) -> FloatArray:
-    """Return a figure of the numbers of each group (count,), NaN where it has none."""
-    found = np.full(count, np.nan)
-    known = np.isfinite(values)
-    for group in np.unique(groups[known]):
-        found[group] = of(values[known & (groups == group)])
-    return found

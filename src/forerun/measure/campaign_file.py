@@ -15,7 +15,7 @@ from forerun.errors import RequestError, one_of
 from forerun.measure.campaign import Budget, Campaign, Point
 from forerun.measure.task import Steps, Task, sharing
 from forerun.tables import Table
-from forerun.tables.conditions import Condition, parse_condition
+from forerun.tables.conditions import parse_condition
 from forerun.tables.table import ALIASES
 from forerun.units import counted, parse_count, parse_dollars, parse_duration
 from forerun.yaml_files import Section, read_section
@@ -168,9 +168,9 @@ def _sections(top: Section, workloads: Section) -> Iterator[tuple[Section, str]]
             raise run.error(
                 "workload", f"no workload {name!r}", one_of(name, list(workloads.values))
             )
-        own = {field: value for field, value in run.values.items() if field != "workload"}
-        values = {**workloads.section(name).values, **own}
-        yield Section(run.path, run.name, values, run.lines), name
+        values = {**workloads.section(name).values, **run.values}
+        del values["workload"]
+        yield replace(run, values=values), name
 
 
 def _in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
@@ -231,12 +231,13 @@ def _points(
 
 def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
     """Return what varies for one workload: its own fields, over those of all."""
-    general = top.section("vary") if "vary" in top.values else None
     found: dict[str, list[Any]] = {}
-    for part in filter(None, (general, section)):
-        names = [name for name in part.values if name not in ("entry", "arguments", "settings")]
-        if part is general:
+    for part in (top.section("vary") if "vary" in top.values else None, section):
+        if part is None:
+            continue
+        if part is not section:
             part.only((*_VARY, "settings"))
+        names = [name for name in part.values if name in _VARY]
         if set(names) >= _BATCHES:
             raise part.error(
                 "",
@@ -262,8 +263,7 @@ def _cells(section: Section, name: str) -> list[Any]:
     if name in _COUNTS:
         return [_whole(section, name, value, _COUNTS[name]) for value in values]
     if name == "cpus_per_worker":
-        one = (Section(section.path, section.name, {name: v}, section.lines) for v in values)
-        return [each.number(name) for each in one]
+        return [replace(section, values={name: value}).number(name) for value in values]
     return [str(value) for value in values]
 
 
@@ -308,26 +308,22 @@ def _filled(word: str, task: Task) -> str:
 
 def _columns(task: Task, chosen: Mapping[str, Any]) -> dict[str, object]:
     """Return a point's columns in the runs table."""
-    passes = int(task.settings.get("accumulate", 1))
-    row: dict[str, object] = {
+    settings = dict(task.settings)
+    passes = int(settings.pop("accumulate", 0))
+    return {
         "devices": task.workers, "global_batch": task.global_batch,
-        "micro_batch": task.batch // passes, "precision": task.precision,
+        "micro_batch": task.batch // max(passes, 1), "precision": task.precision,
         "optimizer": task.optimizer, "framework": "pytorch",
+        **({"grad_accum": passes} if passes else {}),
+        **({"dataset_size": task.dataset_size} if task.dataset_size else {}),
+        **{name: chosen[name] for name in ("cpus_per_worker", "threads") if name in chosen},
+        **settings,
     }  # fmt: skip
-    if "accumulate" in task.settings:
-        row["grad_accum"] = passes
-    if task.dataset_size:
-        row["dataset_size"] = task.dataset_size
-    own = ("cpus_per_worker", "threads")
-    row |= {name: chosen[name] for name in own if name in chosen}
-    # The schema's name of accumulate is grad_accum.
-    return row | {name: value for name, value in task.settings.items() if name != "accumulate"}
 
 
 def _kept(top: Section, points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
     """Return the points for which no `leave_out` condition holds, and a note on the others."""
-    conditions = [_condition(top, text) for text in _several(top.values.get("leave_out", []))]
-    if not conditions or not points:
+    if "leave_out" not in top.values:
         return list(points), ()
     names = dict.fromkeys(name for point in points for name in point.asked)
     columns = {n: [p.asked.get(n, "") for p in points] for n in names}
@@ -337,20 +333,13 @@ def _kept(top: Section, points: Sequence[Point]) -> tuple[list[Point], tuple[str
         columns["accumulate"] = columns["grad_accum"]
     table = Table.from_columns(columns, str(top.path))
     out = np.zeros(len(points), dtype=bool)
-    for together in conditions:
-        try:
-            out |= np.all([condition.holds(table) for condition in together], axis=0)
+    for text in _several(top.values.get("leave_out", [])):
+        try:  # all conditions of one entry must hold (`a<=2 and b=3`)
+            found = [parse_condition(part) for part in re.split(r"\s+and\s+", str(text))]
+            found = [replace(one, column=ALIASES.get(one.column, one.column)) for one in found]
+            out |= np.all([condition.holds(table) for condition in found], axis=0)
         except RequestError as error:
-            raise top.error("leave_out", error.found, error.next_step) from None
+            raise top.error("leave_out", f"{text!r}: {error.found}", error.next_step) from None
     left = int(out.sum())
     note = (f"{counted(left, 'run')} left out by leave_out",) if left else ()
     return [point for point, gone in zip(points, out, strict=True) if not gone], note
-
-
-def _condition(top: Section, text: object) -> list[Condition]:
-    """Return the conditions of one entry of `leave_out`; all must hold (`a<=2 and b=3`)."""
-    try:
-        found = [parse_condition(part) for part in re.split(r"\s+and\s+", str(text))]
-    except RequestError as error:
-        raise top.error("leave_out", f"{text!r}: {error.found}", error.next_step) from None
-    return [replace(one, column=ALIASES.get(one.column, one.column)) for one in found]

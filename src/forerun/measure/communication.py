@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import median
+from statistics import fmean, median
 from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -28,9 +28,7 @@ NORMS = (0.002, 0.02, 0.1)  # likewise for gradient norms, and the largest share
 FIRST = 3  # steps that are always observed, since their cost is not known yet
 _GOLDEN = 0.6180339887498949  # fractional parts of its multiples are spread most evenly
 _RECENT = 9  # steps whose median is the current step time
-_MAX_FRAMES = (
-    24  # callers searched for a GradScaler: a few wrappers lie between it and its optimizer
-)
+_MAX_FRAMES = 24  # callers searched for a GradScaler: wrappers may lie between it and its optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +64,14 @@ def traffic_means(
     """
     if not any(t.bytes for t in timed):
         return dict.fromkeys(("sync_bytes", "comm_seconds", "local_sqr", "mean_sqr"))
-    normed = next(
-        (n for some in (timed, every) if (n := [t for t in some if t.local_sqr is not None])), []
-    )
-
-    def mean(values: Sequence[float | None]) -> float | None:
-        return sum(value or 0.0 for value in values) / len(values) if values else None
-
+    some = timed if any(t.local_sqr is not None for t in timed) else every
+    local = [t.local_sqr for t in some if t.local_sqr is not None]
+    means = [t.mean_sqr for t in some if t.mean_sqr is not None]
     return {
-        "sync_bytes": mean([t.bytes for t in timed]),
-        "comm_seconds": mean([t.under_way_seconds for t in timed]),
-        "local_sqr": mean([t.local_sqr for t in normed]),
-        "mean_sqr": mean([t.mean_sqr for t in normed]),
+        "sync_bytes": fmean(t.bytes for t in timed),
+        "comm_seconds": fmean(t.under_way_seconds for t in timed),
+        "local_sqr": fmean(local) if local else None,
+        "mean_sqr": fmean(means) if means else None,
     }
 
 
@@ -139,24 +133,21 @@ def covered_seconds(spans: Sequence[tuple[float, float]]) -> float:
 
 def gradient_noise(
     local_sqr: float, mean_sqr: float, workers: int, global_batch: float
-) -> tuple[float, float] | None:
+) -> tuple[float, float]:
     """Return (|G|^2, tr Sigma): squared norm of the true gradient and variance of a sample's.
 
-    Both are unbiased, and may be below zero where the noise is large; means keep such values. None
-    of one worker, which has no second gradient of the same weights.
+    Both are unbiased, and may be below zero where the noise is large; means keep such values.
 
     Args:
         local_sqr: mean over steps and workers of |g_i|^2, each over global_batch / workers samples.
         mean_sqr: mean over steps of |g|^2, g the mean gradient of a step.
-        workers: K.
+        workers: K, two at least: one has no second gradient of the same weights.
         global_batch: B.
 
     Source: Pollux (OSDI 2021), as in METHODS 4: E|g_i|^2 = |G|^2 + K tr Sigma / B and
     E|g|^2 = |G|^2 + tr Sigma / B, so that |G|^2 = (K |g|^2 - |g_i|^2) / (K - 1) and
     tr Sigma = (|g_i|^2 - |g|^2) B / (K - 1).
     """
-    if workers < 2:
-        return None
     sqr = (workers * mean_sqr - local_sqr) / (workers - 1)
     return sqr, (local_sqr - mean_sqr) * global_batch / (workers - 1)
 
@@ -190,21 +181,14 @@ def can_replace_group(module: Any) -> bool:
     return swaps and all(one.device.type == "cpu" for one in module.parameters())
 
 
-def instrumented_group(group: Any, observe: Observer) -> Any:
-    """Return a process group that forwards to another one and shows its floating all-reduces.
+@cache
+def _instrumented_group() -> Any:
+    """Return the class of process groups that forward to another and show its floating all-reduces.
 
     It reduces the same tensors by the same collective, in the same order. It implements only what
-    DDP's reducer calls: allreduce and broadcast.
-
-    Args:
-        group: does the work.
-        observe: called with each floating tensor, on the thread and stream that hands it over.
+    DDP's reducer calls: allreduce and broadcast. `observe` is called with each floating tensor, on the
+    thread and stream that hands it over.
     """
-    return _group_class()(group, observe)
-
-
-@cache
-def _group_class() -> Any:
     import torch.distributed as dist
     from torch.compiler import disable
 
@@ -256,9 +240,8 @@ class StepSample:
     steps do not coincide with anything periodic, and a smaller sample is part of a larger one, so
     that workers with slightly different step times nearly always choose the same steps.
 
-    Args:
-        budget: share of all steps' time that observing may take.
-        least, most: bounds of the share of steps, whatever it costs.
+    `budget` is the share of all steps' time that observing may take; `least` and `most` bound the share
+    of steps, whatever it costs.
     """
 
     def __init__(self, budget: float, least: float, most: float = 1.0) -> None:
@@ -292,14 +275,6 @@ class _Bucket:
     mean: Any = None
 
 
-@dataclass(slots=True)
-class _ObservedStep:
-    """Buckets of a step; `scale` is of its loss, None where its gradients are not of one step."""
-
-    buckets: list[_Bucket]
-    scale: float | None
-
-
 def _no_module() -> None:
     """What a dead weak reference returns."""
 
@@ -323,7 +298,7 @@ class Communication:
 
     def __init__(self, clock: StepClock, norms_every: int | None = None) -> None:
         self._clock = clock
-        self._every = norms_every
+        self.norms_every = norms_every
         self._timing, self._norms = StepSample(*TIMING), StepSample(*NORMS)
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._norm_seconds = math.inf  # of a step, the least so far: the first reads cold memory
@@ -339,16 +314,12 @@ class Communication:
         self._scale: float | None = 1.0
         self._whole = True  # no gradients are left over from the step before
         self._buckets: list[_Bucket] = []
-        self._steps: list[_ObservedStep | None] = []
-
-    @property
-    def norms_requested(self) -> bool:
-        """Whether the caller set how often norms are taken."""
-        return bool(self._every)
+        # Buckets of each step and the scale of its loss, None where its gradients are not of one step.
+        self._steps: list[tuple[list[_Bucket], float | None] | None] = []
 
     def attach(self, module: Any) -> str:
         """Observe a DistributedDataParallel module; return why not, "" where it works."""
-        if self._has_hook(module):
+        if _has_hook(module):
             return "the module has a hook of its own"
         if getattr(module, "_use_python_reducer", False):
             return "compiled code reduces the module's gradients"
@@ -371,26 +342,21 @@ class Communication:
             return ""
         self._set_timed(module, False)
         self._module = _no_module
-        others = self._has_hook(module) and not self._hooked
+        others = _has_hook(module) and not self._hooked
         return "the module has a hook of its own" if others else ""
-
-    @staticmethod
-    def _has_hook(module: Any) -> bool:
-        """Whether a communication hook bypasses the module's process group."""
-        return "comm_hook" in module._get_ddp_logging_data()
 
     def skip_norms(self) -> None:
         """Take no more gradient norms: each reads all gradients twice."""
-        self._every, self._normed = 0, False
+        self.norms_every, self._normed = 0, False
 
     def _choose(self) -> None:
         """Choose whether to observe the step that begins."""
         first, step = self._count < FIRST, self._count - self._restarted
         timed = first or self._timing.has(step)
-        if self._every is None:
+        if self.norms_every is None:
             self._normed = timed and (first or self._norms.has(step))
         else:
-            self._normed = self._every > 0 and self._count % self._every == 0
+            self._normed = self.norms_every > 0 and self._count % self.norms_every == 0
         timed = self._normed or timed
         if timed is not self._timed and (module := self._module()) is not None:
             self._set_timed(module, timed)
@@ -401,7 +367,7 @@ class Communication:
             return
         group = module.process_group
         if timed:
-            group = _GROUPS[module] = instrumented_group(group, self._begun)
+            group = _GROUPS[module] = _instrumented_group()(group, self._begun)
         module.reducer._update_process_group(group)
 
     def _reduce(self, group: Any, bucket: Any) -> Any:
@@ -466,24 +432,22 @@ class Communication:
             self._steps.append(None)
             return
         scale = self._scale if self._whole else None
-        self._steps.append(_ObservedStep(self._buckets, scale) if self._timed else None)
+        self._steps.append((self._buckets, scale) if self._timed else None)
         self._recent.append(seconds)
-        if self._timed and self._buckets:
-            self._settle(len(self._buckets), median(self._recent))
+        buckets, usual = len(self._buckets), median(self._recent)
+        if self._timed and buckets:  # choose how many steps to observe, by what this one cost
+            self._timing.settle(usual, buckets * BUCKET_SECONDS)
+            if self._normed:
+                cost = self._reading + buckets * NORM_SECONDS
+                self._norm_seconds = min(self._norm_seconds, cost)
+                self._norms.settle(usual, self._norm_seconds)
+            self._reading = 0.0
         self._whole = self._scale is not None
         if self._reports_updates:
             self._scale = None
         self._buckets = []
         self._count += 1
         self._choose()
-
-    def _settle(self, buckets: int, step_seconds: float) -> None:
-        """Choose how many steps to observe, by what this one cost."""
-        self._timing.settle(step_seconds, buckets * BUCKET_SECONDS)
-        if self._normed:
-            self._norm_seconds = min(self._norm_seconds, self._reading + buckets * NORM_SECONDS)
-            self._norms.settle(step_seconds, self._norm_seconds)
-        self._reading = 0.0
 
     def restart(self) -> None:
         """Say that counted steps begin: the first is observed, however few they will be."""
@@ -499,10 +463,10 @@ class Communication:
         if self._steps:
             self._clock.settle()
         steps, self._steps = self._steps, []
-        return [None if step is None else self._traffic(step) for step in steps]
+        return [None if step is None else self._traffic(*step) for step in steps]
 
-    def _traffic(self, step: _ObservedStep) -> StepTraffic:
-        done = [bucket for bucket in step.buckets if bucket.end is not None]
+    def _traffic(self, buckets: Sequence[_Bucket], scale: float | None) -> StepTraffic:
+        done = [bucket for bucket in buckets if bucket.end is not None]
         if not done:
             return StepTraffic(0.0, 0.0, 0.0)
         zero, clock = done[0].ready, self._clock
@@ -510,7 +474,7 @@ class Communication:
         exposed = max(end for _, end in spans) - max(ready for ready, _ in spans)
         whole = sum(bucket.whole for bucket in done)
         times = max(round(whole / self._bytes), 1) if self._bytes else 1
-        local, mean, why = self._squares(done, step.scale) if times == 1 else (None, None, "")
+        local, mean, why = self._squares(done, scale) if times == 1 else (None, None, "")
         volume = float(sum(bucket.bytes for bucket in done))
         return StepTraffic(
             volume, covered_seconds(spans), max(exposed, 0.0), local, mean, times, why
@@ -531,6 +495,11 @@ class Communication:
         if not (math.isfinite(local) and math.isfinite(mean)):
             return None, None, "gradients are not finite"
         return local, mean, ""
+
+
+def _has_hook(module: Any) -> bool:
+    """Whether a communication hook bypasses a DDP module's process group."""
+    return "comm_hook" in module._get_ddp_logging_data()
 
 
 def _square(values: Any) -> Any:

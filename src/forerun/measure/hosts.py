@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from forerun.errors import RequestError
+
+_LOW, _HIGH = 20000, 32000  # ports below those that the kernel hands out itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +73,16 @@ def check_hosts(hosts: Sequence[Host]) -> tuple[Host, ...]:
             f"hosts {', '.join(names)}", f"{twice!r} is there twice", "give each host its own name"
         )
     return tuple(hosts)
+
+
+def free_port(host: Host) -> int:
+    """Return a port that is free on this machine; on another host, one that is likely to be."""
+    draw = random.SystemRandom()
+    for _ in range(100):
+        port = draw.randrange(_LOW, _HIGH)
+        if not host.is_local:
+            return port
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host.address, port))
+            return port
+    raise OSError(f"no free port between {_LOW} and {_HIGH} on {host.name}")

@@ -69,9 +69,7 @@ def _holds(host: Host) -> bool:
 class Holding:
     """The cores that the workers of one run are held to: `begin`, `apply` to each, `release`.
 
-    Attributes:
-        task: its `cpus_per_worker`.
-        hosts: of the workers by rank; () is this machine for all.
+    `hosts` are those of the workers by rank; () is this machine for all.
     """
 
     task: Task

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from forerun.measure.failures import MemoryKills, WorkerEnd, cause
-from forerun.measure.hosts import Host, blocks, check_hosts, local_host
+from forerun.measure.hosts import Host, blocks, check_hosts, free_port, local_host
 from forerun.measure.limits import Holding, refusal, remove_stale
 from forerun.measure.measurement import (
     Measurement,
@@ -26,31 +24,23 @@ from forerun.measure.measurement import (
     record_path,
 )
 from forerun.measure.processes import MARK, RUNNER, end_all
-from forerun.measure.progress import STARTING, read_progress, steps_done
+from forerun.measure.progress import STARTING, read_progress, slowest_place
 from forerun.measure.recorder import FOLDER
 from forerun.measure.runner import TaskRunner, timed_out
 from forerun.measure.task import Steps, Task
 
-_LOW, _HIGH = 20000, 32000  # ports below those that the kernel hands out itself
 _POLL_SECONDS = 0.05
 _ROOM_BYTES = 131072  # more than the progress and record of a worker
 _GRACE_SECONDS = 2.0  # for the peers of a worker that failed to write their records
 # No step can come while workers import what they train: a hang of a start is detected later.
 START_SECONDS = 60.0
-_PORT_TAKEN = ("address already in use", "eaddrinuse")
-_TRIES = 3  # with another port each
 
 
 class LocalRunner(TaskRunner):
     """Carries tasks out in processes of this machine, or of hosts that can be reached from it.
 
-    Args:
-        hosts: where workers run; blank is this machine.
-        folder: for logs and records, kept of runs that failed; blank is forerun's cache folder.
-        entries: what to train for a workload, by its name (for `run`).
-        steps: how long a job is measured (for `run`).
-        environment: further variables of the workers.
-        timeout_seconds: limit of a job (for `run`).
+    Workers run on `hosts`, blank is this machine, with further variables in `environment`; the other
+    arguments are those of TaskRunner.
     """
 
     name = "local"
@@ -74,10 +64,7 @@ class LocalRunner(TaskRunner):
         """Return how many workers of a task each host that is used gets."""
         return blocks(task.workers, len(self.hosts))
 
-    def refuses(self, task: Task) -> str | None:
-        """Return why this runner cannot carry a task out, None where it can."""
-        if task.gpus_per_worker > 1:
-            return f"a worker drives one GPU, and {task.gpus_per_worker} are asked"
+    def _refuses(self, task: Task) -> str | None:
         if task.gpus_per_worker and not Path("/dev/nvidiactl").exists():
             return "a GPU is asked for each worker, and this machine has none"
         if task.is_script and not Path(task.entry).is_file():
@@ -85,41 +72,28 @@ class LocalRunner(TaskRunner):
         return refusal(task, self.hosts)
 
     def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
-        for attempt in range(_TRIES):
-            folder = self._new_folder(tasks[0])
-            began = time.monotonic()
-            try:
-                launch = Launch(tasks, self.hosts, folder, self._environment)
-            except OSError as error:
-                yield Measurement("failed", f"no start: {error}", seconds=time.monotonic() - began)
-                return
-            failed = taken = False
-            count = 0
-            results = launch.results()
-            try:
+        folder = self._new_folder(tasks[0])
+        began, ok = time.monotonic(), True
+        try:
+            launch = Launch(tasks, self.hosts, folder, self._environment)
+        except OSError as error:
+            yield Measurement("failed", f"no start: {error}", seconds=time.monotonic() - began)
+            return
+        try:
+            with closing(launch.results()) as results:
                 for measured in results:
-                    failed = measured.status != "ok"
-                    taken = failed and not count and launch.port_was_taken()
-                    if taken and attempt + 1 < _TRIES:
-                        break
-                    count += 1
+                    ok = measured.status == "ok"
                     yield measured
-            finally:
-                results.close()  # type: ignore[attr-defined]
-                if not failed or taken:
-                    shutil.rmtree(folder, ignore_errors=True)
-            if not taken:
-                return
+        finally:
+            if ok:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 class Launch:
     """Workers that carry out tasks one after another.
 
-    Args:
-        tasks: all of them with the same workers and resources.
-        hosts: where; workers are placed on them in blocks as even as can be.
-        folder: for the plan, logs, progress and records; must not exist yet.
-        environment: further variables of the workers.
+    All have the same workers and resources, which are placed on hosts in blocks as even as can be. The
+    folder gets the plan, logs, progress and records; it must not exist yet.
 
     Raises:
         OSError: a process cannot be started, or not be held to its cores.
@@ -150,7 +124,7 @@ class Launch:
         path = given.get("PYTHONPATH", "")
         shared = {
             **given, "WORLD_SIZE": str(workers), "MASTER_ADDR": hosts[0].address,
-            "MASTER_PORT": str(_port(hosts[0])), "PYTHONUNBUFFERED": "1", MARK: self._mark,
+            "MASTER_PORT": str(free_port(hosts[0])), "PYTHONUNBUFFERED": "1", MARK: self._mark,
             "PYTHONPATH": f"{path}{os.pathsep}{source}" if path else source,
             RUNNER: str(os.getpid()), FOLDER: str(self._folders[0]),
         }  # fmt: skip
@@ -171,7 +145,7 @@ class Launch:
             raise
         self._kills = MemoryKills({r: p.pid for r, p in enumerate(self.processes)})
 
-    def results(self) -> Iterator[Measurement]:
+    def results(self) -> Generator[Measurement, None, None]:
         """Yield a measurement for each task; after a failure the launch has ended, with no more."""
         try:
             for i, task in enumerate(self._tasks):
@@ -179,7 +153,7 @@ class Launch:
                 self._since = time.monotonic()
                 if measured.status != "ok" or i + 1 == len(self._tasks):
                     if measured.status == "ok":
-                        self._wait(_GRACE_SECONDS)
+                        self._grace()
                     self.end()
                 yield measured
                 if measured.status != "ok":
@@ -193,13 +167,6 @@ class Launch:
         end_all(self.processes, self._mark)
         self._holding.release()
 
-    def port_was_taken(self) -> bool:
-        """Whether the first worker found its port in use."""
-        with suppress(OSError):
-            text = self._log(0).read_text(errors="replace").lower()
-            return any(words in text for words in _PORT_TAKEN)
-        return False
-
     def _log(self, rank: int) -> Path:
         return self._folder / f"worker-{rank}.log"
 
@@ -207,9 +174,9 @@ class Launch:
         """Return exit statuses by rank, None of those that still run."""
         return [process.poll() for process in self.processes]
 
-    def _wait(self, seconds: float) -> None:
-        """Wait until all have ended, so long at most."""
-        limit = time.monotonic() + seconds
+    def _grace(self) -> None:
+        """Wait a moment for all to end."""
+        limit = time.monotonic() + _GRACE_SECONDS
         while None in self._codes() and time.monotonic() <= limit:
             time.sleep(0.01)
 
@@ -230,34 +197,31 @@ class Launch:
                     return self._failed(folder)
                 if not missing:
                     return merged(records, task.global_batch, self._elapsed())
+            found = [read_progress(progress_path(folder, rank)) for rank in range(task.workers)]
+            started = [one for one in found if one is not None]
             if self._elapsed() > task.timeout_seconds:
-                seconds, now, where = self._elapsed(), time.time(), self._stop(folder)
-                found = [read_progress(progress_path(folder, r)) for r in range(task.workers)]
-                return timed_out([p for p in found if p is not None], task, where, seconds, now)
-            if task.hang_seconds:
-                steps = [steps_done(progress_path(folder, rank)) for rank in range(task.workers)]
-                if steps != last:
-                    last, moved = steps, time.monotonic()
-                starts = all(phase == STARTING for phase, _ in steps)
-                if time.monotonic() - moved > task.hang_seconds + START_SECONDS * starts:
-                    reason = f"no step for {task.hang_seconds:g} s: it hangs {self._stop(folder)}"
-                    return Measurement("failed", reason, seconds=self._elapsed())
+                seconds, now = self._elapsed(), time.time()
+                self.end()
+                return timed_out(started, task, slowest_place(found), seconds, now)
+            steps = [(one.phase, one.steps) for one in started]
+            if steps != last:
+                last, moved = steps, time.monotonic()
+            starts = all(phase == STARTING for phase, _ in steps)
+            allowed = task.hang_seconds + START_SECONDS * starts
+            if task.hang_seconds and time.monotonic() - moved > allowed:
+                self.end()
+                reason = f"no step for {task.hang_seconds:g} s: it hangs {slowest_place(found)}"
+                return Measurement("failed", reason, seconds=self._elapsed())
             time.sleep(_POLL_SECONDS)
 
     def _failed(self, folder: Path) -> Measurement:
-        self._wait(_GRACE_SECONDS)
+        self._grace()
         codes, elapsed = self._codes(), self._elapsed()
         self.end()
         status, reason = cause(self._ends(folder, codes))
         if shutil.disk_usage(folder).free < _ROOM_BYTES:  # then a worker cannot write its record
             reason += f"; {self._folder.parent}: No space left on device"
         return Measurement(status, f"{reason} (log: {self._folder})", seconds=elapsed)
-
-    def _stop(self, folder: Path) -> str:
-        """End the launch and return where the worker was that had come least far."""
-        self.end()
-        ends = self._ends(folder, [None] * len(self.processes))
-        return min(ends, key=lambda one: one.progress.steps if one.progress else -1).place
 
     def _ends(self, folder: Path, codes: Sequence[int | None]) -> list[WorkerEnd]:
         records = {int(record["rank"]): record for record in read_records(folder)}
@@ -288,19 +252,6 @@ def worker_variables(task: Task, host: Host, rank: int, local: int, count: int) 
     if threads:
         variables |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return variables
-
-
-def _port(host: Host) -> int:
-    """Return a port that is free on this machine; on another host, one that is likely to be."""
-    draw = random.SystemRandom()
-    for _ in range(100):
-        port = draw.randrange(_LOW, _HIGH)
-        if not host.is_local:
-            return port
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((host.address, port))
-            return port
-    raise OSError(f"no free port between {_LOW} and {_HIGH} on {host.name}")
 
 
 def _last_line(log: Path) -> str:

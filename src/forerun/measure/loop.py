@@ -6,14 +6,15 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
 from forerun.errors import RequestError, nearest_names, one_of
-from forerun.measure.recorder import Recorder
+from forerun.measure.recorder import Recorder, trained_tensors
 from forerun.measure.task import Task
 
 # Settings that this loop honours; others are arguments of the callable.
@@ -142,25 +143,24 @@ def train(task: Task, built: TrainedModule, recorder: Recorder) -> None:
         RequestError: an optimizer or a setting that torch does not have.
     """
     trainer = _Trainer(task, built, recorder)
-    batches = _Batches(task, trainer.inputs, recorder.rank, recorder.gpu is not None)
+    epochs = _epochs(task, trainer.inputs, recorder.rank, recorder.gpu is not None)
     recorder.explicit = True
     recorder.use_synthetic_data()
     recorder.samples = task.global_batch
     if not task.steps.epochs:
-        trainer.run(batches.endless())
+        trainer.run(chain.from_iterable(epochs))
         return
     if task.steps.warmup:
-        trainer.run(islice(batches.endless(), task.steps.warmup))
-    for _ in range(task.steps.epochs):
-        recorder.epoch_begins()
-        trainer.run(batches.epoch(), usual=task.batch)
-        recorder.epoch_ends()
+        trainer.run(islice(chain.from_iterable(epochs), task.steps.warmup))
+    for epoch in islice(epochs, task.steps.epochs):
+        with recorder.epoch():
+            trainer.run(epoch, usual=task.batch)
 
 
 class _Inputs:
     """Example inputs: which tensors have a leading batch side, and how a module is called."""
 
-    def __init__(self, example: Any, name: str) -> None:
+    def __init__(self, example: Any, task: Task, device: Any) -> None:
         import torch
 
         self._keys = list(example) if isinstance(example, Mapping) else None
@@ -173,10 +173,18 @@ class _Inputs:
         side = next(iter(sides.values()), 0)
         if side < 1:
             raise RequestError(
-                f"example inputs of {name}", "no tensor with a leading batch side",
+                f"example inputs of {task.entry}", "no tensor with a leading batch side",
                 "return a tensor, a tuple or a mapping of tensors whose first side is the batch",
             )  # fmt: skip
         self.batched = [i for i, size in sides.items() if size == side]
+        self.values = [v.to(device) if hasattr(v, "to") else v for v in self.values]
+        if task.precision == "fp64":
+            floating = (
+                hasattr(v, "is_floating_point") and v.is_floating_point() for v in self.values
+            )
+            self.values = [
+                v.double() if f else v for v, f in zip(self.values, floating, strict=True)
+            ]
 
     def call(self, module: Any, batch: list[Any]) -> Any:
         """Return the module's output for batched tensors, the other inputs as in the example."""
@@ -186,16 +194,6 @@ class _Inputs:
         if self._keys is not None:
             return module(**dict(zip(self._keys, values, strict=True)))
         return module(*values)
-
-    def to(self, device: Any, double: bool) -> _Inputs:
-        """Return itself with every tensor on a device, and numbers in double precision if set."""
-        self.values = [v.to(device) if hasattr(v, "to") else v for v in self.values]
-        if double:
-            self.values = [
-                v.double() if hasattr(v, "is_floating_point") and v.is_floating_point() else v
-                for v in self.values
-            ]
-        return self
 
 
 class _SyntheticData:
@@ -223,45 +221,35 @@ def _pool(example: Any, count: int, generator: Any) -> Any:
 
     sides = (count, *example.shape[1:])
     if example.is_floating_point():
-        spread = float(example.float().std()) if example.numel() > 1 else 0.0
+        mean, spread = float(example.float().mean()), 0.0
+        if example.numel() > 1:
+            spread = float(example.float().std())
         numbers = torch.randn(sides, generator=generator)
-        if spread > 0:
-            numbers = numbers * spread + float(example.float().mean())
-        return numbers.to(example.dtype)
+        return (numbers * spread + mean if spread > 0 else numbers).to(example.dtype)
     if example.dtype in (torch.int64, torch.int32) and example.numel():
         low, high = int(example.min()), int(example.max())
         return torch.randint(low, high + 1, sides, generator=generator).to(example.dtype)
     return example[torch.randint(0, len(example), (count,), generator=generator)]
 
 
-class _Batches:
-    """Endless or whole passes over a task's made-up data, for one worker."""
+def _epochs(task: Task, inputs: _Inputs, rank: int, pinned: bool) -> Iterator[Iterable[list[Any]]]:
+    """Yield passes over a task's made-up data for one worker; a loader starts anew in each."""
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
 
-    def __init__(self, task: Task, inputs: _Inputs, rank: int, pinned: bool) -> None:
-        from torch.utils.data import DataLoader
-        from torch.utils.data.distributed import DistributedSampler
-
-        whole = task.steps.epochs > 0
-        size = task.dataset_size or max(task.global_batch * 8, _POOL)
-        dataset: Any = _SyntheticData(inputs, size, task.seed)
-        self._sampler: Any = DistributedSampler(
-            dataset, num_replicas=task.workers, rank=rank, seed=task.seed, drop_last=not whole
-        )
-        self._loader: Any = DataLoader(
-            dataset, batch_size=task.batch, sampler=self._sampler, drop_last=not whole,
-            num_workers=int(task.settings.get("loader_workers", 0)), pin_memory=pinned,
-        )  # fmt: skip
-        self._epoch = 0
-
-    def epoch(self) -> Iterator[list[Any]]:
-        """Yield the batches of the next pass; the loader starts anew, as it does in training."""
-        self._sampler.set_epoch(self._epoch)
-        self._epoch += 1
-        yield from self._loader
-
-    def endless(self) -> Iterator[list[Any]]:
-        while True:
-            yield from self.epoch()
+    whole = task.steps.epochs > 0
+    size = task.dataset_size or max(task.global_batch * 8, _POOL)
+    dataset: Any = _SyntheticData(inputs, size, task.seed)
+    sampler: Any = DistributedSampler(
+        dataset, num_replicas=task.workers, rank=rank, seed=task.seed, drop_last=not whole
+    )
+    loader: Any = DataLoader(
+        dataset, batch_size=task.batch, sampler=sampler, drop_last=not whole,
+        num_workers=int(task.settings.get("loader_workers", 0)), pin_memory=pinned,
+    )  # fmt: skip
+    for epoch in count():
+        sampler.set_epoch(epoch)
+        yield loader
 
 
 class _Trainer:
@@ -273,7 +261,7 @@ class _Trainer:
         torch.manual_seed(task.seed)
         self._recorder = recorder
         self._device = torch.device("cpu" if recorder.gpu is None else f"cuda:{recorder.gpu}")
-        self.inputs = _Inputs(built.inputs, task.entry).to(self._device, task.precision == "fp64")
+        self.inputs = _Inputs(built.inputs, task, self._device)
         self._loss = built.loss
         self._passes = int(task.settings.get("accumulate", 1))
         if self._passes < 1 or task.batch % self._passes:
@@ -286,16 +274,19 @@ class _Trainer:
             task.optimizer, [p for p in self._module.parameters() if p.requires_grad],
             float(task.settings.get("learning_rate", LEARNING_RATE)),
         )  # fmt: skip
-        self._precision = _Precision(task.precision, self._device.type)
+        # Arithmetic of a step: autocast and, for fp16, a scaled loss; fp64 is the module's own.
+        use_tf32(task.precision == "tf32")
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(task.precision)
+        self._autocast = partial(torch.autocast, self._device.type, dtype) if dtype else nullcontext
+        scaled = task.precision == "fp16" and self._device.type == "cuda"
+        self._scaler = torch.amp.GradScaler(self._device.type, enabled=scaled)
         if task.workers > 1:
             recorder.reduce_through(self._module)
 
     def run(self, batches: Iterable[list[Any]], usual: int = 0) -> None:
         """Train over batches, until they end or it is enough.
 
-        Args:
-            batches: lists of batched tensors.
-            usual: samples of a full batch; shorter ones are trained on and not counted as steps.
+        Batches of fewer samples than `usual` are trained on, and not counted as steps.
         """
         recorder = self._recorder
         recorder.begin()
@@ -318,13 +309,14 @@ class _Trainer:
             last = i == self._passes - 1
             alone = not last and hasattr(self._module, "no_sync")
             with self._module.no_sync() if alone else nullcontext():
-                with self._precision.forward():
+                with self._autocast():
                     loss = mean_loss(self.inputs.call(self._module, part), self._loss)
                 self._recorder.switch("backward")
-                self._precision.backward(loss / self._passes)
+                self._scaler.scale(loss / self._passes).backward()
         self._recorder.switch("optimizer")
         if self._optimizer is not None:
-            self._precision.step(self._optimizer)
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
         self._module.zero_grad(set_to_none=True)
 
 
@@ -360,23 +352,13 @@ def mean_loss(output: Any, loss: Any = None) -> Any:
         return own
     if getattr(output, "requires_grad", False) and output.dim() == 0:
         return output
-    squares = [t.float().square().mean() for t in _floating(output)]
+    squares = [t.float().square().mean() for t in trained_tensors(output)]
     if not squares:
         raise RequestError(
             f"the loss of an output of type {type(output).__name__}", "no gradient flows from it",
             "return a loss with the module, or let its output have one",
         )  # fmt: skip
     return sum(squares[1:], squares[0])
-
-
-def _floating(output: Any) -> list[Any]:
-    """Return the floating tensors of an output that need a gradient."""
-    if hasattr(output, "requires_grad"):
-        return [output] if output.requires_grad and output.is_floating_point() else []
-    if hasattr(output, "values"):
-        output = list(output.values())
-    nested = output if isinstance(output, list | tuple) else []
-    return [t for item in nested for t in _floating(item)]
 
 
 def _placed(task: Task, module: Any, device: Any) -> Any:
@@ -411,34 +393,3 @@ def use_tf32(on: bool) -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = on
     torch.backends.cudnn.allow_tf32 = on
-
-
-class _Precision:
-    """Arithmetic of a step: autocast and, for fp16, a scaled loss; fp64 is the module's own."""
-
-    def __init__(self, precision: str, device: str) -> None:
-        import torch
-
-        use_tf32(precision == "tf32")
-        self._device = device
-        self._dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
-        scaled = precision == "fp16" and device == "cuda"
-        self._scaler = torch.amp.GradScaler(device) if scaled else None
-
-    def forward(self) -> AbstractContextManager[Any]:
-        import torch
-
-        if self._dtype is None:
-            return nullcontext()
-        context: AbstractContextManager[Any] = torch.autocast(self._device, self._dtype)
-        return context
-
-    def backward(self, loss: Any) -> None:
-        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-
-    def step(self, optimizer: Any) -> None:
-        if self._scaler is None:
-            optimizer.step()
-        else:
-            self._scaler.step(optimizer)
-            self._scaler.update()

@@ -14,10 +14,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from forerun.domain.job import STATUSES, Job, Run
 from forerun.errors import RequestError
 from forerun.measure.communication import gradient_noise
-from forerun.measure.step_times import StepTimes, step_times
+from forerun.measure.step_times import step_times
+from forerun.tables import RUN_COLUMNS
 from forerun.tables.files import write_whole
 from forerun.units import GIGA
 
@@ -105,12 +108,11 @@ class Measurement:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        parts = sorted(set(self.parts) - set(PARTS))
-        for what, unknown, known in (
-            ("status", [self.status] if self.status not in STATUSES else [], STATUSES),
-            ("parts", parts, PARTS),
+        for what, given, known in (
+            ("status", {self.status}, STATUSES),
+            ("parts", set(self.parts), PARTS),
         ):
-            if unknown:
+            if unknown := sorted(given - set(known)):
                 raise RequestError(
                     f"a measurement with {what} {', '.join(unknown)}", f"no such {what}",
                     f"use one of {', '.join(known)}",
@@ -138,12 +140,11 @@ class Measurement:
 
     def run(self, job: Job, origin: str) -> Run:
         """Return the run of a job that this measured."""
-        figures = {
-            "step_seconds": self.step_seconds, "sync_seconds": self.parts.get("sync"),
-            "epoch_seconds": self.epoch_seconds, "samples_per_second": self.samples_per_second,
-            "peak_bytes": self.peak_bytes,
+        cells = self.row()
+        known = {
+            field: cells[name] * unit
+            for field, (name, unit) in RUN_COLUMNS.items() if cells.get(name, 0.0) > 0
         }  # fmt: skip
-        known = {n: v for n, v in figures.items() if v is not None and math.isfinite(v) and v > 0}
         origin = f"{origin}: {self.reason}" if self.reason else origin
         return Run(job, self.status, **known, origin=origin)
 
@@ -176,16 +177,19 @@ def progress_path(folder: Path, rank: int) -> Path:
 
 def write_record(folder: Path, record: Record) -> None:
     """Write a worker's record, whole or not at all. Raises RequestError where the disk is full."""
-    text = json.dumps(record)
-    write_whole(record_path(folder, record["rank"]), lambda name: write_synced(name, text))
+    write_json(record_path(folder, record["rank"]), record)
 
 
-def write_synced(name: str, text: str) -> None:
-    """Write a text to a file; once this returns, the disk has it."""
-    with Path(name).open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
+def write_json(path: Path, data: Mapping[str, Any], indent: int | None = None) -> None:
+    """Write JSON, whole or not at all; once this returns, the disk has it. Raises RequestError."""
+
+    def write(name: str) -> None:
+        with Path(name).open("w", encoding="utf-8") as stream:
+            json.dump(data, stream, indent=indent)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    write_whole(path, write)
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -199,10 +203,7 @@ def merged(
 ) -> Measurement:
     """Return the measurement of workers that all ended well.
 
-    Args:
-        records: one a worker.
-        global_batch: samples in a step of all workers, 0 where not known.
-        seconds: of the whole run.
+    `global_batch` is that of all workers, 0 where not known; `seconds` are those of the whole run.
     """
     warm = max(int(record["warmup_steps"]) for record in records)
     after = [step_times(r["seconds"][warm - int(r["warmup_steps"]) :]) for r in records]
@@ -210,56 +211,41 @@ def merged(
     epochs = [t.median for r in records if (t := step_times(r["epochs"])) is not None]
     shared = set.intersection(*(set(record["parts"]) for record in records))
     batch = global_batch or float(records[0].get("samples") or 0)
+    notes = list(dict.fromkeys(note for record in records for note in record["notes"]))
+    known: dict[str, Any] = {}
+    if times is not None:
+        known = {
+            "step_seconds": times.median, "step_mean_seconds": times.mean,
+            "step_std_seconds": times.std, "steps": times.count,
+            "interval": None if times.low is None or times.high is None else (times.low, times.high),
+            "samples_per_second": batch / times.mean if batch else None,
+        }  # fmt: skip
+        if abs(times.mean - times.median) > _SKEW * times.median:
+            notes.append(f"steps vary: mean {times.mean:.4g} s, median {times.median:.4g} s")
 
     def values(name: str) -> list[float]:
         return [float(record[name]) for record in records if record.get(name) is not None]
 
-    def mean(name: str) -> float | None:
-        found = values(name)
-        return sum(found) / len(found) if found else None
-
-    local, total, noise = mean("local_sqr"), mean("mean_sqr"), None
-    real = not any(record["made_up"] for record in records)
-    if local is not None and total is not None and batch and real:
-        noise = gradient_noise(local, total, int(records[0]["workers"]), batch)
+    for name in ("comm_seconds", "cpu_share", "gpu_share"):
+        known[name] = float(np.mean(values(name))) if values(name) else None
+    for name in ("peak_bytes", "sync_bytes", "network_bytes_per_second"):
+        known[name] = max(values(name), default=None)
+    local, mean = values("local_sqr"), values("mean_sqr")
+    workers = int(records[0]["workers"])
+    if local and mean and batch and workers > 1 and not any(r["made_up"] for r in records):
+        sqr, var = gradient_noise(float(np.mean(local)), float(np.mean(mean)), workers, batch)
+        known |= {"grad_sqr": sqr, "grad_var": var}
     return Measurement(
-        "ok", _notes(records, times), **_step_fields(times),
-        warmup_steps=warm,
+        "ok", "; ".join(notes), **known, warmup_steps=warm,
         parts={
-            name: sum(record["parts"][name] for record in records) / len(records)
+            name: float(np.mean([record["parts"][name] for record in records]))
             for name in records[0]["parts"] if name in shared
         },
-        samples_per_second=batch / times.mean if times is not None and batch else None,
         epoch_seconds=max(epochs, default=None),
-        peak_bytes=max(values("peak_bytes"), default=None),
-        sync_bytes=max(values("sync_bytes"), default=None),
-        comm_seconds=mean("comm_seconds"),
-        grad_sqr=None if noise is None else noise[0],
-        grad_var=None if noise is None else noise[1],
-        cpu_share=mean("cpu_share"),
-        gpu_share=mean("gpu_share"),
-        network_bytes_per_second=max(values("network_bytes_per_second"), default=None),
         fingerprint=_joined([record["fingerprint"] for record in records]),
         started=min(record["started"] for record in records),
         seconds=seconds,
     )  # fmt: skip
-
-
-def _step_fields(times: StepTimes | None) -> dict[str, Any]:
-    if times is None:
-        return {}
-    interval = None if times.low is None or times.high is None else (times.low, times.high)
-    return {
-        "step_seconds": times.median, "step_mean_seconds": times.mean,
-        "step_std_seconds": times.std, "interval": interval, "steps": times.count,
-    }  # fmt: skip
-
-
-def _notes(records: Sequence[Record], times: StepTimes | None) -> str:
-    notes = list(dict.fromkeys(note for record in records for note in record["notes"]))
-    if times is not None and abs(times.mean - times.median) > _SKEW * times.median:
-        notes.append(f"steps vary: mean {times.mean:.4g} s, median {times.median:.4g} s")
-    return "; ".join(notes)
 
 
 def fingerprint() -> dict[str, Any]:
@@ -308,9 +294,6 @@ def _joined(prints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return one fingerprint of several workers: a value, or the list of those that differ."""
     result: dict[str, Any] = {}
     for name in dict.fromkeys(name for one in prints for name in one):
-        values: list[Any] = []
-        for one in prints:
-            if name in one and one[name] not in values:
-                values.append(one[name])
+        values = list(dict.fromkeys(one[name] for one in prints if name in one))
         result[name] = values[0] if len(values) == 1 else values
     return result

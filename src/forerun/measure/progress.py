@@ -6,6 +6,7 @@ import json
 import mmap
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -38,20 +39,25 @@ class WorkerProgress:
         return "after its last step" if self.phase == FINISHED else f"in step {self.steps + 1}"
 
 
+def slowest_place(workers: Sequence[WorkerProgress | None]) -> str:
+    """Return where the worker was that had come least far; None is one that has not begun to report."""
+    started = [one for one in workers if one is not None]
+    if len(started) < len(workers):
+        return "while starting"
+    return min(started, key=lambda one: one.steps).place()
+
+
 class Reporter(Protocol):
     """Reports to other processes how far a worker has come."""
 
     def begin(self) -> None:
         """Say that stepping begins."""
-        ...
 
     def step(self, seconds: float) -> None:
         """Say that a step ended, which took so long."""
-        ...
 
     def finish(self) -> None:
         """Say that nothing more is coming."""
-        ...
 
 
 class ProgressFile:
@@ -102,25 +108,10 @@ def read_progress(path: Path) -> WorkerProgress | None:
     return WorkerProgress(phase, steps, begun, last, tuple(ring[i % _ROOM] for i in kept))
 
 
-def steps_done(path: Path) -> tuple[int, int]:
-    """Return (phase, steps) without reading the durations; (STARTING, 0) where there is nothing."""
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(_HEAD.size)
-    except FileNotFoundError:
-        return STARTING, 0
-    if len(head) < _HEAD.size:
-        return STARTING, 0
-    _, phase, steps, _, _ = _HEAD.unpack(head)
-    return int(phase), int(steps)
-
-
 class StepLog:
     """A log of steps in lines of JSON, at most one a second, as `forerun eta` reads it.
 
-    Args:
-        path: of the file; lines are added to it.
-        done: steps of the run before this one, which are counted on from.
+    Lines are added to the file; `done` steps came before this run, and are counted on from.
     """
 
     def __init__(self, path: Path, done: int = 0) -> None:

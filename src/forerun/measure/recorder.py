@@ -31,15 +31,14 @@ from forerun.measure.measurement import (
     fingerprint,
     merged,
     progress_path,
+    write_json,
     write_record,
-    write_synced,
 )
 from forerun.measure.progress import ProgressFile, Reporter, StepLog
-from forerun.measure.step_times import is_narrow, step_times, warm_steps
+from forerun.measure.step_times import is_narrow, warm_steps
 from forerun.measure.task import Steps
 from forerun.measure.timeline import CudaClock, StepClock, Timeline, WallClock
 from forerun.measure.usage import PeakMemory, Usage, own_gpu
-from forerun.tables.files import write_whole
 
 T = TypeVar("T")
 FOLDER = "FORERUN_RECORD_DIR"
@@ -88,11 +87,13 @@ class Agreement:
         warm = max(warm_steps(np.asarray(seconds)), count - self._steps.most)
         stop, following = self._own(count - warm, seconds[warm:])
         following += warm
-        if self._workers > 1 and _connected():
-            stop, following, warm = _from_first(stop, following, warm)
-        elif self._workers > 1:  # a count is all that they can agree on
-            following = self._steps.most
-            stop = count >= following
+        if self._workers > 1:  # without a process group, a count is all that they can agree on
+            most = self._steps.most
+            stop, following, warm = _from_first(stop, following, warm) or (
+                count >= most,
+                most,
+                warm,
+            )
         self._next = following
         self.warm = warm if stop else None
         return stop
@@ -118,17 +119,13 @@ class Agreement:
         return False, min(after, count + left, steps.most)
 
 
-def _connected() -> bool:
-    import torch.distributed as dist
-
-    return bool(dist.is_available() and dist.is_initialized())
-
-
-def _from_first(stop: bool, following: int, warm: int) -> tuple[bool, int, int]:
-    """Return what the first worker of the default process group decided."""
+def _from_first(stop: bool, following: int, warm: int) -> tuple[bool, int, int] | None:
+    """Return what the first worker of the default process group decided; None where there is none."""
     import torch
     import torch.distributed as dist
 
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
     device: Any = "cpu"
     if "nccl" in str(dist.get_backend()):
         device = torch.device("cuda", torch.cuda.current_device())
@@ -173,7 +170,7 @@ class Recorder:
         self._log = StepLog(Path(log), resumed_at) if log and rank == 0 else None
         self._clock: StepClock = WallClock() if gpu is None else CudaClock()
         self._timeline = Timeline(self._clock)
-        self._communication = Communication(self._clock, norms_every)
+        self.communication = Communication(self._clock, norms_every)
         self._handles: list[Any] = []  # of hooks on modules that are watched
         self._attached = False  # to a DDP module
         self._usage = Usage(gpu=gpu)
@@ -186,7 +183,6 @@ class Recorder:
         self._parts: list[dict[str, float]] = []
         self._traffic: list[StepTraffic | None] = []
         self._epochs: list[float] = []
-        self._epoch_begun = 0.0
         self._rates: Mapping[str, float | None] = {}
 
     def begin(self) -> None:
@@ -211,7 +207,7 @@ class Recorder:
         self.begin()
         self._timeline.end()
         now = time.perf_counter()
-        self._communication.end(now - self._last)
+        self.communication.end(now - self._last)
         if self._progress is not None:
             self._progress.step(now - self._last)
         if self._log is not None:
@@ -220,31 +216,28 @@ class Recorder:
         self._count += 1
         if self._count == 0:  # what follows is counted
             self._timeline.read()
-            self._communication.read()
-            self._communication.restart()
+            self.communication.read()
+            self.communication.restart()
             self._usage.begin()
             self.resume()
         elif self._agreement is None:
             if self._count % _SETTLE_EVERY == 0:
                 self._settle()
         elif self._count > 0 and self._agreement.due(self._count):
-            return self._decide(self._agreement)
+            self._settle()
+            enough = self._agreement.decide(self._count, self._seconds)
+            if enough:
+                self._rates = self._usage.rates()
+                if self._agreement.reason and self.rank == 0:
+                    self.notes.append(self._agreement.reason)
+            self.resume()
+            return enough
         return False
-
-    def _decide(self, agreement: Agreement) -> bool:
-        self._settle()
-        enough = agreement.decide(self._count, self._seconds)
-        if enough:
-            self._rates = self._usage.rates()
-            if agreement.reason and self.rank == 0:
-                self.notes.append(agreement.reason)
-        self.resume()
-        return enough
 
     def resume(self) -> None:
         """Start the next step now: the time since the last one ended belongs to none."""
         self._timeline.pause()
-        self._communication.forget()
+        self.communication.forget()
         self._timeline.begin()
         self._last = time.perf_counter()
 
@@ -252,22 +245,21 @@ class Recorder:
         seconds, parts = self._timeline.read()
         self._seconds += seconds
         self._parts += parts
-        self._traffic += self._communication.read()
+        self._traffic += self.communication.read()
         self._usage.sample()
 
     def use_synthetic_data(self) -> None:
         """Say that the data are made up: gradient norms are not taken."""
         self.made_up = True
-        self._communication.skip_norms()
+        self.communication.skip_norms()
 
-    def epoch_begins(self) -> None:
-        """Say that a whole pass over the data begins, its loader not yet started."""
-        self._epoch_begun = time.perf_counter()
-
-    def epoch_ends(self) -> None:
-        """Say that the pass has ended."""
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """Time a whole pass over the data, the start of its loader included."""
+        begun = time.perf_counter()
+        yield
         self._clock.settle()
-        self._epochs.append(time.perf_counter() - self._epoch_begun)
+        self._epochs.append(time.perf_counter() - begun)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """Yield the loader's batches; each turn of the loop is a step. Ends when it is enough."""
@@ -294,8 +286,7 @@ class Recorder:
                 self.switch("forward")
 
         def forward_ends(module: Any, args: Any, output: Any) -> None:
-            tensor = _with_gradient(output) if torch.is_grad_enabled() else None
-            if tensor is not None:
+            for tensor in trained_tensors(output)[:1] if torch.is_grad_enabled() else ():
                 tensor.register_hook(lambda gradient: self.switch("backward"))
 
         if _is_ddp(model):
@@ -312,19 +303,11 @@ class Recorder:
         """
         if not self._attached:
             self._attached = True
-            self._note_missing(self._communication.attach(module))
+            self._note_missing(self.communication.attach(module))
 
     def _note_missing(self, why: str) -> None:
         if why:
             self.notes.append(f"communication is not measured: {why}")
-
-    def expect_updates(self) -> None:
-        """Say that `updated` will be called with every update of an optimizer."""
-        self._communication.expect_updates()
-
-    def updated(self, optimizer: Any) -> None:
-        """Say that an optimizer uses its gradients now; from within its pre-hook."""
-        self._communication.updated(optimizer)
 
     def record(self, status: str = "ok", reason: str = "") -> Record:
         """Return all that was measured, as plain data that `measurement.merged` joins."""
@@ -346,7 +329,7 @@ class Recorder:
         counted = self._traffic[-len(self._seconds) :] if self._seconds else []
         every = [one for one in counted if one is not None]
         traffic = [one for one in counted[warm:] if one is not None] or every
-        alone = self.workers == 1 and self._communication.norms_requested
+        alone = self.workers == 1 and bool(self.communication.norms_every)
         return {
             "rank": self.rank, "workers": self.workers, "status": status, "reason": reason,
             "ended": time.time(), "started": datetime.fromtimestamp(self._born, UTC).isoformat(),
@@ -362,7 +345,7 @@ class Recorder:
         """Leave the modules as they were before they were watched."""
         while self._handles:
             self._handles.pop().remove()
-        if why := self._communication.detach():
+        if why := self.communication.detach():
             self._note_missing(why)
             self._traffic = []
 
@@ -374,32 +357,21 @@ class Recorder:
             return self._agreement.warm
         return warm_steps(np.asarray(self._seconds))
 
-    def summary(self) -> str:
-        """Return the step time so far, in words."""
-        self._settle()
-        times = step_times(self._seconds[self._still_warm() :])
-        if times is None:
-            return "no step was counted"
-        return f"{times.median:.6g} s a step, over {times.count} steps"
 
-
-def _with_gradient(output: Any) -> Any:
-    """Return the first tensor of an output that gradients flow back to, None where there is none."""
+def trained_tensors(output: Any) -> list[Any]:
+    """Return the tensors of an output, nested or not, that gradients flow back to."""
     if hasattr(output, "requires_grad"):
-        return output if output.requires_grad else None
+        return [output] if output.requires_grad else []
     if hasattr(output, "values"):
         output = list(output.values())
-    if isinstance(output, list | tuple):
-        return next((t for t in map(_with_gradient, output) if t is not None), None)
-    return None
+    nested = output if isinstance(output, list | tuple) else []
+    return [tensor for item in nested for tensor in trained_tensors(item)]
 
 
 class OptimizerHooks:
     """Marks every optimizer's update; unless the code marks the end of steps, a step ends with it.
 
-    Args:
-        recorder: gets the marks.
-        stop: called at the point where it is enough; only for code that runs unchanged.
+    `stop` is called at the point where it is enough; only for code that runs unchanged.
     """
 
     def __init__(self, recorder: Recorder, stop: Any = None) -> None:
@@ -410,7 +382,7 @@ class OptimizerHooks:
 
         self._recorder, self._stop = recorder, stop
         self._first: Any = None  # optimizer whose updates end steps
-        recorder.expect_updates()
+        recorder.communication.expect_updates()
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -422,7 +394,7 @@ class OptimizerHooks:
             handle.remove()
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._recorder.updated(optimizer)
+        self._recorder.communication.updated(optimizer)
         self._recorder.switch("optimizer")
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -461,8 +433,10 @@ def find_ddp(model: Any) -> Any:
 
 
 def _ddp_of(own: Container[int], modules: Iterable[Any]) -> Any:
-    ddps = (module for module in modules if _is_ddp(module))
-    return next((one for one in ddps if any(id(p) in own for p in one.parameters())), None)
+    for module in filter(_is_ddp, modules):
+        if any(id(parameter) in own for parameter in module.parameters()):
+            return module
+    return None
 
 
 def _is_ddp(model: Any) -> bool:
@@ -478,23 +452,22 @@ def _modules() -> list[Any]:
     return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
 
 
-class _Current:
-    recorder: Recorder | None = None
+_INSTALLED: list[Recorder] = []  # in this process, the last one runs
 
 
 def current() -> Recorder | None:
     """Return the recorder that runs in this process, None where none does."""
-    return _Current.recorder
+    return _INSTALLED[-1] if _INSTALLED else None
 
 
 @contextmanager
 def installed(recorder: Recorder) -> Iterator[Recorder]:
     """Make a recorder the one of this process for a while."""
-    before, _Current.recorder = _Current.recorder, recorder
+    _INSTALLED.append(recorder)
     try:
         yield recorder
     finally:
-        _Current.recorder = before
+        _INSTALLED.remove(recorder)
 
 
 @contextmanager
@@ -519,7 +492,15 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
         running.samples = samples or running.samples
         yield running
         return
-    recorder = _from_environment(**given)
+    import torch
+
+    rank, folder = int(os.environ.get("RANK", "0")), os.environ.get(FOLDER)
+    if folder and "progress" not in given:
+        given["progress"] = ProgressFile(progress_path(Path(folder), rank))
+    if steps := os.environ.get(STEPS):
+        given.setdefault("steps", Steps(**json.loads(steps)))
+    given.setdefault("gpu", own_gpu() if torch.cuda.is_available() else None)
+    recorder = Recorder(rank=rank, workers=int(os.environ.get("WORLD_SIZE", "1")), **given)
     recorder.explicit = True
     recorder.samples = samples
     with installed(recorder):
@@ -532,24 +513,9 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
         finally:
             hooks.remove()
     found = recorder.record()
-    if folder := os.environ.get(FOLDER):
+    if folder:
         write_record(Path(folder), found)
     if out and recorder.rank == 0:
         ok = found["status"] == "ok"
         measured = merged([found]) if ok else Measurement(found["status"], found["reason"])
-        text = json.dumps(measured.to_json(), indent=2)
-        write_whole(Path(out), lambda name: write_synced(name, text))
-
-
-def _from_environment(**given: Any) -> Recorder:
-    """Return a recorder for this process as torchrun or a runner started it."""
-    import torch
-
-    rank = int(os.environ.get("RANK", "0"))
-    folder = os.environ.get(FOLDER)
-    if folder and "progress" not in given:
-        given["progress"] = ProgressFile(progress_path(Path(folder), rank))
-    if asked := os.environ.get(STEPS):
-        given.setdefault("steps", Steps(**json.loads(asked)))
-    given.setdefault("gpu", own_gpu() if torch.cuda.is_available() else None)
-    return Recorder(rank=rank, workers=int(os.environ.get("WORLD_SIZE", "1")), **given)
+        write_json(Path(out), measured.to_json(), indent=2)

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from forerun.domain.job import Job, Run
-from forerun.tables import Runs
-from forerun.units import GIGA
-
-# Figure of a run -> (column of the runs table, units of the figure in one of the column).
-_FIGURES: Mapping[str, tuple[str, float]] = {
-    "step_seconds": ("step_time_s", 1.0), "sync_seconds": ("sync_time_s", 1.0),
-    "epoch_seconds": ("epoch_time_s", 1.0), "time_to_train_seconds": ("time_to_train_s", 1.0),
-    "samples_per_second": ("samples_per_s", 1.0), "peak_bytes": ("memory_gb", GIGA),
-    "samples_to_target": ("samples_to_target", 1.0),
-}  # fmt: skip
+from forerun.tables import RUN_COLUMNS, Runs
 
 
 class ReplayRunner:
-    """Answers jobs from runs that were made before; the median where there are repeats.
-
-    Args:
-        runs: with their jobs resolved.
-    """
+    """Answers jobs from runs that were made before; the median where there are repeats."""
 
     name = "replay"
 
@@ -48,7 +33,7 @@ class ReplayRunner:
             return Run(job, status[0], origin=origin)
         ok = table.take(np.array([one == "ok" for one in status]))
         figures = {}
-        for name, (column, unit) in _FIGURES.items():
+        for name, (column, unit) in RUN_COLUMNS.items():
             values = ok.numbers(column)
             if np.isfinite(values).any():
                 figures[name] = float(np.nanmedian(values)) * unit

@@ -84,9 +84,15 @@ class TaskRunner(ABC):
         self._timeout_seconds = timeout_seconds
         self.tell = lambda words: None
 
-    @abstractmethod
     def refuses(self, task: Task) -> str | None:
         """Return why this runner cannot carry a task out, None where it can."""
+        if task.gpus_per_worker > 1:
+            return f"a worker drives one GPU, and {task.gpus_per_worker} are asked"
+        return self._refuses(task)
+
+    @abstractmethod
+    def _refuses(self, task: Task) -> str | None:
+        """Return the same for a task of at most one GPU a worker."""
 
     @abstractmethod
     def placement(self, task: Task) -> tuple[int, ...]:
@@ -142,12 +148,7 @@ def timed_out(
 ) -> Measurement:
     """Return the measurement of a run that its time limit ended: its times are lower bounds.
 
-    Args:
-        workers: how far each had come.
-        task: the run's.
-        where: its slowest worker was, in words.
-        seconds: of the run.
-        now: when it was ended, seconds since 1970.
+    `where` its slowest worker was, in words; `seconds` of the run; `now`, when it was ended, since 1970.
     """
     reason = f"ended after its limit of {task.timeout_seconds:g} s, {where}"
     slowest = min(

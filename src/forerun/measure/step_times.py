@@ -32,11 +32,8 @@ def slow_beginning(
 ) -> tuple[int, float]:
     """Return how many entries at the beginning are slow, and the level that follows them.
 
-    Args:
-        times: (n,), in order, each above 0.
-        most: entries that may be slow.
-        otherwise: the level, where fewer than two entries follow.
-        above: in logs, how far above the level an entry is slow.
+    Entries (n,) are above 0, `most` of them may be slow, which are more than `above` (in logs) above the
+    level; `otherwise` is the level where fewer than two entries follow.
     """
     after = times[most : most + WINDOW]
     level = float(np.median(after)) if len(after) >= 2 else otherwise

@@ -16,22 +16,20 @@ PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16")
 ENTRY = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"  # package.module:callable
 # How long a run is measured or waited for is no part of what is measured.
 _EFFORT = ("steps", "timeout_seconds", "hang_seconds")
+_ABOVE_0 = math.ulp(0.0)
 
 
-def _check_count(asked: str, name: str, value: object, lowest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise RequestError(
-            f"{asked} with {name}={value}", f"not a whole number from {lowest}",
-            f"give {name} as one, {lowest} or more",
-        )  # fmt: skip
-
-
-def _check_seconds(asked: str, name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise RequestError(
-            f"{asked} with {name}={value}", "not a number above 0",
-            f"give {name} in seconds, for example 900",
-        )  # fmt: skip
+def _check(asked: str, given: object, lowest: Mapping[str, float], whole: bool = True) -> None:
+    """Raise RequestError unless each of the named fields is a number, `lowest` at least."""
+    for name, least in lowest.items():
+        value = getattr(given, name)
+        kind = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if not kind or not math.isfinite(value) or value < least:
+            what = f"a{' whole' * whole} number from {least:g}"
+            what = "a number above 0" if least == _ABOVE_0 else what
+            raise RequestError(
+                f"{asked} with {name}={value}", f"not {what}", f"give {name} as {what}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,7 @@ class Steps:
     epochs: int = 0
 
     def __post_init__(self) -> None:
-        for name, lowest in (("warmup", 0), ("least", 1), ("most", 1), ("epochs", 0)):
-            _check_count("steps", name, getattr(self, name), lowest)
+        _check("steps", self, {"warmup": 0, "least": 1, "most": 1, "epochs": 0})
         if self.most < self.least:
             raise RequestError(
                 f"steps with least={self.least} and most={self.most}",
@@ -68,7 +65,7 @@ class Steps:
                 f"steps with half_width={self.half_width}", "not a share between 0 and 1",
                 "give for example 0.03, for plus and minus 3 %",
             )  # fmt: skip
-        _check_seconds("steps", "seconds", self.seconds)
+        _check("steps", self, {"seconds": _ABOVE_0}, whole=False)
 
 
 @dataclass(frozen=True)
@@ -119,25 +116,11 @@ class Task:
                 f"entry {self.entry!r}", "neither package.module:callable nor a script",
                 "write for example examples.resnet50:build, or train.py",
             )  # fmt: skip
-        for name in (
-            "workers",
-            "global_batch",
-            "dataset_size",
-            "gpus_per_worker",
-            "threads",
-            "seed",
-        ):
-            lowest = 1 if name in ("workers", "global_batch") else 0
-            _check_count(self.entry, name, getattr(self, name), lowest)
+        lowest = {"dataset_size": 0, "gpus_per_worker": 0, "threads": 0, "seed": 0}
+        _check(self.entry, self, {"workers": 1, "global_batch": 1, **lowest})
+        limits = {"timeout_seconds": _ABOVE_0, "cpus_per_worker": 0, "hang_seconds": 0}
+        _check(self.entry, self, limits, whole=False)
         self._check_batch()
-        _check_seconds(self.entry, "timeout_seconds", self.timeout_seconds)
-        for name in ("cpus_per_worker", "hang_seconds"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise RequestError(
-                    f"{self.entry} with {name}={value}", "not a number from 0",
-                    f"give {name} as one, for example 0.5; 0 is none",
-                )  # fmt: skip
         if self.precision not in PRECISIONS:
             raise RequestError(
                 f"{self.entry} in {self.precision}", "a plain training loop has no such precision",

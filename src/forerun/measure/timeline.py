@@ -11,15 +11,12 @@ class StepClock(Protocol):
 
     def now(self) -> Any:
         """Return a mark of this moment."""
-        ...
 
     def seconds(self, first: Any, second: Any) -> float:
         """Return seconds from one mark to another, negative where the second came first."""
-        ...
 
     def settle(self) -> None:
         """Wait until every mark has happened."""
-        ...
 
 
 class WallClock:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forerun.measure.processes import stat_fields
+from forerun.measure.processes import descendants, stat_fields
 
 GPU = "FORERUN_GPU"  # which of the GPUs that this process sees is its own, where a runner knows
 # Of /proc/PID/stat: processor time of a process and of its ended children.
@@ -35,29 +35,16 @@ def cpu_seconds() -> float:
 
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         total += used.ru_utime + used.ru_stime
-    for pid in _descendants(os.getpid()):
+    for pid in descendants([os.getpid()]):
         with suppress(OSError):
             total += sum(map(int, stat_fields(pid)[_TICKS])) / os.sysconf("SC_CLK_TCK")
     return total
 
 
-def _descendants(pid: int) -> list[int]:
-    """Return a process's children, theirs and so on, without a look at all processes: it is timed."""
-    found, waiting = list[int](), [pid]
-    while waiting:
-        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
-            with suppress(OSError):
-                children = [int(word) for word in path.read_text().split()]
-                found += children
-                waiting += children
-    return found
-
-
 def sent_bytes(interface: str = "") -> float | None:
     """Return bytes that this network namespace has sent, None where the system does not say.
 
-    Args:
-        interface: the one counted; "" is all of them but loopback, or loopback where alone.
+    `interface` "" is all of them but loopback, or loopback where alone.
     """
     try:
         lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
@@ -113,16 +100,18 @@ class PeakMemory:
 
 
 class Usage:
-    """CPU time and traffic over a window: `begin` it, then read `rates`.
+    """CPU time, traffic and the GPU's load over a window: `begin` it, then read `rates`.
+
+    Traffic is that of the interface GLOO_SOCKET_IFNAME, or of all.
 
     Args:
-        interface: the network interface that is counted; "" as GLOO_SOCKET_IFNAME says, or all.
         gpu: which of the GPUs that torch sees is the worker's own, None where it has none.
     """
 
-    def __init__(self, interface: str = "", gpu: int | None = None) -> None:
-        self._interface = interface or os.environ.get("GLOO_SOCKET_IFNAME", "")
-        self._gpu = None if gpu is None else GpuBusy(gpu_uuid(gpu))
+    def __init__(self, gpu: int | None = None) -> None:
+        self._interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
+        self._gpu = gpu
+        self._shares: list[float] = []  # of the GPU's time in which it was busy, as sampled
         self.begin()
 
     def begin(self) -> None:
@@ -132,9 +121,15 @@ class Usage:
         self._sent = sent_bytes(self._interface)
 
     def sample(self) -> None:
-        """Sample the GPU's load, where there is one."""
-        if self._gpu is not None:
-            self._gpu.sample()
+        """Note how busy the GPU has been in the last fraction of a second, where its driver says so."""
+        if self._gpu is None:
+            return
+        import torch
+
+        try:
+            self._shares.append(torch.cuda.utilization(self._gpu) / 100)
+        except Exception:  # noqa: BLE001  (NVML is not there, or fails with an error of its own)
+            self._gpu = None
 
     def rates(self) -> dict[str, float | None]:
         """Return cores kept busy, bytes sent a second, and the GPU's busy share, since `begin`."""
@@ -145,51 +140,5 @@ class Usage:
             "network_bytes_per_second": (
                 None if sent is None or self._sent is None else (sent - self._sent) / wall
             ),
-            "gpu_share": None if self._gpu is None else self._gpu.share(),
+            "gpu_share": sum(self._shares) / len(self._shares) if self._shares else None,
         }
-
-
-def gpu_uuid(index: int) -> str:
-    """Return the driver's id of a GPU of torch's, "" where torch does not know it.
-
-    Torch counts the GPUs of CUDA_VISIBLE_DEVICES, the driver all of the machine.
-    """
-    import torch
-
-    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-    return "" if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
-
-
-class GpuBusy:
-    """How busy a GPU was, by its driver's own count (NVML), at the moments it was sampled.
-
-    Args:
-        uuid: of the GPU (`gpu_uuid`); "" disables it.
-        library: NVML; None is the one of this machine.
-    """
-
-    def __init__(self, uuid: str, library: Any = None) -> None:
-        self._shares: list[float] = []
-        self._library: Any = None
-        self._handle = ctypes.c_void_p()
-        if library is None:
-            with suppress(OSError):
-                library = ctypes.CDLL("libnvidia-ml.so.1")
-        if library is None or not uuid or library.nvmlInit_v2() != 0:
-            return
-        name = ctypes.c_char_p(uuid.encode())
-        if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(self._handle)) == 0:
-            self._library = library
-
-    def sample(self) -> None:
-        """Note how busy the GPU has been in the last fraction of a second."""
-        shares = (ctypes.c_uint * 2)()
-        if (
-            self._library is not None
-            and self._library.nvmlDeviceGetUtilizationRates(self._handle, shares) == 0
-        ):
-            self._shares.append(shares[0] / 100)
-
-    def share(self) -> float | None:
-        """Return the mean of the samples, None where there are none."""
-        return sum(self._shares) / len(self._shares) if self._shares else None

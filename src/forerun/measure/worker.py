@@ -47,16 +47,22 @@ def main(plan: str) -> int:
 def carry_out(task: Task, rank: int, progress: Callable[[], Reporter]) -> Record:
     """Return the record of a task for one worker, also where it failed.
 
-    Args:
-        task: what is carried out.
-        rank: which worker this is.
-        progress: makes what reports to other processes how far it has come.
+    `progress` makes what reports to other processes how far it has come.
     """
     recorder: Recorder | None = None
     try:
         reporter = progress()
         prepare(task)
-        recorder = _recorder(task, rank, reporter)
+        every, gpu = task.settings.get("norms_every"), None
+        if task.gpus_per_worker:
+            import torch
+
+            gpu = own_gpu()
+            torch.cuda.set_device(gpu)
+        recorder = Recorder(
+            task.steps, rank, task.workers, gpu, reporter, None if every is None else int(every)
+        )
+        recorder.samples = task.global_batch
         with installed(recorder):
             _run(task, recorder)
         return recorder.record()
@@ -115,22 +121,6 @@ def _rehearse(on_gpu: bool) -> None:
     )
     module(torch.zeros(2, 8, device=device)).square().mean().backward()
     torch.optim.AdamW(module.parameters()).step()
-
-
-def _recorder(task: Task, rank: int, reporter: Reporter) -> Recorder:
-    gpu = None
-    if task.gpus_per_worker:
-        import torch
-
-        gpu = own_gpu()
-        torch.cuda.set_device(gpu)
-    every = task.settings.get("norms_every")
-    recorder = Recorder(
-        task.steps, rank, task.workers, gpu, reporter,
-        norms_every=None if every is None else int(every),
-    )  # fmt: skip
-    recorder.samples = task.global_batch
-    return recorder
 
 
 def _run(task: Task, recorder: Recorder) -> None:

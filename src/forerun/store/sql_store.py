@@ -29,10 +29,9 @@ from forerun.store.queries import (
 )  # fmt: skip
 from forerun.store.records import ArtifactTable, CampaignTable
 from forerun.store.writing import PreparedRows, SharedParts
-from forerun.tables import Jobs, Runs, Table
+from forerun.tables import RUN_COLUMNS, Jobs, Runs, Table
 from forerun.tables.conditions import Condition
 from forerun.tables.jobs import described
-from forerun.units import GIGA
 
 # Runs that one process adds before it looks whether the planner is out of date.
 LOOK_EVERY = 1000
@@ -83,11 +82,6 @@ def _last(connection: Connection) -> int:
 
 Where = Iterable[str | Condition]
 _PART = 500  # ids in one statement
-_MEASURED = {
-    "step_time_s": "step_seconds", "sync_time_s": "sync_seconds", "epoch_time_s": "epoch_seconds",
-    "time_to_train_s": "time_to_train_seconds", "samples_per_s": "samples_per_second",
-    "samples_to_target": "samples_to_target",
-}  # fmt: skip
 
 
 class SqlStore:
@@ -333,10 +327,9 @@ def rows_of(facts: Sequence[Run]) -> tuple[Table, Jobs]:
             )  # fmt: skip
     jobs = Jobs.of([run.job for run in facts])
     columns: dict[str, Any] = {
-        name: np.array([getattr(run, field) for run in facts], dtype=np.float64)
-        for name, field in (*_MEASURED.items(), ("memory_gb", "peak_bytes"))
+        name: np.array([getattr(run, field) for run in facts], dtype=np.float64) / unit
+        for field, (name, unit) in RUN_COLUMNS.items()
     }
-    columns["memory_gb"] /= GIGA
     columns["status"] = np.array([run.status for run in facts], dtype=object)
     columns["source"] = np.array([run.origin for run in facts], dtype=object)
     return Table(columns, len(facts)), jobs

@@ -35,6 +35,7 @@ from forerun.domain.plan import (
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 from forerun.tables.table import COLUMNS, Table, joined_lines
+from forerun.units import GIGA
 
 
 def throughput_seconds(table: Table) -> FloatArray:
@@ -215,6 +216,15 @@ def _gather(values: Sequence[Any], field: str, index: NDArray[np.int32]) -> NDAr
         return np.nan if value is None else value
 
     return np.array([read(v) for v in values])[index]
+
+
+# Figure of a `Run` -> (column of the runs table, units of the figure in one of the column).
+RUN_COLUMNS: Mapping[str, tuple[str, float]] = {
+    "step_seconds": ("step_time_s", 1.0), "sync_seconds": ("sync_time_s", 1.0),
+    "epoch_seconds": ("epoch_time_s", 1.0), "time_to_train_seconds": ("time_to_train_s", 1.0),
+    "samples_per_second": ("samples_per_s", 1.0), "samples_to_target": ("samples_to_target", 1.0),
+    "peak_bytes": ("memory_gb", GIGA),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

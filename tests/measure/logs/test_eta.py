@@ -114,8 +114,7 @@ def test_noise_alone_is_seldom_taken_for_a_change(noise: float) -> None:
         rng = np.random.default_rng(seed)
         times = np.cumsum(rng.lognormal(0, noise, 400))
         changed += (
-            len(eta_of(series(np.arange(400), times), JobLength(steps=800)).outlook.speeds.segments)
-            > 1
+            len(eta_of(series(np.arange(400), times), JobLength(steps=800)).outlook.segments) > 1
         )
     assert changed <= 1
 

@@ -52,7 +52,7 @@ def test_a_job_that_was_killed_and_slowed_is_told_so(path: Path) -> None:
     )
     assert eta.away_seconds >= 6 * len(restarts), "each was left dead for six seconds"
     if path.stem == "slowed" and path.parent.name == "own":
-        assert any("slower" in note for note in eta.outlook.speeds.words("steps"))
+        assert any("slower" in note for note in eta.notes)
 
 
 def test_the_recorder_s_lines_are_followed(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from forerun.measure.probe.findings import measured_of, warnings_of
 from forerun.measure.probe.machine import (
     BUSY_SHARE,
     allowed_cores,
-    busy_text,
     cpu_access,
     is_busy,
     sureness,
@@ -115,15 +114,6 @@ def test_threads_are_timed_by_the_fastest_and_no_cache_is_slower_than_memory() -
 def test_more_threads_than_cores_are_refused_with_how_many_there_are() -> None:
     with pytest.raises(RequestError, match=r"a process may have .* cores here; give --threads"):
         probe(seconds=10, threads=4 * (os.cpu_count() or 1))
-
-
-def test_who_has_the_rest_is_told() -> None:
-    found = {"got_share": 0.3, "load": 9.0, "cores": 2.0, "stolen": 0.2}
-    words = busy_text(found)
-    assert "gets 30 % of what it may have" in words
-    assert "9 processes want its 2 cores" in words
-    assert "its own host gives 20 % of it to others" in words
-    assert "(" not in busy_text({**found, "load": 1.0, "stolen": 0.0})
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,18 @@ from forerun.measure import local_host
 from forerun.measure.hosts import Host
 from forerun.measure.loop import use_tf32
 from forerun.measure.probe.clock import Call, CallTimer
-from forerun.measure.probe.elements import element_grids, memory_grid
 from forerun.measure.probe.findings import device_entry
+from forerun.measure.probe.grids import (
+    CPU,
+    LAUNCHES,
+    Grid,
+    GridSizes,
+    cuda_sizes,
+    element_grids,
+    memory_grid,
+    product_grids,
+)
 from forerun.measure.probe.probing import probe
-from forerun.measure.probe.products import CPU, LAUNCHES, Grid, GridSizes, cuda_sizes, product_grids
 from forerun.measure.probe.worker import LaunchesOnlyError, Measurements, timed
 from tests.measure.cuda import Stream
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from forerun.measure.probe.clock import CallTimer
-from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
-from forerun.measure.probe.products import Grid, product_grids
+from forerun.measure.probe.grids import CLASSES, Grid, element_grids, memory_grid, product_grids
 from forerun.measure.probe.worker import (
     FIRST,
     Measurements,

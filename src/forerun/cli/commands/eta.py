@@ -244,8 +244,8 @@ class _Watch:
             write_json("eta", self._json(eta), None if self.options["follow"] else 2)
             return
         one = eta.unit[:-1]
-        now = eta.outlook.speeds.now
-        since = f" since {one} {now.begin:,.6g}" if len(eta.outlook.speeds.segments) > 1 else ""
+        now = eta.outlook.segments[-1]
+        since = f" since {one} {now.begin:,.6g}" if len(eta.outlook.segments) > 1 else ""
         away = f", and {format_seconds(eta.away_seconds)} away between sessions"
         left, done_at, cost = "nothing: it is done", "", ""
         if eta.share < 1:
@@ -280,7 +280,7 @@ class _Watch:
     def _json(self, eta: Eta) -> dict[str, Any]:
         priced, left = self.per_hour is not None, self.left(eta)
         so_far, rest = self._dollars(eta)
-        speeds = eta.outlook.speeds.segments
+        speeds = eta.outlook.segments
         dates = [datetime.fromtimestamp(s, UTC) for s in eta.finish_s or ()]
         finish = (
             dict(

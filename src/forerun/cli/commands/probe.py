@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from forerun.measure.hosts import Host
     from forerun.measure.probe.probing import Probe
 
-Figure = tuple[str, str, str]
+Figure = tuple[str, str]
 _SHOWN = (
     ("matrix product", "matmul", (64.0, 256.0, 256.0)),
     ("matrix product", "matmul", (512.0, 1024.0, 1024.0)),
@@ -117,8 +117,8 @@ def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> N
     screen = Screen(load_settings())
     measured = Measured.from_dict(found.entry["measured"])
     screen.title(f"{name}: {found.entry['name']}, measured in {found.found['seconds']:.0f} s")
-    rates = [row for dtype in dtypes for row in _rates(measured, dtype, found)]
-    screen.table(("what", "measured", "expected"), [*rates, *_costs(measured)])
+    rates = [row for dtype in dtypes for row in _rates(measured, dtype)]
+    screen.table(("what", "measured"), [*rates, *_costs(measured)])
     threads = int(found.found["threads"])
     clock = f"a process gets {found.found['cpu_share']:.2f} of a core"
     if threads > 1:
@@ -134,12 +134,8 @@ def _show(found: Probe, dtypes: Sequence[str], out: Path | None, name: str) -> N
         )
 
 
-def _rates(measured: Measured, dtype: str, found: Probe) -> Iterator[Figure]:
-    """Yield rates of products and memory, with what clock and width of the processor make."""
-    nominal = float(found.found["nominal_flops"]) * float(found.found["cpu_share"])
-    expected = ""
-    if nominal and dtype == "fp32":
-        expected = f"{nominal / GIGA:.1f} GFLOP/s (clock x width x share)"
+def _rates(measured: Measured, dtype: str) -> Iterator[Figure]:
+    """Yield rates of products and memory."""
     for title, kind, size in _SHOWN:
         for role in ("forward", "dgrad", "wgrad"):
             curve = measured.curves.get(f"{dtype}/{kind}.{role}")
@@ -147,33 +143,33 @@ def _rates(measured: Measured, dtype: str, found: Probe) -> Iterator[Figure]:
                 rate = 2.0 * size[0] * size[1] * size[2] / float(curve.at(*size))
                 unit = (TERA, "TFLOP/s") if rate > TERA else (GIGA, "GFLOP/s")
                 text = "x".join(f"{v:g}" for v in size)
-                yield f"{dtype} {title} {role} {text}", f"{rate / unit[0]:.4g} {unit[1]}", expected
+                yield f"{dtype} {title} {role} {text}", f"{rate / unit[0]:.4g} {unit[1]}"
     memory = measured.curves.get(f"{dtype}/memory")
     if memory is not None:
         bytes_ = {"fp32": 8.0, "fp64": 16.0}.get(dtype, 4.0)  # one read and one write
         for footprint, seconds in zip(memory.axes[0], memory.seconds, strict=True):
             moved = f"{bytes_ / seconds / GIGA:.3g} GB/s"
-            yield f"{dtype} read and write in turns of {format_bytes(footprint)}", moved, ""
+            yield f"{dtype} read and write in turns of {format_bytes(footprint)}", moved
 
 
 def _costs(measured: Measured) -> Iterator[Figure]:
     """Yield what calls, steps, updates and links cost."""
-    yield "framework, an operation forward", format_seconds(measured.forward_call_seconds), ""
-    yield "framework, an operation backward", format_seconds(measured.backward_call_seconds), ""
-    yield "a step beside its operations", format_seconds(measured.step_seconds), ""
+    yield "framework, an operation forward", format_seconds(measured.forward_call_seconds)
+    yield "framework, an operation backward", format_seconds(measured.backward_call_seconds)
+    yield "a step beside its operations", format_seconds(measured.step_seconds)
     for name, update in measured.updates.items():
         each = f"{1.0 / update.parameter_seconds / GIGA:.2f} G parameters/s"
-        yield f"{name} update", f"{format_seconds(update.step_seconds)} + {each}", ""
+        yield f"{name} update", f"{format_seconds(update.step_seconds)} + {each}"
     for title, slower in (("processes", measured.together), ("hosts", measured.hosts_together)):
         if len(slower) > 1:
             what = f"{len(slower)} {title} at once"
-            yield what, f"{slower[-1]:.2f} x slower", "1.00 (no sharing)"
+            yield what, f"{slower[-1]:.2f} x slower"
     for name, link in measured.links.items():
         place = "between hosts" if name == "inter" else "on one host"
         send = f"{link.send_bytes_per_second / GIGA:.3f} GB/s"
-        yield f"message {place}", f"{format_seconds(link.send_latency_seconds)} + {send}", ""
+        yield f"message {place}", f"{format_seconds(link.send_latency_seconds)} + {send}"
         call, step = map(format_seconds, (link.call_seconds, link.latency_seconds))
         rate = f"{link.bytes_per_second / GIGA:.3f} GB/s"
-        yield f"all-reduce {place}", f"{call} + {step} a step + {rate}", ""
+        yield f"all-reduce {place}", f"{call} + {step} a step + {rate}"
         busy = format_seconds(link.busy_seconds_per_byte * 1e6)
-        yield f"processor's time of it {place}", f"{busy} a MB", ""
+        yield f"processor's time of it {place}", f"{busy} a MB"

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from forerun.measure.lab.host import LabHost
 from forerun.measure.lab.lab import Lab, labs, missing, remove_labs, require
-from forerun.measure.lab.spec import PAYLOAD_SHARE, HostSpec, parse_memory, parse_rate
-from forerun.measure.lab.state import HostState, LabId, LabState
+from forerun.measure.lab.state import (
+    PAYLOAD_SHARE,
+    HostSpec,
+    HostState,
+    LabId,
+    LabState,
+    parse_memory,
+    parse_rate,
+)
 
 __all__ = [
     "PAYLOAD_SHARE", "HostSpec", "HostState", "Lab", "LabHost", "LabId", "LabState", "labs", "missing",

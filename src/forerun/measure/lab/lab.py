@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,16 +26,18 @@ from forerun.measure.cgroups import (
 from forerun.measure.hosts import Host
 from forerun.measure.lab import network, state
 from forerun.measure.lab.host import LabHost, full_speed, hosts_of, prefix, restore_shares
-from forerun.measure.lab.spec import HostSpec, check_cpus, check_rate, check_sum
 from forerun.measure.lab.state import (
     PREFIX,
+    HostSpec,
     HostState,
     LabId,
     LabState,
+    check_cpus,
+    check_rate,
+    check_sum,
     checked_name,
     owner_of,
     parse_id,
-    this_process,
 )
 from forerun.measure.processes import kill_all
 
@@ -93,8 +95,7 @@ class Lab:
         found = restore_shares(known[name]) if name in known else None
         if found is None:
             raise UnknownNameError("lab", name, known, "start one: forerun lab up")
-        specs = [HostSpec(h.cpus, h.link_mbit, h.memory_bytes) for h in found.hosts]
-        lab = cls(specs, name=name, crowded=True)
+        lab = cls(found.hosts, name=name, crowded=True)
         lab._state, lab._hosts = found, hosts_of(found)
         return lab
 
@@ -115,10 +116,10 @@ class Lab:
             lab = LabId(name) if keep else LabId.of_this_process(name)
             whole = LabState(
                 lab, subnet, datetime.now(UTC).isoformat(timespec="seconds"),
-                tuple(map(HostState.of, self.specs)), Controllers.found(),
+                tuple(HostState(**asdict(spec)) for spec in self.specs), Controllers.found(),
             )  # fmt: skip
             # Written before the first part is made, so that no crash hides one.
-            state.write(replace(whole, maker=this_process()))
+            state.write(replace(whole, is_whole=False))
             try:
                 self._make(whole)
                 state.write(whole)
@@ -137,7 +138,7 @@ class Lab:
         return self
 
     def _make(self, lab: LabState) -> None:
-        network.make(lab.lab, lab.subnet, self.specs)
+        network.make(lab)
         for number, spec in enumerate(self.specs, start=1):
             group = lab.group(number)
             group.make()
@@ -254,9 +255,7 @@ class Lab:
 
         The others are not notified, as with a host whose power fails: no connection is closed.
 
-        Args:
-            host: which one.
-            kill: False only pulls the cable; its processes go on by themselves.
+        Without `kill` only the cable is pulled; its processes go on by themselves.
         """
         number = self.host(host).number
         network.set_link(self.id, number, up=False)
@@ -317,16 +316,14 @@ def labs() -> list[LabState]:
     One that is being made is not up yet, and one whose maker was killed never will be.
     """
     found = (state.read(lab) for lab in state.written())
-    whole = (lab for lab in found if lab is not None and not lab.maker)
+    whole = (lab for lab in found if lab is not None and lab.is_whole)
     return sorted(whole, key=lambda s: str(s.lab))
 
 
 def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[LabId]:
     """Remove the named labs; without names, every one that no running program owns.
 
-    Args:
-        names: the users' names for them.
-        of_the_living: without names: also those of programs that still run.
+    `of_the_living`: without names, also those of programs that still run.
 
     Returns:
         What was removed.
@@ -355,7 +352,7 @@ def sweep() -> list[LabId]:
 
     The caller holds `state.locked()`.
     """
-    dead = [lab for lab in _every() if lab.abandoned or ((s := state.read(lab)) and s.unfinished)]
+    dead = [lab for lab in _every() if lab.abandoned or ((s := state.read(lab)) and not s.is_whole)]
     return [lab for lab in dead if _remove(lab)]
 
 

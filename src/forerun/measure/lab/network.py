@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from forerun.errors import RequestError
-from forerun.measure.lab.spec import HostSpec
-from forerun.measure.lab.state import PREFIX, LabId, address, owner_of
+from forerun.measure.lab.state import PREFIX, LabId, LabState, owner_of
 
 # Every host has the same name for it, so that one GLOO_SOCKET_IFNAME serves all.
 INTERFACE = "eth0"
@@ -26,29 +25,30 @@ _FOLDER = Path("/run/netns")
 _CALL_SECONDS = 60
 
 
-def make(lab: LabId, subnet: int, specs: Sequence[HostSpec]) -> None:
+def make(lab: LabState) -> None:
     """Make the namespaces, the bridge and the links of a lab.
 
     No device is ever made in the machine's own namespace, and hosts have no route but to one another.
     """
-    call(("ip", "netns", "add", lab.switch))
-    _batch(lab.switch, "ip", [
+    switch = lab.lab.switch
+    call(("ip", "netns", "add", switch))
+    _batch(switch, "ip", [
         f"link add {_BRIDGE} type bridge mcast_snooping 0",
         f"link set {_BRIDGE} addrgenmode none", f"link set {_BRIDGE} up",
     ])  # fmt: skip
-    for number, spec in enumerate(specs, start=1):
-        space, port = lab.host(number), _port(number)
+    for number, host in zip(lab.numbers, lab.hosts, strict=True):
+        space, port = lab.lab.host(number), _port(number)
         call(("ip", "netns", "add", space))
-        _batch(lab.switch, "ip", [
+        _batch(switch, "ip", [
             f"link add {port} type veth peer name {INTERFACE} netns {space}",
             f"link set {port} addrgenmode none",  # hosts speak IPv4 alone
             f"link set {port} master {_BRIDGE}", f"link set {port} up",
         ])  # fmt: skip
         _batch(space, "ip", [
             f"link set {INTERFACE} addrgenmode none", "link set lo up",
-            f"addr add {address(subnet, number)}/24 dev {INTERFACE}", f"link set {INTERFACE} up",
+            f"addr add {lab.address(number)}/24 dev {INTERFACE}", f"link set {INTERFACE} up",
         ])  # fmt: skip
-        set_rate(lab, number, spec.link_mbit)
+        set_rate(lab.lab, number, host.link_mbit)
 
 
 def set_rate(lab: LabId, number: int, link_mbit: float) -> None:
@@ -78,11 +78,8 @@ def delete(namespace: str) -> None:
 
 def namespaces(lab: LabId | None = None) -> list[str]:
     """Return the namespaces of a lab, or those of every lab, that exist now."""
-    if not _FOLDER.is_dir():
-        return []
-    names = sorted(path.name for path in _FOLDER.iterdir() if path.name.startswith(f"{PREFIX}-"))
-    owners = {name: owner_of(name) for name in names}
-    return [name for name in names if owners[name] and lab in (None, owners[name])]
+    names = sorted(path.name for path in _FOLDER.glob(f"{PREFIX}-*"))
+    return [name for name in names if (owner := owner_of(name)) and lab in (None, owner)]
 
 
 def _port(number: int) -> str:

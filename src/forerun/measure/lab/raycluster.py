@@ -23,7 +23,8 @@ from forerun.measure.processes import kill_all
 
 _PORT = 6379
 _GROUP = "ray"  # within each host's group: holds the processes of a cluster
-_LEAST_STORE_BYTES = 80_000_000  # Ray refuses less than 75 MiB
+_STORE_BYTES = 80_000_000  # of shared memory a node: Ray refuses less than 75 MiB
+_TIMEOUT_SECONDS = 120.0  # for all nodes to start
 _PAUSE_SECONDS = 0.1
 _SILENCES = 3
 # Asks the head for its living nodes; a small program, since a whole driver takes seconds to start.
@@ -47,9 +48,7 @@ class RayCluster:
     Args:
         lab: the hosts; it is up.
         cpus: logical CPUs that each node offers to Ray, however large its share of a core is.
-        object_store_bytes: shared memory a node.
         full_speed: lift the hosts' shares until all nodes are alive.
-        timeout_seconds: how long all nodes may take.
         loss_seconds: after how long a silent node counts as lost; None is Ray's own, about 65 s.
 
     Raises:
@@ -58,16 +57,12 @@ class RayCluster:
     """
 
     def __init__(
-        self, lab: Lab, *, cpus: int = 1, object_store_bytes: int = _LEAST_STORE_BYTES,
-        full_speed: bool = True, timeout_seconds: float = 120.0,
-        loss_seconds: float | None = None,
-    ) -> None:  # fmt: skip
+        self, lab: Lab, *, cpus: int = 1, full_speed: bool = True, loss_seconds: float | None = None
+    ) -> None:
         if find_spec("ray") is None:
             raise MissingExtraError("a Ray cluster on the lab", "ray", "ray")
         self._lab = lab
-        self._cpus, self._store_bytes = cpus, object_store_bytes
-        self._full_speed, self._timeout_seconds = full_speed, timeout_seconds
-        self._loss_seconds = loss_seconds
+        self._cpus, self._full_speed, self._loss_seconds = cpus, full_speed, loss_seconds
         self._folder: Path | None = None
         self.start_seconds = 0.0
 
@@ -79,24 +74,17 @@ class RayCluster:
     @property
     def hosts(self) -> list[Host]:
         """All hosts; what is started through them belongs to the cluster and ends with it."""
-        return [
-            Host(host.name, host.address, host.interface, self._lab.prefix(number, _GROUP))
-            for number, host in enumerate(self._lab.hosts, start=1)
-        ]
+        return [_entrance(self._lab, number) for number in range(1, len(self._lab.hosts) + 1)]
 
     @property
     def address(self) -> str:
-        """What a driver passes to `ray.init`; RAY_ADDRESS in `environment` says the same."""
+        """What a driver passes to `ray.init`; RAY_ADDRESS in `environment` is the same."""
         return variables(self._lab)["RAY_ADDRESS"]
 
     @property
     def environment(self) -> dict[str, str]:
         """The variables of every node and of the driver."""
         return variables(self._lab)
-
-    def start(self, command: Sequence[str], **how: Any) -> Any:
-        """Start a driver on the first host; `how` is what `subprocess.Popen` takes."""
-        return subprocess.Popen(self.head.command(command), **self._with_environment(how))
 
     def run(self, command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[Any]:
         """Carry out a driver on the first host; `how` is what `subprocess.run` takes."""
@@ -109,7 +97,7 @@ class RayCluster:
         """Return how many nodes are alive."""
         done = self.run(
             [sys.executable, "-c", _ASK, self.address], capture_output=True, text=True,
-            timeout=self._timeout_seconds,
+            timeout=_TIMEOUT_SECONDS,
         )  # fmt: skip
         return int(done.stdout.split()[-1]) if done.returncode == 0 and done.stdout else 0
 
@@ -160,13 +148,13 @@ class RayCluster:
         others = [(host, self._node(host, [f"--address={self.address}"])) for host in hosts[1:]]
         for host, process in others:
             self._check(host, process)
-        until = time.monotonic() + self._timeout_seconds
+        until = time.monotonic() + _TIMEOUT_SECONDS
         while (alive := self.nodes()) < len(hosts):
             if time.monotonic() > until:
                 raise RequestError(
                     f"a Ray cluster of {len(hosts)} nodes",
-                    f"{alive} are alive after {self._timeout_seconds:g} s",
-                    "give it more time (timeout_seconds), or read the nodes' logs",
+                    f"{alive} are alive after {_TIMEOUT_SECONDS:g} s",
+                    "make the hosts' shares larger, or read the nodes' logs",
                 )
             time.sleep(_PAUSE_SECONDS)
 
@@ -191,7 +179,7 @@ class RayCluster:
             # A folder a node: nodes that start at once in one folder take each other's sockets.
             f"--temp-dir={self._folder}/{host.name}",
             f"--node-ip-address={host.address}", f"--num-cpus={self._cpus}", "--num-gpus=0",
-            f"--object-store-memory={self._store_bytes}", "--disable-usage-stats",
+            f"--object-store-memory={_STORE_BYTES}", "--disable-usage-stats",
         ]  # fmt: skip
         return subprocess.Popen(
             host.command(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -201,16 +189,16 @@ class RayCluster:
     def _check(self, host: Host, process: subprocess.Popen[str]) -> None:
         """Wait for `ray start`, which leaves the node's processes behind it."""
         try:
-            output, _ = process.communicate(timeout=self._timeout_seconds)
+            output, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            output = f"no node after {self._timeout_seconds:g} s"
+            output = f"no node after {_TIMEOUT_SECONDS:g} s"
         if process.returncode != 0:
             process.kill()
             process.wait()
             last = " ".join(output.split()[-60:])
             raise RequestError(
                 f"a Ray node on {host.name}", f"`ray start` said: {last}",
-                "end what else holds the machine or its ports, or give more time (timeout_seconds)",
+                "end what else holds the machine or its ports",
             )  # fmt: skip
 
     def _with_environment(self, how: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +212,7 @@ class RayCluster:
                 "RAY_health_check_period_ms": each, "RAY_health_check_timeout_ms": each,
                 "RAY_health_check_failure_threshold": str(_SILENCES),
             }  # fmt: skip
-        return {**how, "env": {**kept, **self.environment, **checks}}
+        return {**how, "env": {**kept, **variables(self._lab), **checks}}
 
 
 def _places(lab: Lab) -> list[Path]:
@@ -246,8 +234,12 @@ def variables(lab: Lab) -> dict[str, str]:
 
 def entrance(lab: Lab) -> Host:
     """Return a lab's host 1 as the place where drivers of its Ray cluster are started."""
-    first = lab.hosts[0]
-    return Host(first.name, first.address, first.interface, lab.prefix(1, _GROUP))
+    return _entrance(lab, 1)
+
+
+def _entrance(lab: Lab, number: int) -> Host:
+    host = lab.hosts[number - 1]
+    return Host(host.name, host.address, host.interface, lab.prefix(number, _GROUP))
 
 
 def has_ray(lab: Lab) -> bool:

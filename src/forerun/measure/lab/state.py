@@ -1,9 +1,13 @@
-"""State: a lab's name and one small file, by which another process finds it, and removes it after a crash."""
+"""State: what hosts of the lab are given, and the file by which another process finds a lab.
+
+By that file, and by the names of its parts, a lab is removed after a crash of its owner.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import re
 import tempfile
@@ -14,8 +18,115 @@ from pathlib import Path
 
 from forerun.errors import RequestError
 from forerun.measure.cgroups import ControlGroup, Controllers
-from forerun.measure.lab.spec import HostSpec
 from forerun.measure.processes import started_at
+
+MOST_HOSTS = 250
+LEAST_CPUS, MOST_MBIT, LEAST_MBIT = 0.01, 100_000.0, 0.1
+LEAST_MEMORY_BYTES = 16_000_000
+# Of the 1514 bytes of an Ethernet frame that a link rate counts, TCP carries 1448.
+PAYLOAD_SHARE = 1448 / 1514
+_MBIT = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
+_BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_AMOUNT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-z]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """One host: how much of the machine it may use.
+
+    Args:
+        cpus: share of the machine's cores, e.g. 0.22 of one.
+        link_mbit: rate of its link in each direction, in 10^6 bits a second of Ethernet frames.
+        memory_bytes: most memory that its processes may hold; None for no limit. Beyond it the
+            kernel kills one of them, as on a real host.
+
+    Raises:
+        RequestError: a share, rate or size outside of what the kernel can keep.
+    """
+
+    cpus: float = 0.22
+    link_mbit: float = 300.0
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_cpus(self.cpus)
+        check_rate(self.link_mbit)
+        if self.memory_bytes is not None and self.memory_bytes < LEAST_MEMORY_BYTES:
+            raise RequestError(
+                f"a host with {self.memory_bytes:,} bytes of memory",
+                "less than a process needs to start", "give it at least 16MB",
+            )  # fmt: skip
+
+    @property
+    def payload_bytes_per_second(self) -> float:
+        """What a TCP connection can carry over its link, headers taken off."""
+        return self.link_mbit * 1e6 / 8 * PAYLOAD_SHARE
+
+
+def check_cpus(cpus: float) -> None:
+    """Raise RequestError unless a share of cores can be kept."""
+    cores = os.cpu_count() or 1
+    if not (math.isfinite(cpus) and LEAST_CPUS <= cpus <= cores):
+        raise RequestError(
+            f"a host with {cpus:g} cores", f"a share lies from {LEAST_CPUS:g} to {cores}"
+            f" (the cores of this machine)", "choose one, for example 0.22",
+        )  # fmt: skip
+
+
+def check_rate(link_mbit: float) -> None:
+    """Raise RequestError unless a link rate can be kept."""
+    if not (math.isfinite(link_mbit) and LEAST_MBIT <= link_mbit <= MOST_MBIT):
+        raise RequestError(
+            f"a link of {link_mbit:g} Mbit/s", f"a rate lies from {LEAST_MBIT:g} to"
+            f" {MOST_MBIT:,.0f} Mbit/s", "choose one, for example 300mbit",
+        )  # fmt: skip
+
+
+def check_sum(specs: Sequence[HostSpec], crowded: bool) -> None:
+    """Raise RequestError unless all hosts can have their share at once, or may be crowded."""
+    if not 1 <= len(specs) <= MOST_HOSTS:
+        raise RequestError(
+            f"a lab of {len(specs)} hosts",
+            f"a lab has 1 to {MOST_HOSTS}",
+            f"ask for 1 to {MOST_HOSTS} hosts",
+        )
+    cores, wanted = os.cpu_count() or 1, sum(spec.cpus for spec in specs)
+    if wanted > cores and not crowded:
+        raise RequestError(
+            f"{len(specs)} hosts with {wanted:.4g} cores in all",
+            f"this machine has {cores}: contention is what would be measured",
+            f"give each at most {0.9 * cores / len(specs):.2g}, or ask for a crowded lab",
+        )
+
+
+def parse_rate(text: str, asked: str = "a link rate") -> float:
+    """Return a link rate in Mbit/s from text such as `300mbit`, `1gbit` or `300`.
+
+    Raises:
+        RequestError: no number, another unit, or a rate that no link can keep.
+    """
+    rate = _amount(text, asked, _MBIT, "mbit", "300mbit or 1gbit")
+    check_rate(rate)
+    return rate
+
+
+def parse_memory(text: str, asked: str = "memory") -> int:
+    """Return bytes from text such as `512MB` or `2GiB`. Raises RequestError."""
+    return int(_amount(text, asked, _BYTES, "", "512MB or 2GB"))
+
+
+def _amount(
+    text: str, asked: str, units: dict[str, float], usual: str, examples: str
+) -> float:  # fmt: skip
+    match = _AMOUNT.fullmatch(text.strip().lower().removesuffix("/s"))
+    unit = (match[2] or usual) if match else ""
+    if match is None or unit not in units:
+        raise RequestError(
+            f"{asked} {text!r}", f"not a number with a unit of {', '.join(units)}",
+            f"write for example {examples}",
+        )  # fmt: skip
+    return float(match[1]) * units[unit]
+
 
 PREFIX = "frlab"
 _ID = re.compile(rf"{PREFIX}-(\d+)-(\d+)-([a-z0-9][a-z0-9-]*)")
@@ -68,17 +179,6 @@ class LabId:
         return not self.kept and started_at(self.pid) != self.start
 
 
-def this_process() -> str:
-    """Return the running process as a text that no later one has: its number and its start."""
-    return f"{os.getpid()}-{started_at(os.getpid()) or 0}"
-
-
-def lives(process: str) -> bool:
-    """Whether the process of `this_process` still runs; "" is none."""
-    pid, _, start = process.partition("-")
-    return pid.isdigit() and started_at(int(pid)) == int(start or 0)
-
-
 def parse_id(text: str) -> LabId | None:
     """Return the id that a name holds, or None where it is no lab's."""
     match = _ID.fullmatch(text)
@@ -100,34 +200,14 @@ def checked_name(name: str) -> str:
     )  # fmt: skip
 
 
-def address(subnet: int, number: int) -> str:
-    """Return the address of a host (from 1) in the lab that has a subnet (0 to 255)."""
-    return f"{_ADDRESSES}.{subnet}.{number}"
+@dataclass(frozen=True, slots=True)
+class HostState(HostSpec):
+    """What one host has at present: as it was given, or as changed since.
 
-
-@dataclass(frozen=True)
-class HostState:
-    """What one host has at present.
-
-    Args:
-        cpus: its own share of the cores.
-        link_mbit: rate of its link, each way.
-        memory_bytes: limit of its memory.
-        linked: whether its cable is in.
-        holder: the process that has given it another share for a while (`this_process`); written
-            before the share is changed, so that one that was killed is known by it.
+    `linked` says whether its cable is in.
     """
 
-    cpus: float
-    link_mbit: float
-    memory_bytes: int | None = None
     linked: bool = True
-    holder: str = ""
-
-    @classmethod
-    def of(cls, spec: HostSpec) -> HostState:
-        """Return the state of a host that has just been made."""
-        return cls(spec.cpus, spec.link_mbit, spec.memory_bytes)
 
 
 @dataclass(frozen=True)
@@ -141,7 +221,8 @@ class LabState:
         hosts: in their order; the first is number 1.
         controllers: where its groups are: those of its maker, which seldom is the reader.
         folders: temporary folders that are removed with it.
-        maker: the process that is making it; "" once it is whole, and only then is it up.
+        is_whole: it is up. One that is not and is seen by who holds `locked()`, under which labs are
+            made, will never be: its maker was killed.
     """
 
     lab: LabId
@@ -150,11 +231,11 @@ class LabState:
     hosts: tuple[HostState, ...]
     controllers: Controllers
     folders: tuple[str, ...] = ()
-    maker: str = ""
+    is_whole: bool = True
 
     def address(self, number: int) -> str:
         """Return the address of a host (from 1)."""
-        return address(self.subnet, number)
+        return f"{_ADDRESSES}.{self.subnet}.{number}"
 
     def group(self, number: int) -> ControlGroup:
         """Return the control group of a host (from 1)."""
@@ -165,22 +246,9 @@ class LabState:
         self.controllers.favour(str(self.lab), favoured)
 
     @property
-    def unfinished(self) -> bool:
-        """Whether its maker died before it was whole."""
-        return bool(self.maker) and not lives(self.maker)
-
-    def is_held(self, number: int, but_by: str = "") -> bool:
-        """Whether a process that lives, other than the one named, has changed a host's share."""
-        holder = self.hosts[number - 1].holder
-        return holder != but_by and lives(holder)
-
-    def held(self, numbers: Sequence[int], holder: str) -> LabState:
-        """Return it with some hosts (from 1) held by a process, or by none: ""."""
-        hosts = [
-            replace(host, holder=holder) if number in numbers else host
-            for number, host in enumerate(self.hosts, start=1)
-        ]
-        return replace(self, hosts=tuple(hosts))
+    def numbers(self) -> list[int]:
+        """The numbers of its hosts, from 1."""
+        return list(range(1, len(self.hosts) + 1))
 
     def with_host(self, number: int, host: HostState) -> LabState:
         """Return it with another state of one host (from 1)."""
@@ -218,7 +286,7 @@ def write(state: LabState) -> None:
         "lab": str(state.lab), "subnet": state.subnet, "made": state.made,
         "hosts": [asdict(host) for host in state.hosts], "folders": state.folders,
         "parents": {name: str(path) for name, path in state.controllers.parents.items()},
-        "versions": dict(state.controllers.versions), "maker": state.maker,
+        "versions": dict(state.controllers.versions), "is_whole": state.is_whole,
     }  # fmt: skip
     draft.write_text(json.dumps(fields), encoding="utf-8")
     draft.replace(target)
@@ -233,15 +301,16 @@ def read(lab: LabId) -> LabState | None:
         return LabState(
             lab, int(fields["subnet"]), str(fields["made"]), hosts,
             Controllers(parents, fields["versions"]), tuple(fields["folders"]),
-            str(fields["maker"]),
+            bool(fields["is_whole"]),
         )  # fmt: skip
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def forget(lab: LabId) -> None:
-    """Remove a lab's file."""
+    """Remove a lab's files."""
     _file(lab).unlink(missing_ok=True)
+    shares_file(lab).unlink(missing_ok=True)
 
 
 def written() -> list[LabId]:
@@ -263,3 +332,8 @@ def free_subnet() -> int:
 
 def _file(lab: LabId) -> Path:
     return folder() / f"{lab}.json"
+
+
+def shares_file(lab: LabId) -> Path:
+    """Return the file that a process locks while it has changed the shares of a lab's hosts."""
+    return folder() / f"{lab}.shares"

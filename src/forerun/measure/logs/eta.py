@@ -12,8 +12,13 @@ import numpy as np
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.logs.series import LogSeries
-from forerun.measure.logs.speed import Speeds, blocks_of, speeds_of
-from forerun.measure.logs.steady import Intervals, ProgressRows, intervals_of
+from forerun.measure.logs.speed import (
+    Segment,
+    blocks_of,
+    segments_of,
+    slower_or_faster,
+)
+from forerun.measure.logs.steady import Intervals, intervals_of
 from forerun.units import counted, format_seconds
 
 
@@ -35,7 +40,7 @@ class JobLength:
     dataset_size: float | None = None
 
 
-def length_of(series: LogSeries, marks: ProgressRows, length: JobLength) -> tuple[float, str]:
+def length_of(series: LogSeries, unit: str, length: JobLength) -> tuple[float, str]:
     """Return the count at which a job is done, in the unit of its rows, and where it comes from.
 
     Raises:
@@ -47,72 +52,52 @@ def length_of(series: LogSeries, marks: ProgressRows, length: JobLength) -> tupl
         raise RequestError(
             "the job's length", f"{' and '.join(given)} are given", "give one of them"
         )
-    for unit, count in given.items():
-        total = _in_unit(series, marks, length, unit, count)
-        return total, f"{count:,.6g} {unit}, as given"
-    if marks.unit == "steps" and np.isfinite(series.fact("total_steps")):
+    if not given and unit == "steps" and np.isfinite(series.fact("total_steps")):
         return series.fact("total_steps"), "the log says"
     epochs = series.fact("total_epochs")
-    if not np.isfinite(epochs):
+    if not given and not np.isfinite(epochs):
         raise RequestError(
             f"when {series.name} will be done", "the log does not say how long the job is",
             "give --total-steps, --epochs, --tokens or --samples",
         )  # fmt: skip
-    return _in_unit(series, marks, length, "epochs", epochs), f"the log says {epochs:g} epochs"
-
-
-def _in_unit(
-    series: LogSeries, marks: ProgressRows, given: JobLength, unit: str, count: float
-) -> float:
-    """Return a length in the unit that the log counts."""
-    if unit == marks.unit:
-        return count
-    if marks.unit == "epochs":
-        raise RequestError(
-            f"a job of {count:,.6g} {unit}", "the log counts epochs alone", "give --epochs"
-        )
-    per_step, missing = _per_step(series, given, unit)
+    name, count = next(iter(given.items()), ("epochs", epochs))
+    source = f"{count:,.6g} {name}, as given" if given else f"the log says {epochs:g} epochs"
+    if name == unit:
+        return count, source
+    asked = f"a job of {count:,.6g} {name}"
+    if unit == "epochs":
+        raise RequestError(asked, "the log counts epochs alone", "give --epochs")
+    per_step, missing = _per_step(series, length, name)
     if not per_step > 0:
         raise RequestError(
-            f"a job of {count:,.6g} {unit}", f"the log does not say how many {unit} a step has",
+            asked, f"the log does not say how many {name} a step has",
             f"give {missing}, or --total-steps",
         )  # fmt: skip
-    return count / per_step
+    return count / per_step, source
 
 
 def _per_step(series: LogSeries, given: JobLength, unit: str) -> tuple[float, str]:
     """Return how many samples, tokens or epochs a step has, and what to give where nobody says."""
-    batch = given.global_batch or _slope(series, "samples") or _known(series, "global_batch")
+
+    def known(name: str) -> float:
+        column = series.numbers(name)
+        column = column[np.isfinite(column)]
+        value = getattr(given, name) or (column[-1] if len(column) else series.fact(name))
+        return float(value) if np.isfinite(value) and value > 0 else 0.0
+
+    def slope(name: str) -> float:
+        each = series.per_step(name)
+        return max(float(np.median(each)), 0.0) if len(each) else 0.0
+
+    batch = given.global_batch or slope("samples") or known("global_batch")
     if unit == "samples":
         return batch, "--global-batch"
     if unit == "tokens":
-        tokens = _slope(series, "tokens")
-        sequence = given.seq_len or _known(series, "seq_len")
-        return tokens or batch * sequence, "--global-batch and --seq-len"
-    length = given.steps_per_epoch or _known(series, "steps_per_epoch")
-    size = given.dataset_size or _known(series, "dataset_size")
+        return slope("tokens") or batch * known("seq_len"), "--global-batch and --seq-len"
+    length, size = known("steps_per_epoch"), known("dataset_size")
     if not length and batch and size:
         length = np.ceil(size / batch)
-    epochs = _slope(series, "epoch") or (1 / length if length else 0.0)
-    return epochs, "--steps-per-epoch"
-
-
-def _known(series: LogSeries, name: str) -> float:
-    """Return a number of the log, 0 where it says none."""
-    column = series.numbers(name)
-    known = column[np.isfinite(column)]
-    value = float(known[-1]) if len(known) else series.fact(name)
-    return value if np.isfinite(value) and value > 0 else 0.0
-
-
-def _slope(series: LogSeries, name: str) -> float:
-    """Return how much of a column a step adds, 0 where the log does not say."""
-    steps, values = series.numbers("step"), series.numbers(name)
-    both = np.isfinite(steps) & np.isfinite(values)
-    ahead, more = np.diff(steps[both]), np.diff(values[both])
-    each = more[ahead > 0] / ahead[ahead > 0]
-    slope = float(np.median(each)) if len(each) else 0.0
-    return slope if slope > 0 else 0.0
+    return slope("epoch") or (1 / length if length else 0.0), "--steps-per-epoch"
 
 
 _EVEN = 0.25  # spread of the distances between pauses, over their mean: below, they are periodic
@@ -121,6 +106,14 @@ _CAME = 0.6  # of the pauses of a period that are due
 # that it takes: a log-normal law. Periods are taken to be log-uniform from a hundredth of a job on.
 _PAUSING, _PAUSING_MORE, _SHORTEST = 0.4, 0.1, 0.01
 _TAKEN, _TAKEN_SPREAD = 0.08, 1.2
+DRAWS = 4000
+_HALF_LIFE = 0.35  # of the intervals since the speed changed: newer ones count more
+_JOB_CHANGES, _JOB_SEEN = 0.5, 0.6  # changes of speed in a job before any is seen: 0.5 / 0.6
+_JOB_RESTARTS, _JOB_WHOLE = 0.1, 0.3  # restarts of a job before any is seen: 0.1 / 0.3
+_RESTART_COST = 0.03  # of the job's time: median, with a factor of e as its spread
+_CHANGE_SIZE, _CHANGE_TAIL = 0.2, 3  # spread of a change's log, and its degrees of freedom
+_MOST_CHANGES = 8
+_ENDLESS = 230.0  # log of seconds a step (1e100) that a draw may wander to at most
 
 
 @dataclass(frozen=True)
@@ -160,38 +153,15 @@ class Pauses:
 
 
 def pauses_of(intervals: Intervals) -> tuple[Pauses, ...]:
-    """Return a log's pauses by kind."""
-    rows = np.flatnonzero(intervals.paused)
-    kinds: dict[str, list[int]] = {}
-    for i in rows:
-        kinds.setdefault(intervals.kind(int(i)), []).append(int(i))
-    return tuple(_group(intervals, members, kind) for kind, members in kinds.items())
-
-
-def unseen(
-    pauses: tuple[Pauses, ...], share: float, rng: np.random.Generator, draws: int
-) -> FloatArray:
-    """Return draws of what pauses of which none has come yet add to the rest, over its steps' time.
-
-    Args:
-        pauses: those that came; with a periodic one among them, fewer are missing.
-        share: of the job that is done.
-        rng, draws: of the draws.
-    """
-    jobs = _PAUSING_MORE if any(np.isfinite(p.period) for p in pauses) else _PAUSING
-    longer = float(np.clip(np.log(1 / max(share, 1e-9)) / np.log(1 / _SHORTEST), 0.0, 1.0))
-    taken = _TAKEN * np.exp(_TAKEN_SPREAD * rng.standard_normal(draws))
-    return np.where(rng.random(draws) < jobs * longer, taken, 0.0)
-
-
-def _group(intervals: Intervals, members: list[int], kind: str) -> Pauses:
-    """Return pauses as one kind; intervals that follow one another are one pause."""
-    starts = np.flatnonzero(np.diff(members, prepend=members[0] - 2) > 1)
-    at = intervals.end[np.array(members)[starts]]
-    seconds = np.add.reduceat(intervals.pause_seconds[members], starts)
-    order = np.argsort(at, kind="stable")
-    at, first = np.unique(at[order], return_index=True)  # steps that were done again
-    return Pauses(kind, at, seconds[order][first], _period(at, kind != "pause", intervals))
+    """Return a log's pauses by kind; intervals that follow one another are one pause."""
+    found = []
+    for kind, members in intervals.pauses_by_kind().items():
+        starts = np.flatnonzero(np.diff(members, prepend=members[0] - 2) > 1)
+        at = intervals.end[np.array(members)[starts]]
+        seconds = np.add.reduceat(intervals.pause_seconds[members], starts)
+        at, first = np.unique(at, return_index=True)  # steps that were done again
+        found.append(Pauses(kind, at, seconds[first], _period(at, kind != "pause", intervals)))
+    return tuple(found)
 
 
 def _period(at: FloatArray, marked: bool, intervals: Intervals) -> float:
@@ -213,19 +183,6 @@ def _period(at: FloatArray, marked: bool, intervals: Intervals) -> float:
     return period if even and len(at) >= _CAME * due else float("nan")
 
 
-DRAWS = 4000
-_HALF_LIFE = 0.35  # of the intervals since the speed changed: newer ones count more
-_JOB_CHANGES, _JOB_SEEN = 0.5, 0.6  # changes of speed in a job before any is seen: 0.5 / 0.6
-_JOB_RESTARTS, _JOB_WHOLE = 0.1, 0.3  # restarts of a job before any is seen: 0.1 / 0.3
-_RESTART_COST = 0.03  # of the job's time: median, with a factor of e as its spread
-_CHANGE_SIZE, _CHANGE_TAIL = 0.2, 3  # spread of a change's log, and its degrees of freedom
-_BACK = 0.7  # of the changes that follow one, the share that goes back to a speed seen before
-_MOST_CHANGES = 8
-_ENDLESS = (
-    230.0  # log of seconds a step (1e100) that a draw may wander to: absurd logs end in no overflow
-)
-
-
 @dataclass(frozen=True)
 class RemainingTime:
     """What is still to come.
@@ -233,26 +190,16 @@ class RemainingTime:
     Attributes:
         seconds: draws of the rest's length, pauses included (draws,).
         step_seconds: the present mean of a step, without pauses.
-        pauses: that recur; `pause_seconds`: what they add, by median.
+        pauses: that recur.
         interruptions: further ones that are expected; 0 where none was seen.
+        segments: stretches of constant speed; the last one is the present.
     """
 
     seconds: FloatArray
     step_seconds: float
     pauses: tuple[Pauses, ...]
-    pause_seconds: float
     interruptions: float
-    speeds: Speeds
-
-    def quantiles(self) -> tuple[float, float, float]:
-        """Return the 5, 50 and 95 % quantiles of the rest, in seconds."""
-        p05, p50, p95 = np.quantile(self.seconds, [0.05, 0.5, 0.95])
-        return float(p05), float(p50), float(p95)
-
-    def missed(self, seconds: float) -> float:
-        """Return the probability that the rest takes longer than this."""
-        over = float((self.seconds > seconds).sum())
-        return (over + 0.5) / (len(self.seconds) + 1)
+    segments: tuple[Segment, ...]
 
 
 def remaining_of(
@@ -260,110 +207,66 @@ def remaining_of(
 ) -> RemainingTime:
     """Return what the rest of a job may take, from its last row on.
 
-    Args:
-        intervals: of its log.
-        total: the count at which it is done, in the unit of the intervals.
-        seed: of the draws.
-        draws: how many.
+    `total` is the count at which it is done, in the unit of the intervals.
     """
     rng = np.random.default_rng(seed)
     done = float(intervals.marks.done[-1])
-    left = max(0.0, total - done)
-    speeds = speeds_of(intervals)
-    step_seconds, convex = _present(intervals, speeds)
-    steps = np.zeros(draws)
-    if left:
-        level = _rest(intervals, speeds, left, convex, rng, draws)
-        steps = left * level * _changes(speeds, done, total, rng, draws)
-    pauses = pauses_of(intervals)
-    paused = steps * unseen(pauses, done / total, rng, draws) if left else np.zeros(draws)
-    for group in pauses:
-        paused += group.to_come(done, total, rng, draws)
-    lost, number = _interruptions(intervals, step_seconds, left, total, rng, draws)
-    seconds = steps + (paused + lost if left else 0.0)
-    middle = float(np.median(paused)) if left and pauses else 0.0
-    return RemainingTime(seconds, step_seconds, pauses, middle, number if left else 0.0, speeds)
-
-
-def _present(intervals: Intervals, speeds: Speeds) -> tuple[float, float]:
-    """Return a step's mean seconds now, and by how much the log of a mean is above the logs' mean."""
-    rows = np.arange(speeds.now.first, speeds.now.last + 1)
-    rows = rows[intervals.steady[rows]] if intervals.steady[rows].any() else rows
-    steps, seconds = intervals.steps[rows], intervals.work_seconds[rows]
+    segments, pauses = segments_of(intervals), pauses_of(intervals)
+    rows = np.intersect1d(
+        np.arange(segments[-1].first, segments[-1].last + 1), intervals.steady_rows
+    )
+    steps, work = intervals.steps[rows], intervals.work_seconds[rows]
     age = steps[::-1].cumsum()[::-1] - steps / 2
     weight = 0.5 ** (age / (_HALF_LIFE * steps.sum()))
-    stretch, block = blocks_of(steps, seconds)
-    mean_of_logs = np.average(stretch.logs, weights=np.bincount(block, steps))
-    convex = float(np.log(seconds.sum() / steps.sum()) - mean_of_logs)
-    return float((weight * seconds).sum() / (weight * steps).sum()), convex
-
-
-def _rest(
-    intervals: Intervals, speeds: Speeds, left: float, convex: float,
-    rng: np.random.Generator, draws: int,
-) -> FloatArray:  # fmt: skip
-    """Return draws of the mean seconds of a step over the rest, at the present level (draws,)."""
-    rows = np.flatnonzero(intervals.steady)
-    if not len(rows):
-        rows = np.arange(len(intervals))
-    stretch, block = blocks_of(intervals.steps[rows], intervals.work_seconds[rows])
-    firsts = np.searchsorted(rows, [s.first for s in speeds.segments[1:]])
-    cuts = sorted({int(c) for c in block[firsts]} - {0})
-    logs = stretch.mean_of_rest(cuts, left, rng, draws) + convex
-    return np.asarray(np.exp(np.clip(logs, -_ENDLESS, _ENDLESS)))
-
-
-def _changes(
-    speeds: Speeds, done: float, total: float, rng: np.random.Generator, draws: int
-) -> FloatArray:
-    """Return draws of the rest's mean seconds of a step over the present one's (draws,)."""
-    share = float(np.clip(done / total, 0.0, 1.0)) if total else 1.0
-    seen = len(speeds.segments) - 1
-    rate = (_JOB_CHANGES + seen) / (_JOB_SEEN + share) * max(0.0, 1 - share)
-    number = np.minimum(rng.poisson(rate, draws), _MOST_CHANGES)
-    places = np.sort(
-        rng.random((draws, _MOST_CHANGES)) + (np.arange(_MOST_CHANGES) >= number[:, None]), axis=1
-    )
-    known = np.array([s.step_seconds for s in speeds.segments]) / speeds.now.step_seconds
-    lengths = np.array([s.end_s - s.begin_s for s in speeds.segments])
-    share_of = np.maximum(lengths, 0) + 1e-12
-    factor, level = np.ones(draws), np.ones(draws)
-    for k in range(_MOST_CHANGES):
-        on = number > k
-        back = rng.choice(known, draws, p=share_of / share_of.sum())
-        new = np.where(rng.random(draws) < (_BACK if seen else 0.0), back, level)
-        new = new * np.exp(np.clip(_CHANGE_SIZE * rng.standard_t(_CHANGE_TAIL, draws), -2, 2))
-        factor = np.where(on, factor + (1 - places[:, k]) * (new - level), factor)
-        level = np.where(on, new, level)
-    return np.maximum(factor, 0.02)
-
-
-def _interruptions(
-    intervals: Intervals,
-    step_seconds: float,
-    left: float,
-    total: float,
-    rng: np.random.Generator,
-    draws: int,
-) -> tuple[FloatArray, float]:
-    """Return draws of the seconds that further restarts cost, and how many are expected.
-
-    How often: as often as so far, held against a job that has few; what one costs: as so far, and
-    before one was seen a share of the job that restarts usually cost.
-    """
+    step_seconds = float((weight * work).sum() / (weight * steps).sum())
+    left = max(0.0, total - done)
     if not left:
-        return np.zeros(draws), 0.0
-    restarts = [g for g in intervals.gaps if g.restart]
-    share = (total - left) / total
-    many = len(restarts) + _JOB_RESTARTS
-    rate = rng.gamma(many, (1 - share) / (share + _JOB_WHOLE), draws)
-    number = rng.poisson(np.minimum(rate, 1e4))
-    if not restarts:
-        usual = _RESTART_COST * total * step_seconds
-        return np.asarray(number * usual * np.exp(rng.standard_normal(draws))), 0.0
-    costs = np.array([g.seconds + g.redone * step_seconds for g in restarts])
-    size = rng.choice(costs, (draws, len(costs))).mean(axis=1)
-    return np.asarray(number * size), many * (1 - share) / (share + _JOB_WHOLE)
+        return RemainingTime(np.zeros(draws), step_seconds, pauses, 0.0, segments)
+    blocks, block = blocks_of(steps, work)
+    # By how much the log of a mean is above the logs' mean.
+    convex = np.log(work.sum() / steps.sum()) - np.average(
+        blocks.logs, weights=np.bincount(block, steps)
+    )
+    every = intervals.steady_rows
+    blocks, block = blocks_of(intervals.steps[every], intervals.work_seconds[every])
+    firsts = np.searchsorted(every, [segment.first for segment in segments[1:]])
+    logs = blocks.mean_of_rest(sorted({int(c) for c in block[firsts]} - {0}), left, rng, draws)
+    mean = np.exp(np.clip(logs + convex, -_ENDLESS, _ENDLESS))
+    share = min(max(done / total, 0.0), 1.0)
+    seconds = left * mean * _changes(len(segments) - 1, share, rng, draws)
+    # Pauses of which none has come yet: fewer are missing where a periodic one has.
+    jobs = _PAUSING_MORE if any(np.isfinite(p.period) for p in pauses) else _PAUSING
+    longer = min(max(np.log(max(share, 1e-9)) / np.log(_SHORTEST), 0.0), 1.0)
+    taken = _TAKEN * np.exp(_TAKEN_SPREAD * rng.standard_normal(draws))
+    seconds += seconds * np.where(rng.random(draws) < jobs * longer, taken, 0.0)
+    for group in pauses:
+        seconds += group.to_come(done, total, rng, draws)
+    # Restarts: as often as so far, held against a job that has few; each costs as much as so far,
+    # and before one was seen the share of a job that restarts usually cost.
+    restarts = intervals.restarts
+    rate = (1 - share) / (share + _JOB_WHOLE)
+    number = rng.poisson(np.minimum(rng.gamma(len(restarts) + _JOB_RESTARTS, rate, draws), 1e4))
+    if restarts:
+        costs = np.array([gap.seconds + gap.redone * step_seconds for gap in restarts])
+        cost = rng.choice(costs, (draws, len(costs))).mean(axis=1)
+    else:
+        cost = _RESTART_COST * total * step_seconds * np.exp(rng.standard_normal(draws))
+    expected = (len(restarts) + _JOB_RESTARTS) * rate if restarts else 0.0
+    return RemainingTime(seconds + number * cost, step_seconds, pauses, expected, segments)
+
+
+def _changes(seen: int, share: float, rng: np.random.Generator, draws: int) -> FloatArray:
+    """Return draws of the rest's mean seconds of a step over the present one's (draws,).
+
+    `seen` is how many came so far, `share` how much of the job is done.
+    """
+    rate = (_JOB_CHANGES + seen) / (_JOB_SEEN + share) * (1 - share)
+    come = np.arange(_MOST_CHANGES) < rng.poisson(rate, draws)[:, None]
+    places = np.sort(np.where(come, rng.random(come.shape), 1.0), axis=1)
+    sizes = np.clip(_CHANGE_SIZE * rng.standard_t(_CHANGE_TAIL, come.shape), -2, 2)
+    levels = np.exp(np.cumsum(np.where(come, sizes, 0.0), axis=1))
+    steps = np.diff(levels, axis=1, prepend=1.0)
+    return np.asarray(np.maximum(1 + ((1 - places) * steps).sum(axis=1), 0.02))
 
 
 _SILENT = 10.0  # typical intervals without a row after which the job may have stopped
@@ -409,8 +312,8 @@ class Eta:
     @property
     def remaining_seconds(self) -> tuple[float, float, float]:
         """5, 50 and 95 % quantiles of the time from `now_s` until it is done."""
-        since = self._since
-        p05, p50, p95 = (max(0.0, s - since) for s in self.outlook.quantiles())
+        left = np.quantile(self.outlook.seconds, [0.05, 0.5, 0.95]) - self._since
+        p05, p50, p95 = np.maximum(left, 0.0).tolist()
         return p05, p50, p95
 
     @property
@@ -438,7 +341,8 @@ class Eta:
 
     def missed(self, seconds: float) -> float:
         """Return the probability that the job takes longer than this from `now_s` on."""
-        return self.outlook.missed(seconds + self._since)
+        over = float((self.outlook.seconds > seconds + self._since).sum())
+        return (over + 0.5) / (len(self.outlook.seconds) + 1)
 
     @property
     def _since(self) -> float:
@@ -464,7 +368,7 @@ def eta_of(
     intervals = intervals_of(series)
     marks = intervals.marks
     done = float(marks.done[-1])
-    total, source = length_of(series, marks, length or JobLength())
+    total, source = length_of(series, marks.unit, length or JobLength())
     if total < done * (1 - 1e-9):
         raise RequestError(
             f"a job of {total:,.6g} {marks.unit}",
@@ -478,60 +382,54 @@ def eta_of(
     # A log may be read long after its end, and its clock may be ahead of this machine's.
     now = last if now_s is None or not np.isfinite(last) else max(now_s, last)
     since = now - last if np.isfinite(last) else 0.0
-    notes, silent = _notes(series, intervals, outlook, since, done >= total)
-    if not dated and np.isfinite(last):
-        notes.append("the log has no dates; its file's last write counts as the last row's time")
-    return Eta(
-        series.name, done, total, marks.unit, source, intervals, outlook, last,
-        now, silent, series.status, series.reason, tuple(notes),
-        tuple(_unknown(series, intervals, outlook)),
-    )  # fmt: skip
-
-
-def _notes(
-    series: LogSeries, intervals: Intervals, outlook: RemainingTime, since: float, ended: bool
-) -> tuple[list[str], bool]:
-    """Return what to say beside the figures, and whether the log has been silent for too long."""
-    unit = intervals.marks.unit
+    typical, slowest = float(np.median(intervals.seconds)), float(np.max(intervals.seconds))
+    silent = done < total and since > max(_SILENT * typical, 2 * slowest, _SILENT_SECONDS)
     notes = []
     if series.status != "ok":
         notes.append(
             f"the log ends with: {series.reason or series.status}; counted as if it went on"
         )
-    typical = float(np.median(intervals.seconds))
-    longest = float(np.max(intervals.seconds))
-    silent = since > max(_SILENT * typical, 2 * longest, _SILENT_SECONDS) and not ended
     if silent:
         notes.append(
-            f"no {unit[:-1]} for {format_seconds(since)}, where one row came every"
+            f"no {marks.unit[:-1]} for {format_seconds(since)}, where one row came every"
             f" {format_seconds(typical)}: it hangs, has stopped, or the log is old; counted as if"
             " it went on now"
         )
-        since = 0.0
-    speeds = outlook.speeds
-    if len(speeds.segments) > 1:
-        ago = float(intervals.end_s[-1]) - speeds.now.begin_s + since
-        change = speeds.change - 1
-        word = "slower" if change > 0 else "faster"
+    notes += _notes(intervals, outlook, 0.0 if silent else since)
+    notes += [*marks.notes, *series.notes]
+    if not dated and np.isfinite(last):
+        notes.append("the log has no dates; its file's last write counts as the last row's time")
+    return Eta(
+        series.name, done, total, marks.unit, source, intervals, outlook, last, now, silent,
+        series.status, series.reason, tuple(notes), tuple(_unknown(intervals, outlook)),
+    )  # fmt: skip
+
+
+def _notes(intervals: Intervals, outlook: RemainingTime, since: float) -> list[str]:
+    """Return what to say of changes of speed and of restarts."""
+    notes, unit = [], intervals.marks.unit
+    if len(outlook.segments) > 1:
+        before, now = outlook.segments[-2:]
+        ago = format_seconds(float(intervals.end_s[-1]) - now.begin_s + since)
         notes.append(
-            f"the speed changed {format_seconds(ago)} ago, at {unit[:-1]} {speeds.now.begin:,.6g}:"
-            f" {abs(change):.0%} {word}; the new speed is used"
+            f"the speed changed {ago} ago, at {unit[:-1]} {now.begin:,.6g}:"
+            f" {slower_or_faster(before, now)}; the new speed is used"
         )
-    restarts = [g for g in intervals.gaps if g.restart]
+    restarts = intervals.restarts
     if restarts:
-        redone = sum(g.redone for g in restarts)
+        redone = sum(gap.redone for gap in restarts)
         again = f"; {redone:,.6g} {unit} were done twice, and count once" if redone else ""
-        away = format_seconds(sum(g.seconds for g in restarts))
+        away = format_seconds(sum(gap.seconds for gap in restarts))
         notes.append(f"started again {counted(len(restarts), 'time')}, {away} between{again}")
     if outlook.interruptions:
         notes.append(
             f"about {outlook.interruptions:.1f} further restarts are counted in, by those so far"
         )
-    return [*notes, *intervals.marks.notes, *series.notes], silent
+    return notes
 
 
-def _unknown(series: LogSeries, intervals: Intervals, outlook: RemainingTime) -> list[str]:
-    """Return what would make the answer surer and nobody told."""
+def _unknown(intervals: Intervals, outlook: RemainingTime) -> list[str]:
+    """Return what would make the answer surer and the log does not say."""
     found = []
     if not intervals.marks.clocked:
         found.append("the log has no times, so pauses and gaps are not known")
@@ -542,6 +440,6 @@ def _unknown(series: LogSeries, intervals: Intervals, outlook: RemainingTime) ->
     single = [p for p in outlook.pauses if len(p.at) == 1]
     if single:
         found.append(f"one {single[0].kind} was seen so far: how often it comes is a guess")
-    if len([g for g in intervals.gaps if g.restart]) == 1:
+    if len(intervals.restarts) == 1:
         found.append("one restart was seen: whether more will come is a guess")
     return found

@@ -31,10 +31,8 @@ _MAX_LINE = 20_000  # characters; a longer line is no step
 def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple[LogSeries, ...]:
     """Return every run that is logged in a file, a folder or a tracking store.
 
-    Args:
-        path: see `READERS` for what is known.
-        reader: a reader's name; "" lets the content decide.
-        pattern: for plain logs, a regular expression with named groups (see `patterns`).
+    `reader` is a name of `READERS`, "" lets the content decide; `pattern` is for plain logs: a regular
+    expression with named groups (see `patterns`).
 
     Raises:
         RequestError: the path is missing, empty, of no known format, or has no step.
@@ -46,9 +44,9 @@ def read_logs(path: str | Path, *, reader: str = "", pattern: str = "") -> tuple
         raise UnknownNameError("log reader", reader, READERS, f"({', '.join(READERS)})")
     if not path.exists():
         raise RequestError(asked, "there is no such file or folder", _beside(path))
-    if not reader and path.is_file() and path.stat().st_size == 0 and not pattern:
-        raise RequestError(asked, "it is empty", "wait until the job has logged steps")
     reader = reader or ("text" if pattern else "")
+    if not reader and path.is_file() and path.stat().st_size == 0:
+        raise RequestError(asked, "it is empty", "wait until the job has logged steps")
     for name in (reader,) if reader else READERS:
         module = import_module(f"{__package__}.{name}{'lines' if name == 'json' else ''}")
         if reader or module.accepts(path):
@@ -139,16 +137,10 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether a file that begins so is text."""
-    if b"\0" in head:
-        return False
-    odd = sum(b < 32 and b not in b"\t\n\r\x08\x0c\x1b" for b in head)
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if error.start < len(head) - 4:
-            odd += sum(b > 127 for b in head)
-    return odd <= len(head) * 0.1
+    """Return whether a file that begins so is text: UTF-8, or nearly all of it."""
+    text = head.decode("utf-8", errors="replace")
+    odd = sum((c < " " and c not in "\t\n\r\b\f\x1b") or c == "\ufffd" for c in text)
+    return b"\0" not in head and odd <= len(text) * 0.1
 
 
 def written_s(*paths: Path) -> float:
@@ -175,9 +167,5 @@ def _beside(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> RequestError:
-    if isinstance(error, FileNotFoundError):
-        return RequestError(f"reading {path}", "there is no such file", _beside(path))
-    if isinstance(error, IsADirectoryError):
-        return RequestError(f"reading {path}", "it is a folder", "name a file in it")
-    todo = "let your user read it (ls -l shows who may)"
+    todo = "name a file that your user may read (ls -l shows who may)"
     return RequestError(f"reading {path}", str(error.strerror or error), todo)

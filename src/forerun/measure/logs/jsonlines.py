@@ -11,9 +11,14 @@ import numpy as np
 
 from forerun.errors import RequestError
 from forerun.measure.logs.files import bytes_of, head_of, lines_of, mapping_of, written_s
-from forerun.measure.logs.keys import column_of, put
 from forerun.measure.logs.patterns import Ending, event_in
-from forerun.measure.logs.series import EVALUATION, LogSeries, SeriesBuilder, clock_resolution
+from forerun.measure.logs.series import (
+    LogSeries,
+    SeriesBuilder,
+    clock_resolution,
+    column_of,
+    put,
+)
 from forerun.measure.logs.text import iso_seconds
 
 _EPOCH_2001 = 1e9  # seconds since 1970 of a clock that is a date rather than a duration
@@ -100,11 +105,7 @@ def _add(gathered: SeriesBuilder, record: Mapping[str, Any]) -> None:
             row["time_s"] = iso_seconds(value)
         elif key in ("event", "message", "msg", "phase"):
             gathered.event(event_in(value))
-    if "eval_seconds" in row or "eval_loss" in row:
-        gathered.event(EVALUATION)
-    if "train_runtime" in row:
-        gathered.facts["train_seconds"] = row["train_runtime"]
-    elif "step" in row or "epoch" in row:
+    if not gathered.is_summary(row) and ("step" in row or "epoch" in row):
         gathered.row({k: v for k, v in row.items() if v == v})
 
 

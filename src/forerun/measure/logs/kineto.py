@@ -106,93 +106,76 @@ def read_trace(path: Path) -> RankTrace:
             "it has no traceEvents",
             "give what a profiler wrote as a Chrome trace (torch: profile.export_chrome_trace)",
         )
-    events = _Events([e for e in listed if _is_span(e)])
-    steps = events.steps()
+    events = [event for event in map(mapping_of, listed) if _is_span(event)]
+    names = [str(event.get("name", "")) for event in events]
+    cats = np.array([str(event.get("cat", "")).lower() for event in events], dtype=object)
+    begins = np.array([float(event["ts"]) for event in events]) * _MICROSECOND
+    ends = begins + np.array([float(event["dur"]) for event in events]) * _MICROSECOND
+    steps: dict[int, Step] = {}
+    for name, cat, begin, end in zip(names, cats, begins, ends, strict=True):
+        if cat != "gpu_user_annotation" and (match := _STEP.search(name)):  # no echo on the device
+            steps.setdefault(int(match[1]), (float(begin), float(end)))
     job = mapping_of(meta.get("distributedInfo"))
     rank, world = job.get("rank"), job.get("world_size")
     devices = meta.get("deviceProperties")
-    names = (
-        {str(mapping_of(d).get("name", "")) for d in devices} if isinstance(devices, list) else {""}
-    )
+    listed = devices if isinstance(devices, list) else []
+    kinds = {str(mapping_of(device).get("name", "")) for device in listed}
     return RankTrace(
-        path.name if rank is None else str(rank), steps, divided(steps, events.groups()) if steps else {},
+        path.name if rank is None else str(rank), steps,
+        divided(steps, _parts(events, names, cats, begins, ends)) if steps else {},
         world if isinstance(world, int) and world > 0 else 0,
-        names.pop() if len(names) == 1 else "", events.on_device,
+        kinds.pop() if len(kinds) == 1 else "", bool((cats == "kernel").any()),
     )  # fmt: skip
 
 
-def _is_span(event: Any) -> bool:
-    event = mapping_of(event)
+def _is_span(event: Mapping[str, Any]) -> bool:
     ts, dur = event.get("ts"), event.get("dur")
-    numbers = isinstance(ts, int | float) and isinstance(dur, int | float)
-    return event.get("ph") == "X" and numbers and 0 <= dur < 1e15 and abs(ts) < 1e18
+    if not (isinstance(ts, int | float) and isinstance(dur, int | float)):
+        return False
+    return event.get("ph") == "X" and 0 <= dur < 1e15 and abs(ts) < 1e18
 
 
-class _Events:
-    """A trace's complete events, as columns."""
+def _parts(
+    events: Sequence[Mapping[str, Any]], names: Sequence[str], cats: NDArray[np.object_],
+    begins: FloatArray, ends: FloatArray,
+) -> dict[str, FloatArray]:  # fmt: skip
+    """Return spans by part: the device's work, or without one the host's, by the host's phase.
 
-    def __init__(self, events: list[Any]) -> None:
-        self.names = [str(e.get("name", "")) for e in events]
-        cats = np.array([str(e.get("cat", "")).lower() for e in events], dtype=object)
-        self.begins = np.array([float(e["ts"]) for e in events]) * _MICROSECOND
-        self.ends = self.begins + np.array([float(e["dur"]) for e in events]) * _MICROSECOND
-        self.links = [_link(e) for e in events]
-        self.device = np.isin(cats, _ON_DEVICE)
-        self.echo = cats == "gpu_user_annotation"
-        self.on_device = bool((cats == "kernel").any())
+    A kernel is of the phase in which the host launched it, an operation of that in which it
+    began. Communication is that of the device's kernels, or of the host's own threads.
+    """
 
-    def steps(self) -> dict[int, Step]:
-        """Return begin and end of each step by the host's marks."""
-        found: dict[int, Step] = {}
-        for i, name in enumerate(self.names):
-            match = _STEP.search(name)
-            if match is not None and not self.echo[i]:
-                found.setdefault(int(match[1]), (self.begins[i], self.ends[i]))
-        return found
+    def which(test: Callable[[str], object]) -> NDArray[np.bool_]:
+        return np.array([bool(test(name)) for name in names], dtype=bool)
 
-    def groups(self) -> dict[str, FloatArray]:
-        """Return spans by part: the device's work, or without one the host's, by the host's phase.
+    def spans(chosen: NDArray[np.bool_]) -> FloatArray:
+        return united(begins[chosen], ends[chosen])
 
-        A kernel is of the phase in which the host launched it, an operation of that in which it
-        began. Communication is that of the device's kernels, or of the host's own threads.
-        """
-        loading = self._named("enumerate(DataLoader)")
-        if self.on_device:
-            comm = self.device & self._which(_KERNEL_COMM.search)
-            work = self.device & ~comm
-            launches = {
-                link: self.begins[i]
-                for i, link in enumerate(self.links)
-                if link is not None and not self.device[i]
-            }
-            begun = np.array([launches.get(link, np.nan) for link in self.links], dtype=np.float64)
-        else:
-            comm, begun = self._which(_HOST_COMM.search), self.begins
-            work = self._which(lambda name: name.startswith("aten::")) & ~contains(loading, begun)
-        stepping = contains(self._named("Optimizer.step#"), begun)
-        backward = contains(self._named("autograd::engine::evaluate_function"), begun) & ~stepping
-        return {
-            "optimizer": self._spans(work & stepping),
-            "backward": self._spans(work & backward),
-            "forward": self._spans(work & ~backward & ~stepping),
-            "sync": self._spans(comm),
-            "input": loading,
-        }
+    def named(start: str) -> FloatArray:
+        return spans(which(lambda name: name.startswith(start)))
 
-    def _which(self, test: Callable[[str], object]) -> NDArray[np.bool_]:
-        return np.array([bool(test(name)) for name in self.names], dtype=bool)
-
-    def _spans(self, chosen: NDArray[np.bool_]) -> FloatArray:
-        return united(self.begins[chosen], self.ends[chosen])
-
-    def _named(self, start: str) -> FloatArray:
-        return self._spans(self._which(lambda name: name.startswith(start)))
-
-
-def _link(event: Mapping[str, Any]) -> Any:
-    """Return what ties a kernel to the call that launched it, None where nothing does."""
-    link = mapping_of(event.get("args")).get("correlation")
-    return link if isinstance(link, int | str) else None
+    loading = named("enumerate(DataLoader)")
+    if (cats == "kernel").any():
+        device = np.isin(cats, _ON_DEVICE)
+        comm = device & which(_KERNEL_COMM.search)
+        work = device & ~comm
+        links = [mapping_of(event.get("args")).get("correlation") for event in events]
+        links = [link if isinstance(link, int | str) else None for link in links]
+        launches = {link: begins[i] for i, link in enumerate(links) if not device[i]}
+        launches.pop(None, None)
+        begun = np.array([launches.get(link, np.nan) for link in links], dtype=np.float64)
+    else:
+        comm, begun = which(_HOST_COMM.search), begins
+        work = which(lambda name: name.startswith("aten::")) & ~contains(loading, begun)
+    stepping = contains(named("Optimizer.step#"), begun)
+    backward = contains(named("autograd::engine::evaluate_function"), begun) & ~stepping
+    return {
+        "optimizer": spans(work & stepping),
+        "backward": spans(work & backward),
+        "forward": spans(work & ~backward & ~stepping),
+        "sync": spans(comm),
+        "input": loading,
+    }
 
 
 def accepts(path: Path) -> bool:
@@ -225,22 +208,39 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     Raises:
         RequestError: a trace is no whole JSON, or has no `ProfilerStep#` marks.
     """
-    ranks, files, notes = _ranks(path)
-    steps = sorted(set.intersection(*(set(rank.steps) for rank in ranks)))
-    if not steps:
+    by_rank: dict[str, RankTrace] = {}
+    files, notes = [], []
+    for file in _traces(path) if path.is_dir() else [path]:
+        try:
+            trace = read_trace(file)
+        except RequestError as error:
+            if not path.is_dir():
+                raise
+            notes.append(f"{file.name} is left out: {error.found}")
+            continue
+        files.append(file)
+        if before := by_rank.get(trace.rank):  # another file of the same rank
+            steps, parts = {**before.steps, **trace.steps}, {**before.parts, **trace.parts}
+            trace = replace(trace, steps=steps, parts=parts)
+        by_rank[trace.rank] = trace
+    if not by_rank:
+        raise RequestError(f"reading {path}", "; ".join(notes), "write the traces again")
+    ranks = list(by_rank.values())
+    numbers = sorted(set.intersection(*(set(rank.steps) for rank in ranks)))
+    if not numbers:
         raise RequestError(
             f"reading {path}",
             "no ProfilerStep# mark is in it" + (" that all its ranks share" if len(ranks) > 1 else ""),
             "profile with torch.profiler.profile(schedule=...) and call its step() after each step",
         )  # fmt: skip
-    lengths = [[rank.steps[s][1] - rank.steps[s][0] for s in steps] for rank in ranks]
+    lengths = [[rank.steps[s][1] - rank.steps[s][0] for s in numbers] for rank in ranks]
     columns: dict[str, FloatArray] = {
-        "step": np.array(steps, dtype=np.float64) + 1,
-        "time_s": np.array([ranks[0].steps[s][1] for s in steps]),
+        "step": np.array(numbers, dtype=np.float64) + 1,
+        "time_s": np.array([ranks[0].steps[s][1] for s in numbers]),
         "step_time_s": np.median(lengths, axis=0),
     }
     for part in (*PARTS, "comm"):
-        values = np.array([[rank.parts[s][part] for s in steps] for rank in ranks])
+        values = np.array([[rank.parts[s][part] for s in numbers] for rank in ranks])
         columns[f"{part}_time_s"] = values.mean(axis=0)
     facts: dict[str, Fact] = {}
     if len(worlds := {rank.world for rank in ranks if rank.world}) == 1:
@@ -257,25 +257,3 @@ def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
         parts={part: float(np.median(columns[name])) for part, name in _COLUMNS.items()},
         notes=tuple(notes),
     ),)  # fmt: skip
-
-
-def _ranks(path: Path) -> tuple[Sequence[RankTrace], list[Path], list[str]]:
-    """Return the trace of each rank; in a folder, files that cannot be read are noted."""
-    if not path.is_dir():
-        return [read_trace(path)], [path], []
-    by_rank: dict[str, RankTrace] = {}
-    files, notes = [], []
-    for file in _traces(path):
-        try:
-            trace = read_trace(file)
-        except RequestError as error:
-            notes.append(f"{file.name} is left out: {error.found}")
-            continue
-        files.append(file)
-        if before := by_rank.get(trace.rank):
-            steps, parts = {**before.steps, **trace.steps}, {**before.parts, **trace.parts}
-            trace = replace(trace, steps=steps, parts=parts)
-        by_rank[trace.rank] = trace
-    if not by_rank:
-        raise RequestError(f"reading {path}", "; ".join(notes), "write the traces again")
-    return list(by_rank.values()), files, notes

@@ -11,9 +11,15 @@ from typing import Any
 from urllib.parse import quote
 
 from forerun.errors import RequestError
-from forerun.measure.logs.files import head_of, mapping_of, written_s
-from forerun.measure.logs.keys import column_of
-from forerun.measure.logs.series import Fact, LogSeries, Scalar, SeriesBuilder, add_scalars
+from forerun.measure.logs.files import bytes_of, head_of, mapping_of, written_s
+from forerun.measure.logs.series import (
+    Fact,
+    LogSeries,
+    Scalar,
+    SeriesBuilder,
+    add_scalars,
+    column_of,
+)
 
 _SQLITE = b"SQLite format 3\0"
 _DELETED = "deleted"  # a run's lifecycle_stage in MLflow's bin
@@ -78,32 +84,25 @@ def _of_folder(path: Path) -> Iterator[_Run]:
         with contextlib.suppress(yaml.YAMLError):
             meta = mapping_of(yaml.safe_load(_text(folder / "meta.yaml")))
         started = meta.get("start_time")
-        known.append((started if isinstance(started, int) else 0, str(folder), folder, meta))
-    for _, where, folder, meta in sorted(known, key=lambda run: run[:2]):
+        known.append((started if isinstance(started, int) else 0, folder, meta))
+    for _, folder, meta in sorted(known, key=lambda run: run[:2]):
         if meta.get("lifecycle_stage") == _DELETED and folder.resolve() != path.resolve():
             continue
-        metrics = folder / "metrics"
+        metrics, points = folder / "metrics", list[Scalar]()
         files = [p for p in sorted(metrics.rglob("*")) if p.is_file()]
-        points = [p for file in files for p in _points(file, file.relative_to(metrics).as_posix())]
+        for file in files:
+            for line in _text(file).splitlines():  # milliseconds, value, step
+                with contextlib.suppress(ValueError):  # a line that is being written
+                    time, value, *step = line.split()
+                    point = float(value), float(time) / 1000, float(step[0]) if step else 0.0
+                    points.append((file.relative_to(metrics).as_posix(), *point))
         params = {p.name: _text(p) for p in sorted((folder / "params").glob("*")) if p.is_file()}
-        name = str(meta.get("run_name") or folder.name)
-        yield _Run(name, where, points, params, str(meta.get("status", "")), written_s(*files))
+        name, status = str(meta.get("run_name") or folder.name), str(meta.get("status", ""))
+        yield _Run(name, str(folder), points, params, status, written_s(*files))
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError as error:
-        todo = "let your user read it (ls -l shows who may)"
-        raise RequestError(f"reading {path}", str(error.strerror), todo) from None
-
-
-def _points(file: Path, key: str) -> Iterator[Scalar]:
-    """Yield the points of a metric's file: lines of `milliseconds value step`."""
-    for line in _text(file).splitlines():
-        with contextlib.suppress(ValueError):  # a line that is being written
-            time, value, *step = line.split()
-            yield key, float(value), float(time) / 1000, int(step[0]) if step else 0
+    return bytes_of(path).decode("utf-8", errors="replace").strip()
 
 
 @contextlib.contextmanager

@@ -3,60 +3,25 @@
 A group's name is a column with its unit (`step`, `step_time_ms`, `loss`, `memory_mib` ...), so a
 pattern of one's own is written in the same way. Groups that are read together: `time` with
 `time_unit`, `rate` with `rate_unit`, `memory` with `memory_unit`.
-
-Pointing: a line of somebody's text, with a caret under the character that is meant.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from forerun.errors import RequestError
-from forerun.measure.logs.keys import GIGABYTES, SECONDS, column_of, put, vocabulary
-from forerun.measure.logs.series import CHECKPOINT, EVALUATION, RESTART, Fact
-
-_BEFORE, _AFTER = 60, 30  # characters that are shown of a long line, around the one that is meant
-
-
-def pointed(line: str, column: int, label: str = "") -> str:
-    """Return a line of text, and below it a caret under one of its characters.
-
-    Args:
-        line: without its end.
-        column: of the character, from 0; the line's length points behind its last one.
-        label: what stands before the line, e.g. its number.
-    """
-    line, column = _clipped(line, column)
-    head = f"    {label} | " if label else "    "
-    blank = " " * (len(head) - 2) + "| " if label else head
-    # Tabs stay tabs, so that whatever a terminal makes of them is the same in both lines.
-    under = "".join(c if c == "\t" else " " * _width(c) for c in line[:column])
-    shown = "".join(
-        c if c == "\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line
-    )
-    return f"{head}{shown}\n{blank}{under}^"
-
-
-def _clipped(line: str, column: int) -> tuple[str, int]:
-    """Return the part of a long line that is shown, and the column in it."""
-    first = max(column - _BEFORE, 0)
-    before = "..." if first else ""
-    after = "..." if len(line) > column + _AFTER else ""
-    return f"{before}{line[first : column + _AFTER]}{after}", column - first + len(before)
-
-
-def _width(character: str) -> int:
-    """Return how many cells of a terminal a character takes."""
-    if unicodedata.combining(character):
-        return 0
-    if character.isprintable():
-        return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-    return 1  # shown by another in its place
-
+from forerun.measure.logs.series import (
+    CHECKPOINT,
+    EVALUATION,
+    RESTART,
+    Fact,
+    column_of,
+    put,
+    vocabulary,
+)
 
 # Numbers as they are printed: grouped, with an exponent.
 _N = r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -119,14 +84,12 @@ class Pattern:
 
 def _put_together(row: Row, groups: Mapping[str, str]) -> None:
     """Add the numbers whose unit stands beside them, a bar's clock, and the epochs before."""
-    if groups.get("time_unit"):
-        unit = groups["time_unit"].lower().replace("\u00b5", "u")
-        row["step_time_s"] = number(groups["time"]) * SECONDS.get(unit, float("nan"))
-    if groups.get("memory_unit"):
-        unit = groups["memory_unit"].lower()
-        row["memory_gb"] = number(groups["memory"]) * GIGABYTES.get(unit, float("nan"))
-    if groups.get("rate") and groups.get("rate_unit") and (rate := number(groups["rate"])) > 0:
-        row["step_time_s"] = rate if groups["rate_unit"] == "s/it" else 1 / rate
+    for name, key in (("time", "step_time"), ("memory", "memory")):
+        if unit := groups.get(f"{name}_unit", "").replace("\u00b5", "u"):
+            put(row, f"{key}_{unit}", number(groups[name]))
+    if groups.get("rate") and groups.get("rate_unit"):
+        key = "step_time_s" if groups["rate_unit"] == "s/it" else "it_per_s"
+        put(row, key, number(groups["rate"]))
     if clock := groups.get("clock") or groups.get("clock2"):
         row["elapsed_s"] = 0.0
         for part in clock.split(":"):
@@ -175,14 +138,10 @@ def own_pattern(text: str) -> Pattern:
     try:
         expression = re.compile(text)
     except re.error as error:
-        found = f"it is no regular expression: {error.msg}"
-        if error.pos is not None:
-            before = text[: error.pos].split("\n")
-            line = text.split("\n")[len(before) - 1]
-            found += f", at character {error.pos + 1}\n{pointed(line, len(before[-1]))}"
-        todos = (todo for words, todo in _TABLE["remedies"].items() if words in error.msg)
-        todo = next(todos, "correct it there, and try it on one line of the log")
-        raise RequestError(asked, found, todo) from None
+        raise RequestError(
+            asked, f"it is no regular expression: {error}",
+            "correct it there, and try it on one line of the log",
+        ) from None  # fmt: skip
     except (OverflowError, RecursionError) as error:
         found = f"it is no regular expression: {error}"
         raise RequestError(asked, found, "write a shorter one") from None
@@ -193,10 +152,7 @@ def own_pattern(text: str) -> Pattern:
             r"name a group for the step (or the epoch), e.g. 'step (?P<step>\d+) took"
             r" (?P<step_time_ms>[\d.]+)'",
         )  # fmt: skip
-    for name, better in (
-        ("time", "step_time_s, step_time_ms"),
-        ("memory", "memory_gb, memory_mib"),
-    ):
+    for name, better in (("time", "step_time_ms"), ("memory", "memory_mib")):
         if name in names and f"{name}_unit" not in names:
             raise RequestError(
                 asked, f"the group {name!r} has no unit", f"name it with its unit, e.g. {better}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.logs.files import read_logs
 from forerun.measure.logs.series import LogSeries
-from forerun.measure.logs.speed import speeds_of
+from forerun.measure.logs.speed import segments_of, slower_or_faster
 from forerun.measure.logs.steady import Intervals, intervals_of
 from forerun.tables.table import Table, canonical_names
-from forerun.units import format_seconds
+from forerun.units import counted, format_seconds
 
 Target = tuple[str, float]
 _SMOOTHED = 5  # rows whose median is held against the target: one lucky row reaches nothing
@@ -52,20 +53,12 @@ def runs_of(
 ) -> Table:  # fmt: skip
     """Return a row of the runs table for each series. Raises as `read_runs`."""
     every = (series,) if isinstance(series, LogSeries) else tuple(series)
-    stated = _stated(given or {})
+    stated = {name: value for name, value in (given or {}).items() if value not in (None, "")}
+    if stated:
+        names = canonical_names(list(stated), "the given columns")
+        columns = {n: [v] for n, v in zip(names, stated.values(), strict=True)}
+        stated = Table.from_columns(columns, "the given columns").row(0)
     return Table.from_rows([{**_row(one, target, stated), **stated} for one in every], "the logs")
-
-
-def _stated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return given columns in the schema's names, numbers as numbers; blanks are left out."""
-    kept = {name: value for name, value in given.items() if value not in (None, "")}
-    if not kept:
-        return {}
-    names = canonical_names(list(kept), "the given columns")
-    one = Table.from_columns(
-        {n: [v] for n, v in zip(names, kept.values(), strict=True)}, "the given columns"
-    )
-    return one.row(0)
 
 
 def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,8 +71,7 @@ def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) ->
     notes = list(series.notes)
     if series.reason:
         notes.append(f"ended with: {series.reason}")
-    batch = _batch(series, stated, notes)
-    if batch == batch:
+    if "global_batch" not in stated and np.isfinite(batch := _batch(series, notes)):
         row["global_batch"] = batch
     try:
         intervals = intervals_of(series)
@@ -102,63 +94,50 @@ def _row(series: LogSeries, target: Target | None, stated: Mapping[str, Any]) ->
 
 
 def _timed(series: LogSeries, intervals: Intervals, notes: list[str]) -> dict[str, Any]:
-    """Return the step's time as the median of steady steps, and say what was left out."""
-    notes += intervals.marks.notes
-    steady = intervals.steady if intervals.steady.any() else ~intervals.warm
-    steady = steady if steady.any() else np.ones(len(intervals), dtype=bool)
+    """Return the step's time as the median of steady steps, and note what was left out."""
+    unit, rows = intervals.marks.unit, intervals.steady_rows
+    steps = intervals.steps[rows]
+    speed = intervals.work_seconds[rows] / steps
     row: dict[str, Any] = {}
-    if intervals.marks.unit == "epochs":
-        row["epoch_time_s"] = _median((intervals.work_seconds / intervals.steps)[steady])
+    notes += intervals.marks.notes
+    if unit == "epochs":
+        row["epoch_time_s"] = _median(speed)
         notes.append("the log counts epochs, so a step's time is not known")
     else:
-        speed = (intervals.work_seconds / intervals.steps)[steady]
-        logged = _logged(series, intervals)
-        row["step_time_s"] = _median(speed) if logged is None else logged
-        about = speed / intervals.reference[steady] - 1  # a change of speed is no spread
-        row["step_std_s"] = _spread(about * np.sqrt(intervals.steps[steady])) * _median(speed)
-        row["measured_steps"] = float(intervals.steps[steady].sum())
-    notes += _left_out(intervals)
-    notes += speeds_of(intervals).words(intervals.marks.unit)
+        logged = series.numbers("step_time_s")
+        if series.has("step"):  # its own step times, from the warm-up's end on
+            steps_at, warm = series.numbers("step"), intervals.end[intervals.warm]
+            late = steps_at > (warm.max() if len(warm) else np.nanmin(steps_at))
+            kept = logged[late & (logged > 0)]
+            logged = kept if np.isfinite(kept).any() else logged
+        row["step_time_s"] = _median(logged if np.isfinite(logged).any() else speed)
+        # A change of speed is no spread.
+        about = (speed / intervals.reference[rows] - 1) * np.sqrt(steps)
+        spread = float(np.std(about, ddof=1)) if len(about) > 1 else float("nan")
+        row["step_std_s"] = spread * _median(speed)
+        row["measured_steps"] = float(steps.sum())
+    if intervals.warm.any():
+        notes.append(f"warm-up ({intervals.steps[intervals.warm].sum():,.6g} {unit}) left out")
+    for kind, members in intervals.pauses_by_kind().items():
+        seconds = format_seconds(intervals.pause_seconds[members].sum())
+        notes.append(f"{counted(len(members), kind)} left out, {seconds} in all")
+    for restart, word in ((True, "restart"), (False, "halt")):
+        gaps = [gap for gap in intervals.gaps if gap.restart is restart]
+        if gaps:
+            redone = sum(gap.redone for gap in gaps)
+            again = f", {redone:,.0f} {unit} done again" if redone else ""
+            away = format_seconds(sum(gap.seconds for gap in gaps))
+            notes.append(f"{counted(len(gaps), word)}, {away} away{again}")
+    for before, after in pairwise(segments_of(intervals)):
+        notes.append(
+            f"from {unit[:-1]} {before.end:,.6g} on, {unit} take"
+            f" {format_seconds(after.step_seconds)}, {slower_or_faster(before, after)}"
+        )
     return row
 
 
-def _logged(series: LogSeries, intervals: Intervals) -> float | None:
-    """Return the median of the log's own step times over steady rows, None where it has none."""
-    if not series.has("step_time_s") or not series.has("step"):
-        return None
-    steps, times = series.numbers("step"), series.numbers("step_time_s")
-    warm = intervals.end[intervals.warm]
-    first = steps <= (warm.max() if len(warm) else np.nanmin(steps))
-    kept = times[~first & np.isfinite(times) & (times > 0)]
-    return _median(kept) if len(kept) else _median(times[np.isfinite(times)])
-
-
-def _left_out(intervals: Intervals) -> list[str]:
-    """Return what the step's time does not count: warm-up, pauses, gaps."""
-    texts = []
-    if intervals.warm.any():
-        steps = intervals.steps[intervals.warm].sum()
-        texts.append(f"warm-up ({steps:,.6g} {intervals.marks.unit}) left out")
-    paused = np.flatnonzero(intervals.paused)
-    kinds: dict[str, list[float]] = {}
-    for i in paused:
-        kinds.setdefault(intervals.kind(int(i)), []).append(float(intervals.pause_seconds[i]))
-    for kind, seconds in kinds.items():
-        texts.append(f"{len(seconds):,} {kind}s left out, {format_seconds(sum(seconds))} in all")
-    for restart, word in ((True, "restart"), (False, "halt")):
-        gaps = [g for g in intervals.gaps if g.restart is restart]
-        if gaps:
-            redone = sum(g.redone for g in gaps)
-            again = f", {redone:,.0f} {intervals.marks.unit} done again" if redone else ""
-            away = format_seconds(sum(g.seconds for g in gaps))
-            texts.append(f"{len(gaps)} {word}{'s' if len(gaps) > 1 else ''}, {away} away{again}")
-    return texts
-
-
-def _batch(series: LogSeries, stated: Mapping[str, Any], notes: list[str]) -> float:
+def _batch(series: LogSeries, notes: list[str]) -> float:
     """Return the batch that the log says, the last where it changes; NaN where it says none."""
-    if "global_batch" in stated:
-        return float("nan")
     column = series.numbers("global_batch")
     known = column[np.isfinite(column)]
     if len(known):
@@ -167,13 +146,9 @@ def _batch(series: LogSeries, stated: Mapping[str, Any], notes: list[str]) -> fl
                 f"the batch changes from {known[0]:g} to {known[-1]:g}; the last one counts"
             )
         return float(known[-1])
-    samples, steps = series.numbers("samples"), series.numbers("step")
-    both = np.isfinite(samples) & np.isfinite(steps)
-    if both.sum() >= 2:
-        ahead, more = np.diff(steps[both]), np.diff(samples[both])
-        each = more[ahead > 0] / ahead[ahead > 0]
-        if len(each) and np.allclose(each, each[-1], rtol=1e-6):
-            return float(each[-1])
+    each = series.per_step("samples")
+    if len(each) and np.allclose(each, each[-1], rtol=1e-6):
+        return float(each[-1])
     return series.fact("global_batch")
 
 
@@ -199,7 +174,7 @@ def _rates(
 
 
 def _reached(
-    series: LogSeries, target: Target, known: Mapping[str, Any], notes: list[str]
+    series: LogSeries, target: Target, stated: Mapping[str, Any], notes: list[str]
 ) -> dict[str, Any]:
     """Return the samples (and epochs) until a metric first reached its target."""
     metric, value = target
@@ -211,7 +186,10 @@ def _reached(
             f"the target {metric}={value:g}", f"the log {series.name} has no {metric!r}",
             f"name one of its numbers: {names}",
         )  # fmt: skip
-    smooth = _smoothed(curve[rows])
+    known = curve[rows]
+    smooth = np.array(
+        [np.median(known[max(0, i + 1 - _SMOOTHED) : i + 1]) for i in range(len(known))]
+    )
     falls = smooth[0] > value
     met = np.flatnonzero(smooth <= value if falls else smooth >= value)
     text = f"{metric} {'<=' if falls else '>='} {value:g}"
@@ -222,8 +200,8 @@ def _reached(
     at = rows[met[0]]
     found: dict[str, Any] = {"target": text}
     samples = series.numbers("samples")[at]
-    if not np.isfinite(samples) and known.get("global_batch"):
-        samples = series.numbers("step")[at] * float(known["global_batch"])
+    if not np.isfinite(samples) and stated.get("global_batch"):
+        samples = series.numbers("step")[at] * float(stated["global_batch"])
     if np.isfinite(samples):
         found["samples_to_target"] = float(samples)
     else:
@@ -233,17 +211,6 @@ def _reached(
     return found
 
 
-def _smoothed(curve: FloatArray) -> FloatArray:
-    """Return the median of the last rows up to each, (n,)."""
-    return np.array(
-        [np.median(curve[max(0, i + 1 - _SMOOTHED) : i + 1]) for i in range(len(curve))]
-    )
-
-
 def _median(values: FloatArray) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else float("nan")
-
-
-def _spread(values: FloatArray) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")

@@ -1,8 +1,7 @@
 """LogSeries: what a training log says, as columns over its steps, and what it says only once.
 
-Joined: several log files of one job as one series, in the order in which they were written.
-
-Points: scalars that were logged one by one, joined into rows by their step.
+Keys: what loggers call their numbers, as columns in the series' units. Joined: several log files of one
+job as one series. Scalars: points that were logged one by one, joined into rows by their step.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
-from forerun.measure.logs.keys import column_of, put
 
 Fact = float | str
 
@@ -25,6 +26,84 @@ Fact = float | str
 EVALUATION, CHECKPOINT, RESTART = 1, 2, 4
 _FACTS = ("total_steps", "total_epochs", "steps_per_epoch", "devices")
 _LARGEST = 1e15  # steps, tokens, seconds: a number above is a slip or noise
+
+
+_RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
+_TIMES = ("step_time_s", "data_time_s", "sync_time_s", "eval_seconds", "elapsed_s")
+SECONDS = {
+    "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0,
+    "seconds": 1.0, "min": 60.0, "minutes": 60.0, "h": 3600.0, "hours": 3600.0,
+    "millis": 1e-3, "milliseconds": 1e-3,
+}  # fmt: skip
+GIGABYTES = {
+    "bytes": 1e-9, "b": 1e-9, "kb": 1e-6, "kib": 1024e-9, "mb": 1e-3, "m": 1024**2 / 1e9,
+    "mib": 1024**2 / 1e9, "gb": 1.0, "gib": 1024**3 / 1e9, "g": 1024**3 / 1e9,
+}  # fmt: skip
+_PER_SECOND = re.compile(r"_?(?:per_(?:second|sec|s)|/s(?:ec(?:ond)?)?)$")
+_PER_DEVICE = re.compile(r"[_/]per[_/](?:device|gpu)$")
+_PHASE = re.compile(r"^(?:train|training|perf|performance|throughput|timers?)[/.]")
+
+
+@cache
+def vocabulary() -> dict[str, Any]:
+    """Return the tables of patterns.yaml."""
+    import yaml
+
+    text = Path(__file__).with_name("patterns.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found
+
+
+@cache
+def _spellings(kind: str) -> dict[str, str]:
+    """Return columns by spelling: of rates, of times, of memory, or of plain numbers."""
+    kinds = dict.fromkeys(_RATES, "rate") | dict.fromkeys(_TIMES, "time") | {"memory_gb": "memory"}
+    keys: dict[str, str] = vocabulary()["keys"]
+    return {
+        spelling: column
+        for column, text in keys.items()
+        if kinds.get(column, "plain") == kind
+        for spelling in text.split()
+    }
+
+
+@lru_cache(maxsize=4096)
+def column_of(key: str) -> tuple[str, float] | None:
+    """Return the column that a logger's key means, and the factor to its unit; None where unknown.
+
+    The unit is read from the key's end: `step_time_ms`, `end_to_end(s)`, `max_mem_mib`. A time
+    without a unit is in seconds only where that is the custom (`_runtime`, `batch_time`); plain
+    `memory` has none.
+    """
+    plain = key.strip().lower().lstrip("_").replace("-", "_").replace(" ", "_")
+    plain = _PHASE.sub("", re.sub(r"\((\w+)\)$", r"_\1", plain))
+    if plain in _spellings("plain"):
+        return _spellings("plain")[plain], 1.0
+    rate = _PER_DEVICE.sub("", plain)
+    per_device = "_per_device" if rate != plain else ""
+    if rate == "throughput_tps":  # torchtitan's, which is of one device
+        return "tokens_per_s_per_device", 1.0
+    stem = _PER_SECOND.sub("", rate)
+    if stem != rate:
+        column = _spellings("rate").get(stem)
+        return None if column is None else (column + per_device, 1.0)
+    stem, _, unit = plain.rpartition("_")
+    if unit in SECONDS and stem in ("time", "timestamp"):
+        return "time_s", SECONDS[unit]
+    if unit in SECONDS and stem in _spellings("time"):
+        return _spellings("time")[stem], SECONDS[unit]
+    if unit in GIGABYTES and stem in _spellings("memory"):
+        return "memory_gb", GIGABYTES[unit]
+    # A plain `step` counts steps, and was found above.
+    return (_spellings("time")[plain], 1.0) if plain in _spellings("time") else None
+
+
+def put(row: dict[str, float], key: str, value: float) -> None:
+    """Add a logged number to a row under its column, in its unit; the first one counts."""
+    column, factor = column_of(key) or (key, 1.0)
+    if column == "steps_per_s":
+        column, value = "step_time_s", 1 / value if value > 0 else float("nan")
+    row.setdefault(column, value * factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +157,13 @@ class LogSeries:
         """Return whether a column has any number in it."""
         return bool(np.isfinite(self.numbers(name)).any())
 
+    def per_step(self, name: str) -> FloatArray:
+        """Return how much each step adds to a column, where both are known (m,)."""
+        steps, values = self.numbers("step"), self.numbers(name)
+        both = np.isfinite(steps) & np.isfinite(values)
+        ahead, more = np.diff(steps[both]), np.diff(values[both])
+        return np.asarray(more[ahead > 0] / ahead[ahead > 0])
+
     def fact(self, name: str) -> float:
         """Return a number that the log says once, NaN where it does not."""
         value = self.facts.get(name, np.nan)
@@ -95,6 +181,14 @@ class SeriesBuilder:
     def event(self, bits: int) -> None:
         """Remember what was said; the next row gets it."""
         self._event |= bits
+
+    def is_summary(self, values: Mapping[str, float]) -> bool:
+        """Return whether a record is of a whole run, whose time is kept; note one of an evaluation."""
+        if "eval_seconds" in values or "eval_loss" in values:
+            self.event(EVALUATION)
+        if "train_runtime" in values:
+            self.facts["train_seconds"] = values["train_runtime"]
+        return "train_runtime" in values
 
     def row(self, values: Mapping[str, float]) -> None:
         """Add a row, or add what it says to the last one where that speaks of the same step."""
@@ -153,19 +247,31 @@ def joined(parts: Sequence[LogSeries]) -> LogSeries:
         raise RequestError("joining logs", "none is given", "name at least one")
     if len(parts) == 1:
         return parts[0]
-    kept, notes = _sessions(list(parts))
+    kept: list[LogSeries] = []
+    left_out, notes = [], []
+    for part in sorted(parts, key=len, reverse=True):
+        if any(_overlap(part, other) > _SAME_TIME for other in kept):
+            left_out.append(part.name)
+        else:
+            kept.append(part)
+    if left_out:
+        notes.append(f"written at the same time as another, so not read: {', '.join(left_out)}")
+    kept.sort(key=list(parts).index)
     if all(part.absolute for part in kept):
-        kept.sort(key=_begin)
+        kept.sort(key=lambda part: _span(part)[0])
     else:
         notes.append("the logs have no dates: they are taken in the given order, gaps unknown")
-        kept = _in_a_row(kept)
+        at = 0.0
+        for i, part in enumerate(kept):
+            begin, end = _span(part)
+            if end >= begin:
+                columns = {**part.columns, "time_s": part.numbers("time_s") - begin + at}
+                kept[i], at = replace(part, columns=columns), at + end - begin
     names = dict.fromkeys(n for part in kept for n in (*part.columns, "event"))
     columns = {n: np.concatenate([part.numbers(n) for part in kept]) for n in names}
-    begin = 0
-    for part in kept[:-1]:
-        begin += len(part)
-        event = columns["event"][begin]
-        columns["event"][begin] = (int(event) if np.isfinite(event) else 0) | RESTART
+    columns["event"] = np.nan_to_num(columns["event"])
+    for begin in np.cumsum([len(part) for part in kept[:-1]]):
+        columns["event"][begin] = int(columns["event"][begin]) | RESTART
     facts = {k: v for part in kept for k, v in part.facts.items()}
     last = kept[-1]
     return replace(
@@ -177,55 +283,20 @@ def joined(parts: Sequence[LogSeries]) -> LogSeries:
     )  # fmt: skip
 
 
-def _begin(part: LogSeries) -> float:
+def _span(part: LogSeries) -> tuple[float, float]:
+    """Return a log's first and last time; (inf, -inf) where it has none."""
     times = part.numbers("time_s")
     known = times[np.isfinite(times)]
-    return float(known[0]) if len(known) else float("inf")
-
-
-def _end(part: LogSeries) -> float:
-    times = part.numbers("time_s")
-    known = times[np.isfinite(times)]
-    return float(known[-1]) if len(known) else float("-inf")
-
-
-def _sessions(parts: list[LogSeries]) -> tuple[list[LogSeries], list[str]]:
-    """Return the parts that follow one another; of those written at once the longest."""
-    kept: list[LogSeries] = []
-    left_out = []
-    for part in sorted(parts, key=len, reverse=True):
-        if part.absolute and any(_overlap(part, other) > _SAME_TIME for other in kept):
-            left_out.append(part.name)
-        else:
-            kept.append(part)
-    kept.sort(key=parts.index)
-    if not left_out:
-        return kept, []
-    return kept, [f"written at the same time as another, so not read: {', '.join(left_out)}"]
+    return (float(known.min()), float(known.max())) if len(known) else (math.inf, -math.inf)
 
 
 def _overlap(part: LogSeries, other: LogSeries) -> float:
-    """Return the share of a log's time that lies within another's."""
-    if not other.absolute:
+    """Return the share of the shorter log's time that lies within the other's; 0 without dates."""
+    (begin, end), (other_begin, other_end) = _span(part), _span(other)
+    length = min(end - begin, other_end - other_begin)
+    if not (part.absolute and other.absolute and length > 0):
         return 0.0
-    begin, end = max(_begin(part), _begin(other)), min(_end(part), _end(other))
-    length = min(_end(part) - _begin(part), _end(other) - _begin(other))
-    return max(0.0, end - begin) / length if length > 0 else 0.0
-
-
-def _in_a_row(parts: list[LogSeries]) -> list[LogSeries]:
-    """Return parts whose clocks go on from one another."""
-    shifted, at = list[LogSeries](), 0.0
-    for part in parts:
-        times = part.numbers("time_s")
-        if not np.isfinite(times).any():
-            shifted.append(part)
-            continue
-        begin = float(np.nanmin(times))
-        columns = {**part.columns, "time_s": times - begin + at}
-        at += float(np.nanmax(times)) - begin
-        shifted.append(replace(part, columns=columns))
-    return shifted
+    return max(0.0, min(end, other_end) - max(begin, other_begin)) / length
 
 
 Scalar = tuple[str, float, float, float]  # key, value, seconds since 1970, step
@@ -243,8 +314,14 @@ def add_scalars(points: Sequence[Scalar], gathered: SeriesBuilder) -> tuple[str,
     A key whose step falls back begins a new session: the job was started again. Keys that count
     epochs beside keys that count steps are not on the same axis, and are left out.
     """
-    kept, other = _one_axis(sorted(points, key=lambda p: p[2]))
-    counts = Counter(key for key, *_ in kept)
+    counts, highest = Counter(key for key, *_ in points), dict[str, float]()
+    for key, _, _, step in points:
+        highest[key] = max(step, highest.get(key, -math.inf))
+    axis = _SAME_AXIS * max(highest.values(), default=0.0)
+    # A key logged once (a setting, a last score) tells nothing of the axis, and does no harm.
+    other = sorted(key for key, step in highest.items() if step < axis and counts[key] > 1)
+    kept = [p for p in points if p[0] not in other and (counts[p[0]] > 1 or p[3] >= 0)]
+    kept.sort(key=lambda point: point[2])
     rows: dict[float, dict[str, float]] = {}
     reached: dict[str, float] = {}
     by_epoch = bool(kept) and all(key.startswith(("epoch_", "epoch/")) for key, *_ in kept)
@@ -261,21 +338,7 @@ def add_scalars(points: Sequence[Scalar], gathered: SeriesBuilder) -> tuple[str,
         if column_of(key) not in _AXIS_COLUMNS:
             put(row, key, value)
     _flush(rows, gathered)
-    return other
-
-
-def _one_axis(points: Sequence[Scalar]) -> tuple[list[Scalar], tuple[str, ...]]:
-    """Return the points whose keys count the same steps, and the other keys."""
-    highest: dict[str, float] = {}
-    counts = Counter(key for key, *_ in points)
-    for key, _, _, step in points:
-        highest[key] = max(step, highest.get(key, -math.inf))
-    top = max(highest.values(), default=0.0)
-    # A key logged once (a setting, a last score) tells nothing of the axis, and does no harm.
-    other = {k for k, step in highest.items() if step < _SAME_AXIS * top and counts[k] > 1}
-    return [p for p in points if p[0] not in other and (counts[p[0]] > 1 or p[3] >= 0)], tuple(
-        sorted(other)
-    )
+    return tuple(other)
 
 
 def _flush(rows: dict[float, dict[str, float]], gathered: SeriesBuilder) -> None:

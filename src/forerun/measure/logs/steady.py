@@ -3,8 +3,6 @@
 An interval lies between two rows of the log. What is longer than its neighbours and stands alone is
 a pause (an evaluation, a checkpoint, a stall); what is longer at a session's beginning is warm-up;
 what lies between two sessions of a restarted job is a gap, and no progress.
-
-Progress: a log's rows with a count and a clock: sessions, work that was redone, gaps.
 """
 
 from __future__ import annotations
@@ -22,6 +20,11 @@ from forerun.units import counted
 
 _MOST = 20_000  # intervals that are looked at one by one; more are joined
 _READINGS = 10  # of the clock's resolution: shorter intervals are joined
+_PAUSE_SPREADS, _PAUSE_LEAST = 5.0, 0.05  # an interval is a pause above these, in logs of its speed
+_MARKED_SPREADS, _MARKED_LEAST = 2.0, 0.02  # the same where the log tells of a pause
+_RUN_OF_PAUSES = 3  # more in a row are a slower stretch, not pauses
+_HALT = 50.0  # typical intervals; a single pause so long, of which nothing is said, is a halt
+_HALT_ALONE = 3.0  # times the next longest pause
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,11 @@ class Gap:
     Attributes:
         seconds: from the last row before to the first after, the work up to it included.
         redone: steps that were done again; no progress.
-        at: the count after it.
         restart: whether the job was started again; else it stood still within one session.
     """
 
     seconds: float
     redone: float
-    at: float
     restart: bool
 
 
@@ -63,54 +64,35 @@ class ProgressRows:
     unit: str
     clocked: bool
     gaps: tuple[Gap, ...]
-    resolution_s: float
     notes: tuple[str, ...]
 
-    def pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows between which intervals lie (m,), long enough for the clock to tell.
+    def pairs(self, least_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rows between which intervals lie (m,), each so long at least.
 
         Raises:
             RequestError: there is none.
         """
-        least = _READINGS * self.resolution_s if self.clocked else 0.0
         skip = max(1, len(self.done) // _MOST)
-        first, last = [], []
-        start = 0
+        pairs, start = [], 0
         for i in range(1, len(self.done)):
-            if self.session[i] != self.session[start]:
-                start = i
-                continue
-            if self.done[i] <= self.done[start]:
-                continue
-            if self.time_s[i] < self.time_s[start]:  # the clock was set back in between
-                start = i
-                continue
             long = self.time_s[i] - self.time_s[start]
-            ends = i + 1 == len(self.done) or self.session[i + 1] != self.session[i]
-            if long <= 0 or ((long < least or i - start < skip) and not ends):
+            if self.session[i] != self.session[start] or (
+                long < 0 and self.done[i] > self.done[start]  # the clock was set back
+            ):
+                start = i
                 continue
-            first.append(start)
-            last.append(i)
-            start = i
-        if not first:
+            ends = i + 1 == len(self.done) or self.session[i + 1] != self.session[i]
+            short = long < least_s or i - start < skip
+            if self.done[i] > self.done[start] and long > 0 and (ends or not short):
+                pairs.append((start, i))
+                start = i
+        if not pairs:
             raise RequestError(
                 "the log's steps", f"{len(self.done)} rows have a step and a time, and no two follow"
                 " each other within one session", "wait for more steps",
             )  # fmt: skip
-        return np.array(first), np.array(last)
-
-    def events(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return all that is said after each first row (m,) up to each last one (m,), as bits."""
-        joined = [
-            np.bitwise_or.reduce(self.event[a + 1 : b + 1])
-            for a, b in zip(first, last, strict=True)
-        ]
-        return np.array(joined, dtype=np.int64)
-
-
-def _counts(values: FloatArray) -> FloatArray:
-    """Return counts from 0 on, NaN below, rounded to a billionth."""
-    return np.asarray(np.round(np.where(values >= 0, values, np.nan), 9))
+        first, last = np.array(pairs).T
+        return first, last
 
 
 def progress_of(series: LogSeries) -> ProgressRows:
@@ -120,11 +102,15 @@ def progress_of(series: LogSeries) -> ProgressRows:
         RequestError: fewer than two rows do.
     """
     unit = "steps" if series.has("step") else "epochs"
-    done = _counts(series.numbers("step" if unit == "steps" else "epoch"))
-    event = np.nan_to_num(series.numbers("event")).astype(np.int64)
-    event = _carried(event, np.isfinite(done))
+    done = series.numbers("step" if unit == "steps" else "epoch")
+    done = np.asarray(np.where(done >= 0, done, np.nan), float).round(9)
     clocked = int(np.isfinite(series.numbers("time_s") + done).sum()) >= 2
     time = series.numbers("time_s") if clocked else _summed(series, done)
+    event, pending = np.nan_to_num(series.numbers("event")).astype(np.int64), 0
+    for i in np.flatnonzero(event.any() and (event > 0) | np.isfinite(done)):
+        pending |= event[i]  # what is said of a row without a count is of the next that has one
+        if np.isfinite(done[i]):
+            event[i], pending = pending, 0
     rows = np.flatnonzero(np.isfinite(done) & np.isfinite(time))
     if len(rows) < 2:
         known = int(np.isfinite(done).sum())
@@ -135,91 +121,53 @@ def progress_of(series: LogSeries) -> ProgressRows:
                 else "two are needed to tell how long a step takes"),
             "log the time or the step time too, or wait for more steps",
         )  # fmt: skip
+    notes = []
+    strays = _out_of_order(done[rows], event[rows])
+    if strays.any():
+        notes.append(f"{int(strays.sum()):,} rows came out of order, and are left out")
+        rows = rows[~strays]
     done, time, event = done[rows], time[rows], event[rows]
-    done, time, event, notes = _ordered(done, time, event)
     session = np.cumsum(np.r_[0, (np.diff(done) < 0) | ((event[1:] & RESTART) > 0)])
     falls = int((np.diff(time) < 0).sum())
     if clocked and falls:
         notes.append(
             f"the log's clock goes back {counted(falls, 'time')}; those intervals are left out"
         )
-    done = _offset(done, session, series.fact("resumed_step"))
-    resolution = series.resolution_s if clocked else 0.0
-    gaps = _gaps(done, time, session)
-    return ProgressRows(done, time, session, event, unit, clocked, gaps, resolution, tuple(notes))
-
-
-def _carried(event: NDArray[np.int64], kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return events (n,) with those of rows that are not kept given to the next row that is."""
-    out = event.copy()
-    if not event[~kept].any():
-        return out
-    pending = 0
-    for i, bits in enumerate(event.tolist()):
-        pending |= bits
-        if kept[i]:
-            out[i] = pending
-            pending = 0
-    return out
+    # The last session may count anew, and the log say where it resumed.
+    resumed, last = series.fact("resumed_step"), session == session[-1]
+    if np.isfinite(resumed) and done[last][0] < resumed:
+        done = np.where(last, done + resumed, done)
+    ahead = np.diff(done)
+    usual = float(np.median(ahead[ahead > 0])) if (ahead > 0).any() else 0.0
+    reached = np.maximum.accumulate(done)
+    gaps = tuple(
+        Gap(
+            max(0.0, float(time[i] - time[i - 1])),
+            float(np.clip(reached[i - 1] - done[i] + usual, 0.0, reached[i - 1])), True,
+        ) for i in 1 + np.flatnonzero(np.diff(session))
+    )  # fmt: skip
+    return ProgressRows(done, time, session, event, unit, clocked, gaps, tuple(notes))
 
 
 def _summed(series: LogSeries, done: FloatArray) -> FloatArray:
     """Return a clock made of the log's own step times (n,); it knows neither pauses nor gaps."""
     step = series.numbers("step_time_s")
-    known = np.isfinite(done) & np.isfinite(step) & (step > 0)
     time = np.full(len(done), np.nan)
-    rows = np.flatnonzero(known)
+    rows = np.flatnonzero(np.isfinite(done) & (step > 0))
     if len(rows):
         ahead = np.diff(done[rows], prepend=done[rows[0]])
-        ahead = np.where(ahead > 0, ahead, 0.0)
-        time[rows] = np.cumsum(ahead * step[rows])
+        time[rows] = np.cumsum(np.maximum(ahead, 0.0) * step[rows])
     return time
 
 
-def _ordered(
-    done: FloatArray, time: FloatArray, event: NDArray[np.int64]
-) -> tuple[FloatArray, FloatArray, NDArray[np.int64], list[str]]:
-    """Leave out single rows that came out of order: a lower step between two that go on."""
-    if len(done) < 3:
-        return done, time, event, []
-    back = np.r_[False, (done[1:-1] < done[:-2]) & (done[2:] > done[:-2]), False]
-    back &= (event & RESTART) == 0
-    # A job that resumes one row back looks the same for one row; its clock has a gap, if any.
-    ahead = np.r_[0.0, done[2:] - done[1:-1], 0.0]
-    usual = np.median(np.abs(np.diff(done)))
-    back &= ahead > 1.5 * usual
-    if not back.any():
-        return done, time, event, []
-    keep = ~back
-    note = f"{int(back.sum()):,} rows came out of order, and are left out"
-    return done[keep], time[keep], event[keep], [note]
-
-
-def _offset(done: FloatArray, session: NDArray[np.int64], resumed: float) -> FloatArray:
-    """Return counts that go on where the log says that a session which counts anew resumed."""
-    last = session == session[-1]
-    if not np.isfinite(resumed) or done[last][0] >= resumed:
-        return done
-    return np.where(last, done + resumed, done)
-
-
-def _gaps(done: FloatArray, time: FloatArray, session: NDArray[np.int64]) -> tuple[Gap, ...]:
-    found = []
-    reached = done[0]
-    usual = float(np.median(np.diff(done)[np.diff(done) > 0])) if (np.diff(done) > 0).any() else 0.0
-    for i in range(1, len(done)):
-        reached = max(reached, done[i - 1])
-        if session[i] != session[i - 1]:
-            redone = float(np.clip(reached - done[i] + usual, 0.0, reached))
-            found.append(Gap(max(0.0, float(time[i] - time[i - 1])), redone, float(done[i]), True))
-    return tuple(found)
-
-
-_PAUSE_SPREADS, _PAUSE_LEAST = 5.0, 0.05  # an interval is a pause above these, in logs of its speed
-_MARKED_SPREADS, _MARKED_LEAST = 2.0, 0.02  # the same where the log tells of a pause
-_RUN_OF_PAUSES = 3  # more in a row are a slower stretch, not pauses
-_HALT = 50.0  # typical intervals; a single pause so long, of which nothing is said, is a halt
-_HALT_ALONE = 3.0  # times the next longest pause
+def _out_of_order(done: FloatArray, event: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which rows (n,) came out of order: a lower step between two that go on."""
+    back = np.zeros(len(done), dtype=bool)
+    if len(done) > 2:
+        # A job that resumes one row back looks the same for one row; what follows is near then.
+        far = done[2:] - done[1:-1] > 1.5 * np.median(np.abs(np.diff(done)))
+        back[1:-1] = (done[1:-1] < done[:-2]) & (done[2:] > done[:-2]) & far
+    return np.asarray(back & ((event & RESTART) == 0))
 
 
 @dataclass(frozen=True)
@@ -231,12 +179,10 @@ class Intervals:
         steps: steps done in each; `seconds`: taken, of which `pause_seconds` were a pause or
             the excess of warm-up.
         end: the count of steps at each end; `end_s`: the clock there.
-        session: which start of the job each belongs to.
         warm: whether it is warm-up; `paused`: whether it has a pause.
         event: bits that the log says of it.
         gaps: between sessions, and halts within one.
         reference: the steady seconds of a step around each.
-        spread: robust standard deviation of the log of an interval's speed.
     """
 
     marks: ProgressRows
@@ -244,17 +190,12 @@ class Intervals:
     seconds: FloatArray
     end: FloatArray
     end_s: FloatArray
-    session: NDArray[np.int64]
     warm: NDArray[np.bool_]
     paused: NDArray[np.bool_]
     pause_seconds: FloatArray
     event: NDArray[np.int64]
     gaps: tuple[Gap, ...]
     reference: FloatArray
-    spread: float
-
-    def __len__(self) -> int:
-        return len(self.steps)
 
     @property
     def work_seconds(self) -> FloatArray:
@@ -262,15 +203,24 @@ class Intervals:
         return self.seconds - self.pause_seconds
 
     @property
-    def steady(self) -> NDArray[np.bool_]:
-        """Which intervals are neither warm-up nor have a pause, (m,)."""
-        return ~(self.warm | self.paused)
+    def steady_rows(self) -> NDArray[np.int64]:
+        """Positions of the intervals that are neither warm-up nor have a pause; of all if none is."""
+        rows = np.flatnonzero(~(self.warm | self.paused))
+        return rows if len(rows) else np.arange(len(self.steps))
 
-    def kind(self, i: int) -> str:
-        """Return what the log says of a pause: evaluation, checkpoint, or nothing."""
-        if self.event[i] & EVALUATION:
-            return "evaluation"
-        return "checkpoint" if self.event[i] & CHECKPOINT else "pause"
+    @property
+    def restarts(self) -> list[Gap]:
+        """The gaps after which the job was started again."""
+        return [gap for gap in self.gaps if gap.restart]
+
+    def pauses_by_kind(self) -> dict[str, list[int]]:
+        """Return positions of pauses by what the log says: evaluation, checkpoint, or pause."""
+        kinds: dict[str, list[int]] = {}
+        for i in map(int, np.flatnonzero(self.paused)):
+            said = "checkpoint" if self.event[i] & CHECKPOINT else "pause"
+            kind = "evaluation" if self.event[i] & EVALUATION else said
+            kinds.setdefault(kind, []).append(i)
+        return kinds
 
 
 def intervals_of(series: LogSeries) -> Intervals:
@@ -280,45 +230,15 @@ def intervals_of(series: LogSeries) -> Intervals:
         RequestError: the log says nothing of time, or has fewer than two rows with a step.
     """
     marks = progress_of(series)
-    first, last = marks.pairs()
+    first, last = marks.pairs(_READINGS * series.resolution_s if marks.clocked else 0.0)
     steps = marks.done[last] - marks.done[first]
     seconds = marks.time_s[last] - marks.time_s[first]
     session = marks.session[last]
-    event = marks.events(first, last)
+    event = np.array(
+        [np.bitwise_or.reduce(marks.event[a + 1 : b + 1]) for a, b in zip(first, last, strict=True)]
+    )
     speed = seconds / steps
-    reference, spread = _reference(speed, session)
-    warm = _warm(speed, reference, session)
-    paused = _paused(speed, reference, spread, event) & ~warm
-    halts = _halts(seconds, steps, reference, paused, event)
-    excess = np.maximum(seconds - steps * reference, 0.0)
-    pause = np.where(paused | warm, excess, 0.0)
-    found = [Gap(float(pause[i]), 0.0, float(marks.done[last[i]]), False) for i in halts]
-    keep = np.ones(len(steps), dtype=bool)
-    keep[halts] = False
-    return Intervals(
-        marks, steps[keep], seconds[keep], marks.done[last][keep], marks.time_s[last][keep],
-        session[keep], warm[keep], paused[keep], pause[keep], event[keep],
-        (*marks.gaps, *found), reference[keep], spread,
-    )  # fmt: skip
-
-
-def _reference(speed: FloatArray, session: NDArray[np.int64]) -> tuple[FloatArray, float]:
-    """Return the rolling median of seconds a step (m,), and the robust spread of logs about it."""
-    logs = np.log(speed)
-    if len(logs) < 4:
-        return np.full(len(logs), float(np.exp(np.median(logs)))), 0.0
-    half = min(WINDOW // 2, (len(logs) - 1) // 2)
-    padded = np.pad(logs, half, mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
-    middle = np.median(windows, axis=1)
-    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    return np.exp(middle), spread
-
-
-def _warm(
-    speed: FloatArray, reference: FloatArray, session: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Return which intervals at a session's beginning are slower than what follows them, (m,)."""
+    reference, spread = _reference(speed)
     warm = np.zeros(len(speed), dtype=bool)
     for number in np.unique(session):
         rows = np.flatnonzero(session == number)
@@ -327,7 +247,27 @@ def _warm(
         count, level = slow_beginning(speed[rows[0] :], longest(len(rows)), float(np.median(speed)))
         warm[rows[:count]] = True
         reference[rows[:count]] = level
-    return warm
+    paused = _paused(speed, reference, spread, event) & ~warm
+    excess = np.maximum(seconds - steps * reference, 0.0)
+    halts = _halts(np.where(paused, excess, 0.0), float(np.median(steps * reference)), event)
+    keep = np.setdiff1d(np.arange(len(steps)), halts)
+    return Intervals(
+        marks, steps[keep], seconds[keep], marks.done[last][keep], marks.time_s[last][keep],
+        warm[keep], paused[keep], np.where(paused | warm, excess, 0.0)[keep], event[keep],
+        (*marks.gaps, *(Gap(float(excess[i]), 0.0, False) for i in halts)), reference[keep],
+    )  # fmt: skip
+
+
+def _reference(speed: FloatArray) -> tuple[FloatArray, float]:
+    """Return the rolling median of seconds a step (m,), and the robust spread of logs about it."""
+    from scipy.ndimage import median_filter
+
+    logs = np.log(speed)
+    if len(logs) < 4:
+        return np.full(len(logs), float(np.exp(np.median(logs)))), 0.0
+    half = min(WINDOW // 2, (len(logs) - 1) // 2)
+    middle = median_filter(logs, 2 * half + 1, mode="mirror")
+    return np.exp(middle), 1.4826 * float(np.median(np.abs(logs - middle)))
 
 
 def _paused(
@@ -345,21 +285,12 @@ def _paused(
     return paused
 
 
-def _halts(
-    seconds: FloatArray,
-    steps: FloatArray,
-    reference: FloatArray,
-    paused: NDArray[np.bool_],
-    event: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Return the intervals in which the job seems not to have run: long, alone, nothing said."""
-    excess = np.where(paused, seconds - steps * reference, 0.0)
-    typical = float(np.median(steps * reference)) if len(steps) else 0.0
+def _halts(excess: FloatArray, typical: float, event: NDArray[np.int64]) -> list[int]:
+    """Return the pauses in which the job seems not to have run: long, alone, nothing said."""
     order = np.argsort(-excess)
     halts = []
-    for rank, i in enumerate(order):
-        beside = excess[order[rank + 1]] if rank + 1 < len(order) else 0.0
-        if event[i] or excess[i] < _HALT * typical or excess[i] < _HALT_ALONE * beside:
+    for i, following in zip(order, [*excess[order[1:]], 0.0], strict=True):
+        if event[i] or excess[i] < max(_HALT * typical, _HALT_ALONE * following):
             break
-        halts.append(i)
-    return np.array(halts, dtype=np.int64)
+        halts.append(int(i))
+    return halts

@@ -11,7 +11,6 @@ import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +23,8 @@ _HEADER, _FOOTER = 12, 4
 _CHECKED_BYTES = 4096  # longer records hold images and graphs, which are not read
 _MARK = "tfevents"
 _WRITER = re.compile(r"tfevents\.\d+\.(.+\.\d+)\.\d+(?:\D.*)?$")  # seconds, host.process, number
-_DTYPES = {
-    1: "<f4",
-    2: "<f8",
-    3: "<i4",
-    9: "<i8",
-    19: "<f2",
-}  # DataType of tensorflow's types.proto
+# DataType of tensorflow's types.proto.
+_DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 
 
 def _crc_of_byte(value: int) -> int:
@@ -100,28 +94,23 @@ def _event(data: bytes) -> tuple[float, int, dict[str, float]]:
             step = value - (1 << 64) if value >= 1 << 63 else value
         elif number == 5 and isinstance(value, bytes):  # Summary
             for _, one in _fields(value):
-                scalars.update(_scalar(one) if isinstance(one, bytes) else {})
+                # Summary.Value: tag, simple_value (float) and tensor.
+                parts = dict(_fields(one)) if isinstance(one, bytes) else {}
+                numbers = _floats(parts.get(2, b""), "<f4") + _tensor(parts.get(8, b""))
+                if isinstance(tag := parts.get(1), bytes) and len(numbers) == 1:
+                    scalars[tag.decode("utf-8", errors="replace")] = numbers[0]
     return time, step, scalars
 
 
-def _scalar(data: bytes) -> dict[str, float]:
-    """Return the scalar of a Summary.Value by its tag, nothing where it is none."""
-    tag, numbers = "", list[float]()
-    for number, value in _fields(data):
-        if number == 1 and isinstance(value, bytes):
-            tag = value.decode("utf-8", errors="replace")
-        elif number == 2:
-            numbers = _floats(value, "<f4")
-        elif number == 8 and isinstance(value, bytes):  # TensorProto
-            kind = 0
-            for inner, part in _fields(value):
-                if inner == 1 and isinstance(part, int):
-                    kind = part
-                elif inner in (4, 5, 6):  # tensor_content, float_val, double_val
-                    numbers += _floats(
-                        part, {5: "<f4", 6: "<f8"}.get(inner, _DTYPES.get(kind, "V1"))
-                    )
-    return {tag: numbers[0]} if tag and len(numbers) == 1 else {}
+def _tensor(data: int | bytes) -> list[float]:
+    """Return the numbers of a TensorProto: dtype, tensor_content, float_val and double_val."""
+    parts = dict(_fields(data)) if isinstance(data, bytes) else {}
+    kind = parts.get(1)
+    dtype = _DTYPES.get(kind, "V1") if isinstance(kind, int) else "V1"
+    return [
+        number for field, form in ((4, dtype), (5, "<f4"), (6, "<f8"))
+        for number in _floats(parts.get(field, b""), form)
+    ]  # fmt: skip
 
 
 def _read(file: Path) -> tuple[float, list[Scalar], list[str]]:
@@ -210,38 +199,28 @@ def _writer(file: Path) -> str:
     return match[1] if match else ""
 
 
-@dataclass
-class _Session:
-    """What one start of a job wrote."""
-
-    writer: str
-    begin_s: float
-    points: list[Scalar]
-
-
 def _run(root: Path, folder: Path, files: list[Path]) -> LogSeries | None:
     """Return the run of one folder, None where its files have no scalars."""
-    sessions, notes = list[_Session](), list[str]()
+    sessions, notes = list[tuple[float, str, list[Scalar]]](), list[str]()
     for file in sorted(files, key=lambda file: file.parent != folder):
         begin_s, points, found = _read(file)
         notes += found
         if file.parent == folder:
-            sessions.append(_Session(_writer(file), begin_s, points))
+            sessions.append((begin_s, _writer(file), points))
         elif points:
             # Written on the way by the session that the same process had begun last.
-            own = [s for s in sessions if s.writer == _writer(file)]
-            begun = [s for s in own if s.begin_s <= points[0][2]] or own[:1]
+            own = sorted(s for s in sessions if s[1] == _writer(file))
+            _, _, theirs = [*own[:1], *(s for s in own if s[0] <= points[0][2])][-1]
             prefix = f"{file.parent.relative_to(folder).as_posix()}/"
-            last = max(begun, key=lambda s: s.begin_s)
-            last.points += [(prefix + key, *rest) for key, *rest in points]  # type: ignore[misc]
-    sessions = sorted((s for s in sessions if s.points), key=lambda s: s.begin_s)
+            theirs += [(prefix + key, *rest) for key, *rest in points]  # type: ignore[misc]
+    sessions = sorted(session for session in sessions if session[2])
     if not sessions:
         return None
     gathered, other = SeriesBuilder(), set[str]()
-    for session in sessions:
-        if session is not sessions[0]:
+    for i, (_, _, points) in enumerate(sessions):
+        if i:
             gathered.event(RESTART)
-        other.update(add_scalars(session.points, gathered))
+        other.update(add_scalars(points, gathered))
     if other:
         notes.append(
             f"logged by another count than steps, and left out: {', '.join(sorted(other))}"

@@ -6,7 +6,8 @@ import ast
 import itertools
 import math
 import re
-from datetime import UTC, datetime
+import time
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from forerun.arrays import FloatArray
 from forerun.errors import RequestError
 from forerun.measure.logs.files import head_of, is_text, lines_of, written_s
-from forerun.measure.logs.keys import put
 from forerun.measure.logs.patterns import (
     GENERIC,
     SPECIFIC,
@@ -33,6 +33,7 @@ from forerun.measure.logs.series import (
     LogSeries,
     SeriesBuilder,
     clock_resolution,
+    put,
 )  # fmt: skip
 
 _HF_DICTIONARY = "huggingface"  # read as a literal, not by an expression
@@ -74,40 +75,33 @@ class TimeStamps:
         if match is None:
             return math.nan
         found = match.groupdict()
-        clock = tuple(int(found[name]) for name in ("hour", "minute", "second"))
+        clock = f"{found['hour']}:{found['minute']}:{found['second']}"
         fraction = float(f"0.{found['fraction'] or 0}")
         if "day" in found:
-            seconds = _seconds(found, clock)
+            seconds = _date_seconds(found, clock)
             self.absolute = self.absolute or not math.isnan(seconds)
             return seconds + fraction
-        if clock > (23, 59, 59) or max(clock[1:]) > 59:
-            return math.nan
-        now = clock[0] * 3600.0 + clock[1] * 60 + clock[2] + fraction
+        # The clock of a first day, which lies beyond changes to summer time.
+        now = iso_seconds(f"2001-01-03T{clock}Z") - iso_seconds("2001-01-03T00:00Z") + fraction
         if now + self._day < self._last - _DAY / 2:
             self._day += _DAY
-        self._last = now + self._day
-        return self._last
+        if not math.isnan(now):
+            self._last = now + self._day
+        return now + self._day
 
 
-def _seconds(found: dict[str, str | None], clock: tuple[int, ...]) -> float:
+def _date_seconds(found: dict[str, str | None], clock: str) -> float:
     """Return the seconds since 1970 of a date and its clock, NaN where there is none such.
 
     Without a year it is this one, or the last where that is in the future.
     """
-    now = datetime.now()
-    year = int(found.get("year") or now.year)
-    date = int(found["month"] or 0), int(found["day"] or 0)
-    zone = (found.get("zone") or "").replace(":", "")
-    try:
-        moment = datetime(year + 2000 if year < 100 else year, *date, *clock)  # type: ignore[arg-type]
-        if not found.get("year") and (moment - now).days > 1:
-            moment = moment.replace(year=now.year - 1)
-        if not zone:
-            return moment.timestamp()
-        offset = int(zone[1:3]) * 3600 + int(zone[3:5]) * 60 if zone[0] in "+-" else 0
-        return moment.replace(tzinfo=UTC).timestamp() - (-offset if zone[0] == "-" else offset)
-    except (ValueError, OverflowError, OSError):
-        return math.nan
+    year = int(found.get("year") or datetime.now().year)
+    zone = (found.get("zone") or "").replace("UTC", "Z").replace("GMT", "Z")
+    rest = f"{found['month']}-{found['day']}T{clock}{zone}"
+    seconds = iso_seconds(f"{year + 2000 if year < 100 else year:04d}-{rest}")
+    if not found.get("year") and seconds > time.time() + _DAY:
+        seconds = iso_seconds(f"{year - 1}-{rest}")
+    return seconds
 
 
 def iso_seconds(text: str) -> float:
@@ -164,9 +158,7 @@ def accepts(path: Path) -> bool:
 def read(path: Path, pattern: str = "") -> tuple[LogSeries, ...]:
     """Return the one run of a plain log.
 
-    Args:
-        path: the file, gz too.
-        pattern: a regular expression of one's own; "" tries the built-in ones.
+    `pattern` is a regular expression of one's own; "" tries the built-in ones.
 
     Raises:
         RequestError: the file cannot be read or is not text, it is empty, no line has a step, or
@@ -213,11 +205,11 @@ class _Lines:
 
     def read(self, line: str) -> None:
         """Read one line: a step's, or one beside them."""
-        time = self.stamps.read(line)
+        seconds = self.stamps.read(line)
         row = self._row(line)
         if row:
-            if time == time:
-                row["time_s"] = time
+            if not math.isnan(seconds):
+                row["time_s"] = seconds
             self.rows += 1
             self.ending.went_on()
             self._add(row)
@@ -235,7 +227,9 @@ class _Lines:
         """Return what a line says of a step, None where it speaks of none."""
         if self.dictionaries and (row := _dictionary(line)) is not None:
             self.by[_HF_DICTIONARY] = self.by.get(_HF_DICTIONARY, 0) + 1
-            return self._evaluated(row)
+            if "eval_seconds" in row or "eval_loss" in row:
+                row.pop("step", None)
+            return None if self.gathered.is_summary(row) else row
         for pattern in self.patterns:
             row = pattern.row(line)
             if row is None:
@@ -250,16 +244,6 @@ class _Lines:
                 return None
             return row
         return None
-
-    def _evaluated(self, row: Row) -> Row | None:
-        """Keep what an evaluation's line says as an event; a last line's facts as facts."""
-        if "eval_seconds" in row or "eval_loss" in row:
-            self.gathered.event(EVALUATION)
-            row.pop("step", None)
-        if "train_runtime" in row:
-            self.gathered.facts["train_seconds"] = row["train_runtime"]
-            return None
-        return row
 
     def _add(self, row: Row) -> None:
         """Add a row, its place within an epoch turned into a step."""

@@ -7,12 +7,14 @@ pass; the wall clock says how long the call takes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+
+from forerun.measure.probe.clock import CallTimer
 
 SIZES = (4, 16384, 262144, 1048576, 4194304, 16777216)
 # A call longer than this says enough of larger ones.
@@ -48,28 +50,23 @@ class Ring:
 
     def all_reduces(self, repeats: int = 5) -> list[list[float]]:
         """Return [bytes, wall seconds, CPU seconds] of one all-reduce for each size."""
-        found = []
+        return list(self._by_size(self._reduce, repeats))
+
+    def _by_size(self, call: Callable[[Any], None], repeats: int) -> Iterator[list[float]]:
         for size in SIZES:
             held = self.torch.ones(size // 4, device=self.device)
-            wall, cpu = self._timed(partial(self._reduce, held), repeats)
-            found.append([float(size), wall, cpu])
+            wall, cpu = self._timed(partial(call, held), repeats)
+            yield [float(size), wall, cpu]
             if wall > LONG_SECONDS:
-                break
-        return found
+                return
 
     def _reduce(self, held: Any) -> None:
         self.dist.all_reduce(held, group=self.group)
 
     def messages(self, repeats: int = 4) -> list[list[float]]:
         """Return [bytes, seconds one way] between the first two ranks; [] for the others."""
-        found = []
-        for size in SIZES:
-            held = self.torch.ones(size // 4, device=self.device)
-            wall, _ = self._timed(partial(self._back_and_forth, held), repeats)
-            found.append([float(size), wall / 2.0])
-            if wall > LONG_SECONDS:
-                break
-        return found
+        found = self._by_size(self._back_and_forth, repeats)
+        return [[size, wall / 2.0] for size, wall, _ in found]
 
     def _back_and_forth(self, held: Any) -> None:
         first, second = self.ranks[0], self.ranks[1]
@@ -161,20 +158,9 @@ class Ring:
         for _ in range(3):  # buckets are made again after the first step
             step(kept)()
         held = torch.ones(20 * layers, device=self.device)
-        plain = _cpu_seconds(step(alone))
+        plain = CallTimer(batch_seconds=0.01).time(step(alone)).seconds
         joined = self._timed(step(kept), 3)[1]
         return joined - plain - self._timed(lambda: self._reduce(held), 3)[1]
-
-
-def _cpu_seconds(call: Callable[[], None], calls: int = 20) -> float:
-    call()
-    found = []
-    for _ in range(3):
-        start = time.process_time()
-        for _ in range(calls):
-            call()
-        found.append((time.process_time() - start) / calls)
-    return float(np.median(found))
 
 
 def _work_rate(torch: Any, seconds: float) -> float:

@@ -1,15 +1,12 @@
-"""Findings: what workers measured, made into a catalogue's device and its links.
-
-Files: a probed device as a user's catalogue file, YAML that a person can read.
-"""
+"""Findings: what workers measured, made into a catalogue's device and its links."""
 
 from __future__ import annotations
 
 import datetime
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,47 +14,25 @@ import numpy as np
 from forerun.domain.measured import Curve, Exchange, Measured, Update
 from forerun.errors import UnsatisfiedError
 from forerun.measure.probe.collectives import fitted
+from forerun.measure.probe.grids import ROLES
 from forerun.measure.probe.machine import BUSY_SPREAD, busy_text, is_busy, sureness
 from forerun.measure.probe.worker import NEEDED
 from forerun.units import GIGA, TERA
 
 
 def catalogue_text(entry: Mapping[str, Any]) -> str:
-    """Return a catalogue file with one device, as `--catalog` reads it: short figures first.
-
-    entry: what `findings.device_entry` returns.
-    """
+    """Return a catalogue file with one device (`device_entry`), as `--catalog` reads it."""
     import yaml
 
-    fields = {k: v for k, v in entry.items() if k not in ("id", "measured")}
-    out = io.StringIO()
-    out.write(f"# {entry['source']}. Read it with --catalog, or set `catalog` to it.\n")
-    out.write(f"devices:\n  {yaml.safe_dump(str(entry['id'])).splitlines()[0]}:\n")
-    for name, value in fields.items():
-        out.write(f"    {name}: {_flow(yaml, value)}\n")
-    out.write("    # Seconds by size; see docs/probe.md.\n    measured:\n")
-    for name, value in entry["measured"].items():
-        if isinstance(value, Mapping) and value:
-            out.write(f"      {name}:\n")
-            for key, inner in value.items():
-                out.write(f"        {_flow(yaml, key)}: {_flow(yaml, inner)}\n")
-        else:
-            out.write(f"      {name}: {_flow(yaml, value)}\n")
-    return out.getvalue()
-
-
-def _flow(yaml: Any, value: Any) -> str:
-    """Return a value on one line."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**9, sort_keys=False)
-    return text.removesuffix("\n").removesuffix("\n...")
+    fields = {name: value for name, value in entry.items() if name != "id"}
+    text: str = yaml.safe_dump(
+        {"devices": {entry["id"]: fields}}, default_flow_style=None, sort_keys=False, width=10**9
+    )
+    return f"# {entry['source']}. Read it with --catalog, or set `catalog` to it.\n{text}"
 
 
 # Passes over a gradient beside its all-reduce: into its bucket, the division by K, and out again.
 _BUCKET_PASSES = 3.0
-# What figures of a busy machine are: of one thread, and of several.
-_BUSY_FIGURES = (
-    "figures are those of a machine so busy", "figures are the fastest of a few repeats"
-)  # fmt: skip
 _PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 
 
@@ -117,8 +92,10 @@ def exchange_of(group: Mapping[str, Any], share: float) -> Exchange:
     large = calls[most][-1]
     small = calls[most][0]
     busy = max(large[2] - small[2], 0.0) / large[0] / share
-    messages = group["messages"]
-    sent = _line(messages) if len(messages) > 1 else (0.0, 0.0)
+    sent = (0.0, 0.0)  # seconds of a small message, bytes/s of a large one
+    if len(messages := group["messages"]) > 1:
+        (_, first), (size, last) = messages[0], messages[-1]
+        sent = first, size / max(last - first, 1e-9)
     curves = {ranks: _by_size(points) for ranks, points in calls.items()}
     rested = {
         ranks: _rested(group["rested"][str(ranks)], curve) for ranks, curve in curves.items()
@@ -153,12 +130,6 @@ def _rested(points: Sequence[Sequence[float]], steady: Curve) -> Curve:
     seconds = steady.seconds[0] + np.maximum.accumulate(walls - walls[0])
     seconds = np.minimum(seconds, steady.at(sizes))
     return Curve((tuple(map(float, sizes)),), tuple(map(float, seconds)))
-
-
-def _line(points: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return (seconds of a small message, bytes/s of a large one)."""
-    smallest, largest = points[0], points[-1]
-    return smallest[1], largest[0] / max(largest[1] - smallest[1], 1e-9)
 
 
 def device_entry(
@@ -227,56 +198,46 @@ def _enough_seconds(found: Mapping[str, Any], missing: int) -> int:
 def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]:
     """Return where the figures come from, for a reader of the file."""
     day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    machine = found["fingerprint"]
+    figures = {name: f"{found[name]:.3f}" for name in ("cpu_share", "cpu_share_spread", "spread")}
+    launch = {"launch_seconds": f"{found['launch_seconds']:.3g}"} if found["launch_seconds"] else {}
     return {
         "source": f"forerun probe {version}, {day}, {place}",
         "date": day,
         "probe": version,
-        **{k: str(v) for k, v in machine.items()},
+        **{name: str(value) for name, value in found["fingerprint"].items()},
         "threads": str(found["threads"]),
-        "cpu_share": f"{found['cpu_share']:.3f}",
-        "cpu_share_spread": f"{found['cpu_share_spread']:.3f}",
-        "spread": f"{found['spread']:.3f}",
+        **figures,
         "got_share": f"{found.get('got_share', 1.0):.3f}",
         "not_measured": ", ".join([*found["left_out"], *found["refused"]]),
-        **({"launch_seconds": f"{found['launch_seconds']:.3g}"} if found["launch_seconds"] else {}),
+        **launch,
     }
 
 
 def best_flops(measured: Measured, precision: str) -> float:
     """Return the highest FLOP/s among the matrix products of a precision; 0 where none was timed."""
-    best = 0.0
-    for role in ("forward", "dgrad", "wgrad"):
-        curve = measured.curves.get(f"{precision}/matmul.{role}")
-        if curve is None:
-            continue
-        seconds = iter(curve.seconds)
-        for rows in curve.axes[0]:
-            for columns in curve.axes[1]:
-                for depth in curve.axes[2]:
-                    best = max(best, 2.0 * rows * columns * depth / next(seconds))
-    return best
+    found = (measured.curves.get(f"{precision}/matmul.{role}") for role in ROLES)
+    curves = [curve for curve in found if curve is not None]
+    flops = [2.0 * np.prod(list(product(*curve.axes)), axis=1) for curve in curves]
+    rates = [float((n / curve.seconds).max()) for n, curve in zip(flops, curves, strict=True)]
+    return max(rates, default=0.0)
 
 
 def memory_rate(measured: Measured, precision: str) -> float:
     """Return bytes/s of reading and writing what no cache holds."""
     size = {"fp64": 8.0, "fp32": 4.0}.get(precision, 2.0)
-    curve = measured.curves[f"{precision}/memory"]
-    return 2.0 * size / curve.seconds[-1]
+    return 2.0 * size / measured.curves[f"{precision}/memory"].seconds[-1]
 
 
 def warnings_of(found: Mapping[str, Any]) -> list[str]:
     """Return what a reader must know before relying on the figures."""
+    again = "probe again when it is quiet"
     warnings = []
     if is_busy(found):
-        warnings.append(
-            f"{busy_text(found)}; {_BUSY_FIGURES[found.get('threads', 1) > 1]}, and bands are wider for"
-            " it: probe again when it is quiet"
-        )
+        fastest = "the fastest of a few repeats" if found.get("threads", 1) > 1 else "so disturbed"
+        warnings.append(f"{busy_text(found)}; figures are {fastest}, and bands are wider: {again}")
     if found["spread"] > BUSY_SPREAD:
-        other = "" if is_busy(found) else "the machine is busy with other work; "
         warnings.append(
-            f"repeats lie {100 * found['spread']:.0f} % apart: {other}probe again when it is quiet"
+            f"repeats lie {100 * found['spread']:.0f} % apart, as on a busy machine: {again}"
         )
     if found["cpu_share_spread"] > BUSY_SPREAD:
         warnings.append(
@@ -284,14 +245,14 @@ def warnings_of(found: Mapping[str, Any]) -> list[str]:
             f"{50 * found['cpu_share_spread']:.0f} %: other processes take the rest by turns"
         )
     if found["left_out"]:
-        few = ", ".join(found["left_out"][:4])
-        more = len(found["left_out"]) - 4
         warnings.append(
-            f"no time was left for {few}{f' and {more} more' if more > 0 else ''}; figures of their "
-            "class serve; give --seconds more"
+            f"no time was left for {', '.join(found['left_out'])}; figures of their class serve; give"
+            " --seconds more"
         )
-    for name, why in list(found["refused"].items())[:4]:
-        warnings.append(f"{name} could not be timed: {why}; figures of its class serve")
+    warnings += [
+        f"{name} could not be timed: {why}; figures of its class serve"
+        for name, why in found["refused"].items()
+    ]
     return warnings
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from forerun.errors import MissingExtraError, RequestError, one_of
-from forerun.measure.hosts import Host, check_hosts, local_host
+from forerun.measure.hosts import Host, check_hosts, free_port, local_host
 from forerun.measure.probe.findings import device_entry, warnings_of
 from forerun.measure.probe.machine import allowed_cores, busy_text, is_busy
 from forerun.measure.probe.worker import DTYPES, LONGER
@@ -25,7 +24,6 @@ WORKER = "forerun.measure.probe.worker"
 _MORE_SECONDS = 300.0
 Message = dict[str, Any]
 _SILENT_SECONDS = 15.0  # in which torch is imported on any machine that has time for it
-_LOW_PORT, _HIGH_PORT = 20000, 32000
 _TAIL = 400
 
 
@@ -57,7 +55,7 @@ def _run_workers(
     threads = str(request["threads"])
     environment = {
         "MASTER_ADDR": hosts[0].address,
-        "MASTER_PORT": str(random.SystemRandom().randrange(_LOW_PORT, _HIGH_PORT)),
+        "MASTER_PORT": str(free_port(hosts[0])),
         "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
     }  # fmt: skip
     whole = {
@@ -71,26 +69,6 @@ def _run_workers(
             workers.append(_Worker(host, one, stack))
         until = time.monotonic() + float(request["seconds"]) + _MORE_SECONDS
         return _answer(workers, until, report)
-
-
-# What a worker, or ssh, says that could not begin, and what to do.
-_REMEDIES = (
-    ("Could not resolve hostname", "name a host that `ssh {host} true` reaches"),
-    ("Permission denied", "let `ssh {host} true` work without a password (ssh-copy-id {host})"),
-    ("Connection refused", "start sshd on {host}, or give its port in ~/.ssh/config"),
-    ("Connection timed out", "see that {host} is up: `ssh {host} true`"),
-    ("Host key verification failed", "accept its key once: ssh {host} true"),
-    ("No module named 'forerun'", "install forerun on {host}, for {python} as here"),
-    ("No module named 'torch'", "install torch on {host}: {python} -m pip install torch"),
-    (
-        "No such file or directory",
-        "install forerun and torch on {host} under the same path: {python}",
-    ),
-)
-_USUAL_REMEDY = (
-    "see that forerun and torch are installed there, at the same path as here, and that the hosts"
-    " reach one another"
-)
 
 
 class _Worker:
@@ -123,17 +101,34 @@ class _Worker:
             self.process.kill()
         self.process.wait()
 
-    def lines(self) -> list[str]:
-        """Return the whole lines that it wrote to stdout since the last call."""
+    def messages(self) -> list[Message]:
+        """Return what it has told since the last call.
+
+        A library may write to stdout too: what is no JSON is none of its words.
+        """
         self.out.seek(self._read)
         whole, newline, _ = self.out.read().rpartition(b"\n")
         self._read += len(whole) + len(newline)
-        return whole.decode(errors="replace").splitlines()
+        found = []
+        for line in whole.decode(errors="replace").splitlines():
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return [message for message in found if isinstance(message, dict)]
 
-    def written(self, file: IO[bytes]) -> str:
-        """Return all that it wrote to one of its two files."""
-        file.seek(0)
-        return file.read().decode(errors="replace")
+    def failure(self) -> RequestError:
+        """Return why it failed, by its last words."""
+        self.err.seek(0)
+        text = " ".join(self.err.read().decode(errors="replace").split())
+        return _unreached(self.host, text or "it wrote nothing")
+
+
+def _unreached(host: Host, text: str) -> RequestError:
+    return RequestError(
+        f"probing {host.name}", f"its worker failed: {text[-_TAIL:]}",
+        f"see that `ssh {host.name} true` works without a password where it is another machine, that"
+        f" forerun and torch are installed there for {sys.executable}, and that the hosts reach one"
+        " another",
+    )  # fmt: skip
 
 
 def _scratch(stack: ExitStack) -> IO[bytes]:
@@ -146,55 +141,27 @@ def _answer(
     workers: Sequence[_Worker], until: float, report: Callable[[Message], None]
 ) -> dict[str, Any]:
     """Return what the first worker says at last, once all have ended well."""
-    last, start, silent = "", time.monotonic(), True
-    while any(worker.process.poll() is None for worker in workers):
-        last = _forwarded(workers[0], last, report)
+    last: dict[str, Any] = {}
+    start, silent, running = time.monotonic(), True, True
+    while running:
+        running = any(worker.process.poll() is None for worker in workers)
+        for last in workers[0].messages():
+            report(last)
         if silent and (last or time.monotonic() - start > _SILENT_SECONDS):
             silent = False
             if not last:
                 report({"silent": time.monotonic() - start})
         failed = next((w for w in workers if w.process.poll() not in (None, 0)), None)
         if failed is not None:
-            raise _unreached(failed.host, failed.written(failed.err))
-        if time.monotonic() > until:
+            raise failed.failure()
+        if running and time.monotonic() > until:
             late = next(w.host.name for w in workers if w.process.poll() is None)
             raise RequestError(
                 f"probing {late}", "its worker did not answer in time",
                 "see that the host can reach the first one, or probe fewer hosts",
             )  # fmt: skip
-        time.sleep(0.05)
-    failed = next((w for w in workers if w.process.poll() != 0), None)
-    if failed is not None:
-        raise _unreached(failed.host, failed.written(failed.err))
-    last = _forwarded(workers[0], last, report)
-    found: dict[str, Any] = json.loads(last)
-    return found
-
-
-def _forwarded(worker: _Worker, last: str, report: Callable[[Message], None]) -> str:
-    """Pass on what a worker tells meanwhile; return its last line so far.
-
-    A library may write to stdout too: what is no JSON is none of its words.
-    """
-    for line in worker.lines():
-        try:
-            message = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(message, dict):
-            last = line
-            report(message)
+        time.sleep(0.05 * running)
     return last
-
-
-def _unreached(host: Host, text: str) -> RequestError:
-    last = " ".join(text.split())[-_TAIL:]
-    known = (todo for words, todo in _REMEDIES if words in text)
-    return RequestError(
-        f"probing {host.name}",
-        f"its worker failed: {last or 'it wrote nothing'}",
-        next(known, _USUAL_REMEDY).format(host=host.name, python=sys.executable),
-    )
 
 
 LEAST_SECONDS = 5.0
@@ -202,13 +169,7 @@ LEAST_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Probe:
-    """What was asked and what was found.
-
-    Attributes:
-        entry: the device as a catalogue file's fields.
-        found: what workers found, as plain values.
-        warnings: what a reader must know.
-    """
+    """What was asked and what was found."""
 
     entry: Mapping[str, Any]
     found: Mapping[str, Any]

@@ -18,18 +18,26 @@ import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forerun.measure.failures import status_of
-from forerun.measure.loop import use_tf32
+from forerun.measure.loop import make_optimizer, use_tf32
 from forerun.measure.measurement import fingerprint
 from forerun.measure.probe.clock import CallTimer
 from forerun.measure.probe.collectives import Ring, jitter
-from forerun.measure.probe.elements import CLASSES, element_grids, memory_grid
-from forerun.measure.probe.machine import cpu_access, is_busy, memory_bytes, nominal_flops
-from forerun.measure.probe.products import LAUNCHES, Grid, product_grids, sizes_of
+from forerun.measure.probe.grids import (
+    CLASSES,
+    LAUNCHES,
+    Grid,
+    element_grids,
+    memory_grid,
+    product_grids,
+    sizes_of,
+)
+from forerun.measure.probe.machine import cpu_access, is_busy, memory_bytes
 
 LINKS = 24
 _BATCHES = (4, 32)
@@ -44,17 +52,17 @@ def framework_costs(torch: Any, device: str, clock: CallTimer) -> dict[str, floa
     gradient = torch.ops.aten.threshold_backward.default
     back = clock.time(lambda: gradient(x, x, 0)).seconds
     chain = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(LINKS)))
-    forward, backward = _phases(torch, chain, x, clock)
+    forward, backward = _phases(chain, x, clock)
     forward_call = forward / LINKS - relu
     backward_call = backward / LINKS - back
     layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(LINKS))).to(device)
-    _, backward = _phases(torch, layers, x, clock)
+    _, backward = _phases(layers, x, clock)
     product = clock.time(lambda: x.mm(x)).seconds
     bias = clock.time(lambda: x.sum(0, keepdim=True)).seconds
     # Each layer goes back through one operation of autograd: two products and a sum.
     own = backward / LINKS - 2.0 * product - bias - backward_call
     empty = torch.nn.Linear(4, 4).to(device)
-    forward, backward = _phases(torch, empty, x, clock)
+    forward, backward = _phases(empty, x, clock)
     return {
         "forward_call_seconds": max(forward_call, 0.0),
         "backward_call_seconds": max(backward_call, 0.0),
@@ -67,25 +75,19 @@ def framework_costs(torch: Any, device: str, clock: CallTimer) -> dict[str, floa
 
 def loader_costs(torch: Any, clock: CallTimer) -> dict[str, float]:
     """Return what the framework's loader takes for a batch, and more for each sample in it."""
-    few, many = (_batch(torch, size, clock) for size in _BATCHES)
+
+    def batch_seconds(size: int) -> float:  # of samples that were made before
+        count = 16 * size
+        data = torch.utils.data.TensorDataset(torch.randn(count, 64), torch.zeros(count))
+        loader = torch.utils.data.DataLoader(data, batch_size=size, shuffle=True)
+        return clock.time(lambda: deque(loader, maxlen=0)).seconds / 16
+
+    few, many = map(batch_seconds, _BATCHES)
     each = max((many - few) / (_BATCHES[1] - _BATCHES[0]), 0.0)
     return {"batch_seconds": max(few - _BATCHES[0] * each, 0.0), "sample_seconds": each}
 
 
-def _batch(torch: Any, size: int, clock: CallTimer) -> float:
-    """Return seconds in which a loader hands out a batch of so many samples, made before."""
-    count = 16 * size
-    data = torch.utils.data.TensorDataset(torch.randn(count, 64), torch.zeros(count))
-    loader = torch.utils.data.DataLoader(data, batch_size=size, shuffle=True)
-
-    def epoch() -> None:
-        for _ in loader:
-            pass
-
-    return clock.time(epoch).seconds / 16
-
-
-def _phases(torch: Any, module: Any, x: Any, clock: CallTimer) -> tuple[float, float]:
+def _phases(module: Any, x: Any, clock: CallTimer) -> tuple[float, float]:
     """Return seconds of a module's forward, and of all that its backward adds."""
 
     def forward() -> Any:
@@ -107,46 +109,31 @@ def optimizer_costs(
 
     There is none of those that no time is left for.
     """
+
+    def stepped(name: str, sizes: list[int]) -> float:
+        """Time zeroing gradients and updating; a step's backward makes new gradients."""
+        parameters = [torch.nn.Parameter(torch.randn(n, device=device)) for n in sizes]
+        gradients = [torch.randn_like(parameter) for parameter in parameters]
+        optimizer = make_optimizer(name, parameters)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+
+        return clock.time(step).seconds
+
     found = {}
     for name in names:
         if clock.is_over:
             break
-        found[name] = _update(torch, name, device, clock)
+        one, few = stepped(name, [4]), stepped(name, [4] * _FEW)
+        many = stepped(name, [_MANY // 8] * 8)
+        tensor = max((few - one) / (_FEW - 1), 0.0)
+        step = max(one - tensor, 0.0)
+        found[name] = [step, tensor, max((many - step - 8 * tensor) / _MANY, 1e-13)]
     return found
-
-
-def _update(torch: Any, name: str, device: str, clock: CallTimer) -> list[float]:
-    one = _stepped(torch, name, [4], device, clock)
-    few = _stepped(torch, name, [4] * _FEW, device, clock)
-    tensor = max((few - one) / (_FEW - 1), 0.0)
-    step = max(one - tensor, 0.0)
-    sizes = [_MANY // 8] * 8
-    many = _stepped(torch, name, sizes, device, clock)
-    return [step, tensor, max((many - step - 8 * tensor) / sum(sizes), 1e-13)]
-
-
-def _stepped(torch: Any, name: str, sizes: list[int], device: str, clock: CallTimer) -> float:
-    """Return seconds of zeroing gradients and updating parameters of these sizes.
-
-    Gradients are taken away and put back, as a step's backward makes new ones.
-    """
-    parameters = [torch.nn.Parameter(torch.randn(n, device=device)) for n in sizes]
-    gradients = [torch.randn_like(parameter) for parameter in parameters]
-    made = {
-        "sgd": lambda: torch.optim.SGD(parameters, lr=1e-3),
-        "momentum": lambda: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
-        "adam": lambda: torch.optim.Adam(parameters, lr=1e-3),
-        "adamw": lambda: torch.optim.AdamW(parameters, lr=1e-3),
-    }
-    optimizer = made[name]()
-
-    def step() -> None:
-        optimizer.zero_grad()
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        optimizer.step()
-
-    return clock.time(step).seconds
 
 
 class LaunchesOnlyError(RuntimeError):
@@ -283,13 +270,13 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     for position, dtype in enumerate(request["dtypes"]):
         number = getattr(torch, DTYPES[dtype])
         sizes = sizes_of(torch, device, number.itemsize)
-        grids = in_order(
-            [memory_grid(torch, device, number, sizes, LAUNCHES * launch)],
-            product_grids(torch, device, number, sizes),
-            element_grids(torch, device, number, sizes),
-        )
+        grids = [
+            memory_grid(torch, device, number, sizes, LAUNCHES * launch),
+            *product_grids(torch, device, number, sizes),
+            *element_grids(torch, device, number, sizes),
+        ]
         only = request.get("only")
-        grids = [grid for grid in grids if not only or grid.name in only]
+        grids = [grid for grid in in_order(grids) if not only or grid.name in only]
         first = [grid for grid in grids if grid.name in NEEDED] if position == 0 else []
         found.add(dtype, first, longer)
         if position == 0:
@@ -301,7 +288,6 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     return {
         "fingerprint": fingerprint(),
         "memory_bytes": memory_bytes(torch, device),
-        "nominal_flops": nominal_flops(threads) if device == "cpu" else 0.0,
         **machine,
         "jitter_seconds": jitter(torch) if device == "cpu" else 0.0,
         "framework": costs,
@@ -321,9 +307,8 @@ def send(**words: Any) -> None:
     print(json.dumps(words), flush=True)  # noqa: T201 (stdout is how it tells)
 
 
-def in_order(*sources: Iterable[Grid]) -> list[Grid]:
+def in_order(grids: Iterable[Grid]) -> list[Grid]:
     """Return the grids with those first that most steps need, so that these are never left out."""
-    grids = [grid for source in sources for grid in source]
     return sorted(grids, key=lambda g: FIRST.index(g.name) if g.name in FIRST else len(FIRST))
 
 

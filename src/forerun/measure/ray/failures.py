@@ -16,8 +16,21 @@ _DIED = ("ActorDiedError", "ActorUnavailableError", "actor died", "WorkerCrashed
          "SYSTEM_ERROR", "connection error code", "unexpectedly")  # fmt: skip
 _NODE = ("node died", "node failure", "NodeDiedError", "unexpected node", "its node has died",
          "node was terminated", "node has been marked dead")  # fmt: skip
-_SILENT = ("connectionerror", "could not find any running ray instance", "timed out",
-           "failed to connect to gcs", "unable to connect to gcs")  # fmt: skip
+# What Ray says where no driver could work on the cluster, why, and what to do.
+_UNREACHABLE = (
+    ("version mismatch", "the cluster runs another version of Ray or Python ({error}); install the"
+     " same: {versions}"),
+    ("no module named 'ray'", "the Python of the driver has no Ray; install it there (pip install"
+     " 'forerun[ray]'), or start the cluster where the python that has it comes first on the PATH"),
+    ("invalid address format", "that is no address of a Ray cluster; write HOST:PORT, auto, local,"
+     " ray://HOST:PORT, or http://HEAD:8265 to submit"),
+    ("timed out during startup", "a cluster could not be started in time on this machine; try again"
+     " when it is less busy, or give the address of one that runs (ray start --head)"),
+    ("authentication|token", "the cluster asks for a token ({error}); set RAY_AUTH_MODE=token, and"
+     " RAY_AUTH_TOKEN where it is another machine's"),
+)  # fmt: skip
+_SILENT = re.compile("connectionerror|could not find any running ray instance|timed out"
+                     "|(?:failed|unable) to connect to gcs", re.IGNORECASE)  # fmt: skip
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit)\b")  # as a traceback ends
 _VERSIONS = re.compile(r"cluster was started with:\s*Ray: (\S+)\s+Python: (\S+)")
 
@@ -37,39 +50,18 @@ def from_ray(text: str) -> tuple[str, str]:
 def unreachable(output: str) -> str:
     """Return why no driver could work on the cluster, with what to do.
 
-    Args:
-        output: one error in words, or all that a program wrote until it ended.
+    `output` is one error in words, or all that a program wrote until it ended.
     """
     lines = [line for line in output.splitlines() if line.strip()]
     errors = [i for i, line in enumerate(lines) if _ERROR.match(line)]
     text = " ".join(lines[errors[-1] :]) if errors else (lines or [""])[-1]
-    low, error = text.lower(), f"({_short(text)})"
-    if "version mismatch" in low:
-        theirs = _VERSIONS.search(text)
-        same = f": Python {theirs[2]} with pip install ray=={theirs[1]}" if theirs else ""
-        return f"the cluster runs another version of Ray or Python {error}; install the same{same}"
-    if "no module named 'ray'" in low:
-        return (
-            "the Python of the driver has no Ray; install it there (pip install 'forerun[ray]'), or"
-            " start the cluster where the python that has it comes first on the PATH"
-        )
-    if "invalid address format" in low:
-        return (
-            "that is no address of a Ray cluster; write HOST:PORT, auto, local, ray://HOST:PORT, or"
-            " http://HEAD:8265 to submit"
-        )
-    if "timed out during startup" in low:
-        return (
-            "a cluster could not be started in time on this machine; try again when it is less busy,"
-            " or give the address of one that runs (ray start --head)"
-        )
-    if "authentication" in low or "token" in low:
-        return (
-            f"the cluster asks for a token {error}; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN where"
-            " it is another machine's"
-        )
-    if any(words in output.lower() for words in _SILENT):
-        return f"no Ray cluster answers {error}; check the address, or start one: ray start --head"
+    theirs = _VERSIONS.search(text)
+    versions = f"Python {theirs[2]} with pip install ray=={theirs[1]}" if theirs else "as it has"
+    for expression, words in _UNREACHABLE:
+        if re.search(expression, text, re.IGNORECASE):
+            return words.format(error=_short(text), versions=versions)
+    if _SILENT.search(output):
+        return f"no Ray cluster answers ({_short(text)}); check the address, or start one: ray start --head"
     return f"Ray could not be used: {_short(text)}"
 
 
@@ -114,18 +106,10 @@ class WorkerReports:
         found = self.progress.get(rank)
         return "while starting" if found is None else found.place()
 
-    def slowest(self, workers: int) -> str:
-        """Return where the worker was that had come least far."""
-        if len(self.progress) < workers:
-            return "while starting"
-        return min(self.progress.values(), key=lambda one: one.steps).place()
-
     def cause(self, workers: int, failures: Mapping[str, str]) -> tuple[str, str]:
         """Return (status, reason) from the workers' own records, else from Ray's errors.
 
-        Args:
-            workers: how many there were.
-            failures: Ray's errors about each worker, by its rank; about all under "".
+        `failures` are Ray's errors about each worker, by its rank; about all under "".
         """
         ends = [
             WorkerEnd(rank, None, self.records.get(rank), self.progress.get(rank))

@@ -23,7 +23,7 @@ from forerun.measure.hosts import Host, blocks, local_host
 from forerun.measure.limits import Holding, refusal
 from forerun.measure.measurement import Measurement, merged
 from forerun.measure.processes import MARK, RUNNER, end_all
-from forerun.measure.progress import STARTING
+from forerun.measure.progress import STARTING, slowest_place
 from forerun.measure.ray.failures import WorkerReports, unreachable
 from forerun.measure.ray.worker import LINE, Message, packed
 from forerun.measure.runner import TaskRunner, timed_out
@@ -61,12 +61,10 @@ class RayRunner(TaskRunner):
         submit: address of a cluster's dashboard (`http://head:8265`): the driver is handed to it
             by `ray job submit`, with the working directory.
         placement: placement strategy of the workers, one of `PLACEMENTS`.
-        resources: of a worker, beside its CPUs and GPUs.
         host: where the driver is started; blank is this machine.
         environment: further variables of driver and workers.
         hold: hold workers to their `cpus_per_worker`, by affinity or quota as the local runner
             does; they have to run on this machine (its own cluster, or a lab's).
-        storage: Ray Train's storage path, which all nodes must reach; blank is a local folder.
         folder: for logs, kept of runs that failed; blank is forerun's cache folder.
         entries, steps, timeout_seconds: for `run`, as of LocalRunner.
     """
@@ -75,8 +73,7 @@ class RayRunner(TaskRunner):
 
     def __init__(
         self, address: str = "", submit: str = "", placement: str = "PACK",
-        resources: Mapping[str, float] = {}, host: Host | None = None,
-        environment: Mapping[str, str] = {}, hold: bool = False, storage: str = "",
+        host: Host | None = None, environment: Mapping[str, str] = {}, hold: bool = False,
         folder: str | Path = "", entries: Mapping[str, str] = {}, steps: Steps | None = None,
         timeout_seconds: float = 900.0,
     ) -> None:  # fmt: skip
@@ -86,11 +83,9 @@ class RayRunner(TaskRunner):
                 one_of(placement, PLACEMENTS),
             )  # fmt: skip
         self.address, self.submit, self.placement_group = address, submit, placement
-        self.resources = dict(resources)
         self.host = host or local_host()
         self.environment = dict(environment)
         self.hold = hold
-        self.storage = storage
         super().__init__(folder, entries, steps, timeout_seconds)
 
     def placement(self, task: Task) -> tuple[int, ...]:
@@ -100,15 +95,12 @@ class RayRunner(TaskRunner):
             return (task.workers,)
         return blocks(task.workers, nodes) if self.placement_group.endswith("SPREAD") else ()
 
-    def refuses(self, task: Task) -> str | None:
-        """Return why this runner cannot carry a task out, None where it can."""
+    def _refuses(self, task: Task) -> str | None:
         if task.is_script:
             return (
                 "Ray Train calls a function, and no script; name one of the script's functions"
                 " (package.module:function), or use the local runner"
             )
-        if task.gpus_per_worker > 1:
-            return f"a worker drives one GPU, and {task.gpus_per_worker} are asked"
         return ray_problem() or (refusal(task) if self.hold else None)
 
     @cached_property
@@ -127,17 +119,15 @@ class RayRunner(TaskRunner):
                 self.host.command(words), env={**os.environ, **self._variables()}, check=False,
                 capture_output=True, text=True, timeout=_COUNT_SECONDS,
             )  # fmt: skip
+            if not done.returncode:
+                return int(done.stdout.split()[-1])
+            output = done.stderr
         except subprocess.TimeoutExpired:
-            raise RequestError(
-                f"the Ray cluster at {address}", f"no answer in {_COUNT_SECONDS:g} s",
-                "check the address, or start one: ray start --head",
-            ) from None  # fmt: skip
-        if done.returncode:
-            found, _, todo = unreachable(done.stderr).partition("; ")
-            raise RequestError(
-                f"the Ray cluster at {address}", found, todo or "check its state: ray status"
-            )
-        return int(done.stdout.split()[-1])
+            output = f"timed out after {_COUNT_SECONDS:g} s"
+        found, _, todo = unreachable(output).partition("; ")
+        raise RequestError(
+            f"the Ray cluster at {address}", found, todo or "check its state: ray status"
+        )
 
     @property
     def where(self) -> str:
@@ -154,12 +144,8 @@ class RayRunner(TaskRunner):
         folder = self._new_folder(tasks[0])
         folder.mkdir(parents=True)
         well = True
-        if self.submit:
-            self.tell(f"submits a job to the Ray cluster {self.where}")
-        elif self._given:
-            self.tell(f"connects to the Ray cluster {self.where}")
-        else:
-            self.tell("starts a Ray cluster on this machine (some ten seconds)")
+        starts = "starts a Ray cluster on this machine (some ten seconds)"
+        self.tell(f"connects to the Ray cluster {self.where}" if self._given else starts)
         driver = _Driver(self, tasks, folder)
         try:
             for measured in driver.results():
@@ -174,7 +160,7 @@ class RayRunner(TaskRunner):
         """Return the driver's plan: tasks of one number of workers, and what they need."""
         first = tasks[0]
         cpus = first.cpus_per_worker or 1.0
-        resources = {"CPU": cpus, **self.resources}
+        resources = {"CPU": cpus}
         if first.gpus_per_worker:
             resources["GPU"] = float(first.gpus_per_worker)
         threads = first.threads or max(int(cpus), 1)
@@ -185,7 +171,7 @@ class RayRunner(TaskRunner):
             "tasks": [task.to_json() for task in tasks], "workers": first.workers,
             "resources": resources, "placement": self.placement_group, "variables": variables,
             "address": "auto" if self.submit else self.address,
-            "storage": self.storage or ("" if self.submit else str(folder / "storage")),
+            "storage": "" if self.submit else str(folder / "storage"),
             "local_cpus": max(os.cpu_count() or 1, 1),
             "backend": str(first.settings.get("backend", "")),
             "hold": first.cpus_per_worker if self.hold else 0.0,
@@ -341,7 +327,8 @@ class _Driver:
             records = [reports.records[rank] for rank in sorted(reports.records)]
             if len(records) == task.workers and all(r["status"] == "ok" for r in records):
                 return merged(records, task.global_batch, elapsed)
-            where, progress = reports.slowest(task.workers), list(reports.progress.values())
+            progress = list(reports.progress.values())
+            where = slowest_place([reports.progress.get(rank) for rank in range(task.workers)])
             if elapsed > task.timeout_seconds:
                 self._stopped = True
                 return timed_out(progress, task, where, elapsed, time.time())

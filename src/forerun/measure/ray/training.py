@@ -15,7 +15,7 @@ from forerun.errors import RequestError
 from forerun.measure.failures import is_peer_lost, reason_of, status_of
 from forerun.measure.measurement import Measurement, Record, merged
 from forerun.measure.ray.failures import WorkerReports, failures
-from forerun.measure.ray.worker import Mailbox, Message, ProgressSender, Send, sender
+from forerun.measure.ray.worker import Mailbox, Message, ProgressSender, Send, own_ray_gpu, sender
 from forerun.measure.recorder import Enough, Recorder, current, installed
 from forerun.measure.task import Steps
 from forerun.measure.worker import failure, unchanged
@@ -91,7 +91,7 @@ class MeasuredLoop:
         send = _lossy_sender(self._name, self._title)
         send({"kind": "begun", "rank": rank, "workers": workers, "fit": self._fit})
         begun, reporter = time.perf_counter(), ProgressSender(send, 0, rank, _PAUSE_SECONDS)
-        recorder = Recorder(self._steps, rank, workers, _gpu(), reporter)
+        recorder = Recorder(self._steps, rank, workers, own_ray_gpu(), reporter)
         recorder.samples = self._samples
 
         def end(record: Record) -> None:
@@ -166,18 +166,6 @@ def _lossy_sender(name: str, loop: str) -> Send:
             lose(error)
 
     return send
-
-
-def _gpu() -> int | None:
-    """Return the GPU that Ray Train gave this worker, None where it gave none."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    from ray.train.torch import get_device
-
-    device = get_device()
-    return int(device.index or 0) if device.type == "cuda" else None
 
 
 def _measurement(

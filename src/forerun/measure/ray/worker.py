@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.measure.limits import identity, wait_until_held
+from forerun.measure.progress import FINISHED, STARTING, STEPPING
 from forerun.measure.task import Task
 from forerun.measure.usage import GPU
 from forerun.measure.worker import carry_out, prepare
@@ -93,9 +94,7 @@ class _Board(_Queue):
 class Mailbox:
     """The driver's side: makes the actor of a name, and fetches messages.
 
-    Args:
-        name: the actor's.
-        keeps: the last messages are kept; otherwise each is fetched once.
+    With `keeps` the last messages are kept; otherwise each is fetched once.
     """
 
     def __init__(self, name: str, keeps: bool = False) -> None:
@@ -120,9 +119,7 @@ class Mailbox:
 def sender(name: str, seconds: float | None = None) -> Send:
     """Return, in a worker, what sends a message to a mailbox and waits until it has arrived.
 
-    Args:
-        name: the mailbox.
-        seconds: that it waits at most; then GetTimeoutError of Ray is raised. None is no limit.
+    After `seconds` it raises GetTimeoutError of Ray; None is no limit.
     """
     import ray
 
@@ -133,19 +130,17 @@ def sender(name: str, seconds: float | None = None) -> Send:
 class ProgressSender:
     """A Reporter that sends a worker's progress from a thread of its own.
 
-    Args:
-        send: sends a message.
-        task: which task of the plan, by position.
-        rank: which worker.
-        pause_seconds: between two messages.
+    It is about a task of the plan, by position, and a worker, by rank.
     """
 
     def __init__(
         self, send: Send, task: int, rank: int, pause_seconds: float = _PAUSE_SECONDS
     ) -> None:
         self._send_message, self._pause_seconds = send, pause_seconds
-        self._about = {"kind": "progress", "task": task, "rank": rank}
-        self._phase, self._begun, self._last, self._steps = 0, 0.0, time.time(), 0
+        self._message: Message = {
+            "kind": "progress", "task": task, "rank": rank, "phase": STARTING, "begun": 0.0,
+            "last": time.time(), "steps": 0,
+        }  # fmt: skip
         self._seconds: list[float] = []
         self._ended = threading.Event()
         self._send()
@@ -153,17 +148,16 @@ class ProgressSender:
 
     def begin(self) -> None:
         """Say that stepping begins."""
-        self._phase, self._begun, self._last = 1, time.time(), time.time()
+        self._message |= {"phase": STEPPING, "begun": time.time(), "last": time.time()}
 
     def step(self, seconds: float) -> None:
         """Say that a step ended, which took so long."""
         self._seconds.append(seconds)
-        self._steps += 1
-        self._last = time.time()
+        self._message |= {"steps": self._message["steps"] + 1, "last": time.time()}
 
     def finish(self) -> None:
         """Say that nothing more is coming."""
-        self._phase = 2
+        self._message["phase"] = FINISHED
         self.stop()
 
     def stop(self) -> None:
@@ -178,19 +172,15 @@ class ProgressSender:
 
     def _send(self) -> None:
         seconds, self._seconds = self._seconds, []
-        self._send_message(
-            {**self._about, "phase": self._phase, "begun": self._begun, "last": self._last,
-             "steps": self._steps, "seconds": seconds}
-        )  # fmt: skip
+        self._send_message({**self._message, "seconds": seconds})
 
 
-def note_gpu() -> None:
-    """Note which GPU Ray Train has given this worker, by the number that torch has for it."""
+def own_ray_gpu() -> int | None:
+    """Return the GPU that Ray Train gave this worker, as torch numbers it; None where it gave none."""
     from ray.train.torch import get_device
 
     device = get_device()
-    if device.type == "cuda" and device.index is not None:
-        os.environ[GPU] = str(device.index)
+    return int(device.index or 0) if device.type == "cuda" else None
 
 
 def carry_out_plan(config: Mapping[str, Any]) -> None:
@@ -209,7 +199,8 @@ def carry_out_plan(config: Mapping[str, Any]) -> None:
     context = train.get_context()
     rank = context.get_world_rank()
     os.environ["LOCAL_RANK"] = str(context.get_local_rank())
-    note_gpu()
+    if (gpu := own_ray_gpu()) is not None:
+        os.environ[GPU] = str(gpu)
     send = sender(str(config["mailbox"]))
     tasks, first = [Task.from_json(task) for task in config["tasks"]], int(config["first"])
     if config.get("hold"):
