@@ -22,7 +22,7 @@ import numpy as np
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.quantiles import normal_cdf
 from forerun.search.landscape import Landscape, ObservedRuns
-from forerun.search.searchers import Choice, Choosing, exhausted, gain_within, unseen
+from forerun.search.searchers import Choice, Choosing, gain_within
 from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import chance_text, format_percent
 
@@ -47,55 +47,40 @@ class Bayesian(Choosing):
 
     name = "bayesian"
 
-    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
+    def choose_among(self, land: Landscape, seen: ObservedRuns, left: BoolArray) -> Choice:
         """Return the next run, or that too little is expected of any."""
         weights = self.goal.weights(land)
-        done = exhausted(land, seen)
-        if done is not None:
-            return done
-        left = unseen(land, seen)
         timed = np.flatnonzero(~seen.unknown)
         if not len(timed):
-            return Choice(_drawn(left, self.seed, len(seen)), "the first, drawn at random")
-        belief = _believed(land, seen, timed, self._level(seen, timed))
-        told = _carried_out(land, seen)
-        money = self._money(land, belief)
-        cost = belief.mean + np.log(weights)
-        sd = np.sqrt(belief.variance + belief.noise[:, None])  # of what a run would show
+            rng = np.random.default_rng((self.seed, len(seen)))
+            return Choice(int(rng.choice(np.flatnonzero(left))), "the first, drawn at random")
+        log_limit = np.log(self.goal.deadline_seconds)
+        level = log_limit if np.isfinite(log_limit) else np.median(np.log(seen.seconds[timed]))
+        belief = _believed(land, seen, timed, float(level))
+        finishes = _finishes(land, seen)
+        money = np.ones(len(land))  # what a run is expected to cost, stopped at the deadline
+        if np.isfinite(land.dollars_per_second).all():
+            lasting = np.exp(np.minimum(belief.mean + belief.variance / 2, log_limit))
+            money = belief.mixed(lasting * land.dollars_per_second)
         first = seen.best(weights)
         if first < 0:
-            chance = belief.mixed(belief.below(np.log(self.goal.deadline_seconds))) * told
-            worth = chance / belief.mixed(money) ** THRIFT
-            at = int(np.argmax(np.where(left, worth, -1.0)))
-            said = chance_text("meets the deadline", float(chance[at]))
-            return Choice(at, f"nothing feasible yet: {said} for its price")
+            chance = belief.mixed(belief.below(log_limit)) * finishes
+            at = int(np.argmax(np.where(left, chance / money**THRIFT, -1.0)))
+            words = chance_text("meets the deadline", float(chance[at]))
+            return Choice(at, f"nothing feasible yet: {words} for its price")
         best = float(np.log(seen.seconds[first] * weights[seen.at[first]]))
-        limit = np.log(self.goal.deadline_seconds) + np.log(weights)
-        gain = belief.mixed(gain_within(best, limit, cost, sd)) * told
-        return self._judged(gain, belief.mixed(money), left, len(seen))
-
-    def _judged(self, gain: FloatArray, money: FloatArray, left: BoolArray, runs: int) -> Choice:
-        most = float(np.max(np.where(left, gain, 0.0)))
-        if self.stops and runs >= LEAST_RUNS and most < LEAST_GAIN:
-            said = f"the gain expected of any run is {format_percent(most, 2)} of the best at most"
-            return Choice(-1, f"{said}, below {format_percent(LEAST_GAIN, 1)} after {runs} runs")
+        sd = np.sqrt(belief.variance + belief.noise[:, None])  # of what a run would show
+        log_weights = np.log(weights)
+        gain = gain_within(best, log_limit + log_weights, belief.mean + log_weights, sd)
+        gain = np.where(left, belief.mixed(gain) * finishes, -1.0)
+        most = max(float(gain.max()), 0.0)
+        if self.stops and len(seen) >= LEAST_RUNS and most < LEAST_GAIN:
+            words = f"the gain expected of any run is {format_percent(most, 2)} of the best at most"
+            return Choice(
+                -1, f"{words}, below {format_percent(LEAST_GAIN, 1)} after {len(seen)} runs"
+            )
         at = int(np.argmax(np.where(left, gain / money**THRIFT, -1.0)))
         return Choice(at, f"expected gain {format_percent(float(gain[at]), 1)} of the best")
-
-    def _level(self, seen: ObservedRuns, timed: IntArray) -> float:
-        limit = self.goal.deadline_seconds
-        if np.isfinite(limit):
-            return float(np.log(limit))
-        return float(np.median(np.log(seen.seconds[timed])))
-
-    def _money(self, land: Landscape, belief: Belief) -> FloatArray:
-        """Return what a run is expected to cost, stopped at the deadline, (d, n); 1 unpriced."""
-        if not np.isfinite(land.dollars_per_second).all():
-            return np.ones_like(belief.mean)
-        lasting = np.exp(
-            np.minimum(belief.mean + belief.variance / 2, np.log(self.goal.deadline_seconds))
-        )
-        return lasting * land.dollars_per_second
 
 
 def _believed(land: Landscape, seen: ObservedRuns, timed: IntArray, level: float) -> Belief:
@@ -120,7 +105,7 @@ def _expected(land: Landscape) -> FloatArray | None:
     return trend
 
 
-def _carried_out(land: Landscape, seen: ObservedRuns) -> FloatArray:
+def _finishes(land: Landscape, seen: ObservedRuns) -> FloatArray:
     """Return the chance that a run tells a time at all: that it fits in memory and does not fail.
 
     A process of labels, 1 and -1, read as a probit (Rasmussen and Williams 2006, section 6.5: least
@@ -128,21 +113,13 @@ def _carried_out(land: Landscape, seen: ObservedRuns) -> FloatArray:
     """
     if not seen.unknown.any():
         return np.ones(len(land))
-    kernels = land.kept("carried out", lambda: _label_kernels(land.features))
+    k = land.features.shape[1]
+    own = np.full((1, k), LABEL_OWN / max(np.sqrt(k), 1.0))
+    kernels = Kernels(
+        land.features, np.full((1, k), LABEL_LENGTH), np.array([LABEL_JOINT]),
+        np.array([LABEL_NOISE]), own, level_sd=0.0,
+    )  # fmt: skip
     none = np.zeros(len(seen), dtype=bool)
     labels = np.where(seen.unknown, -1.0, 1.0)
     belief = believe(kernels, seen.at, labels, none, EXPECTED_LABEL)
     return normal_cdf(belief.mean[0] / np.sqrt(belief.variance[0] + belief.noise[0]))
-
-
-def _label_kernels(features: FloatArray) -> Kernels:
-    k = features.shape[1]
-    return Kernels(
-        features, np.full((1, k), LABEL_LENGTH), np.array([LABEL_JOINT]), np.array([LABEL_NOISE]),
-        np.full((1, k), LABEL_OWN / max(np.sqrt(k), 1.0)), level_sd=0.0,
-    )  # fmt: skip
-
-
-def _drawn(left: BoolArray, seed: int, runs: int) -> int:
-    """Return one of the configurations that are left, (n,), drawn with the seed."""
-    return int(np.random.default_rng((seed, runs)).choice(np.flatnonzero(left)))

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.domain.quantiles import normal_cdf
 from forerun.search.landscape import Landscape, ObservedRuns
-from forerun.search.searchers import Choice, Choosing, exhausted, expected_gain, unseen
+from forerun.search.searchers import Choice, Choosing, expected_gain
 from forerun.search.surrogate import Belief, Kernels, believe
 from forerun.units import format_percent
 
@@ -34,36 +35,29 @@ class CherryPick(Choosing):
 
     name = "cherrypick"
 
-    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
+    def choose_among(self, land: Landscape, seen: ObservedRuns, left: BoolArray) -> Choice:
         """Return the next run, or that the expected improvement is too small for one."""
         weights = self.goal.weights(land)
-        done = exhausted(land, seen)
-        if done is not None:
-            return done
-        if len(seen) < STARTS:
-            return Choice(_start(land, seen, self.seed), f"start {len(seen) + 1} of {STARTS}")
         known = np.flatnonzero(~seen.unknown)
-        left = unseen(land, seen)
+        if len(seen) < STARTS:
+            return Choice(_start(land, left, self.seed), f"start {len(seen) + 1} of {STARTS}")
         if not len(known):
-            return Choice(_start(land, seen, self.seed), "no run has told a time yet")
+            return Choice(_start(land, left, self.seed), "no run has told a time yet")
         belief, cost = _fitted(land, seen, known, weights)
-        sd = np.sqrt(belief.variance[0])
+        mean, sd = belief.mean[0], np.sqrt(belief.variance[0])
         # P(T <= limit), T = C / price: the same process speaks of both.
         limit = np.log(self.goal.deadline_seconds) + np.log(weights)
-        meets = _below(belief.mean[0], sd, limit)
+        meets = np.where(np.isinf(limit), 1.0, normal_cdf((limit - mean) / sd))
         if not seen.feasible.any():
             at = int(np.argmax(np.where(left, meets, -1.0)))
             return Choice(at, "nothing within the deadline yet: the most likely to meet it")
         best = float(np.min(cost[seen.feasible[known]]))
-        gain = expected_gain(best, belief.mean[0], sd)
-        chosen = int(np.argmax(np.where(left, gain * meets, -1.0)))
-        return self._judged(chosen, float(gain[chosen] * meets[chosen]), len(seen))
-
-    def _judged(self, at: int, gain: float, runs: int) -> Choice:
-        said = f"expected improvement {format_percent(gain, 1)} of the best"
-        if self.stops and runs >= LEAST_RUNS and gain < LEAST_GAIN:
-            return Choice(-1, f"{said}, below {format_percent(LEAST_GAIN)} after {runs} runs")
-        return Choice(at, said)
+        gains = np.where(left, expected_gain(best, mean, sd) * meets, -1.0)
+        at = int(np.argmax(gains))
+        words = f"expected improvement {format_percent(float(gains[at]), 1)} of the best"
+        if self.stops and len(seen) >= LEAST_RUNS and gains[at] < LEAST_GAIN:
+            return Choice(-1, f"{words}, below {format_percent(LEAST_GAIN)} after {len(seen)} runs")
+        return Choice(at, words)
 
 
 def _fitted(
@@ -98,21 +92,15 @@ def _grid(features: FloatArray) -> Kernels:
     )  # fmt: skip
 
 
-def _below(mean: FloatArray, sd: FloatArray, limit: FloatArray) -> FloatArray:
-    from forerun.domain.quantiles import normal_cdf
-
-    return np.where(np.isinf(limit), 1.0, normal_cdf((limit - mean) / sd))
-
-
-def _start(land: Landscape, seen: ObservedRuns, seed: int) -> int:
-    """Return a quasi-random configuration: the unseen one nearest to the next point of a sequence.
+def _start(land: Landscape, left: BoolArray, seed: int) -> int:
+    """Return a quasi-random configuration: the one left nearest to the next point of a sequence.
 
     Kronecker's sequence, shifted by the seed.
     """
-    k = land.features.shape[1]
+    k, runs = land.features.shape[1], int((~left).sum())
     rng = np.random.default_rng(seed)
     steps = np.sqrt([2, 3, 5, 7, 11, 13, 17, 19, 23, 29])
-    point = (rng.random(max(k, 1)) + (len(seen) + 1) * np.resize(steps, max(k, 1))) % 1.0
+    point = (rng.random(max(k, 1)) + (runs + 1) * np.resize(steps, max(k, 1))) % 1.0
     far = np.sum((land.features - point[:k]) ** 2, axis=1)
     far = far + 1e-9 * rng.random(len(land))  # ties at random
-    return int(np.argmin(np.where(unseen(land, seen), far, np.inf)))
+    return int(np.argmin(np.where(left, far, np.inf)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Searcher
@@ -83,7 +85,7 @@ class Replay:
         return len(self.land)
 
     @cached_property
-    def feasible(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def feasible(self) -> BoolArray:
         """Which configurations meet the goal's deadline, (n,)."""
         self.goal.weights(self.land)  # a missing price is told before a missing time
         return self.seen(np.arange(len(self))).feasible
@@ -151,38 +153,31 @@ class Replay:
 
 
 def _median_rows(
-    keys: list[tuple[str, ...]], seconds: FloatArray, status: np.ndarray[tuple[int], np.dtype[np.object_]]
-) -> IntArray:  # fmt: skip
+    keys: list[tuple[str, ...]], seconds: FloatArray, status: NDArray[np.object_]
+) -> IntArray:
     """Return one row of each configuration: the median one of its repeats, failures the slowest."""
     rank = np.where((status == "ok") & ~np.isnan(seconds), seconds, np.inf)
     groups: dict[tuple[str, ...], list[int]] = {}
     for row, key in enumerate(keys):
         groups.setdefault(key, []).append(row)
-    return np.array(
-        [sorted(rows, key=lambda r: rank[r])[(len(rows) - 1) // 2] for rows in groups.values()],
-        dtype=np.int64,
-    )
+    ordered = (sorted(rows, key=lambda row: rank[row]) for rows in groups.values())
+    return np.array([rows[(len(rows) - 1) // 2] for rows in ordered], dtype=np.int64)
 
 
 def _nothing_meets(box: Replay) -> UnsatisfiedError:
     """Return the error of a table without a feasible run, with the nearest misses."""
-    limit = box.goal.deadline_seconds
-    ended = np.flatnonzero((box.runs.status == "ok") & ~np.isnan(box.seconds))
+    limit, status = box.goal.deadline_seconds, box.runs.status
+    ended = np.flatnonzero((status == "ok") & ~np.isnan(box.seconds))
     within = "" if np.isinf(limit) else f" within {format_seconds(limit)}"
-    asked = f"searching {counted(len(box), 'configuration')} for one that ends{within}"
+    title = f"searching {counted(len(box), 'configuration')} for one that ends{within}"
     if not len(ended):
-        ways = {str(s): int((box.runs.status == s).sum()) for s in sorted(set(box.runs.status))}
-        said = ", ".join(f"{n:,} {way}" for way, n in ways.items())
-        return UnsatisfiedError(
-            asked, f"no run of the table reached its end ({said})", "give runs that ended ok"
-        )
-    near = ended[np.argsort(box.seconds[ended], kind="stable")][:_NEAREST]
-    said = "; ".join(
-        f"{format_seconds(box.seconds[i])} with {box.land.words(int(i))}" for i in near
-    )
-    return UnsatisfiedError(
-        asked, f"none does; the nearest: {said}", "give a later --deadline, or more runs"
-    )
+        ways = ", ".join(f"{n:,} {way}" for way, n in sorted(Counter(status.tolist()).items()))
+        found = f"no run of the table reached its end ({ways})"
+        return UnsatisfiedError(title, found, "give runs that ended ok")
+    near = ended[np.argsort(box.seconds[ended], kind="stable")][:_NEAREST].tolist()
+    words = "; ".join(f"{format_seconds(box.seconds[i])} with {box.land.words(i)}" for i in near)
+    found = f"none does; the nearest: {words}"
+    return UnsatisfiedError(title, found, "give a later --deadline, or more runs")
 
 
 NEAR = 1.10  # a run within 10 % of the best of all has found it
@@ -279,23 +274,23 @@ def follow(
         made: choices of an earlier call, which are gone on from.
         on_run: is called with each new choice once its run is made.
     """
-    at = [choice.at for choice in made]
-    reasons = [choice.reason for choice in made]
+    choices = list(made)
     stopped = f"{max_runs} runs are made, the most that it may ask for"
-    while len(at) < max_runs:
-        choices = _next_choices(searcher, replay, at)
-        if choices[0].stops:
-            stopped = choices[0].reason
+    while len(choices) < max_runs:
+        at = [choice.at for choice in choices]
+        found = _next_choices(searcher, replay, at)
+        if found[0].stops:
+            stopped = found[0].reason
             break
-        for choice in choices[: max_runs - len(at)]:
-            at.append(choice.at)
-            reasons.append(choice.reason)
+        for choice in found[: max_runs - len(choices)]:
+            choices.append(choice)
             on_run(choice)
-        if until_near and replay.values[at].min() <= NEAR * replay.oracle:
+        if until_near and min(replay.values[c.at] for c in choices) <= NEAR * replay.oracle:
             stopped = "within 10 % of the oracle"
             break
-    seed = int(getattr(searcher, "seed", 0))
-    return Trail(replay, searcher.name, seed, np.array(at, np.int64), tuple(reasons), stopped)
+    places = np.array([choice.at for choice in choices], np.int64)
+    reasons = tuple(choice.reason for choice in choices)
+    return Trail(replay, searcher.name, getattr(searcher, "seed", 0), places, reasons, stopped)
 
 
 def _next_choices(searcher: Searcher, replay: Replay, at: list[int]) -> list[Choice]:
@@ -303,7 +298,6 @@ def _next_choices(searcher: Searcher, replay: Replay, at: list[int]) -> list[Cho
     places = np.array(at, dtype=np.int64)
     if isinstance(searcher, Choosing):
         return [searcher.choose(replay.land, replay.seen(places))]
-    runs: Runs | None = replay.ask(replay.space.take(places)) if at else None
-    jobs = searcher.suggest(replay.space, runs)
+    jobs = searcher.suggest(replay.space, replay.ask(replay.space.take(places)) if at else None)
     found = [Choice(i, "") for i in replay.places(jobs).tolist() if i not in at]
     return found or [Choice(-1, "it asks for no further run")]

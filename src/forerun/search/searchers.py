@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.quantiles import normal_cdf
 from forerun.search.landscape import Goal, Landscape, ObservedRuns, landscape_of, seen_of
 from forerun.tables import Jobs, Runs
@@ -78,9 +78,17 @@ class Choosing(ABC):
 
     name = ""
 
-    @abstractmethod
     def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
         """Return the next configuration of a landscape, one that was not seen, or why none."""
+        left = np.ones(len(land), dtype=bool)
+        left[seen.at] = False
+        if not left.any():
+            return Choice(-1, f"all {len(land):,} configurations are measured")
+        return self.choose_among(land, seen, left)
+
+    @abstractmethod
+    def choose_among(self, land: Landscape, seen: ObservedRuns, left: BoolArray) -> Choice:
+        """Return one of the configurations that are left, (n,), or why none."""
 
     def suggest(self, space: Jobs, runs: Runs | None) -> Jobs:
         """Return the job of the space to run next; none left means that the search is done.
@@ -94,31 +102,12 @@ class Choosing(ABC):
         """
         if not len(space):
             return space
+        keys = landscape_of(space).keys
+        first = np.array(sorted({key: i for i, key in reversed([*enumerate(keys)])}.values()))
+        space = space.take(first)
         land = landscape_of(space)
-        first = _first_of_each(land)
-        land = landscape_of(space.take(first))
         choice = self.choose(land, seen_of(land, runs, self.goal))
-        rows = first[[choice.at]] if not choice.stops else first[:0]
-        return space.take(rows)
-
-
-def _first_of_each(land: Landscape) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the first row of each distinct configuration, in order."""
-    return np.array(list({key: i for i, key in reversed([*enumerate(land.keys)])}.values()))[::-1]
-
-
-def exhausted(land: Landscape, seen: ObservedRuns) -> Choice | None:
-    """Return that all is measured, None where something is left."""
-    if len(seen) < len(land):
-        return None
-    return Choice(-1, f"all {len(land):,} configurations are measured")
-
-
-def unseen(land: Landscape, seen: ObservedRuns) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which configurations have no run yet, (n,)."""
-    left = np.ones(len(land), dtype=bool)
-    left[seen.at] = False
-    return left
+        return space.take(np.array([] if choice.stops else [choice.at], dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -127,10 +116,10 @@ class RandomSearch(Choosing):
 
     name = "random"
 
-    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
+    def choose_among(self, land: Landscape, seen: ObservedRuns, left: BoolArray) -> Choice:
         """Return the next of the drawn order that has no run yet."""
         order = np.random.default_rng(self.seed).permutation(len(land))
-        return _next(land, seen, order, "drawn at random")
+        return Choice(int(order[np.argmax(left[order])]), "drawn at random")
 
 
 @dataclass(frozen=True)
@@ -143,32 +132,19 @@ class GridSearch(Choosing):
 
     name = "grid"
 
-    def choose(self, land: Landscape, seen: ObservedRuns) -> Choice:
+    def choose_among(self, land: Landscape, seen: ObservedRuns, left: BoolArray) -> Choice:
         """Return the next point of the grid that has no run yet."""
-        coarse, order = _grid_order(land, self.seed)
-        choice = _next(land, seen, order, "a point of the full grid")
-        if not choice.stops and coarse[choice.at]:
-            return Choice(choice.at, "a point of the coarse grid: ends and middle of every axis")
-        return choice
-
-
-def _next(land: Landscape, seen: ObservedRuns, order: IntArray, reason: str) -> Choice:
-    left = unseen(land, seen)[order]
-    return exhausted(land, seen) or Choice(int(order[np.argmax(left)]), reason)
-
-
-def _grid_order(
-    land: Landscape, seed: int
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], IntArray]:
-    """Return which configurations lie on the coarse grid (n,), and the order of all (n,)."""
-    rng = np.random.default_rng(seed)
-    ranks = []
-    coarse = np.ones(len(land), dtype=bool)
-    for values in land.axes.values():
-        levels, rank = np.unique(np.round(values, 9), return_inverse=True)
-        top = len(levels) - 1
-        coarse &= np.isin(rank, (0, (top + 1) // 2, top))
-        ranks.append(rank if seed == 0 or rng.random() < 0.5 else top - rank)
-    turn = np.arange(len(ranks)) if seed == 0 else rng.permutation(len(ranks))
-    keys = [ranks[i] for i in turn]
-    return coarse, np.lexsort((*keys, ~coarse)).astype(np.int64)
+        rng = np.random.default_rng(self.seed)
+        ranks = []
+        coarse = np.ones(len(land), dtype=bool)
+        for values in land.axes.values():
+            levels, rank = np.unique(np.round(values, 9), return_inverse=True)
+            top = len(levels) - 1
+            coarse &= np.isin(rank, (0, (top + 1) // 2, top))
+            ranks.append(rank if self.seed == 0 or rng.random() < 0.5 else top - rank)
+        turn = np.arange(len(ranks)) if self.seed == 0 else rng.permutation(len(ranks))
+        order = np.lexsort((*(ranks[i] for i in turn), ~coarse))
+        at = int(order[np.argmax(left[order])])
+        if coarse[at]:
+            return Choice(at, "a point of the coarse grid: ends and middle of every axis")
+        return Choice(at, "a point of the full grid")
