@@ -31,7 +31,7 @@ from forerun.domain.plan import FIELDS, Plan
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError
-from forerun.predictors.starts import PRIORS, known_by, started
+from forerun.predictors.starts import PRIORS, started
 from forerun.settings import load_settings
 
 if TYPE_CHECKING:
@@ -241,8 +241,7 @@ class Advisor:
                 notes = (*notes, note)
                 chosen = tuple(n for n in FIELDS if n not in fields and n != "global_batch")
         job = Job(asked, place, whole)
-        answer = answer_of(self.predictor, job, long, market, preemption, chosen, notes, limits)
-        return replace(answer, start=known_by(self.predictor))
+        return answer_of(self.predictor, job, long, market, preemption, chosen, notes, limits)
 
     def predict_table(
         self, table: Table | Any, *, length: Length | None = None, market: str = "on-demand"
@@ -359,18 +358,13 @@ def _advisor(
     return Advisor(catalog_files, predictor, model or None, start)
 
 
-def _stamp(file: str) -> float:
-    try:
-        return Path(file).stat().st_mtime
-    except OSError:
-        return 0.0  # whoever reads the file says what is wrong with it
-
-
 def _usual_advisor() -> Advisor:
     """Return the advisor that the settings ask for (catalogue files, predictor, model, start)."""
     settings = load_settings()
     files, model = settings.catalog_files, settings.text("model")
-    stamps = tuple(map(_stamp, (*files, model)))
+    # Whoever reads a file that is not there says what is wrong with it.
+    paths = [Path(file) for file in (*files, model)]
+    stamps = tuple(path.stat().st_mtime if path.exists() else 0.0 for path in paths)
     # Shipped constants are the usual start, and not all predictors have any.
     start = PRIORS if settings.text("start") == PRIORS else ""
     return _advisor(files, settings.text("predictor"), model, start, stamps)

@@ -24,6 +24,7 @@ from forerun.domain.objective import MARKETS, Limits, Preemption
 from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError, one_of
+from forerun.predictors.starts import known_by
 from forerun.tables import Jobs
 from forerun.units import chance_text, format_seconds
 
@@ -201,41 +202,20 @@ HOPELESS, MAY_FIT = 0.05, 0.5
 _SMALL_SHARE = 0.01
 
 
-def _forecast_of(predictor: Predictor, job: Job) -> Forecast:
-    """Return the forecast of one job."""
-    forecast = predictor.predict(Jobs.of([job]))[0]
-    if forecast.declined is not None:
-        raise UnsatisfiedError(
-            f"{job.workload.name} on {job.cluster.name} with {job.plan}",
-            f"{forecast.predictor} declines: {forecast.declined}",
-            "name another predictor, or change what it cannot speak of",
-        )
-    return forecast
-
-
 def step_of(forecast: Forecast, job: Job, steps: float) -> Triple:
     """Return quantiles of one step's seconds, whatever the forecast times; NaN where unknown."""
-    if forecast.quantity == "step":
-        return forecast.seconds
-    if forecast.quantity == "run":
-        count = steps
-    else:
-        count = job.workload.dataset_size / job.plan.global_batch
+    epoch = job.workload.dataset_size / job.plan.global_batch
+    count = {"step": 1.0, "run": steps}.get(forecast.quantity, epoch)
     if not count > 0:
         return _NAN3
-    low, middle, high = (seconds / count for seconds in forecast.seconds)
-    return (low, middle, high)
-
-
-def _steps_of(job: Job, length: Length) -> float:
-    """Return optimizer steps, the last one counted whole; steps that are asked for stay as asked."""
-    steps = job.workload.steps(length, job.plan.global_batch)
-    return steps if length.unit == "steps" else math.ceil(steps)
+    low, middle, high = forecast.seconds
+    return (low / count, middle / count, high / count)
 
 
 def _run_length(forecast: Forecast, job: Job, length: Length) -> tuple[float, float]:
-    """Return optimizer steps and their log standard deviation."""
-    steps = _steps_of(job, length)
+    """Return optimizer steps, the last one counted whole, and their log standard deviation."""
+    steps = job.workload.steps(length, job.plan.global_batch)
+    steps = steps if length.unit == "steps" else math.ceil(steps)
     target = forecast.samples_to_target
     if length.source == "given" or target is None:
         return steps, 0.0
@@ -252,37 +232,34 @@ def estimate_of(
         RequestError: an unknown market, spot where the cluster has no spot price, or a length
             that this workload cannot have.
     """
+    cluster, lost = job.cluster, preemption or Preemption()
     if market not in MARKETS:
         raise RequestError(f"prices {market!r}", "no such market", one_of(market, MARKETS))
-    cluster = job.cluster
-    steps, length_sigma = _run_length(forecast, job, length)
-    step = np.array([step_of(forecast, job, steps)])
     if market == "spot" and cluster.spot_dollars_per_hour is None:
         raise RequestError(
             f"spot prices of {cluster.name}", "no spot price is known",
             "use --market on-demand, or give --price",
         )  # fmt: skip
+    steps, length_sigma = _run_length(forecast, job, length)
+    step = np.array([step_of(forecast, job, steps)])
 
     def at(spot: bool) -> Estimate:
         price = cluster.spot_dollars_per_hour if spot else cluster.dollars_per_hour
-        lost = preemption or Preemption()
-        factor = preemption_factor(cluster.nodes, lost) if spot else 1.0
-        spread = preemption_spread(cluster.nodes, lost) if spot else 0.0
         carbon = cluster.carbon_kg_per_kwh
         rows = estimate_runs(
             step, np.array([forecast.fit_probability]), steps,
             dollars_per_hour=np.nan if price is None else price, watts=cluster.watts,
-            carbon_kg_per_kwh=np.nan if carbon is None else carbon, wall_factor=factor,
-            wall_spread_seconds=spread, spot=spot, length_sigma=length_sigma,
+            carbon_kg_per_kwh=np.nan if carbon is None else carbon,
+            wall_factor=preemption_factor(cluster.nodes, lost) if spot else 1.0,
+            wall_spread_seconds=preemption_spread(cluster.nodes, lost) if spot else 0.0,
+            spot=spot, length_sigma=length_sigma,
         )  # fmt: skip
         return replace(rows[0], forecast=forecast)
 
-    if market == "on-demand" or cluster.spot_dollars_per_hour is None:
-        return at(spot=False)
-    if market == "spot":
-        return at(spot=True)
-    plain, cheap = at(spot=False), at(spot=True)
-    return plain if plain.dollars[1] <= cheap.dollars[1] else cheap
+    if market != "any" or cluster.spot_dollars_per_hour is None:
+        return at(market == "spot")
+    plain, spot = at(False), at(True)
+    return plain if plain.dollars[1] <= spot.dollars[1] else spot
 
 
 def answer_of(
@@ -295,14 +272,20 @@ def answer_of(
     notes: tuple[str, ...] = (),
     limits: Limits | None = None,
 ) -> Answer:
-    """Return the answer for one job; `length` comes with the note on who said it.
+    """Return the answer for one job; `length` comes with the note on where it is from.
 
     Raises:
         RequestError: see `estimate_of`.
         UnsatisfiedError: the predictor declines.
     """
-    _steps_of(job, length[0])  # a wrong length is said before the work
-    forecast = _forecast_of(predictor, job)
+    job.workload.steps(length[0], job.plan.global_batch)  # a wrong length is said before the work
+    forecast = predictor.predict(Jobs.of([job]))[0]
+    if forecast.declined is not None:
+        raise UnsatisfiedError(
+            f"{job.workload.name} on {job.cluster.name} with {job.plan}",
+            f"{forecast.predictor} declines: {forecast.declined}",
+            "name another predictor, or change what it cannot speak of",
+        )
     estimate = estimate_of(forecast, job, length[0], market, preemption)
     said = list(length[1])
     if estimate.spot:
@@ -314,7 +297,7 @@ def answer_of(
         cores = job.cluster.vcpus_per_device
         said.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")
     said += filter(None, [frameworks_note(job, forecast)])
-    warnings = list(dict.fromkeys((*job.warnings, *forecast.warnings)))
+    warnings = [*job.warnings, *forecast.warnings]
     if estimate.fit_probability < MAY_FIT:
         surely = "" if estimate.fit_probability < HOPELESS else "probably "
         warnings.append(
@@ -326,8 +309,8 @@ def answer_of(
     return Answer(
         job=job, forecast=forecast, estimate=estimate, length=length[0],
         step_seconds=step_of(forecast, job, estimate.steps), chosen=chosen,
-        notes=(*said, *notes), warnings=tuple(warnings), limits=limits or Limits(),
-        preemption=preemption,
+        notes=(*said, *notes), warnings=tuple(dict.fromkeys(warnings)), limits=limits or Limits(),
+        preemption=preemption, start=known_by(predictor),
     )  # fmt: skip
 
 

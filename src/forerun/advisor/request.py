@@ -134,35 +134,32 @@ def checked_length(length: Length) -> Length:
     return length
 
 
-def _length_for(workload: Workload, length: Length | None) -> tuple[Length, tuple[str, ...]]:
-    """Return how long the job is, and a note where nobody said so. Raises as `checked_length`."""
+def length_to_meet(
+    workload: Workload, length: Length | None, asked: Limits | Objective
+) -> tuple[Length, tuple[str, ...]]:
+    """Return how long the job is, and a note where that is assumed.
+
+    No length is assumed where a limit on the whole run is to be met.
+
+    Raises:
+        RequestError: as `checked_length`; a deadline or a budget, and no length of the run.
+    """
     if length is not None:
         return checked_length(length), ()
     if workload.length is not None:
         return workload.length, ()
-    return Length("steps", ASSUMED_STEPS, "assumed"), (
-        f"{workload.name} has no usual length, so {ASSUMED_STEPS:,} steps are assumed; give"
-        " --steps, --samples, --tokens or --epochs",
-    )
-
-
-def length_to_meet(
-    workload: Workload, length: Length | None, asked: Limits | Objective
-) -> tuple[Length, tuple[str, ...]]:
-    """Return as `length_for`, but assume no length where a limit on the whole run is to be met.
-
-    Raises:
-        RequestError: a deadline or a budget, and nobody says how long the run is.
-    """
     limits = {"deadline": asked.deadline_seconds, "budget": asked.budget_dollars}
     given = [name for name, limit in limits.items() if limit is not None]
-    if given and length is None and workload.length is None:
+    if given:
         raise RequestError(
             f"{workload.name} with a {' and a '.join(given)}",
             "it has no usual length, so that nothing says what must end by then",
             "give --steps, --samples, --tokens or --epochs (in Python: length=)",
         )  # fmt: skip
-    return _length_for(workload, length)
+    return Length("steps", ASSUMED_STEPS, "assumed"), (
+        f"{workload.name} has no usual length, so {ASSUMED_STEPS:,} steps are assumed; give"
+        " --steps, --samples, --tokens or --epochs",
+    )
 
 
 def limits_of(deadline: str | float | None, budget: str | float | None) -> Limits:
