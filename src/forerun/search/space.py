@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -145,16 +145,11 @@ class Space:
             "vpp": (1, 2, 4, 8) if workload.shape.layers > 1 else (1,),
             "memory_format": (1,) if workload.image_size and workload.sample == "image" else (0,),
         }
-        for name, words in (
-            ("recompute", RECOMPUTE), ("sync", SYNC), ("memory_format", MEMORY_FORMATS),
-        ):  # fmt: skip
+        words = {"recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS}
+        for name in (*axes, "sync", "parameter_servers"):
             if name in self.fixed:
-                axes[name] = (words.index(str(self.fixed[name])),)
-        for name in ("micro_batch", "global_batch", "zero_stage", "vpp", "parameter_servers"):
-            if name in self.fixed:
-                axes[name] = (int(self.fixed[name]),)
-        if "sequence_parallel" in self.fixed:
-            axes["sequence_parallel"] = (int(bool(self.fixed["sequence_parallel"])),)
+                value = self.fixed[name]
+                axes[name] = (words[name].index(str(value)) if name in words else int(value),)
         grids = np.meshgrid(*[np.array(v, dtype=np.int32) for v in axes.values()], indexing="ij")
         return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
 
@@ -257,9 +252,6 @@ def rule_words(code: int) -> str:
     return RULES.get(code) or re.sub(r"[ =]*\{\w+\}", "", PROBLEMS[code].partition(";")[0])
 
 
-_SEPARATE = ("global_batch",)  # asked for beside the plan, and searched by itself
-
-
 def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
     """Raise where the fixed fields are what leaves the space without a legal plan.
 
@@ -270,39 +262,33 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
     Raises:
         RequestError: naming the fields, without which there would be legal plans.
     """
-    fields = [name for name in space.fixed if name not in _SEPARATE]
-    guilty = [name for name in fields if _any_legal(_without(space, (name,)))]
-    if not guilty and len(fields) > 1 and _any_legal(_without(space, fields)):
+    fields = [name for name in space.fixed if name != "global_batch"]
+
+    def legal_without(names: Collection[str]) -> bool:
+        rest = {name: value for name, value in space.fixed.items() if name not in names}
+        return any(len(plans) for plans, _, _ in replace(space, fixed=rest).worlds())
+
+    def text(names: Iterable[str], sign: str = ", ") -> str:
+        values = ((name, space.fixed[name]) for name in names)
+        return sign.join(f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values)
+
+    guilty = [name for name in fields if legal_without([name])]
+    if not guilty and len(fields) > 1 and legal_without(fields):
         guilty = fields
     if not guilty:
         return
-    named = ", ".join(f"{name}={_text(space.fixed[name])}" for name in guilty)
-    reasons = sorted(refused, key=lambda reason: -refused[reason])
-    alone = len({cluster.name for cluster in space.clusters}) == 1
-    where = f"{space.clusters[0].name} cannot" if alone else "no cluster that was looked at can"
+    reasons = sorted(refused, key=lambda reason: -refused[reason])[:2]
+    names, sizes = ({getattr(c, of) for c in space.clusters} for of in ("name", "devices"))
+    where = (
+        f"{space.clusters[0].name} cannot"
+        if len(names) == 1
+        else "no cluster that was looked at can"
+    )
+    shown = ""
+    if RULES[WORLD] in reasons:
+        shown = f" ({', '.join(f'{size:,}' for size in sorted(sizes))} devices)"
     raise RequestError(
-        f"{space.workload.name} with {', '.join(f'{n}={_text(space.fixed[n])}' for n in fields)}",
-        f"{where} take {named}: {'; '.join(reasons[:2])}{_sizes(space, reasons[:2])}",
+        f"{space.workload.name} with {text(fields)}",
+        f"{where} take {text(guilty)}: {'; '.join(reasons)}{shown}",
         f"leave {guilty[0] if len(guilty) == 1 else 'one of them'} to the search, or change it",
     )
-
-
-def _without(space: Space, names: Iterable[str]) -> Space:
-    return replace(space, fixed={k: v for k, v in space.fixed.items() if k not in names})
-
-
-def _any_legal(space: Space) -> bool:
-    return any(len(plans) for plans, _, _ in space.worlds())
-
-
-def _sizes(space: Space, reasons: Iterable[str]) -> str:
-    """Return the numbers of devices, where the number is what does not agree."""
-    if RULES[1] not in reasons:
-        return ""
-    sizes = sorted({cluster.devices for cluster in space.clusters})
-    shown = ", ".join(f"{size:,}" for size in sizes[:6]) + (" ..." if len(sizes) > 6 else "")
-    return f" ({shown} devices)"
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
