@@ -14,11 +14,10 @@ from forerun.domain.hardware import Device
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import flat, operations, step
 from forerun.predictors.analytic.calibration import fitting, parameters
-from forerun.predictors.analytic.calibration.parameters import PRIOR_SD
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.families import FAMILIES
 
 REST = "*"
-FAMILIES = frozenset(name.partition("[")[0] for name in PRIOR_SD)
 
 
 @dataclass(frozen=True)

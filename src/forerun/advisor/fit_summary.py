@@ -147,8 +147,8 @@ def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Fin
 
 
 def _finding(entry: Learned) -> Finding:
+    from forerun.predictors.analytic.families import constant_words
     from forerun.predictors.analytic.saving import UNIDENTIFIED
-    from forerun.predictors.analytic.wording import constant_words
 
     free = max(entry.prior_log_sd, _SUREST)
     narrowed = max(entry.log_sd / free, _SUREST)
@@ -164,7 +164,7 @@ def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:
 
     First those of which most runs spoke, without telling them apart from others.
     """
-    from forerun.predictors.analytic.wording import family_words, key_words
+    from forerun.predictors.analytic.families import family_words, key_words
 
     families: dict[str, list[str]] = {}
     for finding in sorted(found, key=lambda finding: (-finding.entry.runs, finding.words)):

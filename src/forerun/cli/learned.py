@@ -64,7 +64,7 @@ def _first(identified: Sequence[Finding]) -> list[Finding]:
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
-    from forerun.predictors.analytic.wording import value_words
+    from forerun.predictors.analytic.families import value_words
 
     entry = finding.entry
     value, low, high, prior = (

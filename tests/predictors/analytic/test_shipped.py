@@ -11,8 +11,9 @@ import pytest
 
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor, saving
-from forerun.predictors.analytic.calibration.parameters import BOUNDS
+from forerun.predictors.analytic.calibration.parameters import TABLES
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.families import FAMILIES
 from forerun.predictors.analytic.operations import WINOGRAD_SHARE
 from forerun.tables.fingerprints import unpacked
 from tests.shipping import ship, ship_nothing
@@ -76,14 +77,12 @@ def test_every_efficiency_is_physically_possible() -> None:
     for framework, profile in constants.frameworks.items():
         assert 0 < profile.usable_share <= GIB, framework
         assert profile.host_seconds > 0
-    for name, (low, high) in BOUNDS.items():
-        field = name.removeprefix("framework.")
-        if name.startswith("framework."):
-            values = [getattr(profile, field) for profile in constants.frameworks.values()]
-        else:
-            value = plain[field]
-            values = list(value.values()) if isinstance(value, dict) else [value]
-        assert all(low <= value <= high for value in values), name
+    for name, bounds in FAMILIES.items():
+        field = name.partition(".")[2]
+        profiles = constants.frameworks.values()
+        values = [getattr(p, field) for p in profiles] if field else [plain[name]]
+        if name not in TABLES:
+            assert all(bounds.low <= value <= bounds.high for value in values), name
 
 
 @REAL

@@ -6,24 +6,20 @@ from collections import Counter
 
 import pytest
 
-from forerun.predictors.analytic.calibration import memory, parameters
-from forerun.predictors.analytic.constants import FRAMEWORKS
-from forerun.predictors.analytic.wording import WORDS, constant_words, value_words
-
-FITTED = {*parameters.PRIOR_SD, *(f"framework.{name}" for name in memory.PRIOR_SD),
-          "framework.usable_share"}  # fmt: skip
+from forerun.predictors.analytic.constants import FRAMEWORKS, Constants
+from forerun.predictors.analytic.families import FAMILIES, constant_words, value_words
 
 
-def test_every_family_that_a_fit_moves_has_words() -> None:
-    assert not FITTED - set(WORDS)
-
-
-def test_no_words_are_left_of_a_family_that_is_gone() -> None:
-    assert not set(WORDS) - FITTED
+def test_every_family_is_a_constant_of_physics_or_of_a_framework() -> None:
+    """Words, priors and bounds stand in one table, and none is left of a constant that is gone."""
+    constants = Constants()
+    for name in FAMILIES:
+        level, _, field = name.partition(".")
+        assert hasattr(constants.frameworks["pytorch"] if field else constants, field or level)
 
 
 def test_no_two_families_have_the_same_words_but_of_a_framework_and_of_its_kind() -> None:
-    counts = Counter(words for words, _ in WORDS.values())
+    counts = Counter(words for words in (f.words for f in FAMILIES.values()))
     assert [words for words, count in counts.items() if count > 1] == []
 
 

@@ -187,7 +187,7 @@ class LayerComm:
     @property
     def backward(self) -> FloatArray:
         """All of it, backward."""
-        return self.tensor + self.expert + 2.0 * self.context
+        return self.forward + self.context
 
 
 @dataclass(frozen=True)
@@ -209,16 +209,12 @@ class Traffic:
 
 def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys: Keys) -> Traffic:
     """Return what instances send, for their workloads, clusters and keys."""
-    facts: dict[int, tuple[float, ...]] = {}
-    for workload in workloads:
-        if id(workload) not in facts:
-            facts[id(workload)] = _sent(workload)
-    columns = np.array([facts[id(w)] for w in workloads]).T
-    per_node = [float(c.near_devices) for c in clusters]
+    each = {id(w): w for w in workloads}
+    facts = {i: _sent(w) for i, w in each.items()}
+    boundary, width, layers, expert_layers, copies = np.array([facts[id(w)] for w in workloads]).T
     samples = keys.micro_batch / keys.cp
-    boundary, width, layers, expert_layers, copies = columns
-    return Traffic(samples * boundary, samples * width, layers, expert_layers, copies,
-                   np.array(per_node))  # fmt: skip
+    per_node = np.array([float(c.near_devices) for c in clusters])
+    return Traffic(samples * boundary, samples * width, layers, expert_layers, copies, per_node)
 
 
 def _sent(workload: Workload) -> tuple[float, ...]:

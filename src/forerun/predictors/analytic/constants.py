@@ -45,94 +45,83 @@ from forerun.domain.workload import Workload
 class Framework:
     """How a training framework spends time and memory beside the device's own work and tensors.
 
-    Attributes:
-        host_seconds: of host work for each kernel it launches (Python and dispatch).
-        gap_seconds: that a new device idles at each kernel beside `launch_seconds`, for want of the
-            next one (executors that schedule operation by operation).
-        step_seconds: fixed cost of a step.
-        filter_passes: over each filter at every call of a convolution, beside the kernel's own: two
-            slow ones (at half the bandwidth, so four) where the framework stores filters height
-            first (HWIO) and reorders them for the library (TensorFlow).
-        grad_bytes: bytes of a gradient as it is reduced and kept, for 16-bit transformers.
-        fusion: share of element-wise traffic that remains after its own fusions.
-        context_bytes: device memory that its runtime takes beside the allocator.
-        compute, bandwidth: its rates over those of its device's constants.
-        states_share: weights, gradients and optimizer states over what their types say.
-        wide_weights: 1 where shards of ZeRO-3 are the fp32 masters (FSDP), 0 where 16-bit weights
-            stand beside masters.
-        bucket_copies: of all gradients, in buckets for their reduction, below ZeRO-2.
-        unfused: 1 where a gate's activation and its product are two operations, each with its kept
-            inputs.
-        kept_share: activations kept for backward over what the graph's operations need;
-            chosen_share: the same of what selective recomputation keeps (both of transformers).
-        logits_share: of logits and their gradients over what their types say.
-        whole_inputs: of layers that sequence parallelism gathers, held at once; inputs_ahead: more
-            of them where no pipeline makes the host wait for its device.
-        workspace_bytes: of matrix libraries, inside the allocator.
-        usable_share: of the stated memory of a GPU that can be filled before allocation fails.
-        sigma_memory: log standard deviation of a peak; sigma_fits: of a peak against what a device
-            can hold.
-        half_grad_bytes: of a gradient as it is reduced in fp16 training, 0 where as in bf16.
-        recompute: share of a layer's forward that full recomputation does again. PyTorch's
-            checkpoints stop once all that backward needs is there, before a layer's last product,
-            a third of a transformer's.
-        shard_power: p of the norm joining a step and its ZeRO-3 traffic; 1 where nothing hides.
-        shard_messages: collectives that gather a layer's parameters in ZeRO-3.
-        shard_gathers: times that they are gathered in a step with full recomputation.
-        scatter_gather: share of pipeline transfers that is cut over the tensor ranks.
-        loss_traffic: bytes moved by the loss over those of one pass over 16-bit logits forward and
-            one backward. An unfused cross entropy in fp32 (cast, maximum, difference, exponential,
-            sum, quotient; product and cast backward) moves 52 bytes a logit, which is 3.2.
-        bare_gradients: share of the gradient traffic that nothing hides: the last bucket.
-        bucket_bytes: of gradients in one collective, at least; rank_bucket_bytes: more for each
-            replica, so that latency, which grows with their ring, does not bind (Megatron-Core:
-            a million parameters a replica, no fewer than 40 million).
-        gather_share: of the gathering of updated parameters that forward does not hide, over
-            `gather_exposed`.
-        tensor_pipeline_seconds: of host time a layer, micro-batch and tensor rank where tensor
-            groups and pipelines meet over several nodes.
-        counts_head: 1 where layers and head are dealt to stages by their weights, 0 where layers
-            are dealt evenly.
-        bare_shards: the least `bare_gradients` of ZeRO-1 and 2 (1: shards are scattered at once when
-            the last micro-batch is over); rank_shard_bytes: the least bucket a replica of theirs.
+    Times in seconds, sizes in bytes; shares and factors over what types or operations need.
     """
 
+    # Host work for each kernel it launches (Python and dispatch); what a new device idles at each
+    # beside `launch_seconds`, where executors schedule operation by operation; of a step.
     host_seconds: float = 16e-6
     gap_seconds: float = 0.0
     step_seconds: float = 5e-3
+    # Passes over each filter at every call of a convolution, beside the kernel's own: two slow ones
+    # (at half the bandwidth, so four) where filters are stored height first (HWIO) and reordered
+    # for the library (TensorFlow).
     filter_passes: float = 0.0
+    # Of a gradient as it is reduced and kept, for 16-bit transformers.
     grad_bytes: float = 4.0
+    # Share of element-wise traffic that remains after its own fusions.
     fusion: float = 0.9
+    # Device memory that its runtime takes beside the allocator.
     context_bytes: float = 1.5e9
+    # Rates over those of the device's constants.
     compute: float = 1.0
     bandwidth: float = 1.0
+    # Weights, gradients and optimizer states.
     states_share: float = 1.0
+    # 1 where shards of ZeRO-3 are the fp32 masters (FSDP), 0 where 16-bit weights stand beside them.
     wide_weights: float = 0.0
+    # Copies of all gradients, in buckets for their reduction, below ZeRO-2.
     bucket_copies: float = 0.0
+    # 1 where a gate's activation and its product are two operations, each with its kept inputs.
     unfused: float = 0.5
+    # Activations kept for backward, of transformers; of what selective recomputation keeps.
     kept_share: float = 1.0
     chosen_share: float = 1.0
+    # Logits and their gradients.
     logits_share: float = 1.0
+    # Inputs of layers that sequence parallelism gathers, held at once; more of them where no
+    # pipeline makes the host wait for its device.
     whole_inputs: float = 2.0
     inputs_ahead: float = 0.0
+    # Of matrix libraries, inside the allocator.
     workspace_bytes: float = 0.3e9
+    # Of the stated memory of a GPU, what can be filled before allocation fails.
     usable_share: float = 1.02
+    # Log standard deviations of a peak, and of a peak against what a device can hold.
     sigma_memory: float = 0.16
     sigma_fits: float = 0.16
+    # Of a gradient as it is reduced in fp16 training, 0 where as in bf16.
     half_grad_bytes: float = 0.0
+    # Share of a layer's forward that full recomputation does again. PyTorch's checkpoints stop once
+    # all that backward needs is there, before a layer's last product, a third of a transformer's.
     recompute: float = 1.0
+    # p of the norm joining a step and its ZeRO-3 traffic (1 where nothing hides); collectives that
+    # gather a layer's parameters, and times that they are gathered with full recomputation.
     shard_power: float = 1.5
     shard_messages: float = 1.0
     shard_gathers: float = 2.0
+    # Share of pipeline transfers that is cut over the tensor ranks.
     scatter_gather: float = 1.0
+    # Bytes moved by the loss over those of one pass over 16-bit logits forward and one backward. An
+    # unfused cross entropy in fp32 (cast, maximum, difference, exponential, sum, quotient; product
+    # and cast backward) moves 52 bytes a logit, which is 3.2.
     loss_traffic: float = 1.0
+    # Share of the gradient traffic that nothing hides: the last bucket; the least of ZeRO-1 and 2
+    # (1: shards are scattered at once when the last micro-batch is over).
     bare_gradients: float = 0.05
+    bare_shards: float = 0.0
+    # Of gradients in one collective, at least; more for each replica, so that latency, which grows
+    # with their ring, does not bind (Megatron-Core: a million parameters a replica, no fewer than 40
+    # million); the least of ZeRO-1 and 2 a replica.
     bucket_bytes: float = 25e6
     rank_bucket_bytes: float = 0.0
-    gather_share: float = 1.0
-    counts_head: float = 0.0
-    bare_shards: float = 0.0
     rank_shard_bytes: float = 0.0
+    # Of the gathering of updated parameters that forward does not hide, over `gather_exposed`.
+    gather_share: float = 1.0
+    # 1 where layers and head are dealt to stages by their weights, 0 where layers are dealt evenly.
+    counts_head: float = 0.0
+    # Of host time a layer, micro-batch and tensor rank where tensor groups and pipelines meet over
+    # several nodes.
     tensor_pipeline_seconds: float = 0.0
 
 
@@ -216,11 +205,6 @@ def scale_key(workload: Workload) -> str:
     return f"{workload.name} on {key}" if key else workload.name
 
 
-__all__ = [
-    "FRAMEWORKS", "FRAMEWORK_KINDS", "Constants", "Framework", "by_kind", "framework_key",
-    "framework_name", "scale_key",
-]  # fmt: skip
-
 # Share of the peak rate that a large operation of a class reaches, on a 16-bit matrix unit.
 # Matrix products: vendor libraries reach 0.6-0.8 of a data sheet's rate. Convolutions: the
 # measured shares of consumer and data-centre cards (.43 dense, .16 pointwise, .42 grouped).
@@ -287,138 +271,117 @@ HALF_KNOWN = 1.5
 HALF_KNOWN_PLACE = 0.5
 
 
+def _table(values: Mapping[str, Any]) -> Any:
+    """Return a field that is a table: a copy for each `Constants`."""
+    return field(default_factory=lambda: dict(values))
+
+
 @dataclass(frozen=True)
 class Constants:
-    """All constants; times in seconds, sizes in bytes, shares without unit.
+    """All constants; times in seconds, sizes in bytes, shares without unit."""
 
-    Attributes:
-        device_compute, device_bandwidth: rates of single devices over those of their generation;
-            device_host: host seconds a kernel of the machines that they sit in over the usual.
-        workload_scale: device time of single workloads (see `scale_key`) over what their
-            operations say.
-        shape_scale: time of layers as they are cut (see `layout`) over what their parts say.
-        link_latency: latency of a hop of a collective over its link's.
-        attention_factor: of fused attention by generation, see `ATTENTION_FACTOR`.
-        tensor_jitter: host time of a layer gained with each further tensor rank: ranks that meet
-            in every layer wait for the slowest host.
-        launch_seconds: device time lost at each kernel (about 4 us with PyTorch);
-            cpu_launch_seconds: the same where the device is a CPU.
-        cpu_overhead_share: a framework's step time and context on a CPU over those on a GPU.
-        roofline_power: p of the norm joining arithmetic and traffic of an operation; infinite
-            would be a roofline's maximum.
-        pointwise_flops: scalar operations for each element that anything but a product moves; they
-            count in fp64, where many devices compute slowly.
-        double_share: fp64 products' limit as a share of the fp32 rate, by their instructions.
-        narrow_bandwidth_share: bandwidth with 16-bit numbers on devices without a unit for them.
-        direct_share: efficiency of dense convolutions that are not 3 x 3 or 5 x 5 at stride 1, on
-            vector units, over those that are: Winograd's algorithm, which does not reach them, spares
-            5/9 to 3/4 of the products (F(2x2, 3x3), F(4x4, 3x3); Lavin and Gray 2015).
-        winograd_passes: bytes moved to bring a filter into Winograd's form, over its own: of 3 x 3
-            numbers it makes 4 x 4 or 6 x 6, which are written and read again (3.6 or 8).
-        group_width_power: efficiency of a grouped convolution grows with the channels of a group
-            (over 16, up to 64) to this power.
-        channels_last_share: time of 16-bit convolutions in nhwc over nchw (.67-.87 measured);
-            channels_last_grouped: efficiency of grouped ones in nhwc over that at 16 channels a
-            group in nchw: wide groups lose there.
-        split_reduction: length at which a weight gradient's reduction is split to fill a device.
-        lora_gradient_share, lora_trained_share: weight gradients and trained parameters of LoRA.
-        low_power_share: sustained over boost clock of boards of less than low_power_watts whose
-            clock `clocks` does not know.
-        tile: size of a matrix dimension at which a matrix unit is half filled.
-        wave_flops_per_element: peak rate per output element in flight (device fill).
-        vector_wave_share: the same of vector units over it: tiles are as large, and take longer
-            (64 x 64 to 128 x 128 elements a multiprocessor of 100-200 GFLOP/s, with split
-            reductions).
-        layer_power: p of the norm joining device time and host floor (3.5-9 measured).
-        overlap_power: p of the norm joining gradient traffic and the backward it hides behind.
-        gather_exposed: share of ZeRO-1's and 2's gathering of parameters that nothing hides.
-        context_exposed: share of the ring of keys and values that attention does not hide.
-        group_buffer_bytes: of a communicator.
-        point_to_point_exposed: share of pipeline transfers on the critical path.
-        expert_exposed: share of the experts' all-to-alls that compute does not hide.
-        expert_imbalance: load of the fullest expert over the mean.
-        tensor_hop_seconds: network wait of a hop in the ring of a tensor group that spans nodes (15
-            hops at tp 16, 31 at tp 32: 7 and 14.5 ms a layer measured on ultrascale).
-        straggler_share: step time lost for each doubling of nodes.
-        dataparallel_contention: time that the devices of one process lose at each doubling of them.
-        replicate_share: host time of copying modules, scattering and gathering in one process, over
-            that of a forward's launches.
-        pageable_bytes_per_second: at which a process copies samples to a device from memory that is
-            not pinned (2-6 GB/s usual).
-        server_power: p of the norm joining parameter servers and workers.
-        usable_host: share of a host's memory that a job on its CPU can fill.
-        fragmentation: share of activations lost to the allocator.
-        decode_seconds_per_byte: host time to read and decode input, one core.
-        sigma_*: log standard deviations by cause, see `uncertainty.exposures`; tail_low, tail_high:
-            how far the 5 % and 95 % quantiles lie in units of a normal distribution's.
-        plan_share: share of the residual's variance that each plan has alone, see
-            `uncertainty.step_causes`.
-        settled: posterior log standard deviations of constants that runs have taught, by the name
-            of their parameter; the next fit starts from them.
-        run_counts: how many runs there were of a `workload:`, `device:`, `framework:`, `link:` or
-            `setting:`, and the most `devices` that one used; empty where nothing was measured.
-    """
-
-    tensor_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(TENSOR_EFFICIENCY))
-    vector_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(VECTOR_EFFICIENCY))
-    bandwidth_efficiency: Mapping[str, float] = field(
-        default_factory=lambda: dict(BANDWIDTH_EFFICIENCY)
-    )
-    generation_factor: Mapping[str, float] = field(default_factory=lambda: dict(GENERATION_FACTOR))
-    double_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(DOUBLE_EFFICIENCY))
-    narrow_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(NARROW_EFFICIENCY))
-    generation_latency: Mapping[str, float] = field(
-        default_factory=lambda: dict(GENERATION_LATENCY)
-    )
-    vector_share: Mapping[str, float] = field(default_factory=lambda: dict(VECTOR_SHARE))
-    precision_factor: Mapping[str, float] = field(default_factory=lambda: dict(PRECISION_FACTOR))
-    link_efficiency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_EFFICIENCY))
+    tensor_efficiency: Mapping[str, float] = _table(TENSOR_EFFICIENCY)
+    vector_efficiency: Mapping[str, float] = _table(VECTOR_EFFICIENCY)
+    bandwidth_efficiency: Mapping[str, float] = _table(BANDWIDTH_EFFICIENCY)
+    generation_factor: Mapping[str, float] = _table(GENERATION_FACTOR)
+    double_efficiency: Mapping[str, float] = _table(DOUBLE_EFFICIENCY)
+    narrow_efficiency: Mapping[str, float] = _table(NARROW_EFFICIENCY)
+    generation_latency: Mapping[str, float] = _table(GENERATION_LATENCY)
+    vector_share: Mapping[str, float] = _table(VECTOR_SHARE)
+    precision_factor: Mapping[str, float] = _table(PRECISION_FACTOR)
+    link_efficiency: Mapping[str, float] = _table(LINK_EFFICIENCY)
+    # Network wait of a hop in the ring of a tensor group that spans nodes (15 hops at tp 16, 31 at
+    # tp 32: 7 and 14.5 ms a layer measured on ultrascale).
     tensor_hop_seconds: float = 50e-6
-    link_latency: Mapping[str, float] = field(default_factory=lambda: dict(LINK_LATENCY_FACTOR))
-    attention_factor: Mapping[str, float] = field(default_factory=lambda: dict(ATTENTION_FACTOR))
-    frameworks: Mapping[str, Framework] = field(default_factory=lambda: dict(FRAMEWORKS))
-    device_compute: Mapping[str, float] = field(default_factory=dict)
-    device_bandwidth: Mapping[str, float] = field(default_factory=dict)
-    device_host: Mapping[str, float] = field(default_factory=dict)
-    workload_scale: Mapping[str, float] = field(default_factory=dict)
-    shape_scale: Mapping[str, float] = field(default_factory=dict)
+    link_latency: Mapping[str, float] = _table(LINK_LATENCY_FACTOR)
+    attention_factor: Mapping[str, float] = _table(ATTENTION_FACTOR)
+    frameworks: Mapping[str, Framework] = _table(FRAMEWORKS)
+    # Rates of single devices over those of their generation; host seconds a kernel of the machines
+    # that they sit in over the usual.
+    device_compute: Mapping[str, float] = _table({})
+    device_bandwidth: Mapping[str, float] = _table({})
+    device_host: Mapping[str, float] = _table({})
+    # Device time of single workloads (see `scale_key`) over what their operations say; time of
+    # layers as they are cut (see `layout.cut_shapes`) over what their parts say.
+    workload_scale: Mapping[str, float] = _table({})
+    shape_scale: Mapping[str, float] = _table({})
+    # Host time of a layer gained with each further tensor rank: ranks that meet in every layer wait
+    # for the slowest host.
     tensor_jitter: float = 0.05
+    # Device time lost at each kernel (about 4 us with PyTorch); where the device is a CPU; and a
+    # framework's step time and context there over those on a GPU.
     launch_seconds: float = 4e-6
     cpu_launch_seconds: float = 1e-6
     cpu_overhead_share: float = 0.3
+    # p of the norm joining arithmetic and traffic of an operation; infinite: a roofline's maximum.
     roofline_power: float = 3.0
+    # Scalar operations for each element that anything but a product moves; they count in fp64, where
+    # many devices compute slowly.
     pointwise_flops: float = 9.0
+    # fp64 products' limit as a share of the fp32 rate, by their instructions.
     double_share: float = 0.08
+    # Bandwidth with 16-bit numbers on devices without a unit for them.
     narrow_bandwidth_share: float = 0.45
+    # Efficiency of dense convolutions that are not 3 x 3 or 5 x 5 at stride 1, on vector units, over
+    # those that are: Winograd's algorithm, which does not reach them, spares 5/9 to 3/4 of the
+    # products (F(2x2, 3x3), F(4x4, 3x3); Lavin and Gray 2015). Bytes moved to bring a filter into
+    # its form, over its own: of 3 x 3 numbers it makes 4 x 4 or 6 x 6, which are written and read
+    # again (3.6 or 8).
     direct_share: float = 0.33
     winograd_passes: float = 4.0
+    # Efficiency of a grouped convolution grows with the channels of a group (over 16, up to 64) to
+    # this power.
     group_width_power: float = 0.5
+    # Time of 16-bit convolutions in nhwc over nchw (.67-.87 measured); efficiency of grouped ones in
+    # nhwc over that at 16 channels a group in nchw: wide groups lose there.
     channels_last_share: float = 0.75
     channels_last_grouped: float = 0.6
+    # Length at which a weight gradient's reduction is split to fill a device.
     split_reduction: float = 512.0
+    # Weight gradients and trained parameters of LoRA.
     lora_gradient_share: float = 0.02
     lora_trained_share: float = 0.01
+    # Sustained over boost clock of boards of fewer watts whose clock `operations` does not know.
     low_power_share: float = 0.9
     low_power_watts: float = 100.0
+    # Size of a matrix dimension at which a matrix unit is half filled.
     tile: float = 32.0
+    # Peak rate per output element in flight (device fill); the same of vector units over it: tiles
+    # are as large, and take longer (64 x 64 to 128 x 128 elements a multiprocessor of 100-200
+    # GFLOP/s, with split reductions).
     wave_flops_per_element: float = 7e8
     vector_wave_share: float = 0.2
+    # p of the norm joining device time and host floor (3.5-9 measured).
     layer_power: float = 8.0
+    # p of the norm joining gradient traffic and the backward it hides behind.
     overlap_power: float = 2.5
+    # Shares that nothing hides: of ZeRO-1's and 2's gathering of parameters, of the ring of keys and
+    # values, of pipeline transfers, of the experts' all-to-alls.
     gather_exposed: float = 0.95
     context_exposed: float = 0.5
-    group_buffer_bytes: float = 0.2e9
     point_to_point_exposed: float = 0.6
-    expert_imbalance: float = 1.2
     expert_exposed: float = 0.6
+    # Load of the fullest expert over the mean.
+    expert_imbalance: float = 1.2
+    # Of a communicator.
+    group_buffer_bytes: float = 0.2e9
+    # Step time lost for each doubling of nodes.
     straggler_share: float = 0.01
+    # Of one process on several devices: time that these lose at each doubling of them; host time of
+    # copying modules, scattering and gathering over that of a forward's launches; rate at which
+    # samples are copied from memory that is not pinned (2-6 GB/s usual).
     dataparallel_contention: float = 0.08
     replicate_share: float = 1.0
     pageable_bytes_per_second: float = 3e9
+    # p of the norm joining parameter servers and workers.
     server_power: float = 4.0
+    # Share of a host's memory that a job on its CPU can fill.
     usable_host: float = 0.95
+    # Share of activations lost to the allocator.
     fragmentation: float = 0.05
+    # Host time to read and decode input, one core.
     decode_seconds_per_byte: float = 2e-8
+    # Log standard deviations by cause, see `uncertainty.exposures`.
     sigma_residual: float = 0.10
     sigma_setting: float = 0.10
     sigma_workload: float = 0.08
@@ -434,13 +397,19 @@ class Constants:
     sigma_unnamed: float = 0.12
     sigma_totals: float = 0.45
     sigma_scale: float = 0.03
+    sigma_memory_pipeline: float = 0.05
+    sigma_memory_scale: float = 0.03
+    # Share of the residual's variance that each plan has alone, see `uncertainty.step_causes`.
     plan_share: float = 0.5
+    # How far the 5 % and 95 % quantiles lie in units of a normal distribution's.
     tail_low: float = 1.0
     tail_high: float = 1.0
-    sigma_memory_pipeline: float = 0.05
-    settled: Mapping[str, float] = field(default_factory=dict)
-    sigma_memory_scale: float = 0.03
-    run_counts: Mapping[str, float] = field(default_factory=dict)
+    # Posterior log standard deviations of fitted constants, by the name of their parameter; the next
+    # fit starts from them.
+    settled: Mapping[str, float] = _table({})
+    # How many runs there were of a `workload:`, `device:`, `framework:`, `link:` or `setting:`, and
+    # the most `devices` that one used; empty where nothing was measured.
+    run_counts: Mapping[str, float] = _table({})
 
     def framework(self, label: str) -> Framework:
         """Return the profile for a framework's label; the general one where it is not known."""

@@ -123,7 +123,7 @@ class AnalyticPredictor:
         prior = unnamed_prior(usable.jobs, self.constants)
         memory = fit_memory(prior, usable, self._kept)
         timed = usable.take(np.flatnonzero(np.isfinite(usable.step_seconds())))
-        constants, learned = memory.applied(prior), memory.learned
+        constants, learned = memory.constants, memory.learned
         if len(timed) or not learned:
             constants, of_steps = calibrated(constants, timed, self._kept, most)
             learned = (*of_steps, *learned)
@@ -351,7 +351,7 @@ def typical(constants: Constants, key: str) -> Constants:
 
 
 def unnamed_prior(jobs: Jobs, constants: Constants) -> Constants:
-    """Return the constants from which a fit starts: runs of no known framework start at the mixture's mean.
+    """Return the constants that a fit starts from: the mixture's mean for runs of no framework.
 
     The usual workloads among them decide whose mean.
     """

@@ -26,15 +26,11 @@ UNIDENTIFIED = 0.9
 # So many prior standard deviations from its prior a constant takes up what the model gets wrong.
 FAR_OFF = 3.0
 DIGITS = 4  # significant ones of a constant; its intervals and spreads have one less
-# What a row of `learned` holds, in this order.
-COLUMNS = (
-    "unit", "value", "low", "high", "prior", "log_sd", "prior_log_sd", "runs", "sources",
-)  # fmt: skip
 # Families of single workloads and layers: many, and each tells of itself alone.
 SCALES = ("workload_scale", "shape_scale")
+FILE, ROWS_FILE = "constants.json", "fitted_rows.json"
+FORMAT = "forerun-constants/2"
 _COARSE = ("low", "high", "log_sd", "prior_log_sd")
-_FRAMEWORK = {f.name for f in fields(Framework)}
-_CONSTANTS = {f.name for f in fields(Constants)}
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,8 @@ class Learned:
     """One constant after a fit.
 
     value with its 5-95 % interval low-high, prior: all in `unit`. log_sd: posterior log standard
-    deviation, prior_log_sd that with which the fit began: the prior's, or what earlier runs had left
-    of it. runs: how many spoke of it, sources: from where.
+    deviation, prior_log_sd that with which the fit began: the prior's, or what earlier runs had
+    left of it. runs: how many inform it, sources: from where.
     """
 
     name: str
@@ -64,9 +60,9 @@ class Learned:
 
     @property
     def sds_from_prior(self) -> float:
-        """How many of the prior's log standard deviations the value lies from it; NaN where it is 0."""
+        """How many prior log standard deviations the value lies from it; NaN where it is 0."""
         if not (self.value > 0 and self.prior > 0 and self.prior_log_sd > 0):
-            return float("nan")
+            return math.nan
         return abs(math.log(self.value / self.prior)) / self.prior_log_sd
 
     @property
@@ -84,15 +80,19 @@ class Learned:
         }  # fmt: skip
 
 
+# What a row of `learned` holds, in this order.
+COLUMNS = tuple(f.name for f in fields(Learned))[1:]
+
+
 def rows_of(learned: Iterable[Learned]) -> dict[str, list[Any]]:
     """Return what was learned, by name: values in the order of `COLUMNS`, rounded."""
     return {
         entry.name: [
-            round_off(values[name], DIGITS - (name in _COARSE)) for name in COLUMNS
+            *(round_off(getattr(entry, name), DIGITS - (name in _COARSE)) for name in COLUMNS[:-1]),
+            list(entry.sources),
         ]
         for entry in learned
-        for values in (entry.to_dict(),)
-    }  # fmt: skip
+    }
 
 
 def learned_of(rows: Mapping[str, Any]) -> tuple[Learned, ...]:
@@ -130,16 +130,16 @@ def round_off(value: Any, digits: int = DIGITS) -> Any:
 
 
 def with_changes(prior: Constants, changes: Mapping[str, Any]) -> Constants:
-    """Return the priors with saved values put in: all of them, or what `changes_of` returned.
+    """Return the priors with saved values put in: all of them, or those that changed.
 
     Raises:
         ValueError: a name that is no constant, or a value that is no number from zero upward.
     """
     made: dict[str, Any] = {}
     for name, value in changes.items():
-        if name not in _CONSTANTS:
+        old = vars(prior).get(name)
+        if old is None:
             raise ValueError(f"{name!r} is no constant")
-        old = getattr(prior, name)
         if name == "frameworks":
             made[name] = {**old, **{k: _profile(old, k, v) for k, v in value.items()}}
         elif isinstance(old, Mapping):
@@ -150,7 +150,7 @@ def with_changes(prior: Constants, changes: Mapping[str, Any]) -> Constants:
 
 
 def _profile(known: Mapping[str, Framework], name: str, values: Mapping[str, Any]) -> Framework:
-    if name not in known or not values.keys() <= _FRAMEWORK:
+    if name not in known or not values.keys() <= vars(known[name]).keys():
         raise ValueError(f"frameworks[{name}] holds no framework's constants")
     checked = {k: _checked(v, f"{k} of {name or 'other'}") for k, v in values.items()}
     return replace(known[name], **checked)
@@ -164,20 +164,15 @@ def _checked(value: Any, name: str) -> Any:
 
 
 def text_of(values: Mapping[str, Any]) -> str:
-    """Return JSON with one line for each member of the groups in it, so that a person can read it."""
-    return "{\n" + ",\n".join(f"{json.dumps(k)}: {_group(v)}" for k, v in values.items()) + "\n}\n"
+    """Return JSON with one line for each member of the groups in it, for people to read."""
 
+    def group(value: Any) -> str:
+        if not isinstance(value, Mapping) or not value:
+            return json.dumps(value)
+        lines = (f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
+        return "{\n" + ",\n".join(lines) + "\n}"
 
-def _group(value: Any) -> str:
-    if not isinstance(value, Mapping) or not value:
-        return json.dumps(value)
-    return (
-        "{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n}"
-    )
-
-
-FILE, ROWS_FILE = "constants.json", "fitted_rows.json"
-FORMAT = "forerun-constants/2"
+    return "{\n" + ",\n".join(f"{json.dumps(k)}: {group(v)}" for k, v in values.items()) + "\n}\n"
 
 
 def place() -> Traversable:
@@ -196,12 +191,11 @@ def shipped_constants() -> tuple[Constants, tuple[Learned, ...]]:
     Raises:
         RequestError: the file is missing, or not one of this format.
     """
-    content = _content(FILE)
+    content = _read(FILE, str(place()))
     try:
         learned = learned_of(content["learned"])
-        constants = with_changes(
-            with_changes(Constants(), content["constants"]), scales_of(learned)
-        )
+        constants = with_changes(Constants(), content["constants"])
+        constants = with_changes(constants, scales_of(learned))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(FILE, str(error)) from None
     return replace(constants, settled=settled_by(learned)), learned
@@ -212,39 +206,33 @@ def shipped_made() -> Mapping[str, Any]:
 
     Raises as `shipped_constants`.
     """
-    made: Mapping[str, Any] = _content(FILE)["made"]
+    made: Mapping[str, Any] = _read(FILE, str(place()))["made"]
     return made
 
 
 def shipped_rows() -> Mapping[str, str]:
-    """Return the fingerprints of the runs behind them, as `tables.fingerprints` packs them, by table.
+    """Return fingerprints of the runs behind them, as `tables.fingerprints` packs them, by table.
 
     Raises:
         RequestError: the file is missing, of another format, or made with other constants.
     """
-    content = _content(ROWS_FILE)
-    made = shipped_made()
+    content, made = _read(ROWS_FILE, str(place())), shipped_made()
     if content.get("made") != {name: made[name] for name in ("date", "commit")}:
         raise _unreadable(ROWS_FILE, f"it was not made with {FILE}")
     rows: Mapping[str, str] = content["rows"]
     return rows
 
 
-def _content(name: str) -> dict[str, Any]:
-    return _read(name, str(place()))
-
-
 @cache
 def _read(name: str, folder: str) -> dict[str, Any]:
-    """Return a file's content, read once; `folder` tells where it lies."""
-    file = place() / name
+    """Return a file's content, read once; `folder` names where it lies."""
     try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads((place() / name).read_text(encoding="utf-8"))
         found = content.get("format")
     except (OSError, ValueError, AttributeError) as error:
-        raise _unreadable(file.name, str(error)) from None
+        raise _unreadable(name, str(error)) from None
     if found != FORMAT:
-        raise _unreadable(file.name, f"its format is {found!r}, this is {FORMAT!r}")
+        raise _unreadable(name, f"its format is {found!r}, this is {FORMAT!r}")
     return content
 
 

@@ -61,13 +61,8 @@ def synchronisation(
 
     compute: seconds of the step without them.
     """
-    plan = rows.plan
-    window = np.minimum(rows.key["layer_backward_span"] / plan["pp"], compute)
-    reduced = _reduced_bytes(rows)
-    each = reduced * rows.work["trained_share"]
-    groups = replica_groups(rows)
-    traffic = [_traffic(rows, group, each, constants) for group in groups]
-    exposed = _exposed(rows, compute, window, traffic, constants)
+    groups, reduced = replica_groups(rows), _reduced_bytes(rows)
+    exposed = _exposed(rows, compute, groups, reduced * rows.work["trained_share"], constants)
     if has_probed(rows):
         exposed = measured_exposed(rows, compute, reduced, exposed)
     if np.any(rows.work["sparse_params"] > 0):
@@ -80,63 +75,6 @@ def synchronisation(
     return collective + alone, _servers(rows, compute, size, constants)
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Seconds of a group's collectives, each (n,).
-
-    hidden: those that backward may hide, in one round (a step, or a micro-batch in stage 2).
-    after: those that follow the update. sharded: all of stage 3, in one step.
-    """
-
-    hidden: FloatArray
-    after: FloatArray
-    sharded: FloatArray
-
-
-def _traffic(rows: Rows, group: Group, each: FloatArray, constants: Constants) -> Traffic:
-    """Return what a group of replicas sends; `each` is the bytes of one gradient, (n,).
-
-    Stage 0 all-reduces gradients once a step. Stage 1 reduce-scatters them and gathers parameters
-    after the update. Stage 2 keeps gradients sharded, so it reduce-scatters in every micro-batch.
-    Stage 3 also gathers parameters in every forward and backward. Each bucket pays its latency, in
-    stage 3 each message of a layer.
-    """
-    stage = rows.plan["zero_stage"]
-    size, weights = group.params * each, group.params * rows.work["activation_bytes"]
-    soft, many = rows.software, group.ranks > 1
-    bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
-    link = _link(rows, np.maximum(size / bucket, 1.0))
-    reduce = all_reduce(size, group.ranks, group.per_node, *link)
-    bucket = np.maximum(bucket, soft["rank_shard_bytes"] * group.ranks)
-    link = _link(rows, np.maximum(size / bucket, 1.0))
-    scatter = all_gather(size, group.ranks, group.per_node, *link)
-    gather = all_gather(weights, group.ranks, group.per_node, *link)
-    hidden = np.where(many, np.where(stage >= 1, scatter, reduce), 0.0)
-    after = np.where(
-        many & (stage >= 1), constants.gather_exposed * soft["gather_share"] * gather, 0.0
-    )
-    sharded = np.zeros(len(rows))
-    if np.any(stage >= 3):
-        sharded = np.where(many, _sharded(rows, group, size, weights), 0.0)
-    return Traffic(hidden, after, sharded)
-
-
-def _sharded(rows: Rows, group: Group, size: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return seconds of one step's collectives in stage 3: gathers of `weights`, scatter of `size`.
-
-    Frameworks gather a layer's parameters in one message or several, and those that let them go
-    between recomputation and backward gather them once more.
-    """
-    software = rows.software
-    messages = np.maximum(rows.work["layers"], 1.0) * software["shard_messages"]
-    link = _link(rows, messages)
-    gather = all_gather(weights, group.ranks, group.per_node, *link)
-    scatter = all_gather(size, group.ranks, group.per_node, *link)
-    full = rows.plan["recompute"] == RECOMPUTE.index("full")
-    gathers = np.where(full, software["shard_gathers"], 2.0)
-    return np.asarray(rows.micro_batches * (gathers * gather + scatter))
-
-
 def _reduced_bytes(rows: Rows) -> FloatArray:
     """Return bytes of one gradient element as it is reduced, (n,)."""
     own = rows.software["half_grad_bytes"]
@@ -145,24 +83,70 @@ def _reduced_bytes(rows: Rows) -> FloatArray:
 
 
 def _exposed(
-    rows: Rows, compute: FloatArray, window: FloatArray, traffic: Sequence[Traffic],
+    rows: Rows, compute: FloatArray, groups: Sequence[Group], each: FloatArray,
     constants: Constants,
 ) -> FloatArray:  # fmt: skip
-    """Return seconds that all groups' collectives, one after another, add to the step, (n,)."""
-    stage = rows.plan["zero_stage"]
+    """Return seconds that all groups' collectives, one after another, add to the step, (n,).
+
+    Stage 0 all-reduces gradients once a step. Stage 1 reduce-scatters them and gathers parameters
+    after the update. Stage 2 keeps gradients sharded, so it reduce-scatters in every micro-batch.
+    These hide behind backward. Stage 3 also gathers parameters in every forward and backward.
+
+    each: bytes of one gradient, (n,).
+    """
+    stage, soft = rows.plan["zero_stage"], rows.software
+    pairs = [_buckets(rows, group, each) for group in groups]
     rounds = np.where(stage == 2, rows.micro_batches, 1.0)
-    one = total(t.hidden for t in traffic)
-    behind = window * rounds
-    joined = p_norm(behind, one * rounds, constants.overlap_power)
-    bare = rows.software["bare_gradients"]
-    bare = np.where(stage >= 1, np.maximum(bare, rows.software["bare_shards"]), bare)
-    result = (1.0 - bare) * (joined - behind) + bare * one * rounds
-    result = result + total(t.after for t in traffic)
+    sent = total(reduced for reduced, _ in pairs) * rounds
+    behind = np.minimum(rows.key["layer_backward_span"] / rows.plan["pp"], compute) * rounds
+    joined = p_norm(behind, sent, constants.overlap_power)
+    bare = soft["bare_gradients"]
+    bare = np.where(stage >= 1, np.maximum(bare, soft["bare_shards"]), bare)
+    result = np.asarray((1.0 - bare) * (joined - behind) + bare * sent)
+    gathered = total(gathered for _, gathered in pairs)
+    result = result + constants.gather_exposed * soft["gather_share"] * gathered
     if np.any(stage >= 3):
-        moved = total(t.sharded for t in traffic)
-        fsdp = p_norm(compute, moved, rows.software["shard_power"]) - compute
+        moved = total(_sharded(rows, group, each) for group in groups)
+        fsdp = p_norm(compute, moved, soft["shard_power"]) - compute
         result = np.where(stage >= 3, fsdp, result)
     return result
+
+
+def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return seconds of (one round of a group's gradients, gathering its updated weights), (n,).
+
+    Each bucket pays its latency.
+    """
+    sharded, soft, many = rows.plan["zero_stage"] >= 1, rows.software, group.ranks > 1
+    size, weights = group.params * each, group.params * rows.work["activation_bytes"]
+    bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
+    link = _link(rows, np.maximum(size / bucket, 1.0))
+    reduce = all_reduce(size, group.ranks, group.per_node, *link)
+    bucket = np.maximum(bucket, soft["rank_shard_bytes"] * group.ranks)
+    link = _link(rows, np.maximum(size / bucket, 1.0))
+    scatter = all_gather(size, group.ranks, group.per_node, *link)
+    gather = all_gather(weights, group.ranks, group.per_node, *link)
+    return (
+        np.where(many, np.where(sharded, scatter, reduce), 0.0),
+        np.where(many & sharded, gather, 0.0),
+    )
+
+
+def _sharded(rows: Rows, group: Group, each: FloatArray) -> FloatArray:
+    """Return seconds of one step's collectives of a group in stage 3, (n,).
+
+    Frameworks gather a layer's parameters in one message or several, each with its latency, and
+    those that let them go between recomputation and backward gather them once more.
+    """
+    software = rows.software
+    link = _link(rows, np.maximum(rows.work["layers"], 1.0) * software["shard_messages"])
+    weights = group.params * rows.work["activation_bytes"]
+    gather = all_gather(weights, group.ranks, group.per_node, *link)
+    scatter = all_gather(group.params * each, group.ranks, group.per_node, *link)
+    full = rows.plan["recompute"] == RECOMPUTE.index("full")
+    gathers = np.where(full, software["shard_gathers"], 2.0)
+    moved = rows.micro_batches * (gathers * gather + scatter)
+    return np.where(group.ranks > 1, moved, 0.0)
 
 
 def _link(rows: Rows, messages: FloatArray) -> Link:

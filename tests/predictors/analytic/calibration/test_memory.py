@@ -12,7 +12,7 @@ from forerun.domain.job import Job
 from forerun.domain.plan import Plan
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.predictors.analytic.calibration import fit_memory
-from forerun.predictors.analytic.calibration.memory import EVERY, find_limits
+from forerun.predictors.analytic.calibration.memory import find_limits
 from forerun.tables import Jobs, Runs
 from forerun.testing.samples import labelled, tiny_cluster, tiny_runs
 from tests.needs import published
@@ -49,17 +49,16 @@ def test_a_fit_foresees_peaks_of_its_world_that_it_has_not_seen() -> None:
     runs, asked = (lived(jobs_of("nanotron", (n,)), truth, 0.02) for n in (8, 16))
     fit = fit_memory(Constants(), runs, {})
     assert error(Constants(), asked) > 0.10
-    assert error(fit.applied(Constants()), asked) < 0.04
+    assert error(fit.constants, asked) < 0.04
     assert fit.peaks == len(runs)
-    named = dict(zip((p.name for p in fit.parameters), fit.theta, strict=True))
-    both = named["framework.kept_share[nanotron]"] + named[f"framework.kept_share[{EVERY}]"]
-    assert both == pytest.approx(np.log(1.45 / 1.1), abs=0.12)
+    kept = next(e for e in fit.learned if e.name == "framework.kept_share[nanotron]")
+    assert np.log(kept.value / kept.prior) == pytest.approx(np.log(1.45 / 1.1), abs=0.12)
 
 
 def test_a_framework_without_runs_borrows_a_part() -> None:
     """Where one framework keeps a third more, another is expected to keep a little more."""
     truth = with_framework("nanotron", kept_share=1.45)
-    fitted = fit_memory(Constants(), lived(jobs_of("nanotron"), truth), {}).applied(Constants())
+    fitted = fit_memory(Constants(), lived(jobs_of("nanotron"), truth), {}).constants
     before, after = Constants().frameworks, fitted.frameworks
     own = after["nanotron"].kept_share / before["nanotron"].kept_share
     other = after["megatron"].kept_share / before["megatron"].kept_share
@@ -71,20 +70,19 @@ def test_a_framework_without_runs_borrows_a_part() -> None:
 def test_runs_without_memory_teach_nothing_and_say_so() -> None:
     """No measured peak and no failure: the priors stay, and no parameter is claimed."""
     fit = fit_memory(Constants(), tiny_runs(jobs_of("nanotron")), {})
-    assert (fit.parameters, fit.peaks, fit.ran_out) == ((), 0, 0)
-    assert fit.applied(Constants()) == Constants()
+    assert (fit.learned, fit.peaks, fit.ran_out) == ((), 0, 0)
+    assert fit.constants == Constants()
 
 
 def test_constants_that_runs_do_not_move_stay_and_are_named() -> None:
     """Without selective recomputation its share keeps its prior's width and is unidentified."""
     fit = fit_memory(Constants(), lived(jobs_of("nanotron"), Constants()), {})
-    named = {p.name: (t, sd, p.prior_sd) for p, t, sd in zip(fit.parameters, fit.theta, fit.sd,
-                                                             strict=True)}  # fmt: skip
-    theta, sd, prior = named["framework.chosen_share[nanotron]"]
-    assert theta == 0
-    assert sd == pytest.approx(prior)
-    assert "framework.chosen_share[nanotron]" in fit.unidentified()
-    assert "framework.kept_share[nanotron]" not in fit.unidentified()
+    named = {entry.name: entry for entry in fit.learned}
+    chosen = named["framework.chosen_share[nanotron]"]
+    assert chosen.value == chosen.prior
+    assert chosen.log_sd == pytest.approx(chosen.prior_log_sd)
+    assert not chosen.identified
+    assert named["framework.kept_share[nanotron]"].identified
 
 
 def test_a_few_wild_rows_hardly_move_the_fit() -> None:
@@ -94,7 +92,7 @@ def test_a_few_wild_rows_hardly_move_the_fit() -> None:
     wild[::12] /= 3
     spoiled = Runs(runs.jobs, runs.table.with_columns(memory_gb=wild))
     clean, dirty = (
-        AnalyticPredictor(fit_memory(Constants(), r, {}).applied(Constants())).predict(runs.jobs)
+        AnalyticPredictor(fit_memory(Constants(), r, {}).constants).predict(runs.jobs)
         for r in (runs, spoiled)
     )
     change = dirty.peak_bytes[:, 1] / clean.peak_bytes[:, 1] - 1
@@ -125,7 +123,7 @@ def test_the_limit_is_found_though_some_fail_for_other_reasons(others: float) ->
     """Devices that can be filled to 80 %: found within 5 %, with one run in seven mislabelled."""
     runs = failing(0.8, others)
     fit = fit_memory(Constants(), runs, {})
-    fitted = fit.applied(Constants()).frameworks["nanotron"]
+    fitted = fit.constants.frameworks["nanotron"]
     # 5 GB of context and up to three communicators lie beside it.
     assert fitted.usable_share * 40 - 5.4 == pytest.approx(32, rel=0.05)
     assert 0.03 < fitted.sigma_fits < 0.16
@@ -136,7 +134,7 @@ def test_only_failures_set_no_limit() -> None:
     """Where every run ran out of memory, nothing says how much fits."""
     runs = tiny_runs(jobs_of("nanotron"), status="oom")
     fit = fit_memory(Constants(), runs, {})
-    assert fit.applied(Constants()) == Constants()
+    assert fit.constants == Constants()
     assert fit.ran_out == 0
 
 
@@ -159,7 +157,7 @@ def test_a_fit_says_what_it_learned_with_unit_interval_and_sources() -> None:
     found = {entry.name: entry for entry in fitted.learned}
     kept = found["framework.kept_share[nanotron]"]
     assert kept.low < kept.value < kept.high
-    assert (kept.prior, kept.unit, kept.sources) == (1.1, "share", ("lab",))
+    assert (kept.prior, kept.unit, kept.sources) == (1.1, "times", ("lab",))
     assert kept.identified
     assert kept.runs == len(runs)
     assert not found["framework.chosen_share[nanotron]"].identified
@@ -171,9 +169,9 @@ def test_a_second_fit_starts_where_the_first_ended() -> None:
     """Three more runs of another world do not undo what seventy have taught."""
     many = lived(jobs_of("nanotron"), with_framework("nanotron", kept_share=1.4), 0.02)
     few = lived(jobs_of("nanotron"), Constants(), 0.02).take(np.array([3, 40, 70]))
-    first = fit_memory(Constants(), many, {}).applied(Constants())
-    second = fit_memory(first, few, {}).applied(first)
-    alone = fit_memory(Constants(), few, {}).applied(Constants())
+    first = fit_memory(Constants(), many, {}).constants
+    second = fit_memory(first, few, {}).constants
+    alone = fit_memory(Constants(), few, {}).constants
     shares = [c.frameworks["nanotron"].kept_share for c in (alone, second, first)]
     assert shares[0] < shares[1] < shares[2] * (1 + 1e-9)
     assert shares[1] > 1.2
@@ -211,7 +209,7 @@ def test_published_peaks_and_failures_are_foreseen_across_models() -> None:
 def test_a_profile_survives_json() -> None:
     """Fitted profiles are saved and read with the other constants."""
     fit = fit_memory(Constants(), failing(0.8), {})
-    fitted = fit.applied(Constants())
+    fitted = fit.constants
     again = AnalyticPredictor.from_json(AnalyticPredictor(fitted).to_json())
     assert again.constants.frameworks == fitted.frameworks
     prior = Constants()

@@ -1,8 +1,7 @@
 """Calibration: the constants that runs identify, by robust maximum a posteriori."""
 
-from forerun.predictors.analytic.calibration.applying import calibrated
+from forerun.predictors.analytic.calibration.applying import calibrated, learned_from
 from forerun.predictors.analytic.calibration.fitting import MAX_ROWS, Fit, fit_runs
-from forerun.predictors.analytic.calibration.learned import learned_from
 from forerun.predictors.analytic.calibration.memory import MemoryFit, fit_memory
 from forerun.predictors.analytic.saving import Learned
 

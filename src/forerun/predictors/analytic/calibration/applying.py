@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.quantiles import Z95
-from forerun.predictors.analytic.calibration.fitting import DEGREES, Fit, fit_runs
-from forerun.predictors.analytic.calibration.learned import learned_from
-from forerun.predictors.analytic.calibration.parameters import moved
+from forerun.predictors.analytic.calibration.fitting import DEGREES, SPEAKS, Fit, fit_runs
+from forerun.predictors.analytic.calibration.parameters import bounds_of, moved, value_of
 from forerun.predictors.analytic.constants import (
     Constants,
     framework_key,
     framework_name,
     scale_key,
 )
+from forerun.predictors.analytic.families import FAMILIES
 from forerun.predictors.analytic.saving import Learned
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
@@ -295,3 +295,21 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
         key = devices_key(name)
         found[key] = max(most, before.get(key, 1.0))
     return found
+
+
+def learned_from(prior: Constants, fit: Fit) -> tuple[Learned, ...]:
+    """Return what a fit says of each constant: unit, interval, and the runs that inform it."""
+    after, labels = moved(prior, fit.parameters, fit.theta), fit.jobs.labels
+    sources = np.array([""] * len(fit.jobs)) if labels is None else labels.texts("source")
+    result = []
+    columns = zip(fit.parameters, fit.sd.tolist(), fit.prior_sd.tolist(), strict=True)
+    for i, (parameter, sd, prior_sd) in enumerate(columns):
+        informs = np.abs(fit.slopes[:, i]) > SPEAKS
+        value, reach = value_of(after, parameter), float(np.exp(Z95 * sd))
+        least, most = bounds_of(parameter)
+        result.append(Learned(
+            parameter.name, FAMILIES[parameter.family].unit, value, max(value / reach, least),
+            min(value * reach, most), value_of(prior, parameter), sd, prior_sd,
+            int(informs.sum()), tuple(sorted({str(s) for s in sources[informs]} - {""})),
+        ))  # fmt: skip
+    return tuple(result)

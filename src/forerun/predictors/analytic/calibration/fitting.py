@@ -1,10 +1,9 @@
-"""Fitting: robust maximum a posteriori of the log multipliers, by damped Gauss-Newton.
+"""Fitting: robust maximum a posteriori of log multipliers, by damped Gauss-Newton.
 
 Residuals are logs of measured over forecast seconds. Each carries a Student-t error (real clusters
-are erratic), and the rows of one workload on one cluster share what they teach, so that a table of
-a thousand rows of one job does not count as a thousand independent facts.
-
-Noise: how far runs scatter about a fit, learned from what its parameters leave of them.
+are erratic), and the rows of one workload on one cluster share what they say, so that a table of
+a thousand rows of one job does not count as a thousand independent facts. Noise, how far runs
+scatter about a fit, is learned from what its parameters leave of them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.errors import RequestError
 from forerun.predictors.analytic.calibration.parameters import (
     Parameter,
@@ -30,6 +29,20 @@ from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import settings_of
 from forerun.tables import Jobs, Runs
 
+DEGREES = 4.0  # of freedom of the Student-t errors
+SETTING_SD = 0.12  # log standard deviation of what the runs of one setting share
+# n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
+# their clock, host and mistakes are the same.
+SHARED_POWER = 0.5
+PRIOR_WIDTH = 1.0  # of priors over `parameters`'; what is shipped is fitted with narrower ones
+# What earlier runs settled holds for later ones too, but for this share of the prior: another build
+# of the software, another host.
+DRIFT = 0.4
+MAX_ROWS = 1500
+# What a run of a workload counts for whose graph is only totals, or a guess: its errors are twice as
+# large as others', and they are not those of the constants.
+LOOSE_WEIGHT = 0.25
+SPEAKS = 0.01  # a run informs a constant when doubling it moves its forecast by about a hundredth
 SMALLEST_SCALE = 0.03  # no model of this kind comes nearer on jobs that it has not seen
 PRIOR_SCALE, PRIOR_COUNT = 0.10, 3.0
 # Of runs on probed devices: no constant of their operations was ever fitted, and the processors of
@@ -40,68 +53,9 @@ PROBED_SCALE = 0.20
 # Rousseeuw, 1992, "Time-efficient algorithms for two highly robust estimators of scale").
 _DEVIATIONS = dict(enumerate((1.0, 1.196, 1.495, 1.363, 1.206, 1.2, 1.14, 1.129, 1.107), start=1))
 _LEAST_LEFT = 0.1
-
-
-def leverage(slopes: FloatArray, weight: FloatArray, prior: FloatArray) -> FloatArray:
-    """Return which share of each run the parameters take up, (n,): 0 to 1, a ridge's hat matrix."""
-    precision = (slopes.T * weight) @ slopes + np.diag(prior)
-    return np.asarray(weight * (slopes * np.linalg.solve(precision, slopes.T).T).sum(axis=1))
-
-
-def usual_scale(jobs: Jobs) -> FloatArray:
-    """Return the log standard deviation that runs are taken to have before any is seen, (n,)."""
-    probed = np.array([cluster.device.measured is not None for cluster in jobs.clusters])
-    return np.where(probed[jobs.cluster_index], PROBED_SCALE, PRIOR_SCALE)
-
-
-def scale_of(
-    residual: FloatArray, shared: FloatArray, setting: NDArray[np.int64], usual: FloatArray,
-    taken: FloatArray | None,
-) -> FloatArray:  # fmt: skip
-    """Return each row's robust residual scale, (n,): its setting's, drawn to a prior where few.
-
-    One laboratory repeats to a percent, another shares its network with strangers. What the
-    parameters took of a run is no sign that runs repeat: three runs that a few parameters pass through
-    say nothing of noise.
-
-    usual: the scale that each run is taken to have before any is seen, (n,).
-    taken: leverage of each run, (n,), see `leverage`; None before the fit.
-    """
-    middle = float(np.median(residual)) if taken is None else 0.0
-    scales = np.empty(int(setting.max()) + 1)
-    for i in range(len(scales)):
-        ours = setting == i
-        spread = 1.4826 * float(np.median(np.abs(residual[ours] - middle)))
-        if taken is None:
-            left, number = 1.0, int(ours.sum())
-            spread *= _DEVIATIONS.get(number, number / (number - 0.8))
-        else:
-            left = max(1.0 - float(taken[ours].mean()), 0.0)
-            spread /= max(left, _LEAST_LEFT) ** 0.5
-        count = left * float(shared[ours].sum())
-        pooled = (count * spread**2 + PRIOR_COUNT * float((usual[ours] ** 2).mean())) / (
-            count + PRIOR_COUNT
-        )
-        scales[i] = max(float(np.sqrt(pooled)), SMALLEST_SCALE)
-    return scales[setting]
-
-
-DEGREES = 4.0  # of freedom of the Student-t errors
-SETTING_SD = 0.12  # log standard deviation of what the runs of one setting share
-# n rows of one workload on one cluster count as n to the power 1 - this: their plans differ, and
-# their clock, host and mistakes are the same.
-SHARED_POWER = 0.5
-PRIOR_WIDTH = 1.0  # of priors over `parameters`'; what is shipped is fitted with narrower ones
-STEP = 0.02
-MAX_ROUNDS = 10
-MAX_ROWS = 1500
-# What a run of a workload counts for whose graph is only totals, or a guess: its errors are twice as
-# large as others', and they are not those of the constants.
-LOOSE_WEIGHT = 0.25
-SETTLED = 0.02
-MOST_TRIALS = 6  # of ever more damped steps
-SAME_SLOPES = 0.15  # a shorter step leaves the slopes as they were
-DRIFT = 0.4
+# Of the search: step of differences, rounds, when it ends, trials of ever more damped steps, the
+# longest one, and the step that leaves the slopes as they were.
+STEP, MAX_ROUNDS, SETTLED, MOST_TRIALS, LONGEST, SAME_SLOPES = 0.02, 10, 0.02, 6, 0.7, 0.15
 
 
 @dataclass(frozen=True)
@@ -141,7 +95,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     Args:
         constants: the priors.
         runs: facts, each with a measured step and a job that physics can speak of.
-        kept: see `rows.lay_out`.
+        kept: see `layout.lay_out`.
         most: use no more runs than this, thinned evenly.
 
     Raises:
@@ -162,6 +116,8 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     labels = settings_of(jobs).astype(str) if SETTING_SD > 0 else np.full(len(jobs), "")
     setting = np.unique(labels, return_inverse=True)[1]
     offsets, p = setting_offsets(setting), len(parameters)
+    probed = np.array([cluster.device.measured is not None for cluster in jobs.clusters])
+    usual = np.where(probed[jobs.cluster_index], PROBED_SCALE, PRIOR_SCALE)
 
     def forecast(theta: FloatArray) -> FloatArray:
         trial = moved(constants, parameters, theta[:p])
@@ -171,26 +127,27 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
         return np.hstack([_jacobian(forecast, parameters, own, theta, now), offsets])
 
-    own_sd = PRIOR_WIDTH * _prior_sd(parameters, constants)
+    def scale_by_setting(residual: FloatArray, taken: FloatArray | None) -> FloatArray:
+        return scale_of(residual, shared, setting, usual, taken)
+
+    settled = np.array([constants.settled.get(p.name, np.inf) for p in parameters])
+    own_sd = PRIOR_WIDTH * drifted(settled, np.array([p.prior_sd for p in parameters]))
     prior = 1.0 / np.r_[own_sd, np.full(offsets.shape[1], SETTING_SD)] ** 2
-    shared = _shared_weight(jobs)
-    theta, slopes, scale = _gauss_newton(
-        forecast, jacobian, target, shared, setting, usual_scale(jobs), prior
-    )
+    trust = np.where(jobs.per_workload("detailed"), 1.0, LOOSE_WEIGHT)
+    shared = trust * repeats(jobs) ** -SHARED_POWER
+    theta, slopes, scale = gauss_newton(forecast, jacobian, target, shared, prior, scale_by_setting)
     residual = target - forecast(theta)
-    weight = _weights(residual, shared, scale)
-    precision = np.asarray((slopes.T * weight) @ slopes + np.diag(prior))
-    covariance = np.asarray(np.linalg.inv(precision))
+    precision = posterior(slopes, residual, shared, scale, prior)
+    covariance, weight = np.asarray(np.linalg.inv(precision)), _weights(residual, shared, scale)
     # What is left of the way to the optimum, by the slopes: leaving runs out starts from there.
     rest = covariance @ (slopes.T @ (weight * residual) - prior * theta)
-    residual = residual - slopes @ rest
     return Fit(
-        parameters, theta[:p], covariance, precision, own_sd, scale, jobs, layout, residual, slopes,
-        weight,
+        parameters, theta[:p], covariance, precision, own_sd, np.broadcast_to(scale, len(jobs)),
+        jobs, layout, residual - slopes @ rest, slopes, weight,
     )  # fmt: skip
 
 
-def setting_offsets(setting: NDArray[np.int64]) -> FloatArray:
+def setting_offsets(setting: IntArray) -> FloatArray:
     """Return which of several settings each row belongs to, (n, settings); none where one is all.
 
     Whoever measured has hosts, builds and habits of their own, which shift all of their runs. A
@@ -200,33 +157,29 @@ def setting_offsets(setting: NDArray[np.int64]) -> FloatArray:
     return np.zeros((len(setting), 0)) if count < 2 else np.eye(count)[setting]
 
 
-def _prior_sd(parameters: Sequence[Parameter], constants: Constants) -> FloatArray:
-    """Return how far runs may move each constant, (p,): from its prior, or from earlier runs.
-
-    What earlier runs settled holds for these too, but for `DRIFT` of the prior: another build of
-    the software, another host.
-    """
-    first = np.array([p.prior_sd for p in parameters])
-    settled = np.array([constants.settled.get(p.name, np.inf) for p in parameters])
-    return np.asarray(np.minimum(np.hypot(settled, DRIFT * first), first))
+def drifted(settled: Any, prior_sd: Any) -> FloatArray:
+    """Return how far runs may move constants: from their priors, or from what was settled."""
+    return np.asarray(np.minimum(np.hypot(settled, DRIFT * prior_sd), prior_sd))
 
 
-def _shared_weight(jobs: Jobs) -> FloatArray:
-    """Return each row's weight, (n,), see `SHARED_POWER` and `LOOSE_WEIGHT`."""
-    pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
-    _, inverse, counts = np.unique(pair, return_inverse=True, return_counts=True)
-    trust = np.where(jobs.per_workload("detailed"), 1.0, LOOSE_WEIGHT)
-    return np.asarray(trust * counts[inverse] ** -SHARED_POWER)
+def _pairs(jobs: Jobs) -> IntArray:
+    """Return one number for each (workload, cluster), (n,)."""
+    return jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
 
 
-def thinned(rows: NDArray[np.int64], jobs: Jobs, most: int = MAX_ROWS) -> NDArray[np.int64]:
+def repeats(jobs: Jobs) -> FloatArray:
+    """Return how many rows have each row's workload and cluster, (n,)."""
+    _, inverse, counts = np.unique(_pairs(jobs), return_inverse=True, return_counts=True)
+    return counts[inverse].astype(np.float64)
+
+
+def thinned(rows: IntArray, jobs: Jobs, most: int = MAX_ROWS) -> IntArray:
     """Return at most `most` of the rows, (m,): turn by turn from every (workload, cluster).
 
     More rows of what has been seen, and more of these than `most`, add hours and little else.
     """
     rng = np.random.default_rng(0)
-    part = jobs.take(rows)
-    pair = part.workload_index.astype(np.int64) * len(jobs.clusters) + part.cluster_index
+    pair = _pairs(jobs)[rows]
     pairs = np.unique(pair)
     if len(pairs) > most:
         keep = np.isin(pair, rng.choice(pairs, most, replace=False))
@@ -241,42 +194,47 @@ def thinned(rows: NDArray[np.int64], jobs: Jobs, most: int = MAX_ROWS) -> NDArra
     return np.sort(rows[order[np.argsort(turn, kind="stable")[:most]]])
 
 
-def _gauss_newton(
+def gauss_newton(
     forecast: Callable[[FloatArray], FloatArray],
     jacobian: Callable[[FloatArray, FloatArray], FloatArray],
     target: FloatArray,
     shared: FloatArray,
-    setting: NDArray[np.int64],
-    usual: FloatArray,
     prior: FloatArray,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (theta (p,), slopes (n, p) beside it, residual scales (n,)).
+    scale_of: Callable[[FloatArray, FloatArray | None], Any],
+) -> tuple[FloatArray, FloatArray, Any]:
+    """Return (theta (p,), slopes (n, p) beside it, scale of the residuals).
 
     Levenberg-Marquardt: steps that do not lower the cost are damped until one does.
+
+    Args:
+        forecast: of theta, (n,). jacobian: of theta and its forecast, (n, p).
+        target, shared: what was measured, and what each run counts for, (n,).
+        prior: precision of each parameter about 0, (p,).
+        scale_of: robust scale of the residuals, by these and the leverage of each, both (n,); the
+            leverage is None before the fit.
     """
     theta = np.zeros(len(prior))
     now = forecast(theta)
-    scale = scale_of(target - now, shared, setting, usual, None)
+    scale = scale_of(target - now, None)
     slopes = np.zeros((len(target), len(prior)))
     far, damping = True, 0.0
     for _ in range(MAX_ROUNDS):
         residual = target - now
-        weight = _weights(residual, shared, scale)
         if far:
             slopes = jacobian(theta, now)
-        hessian = (slopes.T * weight) @ slopes + np.diag(prior)
-        gradient = slopes.T @ (weight * residual) - prior * theta
+        hessian = posterior(slopes, residual, shared, scale, prior)
+        gradient = slopes.T @ (_weights(residual, shared, scale) * residual) - prior * theta
         before, here = theta, _cost(residual, shared, prior, theta, scale)
         for _ in range(MOST_TRIALS):
             damped = hessian + damping * np.diag(np.diag(hessian))
-            trial = theta + np.clip(np.linalg.solve(damped, gradient), -0.7, 0.7)
+            trial = theta + np.clip(np.linalg.solve(damped, gradient), -LONGEST, LONGEST)
             there = forecast(trial)
             if _cost(target - there, shared, prior, trial, scale) < here:
                 theta, now, damping = trial, there, damping / 4.0
                 break
             damping = max(4.0 * damping, 0.05)
-        taken = leverage(slopes, _weights(target - now, shared, scale), prior)
-        scale = scale_of(target - now, shared, setting, usual, taken)
+        weight = _weights(target - now, shared, scale)
+        scale = scale_of(target - now, leverage(slopes, weight, prior))
         went = float(np.abs(theta - before).max())
         if went < SETTLED and not (went == 0.0 and not far):
             break
@@ -284,18 +242,62 @@ def _gauss_newton(
     return theta, slopes, scale
 
 
-def _weights(residual: FloatArray, shared: FloatArray, scale: FloatArray) -> FloatArray:
+def posterior(
+    slopes: FloatArray, residual: FloatArray, shared: FloatArray, scale: Any, prior: FloatArray
+) -> FloatArray:
+    """Return the precision of the parameters, (p, p)."""
+    weight = _weights(residual, shared, scale)
+    return np.asarray((slopes.T * weight) @ slopes + np.diag(prior))
+
+
+def _weights(residual: FloatArray, shared: FloatArray, scale: Any) -> FloatArray:
     """Return what each run counts for, (n,): less the farther off it is."""
-    return shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2
+    return np.asarray(shared * (DEGREES + 1) / (DEGREES + (residual / scale) ** 2) / scale**2)
 
 
 def _cost(
-    residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray,
-    scale: FloatArray,
-) -> float:  # fmt: skip
-    """Negative log posterior but for a constant."""
+    residual: FloatArray, shared: FloatArray, prior: FloatArray, theta: FloatArray, scale: Any
+) -> float:
+    """Return the negative log posterior but for a constant."""
     tails = (DEGREES + 1) / 2 * np.log1p((residual / scale) ** 2 / DEGREES)
     return float((shared * tails).sum() + 0.5 * (prior * theta**2).sum())
+
+
+def leverage(slopes: FloatArray, weight: FloatArray, prior: FloatArray) -> FloatArray:
+    """Return which share of each run the parameters take up, (n,): 0 to 1, a ridge's hat matrix."""
+    precision = (slopes.T * weight) @ slopes + np.diag(prior)
+    return np.asarray(weight * (slopes * np.linalg.solve(precision, slopes.T).T).sum(axis=1))
+
+
+def scale_of(
+    residual: FloatArray, shared: FloatArray, setting: IntArray, usual: FloatArray,
+    taken: FloatArray | None,
+) -> FloatArray:  # fmt: skip
+    """Return each row's robust residual scale, (n,): its setting's, drawn to a prior where few.
+
+    One laboratory repeats to a percent, another shares its network with strangers. What the
+    parameters took of a run is no sign that runs repeat: three runs that a few parameters pass
+    through say nothing of noise.
+
+    usual: the scale that each run is taken to have before any is seen, (n,).
+    taken: leverage of each run, (n,), see `leverage`; None before the fit.
+    """
+    middle = float(np.median(residual)) if taken is None else 0.0
+    scales = np.empty(int(setting.max()) + 1)
+    for i in range(len(scales)):
+        ours = setting == i
+        spread = 1.4826 * float(np.median(np.abs(residual[ours] - middle)))
+        if taken is None:
+            left, number = 1.0, int(ours.sum())
+            spread *= _DEVIATIONS.get(number, number / (number - 0.8))
+        else:
+            left = max(1.0 - float(taken[ours].mean()), 0.0)
+            spread /= max(left, _LEAST_LEFT) ** 0.5
+        count = left * float(shared[ours].sum())
+        prior = PRIOR_COUNT * float((usual[ours] ** 2).mean())
+        pooled = (count * spread**2 + prior) / (count + PRIOR_COUNT)
+        scales[i] = max(pooled**0.5, SMALLEST_SCALE)
+    return scales[setting]
 
 
 def _jacobian(
@@ -309,16 +311,17 @@ def _jacobian(
 
     own: see `parameters.owners`; such families are asked once, all their members together.
     """
-    columns, rest = np.zeros((len(now), len(parameters))), len(theta) - len(parameters)
+    columns = np.zeros((len(now), len(theta)))
+
+    def slope(which: FloatArray) -> FloatArray:
+        return (forecast(theta + STEP * which) - now) / STEP
+
     for family, position in own.items():
-        ours = np.array([p.family == family for p in parameters] + [False] * rest)
-        slope = (forecast(theta + STEP * ours) - now) / STEP
+        ours = np.zeros(len(theta))
+        ours[: len(parameters)] = [p.family == family for p in parameters]
         rows = np.flatnonzero(position >= 0)
-        columns[rows, position[rows]] = slope[rows]
+        columns[rows, position[rows]] = slope(ours)[rows]
     for i, parameter in enumerate(parameters):
-        if parameter.family in own:
-            continue
-        shifted = theta.copy()
-        shifted[i] += STEP
-        columns[:, i] = (forecast(shifted) - now) / STEP
-    return columns
+        if parameter.family not in own:
+            columns[:, i] = slope(np.eye(len(theta))[i])
+    return columns[:, : len(parameters)]
