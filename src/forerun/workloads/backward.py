@@ -8,8 +8,9 @@ kind of graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from forerun.domain.graph import Graph, Op, OpKind, Phase
 from forerun.domain.workload import OPTIMIZER_STATES
@@ -131,29 +132,26 @@ def is_fused_attention(op: Op) -> bool:
 
 def _gradients(op: Op, position: int, first: bool, sparse: bool) -> list[Op]:
     """Return the backward operations of one forward operation, in execution order."""
-    base = replace(
-        op, phase=Phase.BACKWARD, params=0.0, weights=0.0, saved=0.0, shape=(), inputs=(position,)
-    )
-    grad = replace(base, name=f"{op.name}.grad")
+
+    def gradient(name: str, reads: float, writes: float, **numbers: Any) -> Op:
+        changes = {"weights": 0.0, **numbers}
+        return replace(
+            op, name=f"{op.name}.{name}", phase=Phase.BACKWARD, reads=reads, writes=writes,
+            params=0.0, saved=0.0, shape=(), inputs=(position,), **changes,
+        )  # fmt: skip
+
     if op.kind in _PRODUCTS or (op.kind is OpKind.ATTENTION and not is_fused_attention(op)):
-        return _product_gradients(op, base, first)
+        return _product_gradients(op, gradient, first)
     if op.kind is OpKind.ATTENTION:
-        return [
-            replace(
-                grad,
-                flops=FUSED_ATTENTION_BACKWARD * op.flops,
-                reads=op.reads + 2 * op.writes,
-                writes=op.reads,
-                launches=op.launches + 1,
-            )
-        ]
+        flops, launches = FUSED_ATTENTION_BACKWARD * op.flops, op.launches + 1
+        reads = op.reads + 2 * op.writes
+        return [gradient("grad", reads, op.reads, flops=flops, launches=launches)]
     if op.kind is OpKind.EMBEDDING:
         dense = 0.0 if sparse else op.params
-        return [replace(grad, reads=2 * op.writes, writes=op.writes, weights=dense)]
+        return [gradient("grad", 2 * op.writes, op.writes, weights=dense)]
     if first and op.params <= 0:
         return []  # a constant of the input (its scaling, its layout) has no gradient
-    reads, flops = op.reads + op.writes, 2 * op.flops
-    writes = op.reads
+    reads, writes, flops = op.reads + op.writes, op.reads, 2 * op.flops
     if op.kind is OpKind.ELEMENTWISE and op.saved == 0 and op.reads >= 2 * op.writes:
         # A residual sum: its gradient passes through, and the two branches' are added.
         reads, writes, flops = op.reads, op.writes, op.flops
@@ -161,10 +159,10 @@ def _gradients(op: Op, position: int, first: bool, sparse: bool) -> list[Op]:
         reads, flops = 2 * op.writes, op.flops
     elif op.kind in (OpKind.REDUCE, OpKind.COPY):
         reads, flops = op.writes, op.flops
-    return [replace(grad, flops=flops, reads=reads, writes=writes, weights=op.params)]
+    return [gradient("grad", reads, writes, flops=flops, weights=op.params)]
 
 
-def _product_gradients(op: Op, base: Op, first: bool) -> list[Op]:
+def _product_gradients(op: Op, gradient: Callable[..., Op], first: bool) -> list[Op]:
     """Return the two gradients of a product, one of them where it reads the network's input."""
     m, n, k, groups = (*op.dims, 1, 1, 1, 1)[:4]
     left_dims, right_dims = ((m, k, n, groups), (k, n, m, groups)) if op.dims else ((), ())
@@ -173,16 +171,13 @@ def _product_gradients(op: Op, base: Op, first: bool) -> list[Op]:
         left = min(float(m * k * groups), op.reads) if op.dims else op.reads / 2
         right = op.reads - left
         return [
-            replace(base, name=f"{op.name}.grad_left", reads=op.writes + right, writes=left,
-                    dims=left_dims),
-            replace(base, name=f"{op.name}.grad_right", reads=op.writes + left, writes=right,
-                    dims=right_dims),
-        ]  # fmt: skip
-    data = replace(base, name=f"{op.name}.dgrad", reads=op.writes, writes=op.reads,
-                   weights=weights, dims=left_dims)  # fmt: skip
-    weight = replace(base, name=f"{op.name}.wgrad", reads=op.reads + op.writes, writes=0.0,
-                     weights=weights, dims=right_dims)  # fmt: skip
-    return [weight] if first else [data, weight]
+            gradient("grad_left", op.writes + right, left, dims=left_dims),
+            gradient("grad_right", op.writes + left, right, dims=right_dims),
+        ]
+    weight = gradient("wgrad", op.reads + op.writes, 0.0, weights=weights, dims=right_dims)
+    if first:
+        return [weight]
+    return [gradient("dgrad", op.writes, op.reads, weights=weights, dims=left_dims), weight]
 
 
 # Convolutional networks write about 5.5 M activations for the square root of a GMAC
