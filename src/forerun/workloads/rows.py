@@ -179,7 +179,7 @@ def _clusters(
             if machine is None:
                 problems[g] = reason
                 continue
-            key = (layout, machine, *(cells.get(name) for name in _OF_CLUSTER))
+            key = (layout, machine.text, *(cells.get(name) for name in _OF_CLUSTER))
             if key not in positions:
                 clusters.append(_cluster(machine, layout, cells, catalog))
                 positions[key] = len(clusters) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from forerun.errors import MissingExtraError
@@ -96,18 +96,6 @@ def no_dispatch() -> Iterator[None]:
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():
-        yield
-
-
-@contextmanager
-def module_hooks(enter: Callable[[Any], None], leave: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Call `enter(module)` and `leave(module, output)` around every module's forward."""
-    hooks = load_torch().nn.modules.module
-    with ExitStack() as stack:
-        before = hooks.register_module_forward_pre_hook(lambda module, _: enter(module))
-        stack.callback(before.remove)
-        after = hooks.register_module_forward_hook(lambda module, _, output: leave(module, output))
-        stack.callback(after.remove)
         yield
 
 

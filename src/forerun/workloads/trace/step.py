@@ -11,7 +11,7 @@ from typing import Any
 
 from forerun.domain.graph import Phase
 from forerun.errors import RequestError
-from forerun.workloads.trace.backend import dispatch_mode, function_mode, load_torch, module_hooks
+from forerun.workloads.trace.backend import dispatch_mode, function_mode, load_torch
 from forerun.workloads.trace.fused import Fusions
 from forerun.workloads.trace.recorder import Recorder
 from forerun.workloads.trace.records import MemoryBook, RawOp, tensors_in
@@ -150,11 +150,11 @@ def _watched(step: Step, device: str) -> Iterator[None]:
     names = {part: name for name, part in step.module.named_modules()}
     stack: list[str] = []
 
-    def enter(part: Any) -> None:
+    def enter(part: Any, args: Any) -> None:
         stack.append(recorder.path)
         recorder.path = names.get(part, recorder.path)
 
-    def leave(part: Any, output: Any) -> None:
+    def leave(part: Any, args: Any, output: Any) -> None:
         first = next(tensors_in((output,)), None)
         if first is not None and first.dim() == 3:
             step.widths[recorder.path] = int(first.shape[-1])
@@ -162,7 +162,9 @@ def _watched(step: Step, device: str) -> Iterator[None]:
 
     with ExitStack() as contexts:
         contexts.enter_context(torch.random.fork_rng(devices=[]))
-        contexts.enter_context(module_hooks(enter, leave))
+        hooks = torch.nn.modules.module
+        contexts.callback(hooks.register_module_forward_pre_hook(enter).remove)
+        contexts.callback(hooks.register_module_forward_hook(leave).remove)
         contexts.enter_context(torch.device(device))
         contexts.enter_context(function_mode(Fusions(recorder, device).intercept))
         contexts.enter_context(dispatch_mode(recorder.intercept))
