@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ class PredictorContract(ABC):
                 return MyPredictor()
     """
 
+    _made: ClassVar[Predictor]
+
     @abstractmethod
     def make_predictor(self) -> Predictor:
         """Return the predictor under exam, ready to be asked about `make_jobs()`."""
@@ -53,42 +56,49 @@ class PredictorContract(ABC):
         none = np.full(n, -1, dtype=np.int32)
         return Jobs((), (), none, none, jobs.plans.take(np.arange(n)), reason, reason.copy())
 
+    def _predictor(self) -> Predictor:
+        """Return the predictor, made once for all tests of the exam: a fit leaves it as it was."""
+        exam = type(self)
+        if "_made" not in vars(exam):
+            exam._made = self.make_predictor()
+        return exam._made
+
     def test_it_has_a_name_and_meets_the_protocol(self) -> None:
-        predictor = self.make_predictor()
+        predictor = self._predictor()
         assert isinstance(predictor, Predictor), "fit, declines, predict or name is missing"
         assert isinstance(predictor.name, str), "name is not text"
         assert predictor.name, "name is empty"
 
     def test_n_jobs_in_are_n_forecasts_out(self) -> None:
-        predictor, jobs = self.make_predictor(), self.make_jobs()
+        predictor, jobs = self._predictor(), self.make_jobs()
         for part in (jobs, jobs.take(np.arange(1))):
             answer = predictor.predict(part)
             _check_shapes(answer, len(part))
             assert answer.predictor == predictor.name, "forecasts name another predictor"
 
     def test_it_answers_at_least_one_job(self) -> None:
-        answer = self.make_predictor().predict(self.make_jobs())
+        answer = self._predictor().predict(self.make_jobs())
         assert answer.answered.any(), "every job is declined, so nothing was examined"
 
     def test_no_jobs_are_no_forecasts(self) -> None:
-        predictor = self.make_predictor()
+        predictor = self._predictor()
         none = self.make_jobs().take(np.arange(0))
         _check_shapes(predictor.predict(none), 0)
         assert len(predictor.declines(none)) == 0, "reasons for no jobs"
 
     def test_what_it_declines_is_what_its_forecasts_decline(self) -> None:
-        predictor, jobs = self.make_predictor(), self.make_jobs()
+        predictor, jobs = self._predictor(), self.make_jobs()
         reasons, answer = list(predictor.declines(jobs)), predictor.predict(jobs)
         assert reasons == list(answer.declined), "declines() and predict() disagree"
 
     def test_a_job_without_workload_and_cluster_never_raises(self) -> None:
-        predictor, jobs = self.make_predictor(), self.make_unanswerable()
+        predictor, jobs = self._predictor(), self.make_unanswerable()
         reasons, answer = list(predictor.declines(jobs)), predictor.predict(jobs)
         _check_shapes(answer, len(jobs))
         assert reasons == list(answer.declined), "declines() and predict() disagree"
 
     def test_a_reason_is_a_sentence_and_its_row_is_blank(self) -> None:
-        predictor = self.make_predictor()
+        predictor = self._predictor()
         for jobs in (self.make_jobs(), self.make_unanswerable()):
             answer = predictor.predict(jobs)
             for i in np.flatnonzero(~answer.answered):
@@ -98,19 +108,19 @@ class PredictorContract(ABC):
                 assert np.isnan(answer.seconds[i]).all(), f"row {i} is declined and answered"
 
     def test_quantiles_are_ordered_finite_and_positive(self) -> None:
-        answer = self.make_predictor().predict(self.make_jobs())
+        answer = self._predictor().predict(self.make_jobs())
         _check_quantiles(answer.seconds[answer.answered], "seconds", blank=False)
         _check_quantiles(answer.peak_bytes, "peak_bytes", blank=True)
         if answer.samples_to_target is not None:
             _check_quantiles(answer.samples_to_target, "samples_to_target", blank=True)
 
     def test_a_probability_lies_between_0_and_1(self) -> None:
-        p = self.make_predictor().predict(self.make_jobs()).fit_probability
+        p = self._predictor().predict(self.make_jobs()).fit_probability
         known = p[~np.isnan(p)]
         assert ((known >= 0) & (known <= 1)).all(), "a fit probability is outside 0 to 1"
 
     def test_no_forecast_is_below_its_physical_floor(self) -> None:
-        answer = self.make_predictor().predict(self.make_jobs())
+        answer = self._predictor().predict(self.make_jobs())
         rows = answer.answered & ~np.isnan(answer.floor_seconds)
         low, floor = answer.seconds[rows, 0], answer.floor_seconds[rows]
         assert (floor >= 0).all(), "a floor is negative"
@@ -118,7 +128,7 @@ class PredictorContract(ABC):
         assert len(below) == 0, f"{len(below)} forecasts are below their floor"
 
     def test_parts_add_up_to_the_median(self) -> None:
-        answer = self.make_predictor().predict(self.make_jobs())
+        answer = self._predictor().predict(self.make_jobs())
         for name, parts, total in (
             ("parts", answer.parts, answer.seconds[:, 1]),
             ("memory_parts", answer.memory_parts, answer.peak_bytes[:, 1]),
@@ -131,7 +141,7 @@ class PredictorContract(ABC):
             assert close.all(), f"{name} do not add up to the median"
 
     def test_the_order_of_the_jobs_does_not_matter(self) -> None:
-        predictor, jobs = self.make_predictor(), self.make_jobs()
+        predictor, jobs = self._predictor(), self.make_jobs()
         order = np.random.default_rng(0).permutation(len(jobs))
         _check_equal(
             predictor.predict(jobs).take(order), predictor.predict(jobs.take(order)),
@@ -139,14 +149,14 @@ class PredictorContract(ABC):
         )  # fmt: skip
 
     def test_the_same_job_twice_has_the_same_answer_twice(self) -> None:
-        predictor, jobs = self.make_predictor(), self.make_jobs()
+        predictor, jobs = self._predictor(), self.make_jobs()
         twice = np.repeat(np.arange(len(jobs)), 2)
         answer = predictor.predict(jobs.take(twice))
         even = np.arange(0, len(twice), 2)
         _check_equal(answer.take(even), answer.take(even + 1), "duplicates differ")
 
     def test_one_job_alone_has_the_answer_it_has_among_others(self) -> None:
-        predictor, jobs = self.make_predictor(), self.make_jobs()
+        predictor, jobs = self._predictor(), self.make_jobs()
         every = predictor.predict(jobs)
         for i in np.unique(np.linspace(0, len(jobs) - 1, 5).astype(int)):
             one = np.array([i])
@@ -154,7 +164,7 @@ class PredictorContract(ABC):
             _check_equal(every.take(one), alone, f"job {i} alone has another answer")
 
     def test_fit_returns_a_new_predictor_and_leaves_the_old_one(self) -> None:
-        predictor, jobs, runs = self.make_predictor(), self.make_jobs(), self.make_runs()
+        predictor, jobs, runs = self._predictor(), self.make_jobs(), self.make_runs()
         before = copy.deepcopy(predictor.predict(jobs))
         try:
             fitted = predictor.fit(runs)
@@ -166,7 +176,7 @@ class PredictorContract(ABC):
         _check_shapes(fitted.predict(jobs), len(jobs))
 
     def test_fitting_twice_on_the_same_runs_gives_the_same_answers(self) -> None:
-        predictor, jobs, runs = self.make_predictor(), self.make_jobs(), self.make_runs()
+        predictor, jobs, runs = self._predictor(), self.make_jobs(), self.make_runs()
         try:
             first, second = predictor.fit(runs), predictor.fit(runs)
         except RequestError as error:
@@ -175,7 +185,7 @@ class PredictorContract(ABC):
 
     def test_the_order_of_the_runs_does_not_matter(self) -> None:
         """A table is a set of facts: listed otherwise, it teaches the same, bands included."""
-        predictor, jobs, runs = self.make_predictor(), self.make_jobs(), _noisy(self.make_runs())
+        predictor, jobs, runs = self._predictor(), self.make_jobs(), _noisy(self.make_runs())
         try:
             first = predictor.fit(runs).predict(jobs)
         except RequestError as error:
