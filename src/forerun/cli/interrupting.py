@@ -46,20 +46,15 @@ def orderly(notice: str) -> Callable[[Command], Command]:
                 with interruptible():
                     return command(*arguments, **named)
             except Interrupted as error:
-                _print_last(notice)
+                try:
+                    click.echo(notice, err=True)
+                except (OSError, ValueError):  # the terminal is gone
+                    silence(sys.stdout, sys.stderr)
                 sys.exit(error.exit_code)
 
         return run  # type: ignore[return-value]
 
     return made
-
-
-def _print_last(words: str) -> None:
-    """Write a last line to stderr; where the terminal is gone, nothing more is written at all."""
-    try:
-        click.echo(words, err=True)
-    except (OSError, ValueError):
-        silence(sys.stdout, sys.stderr)
 
 
 def silence(*streams: Any) -> None:

@@ -111,7 +111,11 @@ def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
             "install a release that has them (in a checkout: `make constants`)",
         )  # fmt: skip
     every = [sorted(findings(g[0].shipped()), key=lambda f: f.words) for g in groups.values()]
-    kept = [[f for f in found if _holds(f, search)] for found in every]
+    wanted = (search or "").lower()
+    kept = [
+        [f for f in found if wanted in " ".join((f.entry.name, f.words, *f.entry.sources)).lower()]
+        for found in every
+    ]
     if not any(kept):
         names = [finding.entry.name for found in every for finding in found]
         raise UnknownNameError("constant", str(search), names)
@@ -136,9 +140,3 @@ def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
 
 def _made(kind: Any) -> dict[str, Any]:
     return dict(kind.shipped_made()) if hasattr(kind, "shipped_made") else {}
-
-
-def _holds(finding: Finding, search: str | None) -> bool:
-    entry = finding.entry
-    text = " ".join((entry.name, finding.words, *entry.sources)).lower()
-    return not search or search.lower() in text

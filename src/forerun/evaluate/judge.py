@@ -321,16 +321,14 @@ def evaluate(
     with that reason.
 
     Args:
-        runs_tables: name to runs.
+        runs_tables, fit_tables: runs to judge on, and further runs to fit on, by name.
         predictors: by name, or with distinct names.
         split: see `splits.parse_split` and `splits.folds_of`.
-        fit_tables: further runs to fit on.
         group_by: a column; each of its values gets its own scores. Counts and devices that a
             table lacks are derived from its clusters.
-        seed: of the split and of ties.
-        parts: folds of a split that has several; 0 is the usual number.
+        seed: of the split and of ties. parts: folds of a split of several; 0 is the usual number.
         faster_half: columns; of the rows that share their values only the faster half is fitted
-            and judged by its time, see `scoring.slower_half`.
+            and judged by its time, see `splits.slower_half`.
         start: what the predictors knew before, for the record.
         sound: called before the first fit, once the request is known to be valid.
 
@@ -339,7 +337,14 @@ def evaluate(
             missing, a table without a measured row, a split that a table cannot bear, or a
             predictor that breaks its contract.
     """
-    named = predictors if isinstance(predictors, Mapping) else _by_name(predictors)
+    named = predictors
+    if not isinstance(named, Mapping):
+        names = [p.name for p in named]
+        if len(set(names)) < len(names):
+            raise RequestError(
+                f"evaluating {', '.join(names)}", "two predictors have one name", "name each once"
+            )
+        named = dict(zip(names, named, strict=True))
     split = parse_split(split) if isinstance(split, str) else split
     columns = [*columns_of(split), group_by, *faster_half]
     runs_tables = {name: with_derived(runs, columns) for name, runs in runs_tables.items()}
@@ -390,15 +395,6 @@ def evaluate(
         start=start,
         notes={table.training.name: table.notes for table in tables if table.notes},
     )
-
-
-def _by_name(predictors: Sequence[Predictor]) -> dict[str, Predictor]:
-    names = [p.name for p in predictors]
-    if len(set(names)) < len(names):
-        raise RequestError(
-            f"evaluating {', '.join(names)}", "two predictors have one name", "name each once"
-        )
-    return dict(zip(names, predictors, strict=True))
 
 
 def _grouped(

@@ -405,18 +405,12 @@ def _judged(
         return LeaderboardEntry(key, None, f"{type(error).__name__}: {error}", defect=True)
     found = score(rows, key.predictor, key.table, "", key.seed)
     seconds = time.process_time() - began
-    return LeaderboardEntry(
-        key, found, _unanswered(found), False, tuple(divided.notes), made[1], seconds
-    )
-
-
-def _unanswered(found: Score) -> str:
-    """Return why a predictor has no figure on a table; "" where it has."""
-    if found.answered:
-        return ""
-    if found.rows and found.censored == found.rows:
-        return "every judged run was stopped early: there are lower bounds and no times"
-    return most_frequent(found.declined or found.not_comparable) or "no row was judged"
+    reason = ""
+    if not found.answered:
+        reason = most_frequent(found.declined or found.not_comparable) or "no row was judged"
+        if found.rows and found.censored == found.rows:
+            reason = "every judged run was stopped early: there are lower bounds and no times"
+    return LeaderboardEntry(key, found, reason, False, tuple(divided.notes), made[1], seconds)
 
 
 def most_frequent(reasons: Mapping[str, int]) -> str:

@@ -87,10 +87,6 @@ def _quantities(score: Score) -> str:
     return ", ".join(f"{name} {rows:,}" for name, rows in score.quantities.items())
 
 
-def _of_step_alone(score: Score) -> bool:
-    return set(score.quantities) <= {"step"}
-
-
 def _among(count: Callable[[Score], int], rows: Callable[[Score], int]) -> Callable[[Score], str]:
     return lambda score: f"{count(score):,}" if rows(score) else ""
 
@@ -100,7 +96,7 @@ _NAMED: tuple[Column, ...] = (
     ("group", lambda s: s.group),
 )
 _TIME: tuple[Column, ...] = (
-    ("judged by", lambda s: "" if _of_step_alone(s) else _quantities(s)),
+    ("judged by", lambda s: "" if set(s.quantities) <= {"step"} else _quantities(s)),
     ("rows", lambda s: f"{s.comparable:,}"),
     ("answered", answered),
     ("mean %", lambda s: number(s.mape)),

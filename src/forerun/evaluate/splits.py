@@ -265,11 +265,8 @@ def _column_named(split: Split, name: str, table: Table) -> str:
     varied = [c for c in here if len(set(table.texts(c).tolist()) - {""}) > 1]
     if here:
         return (varied or here)[0]
-    raise RequestError(
-        f"--split {split}", f"{name} stands for {' or '.join(ALIASES[name])}, and the table has no"
-        f" such column{' of numbers' if numbers else ''}",
-        "name a column that it has",
-    )  # fmt: skip
+    found = f"{name} stands for {' or '.join(ALIASES[name])}, and the table has no such column"
+    raise _empty(split, f"{found}{' of numbers' if numbers else ''}", "name a column that it has")
 
 
 def _middle(split: Split, column: str, table: Table) -> float:
@@ -277,10 +274,8 @@ def _middle(split: Split, column: str, table: Table) -> float:
     values = table.numbers(column)
     distinct = np.unique(values[np.isfinite(values)])
     if len(distinct) < 2:
-        raise RequestError(
-            f"--split {split}", f"{column} has {len(distinct)} distinct numbers, and no middle",
-            "choose a column that varies",
-        )  # fmt: skip
+        found = f"{column} has {len(distinct)} distinct numbers, and no middle"
+        raise _empty(split, found, "choose a column that varies")
     return float(distinct[(len(distinct) - 1) // 2])
 
 
@@ -295,24 +290,19 @@ class Fold:
 def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[Fold]:
     """Return the folds of a table.
 
-    * whole judges all rows and teaches none.
-    * random has `parts` folds; repeats of one configuration stay in one of them.
-    * holdout is the first of the five folds of random alone, for what takes long to fit.
+    * whole judges all rows; random deals configurations (their repeats together) to `parts` folds,
+      of which holdout is the first of five alone.
     * leave-out judges the rows of one value and teaches all others; of more than `parts` values
-      several are left out together, dealt by the seed.
-    * leave-one-out is leave-out with a fold for every value.
-    * few-shot is leave-out, but K measured configurations of each judged value (of each group of
-      its rows, where columns make groups) teach too; exact repeats of these are not judged.
-    * from teaches the rows of the named values and judges those of all others.
-    * above teaches up to the bound and judges beyond it, up to the limit.
-    * larger-clusters, larger-batches: see `LARGER`; in each group of these columns the lower half
-      of the distinct values teaches and the upper half is judged. A group of one value teaches.
+      several are left out together; leave-one-out has a fold for each. few-shot is leave-out, but K
+      measured configurations of each judged value (of each group of its rows, where columns make
+      groups) teach too, and their exact repeats are not judged.
+    * from teaches the rows of the named values; above teaches up to the bound and judges beyond it,
+      up to the limit; extrapolation judges where any column is strictly above its bound.
+    * larger-clusters, larger-batches: in each group of the columns in `LARGER` the lower half of the
+      distinct values teaches and the upper half is judged. A group of one value teaches.
     * interpolation judges the listed values of a column, or every h-th of its sorted distinct
-      values from the first, as Filippini and Ardagna did. The smallest value is always judged in
-      the second case, and nothing smaller teaches: that part of it is extrapolation downward.
-    * between judges every second distinct value of a column, never the least or largest.
-    * extrapolation judges a row where any of the columns is strictly above its bound, and teaches
-      all others, as they did.
+      values from the first, as Filippini and Ardagna did: nothing smaller than that teaches, so that
+      part of it is extrapolation downward. between judges every second, never the least or largest.
 
     Rows whose column is blank stand on neither side where the column is compared by number.
 
@@ -399,11 +389,9 @@ def _shots(
     for text in split.conditions:
         useful &= parse_condition(text).holds(table)
     if not useful.any():
-        raise RequestError(
-            f"--split {split}", "no row that ended with a time may be a shot"
-            + (f": none meets {' and '.join(split.conditions)}" if split.conditions else ""),
-            "loosen the conditions" if split.conditions else "give runs with times",
-        )  # fmt: skip
+        met = f": none meets {' and '.join(split.conditions)}" if split.conditions else ""
+        step = "loosen the conditions" if met else "give runs with times"
+        raise _empty(split, f"no row that ended with a time may be a shot{met}", step)
     config = configurations(table)[1]
     drawn = rng.permutation(np.flatnonzero(useful))
     if split.shots == "cheapest":

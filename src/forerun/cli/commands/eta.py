@@ -249,7 +249,8 @@ class _Watch:
         away = f", and {format_seconds(eta.away_seconds)} away between sessions"
         left, done_at, cost = "nothing: it is done", "", ""
         if eta.share < 1:
-            left, done_at = _band(eta.remaining_seconds), _finish(eta)
+            early, middle, late = map(format_seconds, eta.remaining_seconds)
+            left, done_at = f"{middle} (90 %: {early} to {late})", _finish(eta)
         if self.per_hour is not None:
             so_far, rest = self._dollars(eta)
             cost = (
@@ -330,11 +331,6 @@ def _deadline_words(eta: Eta, left: float | None) -> str:
         return f"it passed {format_seconds(-left)} ago: {chance_text('missed', missed)}"
     word = "it will probably be late: " if missed > _LIKELY else ""
     return f"in {format_seconds(left)}: {word}{chance_text('missed', missed)}"
-
-
-def _band(seconds: tuple[float, float, float]) -> str:
-    early, middle, late = map(format_seconds, seconds)
-    return f"{middle} (90 %: {early} to {late})"
 
 
 def _finish(eta: Eta) -> str:

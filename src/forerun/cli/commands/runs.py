@@ -73,7 +73,11 @@ def list_runs(
         usual = ("workload", *machine, *_SHOWN, *times, "memory_gb", "status", "run_campaign")
         shown = [name for name in columns or usual if name in table]
         keys = [key[:_DIGITS] for key in table.texts("run_key")]
-        cells = [[_short(cell) for cell in _cells(table, name)] for name in shown]
+        # Cells that could not be read are shown as they are written.
+        texts = [
+            zip(table.texts(n), table.unread.get(n, table.texts(n)), strict=True) for n in shown
+        ]
+        cells = [[_short(unread or cell) for cell, unread in column] for column in texts]
         screen.table(["key", *shown], zip(keys, *cells, strict=True))
         screen.line(f"{len(table):,} of {counted(count, 'run')} in {place}")
     elif every:
@@ -327,12 +331,6 @@ def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) ->
         click.echo(f"{counted(count, 'run')} removed from {place}")
     else:
         click.echo(f"it would remove {counted(count, 'run')} from {place}; give --yes to do it")
-
-
-def _cells(table: Table, name: str) -> Sequence[str]:
-    """Return a column's cells as texts, those that could not be read as they are written."""
-    cells, unread = list(table.texts(name)), table.unread.get(name)
-    return cells if unread is None else [b or a for a, b in zip(cells, unread, strict=True)]
 
 
 def _short(value: Any, digits: int = 5) -> str:

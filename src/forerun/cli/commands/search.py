@@ -84,6 +84,7 @@ def search(
     goes on with the next run.
     """
     from forerun import registry
+    from forerun.evaluate.leaderboard import table_code
     from forerun.search.replay import follow
     from forerun.search.searchers import Choosing
 
@@ -111,7 +112,11 @@ def search(
     if name:
         with shared.opened(where, new=True) as store:
             kept = KeptSearch(store, name, box)
-            made = kept.begun(_spec(table, box, {**options, "seed": seed}))
+            deciding = {name: {**options, "seed": seed}[name] for name in _DECIDING}
+            made = kept.begun({
+                "table": table.name, "content": table_code(box.runs.table), **deciding,
+                "where": list(options["conditions"]),
+            })  # fmt: skip
             trails = [follow(searcher(seed), box, most, made=made, on_run=kept.keep)]
         before = len(made)
     else:
@@ -126,7 +131,11 @@ def search(
         _show_one(screen, trails[0])
     else:
         _show_many(screen, trails)
-    screen.labelled([("counted", _counted(box))], 10)
+    paid = "every run is paid for until its end"
+    if not (math.isinf(box.goal.deadline_seconds) or box.to_the_end):
+        limit = format_seconds(box.goal.deadline_seconds)
+        paid = f"a run that lasts beyond {limit} is stopped and paid for until then"
+    screen.labelled([("counted", paid)], 10)
     screen.items("warnings", _warnings(box))
 
 
@@ -145,14 +154,6 @@ def _box(path: Path, options: dict[str, Any]) -> Replay:
     catalog = load_catalog((*load_settings().catalog_files, *options["catalog_files"]))
     runs = rows_where(runs_of([path], catalog), conditions, path.stem)
     return Replay.of(runs, goal, options["to_the_end"])
-
-
-def _spec(path: Path, box: Replay, options: dict[str, Any]) -> dict[str, Any]:
-    from forerun.evaluate.leaderboard import table_code
-
-    deciding = {option: options[option] for option in _DECIDING}
-    where = list(options["conditions"])
-    return {"table": path.name, "content": table_code(box.runs.table), **deciding, "where": where}
 
 
 @dataclass(frozen=True)
@@ -301,13 +302,6 @@ def _outcome(box: Replay, trail: Trail, k: int) -> str:
 def _regret(regret: float) -> str:
     found = math.isfinite(regret)
     return f"{format_percent(regret)} above the oracle" if found else "nothing found"
-
-
-def _counted(box: Replay) -> str:
-    if math.isinf(box.goal.deadline_seconds) or box.to_the_end:
-        return "every run is paid for until its end"
-    limit = format_seconds(box.goal.deadline_seconds)
-    return f"a run that lasts beyond {limit} is stopped and paid for until then"
 
 
 def _json(path: Path, trails: Sequence[Trail]) -> dict[str, Any]:
