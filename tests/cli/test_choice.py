@@ -115,7 +115,7 @@ BAD: list[tuple[str, list[dict[str, Any]], int, str]] = [
      "3 of 12 runs are flagged; 9 teach a time"),
     ("all runs stopped",
      [{**r, "step_time_s": "", "time_to_train_s": 600, "status": "timeout"} for r in grid_rows()],
-     2, "12 were stopped, and tell lower bounds alone"),
+     2, "12 were stopped, which are lower bounds alone"),
     ("units mixed in one column",
      [{**r, "step_time_s": r["step_time_s"] * (1000 if i % 4 == 0 else 1)}
       for i, r in enumerate([*grid_rows(), *grid_rows()])], 0,
@@ -190,8 +190,8 @@ def test_a_law_without_runs_says_what_it_needs(forerun: Run, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "lead"),
     [
-        ({"workload": "mynet"}, "no run of mynet among the {n} that taught it: they are of my-net;"),
-        ({"device": "no-gpu"}, "no run of my-net on no-gpu among the {n} that taught it: my-net ran"
+        ({"workload": "mynet"}, "no run of mynet among the {n} runs: they are of my-net;"),
+        ({"device": "no-gpu"}, "no run of my-net on no-gpu among the {n} runs: my-net ran"
                                " on my-gpu;"),
     ],
 )  # fmt: skip

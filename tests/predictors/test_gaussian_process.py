@@ -28,7 +28,7 @@ def test_the_gradient_is_that_of_the_evidence(n: int, d: int, seed: int) -> None
     x, y, theta = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(0, 0.4, d + 2 + 2 * c)
     labels = rng.integers(0, 3, (n, c))
     ratio, within = rng.uniform(0.5, 2, n), (float(seed % 4), 0.3)
-    problem = Evidence(x, labels, y, ratio, ("linear", "constant")[seed % 2], within)
+    problem = Evidence(x, labels, y, ratio, ("linear", "zero")[seed % 2], within, seed % 4 < 2)
     _, gradient = problem.negative(theta)
     for i in range(len(theta)):
         step = np.eye(len(theta))[i] * 1e-5

@@ -65,10 +65,20 @@ def hazard(t: FloatArray) -> FloatArray:
     return np.where(t > 3.0, tail, ratio)
 
 
+def _correlation(r: FloatArray, rough: bool) -> tuple[FloatArray, FloatArray]:
+    """Return the correlation at scaled distances r, and by how much it falls with half of r^2."""
+    if rough:  # Matern 1/2
+        fall = np.exp(-r)
+        return fall, np.where(r > 0, fall / np.where(r > 0, r, 1.0), 0.0)
+    fall = np.exp(-ROOT5 * r)
+    return (1 + ROOT5 * r + 5 * r**2 / 3) * fall, (5 / 3) * (1 + ROOT5 * r) * fall
+
+
 def _distances(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Return Euclidean distances, (m, n)."""
-    square = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1)[None, :] - 2 * (a @ b.T)
-    return np.asarray(np.sqrt(np.maximum(square, 0.0)))
+    """Return Euclidean distances, (m, n): of equal points exactly 0, which a rough kernel needs."""
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(cdist(a, b))
 
 
 def _cholesky(matrix: FloatArray) -> FloatArray:
@@ -112,6 +122,7 @@ class Scales:
         lengths: of each feature, (d,).
         shapes, offsets: standard deviations of what a class of each category adds, (c,).
         level, slope: standard deviations of the mean's level and slopes.
+        rough: whether the correlation is that of Matern 1/2.
     """
 
     amplitude: float
@@ -121,6 +132,7 @@ class Scales:
     offsets: FloatArray
     level: float
     slope: float
+    rough: bool
 
     def covariance(
         self, a: FloatArray, a_labels: IntArray, b: FloatArray, b_labels: IntArray
@@ -128,7 +140,8 @@ class Scales:
         """Return the covariances of y without noise before anything is measured, (m, n)."""
         same = same_class(a_labels, b_labels)
         height = self.amplitude**2 + np.tensordot(self.shapes**2, same, 1)
-        total: FloatArray = height * matern(_distances(a / self.lengths, b / self.lengths))
+        alike, _ = _correlation(_distances(a / self.lengths, b / self.lengths), self.rough)
+        total: FloatArray = height * alike
         total += self.level**2 + np.tensordot(self.offsets**2, same, 1)
         if self.slope:
             total += self.slope**2 * (a @ b.T)
@@ -153,6 +166,7 @@ class Scales:
         """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it is not."""
         read: dict[str, Any] = {k: np.array(values[k], dtype=float) for k in ARRAYS}
         read |= {k: float(values[k]) for k in ("amplitude", "noise", "level", "slope")}
+        read["rough"] = bool(values["rough"])
         return Scales(**read)
 
 
@@ -170,12 +184,13 @@ class Evidence:
         ratio: FloatArray,
         mean: str,
         within: tuple[float, float] = (0.0, 0.0),
+        rough: bool = False,
     ) -> None:
         """Take points (n, d), classes (n, c), values (n,), noise ratios (n,), one of `MEANS`.
 
         within: of readings merged into these values, degrees of freedom and sum of squares.
         """
-        self.x, self.y, self.ratio, self.within = x, y, ratio, within
+        self.x, self.y, self.ratio, self.within, self.rough = x, y, ratio, within, rough
         self.level, self.slope = MEANS[mean]
         self.fixed = self.level**2 + self.slope**2 * (x @ x.T)
         self.same = same_class(labels, labels)
@@ -192,8 +207,7 @@ class Evidence:
         scaled = self.x / np.exp(theta[2 : 2 + d])
         power, classes = np.exp(2 * theta[0]), np.exp(2 * theta[2 + d :])
         r = _distances(scaled, scaled)
-        fall = np.exp(-ROOT5 * r)
-        shape = (1 + ROOT5 * r + 5 * r**2 / 3) * fall
+        shape, slope = _correlation(r, self.rough)
         height = power + np.tensordot(classes[:c], self.same, 1)
         total = self.fixed + height * shape + np.tensordot(classes[c:], self.same, 1)
         total[np.diag_indices_from(total)] += (np.exp(theta[1]) * self.ratio) ** 2 + LEAST_NOISE**2
@@ -214,9 +228,9 @@ class Evidence:
         gradient[1] = np.exp(2 * theta[1]) * (float(np.diag(w) @ self.ratio**2) + pure)
         gradient[2 + d : 2 + d + c] = classes[:c] * np.tensordot(self.same, bent, 2)
         gradient[2 + d + c :] = classes[c:] * np.tensordot(self.same, w, 2)
-        # d M / d log length_j = 5/3 (1 + sqrt5 r) exp(-sqrt5 r) (difference_j / length_j)^2, and
-        # sums of w (a - b)^2 need no array of differences.
-        w *= height * (5 / 3) * (1 + ROOT5 * r) * fall
+        # d M / d log length_j = slope (difference_j / length_j)^2, and sums of w (a - b)^2 need no
+        # array of differences.
+        w *= height * slope
         gradient[2 : 2 + d] = w.sum(axis=1) @ scaled**2
         gradient[2 : 2 + d] -= np.einsum("ij,ij->j", scaled, w @ scaled)
         away = (theta - self.centre) / self.sd
@@ -235,7 +249,12 @@ class Evidence:
         values = np.exp(done.x)
         parts = dict(zip(ARRAYS, np.split(values[2:], [d, d + c]), strict=True))
         scales = Scales(
-            float(values[0]), float(values[1]), **parts, level=self.level, slope=self.slope
+            float(values[0]),
+            float(values[1]),
+            **parts,
+            level=self.level,
+            slope=self.slope,
+            rough=self.rough,
         )
         return scales, bool(done.success)
 
@@ -281,6 +300,10 @@ class GaussianProcess:
     def solved(self, values: FloatArray) -> FloatArray:
         """Return (K + noise)^-1 values, of values (n,) or (n, k)."""
         return _solve(self.root, _solve(self.root, values), "T")
+
+    def inverse_root(self) -> FloatArray:
+        """Return the inverse of the Cholesky factor, (n, n)."""
+        return _solve(self.root, np.eye(len(self.x)))
 
     def predict(
         self, x: ArrayLike, labels: ArrayLike | None = None
@@ -332,7 +355,7 @@ class GaussianProcess:
         """
         each = np.arange(len(self.x)) if groups is None else groups
         errors, sd = np.empty(len(self.x)), np.empty(len(self.x))
-        lower, weights = _solve(self.root, np.eye(len(self.x))), self.solved(self.values)
+        lower, weights = self.inverse_root(), self.solved(self.values)
         for group in np.unique(each):
             rows = np.flatnonzero(each == group)
             errors[rows], sd[rows] = group_left_out(lower[:, rows], weights[rows])
@@ -403,6 +426,7 @@ def fitted_gp(
     noise_ratio: ArrayLike | None = None,
     tuned_on: ArrayLike | None = None,
     within: tuple[float, float] = (0.0, 0.0),
+    rough: bool = False,
 ) -> GaussianProcess:
     """Return the process of n values y (n,) at points x (n, d).
 
@@ -415,6 +439,7 @@ def fitted_gp(
         tuned_on: positions of the points that the hyper-parameters are tuned on; all by default.
         within: where values are means of repeated readings, degrees of freedom and sum of squares
             of the readings about them, which say how large the noise is.
+        rough: whether values may jump between near points (Matern 1/2 in place of 5/2).
 
     Raises:
         RequestError: no points, not finite, of unequal lengths, or no such mean.
@@ -440,7 +465,7 @@ def fitted_gp(
     z, standard = (points - centre) / scale, (values - middle) / unit
     some = np.arange(n) if tuned_on is None else np.asarray(tuned_on, dtype=np.int64)
     pure = (within[0], within[1] / unit**2)
-    problem = Evidence(z[some], classes[some], standard[some], ratio[some], mean, pure)
+    problem = Evidence(z[some], classes[some], standard[some], ratio[some], mean, pure, rough)
     scales, converged = problem.best()
     blank = GaussianProcess(
         z,

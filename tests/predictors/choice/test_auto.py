@@ -85,7 +85,7 @@ def test_an_unknown_workload_is_declined_with_what_physics_and_laws_lack() -> No
     asked = grid_rows(workload="another-net")[:2]
     reason = fitted_to_grid().declines(jobs_of(asked))[0]
     assert reason is not None
-    assert reason.startswith("no run of another-net among the 12 that taught it")
+    assert reason.startswith("no run of another-net among the 12 runs")
     assert "give at least 3 runs that differ" in reason
 
 
@@ -184,7 +184,7 @@ def test_runs_without_a_time_are_an_error(column: str, value: Any, said: str) ->
 def test_one_run_teaches_without_a_trial() -> None:
     fitted = Auto(names=FEW).fit(runs_of(grid_rows()[:1]))
     assert len(fitted.chosen[0].trials) == 0
-    assert "leaves none to judge the candidates by" in " ".join(fitted.reasons)
+    assert "left none to judge the candidates by" in " ".join(fitted.reasons)
     answer = fitted.predict(jobs_of(grid_rows()[:1]))
     assert answer.answered.all()
 

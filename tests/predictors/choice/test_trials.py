@@ -32,8 +32,6 @@ from forerun.predictors.choice.trials import (
     mixed,
     stretch,
     thinned,
-    trials_of,
-    verdict,
     weights,
 )
 from forerun.predictors.laws.ernest import Ernest
@@ -103,14 +101,16 @@ def test_thinning_keeps_as_many_questions_as_it_can(labels: list[int], most: int
 
 def test_trials_judge_each_kind_of_question_by_itself() -> None:
     runs = runs_of([*grid_rows(), *grid_rows(workload="b")])
-    found = trials_of(("ernest", "linear-scaling"), "priors", runs, "step")
+    found = Trials.of(("ernest", "linear-scaling"), "priors", runs, "step")
     ernest, nearest = found.error[:, 0], found.error[:, 1]
     far = found.questions.kind == DEVICES
     assert np.nanmedian(np.abs(ernest[far])) < np.nanmedian(np.abs(nearest[far]))
     assert np.isnan(ernest[found.questions.kind == WORKLOAD]).all()
     i = int(np.flatnonzero(far)[0])
     asked = found.questions
-    loss = verdict(found, DEVICES, float(asked.known[i]), asked.groups[asked.group[i]]).loss
+    loss = CandidateLosses.of(
+        found, DEVICES, float(asked.known[i]), asked.groups[asked.group[i]]
+    ).loss
     assert loss[0] < loss[1]
     assert (found.questions.kind == INSIDE).any()
 
@@ -164,7 +164,7 @@ def test_on_a_new_cluster_a_few_one_node_runs_teach_and_several_nodes_are_judged
         assert len(kept) == 3
         assert (nodes[kept] == 1).all()
         assert (nodes[fold.judge] == 2).any()
-    judged = trials_of(("ernest",), "priors", runs, "step")
+    judged = Trials.of(("ernest",), "priors", runs, "step")
     assert (judged.questions.kind == NODES).any()
 
 
@@ -194,7 +194,7 @@ def trials_with(error: FloatArray) -> Trials:
         np.zeros(n, dtype=np.int8), np.zeros(n), np.zeros(n, dtype=int), (("a", "b"),)
     )
     reach = np.full((n, 1, 2), 0.1)
-    return Trials(("ernest",), asked, error[:, None], reach, np.arange(n), (), (n, n))
+    return Trials(("ernest",), asked, error[:, None], reach, np.arange(n), 0, (n, n))
 
 
 @given(st.floats(0.6, 3.0))
@@ -202,15 +202,15 @@ def trials_with(error: FloatArray) -> Trials:
 def test_bands_are_stretched_to_hold_what_was_measured(scale: float) -> None:
     error = np.random.default_rng(0).normal(size=2000) * scale * 0.1 / 1.645
     found = trials_with(error)
-    one = verdict(found, INSIDE, 0.0, ("a", "b"))
+    one = CandidateLosses.of(found, INSIDE, 0.0, ("a", "b"))
     assert stretch(found, INSIDE, one) == pytest.approx(scale, rel=0.15)
 
 
 def test_without_trials_bands_stay_as_they_are() -> None:
     none = trials_with(np.empty(0))
-    assert stretch(none, INSIDE, verdict(none, INSIDE, 0.0, ("a", "b"))) == pytest.approx(
-        1.0, abs=0.1
-    )
+    assert stretch(
+        none, INSIDE, CandidateLosses.of(none, INSIDE, 0.0, ("a", "b"))
+    ) == pytest.approx(1.0, abs=0.1)
 
 
 def test_of_unseen_workloads_the_fewer_were_left_out_the_wider_the_band() -> None:
@@ -222,7 +222,7 @@ def test_of_unseen_workloads_the_fewer_were_left_out_the_wider_the_band() -> Non
         asked = replace(plain.questions, kind=np.full(60, WORKLOAD, dtype=np.int8), group=group,
                         groups=tuple((f"net-{i}", "b") for i in range(units)))  # fmt: skip
         some = replace(plain, questions=asked)
-        return stretch(some, WORKLOAD, verdict(some, WORKLOAD, 0.0, ("new", "b")))
+        return stretch(some, WORKLOAD, CandidateLosses.of(some, WORKLOAD, 0.0, ("new", "b")))
 
     assert found(2) > 1.3 * found(5) > found(30)
 

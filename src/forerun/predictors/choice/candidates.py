@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from forerun import registry
+from forerun.arrays import FloatArray
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import ForerunError
@@ -37,8 +38,22 @@ class Members:
     failed: Mapping[str, str]
 
     def forecasts(self, jobs: Jobs, quantity: str) -> dict[str, Forecasts]:
-        """Return each member's forecasts of a quantity for n jobs."""
+        """Return each member's forecasts of a quantity for n jobs; who fails declines every row."""
         return {name: _forecast(one, jobs, quantity) for name, one in self.fitted.items()}
+
+    def logs(self, names: Sequence[str], jobs: Jobs, quantity: str) -> FloatArray:
+        """Return the logs of the quantiles of some candidates, (n, c, 3), NaN where there are none."""
+        return logs_of(self.forecasts(jobs, quantity), names, len(jobs))
+
+
+def logs_of(answers: Mapping[str, Forecasts], names: Sequence[str], n: int) -> FloatArray:
+    """Return the logs of the quantiles of some candidates, (n, c, 3), NaN where there are none."""
+    logs = np.full((n, len(names), 3), np.nan)
+    for c, name in enumerate(names):
+        if name in answers:
+            rows = answers[name].answered
+            logs[rows, c] = np.log(answers[name].seconds[rows])
+    return logs
 
 
 def members(
@@ -55,33 +70,24 @@ def members(
     """
     fitted: dict[str, Predictor] = {}
     failed: dict[str, str] = {}
-    timed = only(runs, quantity)
+    timed, begin = only(runs, quantity), PRIORS if start == PRIORS else ""
     for name in names:
-        one = _fitted(name, start, with_steps(timed) if name in PHYSICS else timed, light)
-        if isinstance(one, str):
-            failed[name] = one
-        else:
-            fitted[name] = one
+        try:
+            one = started(name, begin)
+            one = one.light() if light and hasattr(one, "light") else one
+            fitted[name] = one.fit(with_steps(timed) if name in PHYSICS else timed)
+        except ForerunError as error:
+            failed[name] = f"{error.found}; {error.next_step}"
+        except Exception as error:  # noqa: BLE001  (one candidate's defect must not take the others' answers)
+            failed[name] = f"a defect of it: {type(error).__name__}: {error}"
     if ANALYTIC in failed:
         # The last resort: what physics knows without these runs.
-        fitted[ANALYTIC] = started(ANALYTIC, PRIORS if start == PRIORS else "")
+        fitted[ANALYTIC] = started(ANALYTIC, begin)
         failed[ANALYTIC] += "; it answers uncalibrated"
     return Members(fitted, failed)
 
 
-def _fitted(name: str, start: str, runs: Runs, light: bool) -> Predictor | str:
-    """Return a fitted candidate, or why it could not be fitted."""
-    try:
-        one = started(name, PRIORS if start == PRIORS else "")
-        return (one.light() if light and hasattr(one, "light") else one).fit(runs)
-    except ForerunError as error:
-        return f"{error.found}; {error.next_step}"
-    except Exception as error:  # noqa: BLE001  (one candidate's defect must not take the others' answers)
-        return f"a defect of it: {type(error).__name__}: {error}"
-
-
 def _forecast(member: Predictor, jobs: Jobs, quantity: str) -> Forecasts:
-    """Return a member's forecasts in a quantity; where it fails, every row is declined."""
     try:
         with np.errstate(all="ignore"):  # a quantile without bounds is checked below
             answer = in_quantity(member.predict(jobs), jobs, quantity)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,15 @@ UNSEEN = (DEVICE, WORKLOAD, BOTH)  # no run of the workload on the device
 _BEYOND = 0.05  # doublings: less is not beyond
 # What a law of sizes and devices does not see of a plan.
 _LAYOUT = tuple(name for name in NAMES if name not in ("dp", "micro_batch", "global_batch", "sync"))
-RANDOM_PARTS, UNSEEN_PARTS, CLUSTERS, FEW = 3, 3, 3, 3
+FOLD_PARTS, FEW = 3, 3
+
+
+# Numbers beyond whose range a job is a question of this kind.
+NUMBERS: Mapping[str, int] = {
+    "samples a device": SIZE, "samples of an epoch": SIZE, "devices": DEVICES,
+    "cores of a worker": GIVEN, "rates of the network": GIVEN,
+}  # fmt: skip
+CLUSTER, NODE_COUNT = "cluster", "nodes"
 
 
 @dataclass(frozen=True)
@@ -54,42 +63,23 @@ class JobColumns:
         return distinct, of[index] if len(of) else index
 
     @cached_property
-    def nodes(self) -> FloatArray:
-        """Nodes, (n,), NaN where not stated."""
-        known = np.array([float(c.nodes) for c in self.jobs.clusters] + [np.nan])
-        index = self.jobs.cluster_index
-        return np.where(index >= 0, known[index], self.rows.labels.numbers("nodes"))
-
-    @cached_property
-    def share(self) -> FloatArray:
-        """Samples of a step on one device, (n,), NaN where not stated.
-
-        A row may state what a device does alone: its micro-batch, and how many it accumulates.
-        """
-        labels, plans, machines = self.rows.labels, self.jobs.plans, self.rows.machines
+    def numbers(self) -> Mapping[str, FloatArray]:
+        """Each of `NUMBERS`, and nodes, by name, (n,), NaN where not stated."""
+        rows, labels, plans = self.rows, self.rows.labels, self.jobs.plans
+        # A row may state what a device does alone: its micro-batch, and how many it accumulates.
         passes, replicas = labels.numbers("grad_accum"), labels.numbers("dp")
         with np.errstate(divide="ignore", invalid="ignore"):
-            shared = self.rows.size("global_batch") / machines
-            split = np.where(replicas > 0, machines / replicas, plans.tp * plans.pp * plans.cp)
+            shared = rows.size("global_batch") / rows.machines
+            split = np.where(replicas > 0, rows.machines / replicas, plans.tp * plans.pp * plans.cp)
             alone = labels.numbers("micro_batch") * np.where(passes > 1, passes, 1.0) / split
-        return np.where(np.isnan(shared), alone, shared)
-
-    @cached_property
-    def numbers(self) -> Mapping[int, Sequence[FloatArray]]:
-        """By kind of question, the numbers (n,) beyond whose range a job is of this kind."""
-        return {
-            SIZE: (self.share, self.rows.size("dataset_size")),
-            DEVICES: (self.rows.machines,),
-            GIVEN: (np.exp(self.rows.log_cores), np.exp(self.rows.log_wire)),
-        }
-
-    @cached_property
-    def places(self) -> NDArray[np.object_]:
-        """Label of the cluster, else the device, (n,)."""
-        groups, group = self.groups
-        clusters = self.rows.labels.texts("cluster")
-        devices = np.array([pair[1] for pair in groups] + [""], dtype=object)[group]
-        return np.where(clusters == "", devices, clusters)
+        columns = (
+            np.where(np.isnan(shared), alone, shared), rows.size("dataset_size"), rows.machines,
+            np.exp(rows.log_cores), np.exp(rows.log_wire),
+        )  # fmt: skip
+        known = np.array([float(c.nodes) for c in self.jobs.clusters] + [np.nan])
+        index = self.jobs.cluster_index
+        nodes = np.where(index >= 0, known[index], labels.numbers("nodes"))
+        return {**dict(zip(NUMBERS, columns, strict=True)), NODE_COUNT: nodes}
 
     @cached_property
     def classes(self) -> Mapping[str, NDArray[np.object_]]:
@@ -101,7 +91,7 @@ class JobColumns:
         plans = np.array([",".join(map(str, row)) for row in layouts.tolist()] + [""], dtype=object)
         return {
             str(PLAN): plans[layout.reshape(-1)], str(SETTING): names[kind],
-            "cluster": self.rows.labels.texts("cluster"),
+            CLUSTER: self.rows.labels.texts("cluster"),
         }  # fmt: skip
 
 
@@ -133,15 +123,13 @@ class RunSpan:
 
     Attributes:
         configurations: distinct ones of each workload and device.
-        ranges: least and most of each number, by group and "kind of question:place", NaN for none.
+        ranges: least and most of each of `JobColumns.numbers` by group, (2, groups), NaN for none.
         texts: of each of `JobColumns.classes`, pairs of group and text.
-        most_nodes: by group.
     """
 
     configurations: Mapping[Kind, int]
     ranges: Mapping[str, FloatArray]
     texts: Mapping[str, frozenset[tuple[int, str]]]
-    most_nodes: FloatArray
 
     @staticmethod
     def of(columns: JobColumns, config: IntArray) -> RunSpan:
@@ -149,18 +137,17 @@ class RunSpan:
         groups, index = columns.groups
         pairs = np.unique(np.stack([index, config]), axis=1)
         counts = np.bincount(pairs[0].astype(np.int64), minlength=len(groups))
-        ranges = {
-            f"{kind}:{i}": _range(values, index, len(groups))
-            for kind, several in columns.numbers.items()
-            for i, values in enumerate(several)
-        }
+        ranges = {}
+        for name, values in columns.numbers.items():
+            ranges[name] = np.full((2, len(groups)), np.nan)
+            stated = np.where(np.isfinite(values) & (values > 0), values, np.nan)
+            np.fmin.at(ranges[name][0], index, stated)
+            np.fmax.at(ranges[name][1], index, stated)
         texts = {
             name: frozenset(zip(index.tolist(), values.tolist(), strict=True))
             for name, values in columns.classes.items()
         }
-        nodes = _range(columns.nodes, index, len(groups))[1]
-        configurations = dict(zip(groups, counts.tolist(), strict=True))
-        return RunSpan(configurations, ranges, texts, nodes)
+        return RunSpan(dict(zip(groups, counts.tolist(), strict=True)), ranges, texts)
 
     def questions(self, columns: JobColumns) -> Questions:
         """Return how jobs lie to the runs."""
@@ -173,31 +160,24 @@ class RunSpan:
         rows = np.flatnonzero(mine >= 0)
         at = mine[rows]
 
-        def beyond(which: int) -> BoolArray:
-            found = np.zeros(len(rows), dtype=bool)
-            for i, values in enumerate(columns.numbers[which]):
-                low, high = self.ranges[f"{which}:{i}"]
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    off = np.maximum(
-                        np.log2(values[rows] / high[at]), np.log2(low[at] / values[rows])
-                    )
-                found |= off > _BEYOND
-            return found
-
         def other(which: str) -> BoolArray:
             pairs = zip(at.tolist(), columns.classes[which][rows].tolist(), strict=True)
             return np.array([pair not in self.texts[which] for pair in pairs], dtype=bool)
 
-        clusters = columns.classes["cluster"][rows]
-        labelled = np.isin(at, [g for g, label in self.texts["cluster"] if label])
-        elsewhere = labelled & (clusters != "") & other("cluster")
-        for i, values in enumerate(columns.numbers[GIVEN]):
-            # Nobody knows what the runs were given.
-            elsewhere |= np.isfinite(values[rows]) & np.isnan(self.ranges[f"{GIVEN}:{i}"][0][at])
-        several = (self.most_nodes[at] <= 1) & (columns.nodes[rows] > 1)
+        labelled = np.isin(at, [g for g, label in self.texts[CLUSTER] if label])
+        elsewhere = labelled & (columns.classes[CLUSTER][rows] != "") & other(CLUSTER)
+        beyond = {which: np.zeros(len(rows), dtype=bool) for which in NUMBERS.values()}
+        for name, which in NUMBERS.items():
+            values, (low, high) = columns.numbers[name][rows], self.ranges[name][:, at]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                off = np.maximum(np.log2(values / high), np.log2(low / values))
+            beyond[which] |= off > _BEYOND
+            if which == GIVEN:  # nobody knows what the runs were given
+                elsewhere |= np.isfinite(values) & np.isnan(low)
+        several = self.ranges[NODE_COUNT][1][at] <= 1
+        several &= columns.numbers[NODE_COUNT][rows] > 1
         for which, where in (
-            (PLAN, other(str(PLAN))), (SIZE, beyond(SIZE)),
-            (DEVICES, beyond(DEVICES)), (GIVEN, beyond(GIVEN)), (NODES, several),
+            (PLAN, other(str(PLAN))), *beyond.items(), (NODES, several),
             (SETTING, other(str(SETTING)) | elsewhere),
         ):  # fmt: skip
             kind[rows[where]] = which
@@ -205,27 +185,20 @@ class RunSpan:
 
     def _new(self, group: Kind) -> tuple[int, float]:
         """Return what is new of a workload on a device, and log2 of how much is known of it."""
-        if group in self.configurations:
-            return INSIDE, float(np.rint(np.log2(self.configurations[group])))
         same = [count for one, count in self.configurations.items() if one[0] == group[0]]
-        if same:
-            return DEVICE, float(np.rint(np.log2(sum(same))))
-        count = sum(one[1] == group[1] for one in self.configurations)
-        return (WORKLOAD, float(np.rint(np.log2(count)))) if count else (BOTH, 0.0)
-
-
-def _range(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
-    """Return the least and the most of positive values in each group, (2, groups), NaN for none."""
-    found = np.full((2, groups), np.nan)
-    stated = np.where(np.isfinite(values) & (values > 0), values, np.nan)
-    np.fmin.at(found[0], group, stated)
-    np.fmax.at(found[1], group, stated)
-    return found
+        near = sum(one[1] == group[1] for one in self.configurations)
+        if group in self.configurations:
+            kind, count = INSIDE, self.configurations[group]
+        elif same:
+            kind, count = DEVICE, sum(same)
+        else:
+            kind, count = (WORKLOAD, near) if near else (BOTH, 1)
+        return kind, float(np.rint(np.log2(count)))
 
 
 @dataclass(frozen=True)
 class TrialFold:
-    """Positions of the runs that teach and of those that are judged; `words` says how they were divided."""
+    """Positions of the runs that are fitted and of those that are judged; `words`: how divided."""
 
     words: str
     teach: IntArray
@@ -238,7 +211,7 @@ def folds_of(columns: JobColumns, config: IntArray, timed: BoolArray) -> list[Tr
     Args:
         columns: of their jobs.
         config: number of each run's configuration, (n,): repeats share it and stay together.
-        timed: which runs can be judged, (n,). The others only teach.
+        timed: which runs can be judged, (n,). The others are fitted only.
     """
     folds = []
     for words, out in _left_out(columns, config, timed):
@@ -252,52 +225,44 @@ def _left_out(
     columns: JobColumns, config: IntArray, timed: BoolArray
 ) -> Iterator[tuple[str, BoolArray]]:
     """Yield of each fold (words, which runs are left out)."""
-    rng = np.random.default_rng(0)
     if len(np.unique(config[timed])) < 2:
         return
-    part = _parts(config, RANDOM_PARTS, rng)
-    for i in range(int(part.max()) + 1):
-        yield "runs left out by chance", part == i
+    rng = np.random.default_rng(0)
     groups, group = columns.groups
-    names = ("samples a device", "samples of an epoch", "devices", "cores of a worker",
-             "rates of the network")  # fmt: skip
-    every = [values for several in columns.numbers.values() for values in several]
-    for name, values in zip(names, every, strict=True):
+
+    def parts(words: str, labels: NDArray[Any]) -> Iterator[tuple[str, BoolArray]]:
+        """Yield parts of the labels, dealt evenly by chance."""
+        distinct, index = np.unique(labels, return_inverse=True)
+        part = (rng.permutation(len(distinct)) % FOLD_PARTS)[index.reshape(-1)]
+        for i in range(int(part.max()) + 1):
+            yield words, part == i
+
+    yield from parts("runs left out by chance", config)
+    for name in NUMBERS:
         for words, upper in ((f"the upper half of {name}", True), (f"the most {name}", False)):
-            out = _larger(values, group, len(groups), upper)
+            out = _larger(columns.numbers[name], group, upper)
             if out.any():
                 yield f"{words} left out", out
     workloads, devices = (np.array([g[i] for g in groups], dtype=str)[group] for i in (0, 1))
     for name, labels in (("workload", workloads), ("device", devices)):
-        codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
-        if codes.max() > 0:
-            part = _parts(codes, UNSEEN_PARTS, rng)
-            for i in range(int(part.max()) + 1):
-                yield f"every {name} of a part left out", part == i
-    places = columns.places.astype(str)
-    if len(set(places.tolist())) < 2:
-        places = workloads
+        if len(np.unique(labels)) > 1:
+            yield from parts(f"every {name} of a part left out", labels)
+    clusters = columns.classes[CLUSTER].astype(str)
+    places = np.where(clusters == "", devices, clusters)
+    places = places if len(np.unique(places)) > 1 else workloads
     distinct = np.unique(places)
     if len(distinct) > 1:
-        for i, parts in enumerate(
-            np.array_split(rng.permutation(distinct), min(CLUSTERS, len(distinct)))
-        ):
-            out = np.isin(places, parts) & ~_few(columns, config, timed, i)
+        dealt = np.array_split(rng.permutation(distinct), min(FOLD_PARTS, len(distinct)))
+        for i, some in enumerate(dealt):
+            out = np.isin(places, some) & ~_few(columns, config, timed, i)
             yield f"all but {FEW} one-node runs of each workload on a cluster left out", out
 
 
-def _parts(codes: IntArray, count: int, rng: np.random.Generator) -> IntArray:
-    """Return which part each row is in, (n,): whole codes, dealt evenly by chance."""
-    distinct, index = np.unique(codes, return_inverse=True)
-    return np.asarray((rng.permutation(len(distinct)) % count)[index.reshape(-1)], dtype=np.int64)
-
-
-def _larger(values: FloatArray, group: IntArray, groups: int, upper: bool) -> BoolArray:
+def _larger(values: FloatArray, group: IntArray, upper: bool) -> BoolArray:
     """Return which runs are, in their own group, in the upper half of distinct values, or the most (n,)."""
     out = np.zeros(len(values), dtype=bool)
-    stated = np.isfinite(values)
-    for g in range(groups):
-        mine = np.flatnonzero((group == g) & stated)
+    for g in np.unique(group):
+        mine = np.flatnonzero((group == g) & np.isfinite(values))
         distinct = np.unique(values[mine])
         if len(distinct) > (1 if upper else 2):
             bound = (len(distinct) - 1) // 2 if upper else len(distinct) - 2
@@ -308,12 +273,12 @@ def _larger(values: FloatArray, group: IntArray, groups: int, upper: bool) -> Bo
 def _few(columns: JobColumns, config: IntArray, timed: BoolArray, seed: int) -> BoolArray:
     """Return which runs stay of each workload and device: a few on one node, each on other devices (n,)."""
     _, group = columns.groups
-    machines, kept = columns.rows.machines, np.zeros(len(group), dtype=bool)
+    machines, nodes = columns.rows.machines, columns.numbers[NODE_COUNT]
+    kept = np.zeros(len(group), dtype=bool)
     drawn = np.random.default_rng(seed).permutation(len(group))
     for g in np.unique(group):
         mine = drawn[(group[drawn] == g) & timed[drawn]]
-        one_node = mine[columns.nodes[mine] <= 1]
-        mine = one_node if len(one_node) else mine
+        mine = mine[nodes[mine] <= 1] if (nodes[mine] <= 1).any() else mine
         _, first = np.unique(machines[mine], return_index=True)
         order = np.concatenate([np.sort(first), np.setdiff1d(np.arange(len(mine)), first)])
         configs = list(dict.fromkeys(config[mine[order]].tolist()))[:FEW]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forerun.arrays import FloatArray, IntArray
+from forerun.domain.quantiles import Z95, normal_quantile
 from forerun.predictors.choice.candidates import PHYSICS, members
 from forerun.predictors.choice.questions import (
     BOTH,
@@ -31,7 +32,7 @@ from forerun.predictors.choice.questions import (
     Questions,
     RunSpan,
     folds_of,
-)
+)  # fmt: skip
 from forerun.predictors.laws.law_rows import measured
 from forerun.tables import Runs, configurations
 
@@ -40,9 +41,9 @@ _DIGITS = 5  # decimals of logs that are kept: a saved choice must be the one th
 
 SOFT = 0.005  # log error, half a percent: repeats of a run differ by more
 WORST = 2.3  # a log error beyond this is no worse: the answer is useless either way
-MOST_A_CELL = 8.0  # judged runs of one workload and device in one fold count as this many at most
 OTHER_GROUP = 0.15  # what a trial of another workload or device counts for
 RELATED_KIND = 0.1  # what a trial of a related kind of question counts for
+MOST_A_CELL = 8.0  # judged runs of one workload and device in one fold count as this many at most
 PRIOR_TRIALS = 4.0  # what a prior, and a candidate's own band, count for
 SHARPNESS = 4.0
 LEAST_WEIGHT = 0.15  # of the heaviest: less joins no mean
@@ -53,20 +54,17 @@ _RELATED = (
     {INSIDE, SETTING}, {INSIDE, PLAN}, {SIZE, DEVICES}, {DEVICES, NODES}, {SIZE, GIVEN},
     {WORKLOAD, DEVICE, BOTH},
 )  # fmt: skip
-# Losses before any trial (0.7 is twice the error).
-# Physics knows what a plan, a node, a device and a workload are; laws know what was run.
+# Losses before any trial (0.7 is twice the error): physics knows what a plan, a node, a device and a
+# workload are, no law sees how a plan lays the work, flexible models are best between runs, and other
+# clusters' runs say more of several nodes than a network's nominal rate.
 _FAR = {"analytic": -0.3, "hierarchical": -0.3}
-# Flexible models are best between runs.
-_NEAR = {"hierarchical": -0.3, "gaussian": -0.3}
-# No law sees how a plan lays the work.
-_PLAN = {"analytic": -1.0}
-# From one node to several, other clusters' runs say more than a network's nominal rate.
-_NODES = {"hierarchical": -0.6, "gaussian": -0.3, "analytic": -0.3}
-# Laws that read what a worker is given as a power, before those that do not read it.
-_GIVEN = {"hierarchical": -0.7, "generic": -0.3, "gaussian": -0.3}
-_PRIORS: Mapping[int, Mapping[str, float]] = {
-    INSIDE: _NEAR, SETTING: _NEAR, PLAN: _PLAN, NODES: _NODES, GIVEN: _GIVEN
-}  # fmt: skip
+PRIORS: Mapping[int, Mapping[str, float]] = {
+    INSIDE: {"hierarchical": -0.3, "gaussian": -0.3},
+    SETTING: {"hierarchical": -0.3, "gaussian": -0.3},
+    PLAN: {"analytic": -1.0},
+    NODES: {"hierarchical": -0.6, "gaussian": -0.3, "analytic": -0.3},
+    GIVEN: {"hierarchical": -0.7, "generic": -0.3, "gaussian": -0.3},
+}
 
 
 @dataclass(frozen=True)
@@ -75,11 +73,11 @@ class Trials:
 
     Attributes:
         names: of the candidates, c.
-        questions: what each judged run was to the runs that taught, r.
+        questions: what each judged run was to the runs that were fitted, r.
         error: log of measured over forecast, (r, c), NaN where a candidate declined.
         reach: logs by which the 5 % and 95 % quantile lie off the median, (r, c, 2).
         cell: fold, workload and device of each, (r,).
-        folds: what was left out in each fold, and how many runs were judged in it.
+        folds: in how many ways runs were left out.
         runs: how many were used of how many.
     """
 
@@ -88,67 +86,64 @@ class Trials:
     error: FloatArray
     reach: FloatArray
     cell: IntArray
-    folds: tuple[tuple[str, int], ...]
+    folds: int
     runs: tuple[int, int]
 
     def __len__(self) -> int:
         return len(self.error)
 
+    @staticmethod
+    def of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> Trials:
+        """Return the trials of candidates on runs.
 
-def trials_of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> Trials:
-    """Return the trials of candidates on runs.
+        Args:
+            names: of the candidates; those that cannot be fitted on a fold decline its runs.
+            start: see `starts.started`.
+            runs: in the order of `tables.sorted_runs`; those without a time of the quantity are
+                fitted and not judged.
+            quantity: step, epoch or run.
+        """
+        every = len(runs)
+        group = JobColumns(runs.jobs, quantity).groups[1]
+        runs = runs.take(thinned(configurations(runs.table)[1], group, MOST_RUNS))
+        columns, config = JobColumns(runs.jobs, quantity), configurations(runs.table)[1]
+        groups, group = columns.groups
+        seconds = measured(runs, quantity)
+        rng = np.random.default_rng(0)
+        kinds, known, at = [np.empty(0, dtype=np.int8)], [np.empty(0)], [np.empty(0, dtype=int)]
+        answers = [np.empty((0, len(names), 3))]
+        silent: set[tuple[str, str]] = set()
+        folds = folds_of(columns, config, np.isfinite(seconds))
+        for fold in folds:
+            judge = np.sort(rng.permutation(fold.judge)[:MOST_JUDGED])
+            jobs = runs.jobs.take(judge)
+            wanted = tuple(name for name in names if (fold.words, name) not in silent)
+            fitted = members(wanted, start, runs.take(fold.teach), quantity, light=True)
+            logs = fitted.logs(names, jobs, quantity)
+            # A candidate without any answer has none in the next fold of these words.
+            silent |= {(fold.words, n) for n, one in zip(names, logs.T[1], strict=True)
+                       if np.isnan(one).all()}  # fmt: skip
+            span = RunSpan.of(JobColumns(runs.jobs.take(fold.teach), quantity), config[fold.teach])
+            lie = span.questions(JobColumns(jobs, quantity))
+            kinds.append(lie.kind)
+            known.append(lie.known)
+            at.append(judge)
+            answers.append(logs)
+        rows, log = np.concatenate(at), np.concatenate(answers)
+        cell = np.repeat(np.arange(len(at)), [len(part) for part in at]) * len(groups) + group[rows]
+        questions = Questions(
+            np.concatenate(kinds), np.concatenate(known), group[rows], tuple(groups)
+        )
+        error = np.log(seconds[rows])[:, None] - log[..., 1]
+        return Trials(
+            names, questions, np.round(error, _DIGITS), np.round(reaches(log), _DIGITS), cell,
+            len(folds), (len(runs), every),
+        )  # fmt: skip
 
-    Args:
-        names: of the candidates; those that cannot be fitted on a fold decline its runs.
-        start: see `starts.started`.
-        runs: in the order of `tables.sorted_runs`; those without a time of the quantity only teach.
-        quantity: step, epoch or run.
-    """
-    every = len(runs)
-    group = JobColumns(runs.jobs, quantity).groups[1]
-    runs = runs.take(thinned(configurations(runs.table)[1], group, MOST_RUNS))
-    columns, config = JobColumns(runs.jobs, quantity), configurations(runs.table)[1]
-    groups, group = columns.groups
-    seconds = measured(runs, quantity)
-    rng = np.random.default_rng(0)
-    kinds, known, at, errors, reaches, folds = [], [], [], [], [], []
-    silent: set[tuple[str, str]] = set()
-    for fold in folds_of(columns, config, np.isfinite(seconds)):
-        judge = np.sort(rng.permutation(fold.judge)[:MOST_JUDGED])
-        jobs = runs.jobs.take(judge)
-        wanted = tuple(name for name in names if (fold.words, name) not in silent)
-        answers = members(wanted, start, runs.take(fold.teach), quantity, light=True).forecasts(
-            jobs, quantity
-        )
-        logs = np.full((len(judge), len(names), 3), np.nan)
-        for c, name in enumerate(names):
-            if name in answers and answers[name].answered.any():
-                rows = answers[name].answered
-                logs[rows, c] = np.log(answers[name].seconds[rows])
-            else:
-                silent.add((fold.words, name))  # it has no answer to questions of this kind
-        teaching = JobColumns(runs.jobs.take(fold.teach), quantity)
-        asked = RunSpan.of(teaching, config[fold.teach]).questions(JobColumns(jobs, quantity))
-        kinds.append(asked.kind)
-        known.append(asked.known)
-        at.append(judge)
-        errors.append(np.log(seconds[judge])[:, None] - logs[..., 1])
-        reaches.append(
-            np.stack([logs[..., 1] - logs[..., 0], logs[..., 2] - logs[..., 1]], axis=-1)
-        )
-        folds.append((fold.words, len(judge)))
-    c = len(names)
-    number = np.repeat(np.arange(len(folds)), [count for _, count in folds])
-    place = group[np.concatenate([np.empty(0, dtype=np.int64), *at])]
-    questions = Questions(
-        np.concatenate([np.empty(0, dtype=np.int8), *kinds]), np.concatenate([np.empty(0), *known]),
-        place, tuple(groups),
-    )  # fmt: skip
-    return Trials(
-        names, questions, np.round(np.concatenate([np.empty((0, c)), *errors]), _DIGITS),
-        np.round(np.concatenate([np.empty((0, c, 2)), *reaches]), _DIGITS),
-        number * max(len(groups), 1) + place, tuple(folds), (len(runs), every),
-    )  # fmt: skip
+
+def reaches(logs: FloatArray) -> FloatArray:
+    """Return how far the lower and the upper of three quantiles lie off the median, (..., 2)."""
+    return np.stack([logs[..., 1] - logs[..., 0], logs[..., 2] - logs[..., 1]], axis=-1)
 
 
 def thinned(config: IntArray, group: IntArray, most: int) -> IntArray:
@@ -184,31 +179,31 @@ class CandidateLosses:
     trust: float
     weight: FloatArray
 
-
-def verdict(trials: Trials, kind: int, known: float, group: tuple[str, ...]) -> CandidateLosses:
-    """Return what trials say of the candidates for a question, see `Questions`."""
-    own = trials.questions
-    related = np.array([
-        1.0 if other == kind else RELATED_KIND * any({kind, other} <= few for few in _RELATED)
-        for other in range(BOTH + 1)
-    ])  # fmt: skip
-    place = own.groups.index(group) if group in own.groups else -1
-    count = np.bincount(trials.cell)[trials.cell] if len(trials) else np.ones(0)
-    weight = related[own.kind] * np.exp(-np.abs(own.known - known) / 2.0)
-    weight *= np.where((own.group == place) | (kind in UNSEEN), 1.0, OTHER_GROUP)
-    weight *= np.minimum(count, MOST_A_CELL) / count
-    prior = np.array([_PRIORS.get(kind, _FAR).get(name, 0.0) for name in trials.names])
-    use = weight > 0
-    answered = np.isfinite(trials.error[use])
-    loss = np.where(answered, losses(trials.error[use]), 0.0)
-    mass = weight[use] @ answered
-    effect = prior
-    for _ in range(8):  # an additive model of run and candidate
-        with np.errstate(invalid="ignore", divide="ignore"):
-            level = (loss.sum(axis=1) - answered @ effect) / answered.sum(axis=1)
-        off = np.where(answered, loss - level[:, None], 0.0)
-        effect = (weight[use] @ off + PRIOR_TRIALS * prior) / (mass + PRIOR_TRIALS)
-    return CandidateLosses(effect, float(weight.sum()), weight)
+    @staticmethod
+    def of(trials: Trials, kind: int, known: float, group: tuple[str, ...]) -> CandidateLosses:
+        """Return what trials say of the candidates for a question, see `Questions`."""
+        own = trials.questions
+        place = own.groups.index(group) if group in own.groups else -1
+        related = np.array([
+            1.0 if other == kind else RELATED_KIND * any({kind, other} <= few for few in _RELATED)
+            for other in range(BOTH + 1)
+        ])  # fmt: skip
+        weight = related[own.kind] * np.exp(-np.abs(own.known - known) / 2.0)
+        weight *= np.where((own.group == place) | (kind in UNSEEN), 1.0, OTHER_GROUP)
+        count = np.bincount(trials.cell, minlength=1)[trials.cell]
+        weight *= np.minimum(count, MOST_A_CELL) / count
+        prior = np.array([PRIORS.get(kind, _FAR).get(name, 0.0) for name in trials.names])
+        use = weight > 0
+        answered = np.isfinite(trials.error[use])
+        loss = np.where(answered, losses(trials.error[use]), 0.0)
+        mass = weight[use] @ answered
+        effect = prior
+        for _ in range(8):  # an additive model of run and candidate
+            with np.errstate(invalid="ignore", divide="ignore"):
+                level = (loss.sum(axis=1) - answered @ effect) / answered.sum(axis=1)
+            off = np.where(answered, loss - level[:, None], 0.0)
+            effect = (weight[use] @ off + PRIOR_TRIALS * prior) / (mass + PRIOR_TRIALS)
+        return CandidateLosses(effect, float(weight.sum()), weight)
 
 
 def losses(error: FloatArray) -> FloatArray:
@@ -216,7 +211,7 @@ def losses(error: FloatArray) -> FloatArray:
     return np.asarray(np.log(np.minimum(np.abs(error), WORST) + SOFT))
 
 
-def weights(names: tuple[str, ...], verdicts: list[CandidateLosses], index: IntArray, known: FloatArray,
+def weights(names: tuple[str, ...], found: list[CandidateLosses], index: IntArray, known: FloatArray,
             reach: FloatArray) -> FloatArray:  # fmt: skip
     """Return the weights (n, c) of candidates, 0 where one does not answer.
 
@@ -224,17 +219,18 @@ def weights(names: tuple[str, ...], verdicts: list[CandidateLosses], index: IntA
 
     Args:
         names: of the candidates.
-        verdicts, index: of the distinct questions, and which each row is, (n,).
+        found, index: of the distinct questions, and which each row is, (n,).
         known: log2 of how much is known, (n,).
         reach: of the candidates' bands, (n, c, 2), NaN where one does not answer.
     """
     if not len(index):
         return np.zeros(reach.shape[:2])
-    loss = np.array([one.loss for one in verdicts])[index]
-    trust = np.array([one.trust for one in verdicts])[index]
+    loss = np.array([one.loss for one in found])[index]
+    trust = np.array([one.trust for one in found])[index]
     laws = np.array([name not in PHYSICS for name in names])
     least = LAW_REACH * laws / np.sqrt(2.0**known)[:, None]
-    answered = np.isfinite(reach).all(axis=2) & (reach <= MOST_REACH).all(axis=2)
+    answered = (reach <= MOST_REACH).all(axis=2)
+    # The mean absolute error of a normal variable, of its 95 % quantile.
     claim = np.where(answered, losses(0.485 * np.hypot(reach.mean(axis=2), least)), np.inf)
     with np.errstate(invalid="ignore"):
         apart = claim - claim.min(axis=1, keepdims=True, initial=np.inf)
@@ -264,7 +260,7 @@ def mixed(log: FloatArray, reach: FloatArray, weight: FloatArray) -> tuple[Float
     middle = (weight * held).sum(axis=1)
     apart = (weight * np.where(used, (held - middle[:, None]) ** 2, 0.0)).sum(axis=1)
     own = (weight[..., None] * np.where(used[..., None], reach, 0.0)).sum(axis=1)
-    return middle, np.sqrt(own**2 + (0.82 * np.sqrt(apart))[:, None] ** 2)
+    return middle, np.sqrt(own**2 + 0.82**2 * apart[:, None])
 
 
 def stretch(trials: Trials, kind: int, found: CandidateLosses, level: float = 0.9) -> float:
@@ -273,7 +269,7 @@ def stretch(trials: Trials, kind: int, found: CandidateLosses, level: float = 0.
     Beside the trials stand a few of a band that is right as it is. Of unseen workloads and devices
     each one that was left out is one draw; the interval of the next is that of Student's t.
     """
-    from forerun.domain.quantiles import normal_quantile
+    from scipy.special import stdtrit
 
     rows = np.flatnonzero(found.weight > 0)
     index = np.zeros(len(rows), dtype=np.int64)
@@ -282,23 +278,17 @@ def stretch(trials: Trials, kind: int, found: CandidateLosses, level: float = 0.
     with np.errstate(divide="ignore", invalid="ignore"):
         # An error above 0 is a measured time above the forecast: the upper side of the band.
         ratio = np.abs(middle) / np.where(middle > 0, width[:, 1], width[:, 0])
-    told = np.isfinite(ratio) & (weight.sum(axis=1) > 0)
+    judged = np.isfinite(ratio) & (weight.sum(axis=1) > 0)
     ranks = (np.arange(20) + 0.5) / 20
     calm = [normal_quantile(0.5 + p / 2) / normal_quantile(0.5 + level / 2) for p in ranks.tolist()]
-    values = np.concatenate([ratio[told], calm])
-    mass = np.concatenate([found.weight[rows][told], np.full(20, PRIOR_TRIALS / 20)])
+    values = np.concatenate([ratio[judged], calm])
+    mass = np.concatenate([found.weight[rows][judged], np.full(20, PRIOR_TRIALS / 20)])
     order = np.argsort(values)
     share = np.cumsum(mass[order]) / mass.sum()
     least = 0.5 + 0.5 * 8.0 / (8.0 + found.trust)  # few trials must not narrow a band much
     factor = float(np.clip(values[order][np.searchsorted(share, level)], least, 8.0))
-    if kind not in UNSEEN or not told.any():
+    if kind not in UNSEEN or not judged.any():
         return factor
-    units = len(np.unique(trials.questions.group[rows[told]]))
-    return float(min(max(factor, 0.9) * student_ratio(units) * np.sqrt(1.0 + 1.0 / units), 8.0))
-
-
-def student_ratio(freedom: float) -> float:
-    """Return the 95 % quantile of Student's t over the normal one."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(max(freedom, 1.0), 0.95)) / 1.6449
+    units = len(np.unique(trials.questions.group[rows[judged]]))
+    wider = float(stdtrit(units, 0.95)) / Z95 * np.sqrt(1.0 + 1.0 / units)
+    return float(min(max(factor, 0.9) * wider, 8.0))

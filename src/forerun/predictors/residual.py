@@ -1,0 +1,656 @@
+"""ResidualPredictor: the analytic predictor, corrected by what it missed where left-out runs allow it.
+
+The correction is a Gaussian process of the log error of physics over what of a job decides it, as
+numbers rather than names. Groups of runs that are left out say for which kinds of novelty (a new
+plan, workload, device, framework or setting, more devices) it helps, and how sure it then is.
+
+One finished fit says it for every group at once. Without the rows G the constants move by
+d = -S J_G' W_G (I - J_G S J_G' W_G)^-1 r_G (see `calibration.spread`), which gives the residuals
+that are left to correct; and a process misses the group as Rasmussen and Williams (2006, equations
+5.10-5.12, for blocks) say. Hyper-parameters are those of all runs: one group moves them little.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.domain.forecast import Forecasts
+from forerun.domain.graph import KINDS
+from forerun.domain.quantiles import Z95, spread
+from forerun.domain.workload import OPERAND_BYTES
+from forerun.predictors.analytic import AnalyticPredictor
+from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, fit_runs
+from forerun.predictors.analytic.calibration.fitting import Fit, thinned
+from forerun.predictors.analytic.calibration.parameters import moved
+from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
+from forerun.predictors.analytic.layer_shapes import shapes_of_rows
+from forerun.predictors.analytic.operations import anchored
+from forerun.predictors.analytic.places import settings_of
+from forerun.predictors.analytic.rows import Layout, Rows, fastest_rates, lay_out, taught
+from forerun.predictors.analytic.slots import SLOTS
+from forerun.predictors.analytic.stages import micro_batches
+from forerun.predictors.analytic.step import step_and_floor
+from forerun.predictors.analytic.uncertainty import exposures, step_sigma
+from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out
+from forerun.predictors.saved import read_saved
+from forerun.tables import Jobs, Runs, sorted_runs
+from forerun.tables.suspects import cleaned, suspects
+
+# A share of a quarter counts as one doubling of a size; a step of a plan that is no size (a ZeRO
+# stage, recomputation) as two.
+SHARE, CHOICE = 4.0, 2.0
+
+
+def features_of(layout: Layout, constants: Constants) -> tuple[FloatArray, FloatArray]:
+    """Return what decides how far physics misses jobs, (n, d), and its seconds of each, (n,).
+
+    Two jobs of the same features are the same work to physics, whatever they are called. Sizes are
+    powers of two.
+    """
+    rows = layout.rows(constants)
+    parts, median, _ = step_and_floor(rows, fastest_rates(layout.jobs), constants)
+    columns = [*_work(layout, rows), *_plan(rows, parts), *_operation_shares(layout, constants)]
+    return np.stack(columns, axis=1), median
+
+
+def _doublings(values: FloatArray) -> FloatArray:
+    return np.asarray(np.log2(np.maximum(values, 1e-12)))
+
+
+def _work(layout: Layout, rows: Rows) -> list[FloatArray]:
+    """Return what a micro-batch is on one device."""
+    key, plan, jobs = rows.key, rows.plan, layout.jobs
+    layers = np.maximum(rows.work["layers"], 1.0)
+    device = key["layer_forward"] + key["layer_backward"] + key["layer_recompute"]
+    comm = key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
+    ends = key["ends_forward"] + key["ends_backward"]
+    whole = np.maximum(device + comm + key["layer_host"] + ends, 1e-12)
+    tokens = np.maximum(jobs.per_workload("seq_len").astype(np.float64), 1.0)
+    written = np.array([w.graph.activations for w in jobs.workloads], dtype=np.float64)
+    flops = rows.work["floor_flops"]
+    operand = np.array([OPERAND_BYTES[w.precision] for w in jobs.workloads])
+    sizes = (
+        (device + ends) / layers, plan["micro_batch"] * tokens / plan["cp"], plan["micro_batch"],
+        np.maximum(jobs.per_workload("shape.hidden"), 1.0), flops / layers,
+        flops / np.maximum(written[jobs.workload_index], 1.0), fastest_rates(jobs),
+        rows.node["nominal_memory_rate"], rows.software["host_seconds"],
+        operand[jobs.workload_index] ** CHOICE, plan["tp"], plan["cp"], plan["ep"],
+    )  # fmt: skip
+    shares = (key["layer_host"], comm, ends)
+    choices = (
+        plan["sequence_parallel"], plan["recompute"], layout.keys.channels_last[layout.position]
+    )  # fmt: skip
+    return [
+        *map(_doublings, sizes), *(SHARE * part / whole for part in shares),
+        *(CHOICE * choice for choice in choices),
+    ]  # fmt: skip
+
+
+def _plan(rows: Rows, parts: Mapping[str, FloatArray]) -> list[FloatArray]:
+    """Return how many micro-batches there are, and what joins them."""
+    plan, node, work = rows.plan, rows.node, rows.work
+    whole = np.maximum(sum(parts.values(), np.zeros(len(rows))), 1e-12)
+    sizes = (
+        plan["dp"], plan["pp"], plan["vpp"], node["nodes"], node["node_devices"],
+        micro_batches(rows), work["layer_tensor"] + work["layer_expert"] + work["layer_whole"],
+        node["intra_rate"], np.where(node["nodes"] > 1, node["inter_rate"], 1.0),
+    )  # fmt: skip
+    shares = (
+        ("data comm",), ("parameter server",), ("pipeline bubble", "imbalance"),
+        ("pipeline comm",), ("overhead", "input", "optimizer"),
+    )  # fmt: skip
+    return [
+        *map(_doublings, sizes), plan["zero_stage"], CHOICE * rows.sync.astype(np.float64),
+        *(SHARE * np.sum([parts[name] for name in names], axis=0) / whole for names in shares),
+    ]  # fmt: skip
+
+
+def _operation_shares(layout: Layout, constants: Constants) -> FloatArray:
+    """Return which part of a micro-batch's device time each class of operations takes, (k, n)."""
+    flat, count = layout.flat, len(layout.keys)
+    code = flat.slot // len(SLOTS) * len(KINDS) + flat.rate % len(KINDS)
+    seconds = np.bincount(code, anchored(flat, constants).seconds, count * len(KINDS))
+    table = seconds.reshape(count, len(KINDS))
+    table = SHARE * table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
+    return np.asarray(table[layout.position].T)
+
+
+# What may be new about a job; one of which nothing is new is a new plan, or a repeat.
+PLAN, SCALE = "plan", "scale"
+NEW = ("workload", "device", "framework", "setting")
+NOVELTIES = (PLAN, *NEW, SCALE)
+# Families of constants that belong to one workload, layer, device or framework, by the label that
+# names it: a job of another has to do without them.
+OWN: Mapping[str, tuple[str, ...]] = {
+    "scale": ("workload_scale",),
+    "shape": ("shape_scale",),
+    "device": ("device_compute", "device_bandwidth", "device_host"),
+    "framework": ("framework.",),
+}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What n jobs are called, texts (n,) by label, and how many devices they use, (n,)."""
+
+    names: Mapping[str, NDArray[np.str_]]
+    devices: FloatArray
+
+    @staticmethod
+    def of(jobs: Jobs) -> Labels:
+        """Return the labels of resolved jobs."""
+
+        def of_workloads(names: list[str]) -> NDArray[np.str_]:
+            return np.array([*names, ""])[jobs.workload_index]
+
+        names = {
+            "workload": of_workloads([w.name for w in jobs.workloads]),
+            "device": np.array([c.device.id for c in jobs.clusters])[jobs.cluster_index],
+            "framework": of_workloads([framework_key(w.framework) for w in jobs.workloads]),
+            "setting": settings_of(jobs).astype(str),
+            "scale": of_workloads([scale_key(w) for w in jobs.workloads]),
+            "shape": shapes_of_rows(jobs).astype(str),
+        }
+        return Labels(names, jobs.per_cluster("devices").astype(np.float64))
+
+
+@dataclass(frozen=True)
+class MeasuredKinds:
+    """What was measured: names by label, names with constants of their own, and most devices."""
+
+    names: Mapping[str, list[str]]
+    constants: Mapping[str, list[str]]
+    devices: float
+
+    @staticmethod
+    def of(fit: Fit, labels: Labels) -> MeasuredKinds:
+        """Return what the runs of a fit have measured; labels: of its jobs."""
+        constants = {
+            label: sorted({p.key for p in fit.parameters if p.family.startswith(families)})
+            for label, families in OWN.items()
+        }
+        names = {label: sorted(set(labels.names[label].tolist())) for label in NEW}
+        return MeasuredKinds(names, constants, float(labels.devices.max()))
+
+    def novelties(self, labels: Labels, labelled: bool) -> dict[str, BoolArray]:
+        """Return for each kind of novelty which of n jobs have it, (n,) each.
+
+        labelled: whether the jobs say where they are run; one that does not is run where the runs
+        were measured.
+        """
+        found: dict[str, BoolArray] = {
+            label: ~np.isin(labels.names[label], self.names[label])
+            for label in NEW
+            if label != "setting" or labelled
+        }
+        found[SCALE] = labels.devices > self.devices
+        return {PLAN: ~np.logical_or.reduce(list(found.values())), **found}
+
+    def lacks(self, labels: Labels) -> FloatArray:
+        """Return 1, and which constants of their own n jobs have to do without, (n, 1 + 4)."""
+        lacks = [~np.isin(labels.names[label], self.constants[label]) for label in OWN]
+        return np.stack([np.ones(len(labels.devices)), *lacks], axis=1)
+
+
+PARTS = 10  # of the jobs that are left out one after another, and of more groups than this
+# Scales left out: above a half and above a quarter of the most devices that were measured.
+OCTAVES = (2.0, 4.0)
+LEAST_LEFT = 20  # runs that must remain
+MOST_TOGETHER = 600  # rows of a group whose pull on the constants is worked out; more are thinned
+
+
+@dataclass(frozen=True)
+class Trial:
+    """m runs judged without having been seen, in units that are independent of one another.
+
+    before, after: log measured over forecast seconds of physics and of the corrected forecast, (m,).
+    unseen: the part of the correction's variance that no other run explains, 0 to 1, (m,).
+    row: which of the fitted runs, unit: which unit, (m,). doublings: beyond the devices that
+    remained, (m,).
+    """
+
+    before: FloatArray
+    after: FloatArray
+    unseen: FloatArray
+    row: IntArray
+    unit: IntArray
+    doublings: FloatArray
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What a trial needs of a fit and its correction.
+
+    fit: of n runs; rows: the m of them that the correction learns from; gp: the correction.
+    labels: of the n runs; code: equal for equal jobs, (n,).
+    residual: log measured over forecast seconds, (n,); own: what constants of one workload, layer,
+    device or framework add to the log forecast, (n, 4) as `OWN`.
+    """
+
+    fit: Fit
+    rows: IntArray
+    gp: GaussianProcess
+    labels: Labels
+    code: IntArray
+    residual: FloatArray
+    own: FloatArray
+
+    @cached_property
+    def lower(self) -> FloatArray:
+        """Inverse of the Cholesky factor of the correction's covariance, (m, m)."""
+        return self.gp.inverse_root()
+
+    def trial(self, kind: str) -> Trial | None:
+        """Return the trial of a kind of novelty, None where the runs cannot be tried on it."""
+        pieces = [self._left_out(*group) for group in self._groups(kind)]
+        if not sum(len(piece[0]) for piece in pieces):
+            return None
+        before, after, unseen, row, unit, doublings = (
+            np.concatenate(column) for column in zip(*pieces, strict=True)
+        )
+        return Trial(before, after, unseen, row, np.unique(unit, return_inverse=True)[1], doublings)
+
+    def _groups(self, kind: str) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
+        """Yield (rows left out, those of them that are judged, the unit of each of these)."""
+        devices, n = self.labels.devices, len(self.code)
+        if kind == SCALE:
+            workload = np.unique(self.labels.names["workload"], return_inverse=True)[1]
+            for place, octave in enumerate(OCTAVES):
+                bound = devices.max() / octave
+                group = np.flatnonzero(devices > bound)
+                judged = group[devices[group] <= 2.0 * bound]
+                if len(judged) and n - len(group) >= LEAST_LEFT:
+                    yield group, judged, place * n + workload[judged]
+            return
+        code = self.code
+        if kind != PLAN:
+            code = np.unique(self.labels.names[kind], return_inverse=True)[1]
+        count = int(code.max()) + 1
+        part = np.random.default_rng(0).permutation(count) % PARTS
+        for i in range(min(PARTS, count) if count > 1 else 0):
+            group = np.flatnonzero(part[code] == i)
+            if n - len(group) >= LEAST_LEFT:
+                # Groups that are left out together are as many facts as there are groups, where a
+                # group is a workload or a device; of plans a part is one.
+                yield group, group, np.full(len(group), i) if kind == PLAN else code[group]
+
+    def _left_out(self, group: IntArray, judged: IntArray, unit: IntArray) -> tuple[Any, ...]:
+        """Return the columns of a `Trial`, of one group."""
+        place = np.full(len(self.code), -1)
+        place[self.rows] = np.arange(len(self.rows))
+        inside = place[group][place[group] >= 0]
+        judged, unit = judged[place[judged] >= 0], unit[place[judged] >= 0]
+        if not len(judged):
+            return (*np.zeros((3, 0)), judged, unit, np.zeros(0))
+        rest = np.delete(np.arange(len(self.code)), group)
+        targets, gp = self._targets(group), self.gp
+        missed, sd = group_left_out(self.lower[:, inside], gp.solved(targets)[inside])
+        variance = sd**2 - gp.scales.noise_variance(gp.ratio[inside])
+        unseen = np.clip(variance / gp.scales.variance(gp.x[inside]), 0.0, 1.0)
+        at = np.searchsorted(inside, place[judged])
+        names = self.labels.names
+        lacks = [~np.isin(names[label][judged], names[label][rest]) for label in OWN]
+        use = np.stack([np.ones(len(judged)), *lacks], axis=1)
+        devices = self.labels.devices
+        beyond = np.log2(np.maximum(devices[judged] / devices[rest].max(), 1.0))
+        before = (targets[place[judged]] * use).sum(axis=1)
+        return before, (missed[at] * use).sum(axis=1), unseen[at], judged, unit, beyond
+
+    def _targets(self, group: IntArray) -> FloatArray:
+        """Return what would be left to correct without the group, (m, 1 + 4).
+
+        The first column is what physics misses with all of its constants, the others what is added
+        for those that have to do without the constants of a workload, layer, device or framework.
+        """
+        fit, rows, count = self.fit, self.rows, len(self.fit.parameters)
+        if len(group) > MOST_TOGETHER:
+            group = np.random.default_rng(0).choice(group, MOST_TOGETHER, replace=False)
+        slopes, weight = fit.slopes[group], fit.weight[group]
+        pull = (slopes @ fit.covariance @ slopes.T) * weight
+        error = np.linalg.solve(np.eye(len(group)) - pull, fit.residual[group])
+        shift = -(fit.covariance @ (slopes.T @ (weight * error)))[:count]
+        change = fit.slopes[rows, :count] * shift
+        columns = [self.residual[rows] - change.sum(axis=1)]
+        for i, families in enumerate(OWN.values()):
+            ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
+            columns.append(self.own[rows, i] + change[:, ours].sum(axis=1))
+        return np.stack(columns, axis=1)
+
+
+LEAST_UNITS = 4
+T_NEEDED = 2.4
+LEAST_GAIN = 0.05
+# One run counts as no more than wrong by all of its time: runs of another kind decide nothing.
+MOST_ERROR = 1.0
+LEAST_SIGMA = 0.01
+LEAST_STRETCH, MOST_STRETCH = 0.3, 4.0
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """What trials of one kind of novelty say.
+
+    units: how many; before, after: mean absolute error, as a share of the measured time, of physics
+    and of the corrected forecast; t: gain over its standard error; speaks: whether the correction
+    is used; stretch: of its band, so that it holds 90 % of what was judged.
+    """
+
+    units: int
+    before: float
+    after: float
+    t: float
+    speaks: bool
+    stretch: float
+
+    @staticmethod
+    def of(trial: Trial, sigma: FloatArray) -> GateVerdict:
+        """Return what a trial says; sigma: of corrected forecasts before it is stretched, (m,)."""
+        before, after = (
+            np.minimum(np.abs(np.expm1(-np.clip(log, -5.0, 5.0))), MOST_ERROR)
+            for log in (trial.before, trial.after)
+        )
+        gains = np.bincount(trial.unit, before - after) / np.bincount(trial.unit)
+        units = len(gains)
+        error = float(gains.std(ddof=1)) / units**0.5 if units > 1 else np.inf
+        t = min(float(gains.mean()) / max(error, 1e-9), 1e6)
+        gain = float(before.mean() - after.mean())
+        speaks = units >= LEAST_UNITS and t >= T_NEEDED and gain >= LEAST_GAIN * before.mean()
+        reach = float(np.quantile(np.abs(trial.after) / (Z95 * sigma), 0.9))
+        stretch = float(np.clip(reach, LEAST_STRETCH, MOST_STRETCH))
+        return GateVerdict(
+            units, float(before.mean()), float(after.mean()), t, bool(speaks), stretch
+        )
+
+
+# Of a correction's variance, what measured runs must explain for it to speak at all.
+LEAST_EXPLAINED = 0.02
+# Fewer runs than this teach physics alone.
+LEAST_RUNS = 24
+MOST_ROWS, TUNED_ROWS = 1500, 400  # that a correction learns from; and its hyper-parameters
+# A run that lies farther off than so many scales of its setting is one of another kind (it
+# stalled, it waited for data): it is judged, and its noise is taken to be so many times as large.
+OUTLYING, DOUBTED = 6.0, 100.0
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What was learned from m runs.
+
+    Attributes:
+        gp: of what physics missed, less what constants of their own hold.
+        weights: what each run adds to a correction for the likeness to it, (m, 1 + 4): the first
+            for all jobs, the others for those that have to do without constants of their own.
+        known: what was measured.
+        verdicts: by kind of novelty.
+    """
+
+    gp: GaussianProcess
+    weights: FloatArray
+    known: MeasuredKinds
+    verdicts: Mapping[str, GateVerdict]
+
+    @staticmethod
+    def learned(fit: Fit, constants: Constants, seconds: FloatArray) -> Correction | None:
+        """Return the correction of a fit, None where no kind of novelty is helped by one.
+
+        Args:
+            fit: of n runs.
+            constants: as the fit left them.
+            seconds: of the steps that were measured, (n,).
+        """
+        n = len(fit.jobs)
+        if n < LEAST_RUNS:
+            return None
+        features, median = features_of(fit.layout, constants)
+        residual, own = np.log(seconds / median), _own(fit, constants, median)
+        drawn = np.random.default_rng(0).permutation(n)[:MOST_ROWS]
+        rows = np.sort(drawn)
+        usual = np.abs(residual[rows]) <= OUTLYING * fit.scale[rows]
+        if usual.sum() < LEAST_RUNS:
+            return None
+        tuned = np.searchsorted(rows, drawn[usual[np.searchsorted(rows, drawn)]][:TUNED_ROWS])
+        gp = fitted_gp(
+            features[rows], (residual + own.sum(axis=1))[rows], mean="zero",
+            noise_ratio=np.where(usual, 1.0, DOUBTED), tuned_on=np.sort(tuned), rough=True,
+        ).doubted()  # fmt: skip
+        labels = Labels.of(fit.jobs)
+        code = np.unique(features, axis=0, return_inverse=True)[1].reshape(-1)
+        learner = Learner(fit, rows, gp, labels, code, residual, own)
+        verdicts = {}
+        for kind in NOVELTIES:
+            trial = learner.trial(kind)
+            if trial is not None:
+                physics = _sigma_as_new(fit, constants, kind, trial)
+                verdicts[kind] = GateVerdict.of(trial, _sigma(gp, trial.unseen, physics))
+        if not any(found.speaks for found in verdicts.values()):
+            return None
+        weights = gp.solved(np.column_stack([residual[rows], own[rows]]))
+        return Correction(gp, weights, MeasuredKinds.of(fit, labels), verdicts)
+
+    def speaks_of(self, labels: Labels, labelled: bool) -> tuple[BoolArray, dict[str, BoolArray]]:
+        """Return which of n jobs trials allow it to correct, (n,), and the novelty of all."""
+        novel = self.known.novelties(labels, labelled)
+        silent = [
+            rows for kind, rows in novel.items()
+            if kind not in self.verdicts or not self.verdicts[kind].speaks
+        ]  # fmt: skip
+        return ~np.logical_or.reduce([np.zeros(len(labels.devices), dtype=bool), *silent]), novel
+
+    def logs(self, features: FloatArray, labels: Labels) -> tuple[FloatArray, FloatArray]:
+        """Return (what to add to the log of the forecast, the part of its variance unseen), (n,).
+
+        Where nothing alike was measured it is 0, and all is unseen.
+        """
+        means, sd = self.gp.predict_several(features, self.weights)
+        log = (means * self.known.lacks(labels)).sum(axis=1)
+        z = (features - self.gp.centre) / self.gp.scale
+        unseen = np.clip(sd**2 / self.gp.scales.variance(z), 0.0, 1.0)
+        far = unseen > 1.0 - LEAST_EXPLAINED
+        return np.where(far, 0.0, log), np.where(far, 1.0, unseen)
+
+    def sigmas(
+        self, novel: Mapping[str, BoolArray], unseen: FloatArray, physics: FloatArray
+    ) -> FloatArray:
+        """Return log standard deviations of corrected forecasts, (n,); physics: its own, (n,).
+
+        The widest of what is new about a job counts.
+        """
+        stretch = np.zeros(len(unseen))
+        for kind, found in self.verdicts.items():
+            if kind in novel:
+                stretch = np.where(novel[kind], np.maximum(stretch, found.stretch), stretch)
+        return stretch * _sigma(self.gp, unseen, physics)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "gp": self.gp.to_dict(), "weights": self.weights.tolist(), "known": asdict(self.known),
+            "verdicts": {kind: asdict(found) for kind, found in self.verdicts.items()},
+        }  # fmt: skip
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Correction:
+        """Return what `to_dict` wrote."""
+        return Correction(
+            GaussianProcess.from_dict(values["gp"]), np.array(values["weights"], dtype=float),
+            MeasuredKinds(**values["known"]),
+            {kind: GateVerdict(**found) for kind, found in values["verdicts"].items()},
+        )  # fmt: skip
+
+
+def _sigma(gp: GaussianProcess, unseen: FloatArray, physics: FloatArray) -> FloatArray:
+    """Return log standard deviations before they are stretched, (n,)."""
+    return np.asarray(np.sqrt(LEAST_SIGMA**2 + gp.noise_sd**2 + unseen * physics**2))
+
+
+def _own(fit: Fit, constants: Constants, median: FloatArray) -> FloatArray:
+    """Return what constants of one workload, layer, device or framework add to the log, (n, 4)."""
+    fastest, columns = fastest_rates(fit.jobs), []
+    for families in OWN.values():
+        ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
+        without = moved(constants, fit.parameters, np.where(ours, -fit.theta, 0.0))
+        seconds = step_and_floor(fit.layout.rows(without), fastest, without)[1]
+        columns.append(np.log(median / seconds))
+    return np.stack(columns, axis=1)
+
+
+def _sigma_as_new(fit: Fit, constants: Constants, kind: str, trial: Trial) -> FloatArray:
+    """Return physics' log standard deviation of the rows of a trial, had they been new, (m,)."""
+    rows = fit.layout.rows(constants)
+    parts, _, _ = step_and_floor(rows, fastest_rates(fit.jobs), constants)
+    known: Mapping[str, FloatArray] = taught(fit.jobs, constants)
+    if kind not in (PLAN, SCALE):
+        known = {**known, f"{kind}_taught": np.zeros(len(rows))}
+    sigma = step_sigma(exposures(rows, parts, known), constants)[trial.row]
+    return np.asarray(np.hypot(sigma, constants.sigma_scale * trial.doublings))
+
+
+# Rows in one pass: long enough that calls cost little, short enough for memory.
+JOBS_AT_ONCE = 65536
+VERSION = 2
+
+
+class ResidualPredictor:
+    """Physics with a learned correction of its log error.
+
+    `fit` calibrates physics, and learns from what is left how far the forecasts of like jobs are
+    off. Where left-out runs show no gain, and far from all that was measured, the answer is that of
+    physics, to the last digit. A second fit starts from the constants of the first, and learns the
+    correction anew from its own runs.
+
+    Args:
+        physics: the analytic predictor by default, by its priors.
+        correction: None where physics answers alone.
+    """
+
+    name = "residual"
+
+    def __init__(
+        self, physics: AnalyticPredictor | None = None, correction: Correction | None = None
+    ) -> None:
+        self.physics = physics or AnalyticPredictor()
+        self.correction = correction
+        self._kept: dict[Any, Any] = {}
+
+    @staticmethod
+    def shipped() -> ResidualPredictor:
+        """Return the predictor with the shipped constants. Raises as `AnalyticPredictor.shipped`."""
+        return ResidualPredictor(AnalyticPredictor.shipped())
+
+    @staticmethod
+    def shipped_made() -> Mapping[str, Any] | None:
+        """Return how the shipped constants were made. Raises as `AnalyticPredictor.shipped_made`."""
+        return AnalyticPredictor.shipped_made()
+
+    @staticmethod
+    def shipped_rows() -> Mapping[str, str]:
+        """Return which runs are in the shipped constants. Raises as `AnalyticPredictor.shipped_rows`."""
+        return AnalyticPredictor.shipped_rows()
+
+    @property
+    def learned(self) -> tuple[Learned, ...]:
+        """What runs said of each constant of physics."""
+        return self.physics.learned
+
+    @property
+    def start(self) -> str:
+        """Which constants fits started from."""
+        return self.physics.start
+
+    @property
+    def fitted_runs(self) -> int:
+        """How many runs it was fitted to since."""
+        return self.physics.fitted_runs
+
+    def fit(self, runs: Runs) -> ResidualPredictor:
+        """Return a predictor that has learned from the runs; this one does not change.
+
+        Raises:
+            RequestError: no run has both a measured step and a forecast.
+        """
+        runs = sorted_runs(runs)
+        fitted = self.physics.fit(runs)
+        runs = cleaned(runs, suspects(runs, self.physics.predict(runs.jobs, detail=False)))
+        ready = np.array(
+            [reason is None for reason in self.physics.declines(runs.jobs)], dtype=bool
+        )
+        runs = runs.take(np.flatnonzero(ready & np.isfinite(runs.step_seconds())))
+        fit = fit_runs(self.physics.constants, runs, self._kept, MAX_ROWS)
+        used = thinned(np.arange(len(runs)), runs.jobs, MAX_ROWS)
+        seconds = runs.step_seconds()[used]
+        return ResidualPredictor(fitted, Correction.learned(fit, fitted.constants, seconds))
+
+    def declines(self, jobs: Jobs) -> list[str | None]:
+        """Return for each job why it cannot be answered, or None."""
+        return self.physics.declines(jobs)
+
+    def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
+        """Return step seconds and peak bytes for n jobs; memory is that of physics.
+
+        Args:
+            jobs: the questions; rows that are declined carry their reason and NaN.
+            detail: also return the parts of step and peak.
+        """
+        alone = replace(self.physics.predict(jobs, detail), predictor=self.name)
+        rows = np.flatnonzero(alone.answered)
+        if self.correction is not None:
+            for start in range(0, len(rows), JOBS_AT_ONCE):
+                self._correct(self.correction, alone, jobs, rows[start : start + JOBS_AT_ONCE])
+        return alone
+
+    def _correct(
+        self, correction: Correction, alone: Forecasts, jobs: Jobs, rows: IntArray
+    ) -> None:
+        """Put corrected answers into some rows of physics' own, which are this call's alone."""
+        labelled = jobs.labels is not None and "cluster" in jobs.labels
+        speaks, _ = correction.speaks_of(Labels.of(jobs.take(rows)), labelled)
+        rows = rows[speaks]
+        if not len(rows):
+            return
+        some, constants = jobs.take(rows), self.physics.constants
+        layout, labels = lay_out(some, constants, self._kept), Labels.of(some)
+        log, unseen = correction.logs(features_of(layout, constants)[0], labels)
+        priced, known = layout.rows(constants), taught(some, constants)
+        parts, _, _ = step_and_floor(priced, fastest_rates(some), constants)
+        physics = step_sigma(exposures(priced, parts, known), constants)
+        sigma = correction.sigmas(correction.known.novelties(labels, labelled), unseen, physics)
+        middle = np.maximum(alone.seconds[rows, 1] * np.exp(log), alone.floor_seconds[rows])
+        seconds = spread(middle, sigma, alone.floor_seconds[rows])
+        scale, variance = middle / alone.seconds[rows, 1], (sigma / physics) ** 2
+        near = np.flatnonzero(unseen < 1.0)
+        alone.seconds[rows[near]] = seconds[near]
+        for values in alone.parts.values():
+            values[rows[near]] *= scale[near]
+        for values in alone.causes.values():
+            values[rows[near]] *= variance[near]
+
+    def to_json(self) -> str:
+        """Return physics' constants and the correction as JSON text."""
+        correction = None if self.correction is None else self.correction.to_dict()
+        physics = json.loads(self.physics.to_json())
+        return json.dumps({
+            "predictor": self.name, "version": VERSION, "physics": physics, "correction": correction,
+        })  # fmt: skip
+
+    @staticmethod
+    def from_json(text: str) -> ResidualPredictor:
+        """Return a saved predictor.
+
+        Raises:
+            RequestError: not this predictor's JSON, or of another version.
+        """
+
+        def made(saved: Mapping[str, Any]) -> ResidualPredictor:
+            physics = AnalyticPredictor.from_json(json.dumps(saved["physics"]))
+            correction = saved["correction"] and Correction.from_dict(saved["correction"])
+            return ResidualPredictor(physics, correction)
+
+        return read_saved(text, "a residual model", VERSION, made)
