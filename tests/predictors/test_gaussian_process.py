@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.errors import RequestError
 from forerun.predictors.gaussian_process import Evidence, GaussianProcess, fitted_gp
 
 
@@ -114,16 +113,6 @@ def test_a_saved_process_foretells_as_it_did() -> None:
     again = GaussianProcess.from_dict(json.loads(json.dumps(gp.to_dict())))
     for mine, theirs in zip(gp.predict(x + 0.3), again.predict(x + 0.3), strict=True):
         assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "mean", "found"),
-    [([[1.0], [np.nan]], [1, 2], "constant", "not finite"), (np.zeros((0, 2)), [], "linear", "shape"),
-     ([[1.0]], [1, 2], "constant", "shape"), ([[1.0]], [1], "cubic", "no mean 'cubic'")],
-)  # fmt: skip
-def test_what_cannot_be_fitted_is_refused(x: object, y: object, mean: str, found: str) -> None:
-    with pytest.raises(RequestError, match=found):
-        fitted_gp(x, y, mean=mean)  # type: ignore[arg-type]
 
 
 def in_sessions(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -440,21 +440,9 @@ def fitted_gp(
         within: where values are means of repeated readings, degrees of freedom and sum of squares
             of the readings about them, which say how large the noise is.
         rough: whether values may jump between near points (Matern 1/2 in place of 5/2).
-
-    Raises:
-        RequestError: no points, not finite, of unequal lengths, or no such mean.
     """
     points, values = np.atleast_2d(np.asarray(x, dtype=np.float64)), np.ravel(y).astype(np.float64)
     n = len(values)
-    asked = f"fitting a Gaussian process to {n} values"
-    if mean not in MEANS:
-        raise RequestError(asked, f"there is no mean {mean!r}", f"give one of {', '.join(MEANS)}")
-    if not n or points.shape[0] != n:
-        raise RequestError(
-            asked, f"points of shape {points.shape}", "give one row of features a value"
-        )
-    if not (np.isfinite(points).all() and np.isfinite(values).all()):
-        raise RequestError(asked, "some values are not finite", "leave these rows out")
     classes = np.zeros((n, 0), dtype=np.int64) if labels is None else np.asarray(labels, np.int64)
     ratio = np.ones(n) if noise_ratio is None else np.ravel(noise_ratio).astype(float)
     centre, scale = points.mean(axis=0), points.std(axis=0)

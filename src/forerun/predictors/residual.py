@@ -545,15 +545,8 @@ class ResidualPredictor:
         """Return the predictor with the shipped constants. Raises as `AnalyticPredictor.shipped`."""
         return ResidualPredictor(AnalyticPredictor.shipped())
 
-    @staticmethod
-    def shipped_made() -> Mapping[str, Any] | None:
-        """Return how the shipped constants were made. Raises as `AnalyticPredictor.shipped_made`."""
-        return AnalyticPredictor.shipped_made()
-
-    @staticmethod
-    def shipped_rows() -> Mapping[str, str]:
-        """Return which runs are in the shipped constants. Raises as `AnalyticPredictor.shipped_rows`."""
-        return AnalyticPredictor.shipped_rows()
+    shipped_made = staticmethod(AnalyticPredictor.shipped_made)
+    shipped_rows = staticmethod(AnalyticPredictor.shipped_rows)
 
     @property
     def learned(self) -> tuple[Learned, ...]:

@@ -196,26 +196,25 @@ class GaussianBlock:
 
     def words(self, quantity: str, mean: str) -> str:
         """Return what the process goes by, the features that matter most first; mean: its own."""
-        order = np.argsort(self.gp.lengths)
         plain = (_SHARE, _SEVERAL)
-        names = [self.design.names[i] for i in order]
-        names = [n if n in plain or n.startswith(_MISSING) else f"log {n}" for n in names]
-        lengths = [f"{name} {self.gp.lengths[i]:.2g}" for name, i in zip(names, order, strict=True)]
-        text = f"log seconds of {article(quantity)} = {mean}a level"
-        if names:
-            text += (
-                f" + a line in {', '.join(names)} + a Matern 5/2 process of the same, with length"
-                f" scales {', '.join(lengths)} in standard deviations of the runs"
-            )
-        classes = [name for name, known in self.classes.items() if len(known) > 1]
-        if classes:
-            text += f" + an error of its own for each {', '.join(classes)}"
-        same = self.design.left_out
+        names = [
+            name if name in plain or name.startswith(_MISSING) else f"log {name}"
+            for name in self.design.names
+        ]
+        order = np.argsort(self.gp.lengths)
+        lengths = ", ".join(f"{names[i]} {self.gp.lengths[i]:.2g}" for i in order)
+        process = (
+            f" + a line in {', '.join(names[i] for i in order)} + a Matern 5/2 process of the same, with"
+            f" length scales {lengths} in standard deviations of the runs"
+        )
+        classes = ", ".join(name for name, known in self.classes.items() if len(known) > 1)
+        own = f" + an error of its own for each {classes}" if classes else ""
+        same = f"; left out, as mixtures of others: {', '.join(self.design.left_out)}"
         return (
-            f"{text}; it keeps {len(self.gp.x)} points, so it is no formula to compute by hand; "
-            f"log is natural, a reading is off by {100 * self.gp.noise_sd:.1f} % (one standard "
-            f"deviation), bands hold 90 % (5 to 95 %) ({self.runs} runs"
-            + (f"; left out, as mixtures of others: {', '.join(same)})" if same else ")")
+            f"log seconds of {article(quantity)} = {mean}a level{process if names else ''}{own}; it"
+            f" keeps {len(self.gp.x)} points, so it is no formula to compute by hand; log is natural,"
+            f" a reading is off by {100 * self.gp.noise_sd:.1f} % (one standard deviation), bands hold"
+            f" 90 % (5 to 95 %) ({self.runs} runs{same if self.design.left_out else ''})"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from forerun.arrays import FloatArray, IntArray
 from forerun.errors import MissingExtraError, RequestError, one_of
 
-_CELLS = 2_000_000  # rows x trees, or rows x support vectors, that are held at a time
+_CELLS = 2_000_000  # rows x trees that are held at a time
 
 
 class FittedModel(Protocol):
@@ -67,8 +67,10 @@ class Trees:
 
     def predict(self, x: FloatArray) -> FloatArray:
         """Return the values of n rows, (n,)."""
-        low = x.astype(np.float32).astype(np.float64)
-        return _in_blocks(low, len(self.roots), self._some)
+        x = x.astype(np.float32).astype(np.float64)
+        step = max(_CELLS // max(len(self.roots), 1), 1)
+        parts = [self._some(x[i : i + step]) for i in range(0, len(x), step)]
+        return np.concatenate([np.empty(0), *parts])
 
     def _some(self, x: FloatArray) -> FloatArray:
         node = np.tile(self.roots, len(x))
@@ -81,33 +83,6 @@ class Trees:
             node[going] = np.where(left, self.left[at], self.right[at])
             going = going[self.left[node[going]] >= 0]
         return np.asarray(self.base + self.value[node].reshape(len(x), -1).sum(axis=1))
-
-
-@dataclass(frozen=True)
-class SupportVectors:
-    """intercept + sum of duals x k(support, x); k is `rbf` or `poly` (gamma x . s)^degree."""
-
-    intercept: float
-    support: FloatArray
-    duals: FloatArray
-    gamma: float
-    degree: int
-    form: str
-    converged: bool = True
-    kind: ClassVar[str] = "kernel"
-
-    def predict(self, x: FloatArray) -> FloatArray:
-        """Return the values of n rows, (n,)."""
-        return _in_blocks(x, len(self.support), self._some)
-
-    def _some(self, x: FloatArray) -> FloatArray:
-        inner = x @ self.support.T
-        if self.form == "rbf":
-            squares = np.sum(x**2, axis=1)[:, None] + np.sum(self.support**2, axis=1)
-            near = np.exp(-self.gamma * (squares - 2 * inner))
-        else:
-            near = (self.gamma * inner) ** self.degree
-        return np.asarray(self.intercept + near @ self.duals)
 
 
 @dataclass(frozen=True)
@@ -141,15 +116,7 @@ class Scaled:
         return self.middle + self.unit * self.model.predict((x - self.centre) / self.scale)
 
 
-def _in_blocks(x: FloatArray, width: int, some: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Return the values of n rows, (n,), made of as many at a time as memory bears."""
-    step = max(_CELLS // max(width, 1), 1)
-    return np.concatenate([np.empty(0), *(some(x[i : i + step]) for i in range(0, len(x), step))])
-
-
-_KINDS: Mapping[str, type] = {
-    c.kind: c for c in (Linear, Trees, SupportVectors, DenseNetwork, Scaled)
-}
+_KINDS: Mapping[str, type] = {c.kind: c for c in (Linear, Trees, DenseNetwork, Scaled)}
 
 
 def has_converged(model: FittedModel) -> bool:
@@ -193,7 +160,7 @@ DEFAULTS: Mapping[str, Parameters] = {
     "DecisionTree": {"max_depth": 3, "min_samples_split": 0.01, "min_samples_leaf": 0.01},
     "RandomForest": {"n_estimators": 5, "max_depth": 3, "min_samples_split": 0.1,
                      "min_samples_leaf": 1},
-    "SVR": {"C": 0.001, "epsilon": 0.05, "gamma": 1e-7, "kernel": "linear", "degree": 2},
+    "SVR": {"C": 0.001, "epsilon": 0.05},  # linear
     "NNLS": {"alpha": 0.001},
     "Stepwise": {"p_to_add": 0.05, "p_to_remove": 0.1, "max_iter": 100},
     "MLP": {"hidden": (20, 10), "learning_rate": 0.001, "epochs": 100},
@@ -290,15 +257,11 @@ def _stepwise(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
 
 
 def _svr(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
-    machine = _library("sklearn.svm").SVR(**p, max_iter=_LIBSVM_ROUNDS)
-    made = _trained(machine, x, y)
-    level, duals = float(made.intercept_[0]), np.asarray(made.dual_coef_, dtype=float)[0]
-    support, converged = np.asarray(made.support_vectors_, dtype=float), not made.fit_status_
-    if p["kernel"] == "linear":
-        return Linear(level, duals @ support, converged)
-    return SupportVectors(
-        level, support, duals, float(p["gamma"]), int(p["degree"]), p["kernel"], converged
+    made = _trained(
+        _library("sklearn.svm").SVR(**p, kernel="linear", max_iter=_LIBSVM_ROUNDS), x, y
     )
+    weights = np.asarray(made.coef_, dtype=float)[0]
+    return Linear(float(made.intercept_[0]), weights, converged=not made.fit_status_)
 
 
 def _tree(x: FloatArray, y: FloatArray, p: Parameters) -> FittedModel:
