@@ -26,7 +26,7 @@ from forerun.predictors.choice.candidates import (
     logs_of,
     members,
 )
-from forerun.predictors.choice.quantities import states_plan, timed_quantities
+from forerun.predictors.choice.quantities import LAYOUT, timed_quantities
 from forerun.predictors.choice.questions import WORDS, JobColumns, Questions, RunSpan
 from forerun.predictors.choice.trials import (
     CandidateLosses,
@@ -389,7 +389,9 @@ class Auto:
         chosen = tuple(
             WeighedCandidates.of(names, self.start, runs, quantity) for quantity in quantities
         )
-        open_plans = 2 * int(states_plan(runs.table).sum()) < len(runs)
+        table = runs.table
+        stated = [table.texts(name) != "" for name in LAYOUT if name in table]
+        open_plans = bool(np.any(stated, axis=0).mean() < 0.5)
         return Auto(self.start, self.names, chosen, open_plans)
 
     def declines(self, jobs: Jobs) -> list[str | None]:

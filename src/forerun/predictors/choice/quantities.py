@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
@@ -13,7 +12,11 @@ from forerun.predictors.laws.law_rows import LawRows, measured
 from forerun.tables import COLUMNS, Jobs, Runs, Table
 
 _STEP_COLUMNS = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device")
-_NO_LAYOUT = ("global_batch", "task")
+# Columns that say how a job is laid on devices.
+LAYOUT = [
+    name for name, column in COLUMNS.items()
+    if column.group == "plan" and name not in ("global_batch", "task")
+]  # fmt: skip
 _COLUMNS = {
     "step": _STEP_COLUMNS, "epoch": ("epoch_time_s",), "run": ("time_to_train_s",),
 }  # fmt: skip
@@ -30,15 +33,6 @@ def timed_quantities(runs: Runs) -> list[str]:
     if 2 * counts["step"] >= timed and "step" in order:
         order.sort(key=lambda name: name != "step")
     return order
-
-
-def states_plan(table: Table) -> NDArray[np.bool_]:
-    """Return which rows say anything of how they are laid on devices, (n,)."""
-    stated = np.zeros(len(table), dtype=bool)
-    for name in table.columns:
-        if name in COLUMNS and COLUMNS[name].group == "plan" and name not in _NO_LAYOUT:
-            stated |= table.texts(name) != ""
-    return stated
 
 
 def only(runs: Runs, quantity: str) -> Runs:

@@ -18,7 +18,7 @@ from forerun.predictors.regression.augment import (
     Recipe,
     augmented,
 )
-from forerun.predictors.regression.job_features import RANGES
+from forerun.predictors.regression.job_features import RANGES, doublings_beyond
 from forerun.predictors.regression.techniques import (
     DEFAULTS,
     EXTRAPOLATE,
@@ -507,11 +507,7 @@ class RayGroup:
         """
         x = self.features.matrix(columns)
         middle = self.winner.predict(x)
-        beyond = np.zeros(len(columns))
-        for name, (low, high) in self.ranges.items():
-            if name in RANGES:
-                values = columns.numbers[name]
-                beyond += np.maximum(np.maximum(np.log2(values / high), np.log2(low / values)), 0.0)
+        beyond = doublings_beyond(self.ranges, columns.numbers)
         out = columns.numbers["devices"] > self.ranges["devices"][1]
         if self.far_by and out.any():
             middle[out] = self.far.predict(x[out])

@@ -31,6 +31,7 @@ from forerun.predictors.regression.job_features import (
     JobFeatures,
     declined,
     distinct_forecasts,
+    doublings_beyond,
     kind_words,
     needed,
     served,
@@ -117,14 +118,6 @@ class FeatureDesign:
         required = [name for name in self.names if name in numbers and name not in self.fills]
         return {name: np.isnan(numbers[name]) for name in required}
 
-    def beyond(self, numbers: Mapping[str, FloatArray]) -> FloatArray:
-        """Return by how many doublings jobs lie beyond the measured ranges, added up, (n,)."""
-        total = np.zeros(len(numbers["devices"]))
-        for name, (low, high) in self.reach.items():
-            off = np.maximum(np.log2(numbers[name] / high), np.log2(low / numbers[name]))
-            total += np.maximum(np.nan_to_num(off), 0.0)
-        return total
-
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FeatureDesign:
         """Return a design of the plain values of its attributes. Raises KeyError, TypeError or
@@ -173,14 +166,14 @@ class GaussianBlock:
     def answers(self, features: JobFeatures) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return log median, log standard deviation of a reading, and doublings beyond, (n,) each."""
         middle, sd = self.gp.predict(self.design.matrix(features.numbers), self.labels(features))
-        beyond = self.design.beyond(features.numbers)
+        beyond = doublings_beyond(self.design.reach, features.numbers)
         one = np.maximum(sd**2 + self.gp.noise_sd**2, self.least**2)
         return middle, np.sqrt(one + (self.growth * beyond) ** 2), beyond
 
     def covariance(self, features: JobFeatures) -> FloatArray:
         """Return the covariance of the errors of log seconds of n jobs, (n, n)."""
         _, shared = self.gp.joint(self.design.matrix(features.numbers), self.labels(features))
-        beyond = self.growth * self.design.beyond(features.numbers)
+        beyond = self.growth * doublings_beyond(self.design.reach, features.numbers)
         # What is beyond the measured is wrong alike: errors out there share their cause.
         own = np.maximum(self.gp.noise_sd**2, self.least**2 - np.diag(shared))
         result: FloatArray = shared + np.outer(beyond, beyond) + np.diag(own)

@@ -113,12 +113,6 @@ def declined(
     return np.where(is_none(problems), reasons, problems)
 
 
-def distinct_forecasts(jobs: Jobs, answers: Callable[[Jobs], Forecasts]) -> Forecasts:
-    """Return the forecasts of n jobs, each kind of equal jobs answered once."""
-    first, place = distinct_jobs(jobs)
-    return answers(jobs) if len(first) == len(jobs) else answers(jobs.take(first)).take(place)
-
-
 # Of a plan, in logarithms: a stage counts from 1.
 _PLAN = ("tp", "pp", "cp", "ep", "vpp")
 _STATED = ("learning_rate", "experts", "layers", "hidden", "vocab")
@@ -131,27 +125,38 @@ RANGES = ("devices", "micro_batch", "accumulation", "dataset_size", *RESOURCES)
 _SESSION = ("placement", "devices", "nodes", "devices_per_node", "parameter_servers")
 
 
-# Fewer jobs than this are answered one by one.
-_MANY = 5000
+def doublings_beyond(
+    ranges: Mapping[str, tuple[float, float]], numbers: Mapping[str, FloatArray]
+) -> FloatArray:
+    """Return by how many doublings n jobs lie beyond ranges of `RANGES`, added up, (n,)."""
+    total = np.zeros(len(numbers["devices"]))
+    for name, (low, high) in ranges.items():
+        if name in RANGES:
+            off = np.maximum(np.log2(numbers[name] / high), np.log2(low / numbers[name]))
+            total += np.maximum(np.nan_to_num(off), 0.0)
+    return total
+
+
+_MANY = 5000  # jobs, from which on equal ones are answered once
 _READ = ("workload", "cluster", "plan")  # groups of columns
 
 
-def distinct_jobs(jobs: Jobs) -> tuple[IntArray, IntArray]:
-    """Return the first of each kind of equal jobs, and which of them each of n jobs is, (n,).
+def distinct_forecasts(jobs: Jobs, answers: Callable[[Jobs], Forecasts]) -> Forecasts:
+    """Return the forecasts of n jobs, each kind of equal jobs answered once.
 
     A million questions are usually a few thousand, asked again and again. Texts of origin, prices
     and measurements make no difference.
     """
     n = len(jobs)
     if n < _MANY:
-        return np.arange(n), np.arange(n)
+        return answers(jobs)
     columns: list[NDArray[Any]] = [jobs.workload_index, jobs.cluster_index]
     columns += [getattr(jobs.plans, name) for name in NAMES]
     if jobs.plan_problem is not None:
         columns.append(codes(jobs.plan_problem)[0])
-    if jobs.labels is not None:
-        read = [name for name in jobs.labels.columns if _is_read(name)]
-        columns += [codes(jobs.labels.columns[name])[0] for name in read]
+    for name, column in (jobs.labels.columns if jobs.labels is not None else {}).items():
+        if name in _TEXTS or (name in COLUMNS and COLUMNS[name].group in _READ):
+            columns.append(codes(column)[0])
     # Sums of products by odd 64-bit numbers: two kinds meet in one with a chance of 1e-8.
     factors = np.random.default_rng(0).integers(0, 2**63, len(columns), dtype=np.uint64)
     total = np.zeros(n, dtype=np.uint64)
@@ -160,12 +165,7 @@ def distinct_jobs(jobs: Jobs) -> tuple[IntArray, IntArray]:
             mixed = (column.astype(np.uint64) + np.uint64(1)) * (factor | np.uint64(1))
             total += mixed ^ (mixed >> np.uint64(29))
     _, first, place = np.unique(total, return_index=True, return_inverse=True)
-    return first.astype(np.int64), place.reshape(-1).astype(np.int64)
-
-
-def _is_read(name: str) -> bool:
-    column = COLUMNS.get(name)
-    return name in _TEXTS or (column is not None and column.group in _READ)
+    return answers(jobs.take(first)).take(place.reshape(-1))
 
 
 @dataclass(frozen=True)
