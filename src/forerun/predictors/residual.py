@@ -31,14 +31,12 @@ from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, fit_runs
 from forerun.predictors.analytic.calibration.fitting import Fit, thinned
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
-from forerun.predictors.analytic.layer_shapes import shapes_of_rows
-from forerun.predictors.analytic.operations import anchored
-from forerun.predictors.analytic.places import settings_of
-from forerun.predictors.analytic.rows import Layout, Rows, fastest_rates, lay_out, taught
-from forerun.predictors.analytic.slots import SLOTS
-from forerun.predictors.analytic.stages import micro_batches
+from forerun.predictors.analytic.flat import SLOTS
+from forerun.predictors.analytic.layout import Layout, lay_out, shapes_of_rows
+from forerun.predictors.analytic.operations import operation_seconds, rates_of
+from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.step import step_and_floor
-from forerun.predictors.analytic.uncertainty import exposures, step_sigma
+from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigma
 from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out
 from forerun.predictors.saved import read_saved
 from forerun.tables import Jobs, Runs, sorted_runs
@@ -56,7 +54,7 @@ def features_of(layout: Layout, constants: Constants) -> tuple[FloatArray, Float
     powers of two.
     """
     rows = layout.rows(constants)
-    parts, median, _ = step_and_floor(rows, fastest_rates(layout.jobs), constants)
+    parts, median, _ = step_and_floor(rows, constants)
     columns = [*_work(layout, rows), *_plan(rows, parts), *_operation_shares(layout, constants)]
     return np.stack(columns, axis=1), median
 
@@ -80,7 +78,7 @@ def _work(layout: Layout, rows: Rows) -> list[FloatArray]:
     sizes = (
         (device + ends) / layers, plan["micro_batch"] * tokens / plan["cp"], plan["micro_batch"],
         np.maximum(jobs.per_workload("shape.hidden"), 1.0), flops / layers,
-        flops / np.maximum(written[jobs.workload_index], 1.0), fastest_rates(jobs),
+        flops / np.maximum(written[jobs.workload_index], 1.0), rows.node["most_flops"],
         rows.node["nominal_memory_rate"], rows.software["host_seconds"],
         operand[jobs.workload_index] ** CHOICE, plan["tp"], plan["cp"], plan["ep"],
     )  # fmt: skip
@@ -100,7 +98,7 @@ def _plan(rows: Rows, parts: Mapping[str, FloatArray]) -> list[FloatArray]:
     whole = np.maximum(sum(parts.values(), np.zeros(len(rows))), 1e-12)
     sizes = (
         plan["dp"], plan["pp"], plan["vpp"], node["nodes"], node["node_devices"],
-        micro_batches(rows), work["layer_tensor"] + work["layer_expert"] + work["layer_whole"],
+        rows.micro_batches, work["layer_tensor"] + work["layer_expert"] + work["layer_whole"],
         node["intra_rate"], np.where(node["nodes"] > 1, node["inter_rate"], 1.0),
     )  # fmt: skip
     shares = (
@@ -117,7 +115,8 @@ def _operation_shares(layout: Layout, constants: Constants) -> FloatArray:
     """Return which part of a micro-batch's device time each class of operations takes, (k, n)."""
     flat, count = layout.flat, len(layout.keys)
     code = flat.slot // len(SLOTS) * len(KINDS) + flat.rate % len(KINDS)
-    seconds = np.bincount(code, anchored(flat, constants).seconds, count * len(KINDS))
+    each = operation_seconds(flat, rates_of(flat, constants), constants)
+    seconds = np.bincount(code, each, count * len(KINDS))
     table = seconds.reshape(count, len(KINDS))
     table = SHARE * table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
     return np.asarray(table[layout.position].T)
@@ -493,11 +492,11 @@ def _sigma(gp: GaussianProcess, unseen: FloatArray, physics: FloatArray) -> Floa
 
 def _own(fit: Fit, constants: Constants, median: FloatArray) -> FloatArray:
     """Return what constants of one workload, layer, device or framework add to the log, (n, 4)."""
-    fastest, columns = fastest_rates(fit.jobs), []
+    columns = []
     for families in OWN.values():
         ours = np.array([p.family.startswith(families) for p in fit.parameters], dtype=bool)
         without = moved(constants, fit.parameters, np.where(ours, -fit.theta, 0.0))
-        seconds = step_and_floor(fit.layout.rows(without), fastest, without)[1]
+        seconds = step_and_floor(fit.layout.rows(without), without)[1]
         columns.append(np.log(median / seconds))
     return np.stack(columns, axis=1)
 
@@ -505,10 +504,10 @@ def _own(fit: Fit, constants: Constants, median: FloatArray) -> FloatArray:
 def _sigma_as_new(fit: Fit, constants: Constants, kind: str, trial: Trial) -> FloatArray:
     """Return physics' log standard deviation of the rows of a trial, had they been new, (m,)."""
     rows = fit.layout.rows(constants)
-    parts, _, _ = step_and_floor(rows, fastest_rates(fit.jobs), constants)
-    known: Mapping[str, FloatArray] = taught(fit.jobs, constants)
+    parts, _, _ = step_and_floor(rows, constants)
+    known: Mapping[str, FloatArray] = evidence(fit.jobs, constants)
     if kind not in (PLAN, SCALE):
-        known = {**known, f"{kind}_taught": np.zeros(len(rows))}
+        known = {**known, f"{kind}_evidence": np.zeros(len(rows))}
     sigma = step_sigma(exposures(rows, parts, known), constants)[trial.row]
     return np.asarray(np.hypot(sigma, constants.sigma_scale * trial.doublings))
 
@@ -611,8 +610,8 @@ class ResidualPredictor:
         some, constants = jobs.take(rows), self.physics.constants
         layout, labels = lay_out(some, constants, self._kept), Labels.of(some)
         log, unseen = correction.logs(features_of(layout, constants)[0], labels)
-        priced, known = layout.rows(constants), taught(some, constants)
-        parts, _, _ = step_and_floor(priced, fastest_rates(some), constants)
+        priced, known = layout.rows(constants), evidence(some, constants)
+        parts, _, _ = step_and_floor(priced, constants)
         physics = step_sigma(exposures(priced, parts, known), constants)
         sigma = correction.sigmas(correction.known.novelties(labels, labelled), unseen, physics)
         middle = np.maximum(alone.seconds[rows, 1] * np.exp(log), alone.floor_seconds[rows])
