@@ -371,7 +371,7 @@ class GateVerdict:
 
 # Of a correction's variance, what measured runs must explain for it to speak at all.
 LEAST_EXPLAINED = 0.02
-# Fewer runs than this teach physics alone.
+# Fewer runs than this calibrate physics alone.
 LEAST_RUNS = 24
 MOST_ROWS, TUNED_ROWS = 1500, 400  # that a correction learns from; and its hyper-parameters
 # A run that lies farther off than so many scales of its setting is one of another kind (it

@@ -51,7 +51,7 @@ def test_a_fold_never_teaches_a_question_that_it_judges() -> None:
     }  # fmt: skip
     for fold in folds:
         assert len(fold.judge)
-        assert not set(config[fold.teach]) & set(config[fold.judge])
+        assert not set(config[fold.fit]) & set(config[fold.judge])
 
 
 def test_beyond_the_lower_half_only_more_devices_are_judged() -> None:
@@ -60,7 +60,7 @@ def test_beyond_the_lower_half_only_more_devices_are_judged() -> None:
     folds = folds_of(JobColumns(runs.jobs), configurations(runs.table)[1], every)
     fold = next(f for f in folds if f.words == "the upper half of devices left out")
     devices = runs.table.numbers("devices")
-    assert devices[fold.teach].max() < devices[fold.judge].min()
+    assert devices[fold.fit].max() < devices[fold.judge].min()
 
 
 def test_trials_ask_beyond_what_workers_were_given_and_beyond_the_data() -> None:
@@ -80,7 +80,7 @@ def test_trials_ask_beyond_what_workers_were_given_and_beyond_the_data() -> None
     ):
         values = runs.table.numbers(column)
         assert set(values[found[words].judge]) == {most}
-        assert values[found[words].teach].max() < most
+        assert values[found[words].fit].max() < most
 
 
 def test_runs_that_cannot_be_judged_only_teach() -> None:
@@ -160,7 +160,7 @@ def test_on_a_new_cluster_a_few_one_node_runs_teach_and_several_nodes_are_judged
     clusters, nodes = runs.table.texts("cluster"), runs.table.numbers("nodes")
     for fold in found:
         (place,) = set(clusters[fold.judge])
-        kept = fold.teach[clusters[fold.teach] == place]
+        kept = fold.fit[clusters[fold.fit] == place]
         assert len(kept) == 3
         assert (nodes[kept] == 1).all()
         assert (nodes[fold.judge] == 2).any()

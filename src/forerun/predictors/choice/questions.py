@@ -201,7 +201,7 @@ class TrialFold:
     """Positions of the runs that are fitted and of those that are judged; `words`: how divided."""
 
     words: str
-    teach: IntArray
+    fit: IntArray
     judge: IntArray
 
 
@@ -215,9 +215,9 @@ def folds_of(columns: JobColumns, config: IntArray, timed: BoolArray) -> list[Tr
     """
     folds = []
     for words, out in _left_out(columns, config, timed):
-        judge, teach = np.flatnonzero(out & timed), np.flatnonzero(~out)
-        if len(judge) and timed[teach].any():
-            folds.append(TrialFold(words, teach, judge))
+        judge, fit = np.flatnonzero(out & timed), np.flatnonzero(~out)
+        if len(judge) and timed[fit].any():
+            folds.append(TrialFold(words, fit, judge))
     return folds
 
 

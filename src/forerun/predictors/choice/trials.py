@@ -118,12 +118,12 @@ class Trials:
             judge = np.sort(rng.permutation(fold.judge)[:MOST_JUDGED])
             jobs = runs.jobs.take(judge)
             wanted = tuple(name for name in names if (fold.words, name) not in silent)
-            fitted = members(wanted, start, runs.take(fold.teach), quantity, light=True)
+            fitted = members(wanted, start, runs.take(fold.fit), quantity, light=True)
             logs = fitted.logs(names, jobs, quantity)
             # A candidate without any answer has none in the next fold of these words.
             silent |= {(fold.words, n) for n, one in zip(names, logs.T[1], strict=True)
                        if np.isnan(one).all()}  # fmt: skip
-            span = RunSpan.of(JobColumns(runs.jobs.take(fold.teach), quantity), config[fold.teach])
+            span = RunSpan.of(JobColumns(runs.jobs.take(fold.fit), quantity), config[fold.fit])
             lie = span.questions(JobColumns(jobs, quantity))
             kinds.append(lie.kind)
             known.append(lie.known)

@@ -111,11 +111,11 @@ def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Au
         RequestError: a number is not positive and finite, no column changes, or the recipe makes
             more features than can be fitted.
     """
-    asked = f"features of {len(columns)} runs"
+    what = f"features of {len(columns)} runs"
     for name, values in columns.numbers.items():
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise RequestError(
-                asked, f"{name} is not above 0 in some", "leave the column out, or correct it"
+                what, f"{name} is not above 0 in some", "leave the column out, or correct it"
             )
     singles = _singles(columns, recipe)
     terms: list[Term] = [(factor,) for factor in singles]
@@ -124,7 +124,7 @@ def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Au
         terms += [term for term in products if _allowed(term, recipe)]
         if len(terms) > MOST_TERMS:
             raise RequestError(
-                f"{asked} with products of {recipe.degree} factors",
+                f"{what} with products of {recipe.degree} factors",
                 f"more than {MOST_TERMS} of them", "ask for a lower degree, or fewer columns",
             )  # fmt: skip
     if recipe.ernest and "devices" in columns.numbers:
@@ -137,7 +137,7 @@ def augmented(columns: Columns, recipe: Recipe, sizes: Sequence[str] = ()) -> Au
     kept = _distinct(AugmentedFeatures(every).matrix(columns))
     if not kept:
         raise RequestError(
-            asked, "no column changes from run to run",
+            what, "no column changes from run to run",
             "give runs that differ in devices, batch or size",
         )  # fmt: skip
     return AugmentedFeatures(tuple(every[i] for i in kept))
