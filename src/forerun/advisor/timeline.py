@@ -14,11 +14,8 @@ from forerun.errors import RequestError
 
 # Parts of the step that a micro-batch's forward or backward pass holds; the others stand before
 # or after the schedule.
-_FORWARD = ("forward",)
 _BACKWARD = ("backward", "recompute")
 _BOTH = ("tensor comm", "pipeline comm", "context comm", "expert comm", "host", "imbalance")
-_BUBBLE = ("pipeline bubble",)
-_BEFORE = ("input",)
 _LARGEST_EVENTS = 400_000
 _STREAM = {"comm": 1, "input": 2, "host": 2, "overhead": 2}
 _STREAM_NAMES = ("compute", "communication", "host")
@@ -38,8 +35,6 @@ class Slot(NamedTuple):
 
 def _stage_order(stage: int, pp: int, m: int, vpp: int) -> list[tuple[bool, int, int]]:
     """Return a stage's passes in order, as (forward, micro-batch, chunk)."""
-    if vpp > 1 and m % pp:
-        vpp = 1
     total = m * vpp
     warm_up = min(total, pp - stage - 1 if vpp == 1 else 2 * (pp - stage - 1) + (vpp - 1) * pp)
 
@@ -61,27 +56,23 @@ def schedule(pp: int, m: int, vpp: int, forward: float, backward: float) -> list
 
     A pass starts when its stage is free and the pass that it needs has ended.
     """
-    orders = [_stage_order(s, pp, m, vpp) for s in range(pp)]
-    chunks = 1 + max(chunk for _, _, chunk in orders[0])
+    chunks = 1 if m % pp else vpp
+    orders = [_stage_order(s, pp, m, chunks) for s in range(pp)]
     durations = {True: forward / chunks, False: backward / chunks}
     ended: dict[tuple[int, bool, int, int], float] = {}
     clock, position, slots = [0.0] * pp, [0] * pp, []
-    waiting = True
-    while waiting:
-        waiting = False
+    while len(slots) < 2 * pp * m * chunks:
         for stage in range(pp):
             while position[stage] < len(orders[stage]):
                 ahead, micro, chunk = orders[stage][position[stage]]
                 need = _needed(stage, ahead, micro, chunk, pp, chunks)
                 if need is not None and need not in ended:
                     break
-                ready = 0.0 if need is None else ended[need]
-                start = max(clock[stage], ready)
+                start = max(clock[stage], 0.0 if need is None else ended[need])
                 clock[stage] = start + durations[ahead]
                 ended[stage, ahead, micro, chunk] = clock[stage]
                 slots.append(Slot(stage, ahead, micro, chunk, start, durations[ahead]))
                 position[stage] += 1
-                waiting = True
     return slots
 
 
@@ -95,9 +86,7 @@ def _needed(
         return (pp - 1, True, micro, chunk - 1) if chunk > 0 else None
     if stage < pp - 1:
         return stage + 1, False, micro, chunk
-    if chunk < chunks - 1:
-        return 0, False, micro, chunk + 1
-    return stage, True, micro, chunk
+    return (0, False, micro, chunk + 1) if chunk < chunks - 1 else (stage, True, micro, chunk)
 
 
 def chrome_trace(answer: Answer) -> dict[str, Any]:
@@ -114,24 +103,20 @@ def chrome_trace(answer: Answer) -> dict[str, Any]:
             f"that is more than {_LARGEST_EVENTS:,} events",
             "use a larger micro_batch or a smaller global batch",
         )
-    forward = sum(parts.pop(name, 0.0) for name in _FORWARD)
-    backward = sum(parts.pop(name, 0.0) for name in _BACKWARD)
-    both = sum(parts.pop(name, 0.0) for name in _BOTH)
-    bubble = sum(parts.pop(name, 0.0) for name in _BUBBLE)
+    forward, bubble = parts.pop("forward", 0.0), parts.pop("pipeline bubble", 0.0)
+    backward, both = (sum(parts.pop(name, 0.0) for name in names) for names in (_BACKWARD, _BOTH))
     work = forward + backward
     scale = (work + both) / work / m if work > 0 else 0.0
     slots = schedule(plan.pp, m, plan.vpp, forward * scale, backward * scale)
-    drawn = max((s.start + s.duration for s in slots), default=0.0)
+    drawn = max(slot.start + slot.duration for slot in slots)
     stretch = (work + both + bubble) / drawn if drawn > 0 else 1.0
-
-    events = list(_names(plan.pp, answer))
-    clock = 0.0
-    for name in [n for n in parts if n in _BEFORE]:
-        clock = _everywhere(events, plan.pp, name, clock, parts.pop(name))
+    clock = parts.pop("input", 0.0)
+    events = [*_names(answer), *_everywhere(plan.pp, "input", 0.0, clock)]
     events += [_pass_event(slot, clock, stretch) for slot in slots]
     clock += drawn * stretch
     for name, seconds in parts.items():
-        clock = _everywhere(events, plan.pp, name, clock, seconds)
+        events += _everywhere(plan.pp, name, clock, seconds)
+        clock += max(seconds, 0.0)
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -145,9 +130,10 @@ def chrome_trace(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _names(stages: int, answer: Answer) -> Iterator[dict[str, Any]]:
-    for stage in range(stages):
-        label = f"stage {stage}" if stages > 1 else f"every device ({answer.job.plan})"
+def _names(answer: Answer) -> Iterator[dict[str, Any]]:
+    plan = answer.job.plan
+    for stage in range(plan.pp):
+        label = f"stage {stage}" if plan.pp > 1 else f"every device ({plan})"
         yield {"ph": "M", "pid": stage, "tid": 0, "name": "process_name", "args": {"name": label}}
         for tid, stream in enumerate(_STREAM_NAMES):
             yield {
@@ -166,17 +152,11 @@ def _pass_event(slot: Slot, offset: float, stretch: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _everywhere(
-    events: list[dict[str, Any]], stages: int, name: str, start: float, seconds: float
-) -> float:
-    """Add a part that every stage spends at the same time; return when it ends."""
-    if seconds > 0:
-        stream = next((tid for word, tid in _STREAM.items() if word in name), 0)
-        events.extend(
-            {
-                "ph": "X", "cat": "part", "pid": stage, "tid": stream, "name": name,
-                "ts": start * MICROSECONDS, "dur": seconds * MICROSECONDS, "args": {},
-            }
-            for stage in range(stages)
-        )  # fmt: skip
-    return start + seconds
+def _everywhere(stages: int, name: str, start: float, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield a part that every stage spends at the same time."""
+    stream = next((tid for word, tid in _STREAM.items() if word in name), 0)
+    for stage in range(stages if seconds > 0 else 0):
+        yield {
+            "ph": "X", "cat": "part", "pid": stage, "tid": stream, "name": name,
+            "ts": start * MICROSECONDS, "dur": seconds * MICROSECONDS, "args": {},
+        }  # fmt: skip
