@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from forerun.domain.workload import Workload
     from forerun.store.sql_store import SqlStore
 
-_OWN = ("accumulate",)  # settings of the loop that leave the traced graph of a sample as it is
+_OWN = {"accumulate"}  # settings of the loop that leave the traced graph of a sample as it is
 _NAMED = 4  # entries that one note names
 
 
@@ -51,14 +52,14 @@ def _in_words(unknown: Iterable[Unknown]) -> list[str]:
     """Return what is not known as sentences, each once, what shares its reason in one."""
     by_reason: dict[str, dict[str, None]] = {}
     for name, why in unknown:
-        by_reason.setdefault(why, {}).update(dict.fromkeys(filter(None, [name])))
+        by_reason.setdefault(why, {})[name] = None
     sentences = []
     for why, names in by_reason.items():
-        few = ", ".join([*names][:_NAMED])
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         is_, their = ("is", "its") if len(names) == 1 else ("are", "their")
-        kept = f"{few}{more} {is_} not traced ({why}): {their} runs are kept by their label alone"
-        sentences.append(kept if names else why)
+        few = f"{', '.join([*names][:_NAMED])}{more}"
+        kept = f"{few} {is_} not traced ({why}): {their} runs are kept by their label alone"
+        sentences.append(kept if few else why)
     return sentences
 
 
@@ -102,7 +103,10 @@ class PointFacts:
             micro_batch=max(task.batch // passes, 1),
             global_batch=task.global_batch,
         )
-        workloads = () if self.workload is None else (_of_size(self.workload, task.dataset_size),)
+        workload = self.workload
+        if workload is not None and task.dataset_size:
+            workload = replace(workload, dataset_size=float(task.dataset_size))
+        workloads = () if workload is None else (workload,)
         clusters = () if self.cluster is None else (self.cluster,)
         return Jobs(
             workloads, clusters, np.array([len(workloads) - 1], dtype=np.int32),
@@ -114,47 +118,42 @@ def _known_of(
     points: Sequence[Point], advisor: Advisor, runner: TaskRunner
 ) -> dict[str, PointFacts]:
     """Return what is known of each point, by its key; a module is traced once for each precision."""
-    traced: dict[tuple[str, ...], Workload | Unknown] = {}
-    clusters: dict[tuple[str, tuple[int, ...]], Cluster | Unknown | None] = {}
+    workload_of, cluster_of = cache(partial(_workload, advisor)), cache(partial(_cluster, advisor))
     found = {}
     for point in points:
-        task = point.task
-        counts = runner.placement(task)
-        model = (task.entry, task.precision, task.optimizer, repr(sorted(task.settings.items())))
-        if model not in traced:
-            traced[model] = _workload(point, advisor)
-        label = str(point.asked.get("device", ""))
-        if (label, counts) not in clusters:
-            clusters[label, counts] = _cluster(advisor, label, counts)
-        workload, cluster = traced[model], clusters[label, counts]
-        why = tuple(one for one in (workload, cluster) if isinstance(one, Unknown))
+        task, counts = point.task, runner.placement(point.task)
+        odd = sorted({*task.settings} - _OWN)
+        opaque = f"the settings {', '.join(odd)} may change it" if odd else ""
+        workload = workload_of(
+            task.entry, task.precision, task.optimizer, "a script" if task.is_script else opaque
+        )
+        cluster = cluster_of(str(point.asked.get("device", "")), counts)
+        unknown = tuple(one for one in (workload, cluster) if isinstance(one, Unknown))
+        if not isinstance(workload, Unknown):
+            workload = replace(workload, name=str(point.asked["workload"]))
         found[point.key] = PointFacts(
             None if isinstance(workload, Unknown) else workload,
             None if isinstance(cluster, Unknown) else cluster,
-            counts, why,
+            counts, unknown,
         )  # fmt: skip
     return found
 
 
-def _workload(point: Point, advisor: Advisor) -> Workload | Unknown:
-    """Return the workload of a point's entry under the name that its rows have, or why not."""
-    task = point.task
-    own = sorted(set(task.settings) - set(_OWN))
-    if task.is_script or own:
-        what = "a script" if task.is_script else f"the settings {', '.join(own)} may change it"
-        return Unknown(task.entry, what)
+def _workload(
+    advisor: Advisor, entry: str, precision: str, optimizer: str, opaque: str
+) -> Workload | Unknown:
+    """Return the workload of an entry, or why it is not traced."""
+    if opaque:
+        return Unknown(entry, opaque)
     try:
-        workload = advisor.workload(
-            task.entry, precision=task.precision, optimizer=task.optimizer, framework="pytorch"
+        return advisor.workload(
+            entry, precision=precision, optimizer=optimizer, framework="pytorch"
         )
     except ForerunError as error:
-        return Unknown(task.entry, error.found)
-    return replace(workload, name=str(point.asked["workload"]))
+        return Unknown(entry, error.found)
 
 
-def _cluster(
-    advisor: Advisor, label: str, counts: tuple[int, ...]
-) -> Cluster | Unknown | None:  # fmt: skip
+def _cluster(advisor: Advisor, label: str, counts: tuple[int, ...]) -> Cluster | Unknown | None:
     """Return the cluster of a device on which so many workers lie, or why it is not known."""
     if not label:
         return Unknown(
@@ -174,10 +173,6 @@ def _cluster(
         return Unknown(
             "", f"{error.asked}: {error.found}{meant}; its runs are kept by that label alone"
         )
-
-
-def _of_size(workload: Workload, dataset_size: int) -> Workload:
-    return replace(workload, dataset_size=float(dataset_size)) if dataset_size else workload
 
 
 _LIMIT = "limit_s"  # in a point's note: the limit that ended its run
@@ -222,21 +217,17 @@ class StoreLedger:
             "source": "forerun profile", "ref": f"campaign {self._campaign.name}",
         }  # fmt: skip
         row.pop("fingerprint", None), row.pop("started", None)
+        limit = RunState.of(point.task, measurement).limit_seconds
         self._store.add_table(
             Table.from_rows([row], f"{point}"), known.jobs(point),
             campaign=self._campaign.name, points=[point.key],
-            notes=[_note(RunState.of(point.task, measurement))],
+            notes=[json.dumps({_LIMIT: limit}) if limit else ""],
             started=measurement.started, fingerprint=dict(measurement.fingerprint),
         )  # fmt: skip
 
 
-def _note(state: RunState) -> str:
-    """Return what a point's record says of the limit that ended its run, "" where none did."""
-    return json.dumps({_LIMIT: state.limit_seconds}) if state.limit_seconds else ""
-
-
 def _limit(note: str) -> float:
-    """Return the limit that `_note` wrote down; 0 where it says none."""
+    """Return the limit of a point's note; 0 where it says none."""
     try:
         return float(json.loads(note)[_LIMIT]) if note else 0.0
     except (ValueError, KeyError, TypeError):  # somebody's own words

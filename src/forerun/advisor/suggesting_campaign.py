@@ -62,7 +62,7 @@ def campaign_text(
                 title, f"the runs are of several {column}: {', '.join(t or 'blank' for t in values)}",
                 "one kind of machine carries a campaign out: give candidates of one, or a campaign each",
             )  # fmt: skip
-        return next(iter(values))
+        return str(next(iter(values)))
 
     fields: dict[str, Any] = {"name": name, "workloads": {}}
     for label in dict.fromkeys(table.texts("workload")):

@@ -60,7 +60,8 @@ def schedule(pp: int, m: int, vpp: int, forward: float, backward: float) -> list
     orders = [_stage_order(s, pp, m, chunks) for s in range(pp)]
     durations = {True: forward / chunks, False: backward / chunks}
     ended: dict[tuple[int, bool, int, int], float] = {}
-    clock, position, slots = [0.0] * pp, [0] * pp, []
+    clock, position = [0.0] * pp, [0] * pp
+    slots: list[Slot] = []
     while len(slots) < 2 * pp * m * chunks:
         for stage in range(pp):
             while position[stage] < len(orders[stage]):
