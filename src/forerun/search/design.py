@@ -548,7 +548,7 @@ def _problem_of(
     unit = every / np.maximum(np.linalg.norm(every, axis=0), 1e-300)
     kept: list[int] = []  # of terms that cannot be told apart, the first
     for i in range(x.shape[1]):
-        if np.linalg.matrix_rank(unit[:, [*kept, i]], tol=1e-8) > len(kept):
+        if np.linalg.matrix_rank(unit[:, [*kept, i]], tol=np.sqrt(_RANK)) > len(kept):
             kept.append(i)
     lost = [name for i, name in enumerate(names) if i not in kept]
     said = []
