@@ -14,10 +14,9 @@ from forerun.domain.quantiles import at_probability, probability_below
 from forerun.domain.workload import Length
 from forerun.errors import UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.search.best_plan import best_plan
 from forerun.search.recommending import misses, recommend
 from forerun.search.reduction import MEMORY, Reduction, judge
-from forerun.search.score import SKIPPED, TIE, score, usable_bytes
+from forerun.search.score import SKIPPED, TIE, best_plan, score, usable_bytes
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload

@@ -14,10 +14,9 @@ from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.search.best_plan import best_plan
 from forerun.search.recommending import recommend
 from forerun.search.reduction import DEADLINE, MEMORY, NO_MEMORY, judge
-from forerun.search.score import score
+from forerun.search.score import best_plan, score
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload

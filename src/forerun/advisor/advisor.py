@@ -233,7 +233,7 @@ class Advisor:
         if set(fields) >= set(FIELDS):
             whole = Plan(**fields)
         else:
-            from forerun.search.best_plan import best_plan
+            from forerun.search.score import best_plan
 
             fixed = {name: value for name, value in fields.items() if name != "global_batch"}
             whole, note = best_plan(asked, place, self.predictor, fixed=fixed, global_batch=batch)

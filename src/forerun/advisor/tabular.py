@@ -20,8 +20,7 @@ from forerun.domain.objective import MARKETS, Preemption
 from forerun.domain.plan import NAMES, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
 from forerun.errors import ForerunError, RequestError, one_of
-from forerun.search.best_plan import best_plan
-from forerun.search.score import rates
+from forerun.search.score import best_plan, rates
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 from forerun.workloads.own_labels import meant_note
