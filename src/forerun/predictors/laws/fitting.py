@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -199,7 +198,6 @@ class Posterior:
         alone: covariance of a group's own given the shared, (g, p, p).
         gain: how far a shared effect is made up for by it, (g, p, p).
         residual: logs of measured over fitted, (n,).
-        slopes, weight: of the rows at the optimum, (n, p) and (n,).
         rounds, converged: how the search ended.
     """
 
@@ -210,8 +208,6 @@ class Posterior:
     alone: FloatArray
     gain: FloatArray
     residual: FloatArray
-    slopes: FloatArray
-    weight: FloatArray
     rounds: int
     converged: bool
 
@@ -226,37 +222,30 @@ class Posterior:
 
 def fitted(equation: Equation, rows: Observations, effects: Effects) -> Posterior:
     """Return the posterior of the parameters of all groups."""
-    problem = _Problem(equation, rows, effects)
-    shared, own = np.zeros_like(effects.widths), np.zeros_like(effects.own)
+    search = _Search(equation, rows, effects)
     damping, converged, rounds = 1e-3, False, 0
-    out = problem.seconds(shared, own)
-    for _ in range(MAX_ROUNDS if shared.size < LARGE else ROUNDS_OF_LARGE):
+    for _ in range(MAX_ROUNDS if effects.widths.size < LARGE else ROUNDS_OF_LARGE):
         rounds += 1
-        problem.rescale(out)
-        here = problem.cost(out, shared, own)
-        system = _NormalEquations(problem, out, shared, own)
+        search.linearise()
+        here = search.cost(search.out, search.shared, search.own)
         for _ in range(MOST_TRIALS):
-            step_shared, step_own = system.step(damping)
-            trial = problem.seconds(shared + step_shared, own + step_own)
-            there = problem.cost(trial, shared + step_shared, own + step_own)
-            if there < here:
+            shared, own = search.step(damping)
+            moved = max(np.abs(shared).max(initial=0.0), np.abs(own).max())
+            shared, own = search.shared + shared, search.own + own
+            out = search.seconds(shared, own)
+            gained = here - search.cost(out, shared, own)
+            if gained > 0:
                 break
             damping = max(6.0 * damping, 1e-4)
         else:
             converged = True  # no direction is better: rounding ends the search
             break
-        shared, own, out = shared + step_shared, own + step_own, trial
+        search.shared, search.own, search.out = shared, own, out
         damping = max(damping / 5.0, 1e-7)
-        moved = max(np.abs(step_shared).max(initial=0.0), np.abs(step_own).max())
-        if here - there < SETTLED + SETTLED_SHARE * abs(here) or moved < SETTLED_STEP:
+        if gained < SETTLED + SETTLED_SHARE * abs(here) or moved < SETTLED_STEP:
             converged = True
             break
-    system = _NormalEquations(problem, out, shared, own)
-    covariance, alone, gain = system.posterior()
-    return Posterior(
-        effects, problem.theta(shared, own), shared, covariance, alone, gain, system.errors,
-        system.slopes, system.weight, rounds, converged,
-    )  # fmt: skip
+    return search.posterior(rounds, converged)
 
 
 def fitted_kinds(
@@ -280,18 +269,25 @@ def fitted_kinds(
     return found, np.split(found.residual, np.cumsum(lengths)[:-1])
 
 
-class _Problem:
-    """The cost that the fit minimises: errors of rows, and what effects cost by their priors."""
+class _Search:
+    """Where a search is: effects, seconds there, the errors' scales, and the normal equations.
+
+    The cost is that of errors of rows, and of effects by their priors. There is a block of equations
+    for each group, and one for the shared effects.
+    """
 
     def __init__(self, equation: Equation, rows: Observations, effects: Effects) -> None:
         self.equation, self.rows, self.effects = equation, rows, effects
-        self.groups = len(effects.own)
-        self.scale = np.empty(self.groups)
+        order = np.argsort(rows.group, kind="stable")
+        edges = np.searchsorted(rows.group[order], np.arange(1, len(effects.own)))
+        self.parts = np.split(order, edges)
         # What has no width is held fast.
         self.own_precision, self.shared_precision = (
             np.where(width > 0, 1.0 / np.maximum(width, 1e-9) ** 2, 1e18)
             for width in (effects.own, effects.widths)
         )
+        self.shared, self.own = np.zeros_like(effects.widths), np.zeros_like(effects.own)
+        self.out = self.seconds(self.shared, self.own)
 
     def theta(self, shared: FloatArray, own: FloatArray) -> FloatArray:
         return np.asarray(self.rows.start + own + self.effects.members @ shared)
@@ -299,50 +295,35 @@ class _Problem:
     def seconds(self, shared: FloatArray, own: FloatArray) -> LogTerm:
         return self.equation(self.theta(shared, own)[self.rows.group], self.rows.x)
 
-    def rescale(self, out: LogTerm) -> None:
-        """Set the robust scale of each group's errors, drawn to the usual where rows are few."""
-        rows = self.rows
-        count = np.bincount(rows.group, rows.weight, self.groups)
-        middle = grouped_medians(np.abs(rows.log_seconds - out.log), rows.group, self.groups)
-        spread = count * (1.4826 * middle) ** 2 + PRIOR_COUNT * PRIOR_SCALE**2
-        self.scale = np.maximum(np.sqrt(spread / (count + PRIOR_COUNT)), SMALLEST_SCALE)
-
     def cost(self, out: LogTerm, shared: FloatArray, own: FloatArray) -> float:
         """Return the negative log posterior but for a constant."""
-        error = (self.rows.log_seconds - out.log) / self.scale[self.rows.group]
+        error = (self.rows.log_seconds - out.log) / self.scale
         cost = (DEGREES + 1) / 2 * float(self.rows.weight @ np.log1p(error**2 / DEGREES))
         for effect, precision in ((shared, self.shared_precision), (own, self.own_precision)):
             tails = np.log1p(effect**2 * precision / (PRIOR_DEGREES - 1))
             cost += PRIOR_DEGREES / 2 * float(tails.sum())
         return cost
 
-
-class _NormalEquations:
-    """The normal equations of one round: a block a group, and the shared effects."""
-
-    def __init__(
-        self, problem: _Problem, out: LogTerm, shared: FloatArray, own: FloatArray
-    ) -> None:
-        rows, self.effects, self.shared, self.own = problem.rows, problem.effects, shared, own
-        p = own.shape[1]
-        self.slopes, self.errors = out.matrix(p), rows.log_seconds - out.log
-        scale = problem.scale[rows.group]
-        tails = DEGREES + (self.errors / scale) ** 2
-        self.weight = rows.weight * (DEGREES + 1) / tails / scale**2
-        self.hessian = np.zeros((problem.groups, p, p))
-        self.pull = np.zeros((problem.groups, p))
-        order = np.argsort(rows.group, kind="stable")
-        edges = np.searchsorted(rows.group[order], np.arange(problem.groups + 1))
-        for i, (start, end) in enumerate(pairwise(edges.tolist())):
-            part = order[start:end]
-            weighted = self.slopes[part] * self.weight[part, None]
-            self.hessian[i] = weighted.T @ self.slopes[part]
-            self.pull[i] = weighted.T @ self.errors[part]
+    def linearise(self) -> None:
+        """Set the robust scale of errors, drawn to the usual where rows are few, and the equations."""
+        groups, p = self.own.shape
+        rows, slopes = self.rows, self.out.matrix(p)
+        errors = rows.log_seconds - self.out.log
+        self.scale = np.empty(len(errors))
+        self.hessian, self.pull = np.empty((groups, p, p)), np.empty((groups, p))
+        for i, part in enumerate(self.parts):
+            count = rows.weight[part].sum()
+            middle = 1.4826 * float(np.median(np.abs(errors[part])))
+            variance = (count * middle**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
+            scale = self.scale[part] = max(float(np.sqrt(variance)), SMALLEST_SCALE)
+            tails = DEGREES + (errors[part] / scale) ** 2
+            weighted = slopes[part].T * (rows.weight[part] * (DEGREES + 1) / tails / scale**2)
+            self.hessian[i], self.pull[i] = weighted @ slopes[part], weighted @ errors[part]
         # Precisions of Student-t priors at the effects.
         self.own_prior, self.shared_prior = (
             precision * PRIOR_DEGREES / (PRIOR_DEGREES - 1 + effect**2 * precision)
             for effect, precision in (
-                (own, problem.own_precision), (shared, problem.shared_precision),
+                (self.own, self.own_precision), (self.shared, self.shared_precision),
             )
         )  # fmt: skip
         # An effect that no row depends on stays where its prior has it.
@@ -363,13 +344,17 @@ class _NormalEquations:
         own = np.einsum("gij,gj->gi", inverse, rest) * (self.effects.own > 0)
         return shared, np.clip(own, -LARGEST_STEP, LARGEST_STEP)
 
-    def posterior(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the covariance of the shared effects, of each group's own, and the gains."""
+    def posterior(self, rounds: int, converged: bool) -> Posterior:
+        """Return the optimum with the covariance of effects, of each group's own, and the gains."""
+        self.linearise()
         inverse = np.asarray(np.linalg.inv(self._own_block(0.0)), dtype=np.float64)
         covariance = np.diag(self.effects.widths.ravel() ** 2)
         matrix = self._shared_matrix(inverse, 0.0)
         covariance[np.ix_(self.active, self.active)] = np.linalg.inv(matrix)
-        return covariance, inverse, inverse @ self.hessian
+        return Posterior(
+            self.effects, self.theta(self.shared, self.own), self.shared, covariance, inverse,
+            inverse @ self.hessian, self.rows.log_seconds - self.out.log, rounds, converged,
+        )  # fmt: skip
 
     def _own_block(self, damping: float) -> FloatArray:
         block = self.hessian.copy()
@@ -391,15 +376,3 @@ class _NormalEquations:
         diagonal += self.shared_prior.ravel()[self.active]
         diagonal *= 1.0 + damping
         return matrix
-
-
-def grouped_medians(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
-    """Return the median of each group's values, (g,), 0 of a group without any."""
-    ordered = values[np.lexsort((values, group))]
-    count = np.bincount(group, minlength=groups)
-    start = np.cumsum(count) - count
-    low, high = start + (count - 1) // 2, start + count // 2
-    known = count > 0
-    result = np.zeros(groups)
-    result[known] = (ordered[low[known]] + ordered[high[known]]) / 2.0
-    return result

@@ -28,7 +28,7 @@ from forerun.domain.hardware import Cluster
 from forerun.domain.plan import PS_ASYNC, PS_SYNC, SYNC
 from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
-from forerun.predictors.laws.fitting import LogTerm, Observations, Posterior, fitted
+from forerun.predictors.laws.fitting import LogTerm, Observations, fitted
 from forerun.predictors.laws.grouped import article
 from forerun.predictors.laws.hierarchical_law import (
     AT,
@@ -58,8 +58,7 @@ from forerun.units import GIGA
 
 VERSION = 5
 PARTS = ("compute", "communication")
-APP = ("workload", "framework", "precision", "seq_len", "image_size", "sync", "dataset",
-       *RUN_SETTINGS)  # fmt: skip
+APP = ("workload", "framework", "precision", "seq_len", "image_size", "sync", "dataset")
 CLUSTER = ("device", "instance_type", "cluster", "interconnect")
 # Of an Amazon machine one TCP flow goes at 10 Gb/s at most, inside a placement group (its own
 # documentation of instance network bandwidth); a ring has one flow to its neighbour.
@@ -74,8 +73,6 @@ CHUNK = 16384
 LEAST_RUNS = 3
 # Spread of residuals where runs are few: as wide as other laws of this kind are off.
 PRIOR_SIGMA, PRIOR_RUNS, SMALLEST_SIGMA = 0.07, 8.0, 0.02
-# A run that alone determines its law says nothing of how far runs lie from it.
-MOST_LEVERAGE = 0.75
 _HALF = 0.7  # of a step at the middle batch is fixed, as a log: exp(-0.7)
 # The span of micro-batches over which the shape of compute is drawn is no less, as a log.
 _LEAST_SPAN = 0.3
@@ -110,23 +107,20 @@ class HierarchicalRows(LawRows):
     @cached_property
     def apps(self) -> tuple[list[Kind], IntArray]:
         """Distinct apps, and which each job is of, (n,)."""
-        # A precision that nobody stated is not the usual one of its workload, nor an optimizer.
-        of_rows = ("dataset", *(("precision",) if "precision" in self.labels else ()))
-        of_runs = RUN_SETTINGS if self.quantity == "run" else ()
-        blank = [""], np.zeros(len(self.jobs), dtype=np.int64)
-        return combined([
-            self.stated(name) if name in (*of_rows, *of_runs)
-            else blank if name in RUN_SETTINGS else self.words(name)
-            for name in APP
-        ])  # fmt: skip
+        # A precision that nobody stated is not the usual one of its workload.
+        of_rows = (
+            "dataset",
+            *RUN_SETTINGS,
+            *(("precision",) if "precision" in self.labels else ()),
+        )
+        names = (*APP, *(RUN_SETTINGS if self.quantity == "run" else ()))
+        return combined([self.stated(n) if n in of_rows else self.words(n) for n in names])
 
     @cached_property
     def clusters(self) -> tuple[list[Kind], IntArray]:
         """Distinct clusters, and which each job is on, (n,)."""
-        return combined([
-            self.words(name) if name in ("device", "instance_type") else self.stated(name)
-            for name in CLUSTER
-        ])  # fmt: skip
+        known = ("device", "instance_type")
+        return combined([self.words(n) if n in known else self.stated(n) for n in CLUSTER])
 
     @cached_property
     def nodes_and_busy(self) -> tuple[FloatArray, FloatArray]:
@@ -144,28 +138,11 @@ class HierarchicalRows(LawRows):
         return np.array([float(crc32(text.encode())) for text in texts])[index]
 
     @cached_property
-    def rates(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Nominal GB/s inside a node, of a node's network, and the most of one flow, (n,) each."""
-        table = np.array([
-            *map(_cluster_rates, self.jobs.clusters), (USUAL_INTRA_GB, USUAL_INTER_GB, np.inf)
-        ])  # fmt: skip
-        intra, inter, flow = table[self.jobs.cluster_index].T
-        loose = np.flatnonzero(self.jobs.cluster_index < 0)
-        if len(loose) and "interconnect" in self.labels:
-            texts = self.labels.texts("interconnect")[loose].tolist()
-            found = {text: _NETWORK.search(text) for text in set(texts)}
-            rate = {t: float(m.group(1)) / 8.0 if m else USUAL_INTER_GB for t, m in found.items()}
-            inter = inter.copy()
-            inter[loose] = [rate[text] for text in texts]
-        return intra, inter, flow
-
-    @cached_property
     def linked(self) -> BoolArray:
         """Which jobs state what joins their nodes, in a cluster or as text, (n,)."""
-        known = self.jobs.cluster_index >= 0
-        if "interconnect" not in self.labels:
-            return known
-        return np.asarray(known | (self.labels.texts("interconnect") != ""), dtype=bool)
+        texts, index = self.stated("interconnect")
+        stated = np.array([text != "" for text in texts], dtype=bool)[index]
+        return np.asarray(stated | (self.jobs.cluster_index >= 0), dtype=bool)
 
     @cached_property
     def own_batch(self) -> FloatArray:
@@ -207,18 +184,27 @@ class HierarchicalRows(LawRows):
         return reasons
 
     def inputs(
-        self, place: FloatArray, batch: FloatArray, log_cores: FloatArray, log_wire: FloatArray
-    ) -> LawInputs:
+        self, batch: FloatArray, batches: Sequence[Span | None], of: IntArray,
+        log_cores: FloatArray, log_wire: FloatArray,
+    ) -> LawInputs:  # fmt: skip
         """Return what the law reads.
 
         Args:
-            place: of each micro-batch among those measured, (n,), see `LawInputs`.
             batch: micro-batches, (n,), 1 where the law of the job has none.
+            batches: logs of the micro-batches that were measured. of: which each job has, (n,).
             log_cores, log_wire: of a worker's cores and of the GB/s of its network, (n,), NaN where the
                 law of the job reads none.
         """
+        low, high = np.array([*(span or (0.0, 1.0) for span in batches), (0.0, 1.0)])[of].T
+        place = (np.log(batch) - low) / np.maximum(high - low, _LEAST_SPAN)
         nodes, busy = self.nodes_and_busy
-        intra, inter, flow = self.rates
+        known = self.jobs.cluster_index
+        usual = (USUAL_INTRA_GB, USUAL_INTER_GB, np.inf)
+        intra, inter, flow = np.array([*map(_cluster_rates, self.jobs.clusters), usual])[known].T
+        texts, index = self.stated("interconnect")
+        found = [_NETWORK.search(text) for text in texts]
+        rates = np.array([float(m.group(1)) / 8.0 if m else USUAL_INTER_GB for m in found])
+        inter = np.where(known < 0, rates[index], inter)
         cores = np.nan_to_num(log_cores)
         # A stated rate of a known link is a ratio to it; of an unknown one it means nothing.
         log_wire = np.where(np.isnan(log_wire) & self.linked, self.log_wire, log_wire)
@@ -498,7 +484,7 @@ def fitted_model(
     ]
     cores = ResourceReading.of(rows.log_cores, app, known_cores).values
     wires = ResourceReading.of(rows.log_wire, cluster, known_wires).values
-    x = rows.inputs(batch_places(batch, batches, app), batch, cores, wires)
+    x = rows.inputs(batch, batches, app, cores, wires)
     first = np.unique(group, return_index=True)[1]
     # Cores that are stated of an unknown device are what computes.
     reads_cores = np.array([known_cores[i] is not None for i in of_app])
@@ -516,7 +502,7 @@ def fitted_model(
     means = prior_means(start[of_app], processor, known[of_app])
     observed = Observations(x, group, np.log(times), means, weight)
     posterior = fitted(lambda theta, x: step_seconds(theta, x)[0], observed, effects)
-    sigma = _residual_sigma(_left_out(posterior, group), group)
+    sigma = _residual_sigma(posterior.residual, group)
     points, log_batch = _points(x, rows.placement_code), np.log(batch)
     groups = []
     for i, (a, c) in enumerate(zip(of_app.tolist(), of_cluster.tolist(), strict=True)):
@@ -555,12 +541,6 @@ def _usable(runs: Runs, times: FloatArray, quantity: str) -> IntArray:
     )  # fmt: skip
 
 
-def batch_places(batch: FloatArray, known: Sequence[Span | None], app: IntArray) -> FloatArray:
-    """Return where each micro-batch lies in the span of its app, 0 to 1 within it, (n,)."""
-    low, high = np.array([*(span or (0.0, 1.0) for span in known), (0.0, 1.0)])[app].T
-    return np.asarray((np.log(batch) - low) / np.maximum(high - low, _LEAST_SPAN))
-
-
 def _starts(
     rows: HierarchicalRows, x: LawInputs, log_seconds: FloatArray, app: IntArray, apps: int
 ) -> tuple[FloatArray, BoolArray]:
@@ -576,17 +556,6 @@ def _starts(
         volume = np.log(size) if known[i] else base + _HALF
         start[i] = base, base - float(np.median(np.log(x.micro_batch[few]))), volume
     return start, known
-
-
-def _left_out(posterior: Posterior, group: IntArray) -> FloatArray:
-    """Return how far each run would lie from a law fitted without it, (n,), by its leverage."""
-    result = posterior.residual.copy()
-    for i in range(len(posterior.theta)):
-        mine = np.flatnonzero(group == i)
-        slopes, known = posterior.slopes[mine], posterior.uncertainty(i)
-        pull = posterior.weight[mine] * np.einsum("ni,ni->n", slopes @ known, slopes)
-        result[mine] /= 1.0 - np.clip(pull, 0.0, MOST_LEVERAGE)
-    return result
 
 
 def _residual_sigma(residual: FloatArray, group: IntArray) -> FloatArray:
@@ -635,8 +604,8 @@ class Prediction:
         self.unsure = np.hypot(cores.unsure, np.where(rows.machines > 1, wire.unsure, 0.0))
         self.outside = cores.beyond + wire.beyond
         batch = np.where(batched & ~np.isnan(rows.own_batch), rows.own_batch, 1.0)
-        place = batch_places(batch, [g.batch for g in model.groups], self.groups)
-        self.x = rows.inputs(place, batch, cores.values, wire.values)
+        batches = [g.batch for g in model.groups]
+        self.x = rows.inputs(batch, batches, self.groups, cores.values, wire.values)
 
     def _declined(self, unbatched: BoolArray) -> NDArray[np.object_]:
         reasons = np.array([s if isinstance(s, str) else None for s in self.sources], dtype=object)
@@ -671,8 +640,10 @@ class Prediction:
             for low in range(0, len(mine), CHUNK):
                 yield source, mine[low : low + CHUNK]
 
-    def times(self, source: Source, rows: IntArray) -> tuple[LogTerm, LogTerm, FloatArray]:
-        """Return log seconds of jobs and of their compute, and log standard deviations, (n,).
+    def times(
+        self, source: Source, rows: IntArray
+    ) -> tuple[LogTerm, LogTerm, FloatArray, FloatArray]:
+        """Return log seconds of jobs and of their compute, log standard deviations and distances, (n,).
 
         Near the runs the answer is corrected by what they left, see `Correction`.
         """
@@ -687,23 +658,15 @@ class Prediction:
             shift, near = correction.at(_points(x, self.rows.placement_code[rows]))
             out = out + shift
             run += near**2 * (correction.sigma**2 - run)
-        beyond = GROWTH_SIGMA * self.beyond(source, rows)
-        variance += run + source.sigma**2 + beyond**2 + self.unsure[rows] ** 2
-        return out, compute, np.sqrt(np.maximum(variance, 0.0))
-
-    def beyond(self, source: Source, rows: IntArray) -> FloatArray:
-        """Return how many doublings of numbers the jobs are beyond the runs, (n,)."""
-        group, x = self.model.groups[source.group], self.x.take(rows)
         batch, (low, high) = np.log(x.micro_batch), group.own_batch
-        away = np.maximum(np.log(x.devices / group.devices), 0.0)
-        away += np.maximum(np.log(x.nodes / group.nodes), 0.0)
-        away += np.maximum(batch - high, 0.0) + np.maximum(low - batch, 0.0)
-        return np.asarray((away + self.outside[rows]) / np.log(2.0))
-
-    def distance(self, source: Source, rows: IntArray) -> FloatArray:
-        """Return how far jobs are from the runs, (n,)."""
-        away = source.distance + GROWTH_DISTANCE * self.beyond(source, rows)
-        return np.where(self.unsure[rows] > 0, np.maximum(away, OTHER_SETTINGS), away)
+        beyond = np.maximum(np.log(x.devices / group.devices), 0.0) + self.outside[rows]
+        beyond += np.maximum(np.log(x.nodes / group.nodes), 0.0)
+        beyond += np.maximum(np.maximum(batch - high, low - batch), 0.0)
+        doublings, unsure = beyond / np.log(2.0), self.unsure[rows]
+        variance += run + source.sigma**2 + (GROWTH_SIGMA * doublings) ** 2 + unsure**2
+        distance = source.distance + GROWTH_DISTANCE * doublings
+        distance = np.where(unsure > 0, np.maximum(distance, OTHER_SETTINGS), distance)
+        return out, compute, np.sqrt(np.maximum(variance, 0.0)), distance
 
 
 @dataclass(frozen=True)
@@ -749,12 +712,11 @@ class Hierarchical:
             prediction = self._prediction(jobs, self.model)
             declined = prediction.declined
             for source, rows in prediction.parts():
-                out, compute, sigma = prediction.times(source, rows)
+                out, compute, sigma, blank.distance[rows] = prediction.times(source, rows)
                 middle = np.exp(out.log)
                 blank.seconds[rows] = spread(middle, sigma)
                 alone = np.minimum(np.exp(compute.log), middle)
                 parts[:, rows] = alone, middle - alone
-                blank.distance[rows] = prediction.distance(source, rows)
         named = dict(zip(PARTS, parts, strict=True))
         return replace(blank, declined=declined, parts=named, warnings=self.warnings)
 
@@ -771,7 +733,7 @@ class Hierarchical:
         pulls, own = np.zeros((len(jobs), len(self.model.covariance))), np.zeros(result.shape)
         slopes, variance = np.zeros((len(jobs), COUNT)), np.zeros(len(jobs))
         for source, part in prediction.parts():
-            out, _, sigma = prediction.times(source, part)
+            out, _, sigma, _ = prediction.times(source, part)
             slopes[part] = out.matrix(COUNT)
             pulls[part] = slopes[part] @ self.model.spread(source)
             variance[part] = sigma**2
@@ -882,11 +844,12 @@ def _limit(model: HierarchicalModel, i: int) -> str:
     if group.devices <= 1:
         return "its runs are on one device and say nothing of scaling"
     # The job of the most devices and nodes that a run had, at the smallest batch.
-    batch = np.exp([group.own_batch[0] if group.batch else 0.0])
-    place = batch_places(batch, [group.batch], np.zeros(1, dtype=int))
+    batch = float(np.exp(group.own_batch[0] if group.batch else 0.0))
+    low, high = group.batch or (0.0, 1.0)
+    place = (np.log(batch) - low) / max(high - low, _LEAST_SPAN)
     cores = 0.0 if group.cores is None else sum(group.cores) / 2.0
     columns = (
-        group.devices, group.nodes, np.ceil(group.devices / group.nodes), batch[0], 1.0, place[0],
+        group.devices, group.nodes, np.ceil(group.devices / group.nodes), batch, 1.0, place,
         *group.rates, 0.0, min(cores, 0.0), max(cores, 0.0), _log_rate(group),
     )  # fmt: skip
     out, compute = step_seconds(theta[None], LawInputs(*np.array(columns)[:, None]))
