@@ -48,6 +48,22 @@ def written(predictor: Any, version: int) -> str:
     return json.dumps({"predictor": predictor.name, "version": version, **_plain(predictor)})
 
 
+def read_written(kind: type[Made], text: str, version: int, **types: Any) -> Made:
+    """Return the predictor of a class that `written` wrote. Raises RequestError as `read_saved`.
+
+    types: of fields whose annotation is a type variable.
+    """
+    name = kind.name  # type: ignore[attr-defined]
+
+    def made(saved: Mapping[str, Any]) -> Made:
+        if saved["predictor"] != name:
+            raise ValueError(f"it is of {saved['predictor']!r}")
+        found: Made = restored(kind, saved, **types)
+        return found
+
+    return read_saved(text, f"a saved {name} model", version, made)
+
+
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
@@ -60,7 +76,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def restored(kind: Any, value: Any) -> Any:
+def restored(kind: Any, value: Any, **types: Any) -> Any:
     """Return a value of an annotated type from its JSON; raises ValueError, KeyError or TypeError."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is UnionType:
@@ -74,6 +90,6 @@ def restored(kind: Any, value: Any) -> Any:
         pairs = value.items() if isinstance(value, Mapping) else value
         return {restored(inner[0], key): restored(inner[1], one) for key, one in pairs}
     if isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind)
+        hints = get_type_hints(kind) | types
         return kind(**{f.name: restored(hints[f.name], value[f.name]) for f in fields(kind)})
     return value

@@ -127,7 +127,7 @@ def test_a_saved_law_answers_as_it_did_and_a_spoilt_one_is_refused() -> None:
     again = ConstantMFU.from_json(law.to_json())
     assert np.array_equal(again.predict(jobs).seconds, law.predict(jobs).seconds, equal_nan=True)
     for old, new in (
-        ('"version": 1', '"version": 7'),
+        ('"version": 2', '"version": 7'),
         ("constant-mfu", "ernest"),
         ('"mfu"', '"m"'),
     ):

@@ -33,10 +33,10 @@ def test_a_saved_law_of_one_setting_is_told_once_too() -> None:
     assert Ernest.from_json(law.to_json()).formulas == law.formulas
 
 
-def test_synchronisation_is_named_where_kinds_differ_in_it() -> None:
+def test_synchronisation_by_servers_is_named() -> None:
     sync = ["allreduce"] * 6 + ["ps-sync"] * 6
     law = Ernest().fit(runs_of(devices=MACHINES, sync=sync, time_to_train_s=SECONDS))
-    assert {"sgd-job on core (allreduce)", "sgd-job on core (ps-sync)"} <= set(law.formulas)
+    assert {"sgd-job on core", "sgd-job on core (ps-sync)"} <= set(law.formulas)
     text = next(iter(law.formulas.values()))
     assert "[ ] hold 90 % (5 to 95 %)" in text
 

@@ -6,11 +6,9 @@ no plan beyond the number of devices.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +20,10 @@ from forerun.domain.hardware import Device
 from forerun.domain.quantiles import Z95, spread
 from forerun.errors import RequestError
 from forerun.predictors.laws.grouped import interval
-from forerun.predictors.saved import read_saved
+from forerun.predictors.saved import read_written, written
 from forerun.tables import Jobs, Runs, sorted_runs
 
-VERSION = 1
+VERSION = 2
 # Large language models on data-centre GPUs reach 0.3-0.5 (Chowdhery et al. 2022, table 3);
 # anything smaller reaches less, so the band is a factor of 3.5 either way.
 PRIOR_MFU = 0.35
@@ -132,11 +130,7 @@ class ConstantMFU:
 
     def to_json(self) -> str:
         """Return the law as JSON text."""
-        groups = [[*key, *value] for key, value in self.groups.items()]
-        return json.dumps({
-            "predictor": self.name, "version": VERSION, "mfu": self.mfu, "sigma": self.sigma,
-            "groups": groups,
-        })  # fmt: skip
+        return written(self, VERSION)
 
     @staticmethod
     def from_json(text: str) -> ConstantMFU:
@@ -145,17 +139,7 @@ class ConstantMFU:
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
-
-        def made(saved: Mapping[str, Any]) -> ConstantMFU:
-            if saved["predictor"] != ConstantMFU.name:
-                raise ValueError(f"it is of {saved['predictor']!r}")
-            groups = {
-                (str(framework), str(device)): (float(mfu), float(sigma))
-                for framework, device, mfu, sigma in saved["groups"]
-            }
-            return ConstantMFU(float(saved["mfu"]), float(saved["sigma"]), groups)
-
-        return read_saved(text, f"a saved {ConstantMFU.name} model", VERSION, made)
+        return read_written(ConstantMFU, text, VERSION)
 
 
 def _centre(values: FloatArray, parent: tuple[float, float] | None) -> tuple[float, float]:
@@ -205,19 +189,20 @@ class _IdealTimes:
     @cached_property
     def declined(self) -> NDArray[np.object_]:
         """Why each row has no answer, or None, (n,)."""
-        reasons = np.full(len(self.jobs), None, dtype=object)
-        for i in np.flatnonzero(~self.jobs.resolved | np.isnan(self.seconds)):
-            reasons[i] = self.jobs.problem(int(i)) or self._why_blank(int(i))
+        jobs, reasons = self.jobs, np.full(len(self.jobs), None, dtype=object)
+        for i in np.flatnonzero(~jobs.resolved | np.isnan(self.seconds)).tolist():
+            w, c = int(jobs.workload_index[i]), int(jobs.cluster_index[i])
+            if problem := jobs.problem(i):
+                reasons[i] = problem
+            elif w < 0 or c < 0:
+                reasons[i] = "the workload or the cluster is not known"
+            elif model_flops(jobs.workloads[w].graph) <= 0:
+                name = jobs.workloads[w].name
+                reasons[i] = f"{name} has no FLOPs that are known; give its structure, or gmacs"
+            else:
+                rate = f"{jobs.workloads[w].precision} rate of {jobs.clusters[c].device.id}"
+                reasons[i] = f"the {rate} is not known"
         return reasons
-
-    def _why_blank(self, i: int) -> str:
-        w, c = int(self.jobs.workload_index[i]), int(self.jobs.cluster_index[i])
-        if w < 0 or c < 0:
-            return "the workload or the cluster is not known"
-        workload, device = self.jobs.workloads[w], self.jobs.clusters[c].device
-        if model_flops(workload.graph) <= 0:
-            return f"{workload.name} has no FLOPs that are known; give its structure, or gmacs"
-        return f"the {workload.precision} rate of {device.id} is not known"
 
 
 def model_flops(graph: Graph, winograd: float = 1.0) -> float:

@@ -8,7 +8,7 @@ A law is its equation, its starting points and its words; the rest is here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -22,7 +22,6 @@ from forerun.domain.quantiles import Z95
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import (
     GROUP,
-    SETTINGS,
     Kind,
     LawRows,
     Span,
@@ -30,7 +29,7 @@ from forerun.predictors.laws.law_rows import (
     filled,
     measured,
 )
-from forerun.predictors.saved import read_saved, restored, written
+from forerun.predictors.saved import read_written, written
 from forerun.tables import Jobs, Runs, sorted_runs
 
 Columns = Mapping[str, FloatArray]
@@ -51,7 +50,6 @@ PRIOR_RUNS, SCALES = 10.0, (0.95, 6.0)
 LEAST_RUNS_NEAR, LEAST_HELD_OUT_POINTS = 3, 5
 # Kinds that calibrate bands, those with most runs: more add little, and each takes two fits.
 MOST_KINDS = 24
-_SYNC = len(GROUP) + SETTINGS.index("sync")
 _TIMES = ("step_time_s", "epoch_time_s", "time_to_train_s")
 
 
@@ -89,6 +87,11 @@ class Law(ABC):
     @abstractmethod
     def limit(self) -> str:
         """Return what limits scaling at the most devices measured and at the next doublings."""
+
+    def __post_init__(self) -> None:
+        """Refuse fields of other shapes. Raises ValueError."""
+        if not self.is_sound():
+            raise ValueError("a field has another shape")
 
     def is_sound(self) -> bool:
         """Return whether the fields have the shapes that the law needs."""
@@ -360,9 +363,8 @@ class GroupedLaws(ABC, Generic[LawT]):
         laws: dict[Kind, Any] = {k: law for k, law in found.items() if isinstance(law, Law)}
         lacking = {k: str(why) for k, why in found.items() if isinstance(why, TooFewError)}
         scale, sigma = self._band_widths(list(ready.values())) if laws else (1.0, PRIOR_SIGMA)
-        sync = _names_sync(found)
-        notes = [f"{kind_words(k, sync)}: {note}" for k, law in laws.items() for note in law.notes]
-        notes += [f"{kind_words(k, sync)} has no law: {why}" for k, why in lacking.items()]
+        notes = [f"{kind_words(k)}: {note}" for k, law in laws.items() for note in law.notes]
+        notes += [f"{kind_words(k)} has no law: {why}" for k, why in lacking.items()]
         return replace(
             self, laws=laws, lacking=lacking, band_scale=scale, doubling_sigma=sigma,
             notes=tuple(notes),
@@ -491,9 +493,8 @@ class GroupedLaws(ABC, Generic[LawT]):
             reading += "log is natural; " * ("log" in formula)
             texts[kind] = f"{formula} ({law.runs} runs; {reading}{law.limit()})"
         own = {(kind[: len(GROUP)], text) for kind, text in texts.items() if len(kind) > len(GROUP)}
-        sync = _names_sync(self.laws)
         return {
-            kind_words(kind, sync): text
+            kind_words(kind): text
             for kind, text in texts.items()
             if len(kind) > len(GROUP) or (kind, text) not in own
         }
@@ -511,8 +512,6 @@ class GroupedLaws(ABC, Generic[LawT]):
     def _sizes(self, rows: LawRows, chosen: IntArray) -> FloatArray:
         """Return each job's size in the column of its law, (n,), NaN where it has none."""
         sizes = [law.size for law in self.laws.values()]
-        if len(set(sizes)) == 1:
-            return rows.size(sizes[0])
         size = np.full(len(rows.jobs), np.nan)
         for column in set(sizes):
             reads = np.array([one == column for one in sizes] + [False])[chosen]
@@ -567,17 +566,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
-
-        def made(saved: Mapping[str, Any]) -> Any:
-            if saved["predictor"] != cls.name:
-                raise ValueError(f"it is of {saved['predictor']!r}")
-            laws = {tuple(kind): restored(cls.law, law) for kind, law in saved["laws"]}
-            if not all(law.is_sound() for law in laws.values()):
-                raise ValueError("a field has another shape")
-            return replace(restored(cls, {**saved, "laws": {}}), laws=laws)
-
-        found: Self = read_saved(text, f"a saved {cls.name} model", cls.version, made)
-        return found
+        return read_written(cls, text, cls.version, laws=Mapping[Kind, cls.law])  # type: ignore[name-defined]
 
 
 def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArray]]:
@@ -623,22 +612,14 @@ def _unused(runs: Runs) -> list[str]:
     return [f"{count} {words}" for words, count in counts.items() if count]
 
 
-def kind_words(kind: Kind, name_sync: bool = True) -> str:
+def kind_words(kind: Kind) -> str:
     """Return a kind of job in words: `resnet50 on t4 (pytorch, fp32)`.
 
-    name_sync: whether all-reduce is named, which is also what a row that states nothing has.
+    All-reduce is not named: it is also what a row that states nothing has.
     """
     lead = " on ".join(text or "(blank)" for text in kind[: len(GROUP)])
-    silent = None if name_sync else _SYNC
-    rest = ", ".join(
-        text for i, text in enumerate(kind) if text and i >= len(GROUP) and i != silent
-    )
+    rest = ", ".join(text for text in kind[len(GROUP) :] if text not in ("", SYNC[0]))
     return f"{lead} ({rest})" if rest else lead + ", all settings" * (len(kind) == len(GROUP))
-
-
-def _names_sync(kinds: Iterable[Kind]) -> bool:
-    """Return whether kinds differ in how replicas agree; all-reduce alone is what blanks mean."""
-    return {kind[_SYNC] for kind in kinds if len(kind) > _SYNC} - {SYNC[0]} != set()
 
 
 def _listed(lacking: Mapping[Kind, str]) -> str:

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -48,11 +47,10 @@ from forerun.predictors.laws.law_rows import (
     ResourceReading,
     Span,
     combined,
-    compact,
     measured,
     spans,
 )
-from forerun.predictors.saved import read_saved, restored, written
+from forerun.predictors.saved import read_written, written
 from forerun.tables import Jobs, Runs, sorted_runs
 from forerun.units import GIGA
 
@@ -242,9 +240,8 @@ class Correction:
     Runs of one placement share its luck, those of one micro-batch an algorithm, those of near layouts a
     network; far from all of them the correction dies away.
 
-    Attributes:
-        points: of the runs, see `_points`, (n, 7). weights: of their residuals, (n,).
-        sigma: log standard deviation of a run beside the others.
+    points: of the runs, see `_points`, (n, 7). weights: of their residuals, (n,). sigma: log standard
+    deviation of a run beside the others.
     """
 
     points: FloatArray
@@ -362,6 +359,11 @@ class HierarchicalModel:
     gain: FloatArray
     members: NDArray[np.bool_]
     cluster_effect: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        """Refuse another number of parameters. Raises ValueError."""
+        if self.theta.shape != (len(self.groups), COUNT):
+            raise ValueError(f"a group has {COUNT} parameters")
 
     @cached_property
     def clusters(self) -> tuple[Kind, ...]:
@@ -526,19 +528,19 @@ def fitted_model(
 
 def _usable(runs: Runs, times: FloatArray, quantity: str) -> IntArray:
     """Return positions of the runs with a time that the law is of. Raises as `fitted_model`."""
+    timed = np.isfinite(times)
     reasons = HierarchicalRows(runs.jobs, quantity).unsuitable
-    usable = np.flatnonzero(np.isfinite(times) & is_none(reasons))
-    if len(usable) >= LEAST_RUNS:
-        return usable
-    found = f"{len(usable)} of them are data-parallel all-reduce runs with a time"
-    refused = Counter(reasons[np.isfinite(times) & ~is_none(reasons)].tolist()).most_common(2)
-    if refused:
-        found += "; of the others " + "; ".join(f"{count:,}: {why}" for why, count in refused)
-    raise RequestError(
-        f"fitting hierarchical on {len(runs)} runs", found,
-        f"give at least {LEAST_RUNS}, best with the smallest and the largest batch on one "
-        "device and one on several nodes",
-    )  # fmt: skip
+    usable = np.flatnonzero(timed & is_none(reasons))
+    if len(usable) < LEAST_RUNS:
+        found = f"{len(usable)} of them are data-parallel all-reduce runs with a time"
+        refused = Counter(reasons[timed & ~is_none(reasons)].tolist()).most_common(2)
+        raise RequestError(
+            f"fitting hierarchical on {len(runs)} runs",
+            "; ".join([found, *(f"{count:,} others: {why}" for why, count in refused)]),
+            f"give at least {LEAST_RUNS}, best with the smallest and the largest batch on one "
+            "device and one on several nodes",
+        )
+    return usable
 
 
 def _starts(
@@ -589,7 +591,7 @@ class Prediction:
     def __init__(self, model: HierarchicalModel, rows: HierarchicalRows) -> None:
         self.model, self.rows = model, rows
         (apps, app), (clusters, cluster) = rows.apps, rows.clusters
-        pairs, self.index = compact(app * len(clusters) + cluster, len(apps) * len(clusters))
+        pairs, self.index = np.unique(app * len(clusters) + cluster, return_inverse=True)
         self.sources = [
             model.source(apps[a], clusters[c])
             for a, c in (divmod(pair, len(clusters)) for pair in pairs.tolist())
@@ -765,14 +767,7 @@ class Hierarchical:
         Raises:
             RequestError: not this predictor's JSON, or of another version.
         """
-
-        def made(saved: Mapping[str, Any]) -> Hierarchical:
-            found: Hierarchical = restored(Hierarchical, saved)
-            if found.model and found.model.theta.shape != (len(found.model.groups), COUNT):
-                raise ValueError(f"a group has {COUNT} parameters")
-            return found
-
-        return read_saved(text, "a hierarchical law", VERSION, made)
+        return read_written(Hierarchical, text, VERSION)
 
 
 def _formulas(model: HierarchicalModel, quantity: str) -> dict[str, str]:

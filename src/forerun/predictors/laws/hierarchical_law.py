@@ -82,7 +82,7 @@ ONE_BUCKET_GB, ONE_BUCKET_OVERLAP = 26 * 2**20 / 1e9, -0.7
 # Where nothing is known of a workload's size its gradients may be anything.
 UNKNOWN_VOLUME = 1.5
 # Shared effects meet in one matrix, and a table of hundreds of workloads would fill it.
-MOST_WORKLOADS, MOST_EFFECTS = 30, 60
+MOST_EFFECTS = 60
 # How the in-node ring and the one between nodes join: nearly the slower of the two.
 LINK_NORM = 3.0
 REFERENCE_NODES = 3.0
@@ -176,24 +176,18 @@ def effects_of(
         known: which apps have gradients of known size, (apps,).
     """
     width: FloatArray = np.array(list(WIDTHS.values())).T
-    shared: list[tuple[BoolArray, FloatArray]] = []
     own = np.repeat(width[4][None], len(app), axis=0)
-    unknown = np.where(known[app], 0.0, UNKNOWN_VOLUME)
-    values, counts = np.unique(workload, return_counts=True)
-    common = set(values[np.argsort(-counts, kind="stable")][:MOST_WORKLOADS].tolist())
-    for value in values:
-        mine = workload == value
-        apps = np.unique(app[mine])
-        several = value in common and len(apps) > 1
-        wide = width[1].copy() if several else np.hypot(width[1], width[2])
-        wide[AT["volume"]] = np.hypot(wide[AT["volume"]], unknown[mine].max())
-        of_apps = [(app == one, width[2]) for one in apps] if several else []
-        for groups, widths in [(mine, wide), *of_apps]:
-            if value in common and len(shared) < MOST_EFFECTS:
-                shared.append((groups, widths))
-            else:
-                own[groups] = np.hypot(own[groups], widths)
-    made = Effects.of(own, shared)
+    shared = []
+    for level, names in ((1, workload), (2, app)):
+        for name in np.unique(names):
+            groups, wide = names == name, width[level].copy()
+            if level == 1 and not known[app[groups]].all():
+                wide[AT["volume"]] = np.hypot(wide[AT["volume"]], UNKNOWN_VOLUME)
+            shared.append((groups, wide))
+    shared.sort(key=lambda effect: -effect[0].sum())
+    for groups, wide in shared[MOST_EFFECTS:]:
+        own[groups] = np.hypot(own[groups], wide)
+    made = Effects.of(own, shared[:MOST_EFFECTS])
     # Those of all and of a cluster stay apart even where one group has them: others are moved by them.
     clusters = int(cluster.max()) + 1
     of_clusters = (cluster[:, None] == np.arange(clusters))[:, : clusters if clusters > 1 else 0]

@@ -36,7 +36,6 @@ _BITS = 8.0  # in a byte
 # Speed goes by these powers with a part of a core and with whole cores (Amdahl, 1967: some of the
 # work is not divided), and with the cores beside an accelerator.
 SHARE_POWER, CORES_POWER, BESIDE_POWER = 1.0, 0.85, 0.1
-_MOST_COUNTED = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -292,20 +291,20 @@ def filled(kinds: Sequence[Kind], known: Collection[Kind]) -> list[Kind]:
     """
     first = len(GROUP) + SETTINGS.index(RESOURCES[0])
     stop = first + len(RESOURCES)
+
+    def meant(kind: Kind) -> Kind:
+        if "" not in kind[first:stop] or kind in known:
+            return kind
+        near = [
+            other for other in alike.get((*kind[:first], *kind[stop:]), ())
+            if all(a in ("", b) for a, b in zip(kind[first:stop], other[first:stop], strict=False))
+        ]  # fmt: skip
+        return near[0] if len(near) == 1 else kind
+
     alike: dict[Kind, list[Kind]] = {}
     for kind in known:
         alike.setdefault((*kind[:first], *kind[stop:]), []).append(kind)
-    found = []
-    for kind in kinds:
-        near = []
-        if "" in kind[first:stop] and kind not in known:
-            near = [
-                other
-                for other in alike.get((*kind[:first], *kind[stop:]), ())
-                if all(a in ("", b) for a, b in zip(kind[first:stop], other[first:stop], strict=False))
-            ]  # fmt: skip
-        found.append(near[0] if len(near) == 1 else kind)
-    return found
+    return [meant(kind) for kind in kinds]
 
 
 def measured(runs: Runs, quantity: str) -> FloatArray:
@@ -403,31 +402,13 @@ def combined(columns: Sequence[Words]) -> tuple[list[Kind], IntArray]:
     for texts, index in columns:
         if len(texts) > 1:
             # Made small again at once, so that no product of many columns can overflow.
-            distinct, code = compact(code * len(texts) + index, count * len(texts))
+            distinct, code = np.unique(code * len(texts) + index, return_inverse=True)
             count = len(distinct)
     if not len(code):
         return [], code
     first = _first(code, count)
     picked = [(texts, index[first].tolist()) for texts, index in columns]
     return list(zip(*([texts[i] for i in of] for texts, of in picked), strict=True)), code
-
-
-def compact(code: IntArray, most: int) -> tuple[IntArray, IntArray]:
-    """Return the distinct codes in order, and the position of each of n among them.
-
-    Without sorting where there can be few of them: a million codes then take one pass.
-
-    Args:
-        code: from 0 to below `most`, (n,).
-        most: how many there can be.
-    """
-    if most > _MOST_COUNTED:
-        distinct, index = np.unique(code, return_inverse=True)
-        return distinct, index.reshape(-1).astype(np.int64)
-    present = np.zeros(most, dtype=bool)
-    present[code] = True
-    place = np.cumsum(present) - 1
-    return np.flatnonzero(present), place[code]
 
 
 def codes(column: NDArray[Any]) -> tuple[IntArray, IntArray]:

@@ -31,8 +31,6 @@ LEAST_SIGMA, ONE_SIGMA = 0.03, 0.05
 # Twice the work takes between as long and twice as long: a factor of 2 off at most, as a log
 # standard deviation a doubling.
 WORK_SIGMA = 0.42
-# Between the keys of two numbers of devices: more than logarithms of work can differ by.
-_STRIDE = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +118,14 @@ class LinearScaling(GroupedLaws[LinearLaw]):
         """Return seconds and doublings of n jobs."""
         sized = np.array([bool(law.size) for law in laws])[index]
         devices, work = columns["devices"], _work(columns, sized)
-        found = _nearest(laws, index, np.log(devices), np.log(work))
+        found = np.empty((len(index), 3))
+        for which in np.unique(index).tolist():
+            mine, points = np.flatnonzero(index == which), laws[which].points
+            counts = np.unique(points[:, 0])
+            nearest = counts[_nearest(counts, devices[mine])]
+            for count in np.unique(nearest).tolist():
+                here, some = points[points[:, 0] == count], mine[nearest == count]
+                found[some] = here[_nearest(here[:, 1], work[some])]
         middle = found[:, 2] * work / found[:, 1]
         away = np.abs(np.log2(work / found[:, 1]))
         beyond = np.abs(np.log2(devices / found[:, 0])) + away
@@ -134,24 +139,7 @@ def _work(columns: Columns, sized: BoolArray) -> FloatArray:
     return np.where(sized, columns["size"] / columns["devices"], alone)
 
 
-def _nearest(
-    laws: list[LinearLaw], index: IntArray, log_devices: FloatArray, log_work: FloatArray
-) -> FloatArray:
-    """Return the point nearest to each job, (n, 3): by devices, then by work; the smaller of two."""
-    points = np.concatenate([law.points for law in laws])
-    devices, work = np.log(points[:, :2]).T
-    owner = np.repeat(np.arange(len(laws)), [len(law.points) for law in laws])
-    count = _closest(owner * _STRIDE + devices, index * _STRIDE + log_devices)
-    # All points of one law and number of devices follow one another, in the order of work.
-    group = np.cumsum(np.append(False, (np.diff(owner) > 0) | (np.diff(devices) > 0)))
-    found = _closest(group * _STRIDE + work, group[count] * _STRIDE + log_work)
-    return np.asarray(points[found])
-
-
-def _closest(keys: FloatArray, wanted: FloatArray) -> IntArray:
-    """Return the position of the key nearest to each wanted one; keys are in order, (n,)."""
-    above = np.clip(np.searchsorted(keys, wanted), 1, max(len(keys) - 1, 1))
-    below = above - 1
-    above = np.minimum(above, len(keys) - 1)
-    nearer = keys[above] - wanted < wanted - keys[below]
-    return np.where(nearer, above, below)
+def _nearest(known: FloatArray, wanted: FloatArray) -> IntArray:
+    """Return the position of the number nearest to each wanted one by their ratio; known are in order."""
+    middles = np.sqrt(known[1:] * known[:-1])
+    return np.searchsorted(middles, wanted, side="left").astype(np.int64)
