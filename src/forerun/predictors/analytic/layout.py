@@ -56,7 +56,7 @@ from forerun.predictors.analytic.operations import (
     floor_flops_per_sample,
     instance_costs,
 )
-from forerun.predictors.analytic.rows import Rows
+from forerun.predictors.analytic.rows import Rows, spread_over
 from forerun.tables import Jobs
 
 T = TypeVar("T")
@@ -119,7 +119,8 @@ class Layout:
         key = {name: values[self.position] for name, values in costs.items()} | self.held(constants)
         names = ("intra_latency", "intra_rate", "inter_latency", "inter_rate", "host_rate")
         columns = zip(names, (*link, self.links.host(constants)), strict=True)
-        node = self.node | {name: v[self.jobs.cluster_index] for name, v in columns}
+        index = self.jobs.cluster_index
+        node = self.node | {name: spread_over(values, index) for name, values in columns}
         node["memory_rate"] = (
             node["nominal_memory_rate"] * constants.bandwidth_efficiency["optimizer"]
         )
@@ -288,9 +289,7 @@ def cluster_facts(cluster: Cluster) -> dict[str, float]:
 
 
 def _spread(facts: list[dict[str, float]], index: NDArray[np.int32]) -> dict[str, FloatArray]:
-    if len(facts) == 1:
-        return {k: np.full(len(index), v) for k, v in facts[0].items()}
-    return {k: np.array([f[k] for f in facts])[index] for k in facts[0]}
+    return {name: spread_over(np.array([f[name] for f in facts]), index) for name in facts[0]}
 
 
 def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:

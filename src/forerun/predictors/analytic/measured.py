@@ -399,7 +399,7 @@ def measured_exposed(
 ) -> FloatArray:
     """Return seconds that gradients' all-reduces add to the step, (n,).
 
-    each: bytes of a gradient as it is reduced, (n,); exposed: of rows that this does not speak of.
+    each: bytes of a gradient as it is reduced, (n,); exposed: of other rows.
 
     A bucket is sent once its last gradient is there and the one before it is through. Meanwhile the
     sending takes the processor from the backward pass. The first one finds a link that has rested

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.arrays import BoolArray, FloatArray, total
+from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, OpKind, Phase
 from forerun.domain.plan import ONE_PROCESS, RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.communication import boundary_elements
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.flat import Keys, activation_cut, cut_by_tensor, selected
-from forerun.predictors.analytic.rows import Rows
+from forerun.predictors.analytic.rows import Rows, total
 
 
 def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, total
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
@@ -29,6 +29,7 @@ from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrate
 from forerun.predictors.analytic.constants import Constants, Framework
 from forerun.predictors.analytic.layout import Layout, lay_out, remember
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
+from forerun.predictors.analytic.rows import total
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
     distance_parts,
@@ -55,6 +56,7 @@ USUAL: Mapping[str, Mapping[str, float]] = {
                  "torchtitan": 0.13, "jax": 0.14},
     "other": {"pytorch": 0.55, "tensorflow": 0.17, "jax": 0.14, "tuned": 0.14},
 }  # fmt: skip
+_MIXTURES = ("", *USUAL)
 
 
 class AnalyticPredictor:
@@ -160,17 +162,16 @@ class AnalyticPredictor:
 
     def _answered(self, jobs: Jobs, detail: bool) -> Forecasts:
         """Return forecasts of resolved jobs; frameworks that are not stated are mixtures."""
-        keys = mixture_keys(jobs, self.constants)
+        codes = mixture_codes(jobs, self.constants)
         pieces, order = [], []
-        for key in dict.fromkeys(keys.tolist()):
-            rows = np.flatnonzero(keys == key)
+        for code in np.flatnonzero(np.bincount(codes)):
+            rows, key = np.flatnonzero(codes == code), _MIXTURES[code]
             part = jobs if len(rows) == len(jobs) else jobs.take(rows)
-            if not key:
-                pieces.append(self._priced(part, self.constants, detail))
-            elif detail:
+            if key and detail:
                 pieces.append(self._mixed(part, key))
             else:
-                pieces.append(self._priced(part, typical(self.constants, key), detail))
+                constants = typical(self.constants, key) if key else self.constants
+                pieces.append(self._priced(part, constants, detail))
             order.append(rows)
         if len(pieces) == 1:
             return pieces[0]
@@ -326,14 +327,14 @@ def usual_frameworks(workload: Workload) -> str:
     return "language" if workload.shape.heads > 0 and workload.seq_len > 0 else "other"
 
 
-def mixture_keys(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
-    """Return the key in `USUAL` of each resolved row, (n,); "" where its framework is known."""
-    keys = np.array(
-        ["" if constants.knows_framework(w.framework) else usual_frameworks(w)
-         for w in jobs.workloads], dtype=object,
-    )  # fmt: skip
+def mixture_codes(jobs: Jobs, constants: Constants) -> IntArray:
+    """Return which of `_MIXTURES` each resolved row is, (n,); 0 where its framework is known."""
+    codes = np.array([
+        0 if constants.knows_framework(w.framework) else _MIXTURES.index(usual_frameworks(w))
+        for w in jobs.workloads
+    ])  # fmt: skip
     probed = np.array([c.device.measured is not None for c in jobs.clusters], dtype=bool)
-    return np.where(probed[jobs.cluster_index], "", keys[jobs.workload_index])
+    return np.where(probed[jobs.cluster_index], 0, codes[jobs.workload_index])
 
 
 def typical(constants: Constants, key: str) -> Constants:
@@ -355,8 +356,8 @@ def unnamed_prior(jobs: Jobs, constants: Constants) -> Constants:
 
     The usual workloads among them decide whose mean.
     """
-    keys = [key for key in mixture_keys(jobs, constants).tolist() if key]
-    return typical(constants, max(sorted(set(keys)), key=keys.count)) if keys else constants
+    counts = np.bincount(mixture_codes(jobs, constants), minlength=len(_MIXTURES))[1:]
+    return typical(constants, _MIXTURES[1 + int(counts.argmax())]) if counts.any() else constants
 
 
 def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray
+
+
+def total(columns: Iterable[FloatArray]) -> FloatArray:
+    """Return the sum of columns, (n,) each."""
+    first, *others = columns
+    result = np.array(first, dtype=np.float64)
+    for column in others:
+        result += column
+    return result
+
+
+def spread_over(values: FloatArray, index: NDArray[Any]) -> FloatArray:
+    """Return values of few owners as a column of their rows, (n,)."""
+    return np.full(len(index), values[0]) if len(values) == 1 else np.asarray(values[index])
 
 
 @dataclass(frozen=True)

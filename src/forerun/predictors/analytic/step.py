@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.arrays import FloatArray, total
+from forerun.arrays import FloatArray
 from forerun.domain.plan import ALL_REDUCE, ONE_PROCESS, PS_ASYNC, PS_SYNC, RECOMPUTE
 from forerun.predictors.analytic.communication import (
     Link,
@@ -26,7 +26,7 @@ from forerun.predictors.analytic.communication import (
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.measured import has_probed, measured_exposed, with_measured
 from forerun.predictors.analytic.memory import gradient_bytes
-from forerun.predictors.analytic.rows import Rows
+from forerun.predictors.analytic.rows import Rows, total
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,9 @@ def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) 
     that it spans, not with the micro-batch: it is a floor under the layer, as its launches are.
     """
     plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
-    meets = (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
+    meets = (each > 0) & (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
+    if not meets.any():
+        return np.zeros(len(rows))
     spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
     lost = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER
     launches, power = rows.key["layer_launches"], constants.layer_power

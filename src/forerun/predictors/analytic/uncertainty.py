@@ -18,10 +18,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, total
+from forerun.arrays import FloatArray
 from forerun.domain.quantiles import normal_cdf
 from forerun.predictors.analytic.constants import MEASURED, Constants, framework_name, scale_key
-from forerun.predictors.analytic.rows import Rows
+from forerun.predictors.analytic.rows import Rows, spread_over, total
 from forerun.tables import Jobs
 
 # Hosts, builds and habits stay where the device changes, clocks and machines do not: what runs on
@@ -49,11 +49,11 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
     `<kind>_evidence` for workload, device, framework, link and setting; `doublings` of the devices
     beyond the most that a run used (of the row's setting, where that has runs).
     """
-    work = np.array([
+    workloads = np.array([
         (constants.evidence("framework", framework_name(w.framework)),
          constants.evidence("workload", scale_key(w)))
         for w in jobs.workloads
-    ])[jobs.workload_index].T  # fmt: skip
+    ])  # fmt: skip
     most = constants.run_counts.get("devices", 1.0)
     node = []
     for cluster in jobs.clusters:
@@ -62,19 +62,22 @@ def evidence(jobs: Jobs, constants: Constants) -> dict[str, FloatArray]:
             cluster.inter if cluster.nodes > 1 else cluster.intra,
         )
         least = PROBED_EVIDENCE * probed.sureness if probed is not None else 0.0
-        link = constants.evidence("link", used.kind) if cluster.devices > 1 else 1.0
+        of_link = constants.evidence("link", used.kind) if cluster.devices > 1 else 1.0
         node.append((
             max(constants.evidence("device", cluster.device.id), least),
-            max(link, least if used.kind == MEASURED else 0.0),
+            max(of_link, least if used.kind == MEASURED else 0.0),
             max(math.log2(cluster.devices / most), 0.0),
             least,
         ))  # fmt: skip
-    device, link, doublings, probed_calls = np.array(node)[jobs.cluster_index].T
+    framework, workload = (spread_over(v, jobs.workload_index) for v in workloads.T)
+    device, link, doublings, probed_calls = (
+        spread_over(v, jobs.cluster_index) for v in np.array(node).T
+    )
     setting, own_doublings = _place_evidence(jobs, constants)
     return {
         # A probe timed the framework's own calls there.
-        "framework_evidence": np.maximum(work[0], probed_calls),
-        "workload_evidence": work[1],
+        "framework_evidence": np.maximum(framework, probed_calls),
+        "workload_evidence": workload,
         "device_evidence": device,
         "link_evidence": link,
         "setting_evidence": setting,
@@ -101,8 +104,7 @@ def _place_evidence(jobs: Jobs, constants: Constants) -> tuple[FloatArray, Float
     table = np.array([
         [found(str(name), c.device.id, c.devices) for c in jobs.clusters] for name in names
     ])  # fmt: skip
-    share, doublings = table[label, jobs.cluster_index].T
-    return share, doublings
+    return table[label, jobs.cluster_index, 0], table[label, jobs.cluster_index, 1]
 
 
 def devices_key(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Applying a fit: constants moved to it, and what the runs have taught written down.
+"""Applying a fit: constants moved to it, and what was learned of each.
 
 Spread: how wide bands must be, measured by leaving groups of runs out of a finished fit.
 """
@@ -127,7 +127,7 @@ def _as_if_new(
 ) -> dict[str, FloatArray]:
     """Return what would be known of the rows (n,) had their group not been measured.
 
-    What else was measured counts as known, so that each split speaks of its own cause alone.
+    What else was measured counts as known, so that each split tells of its own cause alone.
     """
     sure = {n: np.zeros(len(devices)) if n == "doublings" else np.ones(len(devices)) for n in known}
     if split == "run":
@@ -241,7 +241,7 @@ def calibrated(
 
     Args:
         constants: the priors.
-        runs: facts, each with a measured step and a job that physics can speak of.
+        runs: facts, each with a measured step and a job that physics can forecast.
         kept: see `rows.lay_out`.
         most: use no more runs than this.
 
@@ -270,7 +270,7 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
     )
     for (w, c), count in zip(pairs.T, counts, strict=True):
         workload, cluster = jobs.workloads[w], jobs.clusters[c]
-        # Repeats of one job on one cluster teach less and less: they count as their root.
+        # Repeats of one job on one cluster add less and less: they count as their root.
         runs = float(count) ** 0.5
         seen[f"workload:{scale_key(workload)}"] += runs
         seen[f"device:{cluster.device.id}"] += runs
@@ -285,7 +285,7 @@ def run_counts(jobs: Jobs, constants: Constants) -> dict[str, float]:
     names = np.unique(settings_of(jobs).astype(str))
     if len(names) > 1:
         return found  # each of several settings has a shift that is thrown away: none is known
-    # A later question without a label is asked where these runs were measured.
+    # A later question without a label is taken to be where these runs were measured.
     for name in {names[0], ""}:
         in_place: Counter[str] = Counter({f"setting:{name}": len(jobs)})
         for c in jobs.cluster_index:

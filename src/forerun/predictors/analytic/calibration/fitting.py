@@ -65,7 +65,7 @@ class Fit:
     theta, sd: (p,) log multipliers and posterior standard deviations; covariance (p + s, p + s)
     with the shifts of s settings after the parameters, precision its inverse. prior_sd: (p,) log standard
     deviations that the parameters had before the fit, those of earlier runs included.
-    scale: log standard deviation of each run about its forecast, (n,). jobs: the n runs that taught, layout
+    scale: log standard deviation of each run about its forecast, (n,). jobs: of the n runs, layout
     the same laid out. residual: log measured over forecast at the optimum, (n,), slopes: what each parameter
     and shift does to the log forecasts, (n, p + s), weight: what each run counted for, (n,).
     """
@@ -94,7 +94,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
 
     Args:
         constants: the priors.
-        runs: facts, each with a measured step and a job that physics can speak of.
+        runs: facts, each with a measured step and a job that physics can forecast.
         kept: see `layout.lay_out`.
         most: use no more runs than this, thinned evenly.
 
@@ -104,7 +104,7 @@ def fit_runs(constants: Constants, runs: Runs, kept: dict[Any, Any], most: int =
     if not len(runs):
         raise RequestError(
             "fitting the analytic model",
-            "no run has a measured step that physics can speak of",
+            "no run has a measured step that physics can forecast",
             "give runs with step_time_s or samples_per_s, status ok, of known workloads",
         )
     usable = thinned(np.arange(len(runs)), runs.jobs, most)
@@ -309,7 +309,7 @@ def _jacobian(
 ) -> FloatArray:
     """Return d forecast / d theta by forward differences, (n, p).
 
-    own: see `parameters.owners`; such families are asked once, all their members together.
+    own: see `parameters.owners`; such families are moved once, all their members together.
     """
     columns = np.zeros((len(now), len(theta)))
 

@@ -112,7 +112,7 @@ def _with_peaks(
         return np.asarray(np.log(np.maximum(peak_bytes(moved, trial)[0], 1.0)))
 
     def jacobian(theta: FloatArray, now: FloatArray) -> FloatArray:
-        # A constant is asked once, for every framework: one framework's slope is of its own rows.
+        # A constant is moved once, for every framework: one framework's slope is of its own rows.
         steps = STEP * np.eye(sd.size)[every]
         slopes = [(forecast(theta + step) - now) / STEP for step in steps]
         return np.stack([slope * ours for slope in slopes for ours in members], axis=1)

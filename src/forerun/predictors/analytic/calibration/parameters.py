@@ -90,7 +90,7 @@ def parameters_for(jobs: Jobs) -> tuple[Parameter, ...]:
 def owners(parameters: Sequence[Parameter], jobs: Jobs) -> dict[str, IntArray]:
     """Return for each family that divides the rows the position of each row's own parameter, (n,).
 
-    -1 where it has none. Parameters of such a family are told apart by the rows: one change of all
+    -1 where it has none. The rows tell parameters of such a family apart: one change of all
     of them shows what each does.
     """
     place = {(p.family, p.key): i for i, p in enumerate(parameters)}
