@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from forerun.domain.hardware import Cluster
-from forerun.domain.job import job_problem
 from forerun.domain.objective import Limits, Objective
 from forerun.domain.plan import ALIASES, FIELDS, Plan, parse_plan, plan_value, unknown_field
 from forerun.domain.workload import Length, Workload
@@ -68,33 +67,18 @@ def with_count(fields: dict[str, Any], name: str, value: int | None) -> dict[str
 
 
 def check_divides(workload: Workload, cluster: Cluster, fields: Mapping[str, Any]) -> None:
-    """Raise RequestError where no choice of the other fields can make these legal."""
-    fixed = {name: fields.get(name, 1) for name in _WORLD}
-    used, devices = math.prod(fixed.values()), cluster.devices
-    open_degrees = [name for name in _WORLD if name not in fields]
-    shown = ",".join(f"{k}={v}" for k, v in fields.items())
-    if "dp" not in fields and devices % used:
-        named = " x ".join(f"{name}={fields[name]}" for name in _WORLD if name in fields)
-        raise RequestError(
-            f"{workload.name} on {cluster.name} with {shown}",
-            f"its {devices:,} devices are not divisible by {named}{f' = {used}' if ' x ' in named else ''}",
-            f"choose degrees whose product divides {devices:,}",
-        )  # fmt: skip
-    trial = dict(fields)
-    if open_degrees and devices % used == 0:
-        trial[open_degrees[0]] = devices // used
-        if open_degrees[0] != "dp":  # which one fills the cluster is for the search to say
-            return
-    trial.setdefault("micro_batch", 1)
-    least = trial["micro_batch"] * trial.get("dp", 1)
-    trial.setdefault("global_batch", least)
-    if "dp" not in fields and least > trial["global_batch"]:
-        # fewer replicas are possible with tensor or pipeline parallelism
-        trial["global_batch"] = least
-    problem = job_problem(workload, cluster, Plan(**trial))
-    if problem is not None:
-        found, _, next_step = problem.partition("; ")
-        raise RequestError(f"{workload.name} on {cluster.name} with {shown}", found, next_step)
+    """Raise RequestError where no choice of the other degrees fills the cluster."""
+    degrees = {name: int(fields[name]) for name in _WORLD if name in fields}
+    used, devices = math.prod(degrees.values()), cluster.devices
+    if devices % used == 0:
+        return
+    named = " x ".join(f"{name}={degree}" for name, degree in degrees.items())
+    product = f" = {used} devices" if len(degrees) > 1 else ""
+    raise RequestError(
+        f"{workload.name} on {cluster.name} with {','.join(f'{k}={v}' for k, v in fields.items())}",
+        f"its {devices:,} devices are not divisible by {named}{product}",
+        f"choose degrees with a product of {devices:,}, or of a divisor of it",
+    )
 
 
 def batch_for(
