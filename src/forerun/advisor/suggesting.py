@@ -457,18 +457,20 @@ def _reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
             return f"without it {name} could not be told from the other terms"
         return f"without it the variance of {name} would be {times:.2g} times as large"
     words, (about, settled) = [], run.about
-    rival = "" if about == run.row else f" {_label(jobs, about, table)}"
+    # A wanted job may be a candidate too, in another row.
+    own, rival = _label(jobs, run.row, table), _label(jobs, about, table)
+    other = "itself" if rival == own else rival
     if found.goal == "decision":
         saved = format_dollars(run.gain) if found.objective == DOLLARS else format_seconds(run.gain)
+        more = f" and {format_percent(settled)} of that about {other}"
+        more = "" if rival == _label(jobs, found.chosen, table) else more
         words += [
             f"changes the choice in {format_percent(run.changes)} of what it may show, which saves"
             f" {saved} on average",
-            f"settles {format_percent(run.of_chosen)} of the doubt about the job chosen now"
-            + (f" and {format_percent(settled)} of that about its rival{rival}"
-               if about != found.chosen else ""),
-        ]  # fmt: skip
+            f"settles {format_percent(run.of_chosen)} of the doubt about the job chosen now{more}",
+        ]
     elif not run.tells:
-        words.append(f"settles {format_percent(settled)} of the doubt about{rival or ' itself'}")
+        words.append(f"settles {format_percent(settled)} of the doubt about {other}")
     telling = [
         f"{CAUSE_WORDS.get(scope, scope)} ({format_percent(share)})"
         for scope, share in run.tells.items() if share >= _TELLING

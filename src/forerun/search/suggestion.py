@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError, UnsatisfiedError
@@ -220,7 +220,7 @@ class Request:
     runs: Runs | None = None
     made: Jobs | None = None
 
-    def only(self, kept: FloatArray | IntArray) -> Request:
+    def only(self, kept: BoolArray) -> Request:
         """Return the request with some of its candidates, by a mask (c,)."""
         prices = replace(
             self.prices, amount=self.prices.amount[kept], seconds=self.prices.seconds[kept]
