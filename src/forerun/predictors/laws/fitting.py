@@ -198,6 +198,7 @@ class Posterior:
         alone: covariance of a group's own given the shared, (g, p, p).
         gain: how far a shared effect is made up for by it, (g, p, p).
         residual: logs of measured over fitted, (n,).
+        leverage: the share of each row in what determines its own answer, 0 to 1, (n,).
         rounds, converged: how the search ended.
     """
 
@@ -208,6 +209,7 @@ class Posterior:
     alone: FloatArray
     gain: FloatArray
     residual: FloatArray
+    leverage: FloatArray
     rounds: int
     converged: bool
 
@@ -309,7 +311,7 @@ class _Search:
         groups, p = self.own.shape
         rows, slopes = self.rows, self.out.matrix(p)
         errors = rows.log_seconds - self.out.log
-        self.scale = np.empty(len(errors))
+        self.scale, self.weight = np.empty(len(errors)), np.empty(len(errors))
         self.hessian, self.pull = np.empty((groups, p, p)), np.empty((groups, p))
         for i, part in enumerate(self.parts):
             count = rows.weight[part].sum()
@@ -317,7 +319,8 @@ class _Search:
             variance = (count * middle**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (count + PRIOR_COUNT)
             scale = self.scale[part] = max(float(np.sqrt(variance)), SMALLEST_SCALE)
             tails = DEGREES + (errors[part] / scale) ** 2
-            weighted = slopes[part].T * (rows.weight[part] * (DEGREES + 1) / tails / scale**2)
+            self.weight[part] = rows.weight[part] * (DEGREES + 1) / tails / scale**2
+            weighted = slopes[part].T * self.weight[part]
             self.hessian[i], self.pull[i] = weighted @ slopes[part], weighted @ errors[part]
         # Precisions of Student-t priors at the effects.
         self.own_prior, self.shared_prior = (
@@ -351,10 +354,15 @@ class _Search:
         covariance = np.diag(self.effects.widths.ravel() ** 2)
         matrix = self._shared_matrix(inverse, 0.0)
         covariance[np.ix_(self.active, self.active)] = np.linalg.inv(matrix)
-        return Posterior(
+        found = Posterior(
             self.effects, self.theta(self.shared, self.own), self.shared, covariance, inverse,
-            inverse @ self.hessian, self.rows.log_seconds - self.out.log, rounds, converged,
+            inverse @ self.hessian, self.rows.log_seconds - self.out.log, np.zeros(len(self.scale)), rounds, converged,
         )  # fmt: skip
+        slopes = self.out.matrix(self.own.shape[1])
+        for i, part in enumerate(self.parts):
+            pull = np.einsum("ni,ni->n", slopes[part] @ found.uncertainty(i), slopes[part])
+            found.leverage[part] = np.clip(self.weight[part] * pull, 0.0, 1.0)
+        return found
 
     def _own_block(self, damping: float) -> FloatArray:
         block = self.hessian.copy()
