@@ -25,131 +25,53 @@ class Registration:
     origin: str = "forerun"
 
 
+def _rows(*rows: str) -> tuple[Registration, ...]:
+    """Return built-ins from rows of the form `name | module:attribute | help`."""
+    cells = ([cell.strip() for cell in row.split("|")] for row in rows)
+    return tuple(Registration(name, f"forerun.{target}", text) for name, target, text in cells)
+
+
 _BUILT_IN: Mapping[str, tuple[Registration, ...]] = {
-    "predictors": (
-        Registration(
-            "analytic",
-            "forerun.predictors.analytic:AnalyticPredictor",
-            "physics: operations, collectives, pipeline and memory; runs calibrate it",
-        ),
-        Registration(
-            "residual",
-            "forerun.predictors.residual:ResidualPredictor",
-            "physics, and what runs teach of its errors where left-out runs show that it helps",
-        ),
-        Registration(
-            "constant-mfu",
-            "forerun.predictors.laws.constant_mfu:ConstantMFU",
-            "the rule of thumb: a constant share of the peak rate; knows no memory",
-        ),
-        Registration(
-            "ernest",
-            "forerun.predictors.laws.ernest:Ernest",
-            "four terms of size and machines, from runs of the same workload and device",
-        ),
-        Registration(
-            "linear-scaling",
-            "forerun.predictors.laws.linear_scaling:LinearScaling",
-            "perfect scaling from the nearest measured number of devices; the floor",
-        ),
-        Registration(
-            "ps-saturation",
-            "forerun.predictors.laws.ps_saturation:PsSaturation",
-            "parameter servers, asynchronous or not: rates of workers and servers, joined",
-        ),
-        Registration(
-            "goodput",
-            "forerun.predictors.laws.goodput:Goodput",
-            "Pollux's law: passes, and reductions within and between nodes that overlap with them",
-        ),
-        Registration(
-            "auto",
-            "forerun.predictors.choice:Auto",
-            "whoever of the others does best on held-out runs, for each kind of question",
-        ),
-        Registration(
-            "generic",
-            "forerun.predictors.laws.generic:Generic",
-            "power laws of whatever changes among the runs: one expression for any framework",
-        ),
-        Registration(
-            "hierarchical",
-            "forerun.predictors.laws.hierarchical:Hierarchical",
-            "all-reduce physics pooled over workloads and clusters: for few runs, and far from them",
-        ),
-        Registration(
-            "gaussian",
-            "forerun.predictors.regression.gaussian:Gaussian",
-            "a line in the logs and a Gaussian process of its errors, from runs of the same kind",
-        ),
-        Registration(
-            "ray-ml",
-            "forerun.predictors.regression.ray_ml:RayML",
-            "the Ray study's AutoML: nine regressions on augmented features, the best one chosen",
-        ),
+    "predictors": _rows(
+        "analytic | predictors.analytic:AnalyticPredictor | physics: operations, collectives, pipeline and memory; runs calibrate it",
+        "residual | predictors.residual:ResidualPredictor | physics, and what runs teach of its errors where left-out runs show that it helps",
+        "constant-mfu | predictors.laws.constant_mfu:ConstantMFU | the rule of thumb: a constant share of the peak rate; knows no memory",
+        "ernest | predictors.laws.ernest:Ernest | four terms of size and machines, from runs of the same workload and device",
+        "linear-scaling | predictors.laws.linear_scaling:LinearScaling | perfect scaling from the nearest measured number of devices; the floor",
+        "ps-saturation | predictors.laws.ps_saturation:PsSaturation | parameter servers, asynchronous or not: rates of workers and servers, joined",
+        "goodput | predictors.laws.goodput:Goodput | Pollux's law: passes, and reductions within and between nodes that overlap with them",
+        "auto | predictors.choice:Auto | whoever of the others does best on held-out runs, for each kind of question",
+        "generic | predictors.laws.generic:Generic | power laws of whatever changes among the runs: one expression for any framework",
+        "hierarchical | predictors.laws.hierarchical:Hierarchical | all-reduce physics pooled over workloads and clusters: for few runs, and far from them",
+        "gaussian | predictors.regression.gaussian:Gaussian | a line in the logs and a Gaussian process of its errors, from runs of the same kind",
+        "ray-ml | predictors.regression.ray_ml:RayML | the Ray study's AutoML: nine regressions on augmented features, the best one chosen",
     ),
-    "searchers": (
-        Registration(
-            "random", "forerun.search.searchers:RandomSearch", "every configuration, drawn"
-        ),
-        Registration(
-            "grid", "forerun.search.searchers:GridSearch", "a coarse grid, then all between"
-        ),
-        Registration(
-            "cherrypick",
-            "forerun.search.cherrypick:CherryPick",
-            "expected improvement of a Gaussian process of the cost (NSDI 2017)",
-        ),
-        Registration(
-            "bayesian",
-            "forerun.search.bayesian:Bayesian",
-            "gain for money under a process of scaling laws; stopped runs are lower bounds",
-        ),
+    "searchers": _rows(
+        "random | search.searchers:RandomSearch | every configuration, drawn",
+        "grid | search.searchers:GridSearch | a coarse grid, then all between",
+        "cherrypick | search.cherrypick:CherryPick | expected improvement of a Gaussian process of the cost (NSDI 2017)",
+        "bayesian | search.bayesian:Bayesian | gain for money under a process of scaling laws; stopped runs are lower bounds",
     ),
-    "readers": (
-        Registration("zoo", "forerun.workloads.resolve:ZooReader", "a name of the zoo"),
-        Registration("module", "forerun.workloads.resolve:ModuleReader", "package.module:callable"),
-        Registration("onnx", "forerun.workloads.resolve:OnnxReader", "an .onnx file"),
-        Registration(
-            "hf-config", "forerun.workloads.resolve:HfConfigReader", "a HuggingFace config.json"
-        ),
-        Registration("spec", "forerun.workloads.resolve:SpecReader", "a YAML spec"),
+    "readers": _rows(
+        "zoo | workloads.resolve:ZooReader | a name of the zoo",
+        "module | workloads.resolve:ModuleReader | package.module:callable",
+        "onnx | workloads.resolve:OnnxReader | an .onnx file",
+        "hf-config | workloads.resolve:HfConfigReader | a HuggingFace config.json",
+        "spec | workloads.resolve:SpecReader | a YAML spec",
     ),
-    "systems": (
-        Registration(
-            "ernest", "forerun.systems.recipe:ernest", "four terms of size and machines (NSDI 2016)"
-        ),
-        Registration(
-            "cherrypick",
-            "forerun.systems.recipe:cherrypick",
-            "the cheapest configuration under a time limit, by Bayesian optimisation (NSDI 2017)",
-        ),
-        Registration(
-            "generic_model",
-            "forerun.systems.recipe:generic_model",
-            "power laws by differential evolution, for any framework (2023)",
-        ),
-        Registration(
-            "ray_ml",
-            "forerun.systems.recipe:ray_ml",
-            "regressions on augmented features, the best on rows set aside (the Ray study)",
-        ),
+    "systems": _rows(
+        "ernest | systems.recipe:ernest | four terms of size and machines (NSDI 2016)",
+        "cherrypick | systems.recipe:cherrypick | the cheapest configuration under a time limit, by Bayesian optimisation (NSDI 2017)",
+        "generic_model | systems.recipe:generic_model | power laws by differential evolution, for any framework (2023)",
+        "ray_ml | systems.recipe:ray_ml | regressions on augmented features, the best on rows set aside (the Ray study)",
     ),
-    "runners": (
-        Registration(
-            "local",
-            "forerun.measure.local:LocalRunner",
-            "processes of this machine, or of hosts, as torchrun starts them",
-        ),
-        Registration(
-            "ray", "forerun.measure.ray:RayRunner", "Ray Train, on a cluster or this machine"
-        ),
-        Registration(
-            "replay", "forerun.measure.replay:ReplayRunner", "a measured table as the black box"
-        ),
+    "runners": _rows(
+        "local | measure.local:LocalRunner | processes of this machine, or of hosts, as torchrun starts them",
+        "ray | measure.ray:RayRunner | Ray Train, on a cluster or this machine",
+        "replay | measure.replay:ReplayRunner | a measured table as the black box",
     ),
-    "stores": (
-        Registration("sql", "forerun.store:open_store", "an SQLite file, or PostgreSQL by URL"),
+    "stores": _rows(
+        "sql | store:open_store | an SQLite file, or PostgreSQL by URL",
     ),
 }
 GROUPS: tuple[str, ...] = tuple(_BUILT_IN)

@@ -9,20 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from forerun.domain.estimate import Estimate
 from forerun.domain.forecast import Forecast, meaning, nearer
-from forerun.domain.graph import Block, Graph, Op, OpKind, Phase, Shard
-from forerun.domain.hardware import Cluster, Device, Link
+from forerun.domain.graph import Op
+from forerun.domain.hardware import Cluster, Device
 from forerun.domain.job import Job
 from forerun.domain.measured import Measured
-from forerun.domain.objective import Objective
 from forerun.domain.plan import Plan
 from forerun.domain.recommendation import Option, Recommendation
-from forerun.domain.workload import LayerShape, Length, Workload
+from forerun.domain.workload import Workload
 from forerun.errors import RequestError
 
 SCHEMA = "forerun/1"
@@ -41,20 +43,63 @@ _NOT_IN_KEY = {
 
 
 def clean(value: Any) -> Any:
-    """Return a value as plain JSON: arrays as lists, NaN and infinities as None."""
-    if isinstance(value, Mapping):
-        return {str(k): clean(v) for k, v in value.items()}
+    """Return a value as plain JSON: dataclasses by field, arrays as lists, NaN and infinities as None.
+
+    An operation states only what differs from the default; a device leaves out the sources of its
+    figures.
+    """
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | int) or value is None:
         return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): clean(v) for k, v in value.items()}
+    if isinstance(value, Measured):
+        return clean({**value.to_dict(), "about": {}})
+    if isinstance(value, Op):
+        return {n: clean(v) for n, default in _OP_FIELDS if (v := getattr(value, n)) != default}
+    if is_dataclass(value):
+        data = {f.name: clean(getattr(value, f.name)) for f in fields(value)}
+        if isinstance(value, Device):
+            data.pop("facts")
+            if value.measured is None:  # what is known by its data sheet alone keeps its key
+                data.pop("measured")
+        return data
     if hasattr(value, "tolist"):  # NumPy scalars and arrays
         return clean(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     if isinstance(value, Sequence | set | frozenset):
         return [clean(v) for v in value]
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_OP_FIELDS = [(f.name, f.default if f.default is not MISSING else None) for f in fields(Op)]
+
+
+def read(kind: type, data: Any) -> Any:
+    """Return the object of a dataclass that `clean` wrote. Raises KeyError, TypeError or ValueError."""
+    reader = _reader(kind)
+    return data if reader is None else reader(data)
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Any], Any] | None:
+    """Return what makes a value of a kind from JSON, None where JSON has that kind itself."""
+    if kind is Measured:
+        return Measured.from_dict
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind, localns={"Measured": Measured})
+        readers = {f.name: _reader(hints[f.name]) or (lambda value: value) for f in fields(kind)}
+        return lambda data: kind(**{name: readers[name](v) for name, v in data.items()})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
+    inner = _reader(get_args(kind)[0]) if get_args(kind) else None
+    if get_origin(kind) is tuple:
+        return tuple if inner is None else lambda values: tuple(map(inner, values))
+    if inner is not None and NoneType in get_args(kind):
+        return lambda value: None if value is None else inner(value)
+    return None
 
 
 def dumps(value: Any, indent: int | None = 2) -> str:
@@ -71,12 +116,7 @@ def quantiles(row: Sequence[float]) -> Json | None:
 
 def job_to_wire(job: Job) -> Json:
     """Return a job whole: the operation graph, the cluster's figures and the plan."""
-    return {
-        "schema": SCHEMA,
-        "workload": workload_to_wire(job.workload),
-        "cluster": cluster_to_wire(job.cluster),
-        "plan": job.plan.as_dict(),
-    }
+    return {"schema": SCHEMA, **clean(job)}
 
 
 def job_from_wire(data: Mapping[str, Any]) -> Job:
@@ -92,9 +132,9 @@ def job_from_wire(data: Mapping[str, Any]) -> Job:
         )
     try:
         return Job(
-            workload_from_wire(data["workload"]),
-            cluster_from_wire(data["cluster"]),
-            Plan(**data["plan"]),
+            read(Workload, data["workload"]),
+            read(Cluster, data["cluster"]),
+            read(Plan, data["plan"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(
@@ -108,83 +148,12 @@ def job_key(job: Job) -> str:
     Prices, notes and sources take no part, so a price list that changes leaves every key as it is.
     """
     data = job_to_wire(job)
-    for name in _NOT_IN_KEY["workload"]:
-        data["workload"].pop(name)
-    for name in _NOT_IN_KEY["cluster"]:
-        data["cluster"].pop(name)
-    for name in _NOT_IN_KEY["device"]:
-        data["cluster"]["device"].pop(name)
+    parts = {**data, "device": data["cluster"]["device"]}
+    for part, names in _NOT_IN_KEY.items():
+        for name in names:
+            parts[part].pop(name)
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def workload_to_wire(workload: Workload) -> Json:
-    """Return a workload whole; operations state only what differs from the default."""
-    data = {f.name: getattr(workload, f.name) for f in fields(Workload) if f.name != "graph"}
-    data["shape"] = asdict(workload.shape)
-    data["length"] = None if workload.length is None else asdict(workload.length)
-    data["graph"] = {
-        "ops": [_op_to_wire(op) for op in workload.graph.ops],
-        "unknown": workload.graph.unknown,
-    }
-    return dict(clean(data))
-
-
-def workload_from_wire(data: Mapping[str, Any]) -> Workload:
-    """Return the workload of `workload_to_wire`. Raises KeyError or TypeError where it is not."""
-    values = dict(data)
-    graph = values.pop("graph")
-    ops = tuple(_op_from_wire(op) for op in graph["ops"])
-    values["shape"] = LayerShape(**values["shape"])
-    values["length"] = None if values["length"] is None else Length(**values["length"])
-    values["notes"] = tuple(values["notes"])
-    return Workload(graph=Graph(ops, tuple(graph["unknown"])), **values)
-
-
-_OP_FIELDS = fields(Op)
-_OP_ENUMS = {"kind": OpKind, "phase": Phase, "block": Block, "shard": Shard}
-
-
-def _op_to_wire(op: Op) -> Json:
-    return {f.name: v for f in _OP_FIELDS if (v := getattr(op, f.name)) != f.default}
-
-
-def _op_from_wire(data: Mapping[str, Any]) -> Op:
-    values = dict(data)
-    for name, enum in _OP_ENUMS.items():
-        if name in values:
-            values[name] = enum(values[name])
-    for name in ("shape", "dims", "inputs"):
-        if name in values:
-            values[name] = tuple(values[name])
-    return Op(**values)
-
-
-def cluster_to_wire(cluster: Cluster) -> Json:
-    """Return a cluster whole, without the sources of the device's figures."""
-    data = {f.name: getattr(cluster, f.name) for f in fields(Cluster)}
-    device = {f.name: getattr(cluster.device, f.name) for f in fields(Device)}
-    device.pop("facts")
-    measured = device.pop("measured")
-    if measured is not None:  # what is known by its data sheet alone keeps its key
-        device["measured"] = {**measured.to_dict(), "about": {}}
-    data.update(device=device, intra=asdict(cluster.intra), inter=asdict(cluster.inter))
-    return dict(clean(data))
-
-
-def cluster_from_wire(data: Mapping[str, Any]) -> Cluster:
-    """Return the cluster of `cluster_to_wire`. Raises KeyError or TypeError where it is not."""
-    values = dict(data)
-    device = dict(values["device"])
-    device["aliases"] = tuple(device["aliases"])
-    if device.get("measured") is not None:
-        device["measured"] = Measured.from_dict(device["measured"])
-    values["device"] = Device(**device)
-    for name in ("intra", "inter"):
-        values[name] = Link(**values[name])
-    for name in ("placement", "warnings"):
-        values[name] = tuple(values[name])
-    return Cluster(**values)
 
 
 def job_summary(job: Job) -> Json:
@@ -200,8 +169,8 @@ def job_summary(job: Job) -> Json:
             **{name: getattr(cluster, name) for name in where},
             "device": cluster.device.id,
             "device_memory_bytes": cluster.device.memory_bytes,
-            "intra": asdict(cluster.intra),
-            "inter": asdict(cluster.inter),
+            "intra": clean(cluster.intra),
+            "inter": clean(cluster.inter),
         },
         "plan": job.plan.as_dict(),
         "key": job_key(job),
@@ -263,39 +232,31 @@ def option_to_wire(option: Option) -> Json:
     }
 
 
-def objective_to_wire(objective: Objective) -> Json:
-    """Return what is minimised, under which limits."""
-    return asdict(objective)
-
-
 def recommendation_to_wire(found: Recommendation) -> Json:
     """Return a recommendation with every refused group of jobs and the counts of each stage."""
+
+    def option(one: Option | None) -> Json | None:
+        return None if one is None else option_to_wire(one)
+
     return {
-        "objective": objective_to_wire(found.objective),
-        "best": None if found.best is None else option_to_wire(found.best),
-        "front": [option_to_wire(option) for option in found.front],
-        "alternatives": [option_to_wire(option) for option in found.alternatives],
-        "runner_up": None if found.runner_up is None else option_to_wire(found.runner_up),
-        "next_layout": None if found.next_layout is None else option_to_wire(found.next_layout),
+        "objective": clean(found.objective),
+        "best": option(found.best),
+        "front": [option(one) for one in found.front],
+        "alternatives": [option(one) for one in found.alternatives],
+        "runner_up": option(found.runner_up),
+        "next_layout": option(found.next_layout),
         "refused": [
-            {
-                "job": {"cluster": r.cluster, "plan": r.plan},
-                "reason": r.reason,
-                "count": r.count,
-                "limit": r.limit,
-            }
+            {"job": {"cluster": r.cluster, "plan": r.plan}, "reason": r.reason, "count": r.count,
+             "limit": r.limit}
             for r in found.refused
         ],
         "not_searched": found.not_searched,
-        "near_misses": [option_to_wire(option) for option in found.near_misses],
+        "near_misses": [option(one) for one in found.near_misses],
         "assumptions": found.assumptions,
         "prices_as_of": found.prices_as_of,
         "counts": {
-            "considered": found.considered,
-            "legal": found.legal,
-            "fitting": found.fitting,
-            "qualified": found.qualified,
+            **{name: getattr(found, name) for name in ("considered", "legal", "fitting", "qualified")},
             "refused": found.refused_counts,
         },
         "seconds_taken": found.seconds_taken,
-    }
+    }  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -25,14 +25,7 @@ from forerun.store import Added
 from forerun.store.cells import CHUNK_ROWS, Provenance, RowBlock, blocks_of, filled_names, hash_of
 from forerun.store.layout import clusters, filled_columns, fingerprints, runs, workloads
 from forerun.tables import Jobs, Table
-from forerun.wire import (
-    SCHEMA,
-    Json,
-    cluster_from_wire,
-    cluster_to_wire,
-    workload_from_wire,
-    workload_to_wire,
-)  # fmt: skip
+from forerun.wire import SCHEMA, Json, clean, read
 
 _REMEMBERED = 256
 _COPIED_ROWS = 100
@@ -61,9 +54,11 @@ class SharedParts:
         known = self._texts.get(id(value))
         if known is not None and known[0] is value:
             return known[1], known[2]
-        wire = workload_to_wire(value) if isinstance(value, Workload) else cluster_to_wire(value)
         text = json.dumps(
-            {"schema": SCHEMA, **wire}, sort_keys=True, separators=(",", ":"), allow_nan=False
+            {"schema": SCHEMA, **clean(value)},
+            sort_keys=True,
+            separators=(",", ":"),
+            allow_nan=False,
         )
         hashed = hash_of(text)
         self._texts[id(value)] = (value, hashed, text)
@@ -83,15 +78,15 @@ class SharedParts:
 
     def workloads(self, connection: Connection, ids: Sequence[int]) -> list[Workload]:
         """Return the workloads of ids."""
-        return self._objects(connection, workloads, ids, workload_from_wire)
+        return self._objects(connection, workloads, ids, Workload)
 
     def clusters(self, connection: Connection, ids: Sequence[int]) -> list[Cluster]:
         """Return the clusters of ids."""
-        return self._objects(connection, clusters, ids, cluster_from_wire)
+        return self._objects(connection, clusters, ids, Cluster)
 
     def _objects(
         self, connection: Connection, table: SqlTable, ids: Sequence[int],
-        read: Callable[[Mapping[str, Any]], Any],
+        kind: type,
     ) -> list[Any]:  # fmt: skip
         missing = [i for i in ids if (table.name, i) not in self._read]
         for i, body in _where(connection, table, table.c.id, missing, table.c.id, table.c.body):
@@ -103,7 +98,7 @@ class SharedParts:
                     f"its schema is {schema!r}",
                     f"use the forerun that wrote it; this one reads {SCHEMA}",
                 )
-            self._read[table.name, i] = read(data)
+            self._read[table.name, i] = read(kind, data)
         return [self._read[table.name, i] for i in ids]
 
 
