@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+Columns = TypeVar("Columns")
+
+
+def taken(columns: Columns, index: NDArray[Any]) -> Columns:
+    """Return a dataclass of columns with the rows at the given positions (or where a mask is true).
+
+    Columns are its arrays, those in its mappings, and its parts that have a `take` of their own.
+    """
+
+    def column(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value[index]
+        if isinstance(value, Mapping):
+            return {name: column(cells) for name, cells in value.items()}
+        return value.take(index) if hasattr(value, "take") else value
+
+    changed = {f.name: column(getattr(columns, f.name)) for f in fields(columns)}  # type: ignore[arg-type]
+    return replace(columns, **changed)  # type: ignore[type-var]

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.domain.forecast import Forecasts, fit_probability, is_none
-from forerun.domain.quantiles import spread, sure
+from forerun.domain.forecast import Forecasts, is_none
+from forerun.domain.quantiles import probability_below, spread, sure
 
 
 @given(st.floats(1e6, 1e12), st.floats(0.01, 1), st.floats(1e6, 1e12))
 def test_a_job_fits_more_surely_in_more_memory(peak: float, sigma: float, memory: float) -> None:
     rows = spread([peak], [sigma])
-    small, large = fit_probability(rows, memory)[0], fit_probability(rows, 2 * memory)[0]
+    small, large = probability_below(rows, memory)[0], probability_below(rows, 2 * memory)[0]
     assert 0 <= small <= large <= 1
     assert (small >= 0.5 - 1e-9) == (peak <= memory) or peak == pytest.approx(memory)
 
@@ -22,11 +22,11 @@ def test_a_job_fits_more_surely_in_more_memory(peak: float, sigma: float, memory
 def test_a_peak_at_the_95th_percentile_fits_with_95_per_cent() -> None:
     rows = np.array([[50e9, 60e9, 80e9]] * 3)
     memory = np.array([50e9, 60e9, 80e9])
-    assert fit_probability(rows, memory) == pytest.approx([0.05, 0.5, 0.95], abs=1e-6)
+    assert probability_below(rows, memory) == pytest.approx([0.05, 0.5, 0.95], abs=1e-6)
 
 
 def test_a_sure_peak_fits_or_does_not() -> None:
-    assert fit_probability(sure([80e9, 80.1e9]), 80e9).tolist() == [1.0, 0.0]
+    assert probability_below(sure([80e9, 80.1e9]), 80e9).tolist() == [1.0, 0.0]
 
 
 def test_blank_forecasts_answer_nothing_and_lend_no_memory_to_one_another() -> None:
@@ -36,7 +36,7 @@ def test_blank_forecasts_answer_nothing_and_lend_no_memory_to_one_another() -> N
     assert np.isnan(blank.seconds).all()
     assert blank.answered.tolist() == [True, True, True]
     blank.distance[0] = 1.0
-    assert np.isnan(blank.fit_probability[0])
+    assert np.isnan(blank.probability_below[0])
     blank.declined[1] = "no such device"
     assert blank.answered.tolist() == [True, False, True]
 

@@ -10,17 +10,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog", "Instance", "load_catalog"]
 
-_HOMES = {
-    "Catalog": "forerun.catalog.catalog",
-    "load_catalog": "forerun.catalog.catalog",
-    "Instance": "forerun.catalog.instances",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Load a public name on its first use, so that importing this package costs nothing."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module("forerun.catalog.catalog"), name)

@@ -47,19 +47,23 @@ _ENOUGH_NETWORK = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A price for one node of a cluster, and the machine that it was read from."""
+    """The machine whose price a node of plain devices is given.
+
+    Attributes:
+        instance: the machine.
+        share: the node's devices over the machine's.
+        warnings: what a reader of the price should know.
+    """
 
     instance: Instance
-    dollars_per_hour: float
-    spot_dollars_per_hour: float | None
-    scaled: bool
-    enough_network: bool
+    share: float
+    warnings: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:
         """What was priced, and where it was read."""
         text = self.instance.price_source
-        if self.scaled:
+        if self.share != 1.0:
             text += "; scaled by the number of devices, as no machine has that number"
         if self.instance.marketplace:
             text += "; one offer of a marketplace"
@@ -79,53 +83,38 @@ def choose_offer(
     of marketplaces; machines whose network per device comes near `network_bytes_per_second`
     (0: one node, any network will do); the price per device.
     """
+
+    def lacks_network(i: Instance) -> bool:
+        return i.nic_bytes_per_second / i.device_count < _ENOUGH_NETWORK * network_bytes_per_second
+
     offers = [
         i for i in instances
         if i.device == device_id and i.dollars_per_hour is not None
         and (not region or i.region.lower() == region.lower())
     ]  # fmt: skip
-    if not offers:
-        return None
     best = min(
         offers,
         key=lambda i: (
-            i.device_count != devices_per_node,
-            i.marketplace,
-            not _network_serves(i, network_bytes_per_second),
-            (i.dollars_per_hour or 0.0) / i.device_count,
-            i.name,
-            i.region,
+            i.device_count != devices_per_node, i.marketplace, lacks_network(i),
+            (i.dollars_per_hour or 0.0) / i.device_count, i.name, i.region,
         ),
-    )
-    share = devices_per_node / best.device_count
-    spot = best.spot_dollars_per_hour
-    return Offer(
-        best,
-        (best.dollars_per_hour or 0.0) * share,
-        None if spot is None else spot * share,
-        best.device_count != devices_per_node,
-        _network_serves(best, network_bytes_per_second),
-    )
-
-
-def cheapest_region(instances: Sequence[Instance]) -> Instance:
-    """Return the row with the lowest on-demand price, else the lowest spot price."""
-    return min(
-        instances,
-        key=lambda i: (
-            i.dollars_per_hour is None,
-            i.dollars_per_hour or 0.0,
-            i.spot_dollars_per_hour is None,
-            i.spot_dollars_per_hour or 0.0,
-            i.region,
-        ),
-    )
-
-
-def _network_serves(instance: Instance, bytes_per_second: float) -> bool:
-    """Whether the machine's network per device comes near the rate that is counted on."""
-    per_device = instance.nic_bytes_per_second / instance.device_count
-    return per_device >= _ENOUGH_NETWORK * bytes_per_second
+        default=None,
+    )  # fmt: skip
+    if best is None:
+        return None
+    warnings = []
+    if best.device_count != devices_per_node:
+        warnings.append(
+            f"no priced machine has that many of the device; the price is scaled from "
+            f"{best.name} with {best.device_count}"
+        )
+    if lacks_network(best):
+        gbit_per_second = best.nic_bytes_per_second * BITS_PER_BYTE / GIGA
+        warnings.append(
+            f"the price is of {best.name}, whose network has {gbit_per_second:g} Gbit/s a node; the"
+            " prediction counts on a faster one"
+        )
+    return Offer(best, devices_per_node / best.device_count, tuple(warnings))
 
 
 MAX_DEVICES = 1_000_000
@@ -243,7 +232,7 @@ _CARBON = NumberRange(0, 2, "kg CO2 a kWh")
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[tuple[str, str], float]:
+def _carbon() -> dict[tuple[str, str], float]:
     return {
         (row.get("provider"), row.get("region").lower()): row.number("carbon_kg_per_kwh", _CARBON)
         for row in read_csv(DATA / "regions.csv")
@@ -252,8 +241,7 @@ def _table() -> dict[tuple[str, str], float]:
 
 def carbon_kg_per_kwh(provider: str, region: str) -> float | None:
     """Return kg CO2 a kWh in a region, rounded and unverified; None where not known."""
-    table = _table()
-    return table.get((provider, region.lower()), table.get((provider, "*")))
+    return _carbon().get((provider, region.lower()), _carbon().get((provider, "*")))
 
 
 _ADD_A_DEVICE = (
@@ -391,7 +379,11 @@ class Catalog:
                     "region", region[:80], known, f"({name} is in {', '.join(known)})"
                 )
             return regions[region.lower()], ()
-        best = cheapest_region(found)
+        # The lowest on-demand price, else the lowest spot price.
+        best = min(
+            found,
+            key=lambda i: (_price(i.dollars_per_hour), _price(i.spot_dollars_per_hour), i.region),
+        )
         warning = f"{best.name}: no region given; the cheapest one known, {best.region}, is taken"
         return best, (warning,) if len(found) > 1 else ()
 
@@ -501,7 +493,7 @@ class Catalog:
             carbon_kg_per_kwh=carbon_kg_per_kwh(instance.provider, instance.region),
             host_watts=instance.host_watts,
             vcpus_per_device=instance.vcpus / instance.device_count,
-            price_source=_price_source(instance),
+            price_source=instance.price_source if instance.priced else "",
             warnings=(*warnings, *more),
         )
         return _with_price(cluster, price)
@@ -532,8 +524,15 @@ class Catalog:
         own = (w for w in warnings if networked or w != entry.network_warning)
         said = (*own, *links.warnings)
         if price is None:
-            offer = self._offer(device.id, devices_per_node, counted_on, region)
-            said = (*said, *_offer_warnings(offer, device.id, region))
+            key = (device.id, devices_per_node, counted_on, region)
+            if key not in self._offers:
+                self._offers[key] = choose_offer(self.instances, *key)
+            offer = self._offers[key]
+            if offer is not None:
+                said = (*said, *offer.warnings)
+            elif region:
+                said = (*said, f"no price of {device.id} is known in region {region}")
+        machine, share = (offer.instance, nodes * offer.share) if offer else (None, 0.0)
         cluster = Cluster(
             name=name,
             device=device,
@@ -542,28 +541,17 @@ class Catalog:
             intra=links.intra,
             inter=links.inter,
             fabric_devices=entry.fabric_devices,
-            dollars_per_hour=_times(offer.dollars_per_hour, nodes) if offer else None,
-            spot_dollars_per_hour=_times(offer.spot_dollars_per_hour, nodes) if offer else None,
+            dollars_per_hour=_times(machine.dollars_per_hour, share) if machine else None,
+            spot_dollars_per_hour=_times(machine.spot_dollars_per_hour, share) if machine else None,
             region=region,
             carbon_kg_per_kwh=(
-                carbon_kg_per_kwh(offer.instance.provider, region) if offer and region else None
+                carbon_kg_per_kwh(machine.provider, region) if machine and region else None
             ),
             host_watts=host_watts(device.id, 0.0, devices_per_node),
             price_source=offer.source if offer else "",
             warnings=said,
         )
         return _with_price(cluster, price)
-
-    def _offer(
-        self, device_id: str, devices_per_node: int, network: float, region: str
-    ) -> Offer | None:
-        """Return the offer that prices such a node, remembered."""
-        key = (device_id, devices_per_node, network, region)
-        if key not in self._offers:
-            self._offers[key] = choose_offer(
-                self.instances, device_id, devices_per_node, network, region
-            )
-        return self._offers[key]
 
 
 @lru_cache(maxsize=1)
@@ -587,33 +575,12 @@ def load_catalog(user_files: Sequence[Path | str] = ()) -> Catalog:
     return read_user_files([Path(file) for file in user_files])
 
 
-def _times(dollars: float | None, nodes: int) -> float | None:
-    return None if dollars is None else dollars * nodes
+def _price(dollars: float | None) -> float:
+    return math.inf if dollars is None else dollars
 
 
-def _price_source(instance: Instance) -> str:
-    """Return the price's source, or nothing where there is no price."""
-    known = (instance.dollars_per_hour, instance.spot_dollars_per_hour)
-    return instance.price_source if any(p is not None for p in known) else ""
-
-
-def _offer_warnings(offer: Offer | None, device_id: str, region: str) -> tuple[str, ...]:
-    """Return what a reader of the price should know."""
-    if offer is None:
-        return (f"no price of {device_id} is known in region {region}",) if region else ()
-    said = []
-    if offer.scaled:
-        said.append(
-            f"no priced machine has that many of the device; the price is scaled from "
-            f"{offer.instance.name} with {offer.instance.device_count}"
-        )
-    if not offer.enough_network:
-        gbit_per_second = offer.instance.nic_bytes_per_second * BITS_PER_BYTE / GIGA
-        said.append(
-            f"the price is of {offer.instance.name}, whose network has {gbit_per_second:g} Gbit/s "
-            "a node; the prediction counts on a faster one"
-        )
-    return tuple(said)
+def _times(dollars: float | None, factor: float) -> float | None:
+    return None if dollars is None else dollars * factor
 
 
 def _with_price(cluster: Cluster, price: float | None) -> Cluster:

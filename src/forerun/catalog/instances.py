@@ -78,6 +78,11 @@ class Instance:
         return f"{self.name}, {self.region or 'any region'}; {self.source}"
 
     @property
+    def priced(self) -> bool:
+        """Whether any price is known."""
+        return self.dollars_per_hour is not None or self.spot_dollars_per_hour is not None
+
+    @property
     def nic_assumed(self) -> bool:
         """Whether nothing is known of the network."""
         return self.nic_fact.source.startswith("assumed")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,73 @@ from forerun.catalog.catalog import Catalog
 from forerun.catalog.devices import entry_of, index_of, packaged_rows, resolve
 from forerun.catalog.instances import Instance, instance_of
 from forerun.catalog.rows import Row, read_csv
-from forerun.catalog.skypilot import COLUMNS as SKYPILOT_COLUMNS
-from forerun.catalog.skypilot import read_skypilot
 from forerun.errors import RequestError, UnknownNameError
+from forerun.units import counted
+
+# SkyPilot's columns, and ours.
+_RENAMED = {
+    "InstanceType": "type", "vCPUs": "vcpus", "MemoryGiB": "memory_gib",
+    "AcceleratorCount": "device_count", "Region": "region", "Price": "dollars_per_hour",
+    "SpotPrice": "spot_dollars_per_hour",
+}  # fmt: skip
+# GCP prices these hosts without the accelerators that stand in them.
+_GCP_HOST_ALONE = re.compile(r"(a2|a3|a4|g2)-")
+
+
+def read_skypilot(
+    path: Path, rows: list[Row], index: Mapping[str, str], warnings: list[str]
+) -> list[Instance]:
+    """Return the machines of a SkyPilot catalogue; several zones of a region become the cheapest.
+
+    The provider is the folder's name for `aws/vms.csv`, else the file's. Rows of an accelerator
+    without a machine, and GCP's hosts without their accelerators, are left out and counted in a
+    warning. An accelerator unknown here keeps its own name, so its machine is listed and using it
+    is an error.
+
+    Raises:
+        RequestError: a figure that is missing or out of its range.
+    """
+    provider = (path.parent.name if path.stem == "vms" else path.stem).lower() or "own"
+    alone = hosts = 0
+    machines: dict[tuple[str, str], Instance] = {}
+    for row in rows:
+        kind, label = row.get("InstanceType"), row.get("AcceleratorName")
+        if not kind:
+            alone += 1
+        elif provider == "gcp" and not label and _GCP_HOST_ALONE.match(kind):
+            hosts += 1
+        else:
+            machine = _machine(row, provider, label, index, warnings)
+            key = (machine.type, machine.region)
+            machines[key] = min(machines.get(key, machine), machine, key=_prices)
+    if alone:
+        warnings.append(f"{path.name}: {counted(alone, 'row')} without InstanceType left out")
+    if hosts:
+        warnings.append(
+            f"{path.name}: {counted(hosts, 'row')} of a GCP host without its accelerators left out"
+        )
+    return list(machines.values())
+
+
+def _machine(
+    row: Row, provider: str, label: str, index: Mapping[str, str], warnings: list[str]
+) -> Instance:
+    """Return one row as a machine."""
+    values = {ours: text for theirs, ours in _RENAMED.items() if (text := row.get(theirs))}
+    if not label:
+        values.pop("device_count", None)
+    row = Row({**values, "provider": provider}, row.file, row.line)
+    found = resolve(label, index) if label else None
+    if found:
+        warnings += [f"{row.file}: {warning}" for warning in found[1]]
+    return instance_of(row, found[0] if found else label)
+
+
+def _prices(instance: Instance) -> tuple[float, float]:
+    dollars = (instance.dollars_per_hour, instance.spot_dollars_per_hour)
+    first, second = (math.inf if d is None else d for d in dollars)
+    return first, second
+
 
 _SECTIONS = ("devices", "instances")
 
@@ -63,7 +129,7 @@ def _read(path: Path) -> tuple[list[Row], list[Row], list[Row]]:
     raise RequestError(
         f"catalogue file {path}", f"its columns are {', '.join(sorted(columns))[:200]}",
         f"give the columns of devices ({', '.join(device_rows.REQUIRED)}), of instances (provider, "
-        f"type, ...) or SkyPilot's ({', '.join(SKYPILOT_COLUMNS)})",
+        f"type, ...) or SkyPilot's ({', '.join(_RENAMED)})",
     )  # fmt: skip
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
-from forerun.domain.quantiles import probability_below
+from forerun.arrays import FloatArray, taken
 
 # What a distance is made of, by the names that a predictor uses for its parts.
 WORKLOAD, DEVICE, FRAMEWORK, PLACE, STRUCTURE, OPERATIONS, DATA_SHEET, SCALE = (
@@ -197,21 +196,7 @@ class Forecasts:
 
     def take(self, index: NDArray[Any]) -> Forecasts:
         """Return the rows at the given positions (or where a mask is true)."""
-        return replace(
-            self,
-            seconds=self.seconds[index],
-            peak_bytes=self.peak_bytes[index],
-            fit_probability=self.fit_probability[index],
-            floor_seconds=self.floor_seconds[index],
-            distance=self.distance[index],
-            declined=self.declined[index],
-            samples_to_target=(
-                None if self.samples_to_target is None else self.samples_to_target[index]
-            ),
-            usable_bytes=None if self.usable_bytes is None else self.usable_bytes[index],
-            by=None if self.by is None else self.by[index],
-            **self.details(lambda column: column[index]),
-        )
+        return taken(self, index)
 
     def details(self, change: Callable[[FloatArray], Any]) -> dict[str, Any]:
         """Return the detail columns by their field, each changed (taken, scattered ...)."""
@@ -239,11 +224,6 @@ class Forecasts:
             predictor=predictor,
             declined=np.full(n, None, dtype=object),
         )
-
-
-def fit_probability(peak_bytes: FloatArray, memory_bytes: FloatArray | float) -> FloatArray:
-    """Return P(peak <= device memory) for rows of quantiles (n, 3), shape (n,)."""
-    return probability_below(peak_bytes, memory_bytes)
 
 
 def _row(values: FloatArray) -> tuple[float, float, float]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from forerun.arrays import taken
 from forerun.errors import RequestError, UnknownNameError, nearest_names, one_of
 
 RECOMPUTE = ("none", "selective", "full")
@@ -133,11 +134,7 @@ class Plan:
 
 def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
-        raise RequestError(
-            f"a plan with {name}={value}",
-            f"no such {name}",
-            one_of(value, allowed),
-        )
+        raise RequestError(f"a plan with {name}={value}", f"no such {name}", one_of(value, allowed))
 
 
 FIELDS: tuple[str, ...] = tuple(Plan.__dataclass_fields__)
@@ -270,7 +267,7 @@ class PlanColumns:
 
     def take(self, index: NDArray[Any]) -> PlanColumns:
         """Return the plans at the given positions (or where a mask is true)."""
-        return PlanColumns(**{name: getattr(self, name)[index] for name in NAMES})
+        return taken(self, index)
 
     def __getitem__(self, i: int) -> Plan:
         values: dict[str, Any] = {name: int(getattr(self, name)[i]) for name in NAMES}

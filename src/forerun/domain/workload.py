@@ -37,9 +37,7 @@ class Length:
     def __post_init__(self) -> None:
         if self.unit not in Length.UNITS:
             raise RequestError(
-                f"a job length in {self.unit!r}",
-                "no such unit",
-                one_of(self.unit, Length.UNITS),
+                f"a job length in {self.unit!r}", "no such unit", one_of(self.unit, Length.UNITS)
             )
         if not 0 < self.count < float("inf"):
             raise RequestError(

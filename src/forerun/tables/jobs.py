@@ -11,14 +11,14 @@ Join: runs of several tables as one, for a fit that learns from all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, taken
 from forerun.domain.forecast import is_none
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job, problem_text
@@ -34,7 +34,7 @@ from forerun.domain.plan import (
 )
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
-from forerun.tables.table import COLUMNS, Table, joined_lines
+from forerun.tables.table import COLUMNS, Table, joined_lines, sortable
 from forerun.units import GIGA
 
 
@@ -145,20 +145,7 @@ class Jobs:
 
     def take(self, index: NDArray[Any]) -> Jobs:
         """Return the rows at the given positions (or where a mask is true)."""
-
-        def pick(values: Reasons | None) -> Reasons | None:
-            return None if values is None else values[index]
-
-        return replace(
-            self,
-            workload_index=self.workload_index[index],
-            cluster_index=self.cluster_index[index],
-            plans=self.plans.take(index),
-            workload_problem=pick(self.workload_problem),
-            cluster_problem=pick(self.cluster_problem),
-            plan_problem=pick(self.plan_problem),
-            labels=None if self.labels is None else self.labels.take(index),
-        )
+        return taken(self, index)
 
     def per_workload(self, field: str) -> NDArray[Any]:
         """Return a workload attribute (or LayerShape's, as `shape.layers`) for each row, (n,)."""
@@ -280,8 +267,8 @@ _LATER = {"measured": 1, "origin": 2}  # after what was asked; columns of one's 
 def sorted_runs(runs: Runs) -> Runs:
     """Return the runs by what was asked, then by what was measured, then by where they come from.
 
-    Rows that agree in all of it stay as they came, and each row keeps its place in its file. Workloads and clusters are numbered as the rows
-    name them, those that none names are left out.
+    Rows that agree in all of it stay as they came, and each row keeps its place in its file.
+    Workloads and clusters are numbered as the rows name them; those that none names are left out.
     """
     if runs.ordered:
         return runs
@@ -289,17 +276,19 @@ def sorted_runs(runs: Runs) -> Runs:
     if keys:
         order = np.lexsort(keys[::-1])
         if (order[1:] < order[:-1]).any():
-            runs = _placed(runs).take(order)
-    return replace(runs, jobs=_numbered(runs.jobs), ordered=True)
-
-
-def _placed(runs: Runs) -> Runs:
-    """Return the runs with the place of each row kept, also where no file holds them."""
-    labels, table = runs.jobs.labels, runs.table
-    if labels is not None:
-        labels = replace(labels, lines=labels.places())
-    table = replace(table, lines=table.places())
-    return replace(runs, jobs=replace(runs.jobs, labels=labels), table=table)
+            # Each row keeps its place, also where no file holds it.
+            labels, table = runs.jobs.labels, replace(runs.table, lines=runs.table.places())
+            if labels is not None:
+                labels = replace(labels, lines=labels.places())
+            runs = Runs(replace(runs.jobs, labels=labels), table).take(order)
+    jobs = runs.jobs
+    workloads, workload_index = _by_rows(jobs.workloads, jobs.workload_index)
+    clusters, cluster_index = _by_rows(jobs.clusters, jobs.cluster_index)
+    jobs = replace(
+        jobs, workloads=workloads, clusters=clusters, workload_index=workload_index,
+        cluster_index=cluster_index,
+    )  # fmt: skip
+    return replace(runs, jobs=jobs, ordered=True)
 
 
 def _keys(runs: Runs) -> Iterator[NDArray[Any]]:
@@ -310,56 +299,39 @@ def _keys(runs: Runs) -> Iterator[NDArray[Any]]:
     names = sorted(columns, key=lambda name: (rank[name], name))
     for name in names:
         if rank[name] == 0:
-            yield _sortable(columns[name])
-    yield _ranks([_workload_words(one) for one in jobs.workloads])[jobs.workload_index]
-    yield _ranks([_cluster_words(one) for one in jobs.clusters])[jobs.cluster_index]
+            yield sortable(columns[name])
+    # What tells workloads and clusters apart where no label does.
+    workloads = [
+        repr(
+            (
+                w.name,
+                w.framework,
+                w.precision,
+                w.seq_len,
+                w.dataset_size,
+                w.params,
+                w.graph.forward_flops,
+                w.graph.backward_flops,
+            )
+        )
+        for w in jobs.workloads
+    ]
+    clusters = [
+        repr((c.name, c.device.id, c.nodes, c.devices_per_node, c.intra, c.inter))
+        for c in jobs.clusters
+    ]
+    yield _ranks(workloads)[jobs.workload_index]
+    yield _ranks(clusters)[jobs.cluster_index]
     for name in NAMES:
         yield getattr(jobs.plans, name)
     for name in names:
         if rank[name] > 0:
-            yield _sortable(columns[name])
-
-
-def _sortable(column: NDArray[Any]) -> NDArray[Any]:
-    """Return a column as numbers that sort as its cells do, (n,)."""
-    if column.dtype != object:
-        # NaN is unlike itself; all blanks are alike, and come last.
-        return np.where(np.isnan(column), np.inf, column)
-    cells = column.tolist()
-    place = {cell: i for i, cell in enumerate(sorted(set(cells)))}
-    if len(place) == 1:
-        return np.zeros(len(cells), dtype=np.int64)
-    return np.fromiter(map(place.__getitem__, cells), np.int64, len(cells))
+            yield sortable(columns[name])
 
 
 def _ranks(words: Sequence[str]) -> NDArray[np.int64]:
     """Return the rank of each text among the distinct ones, and one more, -1, for what is unknown."""
-    place = {text: i for i, text in enumerate(sorted(set(words)))}
-    return np.array([*(place[text] for text in words), -1], dtype=np.int64)
-
-
-def _workload_words(one: Workload) -> str:
-    """Return what tells a workload from others where no label does."""
-    flops = (one.graph.forward_flops, one.graph.backward_flops)
-    said: tuple[Hashable, ...] = (
-        one.name, one.framework, one.precision, one.seq_len, one.dataset_size, one.params, *flops,
-    )  # fmt: skip
-    return repr(said)
-
-
-def _cluster_words(one: Cluster) -> str:
-    """Return what tells a cluster from others where no label does."""
-    return repr((one.name, one.device.id, one.nodes, one.devices_per_node, one.intra, one.inter))
-
-
-def _numbered(jobs: Jobs) -> Jobs:
-    """Return the jobs with their distinct workloads and clusters in the order of the rows."""
-    workloads, workload_index = _by_rows(jobs.workloads, jobs.workload_index)
-    clusters, cluster_index = _by_rows(jobs.clusters, jobs.cluster_index)
-    return replace(
-        jobs, workloads=workloads, clusters=clusters, workload_index=workload_index,
-        cluster_index=cluster_index,
-    )  # fmt: skip
+    return np.append(sortable(np.array(words, dtype=object)), -1)
 
 
 def _by_rows(

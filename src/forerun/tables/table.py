@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, taken
 from forerun.domain.plan import ALIASES as PLAN_ALIASES
 from forerun.errors import RequestError, likely_name
 from forerun.units import GROUPED
@@ -256,7 +256,7 @@ class Lines:
 
     def take(self, index: NDArray[Any]) -> Lines:
         """Return the places of the rows at the given positions (or where a mask is true)."""
-        return Lines(self.files, self.file[index], self.line[index], self.word)
+        return taken(self, index)
 
     def text(self, row: int) -> str:
         """Return where a row stands: `runs.csv line 17`, or `row 16`."""
@@ -356,12 +356,8 @@ class Table:
 
     def take(self, index: NDArray[Any]) -> Table:
         """Return the rows at the given positions (or where a mask is true)."""
-        columns = {name: column[index] for name, column in self.columns.items()}
         rows = int(index.sum()) if index.dtype == bool else len(index)
-        problems = None if self.problems is None else self.problems[index]
-        lines = None if self.lines is None else self.lines.take(index)
-        unread = {name: texts[index] for name, texts in self.unread.items()}
-        return Table(columns, rows, problems, lines, unread)
+        return replace(taken(self, index), rows=rows)
 
     def with_columns(self, **columns: NDArray[Any]) -> Table:
         """Return the table with columns added or replaced."""
@@ -382,7 +378,7 @@ class Table:
             column = self.columns.get(name)
             if column is None:
                 continue
-            _, inverse = np.unique(_sortable(column), return_inverse=True)
+            _, inverse = np.unique(sortable(column), return_inverse=True)
             code = code * (int(inverse.max(initial=0)) + 1) + inverse
             _, code = np.unique(code, return_inverse=True)
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
@@ -527,8 +523,13 @@ def _is_blank(value: Any) -> bool:
     )
 
 
-def _sortable(column: NDArray[Any]) -> NDArray[Any]:
-    return column.astype(str) if column.dtype == object else column
+def sortable(column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column as numbers that sort as its cells do, (n,); NaN stays, and is the last."""
+    if column.dtype != object:
+        return column
+    cells = column.tolist()
+    place = {cell: i for i, cell in enumerate(sorted(set(cells)))}
+    return np.fromiter(map(place.__getitem__, cells), np.int64, len(cells))
 
 
 def iter_rows(table: Table) -> Iterator[dict[str, Any]]:
