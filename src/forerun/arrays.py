@@ -30,3 +30,17 @@ def taken(columns: Columns, index: NDArray[Any]) -> Columns:
 
     changed = {f.name: column(getattr(columns, f.name)) for f in fields(columns)}  # type: ignore[arg-type]
     return replace(columns, **changed)  # type: ignore[type-var]
+
+
+def row(columns: Any, i: int) -> dict[str, Any]:
+    """Return the i-th row of a dataclass of columns by field, in plain Python values."""
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            here = value[i]
+            return tuple(here.tolist()) if value.ndim > 1 else getattr(here, "item", lambda: here)()
+        if isinstance(value, Mapping):
+            return {name: cell(cells) for name, cells in value.items()}
+        return value
+
+    return {f.name: cell(getattr(columns, f.name)) for f in fields(columns)}

@@ -36,7 +36,7 @@ def test_blank_forecasts_answer_nothing_and_lend_no_memory_to_one_another() -> N
     assert np.isnan(blank.seconds).all()
     assert blank.answered.tolist() == [True, True, True]
     blank.distance[0] = 1.0
-    assert np.isnan(blank.probability_below[0])
+    assert np.isnan(blank.fit_probability[0])
     blank.declined[1] = "no such device"
     assert blank.answered.tolist() == [True, False, True]
 

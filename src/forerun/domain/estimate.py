@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, row, taken
 from forerun.domain.forecast import Forecast
 from forerun.domain.objective import Preemption
 from forerun.domain.quantiles import Z95
@@ -41,22 +41,11 @@ class Estimates:
         return len(self.steps)
 
     def __getitem__(self, i: int) -> Estimate:
-        def row(values: FloatArray) -> tuple[float, float, float]:
-            return (float(values[i, 0]), float(values[i, 1]), float(values[i, 2]))
-
-        return Estimate(
-            steps=float(self.steps[i]),
-            run_seconds=row(self.run_seconds),
-            dollars=row(self.dollars),
-            kilowatt_hours=row(self.kilowatt_hours),
-            co2_kg=row(self.co2_kg),
-            fit_probability=float(self.fit_probability[i]),
-            spot=bool(self.spot[i]),
-        )
+        return Estimate(**row(self, i))
 
     def take(self, index: NDArray[Any]) -> Estimates:
         """Return the rows at the given positions (or where a mask is true)."""
-        return Estimates(**{k: v[index] for k, v in vars(self).items()})
+        return taken(self, index)
 
 
 @dataclass(frozen=True)

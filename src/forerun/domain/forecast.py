@@ -13,16 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, taken
+from forerun.arrays import FloatArray, row, taken
 
 # What a distance is made of, by the names that a predictor uses for its parts.
 WORKLOAD, DEVICE, FRAMEWORK, PLACE, STRUCTURE, OPERATIONS, DATA_SHEET, SCALE = (
     "workload", "device", "framework", "place", "structure", "operations", "data sheet", "scale",
 )  # fmt: skip
-_MEASURED = (WORKLOAD, DEVICE, FRAMEWORK)
 # What of it was never measured, and runs of what would change that.
 _LACKING = {WORKLOAD: "of this workload", DEVICE: "on this device",
             FRAMEWORK: "with this framework", PLACE: "where it will run"}  # fmt: skip
+# What lies beyond physics, and what would mend it.
+_BEYOND = {
+    STRUCTURE: ("the workload is known by totals only", "the workload's structure in place of its totals"),
+    OPERATIONS: ("some of its operations are not known", "what its unknown operations do (a spec)"),
+    DATA_SHEET: ("figures of the device are unverified", "the device's verified data sheet, or runs on it"),
+    SCALE: ("more devices than any run had", "runs on as many devices"),
+}  # fmt: skip
 # Up to so much, the words are these; a whole 1 is physics with nothing measured.
 _NOTHING = "physics only, nothing measured of this"
 _MEANS = (
@@ -32,21 +38,8 @@ _MEANS = (
     (1.05, _NOTHING),
     (math.inf, "physics only, and farther than a known device and a known structure"),
 )
-_BEYOND = {
-    STRUCTURE: "the workload is known by totals only",
-    OPERATIONS: "some of its operations are not known",
-    DATA_SHEET: "figures of the device are unverified",
-    SCALE: "more devices than any run had",
-}
-_NEARER = {
-    STRUCTURE: "the workload's structure in place of its totals",
-    OPERATIONS: "what its unknown operations do (a spec)",
-    DATA_SHEET: "the device's verified data sheet, or runs on it",
-    SCALE: "runs on as many devices",
-}
 # A part below this is not worth a word; of what was measured this share still lacks something.
-_SMALL = 0.02
-_UNMEASURED = 0.2
+_SMALL, _UNMEASURED = 0.02, 0.2
 
 
 def meaning(distance: float, parts: Mapping[str, float]) -> str:
@@ -59,14 +52,14 @@ def meaning(distance: float, parts: Mapping[str, float]) -> str:
     if not math.isfinite(distance):
         return ""
     words = next(text for most, text in _MEANS if distance <= most)
-    lacking = [name for name in _LACKING if parts.get(name, 0.0) > _UNMEASURED]
-    nothing = set(lacking) >= set(_MEASURED)
+    lacking = [text for name, text in _LACKING.items() if parts.get(name, 0.0) > _UNMEASURED]
+    nothing = all(parts.get(name, 0.0) > _UNMEASURED for name in (WORKLOAD, DEVICE, FRAMEWORK))
     if nothing:
         words = _NOTHING
     elif lacking and distance <= 1.05:
-        words += f", nothing measured {_listed([_LACKING[name] for name in lacking])}"
+        words += f", nothing measured {' or '.join(lacking)}"
     beyond = [
-        text for name, text in _BEYOND.items()
+        text for name, (text, _) in _BEYOND.items()
         if parts.get(name, 0.0) > _SMALL and not (nothing and name == SCALE)
     ]  # fmt: skip
     return "; ".join([words, *beyond])
@@ -75,20 +68,15 @@ def meaning(distance: float, parts: Mapping[str, float]) -> str:
 def nearer(distance: float, parts: Mapping[str, float]) -> tuple[str, ...]:
     """Return what would make a distance less, with by how much, the most first."""
     if not parts:
-        if not distance > _MEANS[0][0]:
-            return ()
-        return ("measured runs of this workload on this device",)
-    lacking = {name: parts[name] for name in _LACKING if parts.get(name, 0.0) > _SMALL}
-    gains = [(parts[name], text) for name, text in _NEARER.items() if parts.get(name, 0.0) > _SMALL]
-    if lacking:
-        runs = " ".join(["measured runs", *(_LACKING[name] for name in lacking)])
-        gains.append((sum(lacking.values()), runs))
-    gains.sort(key=lambda gain: -gain[0])
-    return tuple(f"{text} (up to {amount:.2f})" for amount, text in gains)
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+        far = distance > _MEANS[0][0]
+        return ("measured runs of this workload on this device",) if far else ()
+    gains = [(parts.get(name, 0.0), text) for name, (_, text) in _BEYOND.items()]
+    lacking = [name for name in _LACKING if parts.get(name, 0.0) > _SMALL]
+    runs = " ".join(["measured runs", *(_LACKING[name] for name in lacking)])
+    gains = sorted(
+        [*gains, (sum(parts[name] for name in lacking), runs)], key=lambda gain: -gain[0]
+    )
+    return tuple(f"{text} (up to {amount:.2f})" for amount, text in gains if amount > _SMALL)
 
 
 QUANTITIES = ("step", "epoch", "run")
@@ -177,22 +165,11 @@ class Forecasts:
         return len(self.seconds)
 
     def __getitem__(self, i: int) -> Forecast:
-        return Forecast(
-            quantity=self.quantity,
-            seconds=_row(self.seconds[i]),
-            peak_bytes=_row(self.peak_bytes[i]),
-            fit_probability=float(self.fit_probability[i]),
-            floor_seconds=float(self.floor_seconds[i]),
-            distance=float(self.distance[i]),
-            predictor=self.predictor if self.by is None else str(self.by[i]) or self.predictor,
-            declined=self.declined[i],
-            samples_to_target=(
-                None if self.samples_to_target is None else _row(self.samples_to_target[i])
-            ),
-            warnings=self.warnings,
-            usable_bytes=math.nan if self.usable_bytes is None else float(self.usable_bytes[i]),
-            **self.details(lambda column: float(column[i])),
-        )
+        values = row(self, i)
+        values["predictor"] = values.pop("by") or self.predictor
+        if self.usable_bytes is None:
+            values["usable_bytes"] = math.nan
+        return Forecast(**values)
 
     def take(self, index: NDArray[Any]) -> Forecasts:
         """Return the rows at the given positions (or where a mask is true)."""
@@ -224,7 +201,3 @@ class Forecasts:
             predictor=predictor,
             declined=np.full(n, None, dtype=object),
         )
-
-
-def _row(values: FloatArray) -> tuple[float, float, float]:
-    return (float(values[0]), float(values[1]), float(values[2]))

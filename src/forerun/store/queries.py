@@ -24,6 +24,7 @@ from forerun.store.layout import NUMBERS, REAL, filled_columns, fingerprints, ru
 from forerun.store.writing import SharedParts
 from forerun.tables import COLUMNS, Jobs, Runs, Table
 from forerun.tables.conditions import Condition, parse_condition
+from forerun.tables.table import by_row
 from forerun.units import counted
 
 if TYPE_CHECKING:
@@ -290,32 +291,26 @@ def _with_rest(columns: dict[str, NDArray[Any]], n: int, rest: Sequence[str | No
                 cells.setdefault(name, {})[row] = value
     unread: dict[str, NDArray[np.object_]] = {}
     problems: dict[int, str] = {}
-    for name, by_row in cells.items():
+    for name, filled in cells.items():
         known = COLUMNS.get(name)
         if known is not None and known.kind == "number":
-            bad = {row: value for row, value in by_row.items() if isinstance(value, str)}
+            bad = {row: value for row, value in filled.items() if isinstance(value, str)}
             if bad:
-                unread[name] = _spread(bad, n, "")
+                unread[name] = by_row(bad, n, "")
             for row, text in bad.items():
-                del by_row[row]
+                del filled[row]
                 problems.setdefault(row, f"{name}={text[:40]!r} is not a number; correct it")
             if name in REAL:
                 columns.setdefault(name, np.full(n, np.nan))
                 continue
-        texts_in_it = any(isinstance(v, str) for v in by_row.values())
+        texts_in_it = any(isinstance(v, str) for v in filled.values())
         if texts_in_it or (known is not None and known.kind == "text"):
-            words = {row: v if isinstance(v, str) else plain(float(v)) for row, v in by_row.items()}
-            columns[name] = _spread(words, n, "")
+            words = {row: v if isinstance(v, str) else plain(float(v)) for row, v in filled.items()}
+            columns[name] = by_row(words, n, "")
         else:
             columns[name] = np.full(n, np.nan)
-            columns[name][list(by_row)] = list(by_row.values())
-    return Table(columns, n, _spread(problems, n, None) if problems else None, unread=unread)
-
-
-def _spread(by_row: dict[int, Any], n: int, other: Any) -> NDArray[np.object_]:
-    column = np.full(n, other, dtype=object)
-    column[list(by_row)] = np.array(list(by_row.values()), dtype=object)
-    return column
+            columns[name][list(filled)] = list(filled.values())
+    return Table(columns, n, by_row(problems, n, None) if problems else None, unread=unread)
 
 
 def _plans(table: Table) -> PlanColumns:

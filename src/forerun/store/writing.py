@@ -28,7 +28,6 @@ from forerun.tables import Jobs, Table
 from forerun.wire import SCHEMA, Json, clean, read
 
 _REMEMBERED = 256
-_COPIED_ROWS = 100
 
 
 def now() -> str:
@@ -201,40 +200,12 @@ def _parts(jobs: Jobs) -> tuple[tuple[Sequence[Any], Any], ...]:
 
 def _insert(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
     """Insert rows that are columns, and return how many were new."""
-    if connection.dialect.name == "postgresql" and len(columns["key"]) >= _COPIED_ROWS:
-        return _copied(connection, columns)
     statement = insert_or_leave(connection, runs).values(dict.fromkeys(columns))
     compiled = statement.compile(dialect=connection.dialect, column_keys=list(columns))
     # The driver takes tuples as they are; rows as mappings would be read name by name.
     order = compiled.positiontup
     rows = list(zip(*(columns[name] for name in order), strict=True))
     return int(connection.exec_driver_sql(str(compiled), rows).rowcount)
-
-
-def _copied(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
-    """Insert many rows into PostgreSQL: COPY is several times quicker, and knows no conflicts.
-
-    So rows are copied into a table of this transaction's own, and go on from there.
-    """
-    names = ", ".join(f'"{name}"' for name in columns)
-    for statement in (
-        "CREATE TEMPORARY TABLE IF NOT EXISTS runs_copied (LIKE runs) ON COMMIT DROP",
-        # No id yet, and none of the rows before.
-        "ALTER TABLE runs_copied ALTER COLUMN id DROP NOT NULL",
-        "TRUNCATE runs_copied",
-    ):
-        connection.exec_driver_sql(statement)
-    with (
-        connection.connection.cursor() as cursor,
-        cursor.copy(f"COPY runs_copied ({names}) FROM STDIN") as copy,
-    ):
-        for row in zip(*columns.values(), strict=True):
-            copy.write_row(row)
-    moved = (
-        f"INSERT INTO runs ({names}) SELECT {names} FROM runs_copied ORDER BY ctid"
-        " ON CONFLICT DO NOTHING"
-    )
-    return int(connection.exec_driver_sql(moved).rowcount)
 
 
 def _check_known(connection: Connection, keys: Sequence[str], digests: Sequence[bytes]) -> None:

@@ -1,9 +1,7 @@
-"""Fingerprints: which runs taught constants, kept in a few bytes each, so that none is judged on.
+"""Fingerprints: which rows of several tables tell of one measurement, and which runs taught constants.
 
-A fingerprint is of what `contents.identity_columns` holds of a run, so that the same measurement in
-another table, with other columns beside it, has the same one.
-
-Contents: which rows of several tables tell of one and the same measurement.
+Two rows tell of one measurement where they agree in what any two tables both state of a run
+(`identity_columns`). A fingerprint holds that in a few bytes, so that no run is judged on that taught.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.plan import NAMES
 from forerun.errors import RequestError
 from forerun.tables import Runs
@@ -38,20 +36,37 @@ def content_codes(parts: Sequence[Runs]) -> list[IntArray]:
     what two tables both state of one run. Rows that ended without a figure agree in their whole plan
     instead. -1 where nothing was measured.
     """
-    columns = [np.concatenate(column) for column in zip(*map(identity_columns, parts), strict=True)]
-    figure, status = columns[-1].astype(np.float64), columns[-2].astype(str)
-    ended = np.isin(status, ENDED)
-    code = np.zeros(len(figure), dtype=np.int64)
-    for column in columns[:-1]:
-        code = joined(code, column)
-    plans = [
-        np.concatenate([np.asarray(getattr(p.jobs.plans, name)) for p in parts]) for name in NAMES
-    ]
-    for column in plans:
-        code = joined(code, np.where(ended, column, -1))
+    stated, plan, figure, ended = _identity(parts)
+    code = _code([*stated, *plan])
     code = _agreeing(code, figure, np.concatenate([rounded_off(p) for p in parts]))
     code = np.where(ended | (figure >= 0), code, -1)
     return np.split(code, np.cumsum([len(p) for p in parts])[:-1])
+
+
+def _identity(
+    parts: Sequence[Runs],
+) -> tuple[list[NDArray[Any]], list[NDArray[Any]], FloatArray, BoolArray]:
+    """Return (what is stated, the plan of runs that ended, the figure, which ended) of all rows."""
+    *stated, figure = (np.concatenate(c) for c in zip(*map(identity_columns, parts), strict=True))
+    ended = np.isin(stated[-1].astype(str), ENDED)
+    plans = (np.concatenate([getattr(p.jobs.plans, name) for p in parts]) for name in NAMES)
+    return (
+        stated,
+        [np.where(ended, column, -1) for column in plans],
+        figure.astype(np.float64),
+        ended,
+    )
+
+
+def _code(columns: Sequence[NDArray[Any]]) -> IntArray:
+    """Return codes (n,) that are equal where all columns are."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values = column.astype(str) if column.dtype == object else column
+        _, inverse = np.unique(values, return_inverse=True)
+        code = code * (int(inverse.max(initial=0)) + 1) + inverse
+        code = np.asarray(np.unique(code, return_inverse=True)[1], dtype=np.int64)
+    return code
 
 
 def _agreeing(code: IntArray, figure: FloatArray, share: FloatArray) -> IntArray:
@@ -61,7 +76,7 @@ def _agreeing(code: IntArray, figure: FloatArray, share: FloatArray) -> IntArray
     one number rounds to both.
     """
     measured = figure > 0
-    code = joined(code, np.sign(figure))  # what ended without a figure agrees with its like alone
+    code = _code([code, np.sign(figure)])  # what ended without a figure agrees with its like alone
     log = np.log(np.where(measured, figure, 1.0))
     reach = np.where(measured, share * (1.0 - 1e-6), 0.0)
     order = np.lexsort((log, code))
@@ -100,14 +115,6 @@ def stated_digits(runs: Runs) -> tuple[FloatArray, IntArray]:
         few = np.abs(_rounded(values[here], FEWEST) / values[here] - 1.0) < 1e-9
         digits[here] = FEWEST if few.mean() > 0.9 else DIGITS
     return stated, digits
-
-
-def joined(code: IntArray, column: NDArray[Any]) -> IntArray:
-    """Return codes (n,) that are equal where these are and where the column is."""
-    values = column.astype(str) if column.dtype == object else column
-    _, inverse = np.unique(values, return_inverse=True)
-    pairs = code * (int(inverse.max(initial=0)) + 1) + inverse
-    return np.asarray(np.unique(pairs, return_inverse=True)[1], dtype=np.int64)
 
 
 def identity_columns(runs: Runs) -> tuple[NDArray[Any], ...]:
@@ -161,7 +168,7 @@ CELL = _MOST_OFF[DIGITS]  # of the log of a figure: as fine as figures of most d
 def fingerprints(runs: Runs) -> Codes:
     """Return a number for each run, (n,); 0 where nothing was measured.
 
-    It tells what was run, in how many digits the table states its figure (`contents.stated_digits`),
+    It tells what was run, in how many digits the table states its figure (`stated_digits`),
     and in which cell the figure's log lies: two tables rarely state a run in one quantity and as
     finely, so that `seen` looks it up in every cell that what they rounded off may have led to.
     """
@@ -177,23 +184,17 @@ def _cells(figure: FloatArray, further: FloatArray | float = 0.0) -> IntArray:
 
 def _asked(runs: Runs) -> Codes:
     """Return a number for what was run and how it ended, (n,); 0 where nothing was measured."""
-    workload, device, devices, batch, status, figure = identity_columns(runs)
-    plans = np.stack([np.asarray(getattr(runs.jobs.plans, name)) for name in NAMES], axis=1)
-    ended = np.isin(status.astype(str), ENDED)
+    stated, plan, figure, ended = _identity([runs])
     told = np.flatnonzero(ended | (figure >= 0))
-    # A sentence is made once for all rows that it is true of.
-    asked = [workload, device, devices, batch, status, figure > 0]
-    asked += [np.where(ended, column, -1) for column in plans.T]
-    kind = np.zeros(len(runs), dtype=np.int64)
-    for column in asked:
-        kind = joined(kind, column)
+    # A text is made once for all rows that it is true of.
+    kind = _code([*stated, figure > 0, *plan])
     _, first, index = np.unique(kind[told], return_index=True, return_inverse=True)
     found = np.zeros(len(first), dtype=np.uint64)
     for j, i in enumerate(told[first].tolist()):
-        words = [str(workload[i]), str(device[i]), f"{devices[i]:.0f}", f"{batch[i]:.0f}",
-                 str(status[i]), "timed" if figure[i] > 0 else "ended"]  # fmt: skip
-        plan = list(map(str, plans[i].tolist())) if ended[i] else []
-        text = "|".join([*words, *plan]).encode()
+        workload, device, devices, batch, status = (column[i] for column in stated)
+        words = [workload, device, f"{devices:.0f}", f"{batch:.0f}", status,
+                 "timed" if figure[i] > 0 else "ended"]  # fmt: skip
+        text = "|".join(map(str, [*words, *([c[i] for c in plan] if ended[i] else [])])).encode()
         found[j] = int.from_bytes(blake2b(text, digest_size=8).digest(), "little") or 1
     codes = np.zeros(len(runs), dtype=np.uint64)
     codes[told] = found[index]
@@ -250,11 +251,8 @@ def seen(runs: Runs, rows: Mapping[str, str]) -> NDArray[np.bool_]:
         RequestError: these cannot be read.
     """
     known = np.concatenate([*map(unpacked, rows.values()), np.zeros(0, dtype=np.uint64)])
-    figure, own, asked = (
-        identity_columns(runs)[-1].astype(np.float64),
-        rounded_off(runs),
-        _asked(runs),
-    )
+    figure = identity_columns(runs)[-1].astype(np.float64)
+    own, asked = rounded_off(runs), _asked(runs)
     found = np.zeros(len(runs), dtype=bool)
     for digits, off in _MOST_OFF.items():
         reach = (own + off) * (1.0 + 1e-6)

@@ -418,9 +418,9 @@ class Table:
         for name, values in zip(names, raw.values(), strict=True):
             columns[name], wrong = _typed(name, values, where)
             if wrong:
-                unread[name] = _by_row({row: str(values[row]) for row in wrong}, rows, "")
+                unread[name] = by_row({row: str(values[row]) for row in wrong}, rows, "")
             bad = {**wrong, **bad}
-        problems = _by_row(bad, rows, None) if bad else None
+        problems = by_row(bad, rows, None) if bad else None
         return Table(columns, rows, problems, unread=unread)
 
 
@@ -493,7 +493,7 @@ def _typed(
     return _texts(values), {}
 
 
-def _by_row(texts: Mapping[int, str], rows: int, other: str | None) -> NDArray[np.object_]:
+def by_row(texts: Mapping[int, str], rows: int, other: str | None) -> NDArray[np.object_]:
     """Return texts by row as a column (rows,), `other` where there is none."""
     column = np.full(rows, other, dtype=object)
     for row, text in texts.items():
