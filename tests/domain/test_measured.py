@@ -60,6 +60,7 @@ LINK = Exchange(
     1e-4, 1e7, all_reduces={2: Curve(((4.0, 1e6),), (1e-3, 0.1))},
     rested={2: Curve(((4.0, 1e5),), (1e-3, 0.01))},
 )  # fmt: skip
+PLAIN_LINK = Measured({}, links={"inter": LINK}).to_dict()["links"]["inter"]
 
 
 def full() -> Measured:
@@ -86,8 +87,8 @@ def test_figures_come_back_from_their_plain_form() -> None:
         {"step_seconds": "fast"},
         {"together": [1.0, -2.0]},
         {"links": {"inter": {"latency_seconds": 1e-4}}},
-        {"links": {"inter": {**LINK.to_dict(), "all_reduces": {}}}},
-        {"links": {"inter": {**LINK.to_dict(), "rested": {"1": GRID.to_dict()}}}},
+        {"links": {"inter": {**PLAIN_LINK, "all_reduces": {}}}},
+        {"links": {"inter": {**PLAIN_LINK, "rested": {"1": PLAIN_LINK["all_reduces"]["2"]}}}},
         {"updates": {"sgd": {"step_seconds": 1.0, "speed": 2.0}}},
         {"nonsense": 1.0},
     ],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -47,14 +47,9 @@ class Curve:
                 "measure again (forerun probe), or correct the curve",
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        axes = [list(axis) for axis in self.axes]
-        return {"axes": axes, "seconds": list(self.seconds), "spread": self.spread}
-
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Curve:
-        """Return what `to_dict` wrote. Raises KeyError, TypeError, ValueError or RequestError."""
+        """Return a curve of plain values. Raises KeyError, TypeError, ValueError or RequestError."""
         axes = tuple(tuple(map(float, axis)) for axis in data["axes"])
         return Curve(axes, tuple(map(float, data["seconds"])), float(data.get("spread", 0.0)))
 
@@ -168,18 +163,9 @@ class Exchange:
         steps = (ranks - 1.0) / (near - 1.0)
         return fixed * steps + (whole - fixed) * steps * near / ranks
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        curves = {
-            name: {str(k): c.to_dict() for k, c in getattr(self, name).items()}
-            for name in _BY_RANKS
-        }
-        found = {name: held for name, held in curves.items() if held or name == "all_reduces"}
-        return {**{k: v for k, v in vars(self).items() if k not in _BY_RANKS}, **found}
-
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Exchange:
-        """Return what `to_dict` wrote. Raises KeyError, TypeError, ValueError or RequestError."""
+        """Return an exchange of plain values. Raises as `Curve.from_dict` does."""
         values = dict(data)
         curves = {
             name: {int(k): Curve.from_dict(c) for k, c in values.pop(name, {}).items()}
@@ -276,18 +262,7 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as `from_dict` reads them; a sureness of 1 goes without saying."""
-        told = {f.name: getattr(self, f.name) for f in fields(self)}
-        if self.sureness == 1.0:
-            del told["sureness"]
-        return {
-            **told,
-            "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
-            "updates": {name: vars(update) for name, update in self.updates.items()},
-            "links": {name: link.to_dict() for name, link in self.links.items()},
-            "together": list(self.together),
-            "hosts_together": list(self.hosts_together),
-            "about": dict(self.about),
-        }
+        return dict(_plain(self))
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Measured:
@@ -317,6 +292,19 @@ class Measured:
                 "figures that a probe measured", f"a part is missing or wrong: {error!r}",
                 "measure again (forerun probe), or correct the file",
             ) from None  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as mappings, lists and numbers; what is usual of a few fields is left out."""
+    if is_dataclass(value):
+        held = {f.name: getattr(value, f.name) for f in fields(value)}
+        return {n: _plain(v) for n, v in held.items() if n not in _USUAL or v != _USUAL[n]}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(held) for key, held in value.items()}
+    return [_plain(held) for held in value] if isinstance(value, tuple) else value
+
+
+_USUAL: Mapping[str, Any] = {"sureness": 1.0, "rested": {}}
 
 
 def _number(text: str | None) -> float:
