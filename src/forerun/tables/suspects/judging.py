@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.domain.forecast import Forecasts, is_none
+from forerun.domain.hardware import Device
 from forerun.domain.job import STATUSES
 from forerun.domain.plan import PROBLEMS, WORLD
 from forerun.tables.jobs import Jobs, Runs
@@ -270,24 +271,33 @@ def floor_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
     seconds, floor = runs.step_seconds(), forecasts.floor_seconds
     with np.errstate(invalid="ignore"):
         below = (seconds < floor * (1.0 - SLACK)) & forecasts.answered
-    for i in np.flatnonzero(below).tolist():
-        stated = [c for c in TIMES if np.isfinite(runs.table.numbers(c)[i])]
-        column = stated[0] if stated else ""
-        job = runs.jobs[i]
-        rates, precision = dict(job.cluster.device.peak_flops), job.workload.precision
-        wide = max(rates.get(precision, 0.0), rates.get("tf32", 0.0) * (precision == "fp32"))
-        narrow = max(rates.get("fp16", 0.0), rates.get("bf16", 0.0))
-        gain = narrow / wide if precision in _WIDE and wide else 1.0
-        advice = "check the device, the batch and the figure"
-        if seconds[i] >= floor[i] / gain * (1.0 - SLACK):
-            advice = f"{precision} is taken: fill in precision if it was 16-bit"
-        at = np.array([i])
-        yield Finding(
-            FlagKind.FLOOR, at, column,
-            numbers_text(seconds[at], "s" if column == "step_time_s" else "s a step"),
-            numbers_text(floor[at], "s or more: the device's peak rate allows no less"), advice,
-            void=True, out_step=True,
-        )  # fmt: skip
+    row, jobs = np.flatnonzero(below), runs.jobs
+    stated = np.isfinite([runs.table.numbers(column)[row] for column in TIMES])
+    columns = np.array([*TIMES, ""], dtype=object)[
+        np.where(stated.any(axis=0), stated.argmax(axis=0), -1)
+    ]
+    advice = []
+    for i in row.tolist():
+        precision = jobs.workloads[jobs.workload_index[i]].precision
+        gain = _sixteen_bit_gain(jobs.clusters[jobs.cluster_index[i]].device, precision)
+        possible = seconds[i] >= floor[i] / gain * (1.0 - SLACK)
+        taken = f"{precision} is taken: fill in precision if it was 16-bit"
+        advice.append(taken if possible else "check the device, the batch and the figure")
+    found = numbers_text(seconds[row], "s a step")
+    yield Finding(
+        FlagKind.FLOOR, row, columns,
+        np.where(columns == "step_time_s", numbers_text(seconds[row], "s"), found),
+        numbers_text(floor[row], "s or more: the device's peak rate allows no less"),
+        np.array(advice, dtype=object), void=True, out_step=True,
+    )  # fmt: skip
+
+
+def _sixteen_bit_gain(device: Device, precision: str) -> float:
+    """Return how much faster 16-bit arithmetic is than a wide precision; 1 of a narrow one."""
+    rates = device.peak_flops
+    wide = max(rates.get(precision, 0.0), rates.get("tf32", 0.0) * (precision == "fp32"))
+    narrow = max(rates.get("fp16", 0.0), rates.get("bf16", 0.0))
+    return narrow / wide if precision in _WIDE and wide else 1.0
 
 
 def most_memory_bytes(jobs: Jobs) -> FloatArray:
