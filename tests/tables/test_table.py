@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forerun.errors import RequestError
 from forerun.tables import COLUMNS, Table
-from forerun.tables.table import iter_rows, misspelt_columns, parse_numbers
+from forerun.tables.table import iter_rows, misspelt_columns
 
 LABELS = st.sampled_from(["", "a", "b", "A", "a ", "é"])
 VALUES = st.one_of(st.sampled_from([math.nan, 0.0, -0.0, 1.0, 8.0]), st.floats(-1e6, 1e6))
@@ -105,8 +105,10 @@ def test_a_column_that_looks_like_a_known_one_is_found_and_no_other() -> None:
 
 @given(st.lists(st.one_of(st.floats(allow_nan=False), st.integers(-(2**53), 2**53)), min_size=1))
 def test_numbers_written_in_full_are_read_exactly(values: list[float]) -> None:
-    cells = [repr(value) for value in values]
-    assert parse_numbers(cells, "nodes", "here").tolist() == [float(v) for v in values]
+    cells = np.array([repr(value) for value in values], dtype=object)
+    assert Table({"nodes": cells}, len(cells)).numbers("nodes").tolist() == [
+        float(v) for v in values
+    ]
 
 
 def test_arrays_are_copied_so_that_a_table_does_not_change_under_its_owner() -> None:

@@ -23,6 +23,9 @@ ALL_REDUCE, PS_SYNC, PS_ASYNC, ONE_PROCESS = range(len(SYNC))
 ZERO_STAGES = (0, 1, 2, 3)
 MEMORY_FORMATS = ("nchw", "nhwc")
 
+INTEGER_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch",
+                  "zero_stage", "parameter_servers")  # fmt: skip
+
 # Names that other tools use for the same thing; accepted on input.
 ALIASES: Mapping[str, str] = {
     "data_parallel_size": "dp", "data_parallel_degree": "dp", "data_parallel": "dp",
@@ -78,25 +81,17 @@ class Plan:
     memory_format: str = "nchw"
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1 or value > 2**31 - 1:
+        for name in INTEGER_FIELDS:
+            value, least = getattr(self, name), int(name not in ("zero_stage", "parameter_servers"))
+            if not isinstance(value, int) or not least <= value <= 2**31 - 1:
                 raise RequestError(
-                    f"a plan with {name}={value}",
-                    f"{name} must be a whole number above zero",
-                    f"give {name}=1 or more",
-                )
+                    f"a plan with {name}={value}", f"{name} must be a whole number, {least} or more",
+                    f"give {name}={least} or more",
+                )  # fmt: skip
         _choice("zero_stage", self.zero_stage, ZERO_STAGES)
         _choice("recompute", self.recompute, RECOMPUTE)
         _choice("sync", self.sync, SYNC)
         _choice("memory_format", self.memory_format, MEMORY_FORMATS)
-        servers: object = self.parameter_servers
-        if not isinstance(servers, int) or not 0 <= servers <= 2**31 - 1:
-            raise RequestError(
-                f"a plan with parameter_servers={servers}",
-                "their number must be whole and not negative",
-                "give 0 or more",
-            )
 
     @property
     def world_size(self) -> int:
@@ -113,22 +108,12 @@ class Plan:
         return asdict(self)
 
     def __str__(self) -> str:
+        usual = _DEFAULTS.as_dict()
         shown = [
-            f"{name}={getattr(self, name)}"
-            for name in ("dp", "tp", "pp", "cp", "ep", "vpp")
-            if getattr(self, name) != 1 or name == "dp"
-        ]
-        shown.append(f"micro_batch={self.micro_batch}")
-        if self.zero_stage:
-            shown.append(f"zero_stage={self.zero_stage}")
-        if self.recompute != "none":
-            shown.append(f"recompute={self.recompute}")
-        if self.sequence_parallel:
-            shown.append("sequence_parallel=true")
-        if self.sync != "allreduce":
-            shown.append(f"sync={self.sync}")
-        if self.parameter_servers:
-            shown.append(f"parameter_servers={self.parameter_servers}")
+            f"{name}={str(value).lower()}" for name, value in self.as_dict().items()
+            if name in ("dp", "micro_batch")
+            or (value != usual[name] and name not in ("global_batch", "memory_format"))
+        ]  # fmt: skip
         return " ".join(shown)
 
 
@@ -138,8 +123,6 @@ def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
 
 
 FIELDS: tuple[str, ...] = tuple(Plan.__dataclass_fields__)
-INTEGER_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch",
-                  "zero_stage", "parameter_servers")  # fmt: skip
 _TRUE = {"true", "yes", "1", "on"}
 _FALSE = {"false", "no", "0", "off"}
 

@@ -89,11 +89,8 @@ class Provenance:
         The second of equal rows gets another key than the first: so the same rows given once more
         get the same keys, and repeats that measured the same figure stay runs of their own.
 
-        Args:
-            start: number of the first row.
-            digests: of each row's cells.
-            jobs: what tells each row's job, n or none.
-            used: how often each hash came so far in this call; it is counted on.
+        digests: of each row's cells. jobs: what tells each row's job, n or none. used: how often each
+        hash came so far in this call; it is counted on.
         """
         keys = []
         for row, digest in enumerate(digests, start):
@@ -201,7 +198,7 @@ def _block(table: Table, start: int, stop: int) -> RowBlock:
     marks: list[Sequence[str]] = []  # of each column: what it adds to a row's digest
     rest: list[Sequence[str]] = []  # and to its JSON
     for name in sorted(table.columns):
-        values = _values(table.columns[name][start:stop], name)
+        values = _values(table.columns[name][start:stop], checked_text(name, "a column's name"))
         if name in REAL:
             columns[name] = values
         else:
@@ -220,18 +217,9 @@ def _block(table: Table, start: int, stop: int) -> RowBlock:
     lines = (
         ("".join(parts) for parts in zip(*marks, strict=True)) if marks else [""] * (stop - start)
     )
-    return RowBlock(columns, [_digest(line) for line in lines])
-
-
-def _digest(line: str) -> bytes:
-    try:
-        return blake2b(line.encode(), digest_size=DIGEST_BYTES).digest()
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            "storing runs",
-            f"a text is not Unicode: {error}",
-            "take the half character out of it (text.encode(errors='replace'))",
-        ) from None
+    return RowBlock(
+        columns, [blake2b(line.encode(), digest_size=DIGEST_BYTES).digest() for line in lines]
+    )
 
 
 def _values(column: NDArray[Any], name: str) -> list[Any]:
@@ -257,11 +245,11 @@ def plain(value: float | str) -> str:
 
 def _each(values: Sequence[Any], name: str, write: Any) -> list[str]:
     """Return each cell as text, made once for each distinct one; "" for a blank."""
-    texts = {value: write(value) for value in dict.fromkeys(values) if value is not None}
-    if any("\0" in value for value in texts if isinstance(value, str)):
-        raise RequestError(
-            f"storing the column {name!r}", "a text holds a NUL character", "take it out"
-        )
+    distinct = [value for value in dict.fromkeys(values) if value is not None]
+    texts = {
+        v: write(checked_text(v, f"the column {name!r}") if isinstance(v, str) else v)
+        for v in distinct
+    }
     texts[None] = ""
     return [texts[value] for value in values]
 

@@ -38,9 +38,7 @@ with suppress(ImportError):
 def in_words(asked: str, wait_seconds: float) -> Iterator[None]:
     """Turn what a database cannot do into a RequestError; a defect of the caller stays what it is.
 
-    Args:
-        asked: for the message.
-        wait_seconds: how long a writer waits for another one.
+    asked: for the message. wait_seconds: how long a writer waits for another one.
     """
     try:
         yield

@@ -68,7 +68,6 @@ def query_of(
     """Return conditions and filters as one query; all of them must hold.
 
     Args:
-        connection: to the store.
         where: `devices<=8`, `device=t4,v100` and so on; never true of a blank cell.
         equal: values by column; a list means any of them, None and "" a blank cell.
 
@@ -176,12 +175,7 @@ def table_of(
 ) -> Table:  # fmt: skip
     """Return the runs of a query as a table: columns that no row fills are left out.
 
-    Args:
-        connection: to the store.
-        query: which runs.
-        limit: how many at most, None for all.
-        newest: the last ones first.
-        provenance: with the columns of `PROVENANCE`.
+    limit: how many at most. newest: the last ones first. provenance: with the columns of `PROVENANCE`.
     """
     table, facts = _fetched(connection, query, limit, newest)
     if not provenance:
@@ -383,10 +377,6 @@ def why_none(store: SqlStore, where: Iterable[str | Condition]) -> list[str]:
     """Return, for each condition that no run meets alone, which values there are, in words.
 
     Where each of them alone holds for some runs, how many these are.
-
-    Args:
-        store: that was searched.
-        where: the conditions for which together there is no run.
 
     Raises:
         RequestError: no run has such a column, or it is no condition.

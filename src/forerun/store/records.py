@@ -232,11 +232,7 @@ class CampaignTable:
         A point that is ok stays so, unless its new state is ok too: of two processes that measure
         one point, the one that ends last and failed must not undo what the other one found.
 
-        Args:
-            connection: the caller's.
-            name: of a campaign or search.
-            points: their new states.
-            over: set them whatever they were.
+        over: set them whatever they were.
 
         Raises:
             UnknownNameError: there is no campaign or search of that name.

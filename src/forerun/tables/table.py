@@ -1,7 +1,5 @@
 """Table: rows of the runs table as columns: floats with NaN for blanks, or strings.
 
-Bounds: how large and how small a figure of a column can be, whatever was run.
-
 Lines: where each row of a table was written, so that a complaint can point at it.
 
 The schema of the runs table: every column, its kind, unit and group.
@@ -174,7 +172,8 @@ def canonical_names(names: Sequence[str], where: str) -> list[str]:
     result: list[str] = []
     for raw in names:
         plain = str(raw).strip().lstrip("\ufeff")
-        name = _known_name(plain) or plain
+        lowered = plain.lower()
+        name = lowered if lowered in COLUMNS else ALIASES.get(lowered, plain)
         if not name:
             raise RequestError(
                 f"reading {where}", "a column has no name", "name every column in the header"
@@ -188,14 +187,6 @@ def canonical_names(names: Sequence[str], where: str) -> list[str]:
             )  # fmt: skip
         result.append(name)
     return result
-
-
-def _known_name(plain: str) -> str:
-    """Return the schema's name for a header, in whatever case it is written; "" where unknown."""
-    lowered = plain.lower()
-    if plain in COLUMNS or lowered in COLUMNS:
-        return lowered
-    return ALIASES.get(lowered, "")
 
 
 def unknown_columns(names: Iterable[str]) -> dict[str, str]:
@@ -276,32 +267,15 @@ def joined_lines(parts: Sequence[Lines]) -> Lines:
     )
 
 
-# A nanosecond is a few ticks of a clock, and 10^12 s are thirty thousand years.
-_LEAST_SECONDS, _MOST_SECONDS = 1e-9, 1e12
-_LEAST_RATE, _MOST = 1e-12, 1e18
 _TIMES = ("step_time_s", "epoch_time_s", "time_to_train_s")
 _RATES = ("samples_per_s", "tokens_per_s", "tflops_per_device")
 
 
-def limits(name: str) -> tuple[float, float]:
-    """Return the least above zero and the most that a figure of a number column can be."""
-    if name in _TIMES:
-        return _LEAST_SECONDS, _MOST_SECONDS
-    return (_LEAST_RATE if name in _RATES else 0.0), _MOST
-
-
-def beyond(name: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which finite figures of a column no run can have, (n,)."""
-    least, most = limits(name)
-    size = np.abs(values)
-    return np.asarray(np.isfinite(values) & (size > 0) & ((size < least) | (size > most)))
-
-
-def words(name: str) -> str:
-    """Return the bounds of a column in words."""
-    least, most = limits(name)
-    unit = " s" if name in _TIMES else ""
-    return f"{least:g} to {most:g}{unit}" if least else f"{most:g}{unit} at most"
+def bounds(name: str) -> tuple[float, float, str]:
+    """Return the least above zero and the most that a figure of a number column can be, and both in words."""
+    if name in _TIMES:  # a nanosecond is a few ticks of a clock, and 10^12 s are 30,000 years
+        return 1e-9, 1e12, "1e-09 to 1e+12 s"
+    return (1e-12, 1e18, "1e-12 to 1e+18") if name in _RATES else (0.0, 1e18, "1e+18 at most")
 
 
 @dataclass(frozen=True)
@@ -333,7 +307,10 @@ class Table:
         if column is None:
             return np.full(self.rows, np.nan)
         if column.dtype == object:
-            return parse_numbers(column, name, "the table")
+            numbers, bad = _read_numbers(column)
+            for row, cell in bad.items():
+                raise _no_number("the table", row, cell, name)
+            return numbers
         return column.astype(np.float64, copy=False)
 
     def texts(self, name: str) -> NDArray[np.object_]:
@@ -424,20 +401,10 @@ class Table:
         return Table(columns, rows, problems, unread=unread)
 
 
-def parse_numbers(values: Sequence[Any] | NDArray[Any], name: str, where: str) -> FloatArray:
-    """Return text cells as float64, NaN where blank. Raises RequestError at the first non-number."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
-        return values.astype(np.float64)
-    numbers, bad = _read_numbers(values, name)
-    for row, cell in bad.items():
-        raise _no_number(where, row, cell, name)
-    return numbers
-
-
-def _read_numbers(
-    values: Sequence[Any] | NDArray[Any], name: str
-) -> tuple[FloatArray, dict[int, Any]]:
+def _read_numbers(values: Sequence[Any] | NDArray[Any]) -> tuple[FloatArray, dict[int, Any]]:
     """Return text cells as float64 and, by row, those that are no number (they are NaN)."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+        return values.astype(np.float64), {}
     cells = ["nan" if v is None or v == "" else v for v in values]
     try:
         return np.array(cells, dtype=np.float64), {}
@@ -470,10 +437,7 @@ def _typed(
     """
     known = COLUMNS.get(name)
     if known is not None and known.kind == "number":
-        if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
-            numbers, bad = values.astype(np.float64), dict[int, Any]()
-        else:
-            numbers, bad = _read_numbers(values, name)
+        numbers, bad = _read_numbers(values)
         if bad and np.isnan(numbers).all():
             row = next(iter(bad))
             raise _no_number(where, row, bad[row], name)
@@ -481,9 +445,12 @@ def _typed(
             row: f"{name}={str(cell)[:40]!r} is not a number; correct it"
             for row, cell in bad.items()
         }
-        absurd = np.flatnonzero(beyond(name, numbers)).tolist()
+        (least, most, words), size = bounds(name), np.abs(numbers)
+        with np.errstate(invalid="ignore"):
+            beyond = np.isfinite(size) & (size > 0) & ((size < least) | (size > most))
+        absurd = np.flatnonzero(beyond).tolist()
         wrong |= {
-            row: f"{name}={numbers[row]:g} is no figure of a run ({words(name)}); correct it"
+            row: f"{name}={numbers[row]:g} is no figure of a run ({words}); correct it"
             for row in absurd
         }
         numbers[absurd] = np.nan

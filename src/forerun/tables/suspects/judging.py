@@ -201,7 +201,7 @@ def _against(
 
     Args:
         reading: of n figures.
-        other: (n,) log of what the other figure implies, nearer to physics; NaN where there is none.
+        other: (n,) log of what the other figure implies; NaN where there is none.
         expected, floor: (n,) logs of what physics expects, and of the least that can be.
         left: (n,) rows that are left aside.
         least: log by which the figures must be apart, and the wrong one off physics.
