@@ -385,7 +385,7 @@ def _shots(
     useful = np.any([np.isfinite(table.numbers(name)) for name in _TIMES], axis=0)
     texts = table.texts("status").tolist()
     ended = {text: text.strip().lower() in ("", "ok") for text in set(texts)}
-    useful &= np.fromiter((ended[text] for text in texts), dtype=bool, count=len(texts))
+    useful &= np.fromiter(map(ended.__getitem__, texts), bool, len(texts))
     for text in split.conditions:
         useful &= parse_condition(text).holds(table)
     if not useful.any():

@@ -336,10 +336,12 @@ def problem_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
         if reasons is None:
             continue
         rows = ~is_none(reasons) & readable
-        uneven = np.array([
-            kind is FlagKind.PLAN and any(words in str(reason) for words in _NOT_MULTIPLIED)
-            for reason in reasons
-        ], dtype=bool)  # fmt: skip
+        uneven_reasons = {
+            reason
+            for reason in set(reasons[rows].tolist())
+            if kind is FlagKind.PLAN and any(words in reason for words in _NOT_MULTIPLIED)
+        }
+        uneven = np.fromiter(map(uneven_reasons.__contains__, reasons), bool, n)
         yield _reasons(FlagKind.DEVICES, reasons, rows & uneven, column)
         yield _reasons(kind, reasons, rows & ~uneven, column)
     silent = jobs.resolved & ~forecasts.answered

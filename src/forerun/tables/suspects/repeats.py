@@ -185,9 +185,10 @@ def repeat_flags(runs: Runs, job: IntArray, aside: BoolArray) -> Iterator[Findin
     apart = logs[order[first[1:] - 1]] - logs[order[first[:-1]]]
     places = runs.table.places()
     odd: dict[int, str] = {}
-    for g in np.flatnonzero(apart > APART):
+    limits = np.maximum.reduceat(limit[order], first[:-1])
+    for g in np.flatnonzero(apart > limits):
         members = order[first[g] : first[g + 1]]
-        odd |= _contradictions(rows[members], seconds, float(limit[members].max()), places)
+        odd |= _contradictions(rows[members], seconds, float(limits[g]), places)
     row = np.array(sorted(odd), dtype=np.int64)
     yield Finding(
         FlagKind.REPEATS, row, "step_time_s", numbers_text(seconds[row], "s a step"),
@@ -210,8 +211,6 @@ def _contradictions(
     """Return the runs of one job, ordered by seconds, that contradict it, with what was expected."""
     times = seconds[rows]
     logs, total = np.log(times), len(rows)
-    if logs[-1] - logs[0] <= limit:
-        return {}
     if total == 2:
         other = zip(rows.tolist(), rows[::-1].tolist(), strict=True)
         return {
