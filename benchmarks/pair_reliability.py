@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from forerun.advisor.given_runs import runs_of
 from forerun.catalog import load_catalog
-from forerun.domain.comparison import (
+from forerun.domain.quantiles import (
     SCOPES,
     correlation,
     log_sigma,

@@ -303,6 +303,7 @@ class Revision:
         sys.path.insert(0, str(source))
         from forerun.errors import RequestError
         from forerun.workloads.zoo import (
+            later,
             net,
             sound_rows,
             table_rows,
@@ -311,7 +312,6 @@ class Revision:
             vision,
             vision_transformers,
         )
-        from forerun.workloads.zoo.network import later
 
         vision_transformers.min = lambda *sides: (
             computed("min", *sides[:2]) if isinstance(sides[1], Recorded) else builtins.min(*sides)
@@ -459,8 +459,8 @@ def measure(name: str, size: int) -> dict[str, float]:
 
 def counted(file: str, name: str, size: int) -> dict[str, float]:
     """Return the same counts of the zoo's network."""
+    from forerun.workloads.zoo import replay
     from forerun.workloads.zoo.net import Net
-    from forerun.workloads.zoo.network import replay
 
     net = Net()
     replay(net, file, name, size)

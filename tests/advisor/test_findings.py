@@ -11,7 +11,7 @@ from forerun.advisor.fit_summary import findings, open_questions
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import Learned
 from forerun.predictors.laws.constant_mfu import ConstantMFU
-from forerun.predictors.starts import started
+from forerun.predictors.options import started
 from forerun.testing.samples import tiny_runs
 
 ENTRY = Learned("launch_seconds", "s", 4e-6, 3e-6, 5e-6, 4e-6, 0.1, 0.4, 7, ("lab",))

@@ -7,7 +7,7 @@ import pytest
 
 from forerun.advisor import Advisor
 from forerun.advisor.fit_summary import LearningError, fitted, flags_of
-from forerun.predictors.starts import started
+from forerun.predictors.options import started
 from forerun.tables import Table
 from forerun.tables.suspects import FlagKind
 from tests.tables.suspect_tables import measured, with_column

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.advisor.request import known_frameworks
+from forerun.advisor.answer import known_frameworks
 from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.workloads.zoo import zoo_workload

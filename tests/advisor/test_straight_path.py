@@ -11,7 +11,7 @@ from forerun.advisor import Advisor
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.tables import Jobs
 
-MOST_MODULES = 48
+MOST_MODULES = 40
 CLUSTER = "1x8xa100-sxm-80gb"
 FULL = "dp=8,tp=1,pp=1,cp=1,ep=1,vpp=1,micro_batch=64,zero_stage=0,recompute=none"
 

@@ -11,7 +11,7 @@ import pytest
 
 from forerun.advisor import Advisor
 from forerun.cli.learned import show_formulas
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.settings import load_settings
 from tests.cli.conftest import Run
 from tests.shipping import DENSE, SLOW, ship, ship_nothing, write

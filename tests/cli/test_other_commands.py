@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.cli.screen import plain_lines
+from forerun.cli.showing import plain_lines
 from tests.cli.conftest import Run
 
 ON_A100 = ("--cluster", "1x8xa100-sxm-80gb")

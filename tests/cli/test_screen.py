@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.cli.screen import Screen, _kept, _numeric
+from forerun.cli.showing import Screen, _kept, _numeric
 from forerun.settings import load_settings
 from tests.cli.conftest import Run
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.domain.comparison import (
+from forerun.domain.job import Job
+from forerun.domain.plan import Plan
+from forerun.domain.quantiles import (
     SCOPES,
     correlation,
     log_sigma,
@@ -16,11 +18,10 @@ from forerun.domain.comparison import (
     ratio_sigma,
     scope_labels,
     scope_of,
+    spread,
+    sure,
     widened,
 )
-from forerun.domain.job import Job
-from forerun.domain.plan import Plan
-from forerun.domain.quantiles import spread, sure
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
 MEDIANS = st.floats(1e-3, 1e6)

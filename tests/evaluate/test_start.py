@@ -12,7 +12,7 @@ from forerun import registry
 from forerun.errors import RequestError, UnknownNameError
 from forerun.evaluate import starting
 from forerun.predictors.laws.constant_mfu import ConstantMFU
-from forerun.predictors.starts import started
+from forerun.predictors.options import started
 from forerun.tables import Runs
 from forerun.tables.fingerprints import fingerprints, packed
 from forerun.testing.samples import tiny_runs

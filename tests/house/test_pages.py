@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forerun.catalog import devices as device_rows
-from forerun.catalog import instances as instance_rows
+from forerun.catalog import devices as machine_rows
 from forerun.catalog import load_catalog
 from forerun.tables import COLUMNS
 from forerun.workloads import spec
@@ -54,7 +54,7 @@ def test_every_column_says_its_meaning_in_the_page() -> None:
         ("### `operations`",
          ["name", "kind", "shape", "dims", "block", "shard", *spec._OP_NUMBERS, *spec._OP_COUNTS]),
         ("### `devices`", device_rows.COLUMNS),
-        ("### `instances`", instance_rows.COLUMNS),
+        ("### `instances`", machine_rows.MACHINE_COLUMNS),
     ],
 )  # fmt: skip
 def test_the_page_on_files_has_the_fields_and_no_other(heading: str, names: list[str]) -> None:

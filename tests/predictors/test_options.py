@@ -8,8 +8,7 @@ from click.testing import CliRunner
 from forerun import registry
 from forerun.cli import main
 from forerun.errors import RequestError, UnknownNameError
-from forerun.predictors.options import configured, options_of, read_spec, write_spec
-from forerun.predictors.starts import started
+from forerun.predictors.options import configured, options_of, read_spec, started, write_spec
 
 WITH_OPTIONS = [
     name for name in registry.names("predictors") if options_of(registry.load("predictors", name))

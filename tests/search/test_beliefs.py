@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from forerun.advisor import Advisor
-from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import Forecasts
+from forerun.domain.quantiles import log_sigma
 from forerun.errors import RequestError
 from forerun.predictors.laws.ernest import Ernest
-from forerun.predictors.starts import started
+from forerun.predictors.options import started
 from forerun.search.beliefs import joint_beliefs
 from forerun.tables import Jobs, Runs
 from tests.predictors.laws.rows import jobs_of, runs_of

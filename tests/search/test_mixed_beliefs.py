@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from forerun.catalog import load_catalog
-from forerun.domain.comparison import log_sigma
+from forerun.domain.quantiles import log_sigma
 from forerun.predictors.choice import Auto
 from forerun.predictors.laws.ernest import Ernest
 from forerun.search.beliefs import (

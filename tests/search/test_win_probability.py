@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forerun.domain.comparison import probability_less
 from forerun.domain.forecast import Forecasts
 from forerun.domain.objective import Objective
-from forerun.domain.quantiles import probability_below, spread, sure
+from forerun.domain.quantiles import probability_below, probability_less, spread, sure
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.search.pareto import knee

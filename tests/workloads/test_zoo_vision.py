@@ -14,7 +14,7 @@ import pytest
 from forerun.domain.graph import OpKind, Phase
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
-from forerun.workloads.zoo import network as zoo_network
+from forerun.workloads import zoo as zoo_network
 from forerun.workloads.zoo import zoo_entry, zoo_names, zoo_workload
 from forerun.workloads.zoo.net import Net
 

@@ -12,8 +12,11 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.advisor.answer import Answer, Explanation, Support, answer_of
-from forerun.advisor.request import (
+from forerun.advisor.answer import (
+    Answer,
+    Explanation,
+    Support,
+    answer_of,
     batch_for,
     check_divides,
     checked_framework,
@@ -31,7 +34,7 @@ from forerun.domain.plan import FIELDS, Plan
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError
-from forerun.predictors.starts import PRIORS, started
+from forerun.predictors.options import PRIORS, started
 from forerun.settings import load_settings
 
 if TYPE_CHECKING:

@@ -12,7 +12,12 @@ import numpy as np
 from forerun.advisor.answer import Answer, Explanation, Support, WhatIf, estimate_of, step_of
 from forerun.arrays import FloatArray
 from forerun.contracts import Predictor
-from forerun.domain.comparison import (
+from forerun.domain.estimate import Estimate
+from forerun.domain.forecast import Forecasts
+from forerun.domain.hardware import Cluster
+from forerun.domain.job import Job
+from forerun.domain.plan import RECOMPUTE
+from forerun.domain.quantiles import (
     correlation_matrix,
     pairs_in_common,
     probability_less,
@@ -20,11 +25,6 @@ from forerun.domain.comparison import (
     scope_of,
     widened,
 )
-from forerun.domain.estimate import Estimate
-from forerun.domain.forecast import Forecasts
-from forerun.domain.hardware import Cluster
-from forerun.domain.job import Job
-from forerun.domain.plan import RECOMPUTE
 from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError

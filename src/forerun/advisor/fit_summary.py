@@ -12,11 +12,11 @@ import numpy as np
 
 from forerun.arrays import FloatArray, IntArray
 from forerun.contracts import Predictor
-from forerun.domain.comparison import scope_of
 from forerun.domain.forecast import QUANTITIES, Forecasts
+from forerun.domain.quantiles import scope_of
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import measured
-from forerun.predictors.starts import PRIORS, SHIPPED, known_by, started
+from forerun.predictors.options import PRIORS, SHIPPED, known_by, started
 from forerun.tables import Runs
 from forerun.tables.suspects import KINDS, POLICY, FlagKind, Flags, cleaned, suspects
 from forerun.units import counted

@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from forerun.advisor.answer import frameworks_note
-from forerun.advisor.request import with_count
+from forerun.advisor.answer import frameworks_note, with_count
 from forerun.catalog import Catalog, Instance
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.advisor.answer import HOPELESS, MAY_FIT
+from forerun.advisor.answer import HOPELESS, LONGEST, MAY_FIT, batch_for, checked_length
 from forerun.advisor.given_runs import Meanings
-from forerun.advisor.request import LONGEST, batch_for, checked_length
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor

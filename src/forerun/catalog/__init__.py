@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forerun.catalog.catalog import Catalog, load_catalog
-    from forerun.catalog.instances import Instance
+    from forerun.catalog.devices import Instance
 
 __all__ = ["Catalog", "Instance", "load_catalog"]
 

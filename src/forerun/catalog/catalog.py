@@ -19,14 +19,17 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from forerun.catalog.devices import (
+    BITS_PER_BYTE,
     DeviceEntry,
+    Instance,
     entry_of,
+    host_watts,
     index_of,
     open_labels,
+    packaged_instances,
     packaged_rows,
     resolve,
 )
-from forerun.catalog.instances import BITS_PER_BYTE, Instance, host_watts, packaged_instances
 from forerun.catalog.links import (
     ClusterLinks,
     in_fabric,

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from forerun.catalog.devices import DeviceEntry
-from forerun.catalog.instances import BITS_PER_BYTE, Instance
+from forerun.catalog.devices import BITS_PER_BYTE, DeviceEntry, Instance
 from forerun.domain.hardware import Device, Link
 from forerun.units import GIGA
 

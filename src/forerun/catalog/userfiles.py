@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from forerun.catalog import devices as device_rows
-from forerun.catalog import instances as instance_rows
+from forerun.catalog import devices as machine_rows
 from forerun.catalog.catalog import Catalog
-from forerun.catalog.devices import entry_of, index_of, packaged_rows, resolve
-from forerun.catalog.instances import Instance, instance_of
+from forerun.catalog.devices import (
+    Instance,
+    entry_of,
+    index_of,
+    instance_of,
+    packaged_rows,
+    resolve,
+)
 from forerun.catalog.rows import Row, read_csv
 from forerun.errors import RequestError, UnknownNameError
 from forerun.units import counted
@@ -165,7 +171,7 @@ def _checked_instance(row: Row, index: dict[str, str], warnings: list[str]) -> I
     Raises:
         RequestError: an unknown field or device, or a figure out of its range.
     """
-    row.check_names(instance_rows.COLUMNS, "instance")
+    row.check_names(machine_rows.MACHINE_COLUMNS, "instance")
     label = row.get("device")
     if not label or label.lower().startswith("cpu-"):
         return instance_of(row, label.lower())

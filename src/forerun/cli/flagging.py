@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from forerun.cli.inputs import FILE
-from forerun.cli.screen import plain_lines, waiting
+from forerun.cli.showing import plain_lines, waiting
 from forerun.units import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forerun import wire
 from forerun.cli.options import write_json
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.errors import RequestError, UnknownNameError
 from forerun.units import counted
 
@@ -99,7 +99,7 @@ def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
     """
     from forerun import registry
     from forerun.advisor.fit_summary import findings
-    from forerun.predictors.starts import has_shipped
+    from forerun.predictors.options import has_shipped
 
     kinds = [registry.load("predictors", name) for name in registry.names("predictors")]
     groups: dict[str, list[Any]] = {}

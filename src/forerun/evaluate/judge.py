@@ -27,8 +27,14 @@ from forerun.evaluate.splits import (
     slower_half,
     with_derived,
 )
-from forerun.predictors.options import kind_of
-from forerun.predictors.starts import PRIORS, SHIPPED, has_shipped, nothing_shipped, started
+from forerun.predictors.options import (
+    PRIORS,
+    SHIPPED,
+    has_shipped,
+    kind_of,
+    nothing_shipped,
+    started,
+)
 from forerun.tables import COLUMNS, MEASURED, Runs, Table
 from forerun.tables.conditions import unknown_column
 from forerun.tables.fingerprints import content_codes, seen

@@ -31,10 +31,9 @@ from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, fit_runs
 from forerun.predictors.analytic.calibration.fitting import Fit, thinned
 from forerun.predictors.analytic.calibration.parameters import moved
 from forerun.predictors.analytic.constants import Constants, framework_key, scale_key
-from forerun.predictors.analytic.flat import SLOTS
+from forerun.predictors.analytic.flat import SLOTS, Rows
 from forerun.predictors.analytic.layout import Layout, lay_out, shapes_of_rows
 from forerun.predictors.analytic.operations import operation_seconds, rates_of
-from forerun.predictors.analytic.rows import Rows
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import evidence, exposures, settings_of, step_sigma
 from forerun.predictors.gaussian_process import GaussianProcess, fitted_gp, group_left_out

@@ -26,7 +26,8 @@ import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
-from forerun.domain.comparison import (
+from forerun.domain.forecast import is_none
+from forerun.domain.quantiles import (
     SCOPES,
     correlation_matrix,
     log_sigma,
@@ -34,7 +35,6 @@ from forerun.domain.comparison import (
     scope_labels,
     scope_of,
 )
-from forerun.domain.forecast import is_none
 from forerun.errors import RequestError
 from forerun.predictors.choice.quantities import only
 from forerun.predictors.laws.law_rows import GROUP, LawRows

@@ -14,7 +14,9 @@ import numpy as np
 from forerun.arrays import FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain import recommendation as chances
-from forerun.domain.comparison import (
+from forerun.domain.hardware import Cluster
+from forerun.domain.objective import Objective
+from forerun.domain.quantiles import (
     correlation_matrix,
     log_sigma,
     pairs_in_common,
@@ -22,8 +24,6 @@ from forerun.domain.comparison import (
     scope_labels,
     widened,
 )
-from forerun.domain.hardware import Cluster
-from forerun.domain.objective import Objective
 from forerun.domain.recommendation import ALL, Option, Recommendation, Refusal, limit_chances
 from forerun.domain.workload import Length, Workload
 from forerun.search.pareto import knee

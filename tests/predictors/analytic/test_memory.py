@@ -14,9 +14,9 @@ from forerun.domain.job import Job
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor, Constants
+from forerun.predictors.analytic.flat import Rows
 from forerun.predictors.analytic.layout import Layout, lay_out
 from forerun.predictors.analytic.memory import peak_bytes, returned_bytes, usable_bytes
-from forerun.predictors.analytic.rows import Rows
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_device
 from forerun.workloads.transformer import TransformerSpec, transformer_workload

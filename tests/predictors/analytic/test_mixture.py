@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from forerun.catalog import load_catalog
-from forerun.domain.comparison import log_sigma
 from forerun.domain.plan import Plan, PlanColumns
-from forerun.domain.quantiles import mixture_quantiles, spread
+from forerun.domain.quantiles import log_sigma, mixture_quantiles, spread
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.predictor import USUAL, usual_frameworks

@@ -15,8 +15,8 @@ from forerun.domain.plan import Plan
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
+from forerun.predictors.analytic.flat import Rows
 from forerun.predictors.analytic.layout import lay_out
-from forerun.predictors.analytic.rows import Rows
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster
 from forerun.workloads.transformer import TransformerSpec, transformer_workload

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.domain.comparison import correlation
 from forerun.domain.job import Job
 from forerun.domain.plan import Plan
-from forerun.domain.quantiles import Z95
+from forerun.domain.quantiles import Z95, correlation
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.constants import Constants
 from forerun.predictors.analytic.layout import lay_out

@@ -23,7 +23,7 @@ from forerun.cli.inputs import (
     check_kind,
 )
 from forerun.cli.options import json_option, settings_of, write_json
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.settings import Settings
 from forerun.units import (

@@ -13,7 +13,7 @@ import click
 from forerun.cli import options as shared
 from forerun.cli.flagging import report_runs
 from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable, write_text
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.settings import Settings, load_settings
 

@@ -10,8 +10,7 @@ import click
 from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, SeveralTables, writable, write_text
-from forerun.cli.screen import Screen
-from forerun.cli.showing import limit_cells, limit_headers, show_answer, show_parts
+from forerun.cli.showing import Screen, limit_cells, limit_headers, show_answer, show_parts
 from forerun.units import (
     format_bytes,
     format_dollars,

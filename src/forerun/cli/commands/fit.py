@@ -11,7 +11,7 @@ from forerun.cli import options as shared
 from forerun.cli.flagging import fitted, flags_option
 from forerun.cli.inputs import FILE, TABLES, SeveralFiles, files_in, writable, write_text
 from forerun.cli.learned import show_formulas, show_learned
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.units import counted
 
 
@@ -55,7 +55,7 @@ def fit(
     from forerun.advisor import Advisor
     from forerun.advisor.fit_summary import findings
     from forerun.advisor.given_runs import model_text
-    from forerun.predictors.starts import PRIORS, known_by, known_words
+    from forerun.predictors.options import PRIORS, known_by, known_words
 
     files = (*settings.catalog_files, *map(str, options["catalog_files"]))
     before = Advisor(files, settings.text("predictor"), start=shared.start_of(settings))

@@ -10,7 +10,7 @@ import click
 
 from forerun.cli.inputs import NAMES
 from forerun.cli.options import json_option, write_json
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 

@@ -15,7 +15,7 @@ from forerun import registry
 from forerun.cli import options as shared
 from forerun.cli.commands.evaluate import command_line, runs_by_table
 from forerun.cli.inputs import FILE, NAMES, SeveralFiles, files_in, writable, write_text
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.errors import EXIT_DEFECT, RequestError, UnsatisfiedError
 from forerun.settings import load_settings
 from forerun.units import counted

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from forerun.cli.options import catalog_option, json_option, write_json
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.errors import UnknownNameError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_dollars
@@ -188,7 +188,7 @@ def version(as_json: bool) -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as of
 
-    from forerun.predictors.starts import shipped_made
+    from forerun.predictors.options import shipped_made
 
     parts = {"forerun": of("forerun"), "python": platform.python_version()}
     for name in ("numpy", "torch", "onnx", "pandas", "pyarrow"):

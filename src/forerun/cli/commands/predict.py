@@ -12,8 +12,7 @@ from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.flagging import unread_line
 from forerun.cli.inputs import FILE, TABLES, SeveralTables, missing, writable
-from forerun.cli.screen import Screen
-from forerun.cli.showing import show_answer
+from forerun.cli.showing import Screen, show_answer
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.units import counted
 
@@ -103,7 +102,7 @@ def _predict_table(
     from tempfile import TemporaryDirectory
 
     from forerun.advisor.tabular import not_fitting
-    from forerun.predictors.starts import known_by
+    from forerun.predictors.options import known_by
     from forerun.tables import read_table, write_table
     from forerun.tables.table import iter_rows, misspelt_columns
 

@@ -11,7 +11,7 @@ import click
 from forerun.cli.inputs import FILE, NAMES, WHOLE, YAML, at_most_one, writable, write_text
 from forerun.cli.interrupting import orderly
 from forerun.cli.options import force_option, json_option, write_json
-from forerun.cli.screen import Screen, waiting
+from forerun.cli.showing import Screen, waiting
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_bytes, format_percent, format_seconds
 

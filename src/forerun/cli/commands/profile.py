@@ -13,7 +13,7 @@ import click
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, TABLES, at_most_one, check_kind, writable
 from forerun.cli.interrupting import orderly
-from forerun.cli.screen import Screen, waiting
+from forerun.cli.showing import Screen, waiting
 from forerun.errors import RequestError
 from forerun.settings import load_settings
 from forerun.units import counted, format_dollars, format_seconds

@@ -11,9 +11,9 @@ from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
 from forerun.cli.inputs import FILE, NAMES, PROBABILITY, WHOLE, WHOLES, SeveralTables, writable
-from forerun.cli.screen import Screen
 from forerun.cli.showing import (
     BETTER,
+    Screen,
     beaten,
     limit_cells,
     limit_headers,
@@ -79,7 +79,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     its reason. Exit code 3 where nothing satisfies the limits; the nearest misses are then shown.
     """
     from forerun.domain.objective import Objective
-    from forerun.predictors.starts import known_by, known_words
+    from forerun.predictors.options import known_by, known_words
 
     settings = shared.settings_of(options)
     writable(html, (".html", ".htm"), (*options["fit_files"], *options["catalog_files"]))

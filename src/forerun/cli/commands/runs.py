@@ -13,7 +13,7 @@ import numpy as np
 from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import FILE, NAMES, TABLES, WHOLE, check_kind, writable, write_text
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.settings import load_settings
 from forerun.tables import COLUMNS, Table, read_table

@@ -14,7 +14,7 @@ import numpy as np
 from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import DURATION, FILE, WHOLE
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.errors import RequestError, one_of
 from forerun.settings import load_settings
 from forerun.units import counted, format_dollars, format_percent, format_seconds

@@ -27,7 +27,7 @@ from forerun.cli.inputs import (
     writable,
     write_text,
 )
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 from forerun.errors import RequestError
 from forerun.units import counted, format_dollars, format_percent, format_seconds
 

@@ -9,7 +9,7 @@ import click
 from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import SeveralTables
-from forerun.cli.screen import Screen
+from forerun.cli.showing import Screen
 
 
 @click.command(cls=SeveralTables)

@@ -45,9 +45,11 @@ from forerun.predictors.analytic.flat import (
     IS_CONV,
     FlatOps,
     Keys,
+    Rows,
     distinct_ops,
     flatten,
     runs_of_equal,
+    spread_over,
 )
 from forerun.predictors.analytic.measured import MeasuredOps, held_back, measured_ops, with_probed
 from forerun.predictors.analytic.memory import held_bytes, saved_bytes
@@ -56,7 +58,6 @@ from forerun.predictors.analytic.operations import (
     floor_flops_per_sample,
     instance_costs,
 )
-from forerun.predictors.analytic.rows import Rows, spread_over
 from forerun.tables import Jobs
 
 T = TypeVar("T")
@@ -156,8 +157,12 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     work = [remember(kept, "work", w, lambda w: workload_facts(w, constants))
             for w in jobs.workloads]  # fmt: skip
     node = [remember(kept, "node", c, cluster_facts) for c in jobs.clusters]
-    work, node = with_probed(work, node, jobs.workloads, jobs.clusters)
-    by_row = held_back(_spread(node, jobs.cluster_index), jobs)
+    probed = any(c.device.measured is not None for c in jobs.clusters)
+    if probed:
+        work, node = with_probed(work, node, jobs.workloads, jobs.clusters)
+    by_row = _spread(node, jobs.cluster_index)
+    if probed:
+        by_row = held_back(by_row, jobs)
     plan = {name: getattr(jobs.plans, name).astype(np.float64) for name in _PLAN_FIELDS}
     frameworks = [framework_key(w.framework) for w in jobs.workloads]
     distinct = tuple(sorted(set(frameworks)))
@@ -175,7 +180,8 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
             workloads, devices, keys, lambda w: remember(kept, "ops", w, distinct_ops), constants
         ),
         {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]},
-        traffic_of(workloads, clusters, keys), measured_ops(workloads, devices, keys),
+        traffic_of(workloads, clusters, keys),
+        measured_ops(workloads, devices, keys) if probed else None,
     )  # fmt: skip
 
 

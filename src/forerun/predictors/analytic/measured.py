@@ -41,7 +41,7 @@ from forerun.predictors.analytic.flat import (
 from forerun.tables import Jobs
 
 if TYPE_CHECKING:
-    from forerun.predictors.analytic.rows import Rows
+    from forerun.predictors.analytic.flat import Rows
 
 # Which measured optimizer stands for one with so many states a parameter.
 _BY_STATES = ("sgd", "momentum", "adamw")
@@ -278,13 +278,10 @@ def with_probed(
 ) -> tuple[list[dict[str, float]], list[dict[str, float]]]:  # fmt: skip
     """Return the facts of workloads and clusters with those that steps of probed devices read.
 
-    Where no device was probed they come back as they are: each fact is a column of every row.
+    Each fact is a column of every row. At least one device was probed.
     """
     found = [_cluster_facts(cluster) for cluster in clusters]
-    names = next(filter(None, found), None)
-    if names is None:
-        return work, node
-    zeros = dict.fromkeys(names, 0.0)
+    zeros = dict.fromkeys(next(filter(None, found)), 0.0)
     more = [{"params": float(w.params), "tensors": parameter_tensors(w)} for w in workloads]
     return (
         [{**facts, **added} for facts, added in zip(work, more, strict=True)],
@@ -330,7 +327,7 @@ def held_back(node: dict[str, FloatArray], jobs: Jobs) -> dict[str, FloatArray]:
     A quota is time on the processor: what it does in the probe's share takes so much longer in a
     smaller one. No more counts than the threads that were timed.
     """
-    if "measured" not in node or jobs.labels is None:
+    if jobs.labels is None:
         return node
     probed = [c.device.measured for c in jobs.clusters]
     share = np.array([m.cores if m else 0.0 for m in probed])[jobs.cluster_index]
@@ -357,11 +354,6 @@ def tensors_of(op: Op) -> float:
     weight = op.dims[1] * op.dims[2] * op.dims[3] if len(op.dims) == 4 else 0
     single = op.kind in (OpKind.EMBEDDING, OpKind.ELEMENTWISE)
     return 1.0 if single or op.params == weight else 2.0
-
-
-def has_probed(rows: Rows) -> bool:
-    """Whether any row stands on a probed device."""
-    return "measured" in rows.node
 
 
 def with_measured(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatArray]:

@@ -22,8 +22,14 @@ from forerun.domain.plan import ONE_PROCESS, RECOMPUTE
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.communication import boundary_elements
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.flat import Keys, activation_cut, cut_by_tensor, selected
-from forerun.predictors.analytic.rows import Rows, total
+from forerun.predictors.analytic.flat import (
+    Keys,
+    Rows,
+    activation_cut,
+    cut_by_tensor,
+    selected,
+    total,
+)
 
 
 def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:

@@ -19,17 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.arrays import FloatArray, IntArray
-from forerun.domain.comparison import log_sigma
 from forerun.domain.forecast import DETAILS, Forecasts, is_none
 from forerun.domain.graph import BLOCK_INDEX, PHASE_INDEX, Block, Phase
-from forerun.domain.quantiles import mixture_quantiles, spread
+from forerun.domain.quantiles import log_sigma, mixture_quantiles, spread
 from forerun.domain.workload import Workload
 from forerun.predictors.analytic import saving
 from forerun.predictors.analytic.calibration import MAX_ROWS, Learned, calibrated, fit_memory
 from forerun.predictors.analytic.constants import Constants, Framework
+from forerun.predictors.analytic.flat import total
 from forerun.predictors.analytic.layout import Layout, lay_out, remember
 from forerun.predictors.analytic.memory import log_slack, peak_bytes
-from forerun.predictors.analytic.rows import total
 from forerun.predictors.analytic.step import step_and_floor
 from forerun.predictors.analytic.uncertainty import (
     distance_parts,

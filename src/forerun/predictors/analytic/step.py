@@ -24,9 +24,9 @@ from forerun.predictors.analytic.communication import (
     p_norm,
 )
 from forerun.predictors.analytic.constants import Constants
-from forerun.predictors.analytic.measured import has_probed, measured_exposed, with_measured
+from forerun.predictors.analytic.flat import Rows, total
+from forerun.predictors.analytic.measured import measured_exposed, with_measured
 from forerun.predictors.analytic.memory import gradient_bytes
-from forerun.predictors.analytic.rows import Rows, total
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def synchronisation(
     """
     groups, reduced = replica_groups(rows), _reduced_bytes(rows)
     exposed = _exposed(rows, compute, groups, reduced * rows.work["trained_share"], constants)
-    if has_probed(rows):
+    if rows.has_probed:
         exposed = measured_exposed(rows, compute, reduced, exposed)
     if np.any(rows.work["sparse_params"] > 0):
         exposed = exposed + _lookups(rows, groups[0])
@@ -235,7 +235,7 @@ def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     )
     spread = np.log2(np.maximum(rows.node["nodes"], 1.0))
     parts["straggler"] = constants.straggler_share * spread * (compute + exposed)
-    if has_probed(rows):
+    if rows.has_probed:
         parts = with_measured(rows, parts)
     return _asynchronous(rows, {name: parts[name] for name in PARTS})
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray
 from forerun.domain.quantiles import normal_cdf
 from forerun.predictors.analytic.constants import MEASURED, Constants, framework_name, scale_key
-from forerun.predictors.analytic.rows import Rows, spread_over, total
+from forerun.predictors.analytic.flat import Rows, spread_over, total
 from forerun.tables import Jobs
 
 # Hosts, builds and habits stay where the device changes, clocks and machines do not: what runs on

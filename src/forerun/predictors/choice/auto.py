@@ -37,8 +37,8 @@ from forerun.predictors.choice.trials import (
     weights,
 )
 from forerun.predictors.laws.law_rows import Kind, measured
+from forerun.predictors.options import PRIORS, SHIPPED, started
 from forerun.predictors.saved import read_saved
-from forerun.predictors.starts import PRIORS, SHIPPED, started
 from forerun.tables import Jobs, Runs, configurations, sorted_runs
 from forerun.units import counted, format_percent
 

@@ -13,7 +13,7 @@ from forerun.contracts import Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.errors import ForerunError
 from forerun.predictors.choice.quantities import in_quantity, only, with_steps
-from forerun.predictors.starts import PRIORS, started
+from forerun.predictors.options import PRIORS, started
 from forerun.tables import Jobs, Runs
 
 ANALYTIC = "analytic"
