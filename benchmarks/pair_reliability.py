@@ -6,7 +6,7 @@ sizes or batches) and `device` (other kinds). Compared are device-seconds a samp
 those of the step. The favourite of each pair is the one that is forecast to win; a line gives how
 often it was predicted to and did, in bins of the prediction, for three ways to join two errors:
 
-* shared: `domain.comparison`, as recommend and explain use it;
+* shared: `domain.quantiles`, as recommend and explain use it;
 * independent: as if two answers shared nothing;
 * loadings: each cause shared whole, which leaves (sqrt(v_A) - sqrt(v_B))^2 of it.
 

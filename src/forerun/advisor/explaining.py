@@ -31,7 +31,7 @@ from forerun.errors import ForerunError
 from forerun.tables import Jobs
 from forerun.units import format_count, format_percent, format_probability
 
-# What is not known, by the scope of a cause of error (see `domain.comparison`).
+# What is not known, by the scope of a cause of error (see `domain.quantiles`).
 CAUSE_WORDS: Mapping[str, str] = {
     "device": "what share of its rates this device reaches",
     "workload": "how well this workload's operations use a device",

@@ -254,7 +254,7 @@ def _next_run(causes: Mapping[str, FloatArray], runs: Runs, rows: IntArray) -> s
     micro = np.unique(plans.micro_batch)
     names = ("tp", "pp", "cp", "zero_stage", "recompute")
     layouts = np.unique(np.stack([getattr(plans, name) for name in names]), axis=1)
-    # What kind of run speaks of which causes of error (see `domain.comparison`).
+    # What kind of run speaks of which causes of error (see `domain.quantiles`).
     kinds = (
         (len(devices), ("link", "scale"), f"on another number of devices (all had {devices[0]:.0f})"),
         (len(micro), ("host",), f"with another micro-batch (all had {micro[0]})"),

@@ -104,7 +104,7 @@ class Forecast:
         distance: from what was measured: 0 beside a measured run, 1 physics alone, more beyond.
         declined: why there is no answer, or None.
         causes: log variance of the seconds by cause of error; they add up to that of the band
-            (see `domain.comparison`). Empty where the predictor states none.
+            (see `domain.quantiles`). Empty where the predictor states none.
         distance_parts: what the distance is made of (see `domain.distance`).
         usable_bytes: how high the median peak may be before allocation fails; NaN where not stated.
         frameworks: median seconds under each framework that the answer covers where the question

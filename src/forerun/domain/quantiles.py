@@ -1,5 +1,6 @@
-"""Quantiles: a forecast number is a row of quantiles, read as a two-piece log-normal; two are compared
-with what their errors have in common, P(A is better than B).
+"""Quantiles: a forecast number is a row of quantiles, read as a two-piece log-normal.
+
+Two forecasts are compared with what their errors have in common: P(A is better than B).
 """
 
 from __future__ import annotations

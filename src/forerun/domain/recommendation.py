@@ -65,7 +65,7 @@ class Option:
         chance: probabilities of fitting in memory and of keeping the limits (`domain.chances`).
         beaten: probability that the best option beats this one, by what is compared: time, cost,
             energy, or the knee of the front; what they do not share of their error decides
-            (`domain.comparison`). Empty where there is no best.
+            (`domain.quantiles`). Empty where there is no best.
     """
 
     job: Job

@@ -5,7 +5,7 @@ predictor is the covariance of the errors of its log seconds:
 
 1. `log_covariance(jobs)`, where the predictor states it;
 2. its causes of error, where its forecasts name them: what two jobs have in common of a cause
-   (`domain.comparison`);
+   (`domain.quantiles`);
 3. refits on runs drawn anew with replacement, where it is given the runs it learned from;
 4. the covariance of a linear law's parameters, where the runs are not at hand (`law_spread`);
 5. else its bands alone, jobs alike in devices and batch being taken to err alike. That is an

@@ -142,7 +142,7 @@ class NextRun:
         error: log standard deviation that is left once it was made, of what the suggestion's is.
         about: row of the wanted job whose log variance falls most by it, and by what part of it.
         of_chosen: by what part the log variance of the chosen job falls; NaN without a choice.
-        tells: scopes of error (`domain.comparison`) that it has in common with that job, or for
+        tells: scopes of error (`domain.quantiles`) that it has in common with that job, or for
             accuracy with all wanted ones, as shares of the log variance there; empty where the
             predictor names no causes.
         term: of a design, the law's term that is known worst without it, and how many times the

@@ -185,7 +185,7 @@ def step_causes(
 ) -> dict[str, FloatArray]:
     """Return the log variance of each step by cause, (n,) each; they add up to its whole.
 
-    A cause is "scope: part of the step" (see `domain.comparison`): what the error belongs to, and
+    A cause is "scope: part of the step" (see `domain.quantiles`): what the error belongs to, and
     what of the step it lies in. What is not bound to a part is spread over them by their shares, so
     that two steps made of the same parts share it whole. `plan_share` of the residual is the plan's
     own, the rest that of the workload on this device.
