@@ -49,9 +49,43 @@ def test_each_of_the_eight_is_needed(tmp_path: Path, missing: str) -> None:
     assert "at most" in caught.value.next_step
 
 
+def test_all_missing_figures_are_named_at_once_and_bf16_serves_for_fp16(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="'watts', 'host_gb_per_s': they are missing"):
+        load_catalog([device_csv(tmp_path / "mine.csv", watts="", host_gb_per_s="")])
+    path = device_csv(tmp_path / "mine.csv", fp16_tflops="", bf16_tflops="120")
+    device, _ = load_catalog([path]).device("my-card")
+    assert device.flops("fp16") == 120e12
+    assert not device.facts["peak_flops.fp16"].verified
+
+
+@pytest.mark.parametrize(
+    "sources", ["{watts: estimate, year: our list}", "watts=estimate;year=our list"]
+)
+def test_sources_of_single_fields_are_a_mapping_or_text(tmp_path: Path, sources: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"devices: {{t4: {{watts: 60, year: 2019, field_sources: {sources}}}}}\n")
+    facts = load_catalog([path]).device("t4")[0].facts
+    assert not facts["watts"].verified
+    assert facts["year"].source == "our list"
+
+
+@pytest.mark.parametrize(("stated", "warned"), [("hoper", True), ("Hopper", False), ("", False)])
+def test_a_generation_that_is_not_known_is_a_warning(
+    tmp_path: Path, stated: str, warned: bool
+) -> None:
+    """A slip changes the forecast, so that it must be seen."""
+    path = device_csv(tmp_path / "mine.csv", generation=stated, node_gb_per_s="9")
+    catalog = load_catalog([path])
+    assert [w for w in catalog.cluster("8xmy-card").warnings if "mean hopper" in w] == (
+        list(catalog.device("my-card")[1]) if warned else []
+    )
+    assert len(catalog.device("my-card")[1]) == warned
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("memory_gb", "0"), ("memory_gb", "-1"), ("watts", "nan"), ("fp32_tflops", "inf"),
+     ("watts", "0"), ("field_sources", "wats=guess"), ("field_sources", "watts"),
      ("fp16_tflops", "0"), ("devices_per_node", "1.5"), ("devices_per_node", "0"),
      ("link_gb_per_s", "-3"), ("memory_gb_per_s", "fast"), ("memory_gb", "80000000000"),
      ("kind", "toaster"), ("wats", "3")],

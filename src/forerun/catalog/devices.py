@@ -6,13 +6,13 @@ Labels: what people call a device, brought to the one device that it can mean.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from forerun.catalog.rows import DATA, NumberRange, Row, fact_of, read_csv
 from forerun.domain.hardware import Device, Fact
-from forerun.errors import RequestError, one_of
+from forerun.errors import RequestError, UnknownNameError, likely_name, one_of
 from forerun.units import GIGA, TERA
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _NUMBERS = {
     "memory_gb": _GB,
     "memory_gb_per_s": _GB_S,
     **{f"{precision}_tflops": _TFLOPS for precision in PRECISIONS},
-    "watts": NumberRange(0, 100_000, "W"),
+    "watts": NumberRange(0, 100_000, "W", above_low=True),
     "link_gb_per_s": NumberRange(0, 100_000, "GB/s (0: PCIe carries it)"),
     "host_gb_per_s": _GB_S,
     "node_gb_per_s": _GB_S,
@@ -49,6 +49,9 @@ COLUMNS = (
     "id", "name", "vendor", "kind", "generation", *_NUMBERS, "aliases", "source", "field_sources",
     "note", "warning", "measured",
 )  # fmt: skip
+_SOURCED = tuple(name for name in COLUMNS if name not in ("id", "source", "field_sources"))
+# A blank 16-bit rate is the other one's.
+_SAME_RATE = {"bf16": "fp16", "fp16": "bf16"}
 # A node's network where a user's row says nothing, shared by its devices.
 _DEFAULT_NODE_GB_PER_S = 12.5
 _FIELD_OF_COLUMN = {
@@ -97,22 +100,47 @@ def packaged_rows() -> dict[str, Row]:
     }
 
 
+@lru_cache(maxsize=1)
+def generations() -> tuple[str, ...]:
+    """Return the generations of the packaged devices."""
+    return tuple(sorted({row.get("generation") for row in packaged_rows().values()} - {""}))
+
+
 def entry_of(row: Row) -> DeviceEntry:
     """Return the device of a row.
 
     Rates are dense (no sparsity) and count two operations a multiply-add; GB are 1e9 bytes.
-    Where blank, bf16 is the fp16 rate and the network is 100 Gbit/s a node.
+    Where blank, one of bf16 and fp16 is the other's rate and the network is 100 Gbit/s a node.
 
     Raises:
         RequestError: a required figure is missing, or one is out of its range.
     """
     facts = _facts(row)
-    numbers = {k: row.number(k, _NUMBERS[k]) for k in REQUIRED}
-    peak = {p: row.number(f"{p}_tflops", _TFLOPS) * TERA for p in PRECISIONS if _has(row, p)}
+    _check_complete(row)
+    peak = {
+        p: row.number(f"{p}_tflops", _TFLOPS) * TERA for p in PRECISIONS if row.get(f"{p}_tflops")
+    }
+    for blank, stated in _SAME_RATE.items():
+        if blank not in peak:
+            peak[blank] = peak[stated]
+            derived = f"derived: the {stated} rate, as no {blank} rate was given"
+            facts[f"peak_flops.{blank}"] = Fact(derived, False)
+    facts["peak_flops"] = facts["peak_flops.fp16"]
+    limits = _NUMBERS | {"watts": replace(_NUMBERS["watts"], above_low=not row.get("measured"))}
+    numbers = {k: row.number(k, limits[k]) for k in REQUIRED if row.get(k)}
     warnings = [row.get("warning")] if row.get("warning") else []
-    if "bf16" not in peak:
-        peak["bf16"] = peak["fp16"]
-        facts["peak_flops.bf16"] = Fact("derived: the fp16 rate, as no bf16 rate was given", False)
+    generation = row.get("generation").lower() or "unknown"
+    if (
+        row.get("generation")
+        and not row.get("measured")
+        and not generation.startswith(generations())
+    ):
+        near = likely_name(generation, generations())
+        warnings.append(
+            f"{row.get('id')}: the generation {generation!r} is not known"
+            f"{f' (did you mean {near}?)' if near else ''};"
+            " the usual efficiencies of a new one are taken"
+        )
     per_node = int(numbers["devices_per_node"])
     node_gb_per_s = row.number("node_gb_per_s", _NUMBERS["node_gb_per_s"], default=0.0)
     network_warning = ""
@@ -125,9 +153,9 @@ def entry_of(row: Row) -> DeviceEntry:
     device = Device(
         id=row.get("id"),
         name=row.get("name") or row.get("id"),
-        vendor=row.get("vendor") or "unknown",
+        vendor=row.get("vendor").lower() or "unknown",
         kind=_kind(row),
-        generation=row.get("generation") or "unknown",
+        generation=generation,
         year=int(row.number("year", _NUMBERS["year"], default=0)),
         memory_bytes=numbers["memory_gb"] * GIGA,
         memory_bytes_per_second=numbers["memory_gb_per_s"] * GIGA,
@@ -151,9 +179,16 @@ def entry_of(row: Row) -> DeviceEntry:
     )
 
 
-def _has(row: Row, precision: str) -> bool:
-    """Whether the row states the rate of this precision, or must."""
-    return bool(row.get(f"{precision}_tflops")) or f"{precision}_tflops" in REQUIRED
+def _check_complete(row: Row) -> None:
+    """Refuse a row without the required figures, naming all that are missing."""
+    missing = [name for name in REQUIRED if not row.get(name)]
+    if row.get("bf16_tflops") and "fp16_tflops" in missing:
+        missing.remove("fp16_tflops")
+    if missing:
+        asked = row.at(missing[0]) + "".join(f", {name!r}" for name in missing[1:])
+        give = "; ".join(f"{name}: {_NUMBERS[name]}" for name in missing)
+        found = "they are missing" if missing[1:] else "it is missing"
+        raise RequestError(asked, found, f"give {give} (docs/spec.md says what to write)")
 
 
 def _kind(row: Row) -> str:
@@ -188,11 +223,30 @@ def _facts(row: Row) -> dict[str, Fact]:
     facts = {f.name: default for f in fields(Device) if f.name != "facts"}
     facts |= {f"peak_flops.{p}": default for p in PRECISIONS if row.get(f"{p}_tflops")}
     facts |= {"id": _OWN_NAME, "aliases": _OWN_NAME}
-    for pair in filter(None, row.get("field_sources").split(";")):
-        column, _, key = pair.partition("=")
+    for column, key in field_sources(row).items():
         facts[_FIELD_OF_COLUMN.get(column, column)] = fact_of(key)
-    facts["peak_flops"] = facts.get("peak_flops.fp16", default)
     return facts
+
+
+def field_sources(row: Row) -> dict[str, str]:
+    """Return the sources of single columns, from text such as `watts=estimate;year=our list`.
+
+    Raises:
+        RequestError: a part is no `column=source`, or names a column that has no source.
+    """
+    found = {}
+    for part in filter(None, map(str.strip, row.get("field_sources").split(";"))):
+        column, _, key = map(str.strip, part.partition("="))
+        if not key:
+            raise RequestError(
+                row.at("field_sources"), f"{part!r} names no source",
+                "write column=source;column=source, or a mapping of columns to sources",
+            )  # fmt: skip
+        if column not in _SOURCED:
+            hint = f"({row.at('field_sources')})"
+            raise UnknownNameError("device field", column, _SOURCED, hint)
+        found[column] = key
+    return found
 
 
 _MAKERS = re.compile(

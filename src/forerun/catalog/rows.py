@@ -81,7 +81,8 @@ class Row:
         known = list(known)
         for name in self.values:
             if name not in known:
-                raise UnknownNameError(f"{kind} field", name, known, f"({self.at(name)})")
+                hint = f"({self.at(name)}; docs/spec.md lists the fields)"
+                raise UnknownNameError(f"{kind} field", name, known, hint)
 
 
 def read_csv(path: Path) -> list[Row]:

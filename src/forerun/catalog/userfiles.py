@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from forerun.catalog import devices as device_rows
-from forerun.catalog import devices as machine_rows
 from forerun.catalog.catalog import Catalog
 from forerun.catalog.devices import (
     Instance,
     entry_of,
+    field_sources,
     index_of,
     instance_of,
     packaged_rows,
@@ -150,15 +150,11 @@ def _checked_device(row: Row, known: Row | None) -> Row:
         raise RequestError(row.at("id"), "it is missing", "give the name that you will use")
     if known is not None:
         own = row.get("source") or f"your file {row.file}"
-        kept = {k: v for k, v in known.values.items() if k != "field_sources"}
-        kept_sources = [
-            pair for pair in known.get("field_sources").split(";")
-            if pair and pair.partition("=")[0] not in row.values
-        ]  # fmt: skip
-        changed = [f"{name}={own}" for name in row.values if name not in ("id", "source")]
-        if ";" not in own and "=" not in own:
-            kept["field_sources"] = ";".join([*kept_sources, *changed])
-        merged = {**kept, **row.values, "source": known.get("source")}
+        no_source = ("id", "source", "field_sources")
+        changed = {name: own.replace(";", ",") for name in row.values if name not in no_source}
+        sources = field_sources(known) | changed | field_sources(row)
+        merged = {**known.values, **row.values, "source": known.get("source")}
+        merged["field_sources"] = ";".join(f"{name}={text}" for name, text in sources.items())
         lines = dict.fromkeys(row.values, row.line) | dict(row.lines)
         row = Row(merged, row.file, row.line, lines)
     entry_of(row)
@@ -171,7 +167,7 @@ def _checked_instance(row: Row, index: dict[str, str], warnings: list[str]) -> I
     Raises:
         RequestError: an unknown field or device, or a figure out of its range.
     """
-    row.check_names(machine_rows.MACHINE_COLUMNS, "instance")
+    row.check_names(device_rows.MACHINE_COLUMNS, "instance")
     label = row.get("device")
     if not label or label.lower().startswith("cpu-"):
         return instance_of(row, label.lower())
@@ -211,6 +207,8 @@ def _section_rows(
     for key, where, entry in named:
         if not isinstance(entry, dict):
             raise RequestError(f"{path.name}, {name} entry {key!r}", "it has no fields", fix)
+        if isinstance(sources := entry.get("field_sources"), dict):
+            entry = {**entry, "field_sources": [f"{k}={v}" for k, v in sources.items()]}
         values = {str(k): _text(v) for k, v in entry.items()}
         if key and name == "devices":
             values["id"] = key
