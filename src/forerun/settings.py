@@ -35,7 +35,7 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("catalog", "", f"your own catalogue files (YAML), separated by {os.pathsep!r}"),
+    Setting("catalog", "", f"your own catalogue files (YAML, CSV or JSON), separated by {os.pathsep!r}"),
     Setting("predictor", "analytic", "the predictor that answers where none is named"),
     Setting("model", "", "a fitted model (from `forerun fit`) that answers in its place"),
     Setting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 from forerun.errors import RequestError
 
@@ -82,8 +83,16 @@ def _digits(value: float, count: int) -> str:
     return f"{value:,.0f}" if "e+" in text else text
 
 
-def format_seconds(seconds: float) -> str:
-    """Return a duration with a unit a person reads at a glance."""
+def above(write: Callable[[float, int], str], value: float, limit: float) -> tuple[str, str]:
+    """Return a number above a limit and the limit as text, with a digit more where both read alike."""
+    for more in (0, 1):
+        if (high := write(value, more)) != (low := write(limit, more)):
+            return high, low
+    return f"just over {write(limit, 0)}", write(limit, 0)
+
+
+def format_seconds(seconds: float, more: int = 0) -> str:
+    """Return a duration with a unit a person reads at a glance, and `more` digits than usual."""
     if not math.isfinite(seconds):
         return "unknown"
     if 0 < abs(seconds) < 0.5e-9:
@@ -96,9 +105,9 @@ def format_seconds(seconds: float) -> str:
         (172800.0, 1 / 3600, "h"),
     ):
         if abs(seconds) < limit:
-            return f"{_digits(seconds * scale, 3)} {unit}"
-    days = seconds / 86400
-    return f"{days:,.1f} days" if days < 1000 else f"{days / 365.25:,.1f} years"
+            return f"{_digits(seconds * scale, 3 + more)} {unit}"
+    days, digits = seconds / 86400, 1 + more
+    return f"{days:,.{digits}f} days" if days < 1000 else f"{days / 365.25:,.{digits}f} years"
 
 
 def format_bytes(count: float) -> str:
@@ -111,11 +120,11 @@ def format_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def format_dollars(dollars: float) -> str:
-    """Return dollars with cents below 100 and thousands separators above."""
+def format_dollars(dollars: float, more: int = 0) -> str:
+    """Return dollars with cents below 100 and thousands separators above; `more` digits."""
     if not math.isfinite(dollars):
         return "no price"
-    return f"${dollars:,.2f}" if abs(dollars) < 100 else f"${dollars:,.0f}"
+    return f"${dollars:,.{more + (2 if abs(dollars) < 100 else 0)}f}"
 
 
 def format_kwh(kilowatt_hours: float) -> str:

@@ -33,7 +33,7 @@ def test_three_runs_of_this_very_job_bring_an_answer_beside_measured_runs(start:
 
 
 def test_without_a_run_nothing_was_measured_of_this() -> None:
-    assert asked(Advisor(start="priors"))[1].startswith("physics only, nothing measured of this")
+    assert asked(Advisor(start="priors"))[1].startswith("physics only, nothing measured")
     # What was published of the device counts; of the workload and of the place nothing is known.
     words = asked(Advisor(start="shipped"))[1]
     assert "nothing measured of this workload or where it will run" in words

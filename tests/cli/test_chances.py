@@ -37,13 +37,15 @@ def test_without_limits_there_is_the_chance_of_fitting_alone(forerun: Run) -> No
 
 def test_words_tell_limits_rivals_and_distance(forerun: Run) -> None:
     done = forerun(*ASK, *LIMITS)
-    assert re.search(r"^limits  P\(within 16\.0 days\) [=<>] \d\.\d\d; P\(for at most \$40,000\)",
+    assert re.search(r"^limits    P\(within 16\.0 days\) [=<>] \d\.\d\d; P\(for at most \$40,000\)",
                      done.out, re.M)  # fmt: skip
-    assert re.search(r"^beats   .*the next best layout here: P\(best is cheaper\) [=<>] \d", done.out,
+    assert re.search(r"^beats     .*the next best layout here: P\(best is cheaper\) [=<>] \d", done.out,
                      re.M)  # fmt: skip
-    assert re.search(r"^source  predictor analytic( \([a-z ]+\))?, distance \d\.\d\d from what was measured: \w",
+    assert re.search(r"^source    predictor analytic( \([a-z ]+\))?, distance \d\.\d\d from what was measured: \w",
                      done.out, re.M)  # fmt: skip
-    assert re.search(r"^nearer  with measured runs .*\(up to \d\.\d\d\)", done.out, re.M)
+    assert re.search(
+        r"^nearer    the distance falls with measured runs .*\(up to \d\.\d\d\)", done.out, re.M
+    )
     head = next(line for line in done.out.splitlines() if line.lstrip().startswith("cluster"))
     assert ("in time" in head, "in budget" in head, "best cheaper" in head) == (True, True, True)
 
@@ -96,7 +98,7 @@ def test_one_job_has_its_chances(forerun: Run, command: tuple[str, ...]) -> None
     assert sum(data["distance_parts"].values()) == pytest.approx(data["distance"])
     assert data["nearer"]
     out = forerun(*command, *LIMITS).out
-    assert "limits  P(within 16.0 days)" in out
+    assert "limits    P(within 16.0 days)" in out
     assert list(forerun(*command, "--json").json()["chance"]) == ["fits"]
 
 

@@ -32,13 +32,17 @@ def test_what_was_never_measured_is_named() -> None:
     )
     here = {**parts, "place": 0.25}
     assert meaning(sum(here.values()), here).endswith("on this device or where it will run")
-    assert meaning(1.0, PHYSICS) == "physics only, nothing measured of this"
+    assert meaning(1.0, PHYSICS) == "physics only, nothing measured"
+    there = {**PHYSICS, "framework": 0.1}
+    assert meaning(1.0, there) == (
+        "physics only, nothing measured of this workload or on this device or where it will run"
+    )
 
 
 def test_what_lies_beyond_physics_is_said() -> None:
     parts = {**PHYSICS, "structure": 1.0, "scale": 0.2}
     assert meaning(2.2, parts) == (
-        "physics only, nothing measured of this; the workload is known by totals only"
+        "physics only, nothing measured; the workload is known by totals only"
     )
     assert "more devices than any run had" in meaning(0.4, {"workload": 0.1, "scale": 0.3})
 

@@ -233,7 +233,7 @@ def source_text(forecast: Forecast, constants: str = "") -> str:
 def nearer_text(forecast: Forecast) -> str:
     """Return what would bring the answer nearer to what was measured; "" where nothing would."""
     closer = nearer(forecast.distance, forecast.distance_parts)
-    return f"with {'; '.join(closer)}" if closer else ""
+    return f"the distance falls with {'; '.join(closer)}" if closer else ""
 
 
 def limit_headers(limits: Limits) -> tuple[str, ...]:
@@ -252,7 +252,7 @@ def rivals(found: Recommendation) -> list[tuple[str, str]]:
     """Return the next best options in words, each with the probability that the best beats it."""
     named: list[tuple[str, Option]] = []
     if (other := found.runner_up) is not None:
-        named.append((f"{other.job.cluster.name}, the closest rival elsewhere", other))
+        named.append((f"{other.job.cluster.name}, the closest rival on another cluster", other))
     if (other := found.next_layout) is not None:
         named.append((f"{other.job.plan}, the next best layout here", other))
     by, aim = found.compared_by, BETTER[found.compared_by]
@@ -287,9 +287,9 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     long = f"{format_count(length.count)} {length.unit} ({length.source})"
     screen.labelled([
         ("plan", f"{job.plan}, global batch {job.plan.global_batch:,}"),
-        ("as", workload_text(job.workload)),
+        ("settings", workload_text(job.workload)),
         ("length", f"{long}: {estimate.steps:,.0f} steps"),
-    ])  # fmt: skip
+    ], 10)  # fmt: skip
     screen.line()
     rows = [
         ("step", *map(format_seconds, answer.step_seconds)),
@@ -310,7 +310,7 @@ def show_answer(screen: Screen, answer: Answer) -> None:
         ("price", price_text(answer, "give --price")),
         ("source", source_text(forecast, known_words(answer.start))),
         ("nearer", nearer_text(forecast)),
-    ])  # fmt: skip
+    ], 10)  # fmt: skip
     screen.items("notes", answer.notes)
     screen.items("warnings", answer.warnings)
 

@@ -30,7 +30,7 @@ _BEYOND = {
     SCALE: ("more devices than any run had", "runs on as many devices"),
 }  # fmt: skip
 # Up to so much, the words are these; a whole 1 is physics with nothing measured.
-_NOTHING = "physics only, nothing measured of this"
+_NOTHING = "physics only, nothing measured"
 _MEANS = (
     (0.15, "beside measured runs"),
     (0.55, "near measured runs"),
@@ -57,7 +57,8 @@ def meaning(distance: float, parts: Mapping[str, float]) -> str:
     if nothing:
         words = _NOTHING
     elif lacking and distance <= 1.05:
-        words += f", nothing measured {' or '.join(lacking)}"
+        words += "" if words == _NOTHING else ", nothing measured"
+        words += f" {' or '.join(lacking)}"
     beyond = [
         text for name, (text, _) in _BEYOND.items()
         if parts.get(name, 0.0) > _SMALL and not (nothing and name == SCALE)

@@ -48,7 +48,7 @@ from forerun.search.score import (
     usable_bytes,
 )
 from forerun.search.space import Space, refuse_fixed
-from forerun.units import format_bytes, format_dollars, format_seconds
+from forerun.units import above, format_bytes, format_dollars, format_seconds
 
 MAX_NEAR = 5
 _EXAMPLES = 4
@@ -307,15 +307,15 @@ def _reason_words(one: Scored, judged: Judged, reason: str, objective: Objective
     if reason == MEMORY:
         return _memory(one, objective)
     if reason == DEADLINE:
+        takes, limit = above(format_seconds, judged.seconds[0], objective.deadline_seconds or 0.0)
         return (
-            f"takes {format_seconds(judged.seconds[0])} at {sure} confidence, the deadline is"
-            f" {format_seconds(objective.deadline_seconds or 0.0)};"
+            f"takes {takes} at {sure} confidence, the deadline is {limit};"
             f" {_chance('in time', chance[chances.DEADLINE])}"
         )
     if reason == BUDGET:
+        costs, limit = above(format_dollars, judged.dollars[0], objective.budget_dollars or 0.0)
         return (
-            f"costs {format_dollars(judged.dollars[0])} at {sure} confidence, the budget is"
-            f" {format_dollars(objective.budget_dollars or 0.0)};"
+            f"costs {costs} at {sure} confidence, the budget is {limit};"
             f" {_chance('in budget', chance[chances.BUDGET])}"
         )
     if reason == TOGETHER:
@@ -411,9 +411,9 @@ def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[st
 
 
 def _prices_as_of(space: Space) -> str:
-    """Return where the prices were read: the distinct lists, with their dates or commits."""
+    """Return where the prices were read: each list once, those without a commit first."""
     # A cluster's own `price_source` also names the machine and, in brackets, the zone.
-    parts = {part for c in space.clusters for part in c.price_source.split("; ") if "as of" in part}
-    sources = sorted({re.sub(r" \(.*?\)", "", source) for source in parts})
-    more = f"; and {len(sources) - 4} more" if len(sources) > 4 else ""
-    return "; ".join(sources[:4]) + more or "no prices"
+    found = {c.price_source for c in space.clusters if c.price_source}
+    parts = {source.partition("; ")[2] or source for source in found}
+    sources = {re.sub(r" \([^)]*\)(?=, as of)|; (scaled by|one offer of).*", "", p) for p in parts}
+    return "; ".join(sorted(sources, key=lambda s: ("as of commit" in s, s))) or "none is known"

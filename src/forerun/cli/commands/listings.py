@@ -13,6 +13,7 @@ from forerun.errors import UnknownNameError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_dollars
 
+_FEW = 5  # devices whose sources are written
 _SEARCH = click.argument("search", required=False)
 # Fields that a person sees under another header, and in another unit.
 _HEADERS = {
@@ -32,14 +33,18 @@ def _cell(name: str, value: Any) -> str:
     return str(value)
 
 
+def _found(kind: str, rows: list[dict[str, Any]], search: str | None) -> list[dict[str, Any]]:
+    """Return the rows that hold the searched text. Raises UnknownNameError where none does."""
+    wanted = (search or "").lower()
+    kept = [row for row in rows if any(wanted in str(c).lower() for c in row.values())]
+    if search and not kept:
+        raise UnknownNameError(kind, search, [str(next(iter(row.values()))) for row in rows])
+    return kept
+
+
 def _show(kind: str, rows: list[dict[str, Any]], search: str | None, as_json: bool) -> None:
     """Write rows (those that hold the searched text), as JSON or as a table."""
-    if search:
-        wanted = search.lower()
-        kept = [row for row in rows if any(wanted in str(c).lower() for c in row.values())]
-        if not kept:
-            raise UnknownNameError(kind, search, [str(next(iter(row.values()))) for row in rows])
-        rows = kept
+    rows = _found(kind, rows, search)
     if as_json:
         write_json(f"{kind}s", {f"{kind}s": rows})
     elif not rows:
@@ -78,7 +83,11 @@ def workloads(search: str | None, as_json: bool) -> None:
 @catalog_option
 @json_option
 def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
-    """The known accelerators and CPUs; with SEARCH only those whose line holds that text."""
+    """The known accelerators and CPUs; with SEARCH only those whose line holds that text.
+
+    Where the figures of a few devices come from is written below them, of all with --json.
+    """
+    known = _catalog(catalog_files).devices
     rows = [
         {
             "id": device.id, "name": device.name, "kind": device.kind, "year": device.year,
@@ -89,9 +98,23 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
             "fp32_flops": device.peak_flops.get("fp32", 0.0), "watts": device.watts,
             "link_bytes_per_second": device.link_bytes_per_second,
         }
-        for device in _catalog(catalog_files).devices.values()
+        for device in known.values()
     ]  # fmt: skip
-    _show("device", rows, search, as_json)
+    rows = _found("device", rows, search)
+    if as_json:
+        rows = [{**row, "sources": known[row["id"]].facts} for row in rows]
+    _show("device", rows, None, as_json)
+    if not as_json and len(rows) <= _FEW:
+        screen = Screen(load_settings())
+        for row in rows:
+            fields: dict[str, list[str]] = {}
+            for name, fact in known[row["id"]].facts.items():
+                if name in ("measured", "peak_flops"):
+                    continue
+                fields.setdefault(fact.source, []).append(name)
+            screen.line()
+            lines = [f"{', '.join(names)}: {source}" for source, names in fields.items()]
+            screen.items(f"sources of {row['id']}", lines)
 
 
 @click.command()

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from forerun.domain.recommendation import Option, Recommendation
 
 _ROWS, _OTHERS = 12, 5
+_AIMS = {"time": "least time", "cost": "least cost", "energy": "least energy",
+         "knee": "nearest the knee of time and cost"}  # fmt: skip
 
 
 @click.command(cls=SeveralTables)
@@ -135,13 +137,21 @@ def unsatisfied(name: str, found: Recommendation) -> ForerunError:
         short = "; ".join(near.misses.values()) or "it misses the limits"
         next_step = f"the nearest is {near.job.cluster.name} ({near.job.plan}): {short}"
     else:
-        main = max(found.refused_counts, key=lambda r: found.refused_counts[r], default="")
+        main = _main_reason(found)
         reason += f"; {main}" if main else ""
         next_step = _advice(main, objective)
     if found.not_searched:
         next_step += f"; {found.not_searched}"
     plain = "as asked" if found.fitting else "in device memory"
     return UnsatisfiedError(f"{name} {' '.join(limits) or plain}", reason, next_step)
+
+
+def _main_reason(found: Recommendation) -> str:
+    """Return why nothing qualifies where no miss is near: no price, else what refused most."""
+    from forerun.search.reduction import NO_PRICE
+
+    counts = found.refused_counts
+    return NO_PRICE if NO_PRICE in counts else max(counts, key=lambda r: counts[r], default="")
 
 
 def _advice(reason: str, objective: Objective) -> str:
@@ -164,8 +174,13 @@ def show_recommendation(
     screen: Screen, name: str, found: Recommendation, constants: str = ""
 ) -> None:
     """Write a recommendation for a person; `constants`: which ones the predictor has, in words."""
+    from forerun.domain.objective import Limits
+
     if found.best is None:
-        screen.title(f"{name}: nothing satisfies the limits")
+        reason = "" if found.near_misses else _main_reason(found)
+        no_limits = found.objective.limits == Limits()
+        words = reason if reason and no_limits else "nothing satisfies the limits"
+        screen.title(f"{name}: {words}")
         if found.near_misses:
             _table(screen, found, found.near_misses[:_ROWS], "nearest misses")
         for option in found.near_misses[:_ROWS]:
@@ -179,17 +194,19 @@ def show_recommendation(
         limits = limits_text(best.chance, found.objective.limits)
         screen.labelled([
             ("plan", f"{best.job.plan}, global batch {best.job.plan.global_batch:,}"),
-            ("as", workload_text(best.job.workload)),
+            ("settings", workload_text(best.job.workload)),
+            ("best", f"{_AIMS[found.compared_by]} at {100 * found.objective.confidence:.3g} %"
+             " confidence; tables show medians"),
             ("run", ranged(estimate.run_seconds, format_seconds)),
             ("cost", ranged(estimate.dollars, format_dollars)),
             ("price", price_text(best, "add one with --catalog")),
             ("fits", f"probability {format_probability(estimate.fit_probability)}"),
             ("limits", limits),
             *(("beats", f"{rival}: {chance}") for rival, chance in rivals(found)),
-        ])  # fmt: skip
+        ], 10)  # fmt: skip
         if estimate.forecast is not None:
             source = source_text(estimate.forecast, constants)
-            screen.labelled([("source", source), ("nearer", nearer_text(estimate.forecast))])
+            screen.labelled([("source", source), ("nearer", nearer_text(estimate.forecast))], 10)
         screen.line()
         _table(screen, found, found.front, "the Pareto front")
         shown = {option.job.cluster.name for option in found.front}
