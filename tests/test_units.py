@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from forerun.errors import RequestError
 from forerun.units import (
+    above,
     counted,
     format_bytes,
     format_count,
@@ -193,3 +194,9 @@ def test_energy_and_counts_read_the_same_everywhere() -> None:
     assert [counted(n, "run") for n in (0, 1, 2400)] == ["0 runs", "1 run", "2,400 runs"]
     assert counted(2, "entry", "entries") == "2 entries"
     assert format_seconds(4.97e-14) == "<0.001 us"
+
+
+def test_a_number_above_a_limit_never_reads_as_the_limit() -> None:
+    assert above(format_seconds, 7.04 * 86400, 7 * 86400) == ("7.04 days", "7.00 days")
+    assert above(format_dollars, 500.00001, 500) == ("just over $500", "$500")
+    assert above(format_dollars, 600, 500) == ("$600", "$500")

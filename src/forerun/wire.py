@@ -251,6 +251,7 @@ def recommendation_to_wire(found: Recommendation) -> Json:
             for r in found.refused
         ],
         "not_searched": found.not_searched,
+        "own_machines": found.own_machines,
         "near_misses": [option(one) for one in found.near_misses],
         "assumptions": found.assumptions,
         "prices_as_of": found.prices_as_of,

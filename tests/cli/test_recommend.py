@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -189,3 +190,22 @@ def test_providers_restrict_the_default_candidates(forerun: Run) -> None:
     data = forerun("recommend", "resnet50", "--providers", "aws", "--max-devices", "8",
                    "--json").json()  # fmt: skip
     assert {option["job"]["cluster"]["provider"] for option in data["front"]} == {"aws"}
+
+
+def test_what_became_of_ones_own_machines_is_said(forerun: Run, tmp_path: Path) -> None:
+    """Dear, unpriced and of no known device: each has its line, and none stops the search."""
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "InstanceType,AcceleratorName,AcceleratorCount,Region,Price\n"
+        "dear,V100,8,here,500\nfree,V100,8,here,\nodd,Radeon MI25,1,here,1\n"
+    )
+    ask = ("recommend", "resnet50", "--catalog", str(path), "--max-devices", "8")
+    dear, free, odd = forerun(*ask, "--json").json()["own_machines"]
+    assert "mine:dear was considered; its best is 1xmine:dear@here" in dear
+    assert "free was not considered: it has no price" in free
+    assert "Radeon MI25 is no known accelerator" in odd
+    named = ("recommend", "resnet50", "--catalog", str(path), "--clusters")
+    text = forerun(*named, "1xmine:dear").out
+    assert "least cost at 50 % confidence" in text
+    assert "\nprices  your file mine.csv\n" in text
+    assert forerun(*named, "1xmine:free").out.startswith("resnet50: no price is known")

@@ -14,12 +14,14 @@ from forerun.catalog import Catalog, Instance
 from forerun.contracts import Predictor
 from forerun.domain.hardware import Cluster
 from forerun.domain.objective import Objective
-from forerun.domain.recommendation import Recommendation
+from forerun.domain.recommendation import Option, Recommendation
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError, nearest_names
+from forerun.units import format_dollars, format_seconds
 
 LARGEST_DEVICES = 1_048_576
 _MOST_NODES = 64  # of candidates that nobody named
+_MOST_OWN = 4  # machines of the user's catalogue that are searched alone
 _BEYOND = 8
 _COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 
@@ -112,7 +114,7 @@ def _default_machines(
     for machine in catalog.instances:
         if machine.marketplace or machine.provider not in wanted:
             continue
-        if (region and machine.region != region) or _is_cpu(catalog, machine):
+        if (region and machine.region != region) or not _has_accelerator(catalog, machine):
             continue
         kind = (machine.device, machine.device_count, machine.nic_bytes_per_second,
                 machine.nic_kind, machine.link_bytes_per_second)  # fmt: skip
@@ -131,8 +133,14 @@ def _prices(machine: Instance, market: str) -> Iterator[tuple[float, bool]]:
         yield machine.spot_dollars_per_hour, True
 
 
-def _is_cpu(catalog: Catalog, machine: Instance) -> bool:
-    return machine.device.startswith("cpu") or catalog.device(machine.device)[0].kind == "cpu"
+def _has_accelerator(catalog: Catalog, machine: Instance) -> bool:
+    """Return whether a machine has accelerators, of a kind that is known."""
+    try:
+        return not machine.device.startswith("cpu") and (
+            catalog.device(machine.device)[0].kind != "cpu"
+        )
+    except UnknownNameError:
+        return False
 
 
 def _named(
@@ -233,7 +241,55 @@ def recommend(
     if best is not None and best.estimate.forecast is not None:
         framework = frameworks_note(best.job, best.estimate.forecast)
     notes = (*length[1], note, *filter(None, [framework]), *found.assumptions)
-    return replace(found, assumptions=tuple(dict.fromkeys(notes)))
+    own = _own_notes(catalog, best, max_devices, region, providers, ask) if clusters is None else ()
+    return replace(found, assumptions=tuple(dict.fromkeys(notes)), own_machines=tuple(own))
+
+
+def _own_notes(
+    catalog: Catalog, best: Option | None, max_devices: int, region: str | None,
+    providers: Sequence[str] | None, ask: Callable[[list[Cluster]], Recommendation],
+) -> Iterator[str]:  # fmt: skip
+    """Yield what became of the machines and devices of the user's catalogue that were not chosen.
+
+    Each is searched alone, as it may be no candidate where another machine like it is cheaper.
+    """
+    mine = {(m.name, m.region): m for m in catalog.user_instances if m.device_count <= max_devices}
+    for machine in [*mine.values()][:_MOST_OWN]:
+        if region not in (None, machine.region) or (
+            providers and machine.provider not in providers
+        ):
+            continue
+        if not machine.priced or not _has_accelerator(catalog, machine):
+            why = (
+                f"{machine.device} is no known accelerator" if machine.priced else "it has no price"
+            )
+            yield f"{machine.name} was not considered: {why}"
+            continue
+        counts = node_counts(machine.device_count, max_devices, _MOST_NODES)
+        places = [catalog.cluster(f"{n}x{machine.name}", region=machine.region) for n in counts]
+        if best is not None and best.job.cluster.name in {place.name for place in places}:
+            continue
+        with suppress(RequestError):  # fixed fields that only other machines can take
+            yield f"{machine.name} was considered; {_best_of(ask(places))}"
+    rented = {machine.device for machine in catalog.instances}
+    for device in {row.get("id"): row for row in catalog.user_devices}:
+        if device not in rented:
+            yield f"{device} was not considered: no machine has it; name it with --clusters"
+
+
+def _best_of(found: Recommendation) -> str:
+    """Return the best option of a search in a line, or the nearest."""
+    near = found.best or next(iter(found.near_misses), None)
+    if near is None:
+        return f"none of its plans qualifies: {next(iter(found.refused_counts), 'none is legal')}"
+    job, estimate = near.job, near.estimate
+    words = (
+        f"{job.cluster.name}, {job.plan}: {format_seconds(estimate.run_seconds[1])},"
+        f" {format_dollars(estimate.dollars[1])}"
+    )
+    if found.best:
+        return f"its best is {words}"
+    return f"its nearest is {words}: {'; '.join(near.misses.values())}"
 
 
 def _with_larger(

@@ -270,8 +270,8 @@ class Catalog:
         user_instances: Sequence[Instance] = (),
         warnings: Sequence[str] = (),
     ) -> None:
-        self._user_devices = tuple(user_devices)
-        self._user_instances = tuple(user_instances)
+        self.user_devices = tuple(user_devices)
+        self.user_instances = tuple(user_instances)
         self.warnings = tuple(warnings)
         self._entries: dict[str, DeviceEntry] = {}
         self._offers: dict[tuple[str, int, float, str], Offer | None] = {}
@@ -280,7 +280,7 @@ class Catalog:
 
     @cached_property
     def _rows(self) -> dict[str, Row]:
-        return {**packaged_rows(), **{row.get("id"): row for row in self._user_devices}}
+        return {**packaged_rows(), **{row.get("id"): row for row in self.user_devices}}
 
     @cached_property
     def _index(self) -> dict[str, str]:
@@ -341,8 +341,7 @@ class Catalog:
     def instances(self) -> tuple[Instance, ...]:
         """All machines, one for each provider, type and region; a user's row replaces ours."""
         rows = {
-            (i.provider, i.type, i.region): i
-            for i in (*packaged_instances(), *self._user_instances)
+            (i.provider, i.type, i.region): i for i in (*packaged_instances(), *self.user_instances)
         }
         return tuple(rows.values())
 

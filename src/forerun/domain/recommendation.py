@@ -122,6 +122,7 @@ class Recommendation:
         runner_up: of the options shown on other clusters the one that the best beats least surely;
             None where no other qualifies.
         next_layout: the next best option on the best one's cluster with other parallel degrees.
+        own_machines: what became of machines of the user's catalogue that were not chosen.
         not_searched: where nothing qualifies, what was left out that might have, and what to do.
     """
 
@@ -140,6 +141,7 @@ class Recommendation:
     alternatives: tuple[Option, ...] = ()
     seconds_taken: float = 0.0
     not_searched: str = ""
+    own_machines: tuple[str, ...] = ()
     runner_up: Option | None = None
     next_layout: Option | None = None
 

@@ -13,7 +13,6 @@ from forerun.errors import UnknownNameError
 from forerun.settings import load_settings
 from forerun.units import GIGA, TERA, format_dollars
 
-_FEW = 5  # devices whose sources are written
 _SEARCH = click.argument("search", required=False)
 # Fields that a person sees under another header, and in another unit.
 _HEADERS = {
@@ -85,7 +84,7 @@ def workloads(search: str | None, as_json: bool) -> None:
 def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) -> None:
     """The known accelerators and CPUs; with SEARCH only those whose line holds that text.
 
-    Where the figures of a few devices come from is written below them, of all with --json.
+    Where the figures of one device come from stands below it; of all with --json.
     """
     known = _catalog(catalog_files).devices
     rows = [
@@ -104,9 +103,10 @@ def devices(search: str | None, catalog_files: tuple[Path, ...], as_json: bool) 
     if as_json:
         rows = [{**row, "sources": known[row["id"]].facts} for row in rows]
     _show("device", rows, None, as_json)
-    if not as_json and len(rows) <= _FEW:
+    if not as_json:
+        one = rows if len(rows) == 1 else [row for row in rows if row["id"] == search]
         screen = Screen(load_settings())
-        for row in rows:
+        for row in one:
             fields: dict[str, list[str]] = {}
             for name, fact in known[row["id"]].facts.items():
                 if name in ("measured", "peak_flops"):

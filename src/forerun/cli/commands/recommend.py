@@ -229,6 +229,7 @@ def show_recommendation(
     )
     if found.best is not None:
         screen.items("warnings", found.best.warnings)
+    screen.items("your own machines", found.own_machines)
     screen.items("assumptions", found.assumptions)
     screen.line(f"prices  {found.prices_as_of}")
     screen.line("Confirm the choice by a short run before renting it for long.")
