@@ -1,4 +1,4 @@
-"""Registry: built-ins and guests through one door, loaded only when asked for."""
+"""Registry: built-ins and plug-ins are found the same way, imported only when used."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from forerun.contracts import Predictor
 from forerun.errors import RequestError, UnknownNameError
 
 
-def guest(name: str, value: str) -> EntryPoint:
+def plugin(name: str, value: str) -> EntryPoint:
     """Return the entry point of a package that is not installed."""
     return EntryPoint(name, value, "forerun.predictors")
 
 
 @pytest.fixture
-def guests(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
     """Return a list that stands for the installed packages' entry points."""
     points: list[EntryPoint] = []
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: list(points))
-    registry._guests.cache_clear()
+    registry._plugins.cache_clear()
     yield points
-    registry._guests.cache_clear()
+    registry._plugins.cache_clear()
 
 
 def test_every_built_in_predictor_loads_and_keeps_the_protocol() -> None:
@@ -41,22 +41,22 @@ def test_every_built_in_of_every_group_loads(group: str) -> None:
         assert entry.help
 
 
-def test_a_guest_comes_through_the_same_door(guests: list[EntryPoint]) -> None:
-    guests.append(guest("mine", "json:JSONDecoder"))
+def test_a_plugin_is_found_the_same_way(plugins: list[EntryPoint]) -> None:
+    plugins.append(plugin("mine", "json:JSONDecoder"))
     import json
 
     assert "mine" in registry.names("predictors")
     assert registry.load("predictors", "mine") is json.JSONDecoder
 
 
-def test_a_guest_cannot_take_a_name_that_is_taken(guests: list[EntryPoint]) -> None:
-    guests.append(guest("analytic", "json:JSONDecoder"))
+def test_a_plugin_cannot_take_a_name_that_is_taken(plugins: list[EntryPoint]) -> None:
+    plugins.append(plugin("analytic", "json:JSONDecoder"))
     with pytest.raises(RequestError, match="already has that name"):
         registry.names("predictors")
 
 
-def test_a_guest_that_cannot_be_imported_is_told(guests: list[EntryPoint]) -> None:
-    guests.append(guest("broken", "no_such_module_at_all:Thing"))
+def test_a_plugin_that_cannot_be_imported_is_named(plugins: list[EntryPoint]) -> None:
+    plugins.append(plugin("broken", "no_such_module_at_all:Thing"))
     with pytest.raises(RequestError, match="uninstall"):
         registry.load("predictors", "broken")
 

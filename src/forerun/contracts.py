@@ -1,10 +1,11 @@
-"""The five protocols: whoever keeps one passes its exam in `forerun.testing` and plugs in."""
+"""Contracts: five protocols, each with an exam in `forerun.testing`, and an optional one of predictors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from forerun.arrays import FloatArray
 from forerun.domain.forecast import Forecasts
 from forerun.domain.job import Job, Run
 from forerun.domain.workload import Workload
@@ -13,18 +14,18 @@ from forerun.tables import Jobs, Runs
 
 @runtime_checkable
 class Predictor(Protocol):
-    """Runs in, forecasts out. A life: made, perhaps fitted (a new one is born), then asked.
+    """Runs in, forecasts out: made, perhaps fitted (which returns a new one), then used.
 
-    A predictor learns only from Runs and is asked only about Jobs. It knows physics, not prices.
+    A predictor learns only from Runs and answers only Jobs. It uses physics, not prices.
     """
 
     name: str
 
     def fit(self, runs: Runs) -> Predictor:
-        """Return a new predictor that has learned from the runs; this one does not change.
+        """Return a new predictor fitted to the runs; this one does not change.
 
         Raises:
-            RequestError: the runs cannot teach it (too few, none of the quantity it predicts).
+            RequestError: it cannot be fitted to them (too few, none of the quantity it predicts).
         """
         ...
 
@@ -38,8 +39,25 @@ class Predictor(Protocol):
 
 
 @runtime_checkable
+class LinearPredictor(Predictor, Protocol):
+    """A predictor whose seconds are linear in its parameters, which is optional.
+
+    `forerun suggest` then designs runs from the features, before any run was made too. Where its
+    `laws` keep `theta` (k,) and `covariance` (k, k) for each kind of job, as a `ParametricLaw`
+    does, the error that the jobs share is computed from them.
+    """
+
+    def linear_features(self, jobs: Jobs) -> FloatArray:
+        """Return what each of k parameters is multiplied by, (n, k); NaN where a job states none.
+
+        It works before a fit too, and never raises.
+        """
+        ...
+
+
+@runtime_checkable
 class Searcher(Protocol):
-    """Runs in, next jobs out. It keeps no state: what it knows is in the runs it is given."""
+    """Runs in, next jobs out. It keeps no state: all that it uses is in the runs it is given."""
 
     name: str
 

@@ -1,6 +1,6 @@
-"""Registry: names to things, loaded when asked for; built-ins and guests come through one door.
+"""Registry: names to things, imported when used; built-ins and plug-ins are found the same way.
 
-A guest is an installed package with an entry point in the group `forerun.predictors`,
+A plug-in is an installed package with an entry point in the group `forerun.predictors`,
 `forerun.searchers`, `forerun.readers`, `forerun.runners` or `forerun.stores`.
 """
 
@@ -34,13 +34,13 @@ def _rows(*rows: str) -> tuple[Registration, ...]:
 _BUILT_IN: Mapping[str, tuple[Registration, ...]] = {
     "predictors": _rows(
         "analytic | predictors.analytic:AnalyticPredictor | physics: operations, collectives, pipeline and memory; runs calibrate it",
-        "residual | predictors.residual:ResidualPredictor | physics, and what runs teach of its errors where left-out runs show that it helps",
-        "constant-mfu | predictors.laws.constant_mfu:ConstantMFU | the rule of thumb: a constant share of the peak rate; knows no memory",
+        "residual | predictors.residual:ResidualPredictor | physics, and a correction learned from runs where left-out runs show that it helps",
+        "constant-mfu | predictors.laws.constant_mfu:ConstantMFU | the rule of thumb: a constant share of the peak rate; does not predict memory",
         "ernest | predictors.laws.ernest:Ernest | four terms of size and machines, from runs of the same workload and device",
-        "linear-scaling | predictors.laws.linear_scaling:LinearScaling | perfect scaling from the nearest measured number of devices; the floor",
+        "linear-scaling | predictors.laws.linear_scaling:LinearScaling | perfect scaling from the nearest measured number of devices; the baseline",
         "ps-saturation | predictors.laws.ps_saturation:PsSaturation | parameter servers, asynchronous or not: rates of workers and servers, joined",
         "goodput | predictors.laws.goodput:Goodput | Pollux's law: passes, and reductions within and between nodes that overlap with them",
-        "auto | predictors.choice:Auto | whoever of the others does best on held-out runs, for each kind of question",
+        "auto | predictors.choice:Auto | of analytic, hierarchical, gaussian, linear-scaling and ray-ml (more by the setting `candidates`), those that do best on held-out runs, for each kind of question",
         "generic | predictors.laws.generic:Generic | power laws of whatever changes among the runs: one expression for any framework",
         "hierarchical | predictors.laws.hierarchical:Hierarchical | all-reduce physics pooled over workloads and clusters: for few runs, and far from them",
         "gaussian | predictors.regression.gaussian:Gaussian | a line in the logs and a Gaussian process of its errors, from runs of the same kind",
@@ -78,7 +78,7 @@ GROUPS: tuple[str, ...] = tuple(_BUILT_IN)
 
 
 @cache
-def _guests(group: str) -> tuple[Registration, ...]:
+def _plugins(group: str) -> tuple[Registration, ...]:
     """Return the entry points of installed packages in a group."""
     from importlib.metadata import entry_points
 
@@ -95,19 +95,19 @@ def entries(group: str) -> tuple[Registration, ...]:
 
     Raises:
         UnknownNameError: no such group.
-        RequestError: a guest takes a name that is already taken.
+        RequestError: a plug-in takes a name that is already taken.
     """
     if group not in _BUILT_IN:
         raise UnknownNameError("registry group", group, GROUPS)
     found = {entry.name: entry for entry in _BUILT_IN[group]}
-    for guest in _guests(group):
-        if guest.name in found:
+    for plugin in _plugins(group):
+        if plugin.name in found:
             raise RequestError(
-                f"{group} {guest.name!r} of the package {guest.origin}",
-                f"{found[guest.name].origin} already has that name",
+                f"{group} {plugin.name!r} of the package {plugin.origin}",
+                f"{found[plugin.name].origin} already has that name",
                 "give the entry point another name, or uninstall the package",
             )
-        found[guest.name] = guest
+        found[plugin.name] = plugin
     return tuple(found.values())
 
 
@@ -121,7 +121,7 @@ def load(group: str, name: str) -> Any:
 
     Raises:
         UnknownNameError: no such group or name; the nearest ones are offered.
-        RequestError: the module or the attribute of a guest cannot be imported.
+        RequestError: the module or the attribute of a plug-in cannot be imported.
     """
     for entry in _BUILT_IN.get(group, ()):
         if entry.name == name:  # a built-in needs no look at the installed packages
@@ -142,5 +142,5 @@ def _import(entry: Registration) -> Any:
             raise
         raise RequestError(
             f"loading {entry.name!r} from {entry.target}", str(error),
-            f"mend or uninstall the package {entry.origin}",
+            f"correct or uninstall the package {entry.origin}",
         ) from error  # fmt: skip

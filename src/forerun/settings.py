@@ -43,7 +43,7 @@ SETTINGS: tuple[Setting, ...] = (
         " published runs taught, where it has any; or priors, its data sheets and papers alone",
         ("shipped", "priors"),
     ),
-    Setting("candidates", "", "further predictors, from which `auto` may choose too, separated by ','"),
+    Setting("candidates", "", "predictors that `auto` may choose besides its own candidates, separated by ','"),
     Setting("confidence", 0.5, "probability of fitting and keeping deadline and budget, together"),
     Setting("fit_confidence", 0.9, "probability with which a job must fit in device memory"),
     Setting(
@@ -135,7 +135,7 @@ def _from_file(path: Path, required: bool) -> dict[str, object]:
         found_words = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise RequestError(asked, str(found_words), "set FORERUN_CONFIG to a TOML file") from None
     except tomllib.TOMLDecodeError as error:
-        raise RequestError(asked, f"not TOML: {error}", "mend the file") from None
+        raise RequestError(asked, f"not TOML: {error}", "correct the file") from None
     plain = {name.replace("-", "_"): value for name, value in found.items()}
     for name in plain:
         if name not in _BY_NAME:

@@ -49,7 +49,7 @@ def test_what_varied_is_asked_for_by_its_values() -> None:
     advisor = Advisor(predictor="gaussian").fit(runs((0.25, 0.5)))
     declined = answered(advisor)["declined"]
     assert declined == (
-        "the row says no cpus_per_worker; the given runs of its kind have 0.25, 0.5: fill it in"
+        "the row does not state cpus_per_worker; the given runs of its kind have 0.25, 0.5: fill it in"
     )
     assert "predicted_step_time_s" in answered(advisor, cpus_per_worker=0.5)
 

@@ -103,6 +103,21 @@ def test_runs_that_physics_cannot_read_are_said_to_teach_by_label(
     assert "analytic: not among them" in done.out
 
 
+def test_what_a_law_noticed_is_shown_by_fit_and_by_predict(forerun: Run, tmp_path: Path) -> None:
+    alike = [{**row, "global_batch": 32 * row["devices"]} for row in grid_rows()]
+    fit, out = write(tmp_path / "runs.csv", alike), str(tmp_path / "model.json")
+    words = ("fit", "--runs", str(fit), "--predictor", "ernest", "--out", out)
+    noticed = "these runs cannot tell fixed from shared work"
+    done = forerun(*words)
+    assert done.code == 0, done.err
+    assert noticed in done.out
+    assert "by label" not in done.out
+    again = forerun(*words, "--force", "--json")
+    assert any(noticed in note for note in json.loads(again.out)["notes"])
+    answered = forerun("predict", "--table", str(fit), "--model", out)
+    assert noticed in answered.err
+
+
 # (name, runs, exit code, words that must be said on either stream or in the rows' reasons)
 BAD: list[tuple[str, list[dict[str, Any]], int, str]] = [
     ("one run", grid_rows()[:1], 3, "at least 3 runs"),

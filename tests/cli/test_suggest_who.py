@@ -251,14 +251,14 @@ def test_a_criterion_where_no_design_is_made_is_refused(
     table = ("--candidates", str(candidates), "--criterion", "A")
     old = without_its_runs(saved(forerun, good, "ernest"))
     for words, why in (
-        ((*table, "--model", str(old)), "saved without the jobs that taught its law"),
-        ((*table, "--runs", str(good)), "auto is no law linear in its parameters"),
+        ((*table, "--model", str(old)), "saved without the jobs of the runs it was fitted to"),
+        ((*table, "--runs", str(good)), "auto offers no linear features to design by"),
         ((*table, "--runs", str(good), "--goal", "decision"), "--goal accuracy"),
         (("resnet50", "--clusters", "1x8xh100-sxm-80gb", "--criterion", "D"), "give --candidates"),
     ):
         done = forerun("suggest", *words)
         assert done.code == 2, done.out
-        assert "it is of optimal designs, and" in done.err
+        assert "it applies to optimal designs, and" in done.err
         assert why in done.err
 
 

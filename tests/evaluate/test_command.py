@@ -157,7 +157,7 @@ def test_the_band_is_scored_by_distance(runs: Path) -> None:
 def test_a_judged_file_may_not_teach(runs: Path) -> None:
     done = call("--runs", runs, "--fit", runs, "--predictors", "constant-mfu")
     assert done.exit_code == 2
-    assert "their own teachers" in done.stderr
+    assert "judged on rows that it was fitted to" in done.stderr
 
 
 def test_the_page_names_files_but_no_folder(runs: Path, tmp_path: Path) -> None:
@@ -204,3 +204,11 @@ def test_a_table_without_measurements_cannot_judge(tmp_path: Path) -> None:
     done = call("--runs", tmp_path / "jobs.csv", "--predictors", "constant-mfu")
     assert done.exit_code == 2
     assert "none of its rows has anything measured" in done.stderr
+
+
+def test_a_law_that_was_given_no_runs_is_told_how_to_get_some() -> None:
+    done = call("--runs", "examples/ernest_runs.csv", "--predictors", "ernest")
+    assert done.exit_code == 3
+    assert "nan" not in done.output
+    assert "no predictor was fitted" in done.stderr
+    assert "--split random (or between:devices), or --fit OTHER.csv" in done.stderr

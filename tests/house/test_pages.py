@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -13,7 +14,10 @@ import pytest
 from forerun.catalog import devices as device_rows
 from forerun.catalog import devices as machine_rows
 from forerun.catalog import load_catalog
+from forerun.contracts import Predictor
 from forerun.tables import COLUMNS
+from forerun.testing import PredictorContract
+from forerun.testing.samples import tiny_runs
 from forerun.workloads import spec
 from forerun.workloads.transformer import TransformerSpec
 
@@ -72,3 +76,26 @@ def test_the_examples_of_the_page_are_read(tmp_path: Path) -> None:
     path.write_text(blocks[2])
     cluster = load_catalog([path]).cluster("2xmycloud:big.8x")
     assert (cluster.devices, cluster.device.id) == (16, "my-card")
+
+
+def test_the_law_that_the_page_on_extending_shows_is_a_predictor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    code = next(b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "GroupedLaws" in b)
+    (tmp_path / "shown_law.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    law = importlib.import_module("shown_law").Amdahl
+
+    class Exam(PredictorContract):
+        def make_predictor(self) -> Predictor:
+            fitted: Predictor = law().fit(tiny_runs())
+            return fitted
+
+    exam = Exam()
+    for name in dir(exam):
+        if name.startswith("test_"):
+            getattr(exam, name)()
+    fitted = law().fit(tiny_runs())
+    assert fitted.formulas
+    assert type(fitted).from_json(fitted.to_json()).formulas == fitted.formulas

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS = [
     f"llama3-8b,{nodes}x8xh100-sxm-80gb,64,{layout},{(9 + i) / nodes**0.9:.3f}"
     for i, layout in enumerate(('"tp=2,micro_batch=1"', '"micro_batch=1,zero_stage=3"'))
-    for nodes in (1, 2, 4)
+    for nodes in (1, 2, 4, 8)
 ]
 # A study of one quick run, and a log of a job: what commands are shown with.
 STUDY = """

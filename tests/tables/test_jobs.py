@@ -96,7 +96,7 @@ def test_each_aspect_of_a_row_keeps_its_own_reason() -> None:
     ]  # fmt: skip
     assert jobs.resolved.tolist() == [True, False, False, False]
     assert jobs[0].plan.dp == 4
-    with pytest.raises(RequestError, match="job 1: no such model; mend the row"):
+    with pytest.raises(RequestError, match="job 1: no such model; correct the row"):
         jobs[1]
     part = jobs.take(np.array([2, 0]))
     assert [part.problem(i) for i in range(2)] == ["no such device", None]

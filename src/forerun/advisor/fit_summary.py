@@ -81,7 +81,7 @@ def _nothing_learned(runs: Runs, flags: Flags) -> LearningError:
         kinds = Counter(KINDS[kind] for kind in flags.kind[out][first])
         why = ", ".join(f"{n:,} {kind} ({POLICY[kind][0]})" for kind, n in kinds.most_common())
     next_step = (
-        "mend the rows: `forerun fit --flags FILE.csv` lists every one with its reason; or use a"
+        "correct the rows: `forerun fit --flags FILE.csv` lists every one with its reason; or use a"
         " predictor that learns from labels alone: --predictor auto"
     )
     if flags.rows_with(flags.of(FlagKind.ENDED)).all():

@@ -252,7 +252,7 @@ def _read_model(path: Path) -> tuple[str, dict[str, Any]]:
 
 _MACHINE = ("device", "instance_type", "cluster")  # the first that a row states names its machine
 _SHOWN = 4
-_LACKING = re.compile(r"^the row says no (\w+)$")
+_LACKING = re.compile(r"^the row does not state (\w+)$")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from forerun.advisor.recommending import node_counts
 from forerun.advisor.tabular import answer_columns, planned, row_lengths
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.catalog import Catalog
-from forerun.contracts import Predictor
+from forerun.contracts import LinearPredictor, Predictor
 from forerun.domain.forecast import Forecasts
 from forerun.domain.job import Job, job_problem
 from forerun.domain.recommendation import Option, Recommendation
@@ -94,7 +94,7 @@ class SuggestOptions:
     def refuse_criterion(self, why: str, instead: str) -> None:
         """Raise RequestError where a criterion is named and no design is made."""
         if self.criterion:
-            found = f"it is of optimal designs, and {why}"
+            found = f"it applies to optimal designs, and {why}"
             raise RequestError(f"--criterion {self.criterion}", found, instead)
 
 
@@ -267,14 +267,14 @@ def _by_goal(request: Request, forecasts: Forecasts, options: SuggestOptions) ->
         return suggest_for_decision(request, scale, latest, unit, options.times)
     name = request.predictor.name
     why, instead = (
-        f"{name} is no law linear in its parameters",
-        "name one that is (--predictor ernest)",
+        f"{name} offers no linear features to design by",
+        "name a predictor that does (--predictor ernest)",
     )
-    if hasattr(request.predictor, "linear_features"):
+    if isinstance(request.predictor, LinearPredictor):
         fitted = bool(getattr(request.predictor, "laws", {}))
         if request.runs is not None or request.made is not None or not fitted:
             return suggest_by_design(request, options.criterion or "V")
-        why = "the model was saved without the jobs that taught its law"
+        why = "the model was saved without the jobs of the runs it was fitted to"
         instead = "give them with --runs, or fit it again"
     options.refuse_criterion(why, instead)
     return suggest_for_accuracy(request)

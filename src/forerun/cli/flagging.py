@@ -48,7 +48,8 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
         report(error.flags, to, aside=True, all_kinds=not aside)
         raise
     if learned.flags is not None:
-        report(learned.flags, to, aside, all_kinds=not aside)
+        # A law or a regression uses no physics, so that what physics lacks is no news.
+        report(learned.flags, to, aside, not aside, physics=advisor.predictor.name == "auto")
         if learned.repeated:
             click.echo(
                 f"{learned.repeated:,} of {learned.flags.rows:,} runs are among those that the"
@@ -68,12 +69,13 @@ def report_runs(runs: Iterable[Runs]) -> None:
 
 
 def report(
-    flags: Flags, to: Path | None = None, aside: bool = True, all_kinds: bool = False
-) -> None:
-    """Say what looked wrong, a few lines of each kind; and write every flag, if a file is named."""
+    flags: Flags, to: Path | None = None, aside: bool = True, all_kinds: bool = False,
+    physics: bool = True,
+) -> None:  # fmt: skip
+    """Print what looked wrong, a few lines of each kind; and write every flag, if a file is named."""
     # Columns of one's own are for whoever asks what was learned; a slip is worth a word anywhere.
     unread = {n: near for n, near in flags.unread.items() if near or all_kinds}
-    for line in (*filter(None, [unread_line(unread)]), *flag_lines(flags, all_kinds)):
+    for line in (*filter(None, [unread_line(unread)]), *flag_lines(flags, all_kinds, physics)):
         click.echo(line, err=aside)
     if to is not None:
         from forerun.tables import write_table
@@ -92,21 +94,23 @@ def unread_line(unread: Mapping[str, str]) -> str:
     return f"{len(named)} {word} not known, and not read: {', '.join(named)}" if named else ""
 
 
-def flag_lines(flags: Flags, all_kinds: bool = False) -> Iterator[str]:
-    """Yield what is shown of flags: a count, what whole columns look like, a table, and examples."""
+def flag_lines(flags: Flags, all_kinds: bool = False, physics: bool = True) -> Iterator[str]:
+    """Yield what is shown of flags: a count, what whole columns look like, a table, and examples.
+
+    Without `physics`, rows that only lack what physics needs are not counted.
+    """
     from forerun.tables.suspects import KINDS, POLICY
 
     counts = flags.counts()
     shown = [
         k for k in KINDS if str(k) in counts and (all_kinds or flags.suspect[flags.of(k)].any())
     ]
-    # What is missing for physics alone is no slip of whoever teaches a law by names and numbers.
     by_label = [k for k in shown if _learned_by_label(flags, k)]
-    if by_label:
+    if by_label and physics:
         rows = int((flags.rows_with(flags.of(*by_label)) & flags.teaches_time).sum())
         kinds = ", ".join(POLICY[k][0] for k in by_label)
         yield f"{rows:,} of {counted(flags.rows, 'run')} learned by label, not by physics ({kinds})"
-        shown = [k for k in shown if k not in by_label]
+    shown = [k for k in shown if k not in by_label]
     flagged = int(flags.rows_with(flags.of(*shown)).sum())
     if not flagged:
         return

@@ -233,8 +233,8 @@ def summary(total: Score) -> str:
     """Return one paragraph on a predictor over all tables, defects included."""
     text = (
         f"{total.rows:,} rows, {total.comparable:,} of them comparable,"
-        f" {percent(total.share_answered)} of these answered; median error"
-        f" {total.median_ape:.1f} %."
+        f" {percent(total.share_answered) or 'none'} of these answered"
+        + (f"; median error {total.median_ape:.1f} %." if isfinite(total.median_ape) else ".")
     )
     if total.floor_clamped:
         share = percent(total.floor_clamped / total.rows)

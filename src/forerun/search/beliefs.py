@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
-from forerun.contracts import Predictor
+from forerun.contracts import LinearPredictor, Predictor
 from forerun.domain.forecast import is_none
 from forerun.domain.quantiles import (
     SCOPES,
@@ -275,16 +275,15 @@ def likeness(jobs: Jobs) -> FloatArray:
 def law_spread(predictor: Predictor, jobs: Jobs) -> FloatArray | None:
     """Return the covariance of log seconds of n jobs that a law's parameters make, (n, n).
 
-    Of laws linear in their parameters that keep the covariance of these, as a saved one does: jobs
-    of two laws have nothing in common. None where the predictor is no such law, or not fitted.
+    Of a `LinearPredictor` whose laws keep the covariance of their parameters: jobs of two laws have
+    nothing in common. None for any other, and where it is not fitted.
     """
     laws: Any = getattr(predictor, "laws", {})
-    linear: Any = getattr(predictor, "linear_features", None)
-    if linear is None or not laws:
+    if not isinstance(predictor, LinearPredictor) or not laws:
         return None
     if not all(hasattr(law, "covariance") for law in laws.values()):
         return None
-    features = np.asarray(linear(jobs))
+    features = predictor.linear_features(jobs)
     kinds, index = LawRows(jobs).kinds
     own = [kind if kind in laws else kind[: len(GROUP)] for kind in kinds]
     own = [own[i] for i in index.tolist()]

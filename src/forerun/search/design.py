@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.contracts import LinearPredictor
 from forerun.errors import RequestError, UnsatisfiedError
 from forerun.predictors.laws.law_rows import GROUP, LawRows
 from forerun.search.suggestion import SMALLEST_RUNS, NextRun, Request, Suggestion, affordable
@@ -522,7 +523,8 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
 
 
 def _features(request: Request, jobs: Jobs) -> FloatArray:
-    return np.asarray(request.predictor.linear_features(jobs))  # type: ignore[attr-defined]
+    assert isinstance(request.predictor, LinearPredictor), "no design without linear features"
+    return request.predictor.linear_features(jobs)
 
 
 def _kinds(jobs: Jobs) -> list[tuple[str, ...]]:

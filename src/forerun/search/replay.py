@@ -266,7 +266,7 @@ def follow(
     """Return the trail of a searcher on a replayed table.
 
     Args:
-        searcher: one of ours, or a guest that keeps the protocol.
+        searcher: one of ours, or a plug-in that keeps the protocol.
         replay: the black box.
         max_runs: it is stopped after so many.
         until_near: stop as soon as a run is within 10 % of the oracle, which no searcher can know:

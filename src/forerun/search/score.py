@@ -328,8 +328,8 @@ def best_plan(
     """Return the fastest plan that holds the fixed fields and fits, and a note on how it was chosen.
 
     One legal plan is returned as it is, without a forecast and without a note; so is the plan that
-    comes nearest where the fixed fields decide its memory. Where the predictor knows no memory, open
-    fields are at their defaults.
+    comes nearest where the fixed fields decide its memory. Where the predictor does not predict
+    memory, open fields are at their defaults.
 
     Raises:
         RequestError: no plan with the fixed fields is legal.
@@ -360,7 +360,7 @@ def best_plan(
         )
     if np.isnan(fits).all():
         return _usual(space), (
-            f"{predictor.name} knows no memory, so that the plan fields which were not given are at"
+            f"{predictor.name} does not predict memory, so the plan fields which were not given are at"
             " their defaults"
         )
     peaks = forecasts.peak_bytes

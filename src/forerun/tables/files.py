@@ -268,7 +268,7 @@ def write_whole(path: Path, write: Callable[[str], None]) -> None:
     except OSError as error:
         raise RequestError(asked, str(error.strerror or error), "free space or rights") from None
     except UnicodeEncodeError as error:
-        raise RequestError(asked, f"a text is not Unicode: {error}", "mend the text") from None
+        raise RequestError(asked, f"a text is not Unicode: {error}", "correct the text") from None
     finally:
         if moved:
             with contextlib.suppress(FileNotFoundError):

@@ -118,7 +118,7 @@ class Jobs:
     def __getitem__(self, i: int) -> Job:
         problem = self.problem(i)
         if problem is not None:
-            raise RequestError(f"job {i}", problem, "mend the row")
+            raise RequestError(f"job {i}", problem, "correct the row")
         return Job(
             self.workloads[self.workload_index[i]],
             self.clusters[self.cluster_index[i]],

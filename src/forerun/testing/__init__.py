@@ -1,4 +1,4 @@
-"""Exams that ship with the package: whoever passes one may plug in."""
+"""Exams that ship with the package: what passes one may plug in."""
 
 from __future__ import annotations
 

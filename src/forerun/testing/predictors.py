@@ -38,14 +38,14 @@ class PredictorContract(ABC):
 
     @abstractmethod
     def make_predictor(self) -> Predictor:
-        """Return the predictor under exam, ready to be asked about `make_jobs()`."""
+        """Return the predictor under exam, ready to answer `make_jobs()`."""
 
     def make_jobs(self) -> Jobs:
         """Return jobs, at least one of which it answers (default: small transformers)."""
         return tiny_jobs()
 
     def make_runs(self) -> Runs:
-        """Return runs that can teach it (default: small transformers at 40 % of peak)."""
+        """Return runs to fit it to (default: small transformers at 40 % of peak)."""
         return tiny_runs()
 
     def make_unanswerable(self) -> Jobs:
@@ -169,7 +169,7 @@ class PredictorContract(ABC):
         try:
             fitted = predictor.fit(runs)
         except RequestError as error:
-            pytest.skip(f"these runs cannot teach it: {error}")
+            pytest.skip(f"it cannot be fitted to these runs: {error}")
         assert fitted is not predictor, "fit returned the same object"
         assert isinstance(fitted, Predictor), "fit returned something that is no predictor"
         _check_equal(before, predictor.predict(jobs), "fit changed the predictor it was called on")
@@ -180,19 +180,19 @@ class PredictorContract(ABC):
         try:
             first, second = predictor.fit(runs), predictor.fit(runs)
         except RequestError as error:
-            pytest.skip(f"these runs cannot teach it: {error}")
+            pytest.skip(f"it cannot be fitted to these runs: {error}")
         _check_equal(first.predict(jobs), second.predict(jobs), "two fits on the same runs differ")
 
     def test_the_order_of_the_runs_does_not_matter(self) -> None:
-        """A table is a set of facts: listed otherwise, it teaches the same, bands included."""
+        """A table is a set of facts: in another order it gives the same fit, bands included."""
         predictor, jobs, runs = self._predictor(), self.make_jobs(), _noisy(self.make_runs())
         try:
             first = predictor.fit(runs).predict(jobs)
         except RequestError as error:
-            pytest.skip(f"these runs cannot teach it: {error}")
+            pytest.skip(f"it cannot be fitted to these runs: {error}")
         for seed in range(2):
             second = predictor.fit(_shuffled(runs, seed)).predict(jobs)
-            _check_equal(first, second, "runs in another order teach something else", ORDER)
+            _check_equal(first, second, "runs in another order give another fit", ORDER)
 
 
 def _check_shapes(answer: Forecasts, n: int) -> None:

@@ -1,7 +1,7 @@
 """Resolve: what a person has (a zoo name, a module, a file) becomes a Workload.
 
 Five forms are read: a zoo name; `package.module:callable`; an `.onnx` file; a HuggingFace
-`config.json` (or a folder that holds one); a YAML spec. A guest reader (entry point group
+`config.json` (or a folder that holds one); a YAML spec. A plug-in reader (entry point group
 `forerun.readers`) is asked after these.
 """
 

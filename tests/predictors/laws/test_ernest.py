@@ -112,7 +112,7 @@ def test_a_step_goes_by_its_global_batch() -> None:
     answer = law.predict(jobs_of([4], [5e4], global_batch=[512]))
     assert answer.seconds[0, 1] == pytest.approx(0.01 + 0.002 * 128, rel=1e-6)
     unsaid = law.predict(jobs_of([4], [5e4]))
-    assert unsaid.declined.tolist() == ["the row says no global_batch"]
+    assert unsaid.declined.tolist() == ["the row does not state global_batch"]
 
 
 def test_runs_that_state_no_size_are_all_of_one() -> None:

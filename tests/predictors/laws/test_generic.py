@@ -88,7 +88,7 @@ def test_intrinsic_numbers_and_words_add_up() -> None:
     (reason,) = law.declines(jobs_of(**asked, optimizer="lamb"))
     assert "no run of it has such optimizer" in str(reason)
     (reason,) = law.declines(jobs_of(devices=[16.0], optimizer="adam"))
-    assert "says no layers" in str(reason)
+    assert "does not state layers" in str(reason)
 
 
 def made(rows: int, seed: int, noise: float) -> GenericCost:

@@ -82,7 +82,7 @@ def test_runs_that_teach_nothing_among_others_are_counted_in_every_forecast() ->
 
 
 def test_runs_that_say_no_devices_are_named_as_such() -> None:
-    with pytest.raises(RequestError, match="of 3 runs none says a number of devices"):
+    with pytest.raises(RequestError, match="of 3 runs none states the number of devices"):
         Ernest().fit(runs_of(devices=[np.nan] * 3, time_to_train_s=[1.0, 2.0, 3.0]))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.predictors.laws.ernest import non_negative
+from forerun.predictors.laws.fitting import non_negative
 
 # Seeds, so that a failure is a case anybody can make again; rows, columns and decades of scale.
 CASES = st.tuples(

@@ -164,8 +164,8 @@ def test_a_dataset_is_shared_by_its_workers_and_a_stale_target_takes_longer() ->
 def test_all_reduce_is_declined_by_name() -> None:
     law = PsSaturation().fit(taught())
     (reason,) = law.declines(jobs_of(devices=[4], sync="allreduce"))
-    assert "no sync with parameter servers" in str(reason)
-    with pytest.raises(RequestError, match="none says a sync with parameter servers"):
+    assert "does not state sync with parameter servers" in str(reason)
+    with pytest.raises(RequestError, match="none states sync with parameter servers"):
         PsSaturation().fit(taught(sync="allreduce"))
 
 

@@ -163,7 +163,7 @@ def test_settings_without_runs_are_farther_and_less_sure() -> None:
 def test_a_number_that_the_runs_went_by_must_be_stated() -> None:
     model = Gaussian().fit(scaling_runs())
     reasons = model.declines(jobs_of([4, np.nan], [np.nan, 8]))
-    assert reasons[0] == "the row says no micro_batch"
+    assert reasons[0] == "the row does not state micro_batch"
     assert "devices" in str(reasons[1])
 
 

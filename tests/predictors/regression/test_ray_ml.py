@@ -256,7 +256,7 @@ def test_what_it_has_no_runs_of_is_declined_by_name() -> None:
                                      device=["core", "abacus", "core"]))  # fmt: skip
     assert "too few runs of other on core" in str(reasons[0])
     assert "too few runs of net on abacus" in str(reasons[1])
-    assert reasons[2] == "the row says no dataset_size"
+    assert reasons[2] == "the row does not state dataset_size"
 
 
 def test_kinds_with_few_runs_share_a_model_and_new_classes_are_declined() -> None:

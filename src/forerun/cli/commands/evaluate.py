@@ -1,4 +1,4 @@
-"""forerun evaluate: how well predictors foresee measured runs, split so that none is known."""
+"""forerun evaluate: how well predictors forecast measured runs that they were not fitted to."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def evaluate(
     runs: tuple[Path, ...], fit_files: tuple[Path, ...], page: Path | None, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """How well predictors foresee measured runs: error, rank, coverage, share answered.
+    """How well predictors forecast measured runs: error, rank, coverage, share answered.
 
-    Every table is divided by itself: a predictor learns from one side (and from all --fit
-    tables, less the rows that tell of a judged measurement) and is judged on the other. With the
-    split `whole` and no --fit it answers as it is.
+    Every table is divided by itself: a predictor is fitted to one side (and to all --fit tables,
+    less the rows of a judged measurement) and is judged on the other. With the split `whole` and
+    no --fit it answers as it is; predictors that need runs (laws, regressions) then answer nothing.
     """
     from forerun.evaluate import accuracy_page, parse_split, starting, with_shots
     from forerun.evaluate import evaluate as judge
@@ -135,10 +135,15 @@ def evaluate(
     else:
         _show(Screen(settings), found)
     if not found.answered and not any(s.censored_answered for s in found.totals()):
+        why, instead = "no row was answered", "see the reasons above; correct the rows"
+        if found.split == "whole" and not found.fitted_on:
+            why += ", and no predictor was fitted: the split `whole` without --fit gives it no runs"
+            instead = "add --split random (or between:devices), or --fit OTHER.csv"
         raise UnsatisfiedError(
-            f"evaluating {', '.join(found.predictors)}", "no row was answered",
-            "see the reasons above; mend the rows, or name another predictor",
-        )  # fmt: skip
+            f"evaluating {', '.join(found.predictors)}",
+            why,
+            f"{instead}; or name another predictor",
+        )
 
 
 def runs_by_table(
@@ -190,7 +195,7 @@ def _training_runs(judged: Sequence[Path], fit_files: Sequence[Path]) -> list[Pa
     both = tables & {path.resolve() for path in fit_files}
     if both:
         raise RequestError(
-            f"--fit {min(both).name}", "it is judged too, so its rows would be their own teachers",
+            f"--fit {min(both).name}", "it is judged too, so a predictor would be judged on rows that it was fitted to",
             "name it once, and let --split divide it",
         )  # fmt: skip
     kept = [p for p in files_in(fit_files, "--fit") if p.resolve() not in tables]

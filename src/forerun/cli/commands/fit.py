@@ -34,18 +34,20 @@ def fit(
     runs: tuple[Path, ...], out: Path, force: bool, constants: bool, flags_file: Path | None,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Teach a predictor measured runs, and save it for `--model`.
+    """Fit a predictor to measured runs, and save it for `--model`.
 
-    The default predictor is analytic: constants of physics. --predictor auto fits every predictor that can learn from runs, and says who answers which kind
-    of question by which error. Laws are printed as formulas with units, and what limits scaling.
+    The default predictor is analytic: constants of physics. --predictor auto fits its candidates
+    (analytic, hierarchical, gaussian, linear-scaling and ray-ml, and those that the setting
+    `candidates` adds), and prints which answers which kind of question, with its error. Laws are
+    printed as formulas with units, with what limits scaling and what was noticed while fitting.
 
-    Prints what was learned of each constant that the runs tell most of: its value, its 5 to 95 %
-    interval, what was believed before, and how many runs spoke of it, from where. Constants that
-    the runs do not identify stay as they were, and are named. Says too where what was learned
-    holds, how little a run or two tell, and which kind of further run would teach most.
+    Prints the constants on which the runs bear most: value, 5 to 95 % interval, value before the
+    fit, and how many runs inform it, from where. Constants that the runs do not identify stay as
+    they were, and are named. Prints too where the fit holds, how little one or two runs determine,
+    and which kind of further run would add most.
 
     Runs that look wrong are named with file and line: figures in another unit, faster than physics
-    allows, contradictory, or of a job that cannot be read. What is beyond doubt is left out.
+    allows, contradictory, or of a job that cannot be read. What is certainly wrong is left out.
     """
     settings = shared.settings_of(options)
     tables = files_in(runs, "--runs")
@@ -64,6 +66,7 @@ def fit(
     write_text(out, model_text(predictor, made))
     found = findings(predictor, before.predictor)
     formulas, gone = getattr(predictor, "formulas", {}), list(getattr(predictor, "unsaved", ()))
+    notes = list(getattr(predictor, "notes", ()))
     if as_json:
         shared.write_json("fit", {
             "predictor": predictor.name,
@@ -75,6 +78,7 @@ def fit(
             "learned": [finding.as_dict() for finding in found],
             "lessons": list(advisor.fit_summary),
             "formulas": dict(formulas),
+            "notes": notes,
             "choice": list(getattr(predictor, "verdicts", ())),
             "not_saved": gone,
             "not_identified": [finding.entry.name for finding in found if not finding.identified],
@@ -89,6 +93,7 @@ def fit(
     screen = Screen(settings)
     show_learned(screen, found, constants, "prior" if blank else "shipped")
     show_formulas(screen, predictor, constants)
+    screen.items("notes", notes)
     for line in advisor.fit_summary:
         screen.line(line)
     if made is not None and made.note:

@@ -173,5 +173,5 @@ def _leave(board: Scoreboard) -> None:
     if not any(s.answered or s.censored_answered for s in scores):
         raise UnsatisfiedError(
             f"a leaderboard of {', '.join(board.predictors)}", "no row was answered",
-            "see the reasons above; mend the rows, or name other predictors or splits",
+            "see the reasons above; correct the rows, or name other predictors or splits",
         )  # fmt: skip

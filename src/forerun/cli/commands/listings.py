@@ -144,7 +144,7 @@ def instances(search: str | None, catalog_files: tuple[Path, ...], as_json: bool
 )  # fmt: skip
 @json_option
 def predictors(search: str | None, constants: bool, as_json: bool) -> None:
-    """The registered predictors; guests come from the entry point group forerun.predictors.
+    """The registered predictors; plug-ins come from the entry point group forerun.predictors.
 
     With the name of one, its options: they follow the name as NAME:OPTION=VALUE, also several
     (`generic:mode=faithful:penalty=l1`). With --constants, the constants fitted to published runs: from

@@ -49,8 +49,9 @@ def predict(
     and columns and adds the answers (without it they go to stdout as CSV). A row that states no
     plan gets one by search; docs/tables.md tells every column.
 
-    With --fit and no --predictor, the runs choose: every predictor is fitted to them and judged on
-    parts of them held out, and each row is answered by those that did best on its kind of question.
+    With --fit and no --predictor, cross-validation chooses (`auto`): its candidates are fitted to the
+    runs and judged on parts of them held out, and each row is answered by those that did best on its
+    kind of question.
     """
     settings = shared.settings_of(options)
     if table is not None:
@@ -107,8 +108,7 @@ def _predict_table(
     from forerun.tables.table import iter_rows, misspelt_columns
 
     table = read_table(path)
-    unread = unread_line(misspelt_columns(table.columns))
-    if unread:
+    if unread := unread_line(misspelt_columns(table.columns)):
         click.echo(f"warning: {unread}", err=True)
     advisor = shared.advisor_of(settings, options, choose=True)
     length, market = shared.length_of(options), settings.text("market")
@@ -118,6 +118,7 @@ def _predict_table(
     reasons = Counter(reason for reason in answered.texts("declined") if reason)
     who = Counter(name for name in answered.texts("predictor") if name)
     count, unfit = len(answered) - sum(reasons.values()), not_fitting(answered)
+    notes = list(getattr(advisor.predictor, "notes", ()))
     choice: dict[str, Any] = {}  # who answered how many rows, and why, where none was named
     if hasattr(advisor.predictor, "verdicts"):
         choice = {
@@ -134,6 +135,7 @@ def _predict_table(
             "not_fitting": unfit,
             **known_by(advisor.predictor),
             **({} if advisor.flags is None else {"runs": advisor.flags.as_dict()}),
+            "notes": notes,
             **choice,
         })  # fmt: skip
     else:
@@ -146,7 +148,7 @@ def _predict_table(
             click.echo(f"{count:,} of {counted(len(answered), 'row')} answered, written to {out}")
             for reason, rows in reasons.most_common(5):
                 click.echo(f"  declined {rows}: {reason}")
-        lines = []
+        lines = [f"note: {note}" for note in notes]
         if choice:
             lines += [f"{name} answered {counted(n, 'row')}" for name, n in who.most_common(_SHOWN)]
             lines += choice["reasons_of_choice"]
@@ -165,5 +167,5 @@ def _predict_table(
             why = f"{counted(rows, 'row')}: {reason}"
         raise UnsatisfiedError(
             f"answers for {path}", f"no row was answered; {why}",
-            "mend the rows, or teach a predictor these labels with --fit",
+            "correct the rows, or fit a predictor to runs with these labels: --fit",
         )  # fmt: skip

@@ -36,7 +36,7 @@ _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop", "to_the_end"
 )  # fmt: skip
 @click.option(
     "--searcher", default="bayesian", show_default=True,
-    help="random, grid, cherrypick, bayesian, or a guest's.",
+    help="random, grid, cherrypick, bayesian, or a plug-in's.",
 )  # fmt: skip
 @click.option(
     "--max-runs", type=WHOLE, default=30, show_default=True, help="The most runs to make."
@@ -106,7 +106,7 @@ def search(
     def searcher(own_seed: int) -> Any:
         if isinstance(kind, type) and issubclass(kind, Choosing):
             return kind(box.goal, own_seed, not options["no_stop"])
-        return kind()  # a guest knows the protocol alone
+        return kind()  # a plug-in has the protocol alone
 
     before = 0
     if name:

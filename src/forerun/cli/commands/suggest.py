@@ -1,4 +1,4 @@
-"""forerun suggest: the next runs that teach most, with price and reason; or that none would."""
+"""forerun suggest: the runs that improve the answers most, with price and reason; or none."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ _OF_WORKLOAD = ("clusters", "providers", "plan", "global_batch", *shared.CHANGES
 @click.option("--startup", type=DURATION, help="Paid for before a run's first step (3min).")
 @click.option(
     "--criterion", type=click.Choice(["V", "A", "D"]),
-    help="Of designs for laws linear in their parameters: least variance of the answers asked (the"
-    " usual), of the parameters (as Ernest has it), or least volume.",
+    help="Of designs, for predictors with linear features (ernest): V, least variance of the wanted"
+    " answers (the default); A, of the parameters (as Ernest has it); D, least volume.",
 )  # fmt: skip
 @click.option(
     "--minimize", type=click.Choice(["time", "cost"]), default="cost", show_default=True,
@@ -110,17 +110,17 @@ def suggest(
     workload: str | None, candidates: Path | None, out: Path | None, campaign: Path | None,
     entries: tuple[str, ...], as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """The next runs that teach most for their price, with the reason of each.
+    """The next runs that improve the answers most for their price, with the reason of each.
 
     Of the jobs in --candidates; or, for a WORKLOAD, short runs on a few nodes of the clusters that
-    are chosen among. Where no run would change what is chosen, or none is worth its price, that is
-    said, and none is suggested.
+    are chosen among. Where no run would change what is chosen, or none is worth its price, it
+    suggests none and prints why.
 
-    With --runs and no --predictor, the runs choose who answers, as for predict --fit. Jobs that
-    nobody answers yet get first runs, designed by the terms of ernest (devices and size).
+    With --runs and no --predictor, cross-validation chooses the predictor, as for predict --fit.
+    Jobs that it cannot answer yet get first runs, designed by the terms of ernest (devices, size).
 
-    A law that is linear in its parameters (ernest) gets an optimal design, with no run made yet too;
-    of others, what a run would tell follows from how their errors go together. A price is the time of a run
+    A predictor that offers linear features (ernest) gets an optimal design, even before any run; for
+    others, the value of a run follows from how their errors are correlated. A price is the time of a run
     (its start and --run-steps) x the row's price_usd_per_hour or the catalogue's; devices x hours
     where neither is known. --budget counts the unit that is printed.
     """
@@ -279,6 +279,7 @@ def _fitted_advisor(
     from forerun.advisor import Advisor
     from forerun.advisor.given_runs import attempted_runs, runs_of
     from forerun.advisor.suggesting import first_runs, saved_model_notes, why_unanswered
+    from forerun.contracts import LinearPredictor
 
     flags = options.pop("flags_file")
     catalog_files = (*settings.catalog_files, *map(str, options["catalog_files"]))
@@ -294,7 +295,7 @@ def _fitted_advisor(
             advisor = fitted(advisor, files, flags)
         except RequestError as error:
             why = f"{error.found}; {error.next_step}"
-            if tables is not None and hasattr(advisor.predictor, "linear_features"):
+            if tables is not None and isinstance(advisor.predictor, LinearPredictor):
                 return _FittedAdvisor(advisor, runs, [f"not fitted yet: {why}"], made)
             first = tables and first_runs(catalog_files, advisor.predictor.name, why, tables[0])
             if not first:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from forerun.arrays import FloatArray, IntArray
+from forerun.predictors.laws.fitting import bootstrapped
 from forerun.predictors.laws.grouped import (
     Columns,
     GroupedLaws,
@@ -34,11 +35,8 @@ from forerun.predictors.laws.law_rows import SIZES, LawRows
 from forerun.tables import Jobs
 
 TERMS = ("fixed", "shared work", "tree reduction", "all to one")
-RESAMPLES, SEED = 200, 0
 # Repeats on one machine differ by 1-2 %, so that a law through its runs is no surer than that.
 LEAST_SIGMA = 0.02
-# A log ratio of measured to fitted beyond this is a row that the law does not describe at all.
-_MOST_LOG_RATIO = 2.3
 # Columns, relative to their largest, that differ by less than this are one; a term is part of
 # what cannot be told apart from this weight on.
 _COLLINEAR, _PRESENT = 1e-6, 0.05
@@ -101,19 +99,11 @@ def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name
         name: the column that `size` comes from.
     """
     x = features(size, machines)
-    theta = non_negative(x, seconds[:, None])[0]
-    fitted = x @ theta
-    with np.errstate(divide="ignore"):
-        logs = np.log(seconds) - np.log(fitted)
-    logs = np.clip(logs, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
-    # Residuals are ratios, as errors of timers and of shared machines are.
-    drawn = np.random.default_rng(SEED).integers(0, len(logs), (len(logs), RESAMPLES))
-    again = non_negative(x, fitted[:, None] * np.exp(logs - logs.mean())[drawn])
-    moved = again - theta
+    theta, covariance, logs = bootstrapped(x, seconds)
     share = size / machines
     return ErnestLaw(
         theta=theta,
-        covariance=moved.T @ moved / RESAMPLES,
+        covariance=covariance,
         reach=reach_of(logs, int(np.count_nonzero(theta)), LEAST_SIGMA),
         bounds={
             "devices": (float(machines.min()), float(machines.max())),
@@ -123,19 +113,6 @@ def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name
         runs=len(seconds),
         notes=_notes(x),
     )
-
-
-def non_negative(matrix: FloatArray, targets: FloatArray) -> FloatArray:
-    """Return for each of m right-hand sides (n, m) the x >= 0 of least |matrix x - target|, (m, k).
-
-    Columns are scaled to unit length first, so that one of 1e9 and one of 1e-3 are judged alike.
-    """
-    from scipy.optimize import nnls
-
-    lengths = np.linalg.norm(matrix, axis=0)
-    scaled = matrix / np.where(lengths > 0, lengths, 1.0)
-    found = np.array([nnls(scaled, target)[0] for target in targets.T])
-    return np.asarray(found / np.where(lengths > 0, lengths, 1.0))
 
 
 def _notes(x: FloatArray) -> tuple[str, ...]:

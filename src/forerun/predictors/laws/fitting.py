@@ -25,7 +25,43 @@ SETTLED, SETTLED_SHARE = 1e-3, 2e-5  # of the cost, a round
 SETTLED_STEP = 3e-3  # of any log or exponent
 # The scale of a group's errors is drawn to this, as if it were that of so many more runs.
 PRIOR_SCALE, PRIOR_COUNT, SMALLEST_SCALE = 0.06, 6.0, 0.02
+RESAMPLES, SEED = 200, 0  # of a bootstrap
+# A log ratio of measured to fitted beyond this is a row that the law does not describe at all.
+MOST_LOG_RATIO = 2.3
 _NEVER = -60.0  # log seconds of what does not happen
+
+
+def bootstrapped(x: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the parameters of a linear law, their covariance, and logs of measured over fitted.
+
+    The covariance is from a bootstrap of the residuals.
+
+    Args:
+        x: what the parameters (k,), not negative, are multiplied by, (n, k). seconds: measured, (n,).
+    """
+    theta = non_negative(x, seconds[:, None])[0]
+    fitted = x @ theta
+    with np.errstate(divide="ignore"):
+        logs = np.log(seconds) - np.log(fitted)
+    logs = np.clip(logs, -MOST_LOG_RATIO, MOST_LOG_RATIO)
+    # Residuals are ratios, as errors of timers and of shared machines are.
+    drawn = np.random.default_rng(SEED).integers(0, len(logs), (len(logs), RESAMPLES))
+    again = non_negative(x, fitted[:, None] * np.exp(logs - logs.mean())[drawn])
+    moved = again - theta
+    return theta, moved.T @ moved / RESAMPLES, logs
+
+
+def non_negative(matrix: FloatArray, targets: FloatArray) -> FloatArray:
+    """Return for each of m right-hand sides (n, m) the x >= 0 of least |matrix x - target|, (m, k).
+
+    Columns are scaled to unit length first, so that one of 1e9 and one of 1e-3 are judged alike.
+    """
+    from scipy.optimize import nnls
+
+    lengths = np.linalg.norm(matrix, axis=0)
+    scaled = matrix / np.where(lengths > 0, lengths, 1.0)
+    found = np.array([nnls(scaled, target)[0] for target in targets.T])
+    return np.asarray(found / np.where(lengths > 0, lengths, 1.0))
 
 
 class ColumnRows:

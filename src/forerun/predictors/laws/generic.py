@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from forerun.arrays import FloatArray, IntArray
 from forerun.domain.forecast import is_none
 from forerun.errors import RequestError
+from forerun.predictors.laws.fitting import MOST_LOG_RATIO
 from forerun.predictors.laws.generic_fit import (
     MODES,
     MOST_EXPONENT,
@@ -67,8 +68,6 @@ ERRORS = ("relative", "absolute")
 PRIOR_SIGMA = 1.0
 # However badly a few runs determine the constants, a band need not pass this log variance.
 MOST_VARIANCE = 1.0
-# A log ratio of measured to fitted beyond this is a row that the law does not describe at all.
-_MOST_LOG_RATIO = 2.3
 # A column of which the others explain all but this share of its spread adds nothing of its own:
 # batches are rounded to whole samples a device.
 _OWN_SHARE = 0.02
@@ -252,7 +251,7 @@ class GenericLaw(ParametricLaw):
 
     def limit(self) -> str:
         """Return what the exponent of the devices says of scaling, and which columns are left out."""
-        texts = [self._scaling(), *self.notes]
+        texts = [self._scaling()]
         if self.left_out:
             texts.append(
                 "left out: " + ", ".join(f"{name} ({why})" for name, why in self.left_out.items())
@@ -317,7 +316,7 @@ class GenericLaw(ParametricLaw):
         """
         reasons = np.full(len(columns["devices"]), None, dtype=object)
         for name in (*self.form.numbers, *self.form.scaling):
-            reasons[~(columns[name] > 0)] = f"the row says no {name}"
+            reasons[~(columns[name] > 0)] = f"the row does not state {name}"
         for name, (low, high) in self.bounds.items():
             if name in STRICT and low == high:
                 other = (columns[name] > 0) & (columns[name] != low)
@@ -480,7 +479,7 @@ class Generic(GroupedLaws[GenericLaw]):
         fitted = kind.cost.fitted(constants[None])[0]
         with np.errstate(divide="ignore"):
             logs = np.log(kind.cost.seconds[0]) - np.log(fitted)
-        logs = np.clip(logs, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)
+        logs = np.clip(logs, -MOST_LOG_RATIO, MOST_LOG_RATIO)
         # Laplace's approximation, of errors in logarithms.
         slopes = kind.cost.derivatives(constants[None])[0] / np.maximum(fitted, 1e-9)[:, None]
         spent = int(np.count_nonzero(constants))

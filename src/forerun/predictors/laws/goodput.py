@@ -237,7 +237,7 @@ class Goodput(GroupedLaws[GoodputLaw]):
     def missing(self, column: str) -> str:
         """Return why a job is declined that does not state a column."""
         if column == "together":
-            return "the row says no step that workers take together (its servers are asynchronous)"
+            return "the row does not state a step that workers take together (its servers are asynchronous)"
         return super().missing(column)
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[GoodputLaw]:

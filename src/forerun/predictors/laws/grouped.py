@@ -2,7 +2,7 @@
 
 Every black-box law shares this: runs are divided by kind; a job is answered by the law of its kind or
 else by that of its workload and device over all settings; what nobody ran is declined with a reason.
-A law is its equation, its starting points and its words; the rest is here.
+A law is its equation, its starting points and its texts; the rest is here.
 """
 
 from __future__ import annotations
@@ -291,7 +291,8 @@ class GroupedLaws(ABC, Generic[LawT]):
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return what the law reads of n jobs beside the size, by name, each (n,).
 
-        "devices" is one of them. NaN where the row does not state it and the law needs it.
+        "devices" is one of them. NaN declines the job, and leaves a run out of the fit: give it where
+        the row does not state what the law needs. The size is added as "size" (see `size_of`).
         """
 
     @abstractmethod
@@ -310,16 +311,19 @@ class GroupedLaws(ABC, Generic[LawT]):
 
     @property
     def point_columns(self) -> tuple[str, ...]:
-        """Columns in which runs must differ; all where empty."""
+        """Columns in which runs must differ to count as `least_points`; all (and size) where empty."""
         return ()
 
     def size_of(self, rows: LawRows) -> str:
-        """Return which column is the size of runs of one kind, "" where none is."""
+        """Return which column is the size of runs of one kind, "" for a law without one.
+
+        Usually the global batch of a step, and the dataset of an epoch or a run; with "", "size" is 1.
+        """
         return chosen_size(rows, self.quantity)
 
     def missing(self, column: str) -> str:
         """Return why a job is declined that does not state a column."""
-        return f"the row says no {column.replace('devices', 'number of devices')}"
+        return f"the row does not state {column.replace('devices', 'the number of devices')}"
 
     def fit(self, runs: Runs) -> Self:
         """Return a predictor with the laws of these runs alone.
@@ -379,7 +383,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         usable = np.logical_and.reduce([np.isfinite(values) for values in columns.values()])
         if not usable.any():
             most = max(columns, key=lambda name: int((~np.isfinite(columns[name])).sum()))
-            why = self.missing(most).replace("the row says no", "none says a")
+            why = self.missing(most).replace("the row does not state", "none states")
             return TooFewError(f"of {len(seconds)} runs {why}")
         return RunGroup(columns, seconds, size, self.quantity, also, kind).take(usable)
 

@@ -176,7 +176,7 @@ class HierarchicalRows(LawRows):
         )
         servers = np.isin(self.sync, [PS_SYNC, PS_ASYNC])
         reasons[servers] = "parameter servers follow another law than all-reduce; ask ps-saturation"
-        reasons[~(self.machines > 0)] = "the row says no number of devices"
+        reasons[~(self.machines > 0)] = "the row does not state the number of devices"
         problems = self.jobs.plan_problem
         if problems is not None:
             illegal = self.states_plan & ~is_none(problems) & is_none(reasons)
@@ -622,7 +622,7 @@ class Prediction:
         open_rows = is_none(result)
         result[open_rows] = rows.unsuitable[open_rows]
         for missing, words in (
-            (unbatched, "the row says no batch, and the runs of its workload do"),
+            (unbatched, "the row does not state a batch, and the runs of its workload do"),
             (alone & (rows.machines > 1), "its runs are all on one device, and this is more; run it on two"),
             (
                 together & (rows.nodes_and_busy[0] > 1) & ~rows.linked,

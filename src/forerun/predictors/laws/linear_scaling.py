@@ -1,4 +1,4 @@
-"""LinearScaling: perfect scaling from the nearest measured number of devices; the floor of all laws.
+"""LinearScaling: perfect scaling from the nearest measured number of devices; the baseline of all laws.
 
 Twice the devices do the same work in half the time, whatever they exchange. A predictor that is worse
 than this has learned nothing of scaling.

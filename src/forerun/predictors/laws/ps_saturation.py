@@ -219,7 +219,7 @@ class PsSaturation(GroupedLaws[PsLaw]):
     def missing(self, column: str) -> str:
         """Return why a job is declined that does not state a column."""
         if column == "waits":
-            return "the row says no sync with parameter servers (ps-async or ps-sync)"
+            return "the row does not state sync with parameter servers (ps-async or ps-sync)"
         return super().missing(column)
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[PsLaw]:

@@ -107,8 +107,8 @@ def declined(
     reasons[chosen < 0] = none[index[chosen < 0]]
     for place, numbers in enumerate(lacking):
         for name, lacks in numbers.items():
-            reasons[(chosen == place) & lacks] = f"the row says no {name}"
-    reasons[np.isnan(features.numbers["devices"])] = "the row says no number of devices"
+            reasons[(chosen == place) & lacks] = f"the row does not state {name}"
+    reasons[np.isnan(features.numbers["devices"])] = "the row does not state the number of devices"
     problems = features.problems
     return np.where(is_none(problems), reasons, problems)
 

@@ -368,7 +368,7 @@ def _read(reason: str, column: str) -> tuple[str, str, str]:
     """Return (column, what was found, what to do) of a reason, which says `found; what to do`."""
     found, mark, advice = reason.rpartition("; ")
     if not mark:
-        found, advice = reason, "mend the row"
+        found, advice = reason, "correct the row"
     named = next((w for w in re.findall(r"[a-z_]+", reason) if w in COLUMNS), column)
     blank = column == "plan" and advice.startswith(f"fill {named}")
     return (named if not column or named in found or blank else column), found, advice
@@ -383,7 +383,7 @@ def _statuses(runs: Runs) -> Iterator[Finding]:
     )  # fmt: skip
     for word, found, advice in (
         ("oom", "it ran out of memory: no time to learn", "it teaches where memory ends"),
-        ("failed", "it failed: no time to learn", "nothing, or mend its status"),
+        ("failed", "it failed: no time to learn", "nothing, or correct its status"),
         ("timeout", "it was stopped: its time is a lower bound", "nothing, or give its step time"),
     ):
         ended = np.flatnonzero(status == word)
