@@ -53,7 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = "\n".join(("workload,cluster,global_batch,plan,step_time_s", *RUNS)) + "\n"
     for name in ("RUNS.csv", "MY_RUNS.csv"):
         (tmp_path / name).write_text(text)
-    jobs = text.replace(",step_time_s", ",note").replace("4x8x", "8x8x")
+    jobs = text.replace(",step_time_s", ",note").replace("4x8x", "4x4x")
     (tmp_path / "JOBS.csv").write_text(jobs)
     (tmp_path / "study.yaml").write_text(STUDY)
     (tmp_path / "train.log").symlink_to(ROOT / "benchmarks" / "logs" / "own" / "plain.log")
