@@ -289,7 +289,9 @@ def law_spread(predictor: Predictor, jobs: Jobs) -> FloatArray | None:
     own = [own[i] for i in index.tolist()]
     spread = np.zeros((len(jobs), len(jobs)))
     for kind in {*own} & {*laws}:
-        mine = np.flatnonzero([k == kind for k in own] & np.isfinite(features).all(axis=1))
+        mine = np.flatnonzero(
+            np.array([k == kind for k in own]) & np.isfinite(features).all(axis=1)
+        )
         x = features[mine]
         relative = x / np.maximum(x @ laws[kind].theta, 1e-300)[:, None]
         spread[np.ix_(mine, mine)] = relative @ laws[kind].covariance @ relative.T
