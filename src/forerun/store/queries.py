@@ -41,7 +41,7 @@ _ORDER = tuple(name for name in COLUMNS if name in REAL)
 _WORDS = {"recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS}
 UNRESOLVED = (
     "its row names no whole job; the advisor looks its names up in zoo and catalogue"
-    " (forerun.advisor.stored)"
+    " (forerun.advisor.given_runs)"
 )
 _FACTS = ("id", "workload_id", "cluster_id", *_ORIGINS.values(), "fingerprint_id")
 _MOST_READ = 50_000  # rows whose own columns are read for their values, the newest ones
