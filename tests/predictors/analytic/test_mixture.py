@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,8 +11,11 @@ from forerun.catalog import load_catalog
 from forerun.domain.plan import Plan, PlanColumns
 from forerun.domain.quantiles import log_sigma, mixture_quantiles, spread
 from forerun.domain.workload import Workload
+from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.predictors.analytic.predictor import USUAL, usual_frameworks
+from forerun.predictors.analytic.constants import Constants, Framework
+from forerun.predictors.analytic.predictor import USUAL, typical, usual_frameworks
+from forerun.predictors.residual import ResidualPredictor
 from forerun.tables import Jobs, Table
 from forerun.workloads.rows import jobs_from_table, runs_from_table
 from forerun.workloads.zoo import zoo_workload
@@ -121,3 +124,28 @@ def test_runs_without_a_framework_tell_what_it_is() -> None:
     for runs, mixture in ((blank, False), (table(), True)):
         fitted = AnalyticPredictor().fit(runs_from_table(runs, catalog))
         assert bool(fitted.predict(jobs).frameworks) == mixture
+
+
+@pytest.mark.parametrize("key", USUAL)
+def test_a_typical_profile_lies_between_those_of_its_frameworks(key: str) -> None:
+    """No field that stands for another one's value, and none that is a switch, is averaged as it is."""
+    constants = Constants()
+    unnamed = typical(constants, USUAL[key]).framework("")
+    profiles = [constants.frameworks[name] for name in USUAL[key]]
+    for field in fields(Framework):
+        values = [getattr(profile, field.name) for profile in profiles]
+        if field.name == "half_grad_bytes":
+            values = [p.half_grad_bytes or p.grad_bytes for p in profiles]
+        value = getattr(unnamed, field.name) / (1.0 + 1e-9)
+        assert min(values) / (1.0 + 2e-9) <= value <= max(values), field.name
+    assert {unnamed.counts_head, unnamed.wide_weights} <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("predictor", [AnalyticPredictor(), ResidualPredictor()])
+def test_runs_that_physics_cannot_read_are_refused(predictor: AnalyticPredictor) -> None:
+    """Own labels without a figure, and no run at all, are no fit; the message says what to give."""
+    rows = [{"workload": "ours", "device": "box", "devices": d, "step_time_s": 1.0} for d in (1, 2)]
+    runs = runs_from_table(Table.from_rows(rows), load_catalog())
+    for some in (runs, runs.take(np.array([], dtype=np.int64))):
+        with pytest.raises(RequestError):
+            predictor.fit(some)

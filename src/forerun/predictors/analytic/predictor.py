@@ -169,7 +169,7 @@ class AnalyticPredictor:
             if key and detail:
                 pieces.append(self._mixed(part, key))
             else:
-                constants = typical(self.constants, key) if key else self.constants
+                constants = typical(self.constants, USUAL[key]) if key else self.constants
                 pieces.append(self._priced(part, constants, detail))
             order.append(rows)
         if len(pieces) == 1:
@@ -331,32 +331,41 @@ def mixture_codes(jobs: Jobs, constants: Constants) -> IntArray:
     codes = np.array([
         0 if constants.knows_framework(w.framework) else _MIXTURES.index(usual_frameworks(w))
         for w in jobs.workloads
-    ])  # fmt: skip
+    ], dtype=np.int64)  # fmt: skip
     probed = np.array([c.device.measured is not None for c in jobs.clusters], dtype=bool)
     return np.where(probed[jobs.cluster_index], 0, codes[jobs.workload_index])
 
 
-def typical(constants: Constants, key: str) -> Constants:
-    """Return constants whose unnamed profile is the weighted mean of a mixture's profiles."""
-    profiles = [constants.frameworks[name] for name in USUAL[key]]
-    means = {
-        field.name: sum(
-            share * getattr(profile, field.name)
-            for share, profile in zip(USUAL[key].values(), profiles, strict=True)
-        )
-        for field in fields(Framework)
-    }
-    frameworks = {**constants.frameworks, "": Framework(**means)}
-    return replace(constants, frameworks=frameworks)
+# What a framework does or does not: a mixture's mean does what most of it do.
+_SWITCHES = ("counts_head", "wide_weights")
+
+
+def typical(constants: Constants, shares: Mapping[str, float]) -> Constants:
+    """Return constants whose unnamed profile is the mean of frameworks' profiles, weighted by shares."""
+    profiles = [constants.frameworks[name] for name in shares]
+
+    def mean(name: str) -> float:
+        values = [getattr(profile, name) for profile in profiles]
+        if name == "half_grad_bytes":  # 0 stands for the bytes of any other gradient
+            values = [value or p.grad_bytes for value, p in zip(values, profiles, strict=True)]
+        average = float(np.average(values, weights=list(shares.values())))
+        return float(round(average)) if name in _SWITCHES else average
+
+    unnamed = Framework(**{field.name: mean(field.name) for field in fields(Framework)})
+    return replace(constants, frameworks={**constants.frameworks, "": unnamed})
 
 
 def unnamed_prior(jobs: Jobs, constants: Constants) -> Constants:
     """Return the constants that a fit starts from: the mixture's mean for runs of no framework.
 
-    The usual workloads among them decide whose mean.
+    Where language models and others are among them, both mixtures count by their runs.
     """
-    counts = np.bincount(mixture_codes(jobs, constants), minlength=len(_MIXTURES))[1:]
-    return typical(constants, _MIXTURES[1 + int(counts.argmax())]) if counts.any() else constants
+    counts = np.bincount(mixture_codes(jobs, constants), minlength=len(_MIXTURES))
+    shares: dict[str, float] = {}
+    for key, count in zip(_MIXTURES[1:], counts[1:].tolist(), strict=True):
+        for name, share in USUAL[key].items() if count else ():
+            shares[name] = shares.get(name, 0.0) + count * share
+    return typical(constants, shares) if shares else constants
 
 
 def mixed(each: Forecasts, shares: Mapping[str, float]) -> Forecasts:
