@@ -126,7 +126,10 @@ def test_your_own_device_is_predicted_and_listed(forerun: Run, tmp_path: Path) -
     )
     done = forerun("predict", "resnet50", "--cluster", "1x8xmine-1", "--catalog", str(path))
     assert done.code == 0, done.err
-    assert "mine-1" in forerun("devices", "mine-1", "--catalog", str(path)).out
+    ask = ("devices", "mine-1", "--catalog", str(path))
+    assert "peak_flops.fp32, peak_flops.fp16: your file mine.yaml" in forerun(*ask).out
+    sources = forerun(*ask, "--json").json()["devices"][0]["sources"]
+    assert sources["watts"] == {"source": "your file mine.yaml", "verified": True}
 
 
 def test_a_setting_of_the_environment_is_in_force_and_a_flag_beats_it(

@@ -202,6 +202,8 @@ def _numeric(cell: str) -> bool:
     return not cell or _NUMBER.fullmatch(cell) is not None
 
 
+BEST = {"time": "least time", "cost": "least cost", "energy": "least energy",
+        "knee": "nearest the knee of time and cost"}  # fmt: skip
 BETTER = {"time": "faster", "cost": "cheaper", "energy": "thriftier", "knee": "nearer the knee"}
 
 
@@ -260,6 +262,11 @@ def rivals(found: Recommendation) -> list[tuple[str, str]]:
         (words, chance_text(f"best is {aim}", option.beaten.get(by, math.nan)))
         for words, option in named
     ]
+
+
+def best_text(found: Recommendation) -> str:
+    """Return what the best is, at which confidence."""
+    return f"{BEST[found.compared_by]} at {100 * found.objective.confidence:.3g} % confidence"
 
 
 def beaten(option: Option, found: Recommendation) -> str:

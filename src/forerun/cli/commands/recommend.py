@@ -15,6 +15,7 @@ from forerun.cli.showing import (
     BETTER,
     Screen,
     beaten,
+    best_text,
     limit_cells,
     limit_headers,
     limits_text,
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from forerun.domain.recommendation import Option, Recommendation
 
 _ROWS, _OTHERS = 12, 5
-_AIMS = {"time": "least time", "cost": "least cost", "energy": "least energy",
-         "knee": "nearest the knee of time and cost"}  # fmt: skip
 
 
 @click.command(cls=SeveralTables)
@@ -195,8 +194,7 @@ def show_recommendation(
         screen.labelled([
             ("plan", f"{best.job.plan}, global batch {best.job.plan.global_batch:,}"),
             ("settings", workload_text(best.job.workload)),
-            ("best", f"{_AIMS[found.compared_by]} at {100 * found.objective.confidence:.3g} %"
-             " confidence; tables show medians"),
+            ("best", f"{best_text(found)}; tables show medians"),
             ("run", ranged(estimate.run_seconds, format_seconds)),
             ("cost", ranged(estimate.dollars, format_dollars)),
             ("price", price_text(best, "add one with --catalog")),

@@ -12,6 +12,7 @@ from forerun.cli.inputs import write_text
 from forerun.cli.showing import (
     BETTER,
     beaten,
+    best_text,
     limit_cells,
     limit_headers,
     limits_text,
@@ -112,8 +113,7 @@ def _scaled(parts: Any, factor: float) -> list[tuple[str, float]]:
 
 def _objective_text(found: Recommendation) -> str:
     objective = found.objective
-    words = {"time": "least time", "cost": "least cost", "energy": "least energy",
-             "knee": "the knee of time and cost"}[objective.aim]  # fmt: skip
+    words = best_text(found)
     if objective.deadline_seconds is not None:
         words += f", within {format_seconds(objective.deadline_seconds)}"
     if objective.budget_dollars is not None:
