@@ -293,7 +293,7 @@ def test_forecasts_that_were_raised_to_their_floor_are_counted_and_said() -> Non
     broken = evaluate({"tiny": tiny_runs()}, [Scripted(below_floor=True)])
     assert broken.of("scripted").floor_clamped == 0
     page = accuracy_page(broken, command="forerun evaluate", version="9.9")
-    assert "lie below it: a defect" in page
+    assert "forecasts lie below their physical floor: a defect" in page
 
 
 def test_a_predictor_without_parts_is_counted_where_its_median_is_its_floor() -> None:

@@ -216,6 +216,8 @@ def test_a_repeat_shows_beyond_doubt_which_unit_another_is_in(order: tuple[float
     assert [order[row] for row in np.flatnonzero(flags.teaches_step)] == [23.8]
     named = dict(zip([order[row] for row in wrong], units_of(flags), strict=True))
     assert named == {0.74: "samples/s of one device", 195_000: "tokens/s"}
+    source = f"which row {order.index(23.8) + 1} says of the same job"
+    assert all(source in flags.text(i) for i in range(len(flags)))
 
 
 def test_a_repeat_that_is_off_by_no_unit_proves_none() -> None:

@@ -57,6 +57,11 @@ def test_code_that_leaves_is_told(reference: str, words: str) -> None:
     assert words in caught.value.found
 
 
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(RequestError, match="it is a function, not a torch"):
+        trace_module(lambda x: x, torch.zeros(2, 4))
+
+
 def test_an_interruption_from_the_keyboard_passes() -> None:
     with pytest.raises(KeyboardInterrupt):
         workload_from_reference("guarded_here:interrupted")

@@ -67,10 +67,10 @@ def inside(score: Score) -> str:
 
 
 def detected(score: Score) -> str:
-    """Return F1 of out-of-memory with precision and recall."""
-    figures = (score.oom_f1, score.oom_precision, score.oom_recall)
-    f1, precision, recall = (number(value, "{:.2f}") for value in figures)
-    return f"{f1} ({precision} / {recall})" if score.oom_rows else ""
+    """Return F1 of out-of-memory, with precision and recall where both exist."""
+    precision, recall = score.oom_precision, score.oom_recall
+    parts = f" ({precision:.2f} / {recall:.2f})" if isfinite(precision + recall) else ""
+    return f"{score.oom_f1:.2f}{parts}" if isfinite(score.oom_f1) else ""
 
 
 def regretted(score: Score) -> str:
@@ -229,8 +229,9 @@ def _reasons(title: str, tables: Sequence[tuple[str, Mapping[str, int]]]) -> lis
     return [Section(title, "", ("rows", "tables", "reason"), rows)] if rows else []
 
 
-def summary(total: Score) -> str:
+def summary(found: Evaluation, predictor: str) -> str:
     """Return one paragraph on a predictor over all tables, defects included."""
+    total = found.of(predictor)
     text = (
         f"{total.rows:,} rows, {total.comparable:,} of them comparable,"
         f" {percent(total.share_answered) or 'none'} of these answered"
@@ -243,11 +244,14 @@ def summary(total: Score) -> str:
             f" ({share} of all rows)."
         )
     if total.suspicious:
+        mine = [s for s in found.totals() if s.predictor == predictor and s.suspicious]
         text += (
-            f" {total.suspicious:,} times were measured below it: the row or the floor is wrong."
+            f" {total.suspicious:,} times were measured below their physical floor"
+            f" ({', '.join(f'{s.table} {s.suspicious:,}' for s in mine)}):"
+            " the row or the floor is wrong."
         )
     if total.floor_violations:
-        text += f" **{total.floor_violations} lie below it: a defect.**"
+        text += f" **{total.floor_violations} forecasts lie below their physical floor: a defect.**"
     if total.silent:
         text += f" **{total.silent} rows are unanswered without a reason: a defect.**"
     return text
@@ -308,7 +312,7 @@ def accuracy_page(evaluation: Evaluation, *, command: str, version: str, commit:
 
 def predictor_blocks(evaluation: Evaluation, predictor: str) -> list[str]:
     """Return the Markdown blocks on one predictor: a summary, then each table of figures."""
-    blocks = [f"## {predictor}", summary(evaluation.of(predictor))]
+    blocks = [f"## {predictor}", summary(evaluation, predictor)]
     for title, text, head, rows in sections(evaluation, predictor):
         bold = [[f"**{row[0]}**", *row[1:]] if row[0] == ALL_TABLES else row for row in rows]
         side = "---" if head[-1] == "reason" else "---:"

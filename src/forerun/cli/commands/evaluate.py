@@ -215,7 +215,7 @@ def _show(screen: Screen, found: Evaluation) -> None:
     for note in notes(found):
         screen.line(note)
     for predictor in found.predictors:
-        screen.line(f"{predictor}: {summary(found.of(predictor)).replace('**', '')}")
+        screen.line(f"{predictor}: {summary(found, predictor).replace('**', '')}")
     for title, _, head, rows in sections(found):
         screen.line()
         screen.table(head, rows, title)

@@ -137,7 +137,8 @@ def _show(screen: Screen, board: Scoreboard) -> None:
 
     for section in board.sections:
         for title, text, head, rows in board_sections(board, section, "{} *", " ({})"):
-            screen.table(head, rows, title.strip("`") or text)
+            plain = [[text.strip("*`") for text in row] for row in rows]
+            screen.table(head, plain, title.strip("`") or text)
         screen.items("note", board_notes(board, section))
         screen.line()
     title, _, head, rows = unfit(board)

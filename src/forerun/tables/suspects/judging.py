@@ -7,7 +7,7 @@ is in doubt still teaches the memory that it measured, and no wrong figure is av
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +32,7 @@ from forerun.tables.suspects.units import (
     medians,
     readings,
 )
-from forerun.tables.table import COLUMNS, Table, unknown_columns
+from forerun.tables.table import COLUMNS, Lines, Table, unknown_columns
 
 # Clocks and data sheets are rounded: so much less than the bound is no contradiction.
 SLACK = 0.02
@@ -56,7 +56,7 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
         expected, peak = np.log(forecasts.seconds[:, 1]), np.log(forecasts.peak_bytes[:, 1])
         floor = np.log(forecasts.floor_seconds)
     columns = readings(runs, expected)
-    times = [r for r in columns if r.column in TIMES]
+    places, times = runs.table.places(), [r for r in columns if r.column in TIMES]
     kin, job = Kin.of(runs), jobs_of(runs.table)
     found, wholes = _by_columns(times, expected, floor), list[str]()
     ties = {r.column: _ties(times, r) for r in columns}
@@ -66,7 +66,7 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     for reading in columns:
         if reading.column != "memory_gb":
             left = _rows(found, len(runs)) | tied
-            found += _by_repeats(reading, job, expected, floor, left)
+            found += _by_repeats(reading, job, expected, floor, left, places)
     wrong, doubt = _rows(found, len(runs)), _doubt(forecasts, kin)
     for reading in columns:
         if reading.column == "memory_gb":
@@ -78,7 +78,6 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
     found += label_unit_flags(runs, ~np.isfinite(expected) & ~_rows(found, len(runs)))
     other_unit = _rows(found, len(runs))
     raised = [*problem_flags(runs, forecasts), *found, *disagreement_flags(times, other_unit)]
-    places = runs.table.places()
     clean = cleaned(runs, joined(raised, places))
     raised += [*floor_flags(clean, forecasts), *capacity_flags(clean)]
     raised += repeat_flags(cleaned(runs, joined(raised, places)), job, other_unit)
@@ -133,9 +132,16 @@ def _ties(times: Sequence[Reading], reading: Reading) -> IntArray:
     )
 
 
+def _always(words: str) -> Callable[[int], str]:
+    return lambda _: words
+
+
+_SILENT = _always("")
+
+
 def _unit_flags(
     reading: Reading, row: IntArray, unit: IntArray, sure: BoolArray, likely: FloatArray,
-    floor: FloatArray, out: bool = True,
+    floor: FloatArray, out: bool = True, source: Callable[[int], str] = _SILENT,
 ) -> Iterator[Finding]:  # fmt: skip
     """Yield the flags of figures in another unit.
 
@@ -147,6 +153,7 @@ def _unit_flags(
         likely: (m,) log of what the figure should imply.
         floor: (n,) log of the least that it can imply.
         out: whether rows whose figure is left out have no other.
+        source: what shows the likely figure of a row, as words behind it.
     """
     named = [(u.name, u.advice) for u in reading.units]
     named.append(("no unit that is known", "check the figure, the workload and the batch"))
@@ -157,9 +164,9 @@ def _unit_flags(
         value = reading.values[at] * np.exp(sign * (likely[mine] - reading.log_implied[at]))
         least = np.where(reading.log_implied[at] < floor[at], np.exp(floor[at]), 0.0)
         expected = [
-            f"about {v:.3g} {reading.unit}"
+            f"about {v:.3g} {reading.unit}{source(i)}"
             + (f" (no step under {s:.3g} s is possible at the device's peak)" if s else "")
-            for v, s in zip(value.tolist(), least.tolist(), strict=True)
+            for i, v, s in zip(at.tolist(), value.tolist(), least.tolist(), strict=True)
         ]
         name, advice = named[g]
         yield Finding(
@@ -177,25 +184,32 @@ def _by_columns(times: Sequence[Reading], expected: FloatArray, floor: FloatArra
         for other in times:
             if other is not reading:
                 left = _rows(found, len(expected))
-                found += _against(reading, other.log_implied, expected, floor, left, out=False)
+                found += _against(
+                    reading, other.log_implied, expected, floor, left,
+                    out=False, source=_always(f", as {other.column} says"),
+                )  # fmt: skip
     return found
 
 
 def _by_repeats(
-    reading: Reading, job: IntArray, expected: FloatArray, floor: FloatArray, left: BoolArray
-) -> Iterator[Finding]:
+    reading: Reading, job: IntArray, expected: FloatArray, floor: FloatArray, left: BoolArray,
+    places: Lines,
+) -> Iterator[Finding]:  # fmt: skip
     """Yield the flags of figures that are, in another unit, those of the repeat nearest to physics."""
     off = np.where(left, np.nan, np.abs(reading.log_implied - expected))
     order = np.lexsort((off, job))
     _, first, index = np.unique(job[order], return_index=True, return_inverse=True)
     nearest = np.empty(len(job), dtype=np.int64)
     nearest[order] = order[first][index]
-    return _against(reading, reading.log_implied[nearest], expected, floor, left, FAR)
+    return _against(
+        reading, reading.log_implied[nearest], expected, floor, left, FAR,
+        source=lambda row: f", which {places.text(nearest[row])} says of the same job",
+    )  # fmt: skip
 
 
 def _against(
     reading: Reading, other: FloatArray, expected: FloatArray, floor: FloatArray, left: BoolArray,
-    least: float = AGREE, out: bool = True,
+    least: float = AGREE, out: bool = True, source: Callable[[int], str] = _SILENT,
 ) -> Iterator[Finding]:  # fmt: skip
     """Yield the flags of figures that are, in another unit, another figure of the same job.
 
@@ -205,7 +219,7 @@ def _against(
         expected, floor: (n,) logs of what physics expects, and of the least that can be.
         left: (n,) rows that are left aside.
         least: log by which the figures must be apart, and the wrong one off physics.
-        out: whether rows whose figure is left out have no other.
+        out, source: see `_unit_flags`.
     """
     off, bias = reading.log_implied - expected, other - expected
     # What is swapped turns round what the other figure is off physics.
@@ -217,7 +231,7 @@ def _against(
     row = np.flatnonzero(wrong)
     yield from _unit_flags(
         reading, row, np.argmin(error, axis=0)[row], np.ones(len(row), dtype=bool), other[row],
-        floor, out,
+        floor, out, source,
     )  # fmt: skip
 
 
@@ -276,19 +290,21 @@ def floor_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
     columns = np.array([*TIMES, ""], dtype=object)[
         np.where(stated.any(axis=0), stated.argmax(axis=0), -1)
     ]
-    advice = []
-    for i in row.tolist():
-        precision = jobs.workloads[jobs.workload_index[i]].precision
-        gain = _sixteen_bit_gain(jobs.clusters[jobs.cluster_index[i]].device, precision)
-        possible = seconds[i] >= floor[i] / gain * (1.0 - SLACK)
-        taken = f"{precision} is taken: fill in precision if it was 16-bit"
-        advice.append(taken if possible else "check the device, the batch and the figure")
+    pairs = np.stack([jobs.workload_index[row], jobs.cluster_index[row]], axis=1)
+    pairs, pair = np.unique(pairs, axis=0, return_inverse=True)
+    asked = [(jobs.workloads[w].precision, jobs.clusters[c].device) for w, c in pairs.tolist()]
+    gain = np.array([_sixteen_bit_gain(device, name) for name, device in asked])[pair]
+    assumed = [f"{name} is taken: fill in precision if it was 16-bit" for name, _ in asked]
+    advice = np.where(
+        seconds[row] >= floor[row] / gain * (1.0 - SLACK),
+        np.array(assumed, dtype=object)[pair], "check the device, the batch and the figure",
+    )  # fmt: skip
     found = numbers_text(seconds[row], "s a step")
     yield Finding(
         FlagKind.FLOOR, row, columns,
         np.where(columns == "step_time_s", numbers_text(seconds[row], "s"), found),
         numbers_text(floor[row], "s or more: the device's peak rate allows no less"),
-        np.array(advice, dtype=object), void=True, out_step=True,
+        advice, void=True, out_step=True,
     )  # fmt: skip
 
 
@@ -467,5 +483,6 @@ def batch_flags(runs: Runs) -> Iterator[Finding]:
 
 def _stated(given: Table, name: str) -> BoolArray:
     """Return which rows state a count, in a cell of its own or in that of the plan, (n,)."""
-    in_plan = np.array([name in text for text in given.texts("plan").tolist()], dtype=bool)
+    plans, position = np.unique(given.texts("plan").astype(str), return_inverse=True)
+    in_plan = np.array([name in text for text in plans.tolist()], dtype=bool)[position]
     return np.asarray(in_plan | ~np.isnan(given.numbers(name)))

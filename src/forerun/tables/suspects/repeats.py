@@ -132,7 +132,9 @@ def _other_unit(
     row = rows[found.upper == upper]
     likely = values[row] * (factor if column.endswith("per_s") else 1.0 / factor)
     sure = bool(fits) and len(rows) >= ENOUGH and found.empty >= ALL_EMPTY * found.apart
-    words = [f"about {v:.3g} {unit}, as the other runs of its kind" for v in likely.tolist()]
+    others = len(rows) - len(row)
+    shown = f"as the other {others} runs of its kind say" if others > 1 else "as the other run says"
+    words = [f"about {v:.3g} {unit}, {shown}" for v in likely.tolist()]
     yield Finding(
         FlagKind.UNIT, row, column, numbers_text(values[row], unit), np.array(words, dtype=object),
         advice, void=sure, out_step=sure and column in TIMES,

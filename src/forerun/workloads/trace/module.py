@@ -58,6 +58,11 @@ def trace_module(
     torch = load_torch()
     module = _unwrapped(module)
     name = name or type(module).__name__
+    if not isinstance(module, torch.nn.Module):
+        raise RequestError(
+            f"trace {name}", f"it is a {type(module).__name__}, not a torch.nn.Module",
+            "give a module; a function can be the forward of one",
+        )  # fmt: skip
     if optimizer not in OPTIMIZER_STATES:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZER_STATES)
     lazy = torch.nn.parameter.UninitializedTensorMixin
