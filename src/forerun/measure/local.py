@@ -34,6 +34,7 @@ _ROOM_BYTES = 131072  # more than the progress and record of a worker
 _GRACE_SECONDS = 2.0  # for the peers of a worker that failed to write their records
 # No step can come while workers import what they train: a hang of a start is detected later.
 START_SECONDS = 60.0
+_TRIES = 3  # with another port each
 
 
 class LocalRunner(TaskRunner):
@@ -71,9 +72,9 @@ class LocalRunner(TaskRunner):
             return f"there is no script {task.entry}"
         return refusal(task, self.hosts)
 
-    def _carry(self, tasks: Sequence[Task]) -> Iterator[Measurement]:
+    def _carry(self, tasks: Sequence[Task], tries: int = _TRIES) -> Iterator[Measurement]:
         folder = self._new_folder(tasks[0])
-        began, ok = time.monotonic(), True
+        began, kept = time.monotonic(), False
         try:
             launch = Launch(tasks, self.hosts, folder, self._environment)
         except OSError as error:
@@ -81,12 +82,18 @@ class LocalRunner(TaskRunner):
             return
         try:
             with closing(launch.results()) as results:
-                for measured in results:
-                    ok = measured.status == "ok"
+                for i, measured in enumerate(results):
+                    kept = measured.status != "ok"
+                    if kept and i == 0 and tries > 1 and launch.port_was_taken():
+                        kept = False
+                        break
                     yield measured
+                else:
+                    return
         finally:
-            if ok:
+            if not kept:
                 shutil.rmtree(folder, ignore_errors=True)
+        yield from self._carry(tasks, tries - 1)
 
 
 class Launch:
@@ -167,6 +174,13 @@ class Launch:
         end_all(self.processes, self._mark)
         self._holding.release()
 
+    def port_was_taken(self) -> bool:
+        """Whether the first worker found its port in use."""
+        with suppress(OSError):
+            text = self._log(0).read_text(errors="replace").lower()
+            return "address already in use" in text or "eaddrinuse" in text
+        return False
+
     def _log(self, rank: int) -> Path:
         return self._folder / f"worker-{rank}.log"
 
@@ -197,21 +211,22 @@ class Launch:
                     return self._failed(folder)
                 if not missing:
                     return merged(records, task.global_batch, self._elapsed())
-            found = [read_progress(progress_path(folder, rank)) for rank in range(task.workers)]
-            started = [one for one in found if one is not None]
-            if self._elapsed() > task.timeout_seconds:
-                seconds, now = self._elapsed(), time.time()
-                self.end()
-                return timed_out(started, task, slowest_place(found), seconds, now)
-            steps = [(one.phase, one.steps) for one in started]
-            if steps != last:
-                last, moved = steps, time.monotonic()
-            starts = all(phase == STARTING for phase, _ in steps)
-            allowed = task.hang_seconds + START_SECONDS * starts
-            if task.hang_seconds and time.monotonic() - moved > allowed:
-                self.end()
-                reason = f"no step for {task.hang_seconds:g} s: it hangs {slowest_place(found)}"
-                return Measurement("failed", reason, seconds=self._elapsed())
+            late = self._elapsed() > task.timeout_seconds
+            if late or task.hang_seconds:
+                found = [read_progress(progress_path(folder, rank)) for rank in range(task.workers)]
+                started = [one for one in found if one is not None]
+                if late:
+                    seconds, now = self._elapsed(), time.time()
+                    self.end()
+                    return timed_out(started, task, slowest_place(found), seconds, now)
+                steps = [(one.phase, one.steps) for one in started]
+                if steps != last:
+                    last, moved = steps, time.monotonic()
+                starts = all(phase == STARTING for phase, _ in steps)
+                if time.monotonic() - moved > task.hang_seconds + START_SECONDS * starts:
+                    self.end()
+                    reason = f"no step for {task.hang_seconds:g} s: it hangs {slowest_place(found)}"
+                    return Measurement("failed", reason, seconds=self._elapsed())
             time.sleep(_POLL_SECONDS)
 
     def _failed(self, folder: Path) -> Measurement:

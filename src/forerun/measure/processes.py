@@ -18,7 +18,7 @@ RUNNER = "FORERUN_RUNNER"  # process id of the runner that started this process
 MARK = "FORERUN_LAUNCH"  # every process of a launch carries it, whatever group it has moved to
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _KILL_SECONDS = 20.0
-_STATE_FIELD, _PARENT_FIELD, _START_FIELD = 0, 1, 19  # of /proc/PID/stat behind the command's name
+_STATE_FIELD, _START_FIELD = 0, 19  # of /proc/PID/stat behind the command's name
 
 
 def stat_fields(pid: int) -> list[str]:
@@ -38,17 +38,13 @@ def started_at(pid: int) -> int | None:
 
 def descendants(pids: Sequence[int]) -> list[int]:
     """Return the children of processes, theirs and so on (Linux; elsewhere none is found)."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            children.setdefault(int(stat_fields(int(path.name))[_PARENT_FIELD]), []).append(
-                int(path.name)
-            )
     found, waiting = list[int](), list(pids)
     while waiting:
-        own = children.get(waiting.pop(), [])
-        found += own
-        waiting += own
+        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            with suppress(OSError):
+                own = list(map(int, path.read_text().split()))
+                found += own
+                waiting += own
     return found
 
 

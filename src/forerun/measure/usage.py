@@ -128,8 +128,10 @@ class Usage:
 
         try:
             self._shares.append(torch.cuda.utilization(self._gpu) / 100)
-        except Exception:  # noqa: BLE001  (NVML is not there, or fails with an error of its own)
+        except ImportError:  # there is no NVML
             self._gpu = None
+        except Exception:  # noqa: BLE001  (errors of NVML's own: this sample is left out)
+            pass
 
     def rates(self) -> dict[str, float | None]:
         """Return cores kept busy, bytes sent a second, and the GPU's busy share, since `begin`."""

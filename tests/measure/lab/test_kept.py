@@ -50,6 +50,23 @@ def killed_while(program: Program, lab: Lab, how: str) -> subprocess.Popen[str]:
     return user
 
 
+def test_a_process_keeps_its_own_changes_and_another_s(kept: str, program: Program) -> None:
+    lab = Lab.open(kept)
+    lab.hosts[0].hold(0.05)
+    assert shares(Lab.open(kept)) == pytest.approx([0.05, OWN])
+    with subprocess.Popen(
+        program("change", kept, "full_speed"), stdout=subprocess.PIPE, text=True
+    ) as user:
+        said(user)
+        lab.hosts[0].release()
+        assert shares(lab) == [None, None], "the other has lifted them still"
+        lab.hosts[0].hold(0.05)
+        user.kill()
+    assert shares(Lab.open(kept)) == pytest.approx([0.05, OWN]), "its holder lives"
+    lab.hosts[0].release()
+    assert shares(lab) == pytest.approx([OWN, OWN])
+
+
 @pytest.mark.parametrize("how", ["hold", "full_speed"])
 @pytest.mark.parametrize("next_user", ["open", "run"])
 def test_the_next_user_gives_hosts_their_own_shares_again(

@@ -72,7 +72,8 @@ def test_an_expression_of_one_s_own_names_its_units() -> None:
 
 @pytest.mark.parametrize(
     ("expression", "found"),
-    [("(", "no regular expression"), (r"loss (?P<loss>\d+)", "named groups are loss"),
+    [("step (", r"no regular expression.*\n    step \(\n         \^; "),
+     ("step\n[1", r"no regular expression.*\n    \[1\n    \^; "), (r"loss (?P<loss>\d+)", "named groups are loss"),
      (r"(?P<step>\d+) (?P<time>\d+)", "has no unit"), ("step", "none")],
 )  # fmt: skip
 def test_an_expression_that_cannot_serve_says_why(expression: str, found: str) -> None:

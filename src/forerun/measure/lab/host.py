@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO
@@ -16,9 +16,10 @@ from forerun.measure.lab.state import LabId, LabState, check_cpus
 
 COULD_NOT_ENTER = 125  # the exit code of a command that could not be put into its host
 _NEAR = 0.01  # quotas are whole microseconds: the kernel's share is a little off
-# Labs whose shares this process has changed for a while: its lock, which the kernel drops where the
-# process is killed, and which hosts.
-_CHANGED: dict[LabId, tuple[IO[str], set[int]]] = {}
+_FAVOUR = 0  # in place of a host's number: that a lab's hosts run before everything else
+# What this process has changed for a while, each with a locked file: the kernel unlocks it where the
+# process is killed.
+_CHANGED: dict[tuple[LabId, int], IO[str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,46 +50,27 @@ class LabHost(Host):
     def release(self) -> None:
         """Give the host its own share again.
 
-        Nothing happens where the lab is gone, or where another process has changed its shares.
+        Nothing happens where the lab is gone, or where another process has changed the share.
         """
-        with state.locked():
-            found = state.read(self.lab)
-            if found is not None:
-                _restore(found, [self.number])
+        restore_shares(self.lab, [self.number])
 
 
-def _change(lab: LabState, numbers: list[int], cpus: float | None) -> None:
-    """Give hosts another share, and lock the lab's shares; the caller holds `state.locked()`."""
-    if lab.lab not in _CHANGED:
-        file = state.shares_file(lab.lab).open("w")
-        fcntl.flock(file, fcntl.LOCK_SH)
-        _CHANGED[lab.lab] = file, set()
-    _CHANGED[lab.lab][1].update(numbers)
+def _change(lab: LabState, numbers: Sequence[int], cpus: float | None) -> None:
+    """Give hosts another share, each with a lock; the caller holds `state.locked()`."""
     for number in numbers:
-        lab.group(number).limit_cpus(cpus)
+        if (lab.lab, number) not in _CHANGED:
+            file = state.shares_file(lab.lab, number).open("w")
+            fcntl.flock(file, fcntl.LOCK_SH)
+            _CHANGED[lab.lab, number] = file
+        if number == _FAVOUR:
+            lab.favour(False)
+        else:
+            lab.group(number).limit_cpus(cpus)
 
 
-def _restore(lab: LabState, numbers: list[int]) -> None:
-    """Give hosts their own shares again, unless another process that lives has changed the lab's."""
-    file, changed = _CHANGED.pop(lab.lab, (None, set[int]()))
-    left = changed - set(numbers)
-    if file is not None and left:
-        _CHANGED[lab.lab] = file, left
-    elif file is not None:
-        file.close()
-    if not set(numbers) <= changed and _is_changed(lab.lab):
-        return
-    for number in numbers:
-        own, now = lab.hosts[number - 1].cpus, lab.group(number).cpus()
-        if now is None or abs(now - own) > _NEAR * own:
-            lab.group(number).limit_cpus(own)
-    if not left:
-        lab.favour(True)
-
-
-def _is_changed(lab: LabId) -> bool:
-    """Whether a process that lives has changed a lab's shares for a while."""
-    with state.shares_file(lab).open("w") as file:
+def _is_changed(lab: LabId, number: int) -> bool:
+    """Whether a process that lives, this one too, has changed a host's share for a while."""
+    with state.shares_file(lab, number).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -122,25 +104,40 @@ def prefix(lab: LabState, number: int, group: str = "") -> tuple[str, ...]:
     return ("sh", "-c", script, "forerun-lab")
 
 
-def restore_shares(lab: LabId) -> LabState | None:
+def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
     """Give hosts their own shares again, unless a process that lives has changed them for a while.
+
+    This process's own changes of `numbers` are undone; without any, all that dead processes left.
 
     Returns what the lab is now; None where it is gone.
     """
     with state.locked():
+        for number in numbers:
+            if file := _CHANGED.pop((lab, number), None):
+                fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may have it open
+                file.close()
         found = state.read(lab)
-        if found is not None and found.is_whole:
-            _restore(found, found.numbers)
+        if found is None or not found.is_whole:
+            return found
+        for number in {_FAVOUR, *(numbers or found.numbers)}:
+            if _is_changed(lab, number):
+                continue
+            if number == _FAVOUR:
+                found.favour(True)
+                continue
+            own, now = found.hosts[number - 1].cpus, found.group(number).cpus()
+            if now is None or abs(now - own) > _NEAR * own:
+                found.group(number).limit_cpus(own)
         return found
 
 
 @contextmanager
 def full_speed(lab: LabState) -> Iterator[None]:
     """Lift every share of a lab for a while."""
+    changed = (_FAVOUR, *lab.numbers)
     with state.locked():
-        _change(lab, lab.numbers, None)
-    lab.favour(False)
+        _change(lab, changed, None)
     try:
         yield
     finally:
-        restore_shares(lab.lab)
+        restore_shares(lab.lab, changed)

@@ -309,8 +309,8 @@ def read(lab: LabId) -> LabState | None:
 
 def forget(lab: LabId) -> None:
     """Remove a lab's files."""
-    _file(lab).unlink(missing_ok=True)
-    shares_file(lab).unlink(missing_ok=True)
+    for path in folder().glob(f"{lab}.*"):
+        path.unlink()
 
 
 def written() -> list[LabId]:
@@ -334,6 +334,6 @@ def _file(lab: LabId) -> Path:
     return folder() / f"{lab}.json"
 
 
-def shares_file(lab: LabId) -> Path:
-    """Return the file that a process locks while it has changed the shares of a lab's hosts."""
-    return folder() / f"{lab}.shares"
+def shares_file(lab: LabId, number: int) -> Path:
+    """Return the file that a process locks while it has changed the share of a lab's host."""
+    return folder() / f"{lab}.{number}.shares"

@@ -138,10 +138,12 @@ def own_pattern(text: str) -> Pattern:
     try:
         expression = re.compile(text)
     except re.error as error:
-        raise RequestError(
-            asked, f"it is no regular expression: {error}",
-            "correct it there, and try it on one line of the log",
-        ) from None  # fmt: skip
+        found, at = f"it is no regular expression: {error}", error.pos
+        if at is not None:
+            first = text.rfind("\n", 0, at) + 1
+            found += f"\n    {text[first:].splitlines()[0]}\n    {' ' * (at - first)}^"
+        todo = "correct it there, and try it on one line of the log"
+        raise RequestError(asked, found, todo) from None
     except (OverflowError, RecursionError) as error:
         found = f"it is no regular expression: {error}"
         raise RequestError(asked, found, "write a shorter one") from None
