@@ -57,11 +57,20 @@ def test_a_gap_in_which_the_device_waits_for_its_host_is_part_of_the_step(stream
 
 
 def test_a_gpu_s_busy_share_is_that_of_the_worker_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = {0: iter([100, 100, 100]), 1: iter([20, 40])}
-    monkeypatch.setattr(torch.cuda, "utilization", lambda index: next(shares[index]))
+    shares = {
+        0: iter([100] * 5),
+        1: iter([20, RuntimeError("busy"), 40, ImportError("no NVML"), 90]),
+    }
+
+    def utilization(index: int) -> int:
+        if isinstance(share := next(shares[index]), Exception):
+            raise share
+        return share  # type: ignore[return-value]
+
+    monkeypatch.setattr(torch.cuda, "utilization", utilization)
     usage = Usage(gpu=1)
     assert usage.rates()["gpu_share"] is None, "nothing was seen yet"
-    for _ in range(3):  # the third reading fails, and is none
+    for _ in range(5):  # the second reading fails and is none; without NVML no more is read
         usage.sample()
     assert usage.rates()["gpu_share"] == pytest.approx(0.3)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.measure import Steps, Task
+from forerun.measure import Host, Steps, Task
+from forerun.measure.hosts import free_port
 from forerun.measure.local import LocalRunner
 from tests.measure.entries import FEW, QUICK, SCRIPT
 from tests.processes import alive
@@ -56,6 +58,23 @@ def test_two_workers_train_modules_one_after_another_and_tell_their_steps(
     assert epochs.steps == 9, "of an epoch of 100 samples three batches of 32 are full"
     assert list((tmp_path / "runs").iterdir()) == [], "folders of runs that were ok are removed"
     assert not alive(str(tmp_path / "runs"))
+
+
+def test_a_port_that_another_has_taken_meanwhile_is_tried_again_elsewhere(
+    runner: LocalRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken, drawn = other.getsockname()[1], list[int]()
+
+        def port(host: Host) -> int:
+            drawn.append(free_port(host) if drawn else taken)
+            return drawn[-1]
+
+        monkeypatch.setattr("forerun.measure.local.free_port", port)
+        measured = runner.measure(Task("toys:mlp", workers=2, global_batch=32, steps=FEW))
+    assert measured.status == "ok", measured.reason
+    assert len(drawn) == 2
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_a_training_function_runs_unchanged_and_its_gradient_noise_is_right(
