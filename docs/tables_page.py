@@ -52,7 +52,7 @@ Whoever learns from runs (`forerun fit`, `--fit`, `Advisor.fit`) first holds eve
 and against its siblings: rows of the same workload on the same device. Each flag says file and line,
 column, the value found, what was expected and what to do; `--flags FILE.csv` writes them all, `--json`
 and `Advisor.flags` have them as columns. A figure that is left out is blank to the predictor; the
-rest of its row still teaches. Units that are recognised: ms, us, ns, minutes and hours, a time per
+rest of its row is still used. Units that are recognised: ms, us, ns, minutes and hours, a time per
 epoch, sample, micro-batch or device; a rate of one device, in batches, thousands, millions, per
 minute or per hour; tokens for samples and samples for tokens; time and rate swapped; memory in MiB,
 kB or bytes. A row is taken for one of them only where its factor fits and it stands apart from its

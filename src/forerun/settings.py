@@ -40,7 +40,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("model", "", "a fitted model (from `forerun fit`) that answers in its place"),
     Setting(
         "start", "shipped", "what a predictor knows without a model file: shipped, constants that"
-        " published runs taught, where it has any; or priors, its data sheets and papers alone",
+        " published runs were used to fit, where it has any; or priors, its data sheets and papers alone",
         ("shipped", "priors"),
     ),
     Setting("candidates", "", "predictors that `auto` may choose besides its own candidates, separated by ','"),

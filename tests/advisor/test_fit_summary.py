@@ -26,7 +26,7 @@ MANY = runs((1, 64, 0.08), (2, 64, 0.082), (4, 32, 0.045), (8, 64, 0.09))
 
 def test_one_run_is_said_to_tell_little_and_what_stays_as_it_was() -> None:
     said = Advisor().fit(runs((8, 64, 0.09))).fit_summary
-    few = [line for line in said if line.startswith("few: one run tells little")]
+    few = [line for line in said if line.startswith("few: one run determines little")]
     assert len(few) == 1
     assert "stay at what is shipped" in few[0]
     assert "stay at their priors" in " ".join(
@@ -40,7 +40,7 @@ def test_several_runs_are_not_called_few() -> None:
 
 def test_rows_that_teach_nothing_do_not_count_as_runs() -> None:
     table = runs((8, 64, 0.09), (8, 65536, float("nan")))
-    assert "one run tells little" in " ".join(Advisor().fit(table).fit_summary)
+    assert "one run determines little" in " ".join(Advisor().fit(table).fit_summary)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_next_run_differs_where_these_are_alike(
     cells: tuple[tuple[int, int, float], ...], words: str
 ) -> None:
     said = Advisor().fit(runs(*cells)).fit_summary[-1]
-    assert said.startswith(f"next: {words} would teach most")
+    assert said.startswith(f"next: {words} would add most")
 
 
 def test_memory_is_asked_for_where_none_was_measured() -> None:

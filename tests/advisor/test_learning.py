@@ -45,7 +45,7 @@ def test_every_predictor_is_shown_sound_figures_alone(name: str) -> None:
 
 def test_nothing_learned_says_why_of_every_row() -> None:
     rows = [{**ROW, "device": "no-such-gpu"}, {**ROW, "step_time_s": "", "status": "oom"}]
-    with pytest.raises(LearningError, match="none of them teaches a step time") as caught:
+    with pytest.raises(LearningError, match="none of them has a step time to fit") as caught:
         Advisor().fit(Table.from_rows(rows))
     assert caught.value.flags.counts() == {"cluster": 1, "ended": 1}
     assert caught.value.exit_code == 2

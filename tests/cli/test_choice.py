@@ -127,7 +127,7 @@ BAD: list[tuple[str, list[dict[str, Any]], int, str]] = [
      "a figure that is not above zero"),
     ("some times not above zero",
      [{**r, "step_time_s": -1} if i < 3 else r for i, r in enumerate(grid_rows())], 0,
-     "3 of 12 runs are flagged; 9 teach a time"),
+     "3 of 12 runs are flagged; 9 have a time to fit"),
     ("all runs stopped",
      [{**r, "step_time_s": "", "time_to_train_s": 600, "status": "timeout"} for r in grid_rows()],
      2, "12 were stopped, which are lower bounds alone"),

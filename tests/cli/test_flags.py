@@ -29,7 +29,7 @@ def runs(tmp_path: Path) -> str:
 def test_fit_names_each_row_that_it_leaves_out(forerun: Run, runs: str, tmp_path: Path) -> None:
     done = forerun("fit", "--runs", runs, "--out", str(tmp_path / "m.json"))
     assert done.code == 0
-    assert "3 of 7 runs are flagged; 4 teach a step time" in done.out
+    assert "3 of 7 runs are flagged; 4 have a step time to fit" in done.out
     assert "runs.csv line 5: step_time_s is 170 s; expected about 0.1" in done.out
     assert "it looks like ms: divide by 1000" in done.out
     assert "runs.csv line 8: the plan uses tp x pp x dp x cp = 4 devices" in done.out
@@ -157,7 +157,7 @@ def test_runs_that_all_ran_out_of_memory_are_refused_with_the_way_on(
     to = tmp_path / "flags.csv"
     done = forerun("fit", "--runs", oom, "--out", str(tmp_path / "m.json"), "--flags", str(to))
     assert done.code == 2
-    assert "none of them teaches a step time: 2 ended" in done.err
+    assert "none of them has a step time to fit: 2 ended" in done.err
     assert "add a run that ended ok" in done.err
     assert "oom.csv line 3: it ran out of memory" in done.err
     assert to.read_text().count("ended") == 2

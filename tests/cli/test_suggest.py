@@ -137,7 +137,7 @@ def test_terms_that_the_candidates_cannot_tell_are_named_with_what_would(
     )
     assert done.code == 0, done.err
     said = " ".join(done.json()["assumptions"])
-    assert "do not tell tree reduction, all to one from the other terms" in said
+    assert "cannot separate tree reduction, all to one from the other terms" in said
     assert "another number of devices" in said
 
 

@@ -22,7 +22,7 @@ def test_who_learns_from_what_is_said_on_a_terminal_alone(
     (tmp_path / "night.csv").write_text(RUNS)
     ask = ("fit", "--runs", str(tmp_path / "night.csv"), "--force", "--out",
            str(tmp_path / "m.json"))  # fmt: skip
-    assert "learns from" not in forerun(*ask).err
+    assert "fitting" not in forerun(*ask).err
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
@@ -31,5 +31,5 @@ def test_who_learns_from_what_is_said_on_a_terminal_alone(
         terminal.flush()
         said = os.read(ours, 100_000).decode()
     os.close(ours)
-    assert "analytic learns from night.csv" in said
+    assert "fitting analytic to night.csv" in said
     assert "0:00:0" in said

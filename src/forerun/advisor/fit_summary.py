@@ -30,7 +30,7 @@ _BY_PHYSICS = ("analytic", "residual", "constant-mfu")
 
 
 class LearningError(RequestError):
-    """Runs that teach nothing; `flags` says of each row why."""
+    """No run can be fitted; `flags` gives the reason of each row."""
 
     def __init__(self, asked: str, found: str, next_step: str, flags: Flags) -> None:
         super().__init__(asked, found, next_step)
@@ -56,7 +56,7 @@ def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
     Figures that a flag leaves out are not shown to the predictor (see `suspects.POLICY`).
 
     Raises:
-        LearningError: the runs cannot teach it; where none teaches a time, the flags say why.
+        LearningError: it cannot be fitted to the runs; where none has a usable time, the flags say why.
     """
     flags = flags_of(runs, predictor)
     clean = cleaned(runs, flags)
@@ -86,18 +86,18 @@ def _nothing_learned(runs: Runs, flags: Flags) -> LearningError:
     )
     if flags.rows_with(flags.of(FlagKind.ENDED)).all():
         next_step = (
-            "add a run that ended ok, with step_time_s; runs out of memory say where memory ends,"
-            " and teach no time"
+            "add a run that ended ok, with step_time_s; runs out of memory show where memory ends,"
+            " and no time"
         )
     title, found = (
         f"learning from {counted(len(runs), 'run')}",
-        f"none of them teaches a step time: {why}",
+        f"none of them has a step time to fit: {why}",
     )
     return LearningError(title, found, next_step, flags)
 
 
 def known_already(predictor: Predictor, runs: Runs) -> int:
-    """Return how many runs have taught a predictor's shipped constants before: they count twice."""
+    """Return how many runs a predictor's shipped constants were fitted to already: they count twice."""
     from forerun.evaluate.judge import seen_by
 
     if known_by(predictor).get("start") != SHIPPED:
@@ -114,8 +114,8 @@ class Finding:
 
     Attributes:
         entry: its value, interval, prior and sources.
-        gain: what the runs told of it, in nats: from what was believed to what is believed now.
-        identified: whether they said more than was known before.
+        gain: what the runs added, in nats: from the belief before the fit to that after it.
+        identified: whether they narrowed it enough.
         words: what it is called.
     """
 
@@ -133,7 +133,7 @@ class Finding:
 
 
 def findings(predictor: Predictor, before: Predictor | None = None) -> tuple[Finding, ...]:
-    """Return what a predictor learned from runs, what they told most of first.
+    """Return what a predictor learned from runs, the best informed first.
 
     Args:
         predictor: one whose `learned` says so; nothing of others.
@@ -190,7 +190,7 @@ def fit_summary(
 
     Args:
         predictor: what was fitted.
-        runs, flags: what it was fitted on, and which rows taught nothing.
+        runs, flags: what it was fitted on, and which rows were not used.
         found: what it learned.
         before: what it was fitted from.
     """
@@ -205,7 +205,7 @@ def fit_summary(
         settled = f"{counted(len(known), 'constant')} ({'; '.join(known[:_SOURCES])})"
         kept = "what is shipped" if known_by(predictor).get("start") == SHIPPED else "their priors"
         lines.append(
-            f"few: {'one run tells' if len(rows) == 1 else f'{len(rows)} runs tell'} little: settled"
+            f"few: {'one run determines' if len(rows) == 1 else f'{len(rows)} runs determine'} little: settled"
             f" {settled if known else 'no constant'}; the other {len(found) - len(known)} stay at"
             f" {kept}. A slow device, a slow network and a bad day look alike in so few"
         )
@@ -245,7 +245,7 @@ def _moved(old: Forecasts, new: Forecasts, runs: Runs) -> str:
 
 
 def _next_run(causes: Mapping[str, FloatArray], runs: Runs, rows: IntArray) -> str:
-    """Return which kind of further run would teach most, by what is left open of these."""
+    """Return which kind of further run would add most, by what is left open of these."""
     if not causes:
         return ""
     whole = np.maximum(np.sum(list(causes.values()), axis=0), 1e-300)
@@ -270,4 +270,4 @@ def _next_run(causes: Mapping[str, FloatArray], runs: Runs, rows: IntArray) -> s
         words = "on several devices: these say nothing of links"
     known = np.isfinite(runs.table.numbers("memory_gb")[rows]).any()
     memory = "" if known else "; fill in memory_gb, or nothing is learned of memory"
-    return f"next: a run {words} would teach most{memory}"
+    return f"next: a run {words} would add most{memory}"

@@ -454,7 +454,7 @@ def _reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
     if found.goal == "design":
         name, times = run.term
         if np.isinf(times):
-            return f"without it {name} could not be told from the other terms"
+            return f"without it {name} could not be separated from the other terms"
         return f"without it the variance of {name} would be {times:.2g} times as large"
     words, (about, settled) = [], run.about
     # A wanted job may be a candidate too, in another row.
@@ -476,7 +476,7 @@ def _reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
         for scope, share in run.tells.items() if share >= _TELLING
     ][:2]  # fmt: skip
     if telling:
-        words.append(f"tells {' and '.join(telling)}")
+        words.append(f"informs on {' and '.join(telling)}")
     of = "the job chosen now" if found.goal == "decision" else "the answers"
     words.append(f"leaves an error of {error_words(run.error)} on {of}")
     return "; ".join(words)

@@ -44,7 +44,7 @@ ADDED: Mapping[str, str] = {
     "predicted_time_to_train_p95_s": "the same, 95 % quantile",
     "predicted_cost_usd": "dollars of the whole run, median",
     "predicted_plan": "the plan that the search chose; blank where the row states its own",
-    "predicted_note": "what your runs told of the row, how plan and batch were chosen, and whether it"
+    "predicted_note": "what your runs show of the row, how plan and batch were chosen, and whether it"
     " does not fit",
     "predictor": "who answered, of a chosen mean the heaviest first; blank where nobody did",
     "declined": "why there is no answer",

@@ -32,17 +32,17 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
         advisor: to be fitted.
         files: of runs.
         to: where every flag is written, if anywhere; also where nothing could be learned.
-        aside: on stderr, and only what is suspect; else on stdout, with every row that teaches
-            nothing.
+        aside: on stderr, and only what is suspect; else on stdout, with every row that is not
+            used.
 
     Raises:
-        RequestError: a table cannot be read, or its runs cannot teach the predictor.
+        RequestError: a table cannot be read, or the predictor cannot be fitted to its runs.
     """
     from forerun.advisor.fit_summary import LearningError
 
     names = ", ".join(path.name for path in files[:_FIRST])
     try:
-        with waiting(f"{advisor.predictor.name} learns from {names}"):
+        with waiting(f"fitting {advisor.predictor.name} to {names}"):
             learned = advisor.fit(*files)
     except LearningError as error:
         report(error.flags, to, aside=True, all_kinds=not aside)
@@ -114,11 +114,11 @@ def flag_lines(flags: Flags, all_kinds: bool = False, physics: bool = True) -> I
     flagged = int(flags.rows_with(flags.of(*shown)).sum())
     if not flagged:
         return
-    teach = int(flags.teaches_time.sum())
+    used = int(flags.teaches_time.sum())
     what = "a step time" if flags.by_label is None else "a time"
     yield (
         f"{flagged:,} of {counted(flags.rows, 'run')} {'is' if flagged == 1 else 'are'} flagged;"
-        f" {teach:,} {'teaches' if teach == 1 else 'teach'} {what}"
+        f" {used:,} {'has' if used == 1 else 'have'} {what} to fit"
     )
     yield from flags.wholes
     yield from plain_lines(

@@ -340,7 +340,7 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
     if not folds:
         raise _empty(split, "no row would be judged")
     if kind != "whole" and any(not len(fold.train) for fold in folds):
-        raise _empty(split, "no row would teach")
+        raise _empty(split, "no row would be left to fit")
     return folds
 
 

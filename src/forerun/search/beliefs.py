@@ -162,8 +162,8 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) ->
     known = variance[answered]
     if len(known) and not (np.isfinite(known).all() and (known > 0).any()):
         raise RequestError(
-            f"the next runs for {name}", "it answers without a band, so that nothing says what a"
-            " run would teach it",
+            f"the next runs for {name}", "it answers without a band, so the value of a"
+            " run cannot be computed",
             "name a predictor with bands (see `forerun predictors`)",
         )  # fmt: skip
     causes: dict[str, FloatArray] = {}

@@ -42,7 +42,7 @@ class CherryPick(Choosing):
         if len(seen) < STARTS:
             return Choice(_start(land, left, self.seed), f"start {len(seen) + 1} of {STARTS}")
         if not len(known):
-            return Choice(_start(land, left, self.seed), "no run has told a time yet")
+            return Choice(_start(land, left, self.seed), "no run has a time yet")
         belief, cost = _fitted(land, seen, known, weights)
         mean, sd = belief.mean[0], np.sqrt(belief.variance[0])
         # P(T <= limit), T = C / price: the same process speaks of both.

@@ -1,4 +1,4 @@
-"""OptimalDesign: which runs teach a law that is linear in its parameters most, for a budget.
+"""OptimalDesign: which runs inform a law that is linear in its parameters most, for a budget.
 
 An experiment's worth is read off the information matrix of the runs, M(w) = M0 + sum_i w_i x_i x_i^T,
 where x_i are the features of candidate i, w_i between 0 and 1 says how far it is run, and M0 is what
@@ -460,7 +460,7 @@ def _value(problem: Problem, index: IntArray) -> float:
 
 
 def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
-    """Return the runs that teach a linear law most, for the budget.
+    """Return the runs that inform a linear law most, for the budget.
 
     Features are divided by their means over the candidates, as in Ernest. Runs that were made count.
     Kinds of jobs that have laws of their own share the budget evenly.
@@ -556,7 +556,7 @@ def _problem_of(
     said = []
     if lost:
         hint = _hint(request.jobs.take(np.array(rows)))
-        said = [f"the candidates do not tell {', '.join(lost)} from the other terms; {hint}"]
+        said = [f"the candidates cannot separate {', '.join(lost)} from the other terms; {hint}"]
     x, made = x[:, kept], made[:, kept]
     wanted = np.eye(len(kept))
     wish = features[[row for row in request.wanted.tolist() if kinds[row] == kind]] / means

@@ -95,7 +95,7 @@ def eta(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     LOG is a plain log, JSON lines, TensorBoard event files or their folder, an MLflow run, or
     several logs of one job that was started again. Work that was redone after a restart is no
     progress, and the time between sessions is counted apart. A change of speed is found and reported,
-    and the new speed is used. What recurs (evaluation, checkpoints) is foreseen.
+    and the new speed is used. What recurs (evaluation, checkpoints) is forecast.
 
     Exit code 3 where the deadline will be missed with the asked confidence; --follow ends there.
     """

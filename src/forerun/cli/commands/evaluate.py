@@ -44,10 +44,10 @@ _LEGEND = (
 @shared.system_option(several=True)
 @click.option(
     "--split", default="whole", show_default=True,
-    help="whole (all judged, none teach), random, holdout (a random fifth), leave-out:COLUMN, from:COLUMN=VALUE,... (these"
-    " teach, all others are judged), above:COLUMN=VALUE[..END], larger-clusters, larger-batches"
-    " (the upper half of each workload's), few-shot:COLUMN=K (a value is left out, less K runs that"
-    " teach; few-shot:cluster/workload=3 leaves a cluster out, less 3 runs of each workload),"
+    help="whole (all judged, none fitted), random, holdout (a random fifth), leave-out:COLUMN,"
+    " from:COLUMN=VALUE,... (these are fitted, all others are judged), above:COLUMN=VALUE[..END],"
+    " larger-clusters, larger-batches (the upper half of each workload's), few-shot:COLUMN=K (a value is left out, less K runs that"
+    " are fitted; few-shot:cluster/workload=3 leaves a cluster out, less 3 runs of each workload),"
     " leave-one-out:COLUMN, interpolation:COLUMN (every 2nd sorted value is judged, from the first, so"
     " that the smallest is always judged, which is extrapolation; =every3, or =VALUE,... to name"
     " them), between:COLUMN (every 2nd value, never the smallest or largest) or"
@@ -71,7 +71,7 @@ _LEGEND = (
 @shared.where_option("Only these rows of --runs, e.g. 'tp<=8' or device=t4,v100")
 @click.option(
     "--faster-half", type=NAMES, metavar="COLUMN,...",
-    help="Of rows that share these columns, teach and judge the times of the faster half alone"
+    help="Of rows that share these columns, fit and judge the times of the faster half alone"
     " (by what was measured).",
 )  # fmt: skip
 @click.option(

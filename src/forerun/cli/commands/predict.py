@@ -47,7 +47,7 @@ def predict(
 
     With --table every row is answered, or declined with its reason; --out keeps the rows' order
     and columns and adds the answers (without it they go to stdout as CSV). A row that states no
-    plan gets one by search; docs/tables.md tells every column.
+    plan gets one by search; docs/tables.md lists every column.
 
     With --fit and no --predictor, cross-validation chooses (`auto`): its candidates are fitted to the
     runs and judged on parts of them held out, and each row is answered by those that did best on its

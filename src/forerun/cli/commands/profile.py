@@ -169,7 +169,7 @@ def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
     if planned.left:
         how = "a guess: nobody knows these jobs yet"
         if planned.forecast:
-            how = f"as foreseen for {planned.forecast} of them"
+            how = f"as forecast for {planned.forecast} of them"
         price = "none (price_usd_per_worker_hour is not given)"
         if campaign.dollars_per_worker_hour:
             most = format_dollars(ahead.most_dollars)

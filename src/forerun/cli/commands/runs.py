@@ -118,7 +118,7 @@ def show(key: str, where: str, as_json: bool) -> None:
     rows += [(f"fingerprint: {name}", str(value)) for name, value in run.fingerprint.items()]
     screen.table(("what", "value"), rows)
     if run.job is None:
-        screen.line("it came as a row of a table: its names are looked up when it teaches")
+        screen.line("it came as a row of a table: its names are looked up when it is fitted")
 
 
 @runs.command("import")

@@ -274,7 +274,7 @@ def _fitted_advisor(
         tables: candidates, and jobs whose answers matter; None where answers are needed.
 
     Raises:
-        RequestError: the runs cannot teach the predictor, and it cannot do without.
+        RequestError: the predictor cannot be fitted to the runs, and cannot do without.
     """
     from forerun.advisor import Advisor
     from forerun.advisor.given_runs import attempted_runs, runs_of

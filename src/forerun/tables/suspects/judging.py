@@ -398,7 +398,7 @@ def _statuses(runs: Runs) -> Iterator[Finding]:
         "write one of them", out_step=True,
     )  # fmt: skip
     for word, found, advice in (
-        ("oom", "it ran out of memory: no time to learn", "it teaches where memory ends"),
+        ("oom", "it ran out of memory: no time to learn", "it shows where memory ends"),
         ("failed", "it failed: no time to learn", "nothing, or correct its status"),
         ("timeout", "it was stopped: its time is a lower bound", "nothing, or give its step time"),
     ):
@@ -423,7 +423,7 @@ def _figures(runs: Runs, unread: BoolArray) -> Iterator[Finding]:
     row = np.flatnonzero(ok & np.isnan(runs.step_seconds()) & ~wrong)
     yield Finding(
         FlagKind.UNMEASURED, row, "step_time_s", "no step time: neither step_time_s nor a rate with"
-        " global_batch", "", "fill in step_time_s to teach time", out_step=True,
+        " global_batch", "", "fill in step_time_s, and its time is used", out_step=True,
     )  # fmt: skip
 
 
