@@ -85,7 +85,7 @@ class Lesson:
 class DividedTable:
     """A table to be judged: the measured seconds of the n rows that are asked, (n,), fold by fold.
 
-    groups: which workload on which cluster, (n,). kept: see `rows.lay_out`.
+    groups: which workload on which cluster, (n,). kept: see `layout.lay_out`.
     """
 
     measured: FloatArray

@@ -27,7 +27,7 @@ import numpy as np
 import yaml
 from accuracy import commit_of_source
 from converters import measured_folder
-from refit import RUNS_EACH, content, len_of, refitted, taught_runs
+from refit import RUNS_EACH, content, fitted_runs, len_of, refitted
 
 from forerun.advisor.given_runs import model_text
 from forerun.catalog import load_catalog
@@ -205,7 +205,7 @@ def main() -> None:
         print("set FORERUN_DATA to a folder with runs/*.csv; nothing was run")
         return
     folder, started = measured_folder(), time.perf_counter()
-    tables = taught_runs(folder)
+    tables = fitted_runs(folder)
     print(f"{len_of(tables)} runs of {len(tables)} tables, at most {RUNS_EACH} of each", flush=True)
     found = []
     with tempfile.TemporaryDirectory() as scratch:

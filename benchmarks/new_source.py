@@ -58,7 +58,7 @@ def measured_pair(
     setting_sd: float, width: float, each: int, most: int, data: Path
 ) -> dict[str, Any]:
     """Return by table what `judged` says of priors, of constants from others, and of all."""
-    tables = refit.taught_runs(data, each)
+    tables = refit.fitted_runs(data, each)
     full, found = refit.refitted(tables, width, setting_sd), {}
     for name in tables:
         runs = sample(runs_from_table(read_table(data / f"{name}.csv"), load_catalog()), most)

@@ -60,8 +60,8 @@ LEFT_OUT = ("c3o_spark", "lynceus", "trimtuner", "ray_docs")
 LEAST_RUNS: Mapping[str, int] = {"workload_scale": 3, "shape_scale": 5}
 
 
-def taught_runs(folder: Path, each: int = RUNS_EACH) -> dict[str, Runs]:
-    """Return by table the runs that teach: at most `each`, that physics can speak of.
+def fitted_runs(folder: Path, each: int = RUNS_EACH) -> dict[str, Runs]:
+    """Return by table the runs to fit: at most `each`, that physics can speak of.
 
     They tell a step, a peak of memory, or that memory ran out.
 
@@ -105,13 +105,13 @@ def len_of(tables: Mapping[str, Runs]) -> int:
     return sum(len(runs) for runs in tables.values())
 
 
-def taught_counts(tables: Mapping[str, Runs]) -> dict[str, int]:
-    """Return by table how many runs taught: those of which a figure is left that is not suspect."""
-    return {name: int(told.sum()) for name, told in _taught(tables).items()}
+def run_counts(tables: Mapping[str, Runs]) -> dict[str, int]:
+    """Return by table how many runs were fitted: those of which a figure is left that is not suspect."""
+    return {name: int(told.sum()) for name, told in _in_fit(tables).items()}
 
 
-def _taught(tables: Mapping[str, Runs]) -> dict[str, NDArray[np.bool_]]:
-    """Return by table which of its runs taught: a fit leaves suspect figures out, as this does."""
+def _in_fit(tables: Mapping[str, Runs]) -> dict[str, NDArray[np.bool_]]:
+    """Return by table which of its runs are in the fit: it leaves suspect figures out, as this does."""
     runs = join_runs(list(tables.values()))
     physics = AnalyticPredictor()
     told = _tells(cleaned(runs, suspects(runs, physics.predict(runs.jobs, detail=False))))
@@ -154,8 +154,8 @@ def content(
         "format": FORMAT,
         "made": {
             **made,
-            "split": "every run counted here taught; none was held back",
-            "runs": taught_counts(tables),
+            "split": "every run counted here was fitted; none was held back",
+            "runs": run_counts(tables),
         },
         "constants": {name: value for name, value in changes.items() if value != {}},
         # Constants that take up what else is wrong: how many prior standard deviations they went.
@@ -172,12 +172,12 @@ def _worth_a_line(entry: Learned) -> bool:
 
 
 def rows_content(tables: Mapping[str, Runs], made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the shipped file of fingerprints holds: of the runs that taught, and no others."""
-    taught = _taught(tables)
+    """Return what the shipped file of fingerprints holds: of the fitted runs, and no others."""
+    fitted = _in_fit(tables)
     return {
         "format": FORMAT,
         "made": {name: made[name] for name in ("date", "commit")},
-        "rows": {name: packed(fingerprints(runs)[taught[name]]) for name, runs in tables.items()},
+        "rows": {name: packed(fingerprints(runs)[fitted[name]]) for name, runs in tables.items()},
     }
 
 
@@ -195,7 +195,7 @@ def main(words: Sequence[str] | None = None) -> None:
         )  # fmt: skip
     if not asked.out.is_dir():
         raise RequestError(f"--out {asked.out}", "there is no such folder", "make it first")
-    tables = taught_runs(converted_folder(Path(asked.data) / "runs"), asked.each)
+    tables = fitted_runs(converted_folder(Path(asked.data) / "runs"), asked.each)
     made = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": _commit(),

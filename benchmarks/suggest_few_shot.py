@@ -4,7 +4,7 @@ A whole cluster of pollux or sia is left out; the runs of the others teach. The 
 smallest: the fewest devices, and of these the smallest batch. It is all that is
 known of the cluster's times when the others are chosen, by what the predictor then believes of its jobs:
 each time the run that lowers the mean log variance of the cluster's jobs most, within the quota of runs
-on one node and on several (`quotas.within_quotas`). The candidates are so many rows of each
+on one node and on several. The candidates are so many rows of each
 workload and kind, drawn with a seed; all rows that were not chosen are judged.
 
 Usage: FORERUN_DATA=... python benchmarks/suggest_few_shot.py [--draws N] [--predictor NAME] [--out FILE]

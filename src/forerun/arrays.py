@@ -18,7 +18,8 @@ Columns = TypeVar("Columns")
 def taken(columns: Columns, index: NDArray[Any]) -> Columns:
     """Return a dataclass of columns with the rows at the given positions (or where a mask is true).
 
-    Columns are its arrays, those in its mappings, and its parts that have a `take` of their own.
+    Its columns are its arrays, those in its mappings, and its parts that have a `take` of their own,
+    all of as many rows; every other field is kept as it is.
     """
 
     def column(value: Any) -> Any:

@@ -11,11 +11,11 @@ import pytest
 from converters import converted_folder
 from refit import (
     LEAST_RUNS,
+    fitted_runs,
     main,
     refitted,
     rows_content,
-    taught_counts,
-    taught_runs,
+    run_counts,
 )
 
 from forerun.catalog import load_catalog
@@ -38,7 +38,7 @@ def runs_in(path: Path) -> Runs:
 
 
 def test_what_was_written_answers_as_what_was_fitted(package: Path, tmp_path: Path) -> None:
-    tables = taught_runs(converted_folder(tmp_path / "data" / "runs"))
+    tables = fitted_runs(converted_folder(tmp_path / "data" / "runs"))
     fitted, read = refitted(tables), AnalyticPredictor.shipped()
     # Scales of single workloads and layers that the runs do not identify are left out.
     known = scales_of(entry for entry in fitted.learned if entry.identified)
@@ -52,7 +52,7 @@ def test_what_was_written_answers_as_what_was_fitted(package: Path, tmp_path: Pa
 def test_what_was_learned_is_nearer_to_the_runs_than_the_priors(
     package: Path, tmp_path: Path
 ) -> None:
-    for name, runs in taught_runs(tmp_path / "data" / "runs").items():
+    for name, runs in fitted_runs(tmp_path / "data" / "runs").items():
         off = [np.abs(np.log(p.predict(runs.jobs).seconds[:, 1] / runs.step_seconds())).mean()
                for p in (AnalyticPredictor.shipped(), AnalyticPredictor())]  # fmt: skip
         assert off[0] < 0.7 * off[1], name
@@ -71,10 +71,10 @@ def test_runs_that_are_suspect_are_not_counted_as_teachers(tmp_path: Path) -> No
     path = write(tmp_path / "slow.csv", [*SLOW[:3], wrong, *SLOW[4:]])
     dense = write(tmp_path / "dense.csv", DENSE)
     tables = {"slow": runs_in(path), "dense": runs_in(dense)}
-    assert taught_counts(tables) == {"slow": len(SLOW) - 1, "dense": len(DENSE)}
+    assert run_counts(tables) == {"slow": len(SLOW) - 1, "dense": len(DENSE)}
     rows = rows_content(tables, {"date": "", "commit": ""})["rows"]
     assert np.flatnonzero(~seen(tables["slow"], rows)).tolist() == [3]
-    assert {name: len(unpacked(text)) for name, text in rows.items()} == taught_counts(tables)
+    assert {name: len(unpacked(text)) for name, text in rows.items()} == run_counts(tables)
 
 
 def test_every_constant_has_a_line_that_a_person_can_read(package: Path) -> None:
@@ -110,13 +110,13 @@ def test_a_run_that_ran_out_of_memory_teaches_too(tmp_path: Path) -> None:
     folder = data_folder(tmp_path / "data") / "runs"
     full = "gpt2,v100-sxm2-16gb,1,1,64,megatron,,,oom,dense-lab,fp16"
     write(folder / "dense.csv", [*DENSE, full])
-    assert "oom" in taught_runs(folder)["dense"].status
+    assert "oom" in fitted_runs(folder)["dense"].status
 
 
 def test_no_table_gives_more_than_its_share(tmp_path: Path) -> None:
     folder = data_folder(tmp_path / "data") / "runs"
-    assert [len(runs) for runs in taught_runs(folder, each=4).values()] == [4, 4]
-    assert [len(runs) for runs in taught_runs(folder).values()] == [len(DENSE), len(SLOW)]
+    assert [len(runs) for runs in fitted_runs(folder, each=4).values()] == [4, 4]
+    assert [len(runs) for runs in fitted_runs(folder).values()] == [len(DENSE), len(SLOW)]
 
 
 @pytest.mark.parametrize("words", [("--data", "no/such"), ("--out", "no/such"), ()])
@@ -133,4 +133,4 @@ def test_nothing_but_other_jobs_teaches_nothing(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     write(tmp_path / "runs" / "odd.csv", ["no-such-net,t4,1,1,8,,1,,ok,x,"])
     with pytest.raises(RequestError, match="no table of measured steps"):
-        taught_runs(tmp_path / "runs")
+        fitted_runs(tmp_path / "runs")

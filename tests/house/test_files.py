@@ -80,3 +80,42 @@ def test_the_search_for_leaks_finds_one(line: str) -> None:
 @pytest.mark.parametrize("line", ["framework/torch", "network/latency", "examples/work/x"])
 def test_the_search_for_leaks_lets_plain_words_pass(line: str) -> None:
     assert not LEAKS.search(line)
+
+
+def names_of(path: Path) -> set[str]:
+    """Return what a module defines or imports, and the modules of a folder."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    found = {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    found |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    found |= {n.asname or n.name for n in nodes if isinstance(n, ast.alias)}
+    if path.name == "__init__.py":
+        found |= {child.stem for child in path.parent.iterdir()}
+    return found
+
+
+# Heads of dotted names that are no module: fields and operations, and packages of others.
+NO_MODULES = {
+    "device", "forerun", "layer", "matmul", "ray", "shape", "split", "steps", "subprocess", "time",
+}  # fmt: skip
+DOTTED = re.compile(r"`(?:forerun\.)?([a-z_]+(?:\.\w+)+)(?:\([^`]*\))?`")
+FILES = (".py", ".csv", ".json", ".jsonl", ".yaml", ".md")
+
+
+def test_modules_and_names_that_texts_speak_of_exist() -> None:
+    modules: dict[str, set[str]] = {}
+    for path in SOURCES:
+        own = path.parent.name if path.name == "__init__.py" else path.stem
+        modules.setdefault(own, set()).update(names_of(path))
+    stale = []
+    for path in (*SOURCES, *sorted((ROOT / "benchmarks").glob("*.py"))):
+        for text in DOTTED.findall(path.read_text()):
+            head, *parts = text.split(".")
+            if head in NO_MODULES or text.endswith(FILES):
+                continue
+            for name in parts:
+                if name not in modules.get(head, ()):
+                    stale.append(f"{name_of(path)}: {text}")
+                if name not in modules:
+                    break
+                head = name
+    assert not stale, "no such module or name: " + ", ".join(stale)

@@ -217,7 +217,7 @@ class Answer:
         limits: the deadline and the budget that were asked about.
         preemption: how spot machines were said to be lost; None for the usual way.
         notes: what was assumed. warnings: what may make the answer wrong.
-        start: which constants answered, see `predictors.starts.known_by`; empty where the
+        start: which constants answered, see `options.known_by`; empty where the
             predictor does not say.
     """
 
@@ -235,7 +235,7 @@ class Answer:
 
     @property
     def chance(self) -> dict[str, float]:
-        """The probabilities of fitting in memory and of keeping the limits (`domain.chances`)."""
+        """The probabilities of fitting in memory and of keeping the limits (`recommendation.limit_chances`)."""
         return chances_of(self.estimate, self.limits)
 
     @property

@@ -370,7 +370,7 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> TablePlans:
     """Return the jobs with a plan for each row that states none and that was not measured.
 
     Rows that state a part of a plan, and measured runs, keep what their blanks mean (see
-    `workloads.row_plans`), and so do all rows where the predictor learned from runs that state no
+    `workloads.rows`), and so do all rows where the predictor learned from runs that state no
     plan: its answers are for jobs as they were run. A row of which no plan fits gets that as its
     `plan_problem`.
     """

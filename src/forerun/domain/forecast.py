@@ -106,7 +106,7 @@ class Forecast:
         declined: why there is no answer, or None.
         causes: log variance of the seconds by cause of error; they add up to that of the band
             (see `domain.quantiles`). Empty where the predictor states none.
-        distance_parts: what the distance is made of (see `domain.distance`).
+        distance_parts: what the distance is made of (`WORKLOAD`, `DEVICE` and so on).
         usable_bytes: how high the median peak may be before allocation fails; NaN where not stated.
         frameworks: median seconds under each framework that the answer covers where the question
             names none; empty where it names one.

@@ -19,7 +19,7 @@ class Job:
 
     Raises:
         RequestError: at birth, where the plan does not fit the cluster's devices or does not
-            divide the workload (see `plan_columns.PROBLEMS`).
+            divide the workload (see `plan.PROBLEMS`).
     """
 
     workload: Workload

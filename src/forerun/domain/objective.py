@@ -69,7 +69,7 @@ class Objective:
         aim: time, cost, energy, or knee (where more money stops buying much time).
         deadline_seconds, budget_dollars: limits on the whole run, None for none.
         confidence: probability with which deadline and budget must both be met by a job that fits:
-            of all together, not of each (see `domain.chances`).
+            of all together, not of each (see `recommendation.limit_chances`).
         fit_confidence: probability with which the job must fit in memory, whatever the limits.
         market: on-demand, spot, or any (each job may be run at either; the aim and the limits choose).
     """

@@ -62,7 +62,7 @@ class Option:
 
     Attributes:
         misses: by how much it fails each limit, if it does.
-        chance: probabilities of fitting in memory and of keeping the limits (`domain.chances`).
+        chance: probabilities of fitting in memory and of keeping the limits (`limit_chances`).
         beaten: probability that the best option beats this one, by what is compared: time, cost,
             energy, or the knee of the front; what they do not share of their error decides
             (`domain.quantiles`). Empty where there is no best.

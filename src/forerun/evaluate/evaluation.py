@@ -49,7 +49,7 @@ class Score:
             plan runs at all.
         memory_rows, memory_median_ape: rows with measured and forecast peak; percent.
         regret_groups, regret_picked, regret_crashed, regret_median, regret_mean, regret_worst:
-            see `choice.Regret`; shares.
+            see `scoring.Regret`; shares.
         declined: reason to count, over all judged rows.
         not_comparable: reason to count.
         timed_rows: judged rows with a time in any quantity, whatever the predictor answers.
@@ -153,7 +153,7 @@ class Evaluation:
         fitted_on: tables that taught besides the judged ones.
         identical: by judged table and training_rows table, the rows left out of the latter because
             they tell of a measurement that is judged.
-        faster_half: columns, see `filters.slower_half`.
+        faster_half: columns, see `splits.slower_half`.
         start: what the predictors knew before they were fitted.
         notes: by table, what must be known of how it was divided (see `notes`).
     """

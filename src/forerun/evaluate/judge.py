@@ -158,11 +158,11 @@ class TrainingSets:
             return self._made[key]
         rows = self.rows(fold)
         own = [(self.runs.take(rows), self._physics[0].take(rows))] if len(rows) else []
-        taught = [*own, *zip(self.others.values(), self._physics[1:], strict=True)]
-        if not taught:
+        fitted = [*own, *zip(self.others.values(), self._physics[1:], strict=True)]
+        if not fitted:
             return None
-        joined = join_runs([runs for runs, _ in taught])
-        parts = [forecasts for _, forecasts in taught]
+        joined = join_runs([runs for runs, _ in fitted])
+        parts = [forecasts for _, forecasts in fitted]
         columns: dict[str, Any] = {
             n: np.concatenate([getattr(p, n) for p in parts]) for n in _FIELDS
         }

@@ -5,7 +5,7 @@ numbers rather than names. Groups of runs that are left out say for which kinds 
 plan, workload, device, framework or setting, more devices) it helps, and how sure it then is.
 
 One finished fit says it for every group at once. Without the rows G the constants move by
-d = -S J_G' W_G (I - J_G S J_G' W_G)^-1 r_G (see `calibration.spread`), which gives the residuals
+d = -S J_G' W_G (I - J_G S J_G' W_G)^-1 r_G (see `calibration.applying.without`), which gives the residuals
 that are left to correct; and a process misses the group as Rasmussen and Williams (2006, equations
 5.10-5.12, for blocks) say. Hyper-parameters are those of all runs: one group moves them little.
 """

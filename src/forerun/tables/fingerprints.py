@@ -1,7 +1,7 @@
-"""Fingerprints: which rows of several tables tell of one measurement, and which runs taught constants.
+"""Fingerprints: which rows of several tables tell of one measurement, and which runs constants were fitted to.
 
 Two rows tell of one measurement where they agree in what any two tables both state of a run
-(`identity_columns`). A fingerprint holds that in a few bytes, so that no run is judged on that taught.
+(`identity_columns`). A fingerprint holds that in a few bytes, so that no run is judged on that was in a fit.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _lowered(texts: NDArray[np.object_]) -> NDArray[np.object_]:
 
 Codes = NDArray[np.uint64]
 
-# Of 10,000 judged rows and as many that taught, one pair in 200 tables looks alike by chance.
+# Of 10,000 judged rows and as many fitted ones, one pair in 200 tables looks alike by chance.
 BYTES = 5
 # What rounding takes off a figure at most, as a share of it, by the digits in which it is stated.
 _MOST_OFF = {digits: 0.5 * 10.0 ** (1 - digits) for digits in (FEWEST, DIGITS)}

@@ -221,7 +221,7 @@ class Runs:
     Attributes:
         jobs: that were run.
         table: of what was measured of each.
-        ordered: whether the rows are known to be as `ordering.sorted_runs` puts them.
+        ordered: whether the rows are known to be as `sorted_runs` puts them.
     """
 
     jobs: Jobs

@@ -101,7 +101,7 @@ def all_reduce(
     nodes = np.ceil(ranks / per_node)
     climb = np.minimum(nodes - 1, np.ceil(np.log2(np.maximum(nodes, 1))))
     latency = 2.0 * ((per_node - 1) * intra_latency + climb * inter_latency)
-    return 2.0 * _around(size, ranks, per_node, intra_bandwidth, inter_bandwidth) + latency
+    return 2.0 * _ring_seconds(size, ranks, per_node, intra_bandwidth, inter_bandwidth) + latency
 
 
 def all_gather(
@@ -115,10 +115,10 @@ def all_gather(
     """
     nodes = np.ceil(ranks / per_node)
     latency = (ranks - nodes) * intra_latency + (nodes - 1) * inter_latency
-    return _around(size, ranks, per_node, intra_bandwidth, inter_bandwidth) + latency
+    return _ring_seconds(size, ranks, per_node, intra_bandwidth, inter_bandwidth) + latency
 
 
-def _around(size: Any, ranks: Any, per_node: Any, intra: Any, inter: Any) -> Any:
+def _ring_seconds(size: Any, ranks: Any, per_node: Any, intra: Any, inter: Any) -> Any:
     """Return the seconds in which (K-1)/K of a buffer passes the slowest link of its rings."""
     moved = (ranks - 1) / ranks * size
     inside = moved / intra
@@ -239,7 +239,7 @@ def layer_comm(
     et al. 2022). Experts: two all-to-alls each way (Lepikhin et al. 2020). Context: keys and
     values travel the ring, in part hidden behind attention (Liu et al. 2023).
 
-    link: (intra latency, intra rate, inter latency, inter rate), each (I,), see `links.Links`.
+    link: (intra latency, intra rate, inter latency, inter rate), each (I,), see `Links`.
     """
     tp, cp, ep = keys.tp, keys.cp, keys.ep
     node, message = sent.per_node, sent.message

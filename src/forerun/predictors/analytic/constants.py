@@ -24,7 +24,7 @@ a forecast of these tables is not blind:
 
 Profiles of nemo, torchtitan, composer, jax and oneflow, low_power_share and the efficiencies of
 matrix products by generation are judgement, unverified. Calibration replaces what runs identify.
-Beside this file and `frameworks`, `schedules`, `calibration.limits` and the shares of `uncertainty`
+Beside this file and `families`, `step`, `calibration.parameters` and the shares of `uncertainty`
 hold figures of this kind.
 
 Frameworks: how each spends time and memory, priors by the names that labels carry.

@@ -189,12 +189,13 @@ def remember(kept: dict[Any, Any], kind: str, owner: Any, make: Callable[[Any], 
     """Return make(owner), made once for each owner and kind of fact.
 
     Owners go by identity, and are held so that an identity is never used again. Where too much is
-    kept all of it is dropped: a server is asked of ever new jobs.
+    kept the older half is dropped: a server is asked of ever new jobs.
     """
     slot = (kind, id(owner))
     if slot not in kept:
         if len(kept) >= MOST_FACTS:
-            kept.clear()
+            for old in list(kept)[: MOST_FACTS // 2]:
+                del kept[old]
         kept[slot] = (owner, make(owner))
     found: T = kept[slot][1]
     return found

@@ -258,7 +258,7 @@ def forecast_layout(layout: Layout, constants: Constants, detail: bool) -> Forec
 def _plan_problems(jobs: Jobs, constants: Constants) -> NDArray[np.object_]:
     """Return why each job's plan cannot be run, (n,) of str or None.
 
-    A framework that deals layers and head to stages by their weights (see `rows.Rows.layer_shares`)
+    A framework that deals layers and head to stages by their weights (see `flat.Rows.layer_shares`)
     may leave the last stages with nothing, once the conversion of the logits and the loss are
     dealt too.
     """

@@ -265,8 +265,8 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         key["layer_forward"] + key["layer_backward"] + key["layer_recompute"]
         + key["layer_tensor_comm"] + key["layer_expert_comm"] + key["layer_context_comm"]
     )  # fmt: skip
-    lost = _tensor_pipeline_wait(rows, device, constants)
-    host = key["layer_host"] + lost
+    wait = _tensor_pipeline_wait(rows, device, constants)
+    host = key["layer_host"] + wait
     layer = device + host
     ends = key["ends_forward"] + key["ends_backward"] + key["ends_host"]
     mean = (layer + ends) / pp
@@ -288,7 +288,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
         "context comm": passes * key["layer_context_comm"],
         "host": waiting,
         "imbalance": (m - 1.0 / vpp) * (largest - mean),
-        "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * (mean - lost / pp), 0.0),
+        "pipeline bubble": np.where(pp > 1, (pp - 1.0) / vpp * (mean - wait / pp), 0.0),
         "pipeline comm": np.where(pp > 1, (m + (pp - 1.0) / vpp) * sent, 0.0),
     }
 
@@ -304,9 +304,9 @@ def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) 
     if not meets.any():
         return np.zeros(len(rows))
     spanned = np.maximum(plan["tp"] / rows.node["node_devices"], 1.0)
-    lost = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER
+    wait_floor = rows.work["layers"] * plan["tp"] * each * spanned**_SPANNED_NODES_POWER
     launches, power = rows.key["layer_launches"], constants.layer_power
-    with_wait = p_norm(device, launches + lost, power)
+    with_wait = p_norm(device, launches + wait_floor, power)
     return np.where(meets, with_wait - p_norm(device, launches, power), 0.0)
 
 

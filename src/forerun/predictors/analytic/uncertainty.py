@@ -247,7 +247,7 @@ def distance_parts(rows: Rows, known: Mapping[str, FloatArray]) -> dict[str, Flo
     Their sum is 0 beside measured runs of the workload on the device with the framework in the
     place where it will run, 1 for physics with nothing measured; more where the graph is only
     totals or partly unknown, where facts of the device are unverified, and with every doubling of
-    devices beyond those that were measured. The names are those of `domain.distance`.
+    devices beyond those that were measured. The names are those of `domain.forecast`.
     """
     work, node = rows.work, rows.node
     # The first runs of something tell most of it: three leave a tenth of what was new.

@@ -63,7 +63,7 @@ def members(
 
     Args:
         names: of registered predictors.
-        start: see `starts.started`.
+        start: see `options.started`.
         runs: laws see the times of one quantity; physics sees steps, however they were reported.
         quantity: the one to learn.
         light: whether a candidate that has a light form is fitted in it.

@@ -98,7 +98,7 @@ class Trials:
 
         Args:
             names: of the candidates; those that cannot be fitted on a fold decline its runs.
-            start: see `starts.started`.
+            start: see `options.started`.
             runs: in the order of `tables.sorted_runs`; those without a time of the quantity are
                 fitted and not judged.
             quantity: step, epoch or run.

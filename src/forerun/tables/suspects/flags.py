@@ -93,7 +93,7 @@ class Flags:
         wholes: what was said of whole columns.
         unread: columns that nobody reads, each with the name that was likely meant or "".
         by_label: rows that teach a time to who learns by label and needs no physics, (n,); None
-            where nobody does who was taught.
+            where no predictor that was fitted does.
     """
 
     rows: int

@@ -344,7 +344,7 @@ def judged(
         free = np.where(swapped[best], ties < 2, (ties == 0) | (large & clear[best]))
         odds = _log_odds(apart, error, width, doubt)
         accepted = (large | middling) & free & (odds > np.log(LIKELIER))
-        accepted &= _stands_alone(apart, factor, best, accepted, kin, usual)
+        accepted &= _stands_alone(apart, best, accepted, kin, usual)
         left = np.where(swapped[best], factor - apart, apart - factor)
         honest = np.where(accepted, centre + left, moved)
     whole = (shift != 0) & (np.abs(apart) < np.abs(apart + shift)) & ~accepted
@@ -456,9 +456,8 @@ def _spread(values: FloatArray) -> float:
 
 
 def _stands_alone(
-    apart: FloatArray, factor: FloatArray, best: IntArray, accepted: BoolArray, kin: Kin,
-    usual: FloatArray,
-) -> BoolArray:  # fmt: skip
+    apart: FloatArray, best: IntArray, accepted: BoolArray, kin: Kin, usual: FloatArray
+) -> BoolArray:
     """Return which accepted rows no tail leads up to, (m,).
 
     More rows must share their unit than honest ones stand half as far out or more: of the row's own

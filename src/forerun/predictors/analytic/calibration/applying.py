@@ -242,7 +242,7 @@ def calibrated(
     Args:
         constants: the priors.
         runs: facts, each with a measured step and a job that physics can forecast.
-        kept: see `rows.lay_out`.
+        kept: see `layout.lay_out`.
         most: use no more runs than this.
 
     Raises:
