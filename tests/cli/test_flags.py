@@ -208,7 +208,7 @@ def test_the_text_says_which_of_several_unit_rows_is_left_out(forerun: Run, tmp_
     done = forerun("fit", "--runs", str(path), "--out", str(tmp_path / "m.json"))
     said = {int(line.split(" line ")[1].split(":")[0]): line for line in done.out.splitlines()
             if line.startswith("  unit: ")}  # fmt: skip
-    assert "left out where beyond doubt (2 of " in done.out
+    assert "left out where certainly wrong (2 of " in done.out
     for line in (3, 4):
         assert said[line].endswith("; left out")
     assert all(text.endswith("kept") for line, text in said.items() if line not in (3, 4))

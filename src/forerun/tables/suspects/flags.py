@@ -41,7 +41,7 @@ class FlagKind(StrEnum):
 # memory figure that is sound still teaches memory), `kept` teaches and is said, `not a fault` has
 # nothing to teach about time.
 POLICY: Mapping[FlagKind, tuple[str, str]] = {
-    FlagKind.UNIT: ("a figure in another unit than its column's", "left out where beyond doubt"),
+    FlagKind.UNIT: ("a figure in another unit than its column's", "left out where certainly wrong"),
     FlagKind.FLOOR: ("faster than the device could compute it at its peak", "left out"),
     FlagKind.CAPACITY: ("more memory than the device has", "its memory left out"),
     FlagKind.COLUMNS: ("measured columns of one row contradict one another", "kept"),
