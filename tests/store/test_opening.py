@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from forerun.errors import MissingExtraError, RequestError
 from forerun.store import open_store, place_of
@@ -36,6 +36,26 @@ def test_a_store_of_another_layout_is_refused_untouched(
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{layout}'"))
     with pytest.raises(RequestError, match=rf"{age} forerun wrote it .*{layout}.*install {age}"):
         open_store(nowhere)
+
+
+def test_a_store_without_a_layout_is_refused(nowhere: str) -> None:
+    with open_store(nowhere) as store, store._database.writing() as connection:
+        connection.execute(text(f"DELETE FROM {VERSION_TABLE}"))
+    with pytest.raises(RequestError, match="names no layout"):
+        open_store(nowhere)
+
+
+def test_a_new_store_has_the_tables_that_the_code_asks(nowhere: str) -> None:
+    with open_store(nowhere) as store, store._database.reading() as connection:
+        found = inspect(connection)
+        for table in metadata.sorted_tables:
+            columns = {c["name"]: c["nullable"] for c in found.get_columns(table.name)}
+            assert columns == {c.name: bool(c.nullable) for c in table.columns}, table.name
+            primary = found.get_pk_constraint(table.name)["constrained_columns"]
+            assert primary == [c.name for c in table.primary_key], table.name
+            indexes = {i["name"]: i["column_names"] for i in found.get_indexes(table.name)}
+            wanted = {i.name: [c.name for c in i.columns] for i in table.indexes}
+            assert wanted.items() <= indexes.items(), table.name
 
 
 def test_a_store_that_cannot_be_made_whole_is_not_made(nowhere: str) -> None:

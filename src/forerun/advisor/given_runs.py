@@ -271,10 +271,11 @@ class SiblingCells:
         found: dict[tuple[str, str, str], set[float]] = {}
         if runs is None:
             return SiblingCells()
-        kinds = _kinds(runs)
+        kinds, kind = _kinds(runs)
         for column in filter(runs.columns.__contains__, RESOURCES):
-            for kind, value in zip(kinds, runs.numbers(column).tolist(), strict=True):
-                found.setdefault((*kind, column), set()).add(value)
+            pairs = np.stack([kind, runs.numbers(column)], axis=1)
+            for k, value in np.unique(pairs, axis=0).tolist():
+                found.setdefault((*kinds[int(k)], column), set()).add(value)
         # A run that does not state it leaves it open what its kind has.
         return SiblingCells({
             key: sorted(values) for key, values in found.items() if np.isfinite([*values]).all()
@@ -291,10 +292,14 @@ class SiblingCells:
         """
         notes = np.full(len(table), "", dtype=object)
         columns: dict[str, NDArray[np.float64]] = {}
-        kinds = _kinds(table) if self.values else []
-        for column in RESOURCES if kinds else ():
-            known = [self.values.get((*kind, column), ()) for kind in kinds]
-            only = np.array([v[0] if len(v) == 1 else np.nan for v in known], dtype=np.float64)
+        if not self.values:
+            return table, notes
+        kinds, kind = _kinds(table)
+        for column in RESOURCES:
+            known = [self.values.get((*one, column), ()) for one in kinds]
+            only = np.array([v[0] if len(v) == 1 else np.nan for v in known], dtype=np.float64)[
+                kind
+            ]
             cells = table.numbers(column)
             for row in np.flatnonzero(np.isnan(cells) & np.isfinite(only)).tolist():
                 columns.setdefault(column, cells.copy())[row] = only[row]
@@ -306,10 +311,10 @@ class SiblingCells:
         """Return reasons why rows are declined (n,), with what runs have of what a row lacks."""
         if not self.values or not (reasons != "").any():
             return reasons
-        found, kinds = reasons.copy(), _kinds(table)
+        found, (kinds, kind) = reasons.copy(), _kinds(table)
         for row in np.flatnonzero(reasons != "").tolist():
             lacking = _LACKING.match(str(reasons[row]))
-            known = self.values.get((*kinds[row], lacking.group(1)), ()) if lacking else ()
+            known = self.values.get((*kinds[kind[row]], lacking.group(1)), ()) if lacking else ()
             if known:
                 more = " ..." if len(known) > _SHOWN else ""
                 have = ", ".join(f"{value:g}" for value in known[:_SHOWN]) + more
@@ -317,13 +322,15 @@ class SiblingCells:
         return found
 
 
-def _kinds(table: Table) -> list[tuple[str, str]]:
-    """Return each row's workload and machine, as they are written."""
-    columns = [table.texts(name).tolist() for name in (GROUP[0], *_MACHINE)]
+def _kinds(table: Table) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
+    """Return the distinct workloads and machines, as they are written, and which each row has."""
+    names = (GROUP[0], *_MACHINE)
+    first, kind = table.groups(names)
+    columns = [table.texts(name)[first].tolist() for name in names]
     return [
         (workload.strip().lower(), next(filter(None, machines), "").strip().lower())
         for workload, *machines in zip(*columns, strict=True)
-    ]
+    ], kind
 
 
 @dataclass(frozen=True)

@@ -384,11 +384,10 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> TablePlans:
     if jobs.plan_problem is not None:
         problems = jobs.plan_problem.copy()
     batches = np.nan_to_num(table.numbers("global_batch")[rows]).astype(np.int64)
-    groups: dict[tuple[int, int, int], list[int]] = {}
-    workload, cluster = jobs.workload_index[rows].tolist(), jobs.cluster_index[rows].tolist()
-    for row, *key in zip(rows.tolist(), workload, cluster, batches.tolist(), strict=True):
-        groups.setdefault((key[0], key[1], key[2]), []).append(row)
-    for g, ((w, c, batch), mine) in enumerate(sorted(groups.items())):
+    keys = np.stack([jobs.workload_index[rows], jobs.cluster_index[rows], batches], axis=1)
+    groups, group = np.unique(keys, axis=0, return_inverse=True)
+    for g, (w, c, batch) in enumerate(groups.tolist()):
+        mine = rows[group.reshape(-1) == g]
         if g >= MOST_SEARCHES:
             notes[mine] = (
                 f"its plan was not searched, as the table has more than {MOST_SEARCHES} such jobs:"

@@ -308,12 +308,17 @@ def _has_tables(connection: Connection, asked: str) -> bool:
     """
     present = set(inspect(connection).get_table_names())
     if VERSION_TABLE in present:
-        found = str(connection.execute(select(version.c.version_num)).scalar() or "")
+        found = connection.execute(select(version.c.version_num)).scalar()
+        if found is None:
+            raise RequestError(
+                asked, f"its table {VERSION_TABLE} names no layout", "name another store"
+            )
         if found != LAYOUT:
             age = "a newer" if found > LAYOUT else "an older"
             raise RequestError(
                 asked, f"{age} forerun wrote it (layout {found}; this one knows {LAYOUT})",
-                f"install {age} forerun, or name another store",
+                f"install {age} forerun, or write its runs with that (forerun runs export) and"
+                " read them into another store here (forerun runs import)",
             )  # fmt: skip
         return True
     sqlite = connection.dialect.name == "sqlite"

@@ -292,11 +292,12 @@ def floor_flags(runs: Runs, forecasts: Forecasts) -> Iterator[Finding]:
     ]
     pairs = np.stack([jobs.workload_index[row], jobs.cluster_index[row]], axis=1)
     pairs, pair = np.unique(pairs, axis=0, return_inverse=True)
+    pair = pair.reshape(-1)
     asked = [(jobs.workloads[w].precision, jobs.clusters[c].device) for w, c in pairs.tolist()]
-    gain = np.array([_sixteen_bit_gain(device, name) for name, device in asked])[pair]
+    gain = np.array([_sixteen_bit_gain(device, name) for name, device in asked])
     assumed = [f"{name} is taken: fill in precision if it was 16-bit" for name, _ in asked]
     advice = np.where(
-        seconds[row] >= floor[row] / gain * (1.0 - SLACK),
+        seconds[row] >= floor[row] / gain[pair] * (1.0 - SLACK),
         np.array(assumed, dtype=object)[pair], "check the device, the batch and the figure",
     )  # fmt: skip
     found = numbers_text(seconds[row], "s a step")
