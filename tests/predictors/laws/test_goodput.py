@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from forerun.errors import RequestError
 from forerun.evaluate import evaluate
+from forerun.predictors.laws.fitting import DEGREES, PRIOR_COUNT, PRIOR_DEGREES, PRIOR_SCALE
 from forerun.predictors.laws.goodput import (
+    PRIOR_SIGMA,
     Goodput,
     Steps,
+    _start,
     step_seconds,
 )
 from forerun.tables import Runs
@@ -117,6 +121,33 @@ def test_a_step_lies_between_its_longer_part_and_their_sum(
     one = Steps(*(np.array([v]) for v in (1.0, 1.0, 4.0, 0.0, 1.0, 1.0)))
     step = times(one, theta)[0][0]
     assert max(a_c, a_r) * (1 - 1e-9) <= step <= (a_c + a_r) * (1 + 1e-6) + 1e-7
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_cost_is_no_higher_than_that_of_bounded_quasi_newton(seed: int) -> None:
+    """The law's own cost, with the scale of errors that the fit ends with, from its own start."""
+    steps, rng = grid(), np.random.default_rng(seed)
+    seconds = times(steps)[0] * np.exp(rng.normal(0, 0.1, len(steps)))
+    law = Goodput().fit(runs_of(**rows(steps, step_time_s=seconds))).laws["sgd-job", "core"]
+    start, free = _start(
+        steps, seconds, np.where(steps.devices == 1, seconds / steps.passes, np.nan)
+    )
+    n = len(steps)
+
+    def errors(theta: FloatArray) -> FloatArray:
+        return np.asarray(np.log(seconds) - step_seconds(np.tile(theta, (n, 1)), steps)[0].log)
+
+    middle = 1.4826 * np.median(np.abs(errors(law.theta)))
+    variance = (n * middle**2 + PRIOR_COUNT * PRIOR_SCALE**2) / (n + PRIOR_COUNT)
+
+    def cost(theta: FloatArray) -> float:
+        tails = np.log1p(errors(theta) ** 2 / variance / DEGREES).sum()
+        pulls = np.log1p(((theta - start) / PRIOR_SIGMA) ** 2 / (PRIOR_DEGREES - 1)).sum()
+        return float((DEGREES + 1) / 2 * tails + PRIOR_DEGREES / 2 * pulls)
+
+    assert free.all()
+    theirs = minimize(cost, start, method="L-BFGS-B", bounds=[(np.log(1e-8), None)] * 7)
+    assert cost(law.theta) <= theirs.fun * (1 + 1e-4)
 
 
 def test_the_kinds_fitted_together_are_those_fitted_alone() -> None:
