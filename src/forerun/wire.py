@@ -19,13 +19,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from forerun.domain.estimate import Estimate
 from forerun.domain.forecast import Forecast, meaning, nearer
 from forerun.domain.graph import Op
-from forerun.domain.hardware import Cluster, Device
+from forerun.domain.hardware import Device
 from forerun.domain.job import Job
 from forerun.domain.measured import Measured
-from forerun.domain.plan import Plan
 from forerun.domain.recommendation import Option, Recommendation
-from forerun.domain.workload import Workload
-from forerun.errors import RequestError
 
 SCHEMA = "forerun/1"
 Json = dict[str, Any]
@@ -114,40 +111,12 @@ def quantiles(row: Sequence[float]) -> Json | None:
     return {"p05": clean(row[0]), "p50": clean(row[1]), "p95": clean(row[2])}
 
 
-def job_to_wire(job: Job) -> Json:
-    """Return a job whole: the operation graph, the cluster's figures and the plan."""
-    return {"schema": SCHEMA, **clean(job)}
-
-
-def job_from_wire(data: Mapping[str, Any]) -> Job:
-    """Return the job of `job_to_wire`.
-
-    Raises:
-        RequestError: another schema, a part that is missing or of the wrong kind, or a plan that
-            is not legal.
-    """
-    if data.get("schema") != SCHEMA:
-        raise RequestError(
-            "reading a job", f"its schema is {data.get('schema')!r}", f"write it as {SCHEMA}"
-        )
-    try:
-        return Job(
-            read(Workload, data["workload"]),
-            read(Cluster, data["cluster"]),
-            read(Plan, data["plan"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RequestError(
-            "reading a job", f"a part is missing or wrong: {error}", f"write it as {SCHEMA}"
-        ) from None
-
-
 def job_key(job: Job) -> str:
     """Return the job's key: the SHA-256 of its canonical JSON, 64 hexadecimal digits.
 
     Prices, notes and sources take no part, so a price list that changes leaves every key as it is.
     """
-    data = job_to_wire(job)
+    data = {"schema": SCHEMA, **clean(job)}
     parts = {**data, "device": data["cluster"]["device"]}
     for part, names in _NOT_IN_KEY.items():
         for name in names:

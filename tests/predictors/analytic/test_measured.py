@@ -17,7 +17,7 @@ from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.measured import BUCKETS, buckets_of
 from forerun.tables import Jobs, Runs, Table
 from forerun.testing.samples import tiny_cluster, tiny_device, tiny_workload
-from forerun.wire import job_from_wire, job_key, job_to_wire
+from forerun.wire import clean, job_key, read
 
 FLAT = ((1.0, 1e9),)
 PRODUCT = ((1.0, 1e9), (1.0, 1e9), (1.0, 1e9))
@@ -163,7 +163,7 @@ def test_devices_beside_a_probed_one_are_answered_as_without_it() -> None:
 def test_a_job_on_a_probed_device_comes_back_from_the_wire_and_figures_make_its_key() -> None:
     plan = Plan(micro_batch=8, global_batch=8)
     job = Job(linear_net(), cluster(measured()), plan)
-    again = job_from_wire(job_to_wire(job))
+    again = read(Job, clean(job))
     assert again.cluster.device.measured == job.cluster.device.measured
     assert job_key(again) == job_key(job)
     other = Job(linear_net(), cluster(measured(step_seconds=1.0)), plan)
