@@ -13,8 +13,8 @@ from xdist.scheduler import LoadScopeScheduling
 # These start clusters of this machine, which take half a minute each and wait for most of it.
 RAY = ("tests/measure/ray/test_runner.py", "tests/measure/ray/test_submit.py",
        "tests/measure/ray/test_training.py", "tests/measure/ray/test_ending.py")  # fmt: skip
-# These make hosts or time what runs: one process carries them out, so that they keep out of each
-# other's way. Tests of `profile` start workers, but neither make hosts nor time them.
+# These make hosts, start workers, or time what runs: one process carries them out, so that they keep
+# out of each other's way.
 MACHINE = (
     "tests/measure/lab/",
     "tests/measure/ray/",
@@ -23,6 +23,7 @@ MACHINE = (
     "tests/measure/test_faults.py",
     "tests/measure/test_local.py",
     "tests/measure/test_timing.py",
+    "tests/cli/test_profile.py",
     "tests/house/test_shown_commands.py",
 )
 

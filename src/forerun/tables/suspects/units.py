@@ -344,7 +344,7 @@ def judged(
         free = np.where(swapped[best], ties < 2, (ties == 0) | (large & clear[best]))
         odds = _log_odds(apart, error, width, doubt)
         accepted = (large | middling) & free & (odds > np.log(LIKELIER))
-        accepted &= _stands_alone(apart, best, accepted, kin, usual)
+        accepted &= _stands_alone(apart, best, swapped, accepted, kin, usual)
         left = np.where(swapped[best], factor - apart, apart - factor)
         honest = np.where(accepted, centre + left, moved)
     whole = (shift != 0) & (np.abs(apart) < np.abs(apart + shift)) & ~accepted
@@ -456,12 +456,14 @@ def _spread(values: FloatArray) -> float:
 
 
 def _stands_alone(
-    apart: FloatArray, best: IntArray, accepted: BoolArray, kin: Kin, usual: FloatArray
-) -> BoolArray:
+    apart: FloatArray, best: IntArray, swapped: BoolArray, accepted: BoolArray, kin: Kin,
+    usual: FloatArray,
+) -> BoolArray:  # fmt: skip
     """Return which accepted rows no tail leads up to, (m,).
 
-    More rows must share their unit than honest ones stand half as far out or more: of the row's own
-    group where that is large, else of its file.
+    More rows must share their unit than honest ones stand half as far out or more (twice as many for a
+    swapped column, whose factors differ so much that some fit any tail): of the row's own group where
+    that is large, else of its file.
     """
     out = np.abs(apart)
     result = accepted.copy()
@@ -473,5 +475,7 @@ def _stands_alone(
         ends = np.searchsorted(key, (where + 1) * beyond)
         near = ends - np.searchsorted(key, where * beyond + out / 2.0, side="right")
         _, alike = np.unique(where * (int(best.max(initial=0)) + 1) + best, return_inverse=True)
-        result &= ~use | (near < np.bincount(alike, accepted)[alike])
-    return result
+        result &= ~use | ((1 + swapped[best]) * near < np.bincount(alike, accepted)[alike])
+    if np.array_equal(result, accepted):
+        return result
+    return _stands_alone(apart, best, swapped, result, kin, usual)  # the rejected are of the tail
