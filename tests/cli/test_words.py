@@ -42,11 +42,11 @@ def test_as_many_devices_are_known_as_are_listed(forerun: Run) -> None:
 
 def test_an_answer_shows_what_moves_it_most(forerun: Run) -> None:
     text = forerun(*RESNET, "--precision", "fp16", "--framework", "pytorch").out
-    assert "as      fp16, images of 224 pixels a side, momentum, pytorch\n" in text
+    assert "settings  fp16, images of 224 pixels a side, momentum, pytorch\n" in text
     text = forerun("recommend", "resnet50", "--clusters", "1x8xa100-sxm-80gb").out
-    assert "as      bf16, images of 224 pixels a side, momentum, any framework\n" in text
+    assert "settings  bf16, images of 224 pixels a side, momentum, any framework\n" in text
     text = forerun("predict", "llama3-8b", *ON_A100, "--task", "lora").out
-    assert "as      bf16, sequences of 8,192 tokens, adamw, any framework, lora\n" in text
+    assert "settings  bf16, sequences of 8,192 tokens, adamw, any framework, lora\n" in text
 
 
 def test_one_sample_is_one(forerun: Run, tmp_path: Path) -> None:

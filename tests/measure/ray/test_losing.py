@@ -34,7 +34,7 @@ def cluster(able: None) -> Iterator[tuple[Lab, RayCluster]]:
 
 def study() -> Campaign:
     """Runs of two workers: three of half a CPU each, which fit on one node, and one of a whole."""
-    pauses = {"short": 0.0, "long": 0.4, "last": 0.0, "wide": 0.0}
+    pauses = {"short": 0.0, "long": 0.7, "last": 0.0, "wide": 0.0}
     return campaign({
         "name": "losing",
         "workloads": {
@@ -59,7 +59,7 @@ def test_a_campaign_outlives_a_lost_node_and_resumes_when_it_is_back(
 
     def lose(one: CampaignProgress) -> None:
         if one.point.asked["workload"] == "short":  # the long one has begun
-            Timer(1.5, lab.cut, ["h2"]).start()
+            Timer(3.5, lab.cut, ["h2"]).start()
 
     done = carry_out(asked, runner, notes, lose)
     ends = {point.asked["workload"]: notes.kept[point.key] for point in asked.points}

@@ -265,7 +265,7 @@ def test_it_says_why_it_does_not_answer() -> None:
         ({"device": ["card-x"], "micro_batch": [8]}, "no run is on card-x"),
         ({"sync": ["ps-async"], "micro_batch": [8]}, "parameter servers"),
         ({"tp": [2], "dp": [1], "micro_batch": [8]}, "data-parallel"),
-        ({}, "no batch"),
+        ({}, "does not state a batch"),
     ):
         (reason,) = fitted.declines(jobs_of(**{**asked, **changes}))
         assert reason is not None
