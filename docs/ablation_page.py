@@ -18,9 +18,8 @@ TABLES = {
 UNSURE, LEAST = "~", 0.05
 
 _INTRO = """\
-**The figures on this page were measured before an unstated framework became a mixture and before the
-description of stalling pipelines and of one benchmark's nanotron runs left the physics;** ideas that left with
-it are not listed. They are to be measured again.
+**All figures but ultrascale's were measured before an unstated framework became a mixture and before
+stalling pipelines left the physics;** ideas that left with them are not listed. They are to be measured again.
 
 What each idea of the analytic predictor buys: it is switched off alone, everything else is fitted anew
 to the teachers of each fold, and runs that were left out are forecast: a new model, a new device, more

@@ -35,11 +35,6 @@ LEAST_INSIDE, MOST_INSIDE = 0.85, 0.95  # of a band that says 90 %
 OURS, THUMB = "analytic", "constant-mfu"
 
 _INTRO = f"""\
-**The figures on this page were measured before an unstated framework became a mixture and before the
-description of stalling pipelines and of one benchmark's nanotron runs left the physics.** They are to be
-measured again. Partial runs since then: ultrascale 1B to 8B 12.9 % (7.3 here), more nodes 12.9 % (8.0), leave
-out a workload 46 % (16); most other cases within a tenth of a point.
-
 The first table holds our forecasts against what simple models reached and what others published, each
 case with the judged runs left out of all that was fitted: a new model, a new device, more devices, or
 a table of one laboratory from the tables of others.
