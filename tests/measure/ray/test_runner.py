@@ -9,13 +9,15 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from forerun.errors import RequestError
 from forerun.measure import Steps, Task
 from forerun.measure.ray import RayRunner
-from forerun.measure.ray.failures import from_ray, unreachable
+from forerun.measure.ray.failures import WorkerReports, from_ray, unreachable
 from tests.measure.entries import FEW, QUICK
 from tests.measure.ray.conftest import Head
 from tests.processes import alive
@@ -37,8 +39,24 @@ def runner(able: None, folder: Path) -> RayRunner:
     return RayRunner(folder=folder / "runs")
 
 
+def later_after_steps(monkeypatch: pytest.MonkeyPatch, task: int, least: int) -> None:
+    """Move the runner's clock an hour on once both workers of a task have reported so many steps."""
+    steps, add, clock = [0, 0], WorkerReports.add, time.monotonic
+
+    def note(reports: WorkerReports, message: dict[str, Any]) -> None:
+        add(reports, message)
+        if message["kind"] == "progress" and message["task"] == task:
+            steps[message["rank"]] = message["steps"]
+
+    monkeypatch.setattr(WorkerReports, "add", note)
+    monkeypatch.setattr(
+        "forerun.measure.ray.runner.time",
+        SimpleNamespace(time=time.time, monotonic=lambda: clock() + 3600.0 * (min(steps) >= least)),
+    )
+
+
 def test_tasks_share_a_cluster_and_failures_among_them_are_told_apart(
-    able: None, head: Head, folder: Path
+    able: None, head: Head, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a cluster that runs already; one that a run starts itself: `test_ending`."""
     runner = RayRunner(head.address, folder=folder / "runs", environment=head.variables)
@@ -52,9 +70,10 @@ def test_tasks_share_a_cluster_and_failures_among_them_are_told_apart(
         task.with_(dataset_size=128, steps=Steps(warmup=1, epochs=2)),
         *(task.with_(entry=entry) for entry in bad),
         task.with_(entry="toys:regression"),
-        task.with_(entry="toys:slow", settings={"pause": 0.3, **QUICK}, timeout_seconds=4.0,
+        task.with_(entry="toys:slow", settings={"pause": 0.3, **QUICK},
                    steps=Steps(warmup=2, least=100)),
     ]  # fmt: skip
+    later_after_steps(monkeypatch, len(tasks) - 1, 6)
     plain, epochs, *wrong, function, late = runner.measure_many(tasks)
     assert plain.status == epochs.status == function.status == "ok", plain.reason + function.reason
     assert set(plain.parts) == {"input", "forward", "backward", "sync", "optimizer"}
