@@ -9,8 +9,8 @@ own loop is measured, and once with the gradient norms that are taken of a user'
 With `--calls`, CPU time in one process, which other processes disturb least: of the recorder's
 calls in a step, of the callback for the HuggingFace Trainer with its hooks, of a look at a bucket
 of gradients without and with its norms. From them follows what measuring takes of steps of given
-lengths and buckets, by how many of them the recorder would look at. The collective, of one worker,
-is in both sides.
+lengths and buckets: every bucket is timed, and norms are taken in one step of several. The
+collective, of one worker, is in both sides.
 
     python benchmarks/measure_overhead.py [--workers 2] [--blocks 20] [--json]
     python benchmarks/measure_overhead.py --calls [--rounds 40] [--json]
@@ -50,13 +50,15 @@ def model_of(width: int, depth: int) -> Any:
 class Training:
     """One model with its optimizer, and a recorder where it is measured."""
 
-    def __init__(self, module: Any, batch: int, width: int, recorder: Any = None) -> None:
+    def __init__(
+        self, module: Any, batch: int, width: int, recorder: Any = None, observed: bool = True
+    ) -> None:
         import torch
 
         self._inputs = torch.randn(batch, width)
         self._module, self._recorder = module, recorder
         self._optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
-        if recorder is not None and hasattr(module, "register_comm_hook"):
+        if recorder is not None and observed and hasattr(module, "register_comm_hook"):
             recorder.reduce_through(module)
 
     def run(self, steps: int) -> tuple[float, float]:
@@ -176,25 +178,18 @@ def more_of(sides: list[Training], rounds: int, steps: int) -> list[float]:
     return [float(one) * 1e6 for one in np.median(apart, axis=1)]
 
 
-def looking(looks: float, norms: bool = False) -> Any:
-    """Return a recorder that looks at all steps, or at none."""
-    from forerun.measure.communication import StepSample
-
-    recorder = recorder_of(norms)
-    recorder.communication.expect_updates()
-    recorder.communication._timing = StepSample(looks, looks, looks)
-    recorder.communication._norms = StepSample(looks, looks, looks)
-    return recorder
-
-
 def calls(rounds: int) -> dict[str, float]:
-    """Return CPU microseconds: of the recorder in a step, of a look at a bucket, of its norms."""
-    sides = [Training(layers(1), 8, 32), Training(layers(1), 8, 32, looking(0.0))]
-    (step,) = more_of(sides, rounds, 100)
+    """Return CPU microseconds: of the recorder in a step, of a bucket's observation, of its norms."""
     sides = [
-        Training(layers(BUCKETS), 8, 32, looking(looks, norms))
-        for looks, norms in ((0.0, False), (1.0, False), (1.0, True))
+        Training(layers(1), 8, 32),
+        Training(layers(1), 8, 32, recorder_of(False), observed=False),
     ]
+    (step,) = more_of(sides, rounds, 100)
+    sides = []
+    for observed, norms_every in ((False, 0), (True, 0), (True, 1)):
+        recorder = recorder_of(True)
+        recorder.communication.norms_every = norms_every
+        sides.append(Training(layers(BUCKETS), 8, 32, recorder, observed))
     look, both = (one / BUCKETS for one in more_of(sides, rounds, 10))
     return {"step_us": step, "look_us": look, "norms_us": both - look}
 
@@ -226,22 +221,12 @@ class Called(Training):
 
 def shares(found: dict[str, float]) -> dict[str, float]:
     """Return what measuring takes of a step's time, by length and buckets of the step."""
-    from forerun.measure.communication import (
-        BUCKET_SECONDS,
-        NORM_SECONDS,
-        NORMS,
-        TIMING,
-        StepSample,
-    )
+    from forerun.measure.communication import NORMS_EVERY
 
     result = {}
     for ms, buckets in STEPS:
-        timing, norms = StepSample(*TIMING), StepSample(*NORMS)
-        timing.settle(ms / 1e3, buckets * BUCKET_SECONDS)
-        norms.settle(ms / 1e3, buckets * NORM_SECONDS)
         for data, taken in DATA.items():
-            both = taken * min(timing.share, norms.share)
-            used = timing.share * found["look_us"] + both * found["norms_us"]
+            used = found["look_us"] + taken * found["norms_us"] / NORMS_EVERY
             result[f"{ms} ms, {buckets} buckets, {data}"] = (
                 (found["step_us"] + buckets * used) / ms / 1e3
             )  # fmt: skip

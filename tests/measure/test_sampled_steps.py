@@ -1,4 +1,4 @@
-"""Few looks: what is told where few steps were looked at, where none were, and of one that took long."""
+"""Few steps: what a record holds where few steps were counted, and what is left of the observation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from forerun.measure import communication, record
-from forerun.measure.communication import StepTraffic, with_sync
 from forerun.measure.recorder import OptimizerHooks, Recorder
 
 PARAMETERS = 16 * 16 + 16
@@ -57,7 +56,7 @@ def told_of(
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(6, 6), (14, 11), (3, 1)])
-def test_of_the_fewest_steps_one_is_looked_at(warmup: int, steps: int) -> None:
+def test_of_the_fewest_steps_norms_are_taken_in_one(warmup: int, steps: int) -> None:
     told, _ = told_of(warmup, steps)
     assert told["sync_bytes"] == 4 * PARAMETERS
     assert told["local_sqr"] is not None
@@ -69,6 +68,16 @@ def test_where_nothing_is_reduced_communication_is_not_told_to_be_nothing() -> N
     assert told["sync_bytes"] is None
     assert "sync" not in told["parts"]
     assert "the DDP module reduced nothing" in "".join(told["notes"])
+
+
+def test_a_module_that_was_observed_is_observed_again_by_the_next_recorder() -> None:
+    module = DistributedDataParallel(nn.Linear(16, 16))
+    for _ in range(2):
+        with record() as run:
+            run.watch(module)
+            for _ in run.steps(range(5)):
+                module(torch.randn(4, 16)).square().mean().backward()
+        assert run.record()["sync_bytes"] == 4 * PARAMETERS
 
 
 def test_a_recorder_that_is_done_holds_no_module() -> None:
@@ -132,19 +141,3 @@ def test_what_compiled_code_reduces_is_left_to_it(monkeypatch: pytest.MonkeyPatc
     assert recorder.notes == [
         "communication is not measured: compiled code reduces the module's gradients"
     ]
-
-
-def test_a_step_that_took_long_by_chance_leaves_backward_its_share() -> None:
-    usual = {"forward": 1.0, "backward": 2.0}
-    steps = [StepTraffic(8.0, 1.0, 1.0), None, StepTraffic(8.0, 60.0, 58.0), *[None] * 97]
-    each = [usual, usual, {"forward": 1.0, "backward": 60.0}, *[usual] * 97]
-    mean = {"forward": 1.0, "backward": 2.58}
-    told = with_sync(mean, steps, each)
-    assert told["sync"] == pytest.approx(2.58 * 59 / 62)
-    assert told["sync"] + told["backward"] == pytest.approx(2.58)
-    assert with_sync(mean, steps, each, warm=1)["sync"] == pytest.approx(2.58 * 58 / 60)
-    assert with_sync(mean, steps[:1], each, warm=1)["sync"] == pytest.approx(1.29)
-    assert with_sync({"forward": 1.0}, steps, [{}] * 100)["sync"] == pytest.approx(29.5)
-    assert with_sync(mean, [None, None], each) == mean
-    assert with_sync(mean, [], [], alone=True) == {**mean, "sync": 0.0}
-    assert with_sync({}, [], [], alone=True) == {}

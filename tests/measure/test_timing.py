@@ -124,9 +124,11 @@ def test_gradients_are_reduced_as_without_the_hook_and_made_up_ones_are_not_look
                 recorder.reduce_through(module)
             if made_up:
                 recorder.use_synthetic_data()
+            optimizer = torch.optim.SGD(module.parameters())
             for _ in range(3):
                 module.zero_grad()
                 module(torch.ones(3, 4)).square().mean().backward()
+                recorder.communication.updated(optimizer)
                 recorder.step()
             gradients.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
             told[made_up] = recorder.record()

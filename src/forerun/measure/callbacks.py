@@ -39,7 +39,7 @@ class _Session:
         self.switch("")
         model, self._model = self._model, None
         if self.recorder is not None and self.recorder.workers > 1 and model is not None:
-            ddp = find_ddp(model)
+            ddp = find_ddp(model.parameters())
             if ddp is not None:
                 self.recorder.reduce_through(ddp)
 

@@ -25,7 +25,6 @@ from forerun.measure.measurement import (
 )
 from forerun.measure.processes import MARK, RUNNER, end_all
 from forerun.measure.progress import STARTING, read_progress, slowest_place
-from forerun.measure.recorder import FOLDER
 from forerun.measure.runner import TaskRunner, timed_out
 from forerun.measure.task import Steps, Task
 
@@ -133,7 +132,7 @@ class Launch:
             **given, "WORLD_SIZE": str(workers), "MASTER_ADDR": hosts[0].address,
             "MASTER_PORT": str(free_port(hosts[0])), "PYTHONUNBUFFERED": "1", MARK: self._mark,
             "PYTHONPATH": f"{path}{os.pathsep}{source}" if path else source,
-            RUNNER: str(os.getpid()), FOLDER: str(self._folders[0]),
+            RUNNER: str(os.getpid()),
         }  # fmt: skip
         words = [sys.executable, "-m", "forerun.measure.worker", str(folder / "plan.json")]
         try:

@@ -29,7 +29,7 @@ SETTINGS: Mapping[str, str] = {
     "gradient_as_bucket_view": "DDP: gradients are views of the buckets",
     "learning_rate": "of the optimizer",
     "loader_workers": "processes that load data for each worker",
-    "norms_every": "steps between two observations of gradient norms, 0 for never; else as often as it costs little",
+    "norms_every": "steps between two observations of gradient norms, 0 for never; else 10",
     "rehearse": "a tiny step first, so that what libraries load is not counted as memory",
     "static_graph": "DDP: the graph does not change",
 }

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import os
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,31 +17,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from forerun.measure.communication import (
-    Communication,
-    StepTraffic,
-    traffic_means,
-    traffic_notes,
-    with_sync,
-)
-from forerun.measure.measurement import (
-    Measurement,
-    Record,
-    fingerprint,
-    merged,
-    progress_path,
-    write_json,
-    write_record,
-)
-from forerun.measure.progress import ProgressFile, Reporter, StepLog
+from forerun.measure.communication import Communication, StepTraffic, traffic_summary
+from forerun.measure.measurement import Measurement, Record, fingerprint, merged, write_json
+from forerun.measure.progress import Reporter, StepLog
 from forerun.measure.step_times import is_narrow, warm_steps
 from forerun.measure.task import Steps
 from forerun.measure.timeline import CudaClock, StepClock, Timeline, WallClock
 from forerun.measure.usage import PeakMemory, Usage, own_gpu
 
 T = TypeVar("T")
-FOLDER = "FORERUN_RECORD_DIR"
-STEPS = "FORERUN_STEPS"
 _GROWTH = 1.5  # from one check to the next: each check is another chance to stop by luck
 _SETTLE_EVERY = 50  # steps whose marks are kept at most, where nothing is to be decided
 
@@ -60,8 +43,7 @@ class Agreement:
 
     Attributes:
         reason: why it stopped, where the interval is wider than requested.
-        warm: counted steps at the beginning that are still warm-up, the same for all connected
-            workers; None until it stopped.
+        warm: counted steps at the beginning that are still warm-up; None until it stopped.
     """
 
     def __init__(self, steps: Steps, workers: int) -> None:
@@ -84,16 +66,13 @@ class Agreement:
     def decide(self, count: int, seconds: Sequence[float]) -> bool:
         """Return whether it is enough, as the first worker decides from its counted steps' seconds."""
         # What counted as warm-up may look usual later: no more than `most` steps count all the same.
-        warm = max(warm_steps(np.asarray(seconds)), count - self._steps.most)
+        most = self._steps.most
+        warm = max(warm_steps(np.asarray(seconds)), count - most)
         stop, following = self._own(count - warm, seconds[warm:])
         following += warm
         if self._workers > 1:  # without a process group, a count is all that they can agree on
-            most = self._steps.most
-            stop, following, warm = _from_first(stop, following, warm) or (
-                count >= most,
-                most,
-                warm,
-            )
+            agreed = _from_first(stop, following, warm)
+            stop, following, warm = agreed or (count >= most, most, warm)
         self._next = following
         self.warm = warm if stop else None
         return stop
@@ -106,11 +85,8 @@ class Agreement:
         self._was_narrow = narrow
         if narrow and (was_narrow or count >= steps.most) and count >= steps.least:
             return True, count
-        if count >= steps.most:
-            self.reason = f"stopped at {count} steps, its interval wider than requested"
-            return True, count
         left = int((steps.seconds - elapsed) / max(elapsed / max(count, 1), 1e-9))
-        if left < 1:
+        if count >= steps.most or left < 1:
             self.reason = f"stopped after {elapsed:.3g} s and {count} steps, its interval wider than requested"
             return True, count
         after = math.ceil(_GROWTH * count)
@@ -146,8 +122,7 @@ class Recorder:
         rank, workers: which worker this is, of how many.
         gpu: index of its GPU, None on CPUs.
         progress: reports to other processes how far it has come.
-        norms_every: steps between two observations of gradient norms, whatever they cost; 0 never;
-            None as often as it costs little.
+        norms_every: steps between two observations of gradient norms; 0 never; None the usual.
         log: a file that the first worker adds a line of JSON to, once a second at most: `step`,
             `time` (seconds since 1970) and `step_time_s`, the mean since the line before.
         resumed_at: the step of the checkpoint that this run resumes from; `log` counts on from it.
@@ -206,17 +181,17 @@ class Recorder:
         """End a step; return whether enough has been measured (the same for all workers)."""
         self.begin()
         self._timeline.end()
+        self.communication.end()
         now = time.perf_counter()
-        self.communication.end(now - self._last)
         if self._progress is not None:
             self._progress.step(now - self._last)
         if self._log is not None:
             self._log.step(now)
         self._last = now
         self._count += 1
+        enough = False
         if self._count == 0:  # what follows is counted
             self._timeline.read()
-            self.communication.read()
             self.communication.restart()
             self._usage.begin()
             self.resume()
@@ -231,8 +206,7 @@ class Recorder:
                 if self._agreement.reason and self.rank == 0:
                     self.notes.append(self._agreement.reason)
             self.resume()
-            return enough
-        return False
+        return enough
 
     def resume(self) -> None:
         """Start the next step now: the time since the last one ended belongs to none."""
@@ -251,7 +225,7 @@ class Recorder:
     def use_synthetic_data(self) -> None:
         """Say that the data are made up: gradient norms are not taken."""
         self.made_up = True
-        self.communication.skip_norms()
+        self.communication.norms_every = 0
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
@@ -303,11 +277,8 @@ class Recorder:
         """
         if not self._attached:
             self._attached = True
-            self._note_missing(self.communication.attach(module))
-
-    def _note_missing(self, why: str) -> None:
-        if why:
-            self.notes.append(f"communication is not measured: {why}")
+            if why := self.communication.attach(module):
+                self.notes.append(f"communication is not measured: {why}")
 
     def record(self, status: str = "ok", reason: str = "") -> Record:
         """Return all that was measured, as plain data that `measurement.merged` joins."""
@@ -323,39 +294,37 @@ class Recorder:
         if status == "ok" and not self._seconds and not self._epochs:
             done = self._warmup + self._count
             status, reason = "failed", f"it ended after {done} steps, and none was counted"
-        warm = self._still_warm()
-        names = dict.fromkeys(name for one in self._parts[warm:] for name in one)
-        parts = {n: float(np.mean([p.get(n, 0.0) for p in self._parts[warm:]])) for n in names}
-        counted = self._traffic[-len(self._seconds) :] if self._seconds else []
-        every = [one for one in counted if one is not None]
-        traffic = [one for one in counted[warm:] if one is not None] or every
-        alone = self.workers == 1 and bool(self.communication.norms_every)
+        warm = 0
+        if self._agreement is not None and self._agreement.warm is not None:
+            warm = self._agreement.warm
+        elif not self._whole_epochs:
+            warm = warm_steps(np.asarray(self._seconds))
+        counted = self._parts[warm:]
+        names = dict.fromkeys(name for one in counted for name in one)
+        parts = {name: float(np.mean([p.get(name, 0.0) for p in counted])) for name in names}
+        figures, exposed, notes = traffic_summary(self._traffic, warm)
+        if self.workers == 1:
+            exposed = 0.0 if exposed is None else exposed
+            if self.communication.norms_every:
+                why = "one worker has one gradient of the same weights"
+                notes = [f"gradient noise is not measured: {why}"]
+        if exposed is not None and parts:  # a part of backward, in which the step waits for others
+            parts["sync"] = min(exposed, parts.get("backward", exposed))
+            parts |= {"backward": parts["backward"] - parts["sync"]} if "backward" in parts else {}
         return {
             "rank": self.rank, "workers": self.workers, "status": status, "reason": reason,
             "ended": time.time(), "started": datetime.fromtimestamp(self._born, UTC).isoformat(),
             "seconds": self._seconds[warm:], "epochs": self._epochs, "samples": self.samples,
-            "warmup_steps": self._warmup + warm,
-            "parts": with_sync(parts, counted, self._parts, warm, self.workers == 1),
-            **traffic_means(traffic, every), "made_up": self.made_up,
-            "peak_bytes": self._peak.bytes(), "fingerprint": fingerprint(),
-            "notes": self.notes + traffic_notes(every, alone), **self._rates,
+            "warmup_steps": self._warmup + warm, "parts": parts, **figures,
+            "made_up": self.made_up, "peak_bytes": self._peak.bytes(),
+            "fingerprint": fingerprint(), "notes": self.notes + notes, **self._rates,
         }  # fmt: skip
 
     def leave(self) -> None:
         """Leave the modules as they were before they were watched."""
         while self._handles:
             self._handles.pop().remove()
-        if why := self.communication.detach():
-            self._note_missing(why)
-            self._traffic = []
-
-    def _still_warm(self) -> int:
-        """Return how many counted steps are still warm-up; none of whole epochs."""
-        if self._whole_epochs:
-            return 0
-        if self._agreement is not None and self._agreement.warm is not None:
-            return self._agreement.warm
-        return warm_steps(np.asarray(self._seconds))
+        self.communication.detach()
 
 
 def trained_tensors(output: Any) -> list[Any]:
@@ -382,7 +351,6 @@ class OptimizerHooks:
 
         self._recorder, self._stop = recorder, stop
         self._first: Any = None  # optimizer whose updates end steps
-        recorder.communication.expect_updates()
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -412,12 +380,12 @@ class OptimizerHooks:
 
 def _watch_trained(recorder: Recorder, optimizer: Any) -> None:
     """Watch the DDP module that an optimizer trains, else the modules that hold most of its parameters."""
-    modules = _modules()
-    own = {id(p): p.numel() for group in optimizer.param_groups for p in group["params"]}
-    ddp = _ddp_of(own, modules)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    ddp = find_ddp(parameters)
     if ddp is not None:
         recorder.watch(ddp)
         return
+    modules, own = _modules(), {id(p): p.numel() for p in parameters}
     held = [sum(own.get(id(p), 0) for p in module.parameters()) for module in modules]
     most = max(held, default=0)
     # A module inside torch.compile is called from compiled code, which no hook may break.
@@ -427,13 +395,10 @@ def _watch_trained(recorder: Recorder, optimizer: Any) -> None:
             recorder.watch(module)
 
 
-def find_ddp(model: Any) -> Any:
-    """Return the DistributedDataParallel module that trains a model, None where none does."""
-    return _ddp_of({id(parameter) for parameter in model.parameters()}, _modules())
-
-
-def _ddp_of(own: Container[int], modules: Iterable[Any]) -> Any:
-    for module in filter(_is_ddp, modules):
+def find_ddp(parameters: Iterable[Any]) -> Any:
+    """Return the DistributedDataParallel module that trains some parameters, None where none does."""
+    own = set(map(id, parameters))
+    for module in filter(_is_ddp, _modules()):
         if any(id(parameter) in own for parameter in module.parameters()):
             return module
     return None
@@ -475,12 +440,11 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
     """Measure the steps of a training script; use it around the loop.
 
     Under a forerun runner, the runner gets the record, and `steps` ends the loop once enough has
-    been measured. Otherwise nothing is cut short; `out` names a file for the measurement (of the
-    first worker), and FORERUN_RECORD_DIR a folder for every worker's record.
+    been measured. Otherwise nothing is cut short.
 
     Args:
         samples: in one optimizer step of all workers, for a throughput.
-        out: a JSON file, written whole or not at all.
+        out: a JSON file for the measurement of the first worker, written whole or not at all.
         given: further arguments of `Recorder`.
 
     Raises:
@@ -494,13 +458,9 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
         return
     import torch
 
-    rank, folder = int(os.environ.get("RANK", "0")), os.environ.get(FOLDER)
-    if folder and "progress" not in given:
-        given["progress"] = ProgressFile(progress_path(Path(folder), rank))
-    if steps := os.environ.get(STEPS):
-        given.setdefault("steps", Steps(**json.loads(steps)))
     given.setdefault("gpu", own_gpu() if torch.cuda.is_available() else None)
-    recorder = Recorder(rank=rank, workers=int(os.environ.get("WORLD_SIZE", "1")), **given)
+    rank, workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    recorder = Recorder(rank=rank, workers=workers, **given)
     recorder.explicit = True
     recorder.samples = samples
     with installed(recorder):
@@ -513,8 +473,6 @@ def record(samples: int = 0, out: str | Path = "", **given: Any) -> Iterator[Rec
         finally:
             hooks.remove()
     found = recorder.record()
-    if folder:
-        write_record(Path(folder), found)
     if out and recorder.rank == 0:
         ok = found["status"] == "ok"
         measured = merged([found]) if ok else Measurement(found["status"], found["reason"])
