@@ -139,7 +139,8 @@ class _Reduction:
         return group.allreduce([buffer]).get_future().then(pass_on)
 
 
-_REDUCTIONS: WeakKeyDictionary[Any, _Reduction] = WeakKeyDictionary()  # a hook stays with its module
+# A hook stays with its module.
+_REDUCTIONS: WeakKeyDictionary[Any, _Reduction] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
