@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from forerun.wire import clean
+
 ENOUGH_ANSWERED = 0.9
-_COUNTS = "Mapping[str, int]"  # as the fields of reasons are annotated
 ALL_TABLES = "all tables"
+_SCORED = ("scores", "by_distance", "by_workload")
 
 
 @dataclass(frozen=True)
@@ -58,56 +60,56 @@ class Score:
 
     predictor: str
     table: str
-    group: str
-    rows: int
-    comparable: int
-    answered: int
-    censored: int
-    censored_below: int
-    mape: float
-    median_ape: float
-    p90_ape: float
-    bias_log_ratio: float
-    tau: float
-    tau_plans: float
-    tau_overall: float
-    coverage: float
-    coverage_low: float
-    coverage_high: float
-    width: float
-    width_mean: float
-    floor_violations: int
-    suspicious: int
-    silent: int
-    oom_rows: int
-    oom_happened: int
-    oom_precision: float
-    oom_recall: float
-    oom_f1: float
-    refused_rows: int
-    refused_f1: float
-    memory_rows: int
-    memory_median_ape: float
-    regret_groups: int
-    regret_picked: int
-    regret_crashed: int
-    regret_median: float
-    regret_mean: float
-    regret_worst: float
-    floor_clamped: int = 0
-    declined: Mapping[str, int] = field(default_factory=dict)
-    not_comparable: Mapping[str, int] = field(default_factory=dict)
+    group: str = ""
+    rows: int = 0
+    comparable: int = 0
+    answered: int = 0
     timed_rows: int = 0
-    quantities: Mapping[str, int] = field(default_factory=dict)
+    censored: int = 0
+    censored_below: int = 0
     censored_answered: int = 0
     censored_short: int = 0
-    censored_mape: float = float("nan")
-    censored_short_ape: float = float("nan")
+    censored_mape: float = math.nan
+    censored_short_ape: float = math.nan
+    mape: float = math.nan
+    median_ape: float = math.nan
+    p90_ape: float = math.nan
+    bias_log_ratio: float = math.nan
+    tau: float = math.nan
+    tau_plans: float = math.nan
+    tau_overall: float = math.nan
+    coverage: float = math.nan
+    coverage_low: float = math.nan
+    coverage_high: float = math.nan
+    width: float = math.nan
+    width_mean: float = math.nan
+    floor_violations: int = 0
+    floor_clamped: int = 0
+    suspicious: int = 0
+    silent: int = 0
+    oom_rows: int = 0
+    oom_happened: int = 0
+    oom_precision: float = math.nan
+    oom_recall: float = math.nan
+    oom_f1: float = math.nan
+    refused_rows: int = 0
+    refused_f1: float = math.nan
+    memory_rows: int = 0
+    memory_median_ape: float = math.nan
+    regret_groups: int = 0
+    regret_picked: int = 0
+    regret_crashed: int = 0
+    regret_median: float = math.nan
+    regret_mean: float = math.nan
+    regret_worst: float = math.nan
+    declined: Mapping[str, int] = field(default_factory=dict)
+    not_comparable: Mapping[str, int] = field(default_factory=dict)
+    quantities: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def share_answered(self) -> float:
         """Answered of the comparable rows; NaN where none is comparable."""
-        return self.answered / self.comparable if self.comparable else float("nan")
+        return self.answered / self.comparable if self.comparable else math.nan
 
     @property
     def counts(self) -> bool:
@@ -121,23 +123,14 @@ class Score:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Score:
-        """Return the score that `as_dict` wrote; a figure that is None or left out is NaN."""
-        given: dict[str, Any] = {}
-        for f in fields(Score):
-            value = values.get(f.name)
-            if f.type == _COUNTS:
-                given[f.name] = dict(value or {})
-            elif value is not None or f.default is MISSING:
-                given[f.name] = float("nan") if value is None else value
-        return Score(**given)
+        """Return the score that `as_dict` wrote; a figure that is None or left out does not exist."""
+        names = {f.name for f in fields(Score)}
+        return Score(**{k: v for k, v in values.items() if k in names and v is not None})
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures by name, NaN as None."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        plain["share_answered"], plain["counts"] = self.share_answered, self.counts
-        for name in ("declined", "not_comparable", "quantities"):
-            plain[name] = dict(plain[name])
-        return {k: None if isinstance(v, float) and v != v else v for k, v in plain.items()}
+        found = clean(self)
+        return {**found, "share_answered": clean(self.share_answered), "counts": self.counts}
 
 
 @dataclass(frozen=True)
@@ -179,15 +172,10 @@ class Evaluation:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Evaluation:
         """Return the evaluation that `as_dict` wrote."""
-        given: dict[str, Any] = {}
-        for name in ("scores", "by_distance", "by_workload"):
-            given[name] = tuple(Score.from_dict(s) for s in values[name])
-        for name in ("predictors", "tables", "fitted_on", "faster_half"):
-            given[name] = tuple(values[name])
-        for name in ("split", "seed", "group_by", "folds", "identical", "start"):
-            given[name] = values[name]
-        given["notes"] = values.get("notes", {})
-        return Evaluation(**given)
+        given = {f.name: values[f.name] for f in fields(Evaluation) if f.name in values}
+        for name in _SCORED:
+            given[name] = tuple(map(Score.from_dict, given[name]))
+        return Evaluation(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
 
     def of(self, predictor: str, table: str = ALL_TABLES, group: str = "") -> Score:
         """Return one score; the default is the predictor's total. Raises KeyError."""
@@ -207,14 +195,5 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
-        return {
-            "split": self.split, "seed": self.seed, "start": self.start,
-            "group_by": self.group_by, "faster_half": list(self.faster_half),
-            "predictors": list(self.predictors), "tables": list(self.tables),
-            "folds": dict(self.folds), "fitted_on": list(self.fitted_on),
-            "identical": {k: dict(v) for k, v in self.identical.items()},
-            "notes": {k: list(v) for k, v in self.notes.items()},
-            "scores": [s.as_dict() for s in self.scores],
-            "by_distance": [s.as_dict() for s in self.by_distance],
-            "by_workload": [s.as_dict() for s in self.by_workload],
-        }  # fmt: skip
+        scores = {name: [s.as_dict() for s in getattr(self, name)] for name in _SCORED}
+        return {**clean(replace(self, scores=(), by_distance=(), by_workload=())), **scores}

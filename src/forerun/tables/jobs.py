@@ -1,18 +1,10 @@
-"""Jobs and Runs: questions and facts as columns, with distinct workloads and clusters interned.
-
-Ordering: one order of runs by what they say, so that nobody's answer hangs on how a file lists them.
-
-Job columns: whole jobs as the columns of the runs table that describe them.
-
-Rates: the seconds of a step that a row states as a rate of samples, tokens or operations.
-
-Join: runs of several tables as one, for a fit that learns from all of them.
-"""
+"""Jobs and Runs: questions and facts as columns, with distinct workloads and clusters interned."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -167,11 +159,7 @@ class Jobs:
     def checked(self) -> Jobs:
         """Return the jobs with `plan_problem` filled where a resolved row's plan is not legal."""
         known = (self.workload_index >= 0) & (self.cluster_index >= 0)
-        reasons = (
-            np.full(len(self), None, dtype=object)
-            if self.plan_problem is None
-            else self.plan_problem.copy()
-        )
+        reasons = _reasons([self], "plan_problem").copy()
         rows = np.flatnonzero(known & is_none(reasons))
         part = self.take(rows)
         codes = plan_problems(part.plans, part.limits())
@@ -197,12 +185,8 @@ def _interned(values: Sequence[T]) -> tuple[tuple[T, ...], NDArray[np.int32]]:
 
 
 def _gather(values: Sequence[Any], field: str, index: NDArray[np.int32]) -> NDArray[Any]:
-    def read(value: Any) -> Any:
-        for name in field.split("."):
-            value = getattr(value, name)
-        return np.nan if value is None else value
-
-    return np.array([read(v) for v in values])[index]
+    read = attrgetter(field)
+    return np.array([np.nan if (v := read(value)) is None else v for value in values])[index]
 
 
 # Figure of a `Run` -> (column of the runs table, units of the figure in one of the column).
@@ -216,13 +200,7 @@ RUN_COLUMNS: Mapping[str, tuple[str, float]] = {
 
 @dataclass(frozen=True)
 class Runs:
-    """n facts: the jobs that were run and the table of what was measured.
-
-    Attributes:
-        jobs: that were run.
-        table: of what was measured of each.
-        ordered: whether the rows are known to be as `sorted_runs` puts them.
-    """
+    """n facts: the jobs that were run and what was measured; `ordered` as `sorted_runs` puts them."""
 
     jobs: Jobs
     table: Table
@@ -301,27 +279,11 @@ def _keys(runs: Runs) -> Iterator[NDArray[Any]]:
         if rank[name] == 0:
             yield sortable(columns[name])
     # What tells workloads and clusters apart where no label does.
-    workloads = [
-        repr(
-            (
-                w.name,
-                w.framework,
-                w.precision,
-                w.seq_len,
-                w.dataset_size,
-                w.params,
-                w.graph.forward_flops,
-                w.graph.backward_flops,
-            )
-        )
-        for w in jobs.workloads
-    ]
-    clusters = [
-        repr((c.name, c.device.id, c.nodes, c.devices_per_node, c.intra, c.inter))
-        for c in jobs.clusters
-    ]
-    yield _ranks(workloads)[jobs.workload_index]
-    yield _ranks(clusters)[jobs.cluster_index]
+    of_workload = attrgetter("name", "framework", "precision", "seq_len", "dataset_size", "params",
+                             "graph.forward_flops", "graph.backward_flops")  # fmt: skip
+    of_cluster = attrgetter("name", "device.id", "nodes", "devices_per_node", "intra", "inter")
+    yield _ranks([repr(of_workload(w)) for w in jobs.workloads])[jobs.workload_index]
+    yield _ranks([repr(of_cluster(c)) for c in jobs.clusters])[jobs.cluster_index]
     for name in NAMES:
         yield getattr(jobs.plans, name)
     for name in names:
@@ -379,10 +341,8 @@ _OF_CLUSTER: Mapping[str, Callable[[Cluster], Any]] = {
 def job_columns(jobs: Jobs) -> Table:
     """Return n whole jobs as n rows of a runs table, blank where a job does not say.
 
-    Names, sizes and totals of the workload, the cluster with its price, every field of the plan.
-    The column `cluster` is not among them: beside a device it is a label, and 2 and 4 nodes of one
-    cluster would be two.
-    What no column can hold (the operation graph, the links) is not in it.
+    Not the column `cluster`: beside a device it is a label, and 2 and 4 nodes of one cluster would
+    be two.
 
     Raises:
         RequestError: a row has no workload or no cluster.
@@ -464,19 +424,12 @@ def join_runs(parts: Sequence[Runs]) -> Runs:
 
 def join_jobs(parts: Sequence[Jobs]) -> Jobs:
     """Return the jobs of all parts; workloads and clusters keep their part's positions."""
-    workload_index, cluster_index = [], []
-    n_workloads = n_clusters = 0
-    for part in parts:
-        workload_index.append(_shifted(part.workload_index, n_workloads))
-        cluster_index.append(_shifted(part.cluster_index, n_clusters))
-        n_workloads += len(part.workloads)
-        n_clusters += len(part.clusters)
     labels = [Table({}, len(p)) if p.labels is None else p.labels for p in parts]
     return Jobs(
         workloads=tuple(w for p in parts for w in p.workloads),
         clusters=tuple(c for p in parts for c in p.clusters),
-        workload_index=np.concatenate(workload_index),
-        cluster_index=np.concatenate(cluster_index),
+        workload_index=_shifted([(p.workload_index, len(p.workloads)) for p in parts]),
+        cluster_index=_shifted([(p.cluster_index, len(p.clusters)) for p in parts]),
         plans=concatenate([p.plans for p in parts]),
         workload_problem=_reasons(parts, "workload_problem"),
         cluster_problem=_reasons(parts, "cluster_problem"),
@@ -500,14 +453,15 @@ def join_tables(parts: Sequence[Table]) -> Table:
     return Table(columns, sum(len(p) for p in parts), problems, lines)
 
 
-def _shifted(index: NDArray[np.int32], by: int) -> NDArray[np.int32]:
-    return np.where(index >= 0, index + by, -1).astype(np.int32)
+def _shifted(parts: Sequence[tuple[NDArray[np.int32], int]]) -> NDArray[np.int32]:
+    """Return the positions of all parts, each behind the values of the parts before; -1 stays."""
+    starts = np.cumsum([0, *(count for _, count in parts)])
+    moved = [np.where(i >= 0, i + at, -1) for (i, _), at in zip(parts, starts, strict=False)]
+    return np.concatenate(moved).astype(np.int32)
 
 
 def _reasons(parts: Sequence[Jobs] | Sequence[Table], name: str) -> NDArray[np.object_]:
-    columns: list[NDArray[np.object_] | None] = [getattr(p, name) for p in parts]
-    lengths = [len(p) for p in parts]
+    columns = [(getattr(p, name), len(p)) for p in parts]
     return np.concatenate([
-        np.full(n, None, dtype=object) if column is None else column
-        for n, column in zip(lengths, columns, strict=True)
+        np.full(rows, None, dtype=object) if column is None else column for column, rows in columns
     ])  # fmt: skip

@@ -1,11 +1,4 @@
-"""Table: rows of the runs table as columns: floats with NaN for blanks, or strings.
-
-Lines: where each row of a table was written, so that a complaint can point at it.
-
-The schema of the runs table: every column, its kind, unit and group.
-
-Configurations: which rows of a runs table are repeats of one measurement.
-"""
+"""Table: the runs table as columns (floats with NaN for blanks, or strings), and its schema."""
 
 from __future__ import annotations
 
@@ -36,11 +29,8 @@ class Column:
 
 def _columns(group: str, kind: str, *rows: str) -> list[Column]:
     """Return columns from rows of the form `name|unit|help`."""
-    out = []
-    for row in rows:
-        name, unit, text = [*row.split("|"), "", ""][:3]
-        out.append(Column(name, group, kind, unit, text))
-    return out
+    cells = ([*row.split("|"), "", ""] for row in rows)
+    return [Column(name, group, kind, unit, text) for name, unit, text, *_ in cells]
 
 
 _ALL: list[Column] = [
@@ -190,10 +180,7 @@ def canonical_names(names: Sequence[str], where: str) -> list[str]:
 
 
 def unknown_columns(names: Iterable[str]) -> dict[str, str]:
-    """Return the columns that the schema does not know, each with the one that was likely meant.
-
-    "" where it looks like none: a column of the user's own.
-    """
+    """Return the columns that the schema does not know, with the one likely meant ("" for none)."""
     near = {name: likely_name(name, (*COLUMNS, *ALIASES)) for name in names if name not in COLUMNS}
     return {name: ALIASES.get(close, close) for name, close in near.items()}
 
@@ -324,12 +311,9 @@ class Table:
 
     def row(self, i: int) -> dict[str, Any]:
         """Return one row without its blanks."""
-        values = ((name, column[i]) for name, column in self.columns.items())
-        return {
-            name: (float(v) if isinstance(v, np.floating) else v)
-            for name, v in values
-            if not _is_blank(v)
-        }
+        values = {name: column[i] for name, column in self.columns.items()}
+        return {n: float(v) if isinstance(v, np.floating) else v for n, v in values.items()
+                if not _is_blank(v)}  # fmt: skip
 
     def take(self, index: NDArray[Any]) -> Table:
         """Return the rows at the given positions (or where a mask is true)."""
@@ -506,10 +490,9 @@ def iter_rows(table: Table) -> Iterator[dict[str, Any]]:
 
 
 def configurations(table: Table) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of distinct questions, and each row's (n,); repeats of a run share it.
+    """Return the number of distinct configurations, and each row's (n,); repeats of a run share it.
 
-    Columns of one's own (a run's id, a seed, a date) are no part of a question: else each repeat
-    would be a question by itself, and judged beside its twin.
+    Columns of one's own (a run's id, a seed, a date) are no part of it.
     """
     asked = [
         name for name in table.columns

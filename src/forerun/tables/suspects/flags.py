@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -81,19 +82,15 @@ class Flags:
 
     Attributes:
         rows: n.
-        row: (m,) positions of the rows.
-        kind: (m,) positions in `KINDS`.
-        column: (m,) names of columns, several joined by spaces.
-        found: (m,) the value in the column, as text.
-        expected: (m,) what was expected there.
-        advice: (m,) what to do.
+        row, kind: (m,) positions of the rows, and in `KINDS`.
+        column, found, expected, advice: (m,) texts; several columns are joined by spaces.
         void: (m,) whether the figure in the column is not to be used.
-        out_step, out_memory: (m,) whether the flag keeps the row from teaching time, or memory.
+        out_step, out_memory: (m,) whether the flag keeps the row out of the fit of time, or memory.
         places: where the n rows were written.
-        wholes: what was said of whole columns.
+        wholes: findings on whole columns.
         unread: columns that nobody reads, each with the name that was likely meant or "".
-        by_label: rows that teach a time to who learns by label and needs no physics, (n,); None
-            where no predictor that was fitted does.
+        by_label: (n,) rows that were fitted by their labels, without physics; None where no
+            predictor that was fitted does that.
     """
 
     rows: int
@@ -161,8 +158,7 @@ class Flags:
         # Without an expected value, `found` is a sentence of its own.
         named = f"{self.column[i]} is {self.found[i]}" if self.expected[i] else str(self.found[i])
         wanted = f"expected {self.expected[i]}" if self.expected[i] else ""
-        parts = (f"{where}: {named}", wanted, self.advice[i])
-        return "; ".join(str(part) for part in parts if part)
+        return "; ".join(str(p) for p in (f"{where}: {named}", wanted, self.advice[i]) if p)
 
     def as_table(self) -> Table:
         """Return the flags as a table, one row a flag."""
@@ -210,7 +206,8 @@ class Finding:
     out_memory: bool | NDArray[np.bool_] = False
 
 
-_TEXTS, _MARKS = ("column", "found", "expected", "advice"), ("void", "out_step", "out_memory")
+_COLUMNS = {**dict.fromkeys(("column", "found", "expected", "advice"), object),
+            **dict.fromkeys(("void", "out_step", "out_memory"), bool)}  # fmt: skip
 
 
 def joined(raised: Sequence[Finding], places: Lines, wholes: Sequence[str] = ()) -> Flags:
@@ -218,26 +215,18 @@ def joined(raised: Sequence[Finding], places: Lines, wholes: Sequence[str] = ())
     rows = np.concatenate([np.empty(0, dtype=np.int64), *(r.row for r in raised)])
     order = np.argsort(rows, kind="stable")
 
-    def column(values: Sequence[Any], kind: Any) -> NDArray[Any]:
-        pieces = [
-            np.broadcast_to(np.array(v, kind), r.row.shape)
-            for v, r in zip(values, raised, strict=True)
-        ]
+    def column(kind: Any, read: Callable[[Finding], Any]) -> NDArray[Any]:
+        pieces = [np.broadcast_to(np.array(read(r), kind), r.row.shape) for r in raised]
         return np.concatenate([np.empty(0, kind), *pieces])[order]
 
     columns: dict[str, Any] = {
-        name: column([getattr(r, name) for r in raised], kind)
-        for names, kind in ((_TEXTS, object), (_MARKS, bool)) for name in names
-    }  # fmt: skip
-    kinds = column([_AT[r.kind] for r in raised], np.int8)
+        name: column(kind, attrgetter(name)) for name, kind in _COLUMNS.items()
+    }
+    kinds = column(np.int8, lambda finding: _AT[finding.kind])
     return Flags(len(places), rows[order], kinds, **columns, places=places, wholes=tuple(wholes))
 
 
 def numbers_text(values: FloatArray, unit: str = "") -> Texts:
     """Return numbers as text with their unit, (m,)."""
-    ending = f" {unit}" if unit else ""
-    return np.array([f"{_plain(v)}{ending}" for v in values.tolist()], dtype=object)
-
-
-def _plain(value: float) -> str:
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+    plain = (f"{v:,.0f}" if 1e4 <= abs(v) < 1e15 else f"{v:.4g}" for v in values.tolist())
+    return np.array([f"{text} {unit}".rstrip() for text in plain], dtype=object)

@@ -57,24 +57,19 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
         floor = np.log(forecasts.floor_seconds)
     columns = readings(runs, expected)
     places, times = runs.table.places(), [r for r in columns if r.column in TIMES]
-    kin, job = Kin.of(runs), jobs_of(runs.table)
+    kin, job, none = Kin.of(runs), jobs_of(runs.table), np.zeros(len(runs), dtype=bool)
     found, wholes = _by_columns(times, expected, floor), list[str]()
     ties = {r.column: _ties(times, r) for r in columns}
-    tied = (
-        np.any([ties[r.column] > 0 for r in times], axis=0) if times else np.zeros(len(runs), bool)
-    )
+    tied = np.any([none, *(ties[r.column] > 0 for r in times)], axis=0)
     for reading in columns:
         if reading.column != "memory_gb":
             left = _rows(found, len(runs)) | tied
             found += _by_repeats(reading, job, expected, floor, left, places)
-    wrong, doubt = _rows(found, len(runs)), _doubt(forecasts, kin)
+    of_time = expected, floor, _doubt(forecasts, kin), _rows(found, len(runs))
+    of_memory = peak, np.full(len(runs), -np.inf), np.zeros((2, len(runs))), none
     for reading in columns:
-        if reading.column == "memory_gb":
-            judged_by = peak, np.full(len(runs), -np.inf), np.zeros((2, len(runs)))
-            left = np.zeros(len(runs), dtype=bool)
-        else:
-            judged_by, left = (expected, floor, doubt), wrong
-        found += _by_units(runs, reading, *judged_by, kin, ties[reading.column], left, wholes)
+        by = of_memory if reading.column == "memory_gb" else of_time
+        found += _by_units(runs, reading, by, kin, ties[reading.column], wholes)
     found += label_unit_flags(runs, ~np.isfinite(expected) & ~_rows(found, len(runs)))
     other_unit = _rows(found, len(runs))
     raised = [*problem_flags(runs, forecasts), *found, *disagreement_flags(times, other_unit)]
@@ -125,23 +120,13 @@ def _ties(times: Sequence[Reading], reading: Reading) -> IntArray:
             np.abs(other.log_implied - reading.log_implied) < AGREE
             for other in times if other is not reading
         ]  # fmt: skip
-    return (
-        np.sum(agree, axis=0, dtype=np.int64)
-        if agree
-        else np.zeros(len(reading.values), dtype=np.int64)
-    )
-
-
-def _always(words: str) -> Callable[[int], str]:
-    return lambda _: words
-
-
-_SILENT = _always("")
+    none = np.zeros(len(reading.values), dtype=bool)
+    return np.asarray(np.sum([none, *agree], axis=0, dtype=np.int64))
 
 
 def _unit_flags(
     reading: Reading, row: IntArray, unit: IntArray, sure: BoolArray, likely: FloatArray,
-    floor: FloatArray, out: bool = True, source: Callable[[int], str] = _SILENT,
+    floor: FloatArray, out: bool = True, source: Callable[[int], str] = lambda _: "",
 ) -> Iterator[Finding]:  # fmt: skip
     """Yield the flags of figures in another unit.
 
@@ -149,11 +134,11 @@ def _unit_flags(
         reading: of their column, n rows.
         row: (m,) positions of those that are looked at.
         unit: (m,) position among the reading's units; their number where none explains a figure.
-        sure: (m,) whether it is beyond doubt, so that the figure is left out.
+        sure: (m,) whether the figure is left out.
         likely: (m,) log of what the figure should imply.
         floor: (n,) log of the least that it can imply.
         out: whether rows whose figure is left out have no other.
-        source: what shows the likely figure of a row, as words behind it.
+        source: words behind a row's likely figure: what shows it.
     """
     named = [(u.name, u.advice) for u in reading.units]
     named.append(("no unit that is known", "check the figure, the workload and the batch"))
@@ -183,10 +168,10 @@ def _by_columns(times: Sequence[Reading], expected: FloatArray, floor: FloatArra
     for reading in times:
         for other in times:
             if other is not reading:
-                left = _rows(found, len(expected))
+                left, words = _rows(found, len(expected)), f", as {other.column} says"
                 found += _against(
                     reading, other.log_implied, expected, floor, left,
-                    out=False, source=_always(f", as {other.column} says"),
+                    out=False, source=dict.fromkeys(range(len(expected)), words).__getitem__,
                 )  # fmt: skip
     return found
 
@@ -209,7 +194,7 @@ def _by_repeats(
 
 def _against(
     reading: Reading, other: FloatArray, expected: FloatArray, floor: FloatArray, left: BoolArray,
-    least: float = AGREE, out: bool = True, source: Callable[[int], str] = _SILENT,
+    least: float = AGREE, out: bool = True, source: Callable[[int], str] = lambda _: "",
 ) -> Iterator[Finding]:  # fmt: skip
     """Yield the flags of figures that are, in another unit, another figure of the same job.
 
@@ -219,7 +204,6 @@ def _against(
         expected, floor: (n,) logs of what physics expects, and of the least that can be.
         left: (n,) rows that are left aside.
         least: log by which the figures must be apart, and the wrong one off physics.
-        out, source: see `_unit_flags`.
     """
     off, bias = reading.log_implied - expected, other - expected
     # What is swapped turns round what the other figure is off physics.
@@ -236,10 +220,11 @@ def _against(
 
 
 def _by_units(
-    runs: Runs, reading: Reading, expected: FloatArray, floor: FloatArray, doubt: FloatArray,
-    kin: Kin, ties: IntArray, left: BoolArray, wholes: list[str],
+    runs: Runs, reading: Reading, by: tuple[FloatArray, FloatArray, FloatArray, BoolArray],
+    kin: Kin, ties: IntArray, wholes: list[str],
 ) -> Iterator[Finding]:  # fmt: skip
     """Yield the flags of one column's units, and add what is found of the column as a whole."""
+    expected, floor, doubt, left = by
     ratio = reading.log_implied - expected
     rows = np.flatnonzero(np.isfinite(ratio) & ~left)
     if not len(rows):

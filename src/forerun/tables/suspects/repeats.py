@@ -26,13 +26,7 @@ LEAST_FACTOR, NEAR_UNIT, EMPTY, ALL_EMPTY = np.log(33.0), np.log(1.8), 0.6, 0.7
 
 @dataclass(frozen=True)
 class Clusters:
-    """Two clusters of m values.
-
-    Attributes:
-        upper: which lie in the upper one, (m,).
-        apart: log factor between the two at like sizes.
-        empty: log factor over which no value lies.
-    """
+    """Two clusters of m values: upper (m,), the log between them, the log where no value lies."""
 
     upper: BoolArray
     apart: float
@@ -40,12 +34,7 @@ class Clusters:
 
 
 def label_unit_flags(runs: Runs, by_label: BoolArray) -> Iterator[Finding]:
-    """Yield the flags of figures in another unit than others of their kind.
-
-    Args:
-        runs: n of them.
-        by_label: which are not known to physics and not flagged for another unit already, (n,).
-    """
+    """Yield the flags of figures in another unit than others of their kind; by_label: (n,) which."""
     ok = by_label & (runs.status == "ok")
     for column in UNITS:
         values = runs.table.numbers(column)
@@ -74,12 +63,7 @@ def _sizes(runs: Runs, rows: IntArray) -> FloatArray:
 
 
 def two_clusters(sizes: FloatArray, logs: FloatArray) -> Clusters | None:
-    """Return the two clusters that m values fall into beside what sizes explain, or None.
-
-    Args:
-        sizes: logs of what may explain a value, by a power law in each, (m, k).
-        logs: of the values, (m,).
-    """
+    """Return the two clusters of logs (m,) beside a power law in sizes (logs, (m, k)), or None."""
     m = len(logs)
     one = np.ones((m, 1))
     x = np.hstack([one, sizes]) if m > sizes.shape[1] + 2 else one
@@ -167,12 +151,8 @@ def repeat_flags(runs: Runs, job: IntArray, aside: BoolArray) -> Iterator[Findin
 
     Noise is six times the spread of the table's own repeats, between `APART` and `MOST`, and six
     times the job's own where std_s states it. Where the most of a job's runs agree within it, the
-    others are flagged; where no most does (of two rows, always), all are.
-
-    Args:
-        runs: n of them.
-        job: (n,) number of each row's job.
-        aside: (n,) rows that are flagged already.
+    others are flagged; where no most does (of two rows, always), all are. job: (n,) numbers; aside:
+    (n,) rows that are flagged already.
     """
     seconds = runs.step_seconds()
     rows = np.flatnonzero(np.isfinite(seconds) & ~aside)

@@ -1,9 +1,8 @@
 """Units: figures that are right in another unit than their column's.
 
-Each measured column implies a step time, and each unit that it may be in by mistake is a factor on
-that time. A figure is compared with physics, less what its siblings (the nearest rows of the same
-workload on the same device) show physics to be off by. A unit is accepted where it makes the figure
-several times likelier than the tail of its siblings does, and where no slow tail leads up to it.
+A unit that a column may be in by mistake is a factor on the step time that it implies. A unit is
+accepted where it makes the figure several times likelier than the tail of its siblings does (the
+nearest rows of the same workload and device, beside physics), and no slow tail leads up to it.
 """
 
 from __future__ import annotations
@@ -225,7 +224,7 @@ class Kin:
         return Kin(group, file, order)
 
     def take(self, rows: IntArray) -> Kin:
-        """Return the kinship of some rows, positions (k,)."""
+        """Return the kinship of some rows."""
         place = np.empty(len(self.order), dtype=np.int64)
         place[self.order] = np.arange(len(self.order))
         order = np.argsort(place[rows], kind="stable")
@@ -252,10 +251,9 @@ def medians(values: FloatArray, member: IntArray) -> FloatArray:
 
 
 def around(values: FloatArray, kin: Kin) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Return (centre, spread, count) of each row's nearest siblings, the row itself left out.
+    """Return (median, 1.4826 x median absolute deviation, count) of each row's siblings, (m,) each.
 
-    Medians (m,), 1.4826 x median absolute deviations (m,), and how many siblings there are. Where
-    they are fewer than three the centre is the median of the file's rows, and 0 (physics) where
+    With fewer than three siblings the centre is the median of the file's rows, and 0 (physics) where
     these are three at most; spread is NaN in both.
     """
     order, n = kin.order, len(values)
@@ -291,7 +289,7 @@ LIKELIER, FAR_LIKELIER = 5.0, 20.0
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What is wrong with the units of a column's m rows.
+    """The units of a column's m rows.
 
     Attributes:
         unit: (m,) position among the units, -1 where the column's own is right, and their number
