@@ -172,10 +172,11 @@ class Evaluation:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Evaluation:
         """Return the evaluation that `as_dict` wrote."""
-        given = {f.name: values[f.name] for f in fields(Evaluation) if f.name in values}
-        for name in _SCORED:
-            given[name] = tuple(map(Score.from_dict, given[name]))
-        return Evaluation(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+        given: dict[str, Any] = {}
+        for name in (f.name for f in fields(Evaluation) if f.name in values):
+            value = map(Score.from_dict, values[name]) if name in _SCORED else values[name]
+            given[name] = value if isinstance(value, Mapping | str | int) else tuple(value)
+        return Evaluation(**given)
 
     def of(self, predictor: str, table: str = ALL_TABLES, group: str = "") -> Score:
         """Return one score; the default is the predictor's total. Raises KeyError."""

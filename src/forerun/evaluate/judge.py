@@ -199,6 +199,9 @@ class Estimator:
         return self._fitted
 
 
+_FIELDS = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
+
+
 def notes_of(split: Split, table: Table, folds: Sequence[Fold]) -> tuple[str, ...]:
     """Return how the split's words and bounds were read, and which interpolated rows lie outside."""
     here, notes = grounded(split, table)
@@ -219,9 +222,6 @@ def notes_of(split: Split, table: Table, folds: Sequence[Fold]) -> tuple[str, ..
         f"interpolation:{column} judges {' and '.join(found)}: extrapolation;"
         f" between:{column} leaves the ends out",
     )
-
-
-_FIELDS = ("seconds", "peak_bytes", "fit_probability", "floor_seconds", "distance", "declined")
 
 
 @dataclass(frozen=True)
@@ -346,11 +346,11 @@ def evaluate(
     named = predictors
     if not isinstance(named, Mapping):
         names = [p.name for p in named]
-        if len(set(names)) < len(names):
+        named = {p.name: p for p in named}
+        if len(named) < len(names):
             raise RequestError(
                 f"evaluating {', '.join(names)}", "two predictors have one name", "name each once"
             )
-        named = dict(zip(names, named, strict=True))
     split = parse_split(split) if isinstance(split, str) else split
     columns = [*columns_of(split), group_by, *faster_half]
     runs_tables = {name: with_derived(runs, columns) for name, runs in runs_tables.items()}
@@ -386,21 +386,14 @@ def evaluate(
             near = one.take(one.timed & ~np.isnan(one.distance))
             by_distance += _grouped(near, distance_bins(near), label, name, seed)
     return Evaluation(
-        scores=tuple(scores),
-        split=str(split),
-        seed=seed,
-        predictors=tuple(named),
-        tables=tuple(runs_tables),
-        fitted_on=tuple(fit_tables or ()),
-        group_by=group_by,
-        by_distance=tuple(by_distance),
-        by_workload=tuple(by_workload),
+        scores=tuple(scores), split=str(split), seed=seed, predictors=tuple(named),
+        tables=tuple(runs_tables), fitted_on=tuple(fit_tables or ()), group_by=group_by,
+        by_distance=tuple(by_distance), by_workload=tuple(by_workload),
         folds={table.training.name: len(table.folds) for table in tables},
         faster_half=tuple(faster_half),
         identical={t.training.name: t.training.identical for t in tables if t.training.identical},
-        start=start,
-        notes={table.training.name: table.notes for table in tables if table.notes},
-    )
+        start=start, notes={table.training.name: table.notes for table in tables if table.notes},
+    )  # fmt: skip
 
 
 def _grouped(

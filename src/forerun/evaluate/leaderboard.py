@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from hashlib import blake2b
@@ -78,10 +78,10 @@ class LeaderboardEntry:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, NaN as None."""
-        found = {"format": FORMAT, **vars(self.key), **vars(self)}
-        del found["key"]
-        found["score"] = None if self.score is None else self.score.as_dict()
-        return {**found, "notes": list(self.notes), "seconds": round(self.seconds, 3)}
+        score = None if self.score is None else self.score.as_dict()
+        own = {k: v for k, v in vars(self).items() if k != "key"} | {"notes": list(self.notes)}
+        own |= {"score": score, "seconds": round(self.seconds, 3)}
+        return {"format": FORMAT, **vars(self.key), **own}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> LeaderboardEntry:
@@ -92,12 +92,12 @@ class LeaderboardEntry:
         """
         if values["format"] != FORMAT:
             raise ValueError(values["format"])
-        names = [name for name in LeaderboardEntry.__dataclass_fields__ if name != "key"]
-        plain = {name: values[name] for name in names}
-        score = plain["score"]
-        plain["score"] = None if score is None else Score.from_dict(score)
-        key = EntryKey(**{name: values[name] for name in EntryKey.__dataclass_fields__})
-        return LeaderboardEntry(key, **{**plain, "notes": tuple(plain["notes"])})
+        key = EntryKey(**{f.name: values[f.name] for f in fields(EntryKey)})
+        own = {f.name: values[f.name] for f in fields(LeaderboardEntry) if f.name != "key"}
+        own["notes"] = tuple(own["notes"])
+        if own["score"] is not None:
+            own["score"] = Score.from_dict(own["score"])
+        return LeaderboardEntry(key, **own)
 
 
 def table_code(table: Table) -> str:
@@ -115,11 +115,7 @@ def table_code(table: Table) -> str:
 
 @cache
 def program_code() -> str:
-    """Return a short text that differs where the program does, as far as figures depend on it.
-
-    It is of the files of the package as they lie there, so that a change which no release or commit
-    knows of is noticed too; and of what else is installed and brings predictors.
-    """
+    """Return a short text of the package's files, and of other packages that bring predictors."""
     code = blake2b(digest_size=6)
     root = Path(__file__).parents[1]
     for path in sorted(root.rglob("*")):
@@ -187,9 +183,7 @@ def leaderboard(evaluation: Evaluation) -> tuple[LeaderboardRow, ...]:
 def judged_rows(scores: Sequence[Score]) -> int:
     """Return on how many rows of one table predictors are compared.
 
-    Where all answer in one quantity, those with a measured time in it. Where one answers the step
-    and another the run, those with any time: an error is a share of the time either way, but who
-    answers in a quantity that a row does not tell has not answered that row.
+    Where all answer in one quantity, those with a measured time in it; else those with any time.
     """
     spoken = {quantity for s in scores for quantity in s.quantities}
     if len(spoken) > 1:
@@ -198,10 +192,9 @@ def judged_rows(scores: Sequence[Score]) -> int:
 
 
 class EntryFile:
-    """A file of entries that only grows. A line that was cut short is passed over.
+    """A file of entries that only grows, one line each; a line that was cut short is passed over.
 
-    Each entry is on disk before the next one is judged. Several processes may add to one file: a
-    line is written at once, to its end.
+    Each entry is on disk before the next one is judged; several processes may add to one file.
     """
 
     def __init__(self, path: Path | None = None) -> None:
