@@ -97,8 +97,10 @@ def stuck(config):
 
 
 def slow(config):
+    steps = 0
     while not _step():
-        time.sleep(config.get("pause", 0.1))
+        steps += 1
+        time.sleep(600 if steps == config.get("stalls") else config.get("pause", 0.1))
 
 
 def with_children(config):

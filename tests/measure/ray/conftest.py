@@ -7,16 +7,21 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 from forerun.measure.processes import MARK, end_all
+from forerun.measure.ray.failures import WorkerReports
 from tests.needs import require
+from tests.processes import alive
 
 _PARTS = ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client")  # of ray[default]
 
@@ -34,6 +39,12 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     """Go on where Ray is installed, with a cluster of one's own."""
     require("ray", find_spec("ray") is not None, "pip install 'forerun[ray]'")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    notice_ends_soon(monkeypatch)
+
+
+def notice_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Ray Train look every 0.3 s whether its workers have ended, and not every two."""
+    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.3")
 
 
 def free_port() -> int:
@@ -66,3 +77,41 @@ def head() -> Iterator[Head]:
     finally:
         end_all([], mark)
         shutil.rmtree(f"/tmp/{mark[:12]}", ignore_errors=True)
+
+
+def on_steps(
+    monkeypatch: pytest.MonkeyPatch, events: Mapping[int, tuple[int, Callable[[], None]]]
+) -> None:
+    """Let something happen, once, when both workers of a task have reported so many steps.
+
+    `events` are by the task's place among those of a driver.
+    """
+    steps, left, add = {task: [0, 0] for task in events}, dict(events), WorkerReports.add
+
+    def note(reports: WorkerReports, message: dict[str, Any]) -> None:
+        add(reports, message)
+        task = message.get("task")
+        if message["kind"] == "progress" and task in left:
+            steps[task][message["rank"]] = message["steps"]
+            if min(steps[task]) >= left[task][0]:
+                left.pop(task)[1]()
+
+    monkeypatch.setattr(WorkerReports, "add", note)
+
+
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what moves the runner's clock on by an hour."""
+    clock, moved = time.monotonic, list[float]()
+    module = SimpleNamespace(time=time.time, monotonic=lambda: clock() + sum(moved))
+    monkeypatch.setattr("forerun.measure.ray.runner.time", module)
+    return lambda: moved.append(3600.0)
+
+
+def drivers(folder: Path) -> list[int]:
+    """Return the drivers of runs kept in a folder that are still there."""
+    found = []
+    for pid in alive(str(folder / "runs")):
+        with suppress(OSError):
+            if "forerun.measure.ray.driver" in Path(f"/proc/{pid}/cmdline").read_text():
+                found.append(pid)
+    return found

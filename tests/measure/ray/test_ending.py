@@ -12,22 +12,20 @@ from tests.processes import profiling
 
 CAMPAIGN = """
 name: ends
-workloads: {mlp: {entry: "examples.lab_models:mlp"}}
-vary: {workers: 1, global_batch: [8, 16], dataset_size: 64}
+workloads: {slow: {entry: "toys:slow", settings: {pause: 0.05, rehearse: false}}}
+vary: {workers: 1, global_batch: [8, 16]}
 steps: {least: 20, most: 2000}
 """
 
 
-def test_the_cluster_that_was_started_is_gone_within_seconds(able: None, tmp_path: Path) -> None:
-    (tmp_path / "ends.yaml").write_text(CAMPAIGN)
-    store = tmp_path / "r.db"
-    process = profiling(
-        tmp_path / "ends.yaml", store, "--on", "ray", XDG_CACHE_HOME=str(tmp_path)
-    )  # fmt: skip
+def test_the_cluster_that_was_started_is_gone_within_seconds(able: None, folder: Path) -> None:
+    (folder / "ends.yaml").write_text(CAMPAIGN)
+    store = folder / "r.db"
+    process = profiling(folder / "ends.yaml", store, "--on", "ray", XDG_CACHE_HOME=str(folder))
     assert process.stderr is not None
     assert "starts a Ray cluster on this machine" in process.stderr.readline()
     assert "Ray answers after" in process.stderr.readline()
-    while " of 2  mlp" not in (line := process.stderr.readline()):
+    while " of 2  slow" not in (line := process.stderr.readline()):
         assert line, "a run is made on it before the end"
     started = descendants([process.pid])
     assert len(started) > 3

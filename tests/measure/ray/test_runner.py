@@ -1,4 +1,4 @@
-"""RayRunner: Ray Train carries tasks out within one fit, and a failure is a status with its reason."""
+"""RayRunner: what it refuses, and what it says where no cluster can be used."""
 
 from __future__ import annotations
 
@@ -6,89 +6,22 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure import Steps, Task
+from forerun.measure import Task
 from forerun.measure.ray import RayRunner
-from forerun.measure.ray.failures import WorkerReports, from_ray, unreachable
-from tests.measure.entries import FEW, QUICK
+from forerun.measure.ray.failures import from_ray, unreachable
 from tests.measure.ray.conftest import Head
-from tests.processes import alive
-
-
-def drivers(folder: Path) -> list[int]:
-    """Return the drivers of runs kept in a folder that are still there."""
-    found = []
-    for pid in alive(str(folder / "runs")):
-        with suppress(OSError):
-            if "forerun.measure.ray.driver" in Path(f"/proc/{pid}/cmdline").read_text():
-                found.append(pid)
-    return found
 
 
 @pytest.fixture
 def runner(able: None, folder: Path) -> RayRunner:
     """A runner with a cluster of its own, in a folder that holds the entries."""
     return RayRunner(folder=folder / "runs")
-
-
-def later_after_steps(monkeypatch: pytest.MonkeyPatch, task: int, least: int) -> None:
-    """Move the runner's clock an hour on once both workers of a task have reported so many steps."""
-    steps, add, clock = [0, 0], WorkerReports.add, time.monotonic
-
-    def note(reports: WorkerReports, message: dict[str, Any]) -> None:
-        add(reports, message)
-        if message["kind"] == "progress" and message["task"] == task:
-            steps[message["rank"]] = message["steps"]
-
-    monkeypatch.setattr(WorkerReports, "add", note)
-    monkeypatch.setattr(
-        "forerun.measure.ray.runner.time",
-        SimpleNamespace(time=time.time, monotonic=lambda: clock() + 3600.0 * (min(steps) >= least)),
-    )
-
-
-def test_tasks_share_a_cluster_and_failures_among_them_are_told_apart(
-    able: None, head: Head, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a cluster that runs already; one that a run starts itself: `test_ending`."""
-    runner = RayRunner(head.address, folder=folder / "runs", environment=head.variables)
-    # None is rehearsed: those that are share a start of their own.
-    task = Task("toys:mlp", workers=2, global_batch=32, steps=FEW, settings=QUICK)
-    bad = {
-        "toys:dying": ("failed", "worker 1 of 2 died without a message"),
-    }
-    tasks = [
-        task,
-        task.with_(dataset_size=128, steps=Steps(warmup=1, epochs=2)),
-        *(task.with_(entry=entry) for entry in bad),
-        task.with_(entry="toys:regression"),
-        task.with_(entry="toys:slow", settings={"pause": 0.3, **QUICK},
-                   steps=Steps(warmup=2, least=100)),
-    ]  # fmt: skip
-    later_after_steps(monkeypatch, len(tasks) - 1, 6)
-    plain, epochs, *wrong, function, late = runner.measure_many(tasks)
-    assert plain.status == epochs.status == function.status == "ok", plain.reason + function.reason
-    assert set(plain.parts) == {"input", "forward", "backward", "sync", "optimizer"}
-    assert plain.step_seconds is not None
-    assert plain.fingerprint["ray"]
-    assert epochs.epoch_seconds is not None
-    assert function.sync_bytes == 4 * 9
-    for measured, (status, reason) in zip(wrong, bad.values(), strict=True):
-        assert measured.status == status, measured.reason
-        assert reason in measured.reason
-    assert "in step 12" in wrong[0].reason
-    assert late.status == "timeout"
-    assert late.step_seconds is not None
-    assert 0.3 <= late.step_seconds < 1.0
-    assert not drivers(folder), "the driver has ended"
 
 
 def test_workers_that_do_not_fit_are_refused_and_ray_does_not_wait(

@@ -9,28 +9,38 @@ from pathlib import Path
 import pytest
 
 from forerun.errors import RequestError
-from forerun.measure import Task
+from forerun.measure import Steps, Task
 from forerun.measure.ray import RayRunner
 from forerun.measure.ray.worker import packed, unpacked
 from tests.measure.entries import FEW, QUICK
 from tests.measure.ray.conftest import Head
 
 
-def test_tasks_are_submitted_and_their_measurements_come_home(
+def test_tasks_are_submitted_within_one_fit_and_their_measurements_come_home(
     able: None, head: Head, folder: Path
 ) -> None:
     runner = RayRunner(submit=head.dashboard, folder=folder / "runs", environment=head.variables)
     assert runner.host_count == 1
+    # None is rehearsed: those that are share a start of their own.
     task = Task(
         "toys:mlp", workers=2, global_batch=32, steps=FEW, settings=QUICK, timeout_seconds=300.0
     )
-    plain, wrong = runner.measure_many([task, task.with_(entry="toys:raising")])
-    assert plain.status == "ok", plain.reason
+    plain, epochs, function, wrong = runner.measure_many([
+        task,
+        task.with_(dataset_size=128, steps=Steps(warmup=1, epochs=2)),
+        task.with_(entry="toys:regression"),
+        task.with_(entry="toys:raising"),
+    ])  # fmt: skip
+    assert plain.status == epochs.status == function.status == "ok", plain.reason + function.reason
     assert set(plain.parts) == {"input", "forward", "backward", "sync", "optimizer"}
-    assert wrong.status == "failed"
-    assert "ValueError: the third layer has no weights (toys.py:" in wrong.reason
+    assert plain.step_seconds is not None
+    assert plain.fingerprint["ray"]
     assert plain.sync_bytes is not None
     assert plain.sync_bytes > 0
+    assert epochs.epoch_seconds is not None
+    assert function.sync_bytes == 4 * 9
+    assert wrong.status == "failed"
+    assert "ValueError: the third layer has no weights (toys.py:" in wrong.reason
 
 
 def test_a_dashboard_that_does_not_answer_is_told_in_words(able: None, folder: Path) -> None:

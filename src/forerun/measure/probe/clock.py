@@ -1,10 +1,6 @@
-"""Clock: seconds of one call of something, and how far repeats of the measurement lie apart.
+"""Clock: seconds of one call, in CPU time of one thread, wall time of several, or CUDA's events.
 
-On a CPU with one thread the clock is the process's own CPU time: what other processes take, and
-what a quota makes it wait, is not the operation's. What share of the wall clock the process gets is
-measured apart (`machine.cpu_share`). With more threads it is the wall clock. On CUDA devices it is
-the time between two events on the stream, which is empty at the first: where an operation ends
-before the next is launched, that is the time of a launch (`launch_seconds`).
+CPU time leaves out what other processes take and what a quota makes the process wait (`machine`).
 """
 
 from __future__ import annotations
@@ -33,13 +29,10 @@ class CallTimer:
     """Times calls on one device.
 
     Attributes:
-        device: cpu or cuda.
-        threads: that one operation may use.
         batch_seconds: that calls are repeated for, at least, in one measurement.
-        repeats: measurements, whose median is the answer.
-        fastest: the fastest of them is: what others take on a busy machine only adds to the wall
-            clock.
-        until: on the monotonic clock: nothing is start later.
+        repeats: measurements, whose median is the answer; with `fastest` it is the fastest, since
+            what others take on a busy machine only adds to the wall clock.
+        until: on the monotonic clock: nothing is begun later.
         spreads: of all that was timed so far.
     """
 
@@ -56,19 +49,10 @@ class CallTimer:
         """Whether the time for measuring is up."""
         return time.monotonic() > self.until
 
-    def now(self) -> float:
-        """Return the clock's seconds."""
-        if self.device == "cpu" and self.threads == 1:
-            return time.process_time()
-        return time.perf_counter()
-
     def on_host(self) -> CallTimer:
         """Return the clock of what the processor does: the wall clock beside a CUDA device."""
-        return (
-            self
-            if self.device == "cpu"
-            else replace(self, device="cpu", threads=max(self.threads, 2))
-        )
+        threads = self.threads if self.device == "cpu" else max(self.threads, 2)
+        return replace(self, device="cpu", threads=threads)
 
     def launch_seconds(self, torch: Any) -> float:
         """Return what launching an operation on one number takes; 0 on a CPU, which launches none."""
@@ -93,10 +77,12 @@ class CallTimer:
         return CallTime(found[0] if self.fastest else middle, spread)
 
     def _on_clock(self, call: Call, calls: int) -> float:
-        start = self.now()
+        own = self.device == "cpu" and self.threads == 1
+        now = time.process_time if own else time.perf_counter
+        start = now()
         for _ in range(calls):
             call()
-        return (self.now() - start) / calls
+        return (now() - start) / calls
 
     def _on_events(self, call: Call, calls: int) -> float:
         import torch

@@ -1,8 +1,4 @@
-"""Collectives: all-reduces and messages by size among processes, and what replicas cost beside them.
-
-A process that waits sleeps, so that the processor's time of a call is what it costs the backward
-pass; the wall clock says how long the call takes.
-"""
+"""Collectives: all-reduces and messages by size among processes, and what replicas cost beside them."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ _LAYERS = (8, 32)
 REST_SECONDS = 0.03
 RESTED_SIZES = SIZES[:4]
 _ROUNDS = 12
-_JITTER_SECONDS, _LEAST_PIECES = 4.0, 8
 
 
 @dataclass
@@ -35,71 +30,58 @@ class Ring:
     ranks: Sequence[int]
     group: Any
     rank: int
-    device: str = "cpu"
-
-    @property
-    def dist(self) -> Any:
-        """Torch's module of collectives."""
-        return self.torch.distributed
 
     def mean(self, value: float) -> float:
         """Return the mean of all ranks' values."""
-        held = self.torch.tensor([value], dtype=self.torch.float64, device=self.device)
-        self.dist.all_reduce(held, group=self.group)
+        held = self.torch.tensor([value], dtype=self.torch.float64)
+        self._reduce(held)
         return float(held) / len(self.ranks)
 
-    def all_reduces(self, repeats: int = 5) -> list[list[float]]:
+    def all_reduces(self) -> list[list[float]]:
         """Return [bytes, wall seconds, CPU seconds] of one all-reduce for each size."""
-        return list(self._by_size(self._reduce, repeats))
+        return list(self._by_size(self._reduce, repeats=5))
+
+    def messages(self) -> list[list[float]]:
+        """Return [bytes, seconds one way] of a message between two ranks for each size."""
+        found = self._by_size(self._back_and_forth, repeats=4)
+        return [[size, wall / 2.0] for size, wall, _ in found]
 
     def _by_size(self, call: Callable[[Any], None], repeats: int) -> Iterator[list[float]]:
         for size in SIZES:
-            held = self.torch.ones(size // 4, device=self.device)
-            wall, cpu = self._timed(partial(call, held), repeats)
+            wall, cpu = self._timed(partial(call, self.torch.ones(size // 4)), repeats)
             yield [float(size), wall, cpu]
             if wall > LONG_SECONDS:
                 return
 
     def _reduce(self, held: Any) -> None:
-        self.dist.all_reduce(held, group=self.group)
-
-    def messages(self, repeats: int = 4) -> list[list[float]]:
-        """Return [bytes, seconds one way] between the first two ranks; [] for the others."""
-        found = self._by_size(self._back_and_forth, repeats)
-        return [[size, wall / 2.0] for size, wall, _ in found]
+        self.torch.distributed.all_reduce(held, group=self.group)
 
     def _back_and_forth(self, held: Any) -> None:
-        first, second = self.ranks[0], self.ranks[1]
-        if self.rank == first:
-            self.dist.send(held, second)
-            self.dist.recv(held, second)
-        elif self.rank == second:
-            self.dist.recv(held, first)
-            self.dist.send(held, first)
+        first, second = self.ranks
+        dist = self.torch.distributed
+        calls = (dist.send, dist.recv) if self.rank == first else (dist.recv, dist.send)
+        for call in calls:
+            call(held, second if self.rank == first else first)
 
     def _timed(self, call: Callable[[], None], repeats: int) -> tuple[float, float]:
-        """Return (wall, CPU) seconds of a call, ranks' means; the same number of calls on all."""
+        """Return (wall, CPU) seconds of a call, ranks' means; the same number of calls on all.
+
+        A process that waits sleeps: its CPU time is what the call takes from a backward pass.
+        """
         call()
-        self._settle()
         start = time.perf_counter()
         call()
-        self._settle()
         once = self.mean(time.perf_counter() - start)
         calls = int(min(max(0.03 / max(once, 1e-6), 1), 200))
         walls, cpus = [], []
         for _ in range(1 if once > LONG_SECONDS else repeats):
-            self.dist.barrier(group=self.group)
+            self.torch.distributed.barrier(group=self.group)
             start, spent = time.perf_counter(), time.process_time()
             for _ in range(calls):
                 call()
-            self._settle()
             walls.append((time.perf_counter() - start) / calls)
             cpus.append((time.process_time() - spent) / calls)
         return self.mean(float(np.median(walls))), self.mean(float(np.median(cpus)))
-
-    def _settle(self) -> None:
-        if self.device == "cuda":
-            self.torch.cuda.synchronize()
 
     def rested(self) -> list[list[float]]:
         """Return [bytes, seconds] of all-reduces, each after a pause in which nothing was sent.
@@ -108,13 +90,12 @@ class Ring:
         """
         found = []
         for size in RESTED_SIZES:
-            held = self.torch.ones(size // 4, device=self.device)
+            held = self.torch.ones(size // 4)
             walls = []
             for _ in range(_ROUNDS):
                 time.sleep(REST_SECONDS)
                 start = time.perf_counter()
                 self._reduce(held)
-                self._settle()
                 walls.append(time.perf_counter() - start)
             found.append([float(size), self.mean(float(np.median(walls)))])
             if found[-1][1] > LONG_SECONDS:
@@ -126,7 +107,7 @@ class Ring:
         position = list(self.ranks).index(self.rank)
         rates = []
         for count in range(1, len(self.ranks) + 1):
-            self.dist.barrier(group=self.group)
+            self.torch.distributed.barrier(group=self.group)
             rate = _work_rate(self.torch, seconds) if position < count else 0.0
             rates.append(self.mean(rate) * len(self.ranks) / count)
         return [max(rates[0] / rate, 1.0) for rate in rates]
@@ -139,28 +120,23 @@ class Ring:
 
     def _replica_cost(self, layers: int) -> float:
         torch = self.torch
-        x = torch.randn(4, 4, device=self.device)
+        x = torch.randn(4, 4)
 
         def net() -> Any:
-            parts = (torch.nn.Linear(4, 4) for _ in range(layers))
-            return torch.nn.Sequential(*parts).to(self.device)
+            return torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(layers)))
 
-        alone = net()
+        def step(module: Any) -> None:
+            module.zero_grad()
+            module(x).sum().backward()
+
+        alone = partial(step, net())
         kept = torch.nn.parallel.DistributedDataParallel(net(), process_group=self.group)
-
-        def step(module: Any) -> Callable[[], None]:
-            def go() -> None:
-                module.zero_grad()
-                module(x).sum().backward()
-
-            return go
-
         for _ in range(3):  # buckets are made again after the first step
-            step(kept)()
-        held = torch.ones(20 * layers, device=self.device)
-        plain = CallTimer(batch_seconds=0.01).time(step(alone)).seconds
-        joined = self._timed(step(kept), 3)[1]
-        return joined - plain - self._timed(lambda: self._reduce(held), 3)[1]
+            step(kept)
+        plain = CallTimer(batch_seconds=0.01).time(alone).seconds
+        joined = self._timed(partial(step, kept), 3)[1]
+        reduced = self._timed(partial(self._reduce, torch.ones(20 * layers)), 3)[1]
+        return joined - plain - reduced
 
 
 def _work_rate(torch: Any, seconds: float) -> float:
@@ -177,11 +153,8 @@ def _work_rate(torch: Any, seconds: float) -> float:
 
 
 def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
-    """Return the standard deviation of a piece of work's wall time, seconds.
-
-    Where others take the processor, fewer pieces have to do.
-    """
-    until = time.perf_counter() + _JITTER_SECONDS
+    """Return the standard deviation of a piece of work's wall time; of fewer pieces when busy."""
+    until = time.perf_counter() + 4.0
     a, b = torch.randn(128, 256), torch.randn(256, 256)
     start = time.process_time()
     for _ in range(20):
@@ -193,7 +166,7 @@ def jitter(torch: Any, piece_seconds: float = 0.01, pieces: int = 40) -> float:
         for _ in range(calls):
             a.mm(b)
         walls.append(time.perf_counter() - start)
-        if time.perf_counter() > until and len(walls) >= _LEAST_PIECES:
+        if time.perf_counter() > until and len(walls) >= 8:
             break
     kept = np.sort(walls)[: int(0.95 * len(walls))]
     return float(np.std(kept))

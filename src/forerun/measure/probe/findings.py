@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -33,41 +32,36 @@ def catalogue_text(entry: Mapping[str, Any]) -> str:
 
 # Passes over a gradient beside its all-reduce: into its bucket, the division by K, and out again.
 _BUCKET_PASSES = 3.0
-_PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 
 
 def measured_of(found: Mapping[str, Any], about: Mapping[str, str]) -> Measured:
-    """Return what one probe found, in seconds of the wall clock.
-
-    A CPU's operations are timed in its own seconds; the share of the clock that a process gets
-    makes them seconds of the wall.
-    """
+    """Return what one probe found, a CPU's own seconds made seconds of the wall clock."""
     share = float(found["cpu_share"])
-    curves = {
-        name: Curve(
-            tuple(tuple(float(v) for v in axis) for axis in c["axes"]),
-            tuple(s / share for s in c["seconds"]),
-            float(c["spread"]),
-        )
-        for name, c in found["curves"].items()
-    }
-    if found.get("threads", 1) > 1:
-        curves |= {n: _cached(c) for n, c in curves.items() if n.endswith("/memory")}
+    curves = {}
+    for name, curve in found["curves"].items():
+        seconds = np.array(curve["seconds"]) / share
+        if found.get("threads", 1) > 1 and name.endswith("/memory"):
+            # Threads that for a moment share a core wait for one another for milliseconds, which
+            # small footprints show most: none is slower than a larger one.
+            seconds = np.minimum.accumulate(seconds[::-1])[::-1]
+        curves[name] = Curve(
+            tuple(tuple(map(float, axis)) for axis in curve["axes"]),
+            tuple(map(float, seconds)), float(curve["spread"]),
+        )  # fmt: skip
     costs = {name: seconds / share for name, seconds in found["framework"].items()}
     updates = {n: Update(*(s / share for s in u)) for n, u in found["updates"].items()}
     groups = found.get("groups", {})
     replicas = next((g["replicas"] for g in groups.values() if g["replicas"]), [0.0, 0.0])
-    memory = next((c for name, c in curves.items() if name.endswith("/memory")), None)
-    pass_seconds = memory.seconds[len(memory.seconds) // 2] if memory is not None else 0.0
-    alone = {name: tuple(group["together"]) or (1.0,) for name, group in groups.items()}
+    memory = next((c.seconds for name, c in curves.items() if name.endswith("/memory")), (0.0,))
+    slower = {name: tuple(group["together"]) for name, group in groups.items()}
     return Measured(
         curves,
         updates=updates,
         replica_seconds=replicas[0] / share,
         replica_tensor_seconds=replicas[1] / share,
-        replica_parameter_seconds=_BUCKET_PASSES * pass_seconds,
-        together=alone.get("intra", (1.0,)),
-        hosts_together=alone.get("inter", (1.0,)),
+        replica_parameter_seconds=_BUCKET_PASSES * memory[len(memory) // 2],
+        together=slower.get("intra") or (1.0,),
+        hosts_together=slower.get("inter") or (1.0,),
         links={name: exchange_of(group, share) for name, group in groups.items()},
         jitter_seconds=float(found["jitter_seconds"]),
         sureness=sureness(found),
@@ -77,26 +71,25 @@ def measured_of(found: Mapping[str, Any], about: Mapping[str, str]) -> Measured:
 
 
 def exchange_of(group: Mapping[str, Any], share: float) -> Exchange:
-    """Return the all-reduces and messages of a group of ranks as latencies and rates.
-
-    With a second number of ranks, what grows with them is told from what does not.
-    """
+    """Return the all-reduces and messages of a group of ranks as latencies and rates."""
     calls = {int(ranks): points for ranks, points in group["all_reduces"].items()}
     most = max(calls)
     fixed, rate = fitted(calls[most], most)
     call, latency = 0.0, fixed / (2.0 * (most - 1))
-    if len(calls) > 1:
+    if len(calls) > 1:  # what grows with the number of ranks, and what does not
         few = fitted(calls[min(calls)], min(calls))[0]
         step = max((fixed - few) / (2.0 * (most - min(calls))), 0.0)
         call, latency = max(fixed - 2.0 * (most - 1) * step, 0.0), step
-    large = calls[most][-1]
-    small = calls[most][0]
+    small, large = calls[most][0], calls[most][-1]
     busy = max(large[2] - small[2], 0.0) / large[0] / share
     sent = (0.0, 0.0)  # seconds of a small message, bytes/s of a large one
     if len(messages := group["messages"]) > 1:
         (_, first), (size, last) = messages[0], messages[-1]
         sent = first, size / max(last - first, 1e-9)
-    curves = {ranks: _by_size(points) for ranks, points in calls.items()}
+    curves = {  # a larger buffer is never faster, whatever the noise of the small
+        ranks: _by_size([p[0] for p in points], np.maximum.accumulate([p[1] for p in points]))
+        for ranks, points in calls.items()
+    }
     rested = {
         ranks: _rested(group["rested"][str(ranks)], curve) for ranks, curve in curves.items()
         if len(group.get("rested", {}).get(str(ranks), ())) > 1
@@ -104,32 +97,15 @@ def exchange_of(group: Mapping[str, Any], share: float) -> Exchange:
     return Exchange(latency, rate, call, busy, *sent, all_reduces=curves, rested=rested)
 
 
-def _cached(curve: Curve) -> Curve:
-    """Return seconds by footprint, of which none is slower than a larger one.
-
-    Threads that for a moment share a core wait for one another for milliseconds, which the wall clock
-    of a small footprint shows most.
-    """
-    least = np.minimum.accumulate(curve.seconds[::-1])[::-1]
-    return replace(curve, seconds=tuple(map(float, least)))
-
-
-def _by_size(points: Sequence[Sequence[float]]) -> Curve:
-    """Return seconds by bytes; a larger buffer is never faster, whatever the noise of the small."""
-    seconds = np.maximum.accumulate([point[1] for point in points])
-    return Curve((tuple(float(point[0]) for point in points),), tuple(map(float, seconds)))
+def _by_size(sizes: Sequence[float], seconds: Any) -> Curve:
+    return Curve((tuple(map(float, sizes)),), tuple(map(float, seconds)))
 
 
 def _rested(points: Sequence[Sequence[float]], steady: Curve) -> Curve:
-    """Return seconds by bytes of an all-reduce to which nothing was sent just before.
-
-    What a buffer adds to one of no size, never more than when one follows the other.
-    """
-    sizes = np.array([point[0] for point in points])
-    walls = np.array([point[1] for point in points])
+    """Return what a buffer adds to one of no size, never more than when one follows the other."""
+    sizes, walls = np.array(points).T
     seconds = steady.seconds[0] + np.maximum.accumulate(walls - walls[0])
-    seconds = np.minimum(seconds, steady.at(sizes))
-    return Curve((tuple(map(float, sizes)),), tuple(map(float, seconds)))
+    return _by_size(sizes, np.minimum(seconds, steady.at(sizes)))
 
 
 def device_entry(
@@ -149,56 +125,47 @@ def device_entry(
             "see that nothing else uses it, or name another of the precisions first (--dtypes)",
         )  # fmt: skip
     if missing:
+        busy = f": {busy_text(found)}; probe when it is quiet" if is_busy(found) else ""
         raise UnsatisfiedError(
             f"a device measured in {found['seconds']:.0f} s",
-            f"there was no time for {', '.join(missing)}"
-            + (f": {busy_text(found)}" if is_busy(found) else ""),
-            f"{'probe when it is quiet, or ' if is_busy(found) else ''}give it more time: --seconds"
-            f" {_enough_seconds(found, len(missing))}",
+            f"there was no time for {', '.join(missing)}{busy}",
+            f"give it more time: --seconds {math.ceil(found['seconds'] / 30.0) * 60}",
         )  # fmt: skip
     about = _about(found, version, place)
     measured = measured_of(found, about)
     peaks = {p: peak for p in precisions if (peak := best_flops(measured, p))}
-    rate = memory_rate(measured, precisions[0])
+    size = {"fp64": 8.0, "fp32": 4.0}.get(main, 2.0)
+    # Reading and writing what no cache holds.
+    rate = _rounded(2.0 * size / measured.curves[f"{main}/memory"].seconds[-1] / GIGA)
     fp32 = peaks.get("fp32", max(peaks.values()))
-    across = measured.links.get("inter")
     gpu = str(found["fingerprint"].get("gpu", ""))
+    absent = [p for p in ("fp32", "bf16", "fp16") if p not in peaks]
+    unknown = [f"{f}=not measured" for f in ("watts", "link_gb_per_s", "host_gb_per_s")]
+    unknown += [f"{p}_tflops=not measured: as fp32" for p in absent]
     entry: dict[str, Any] = {
         "name": gpu or f"{found['fingerprint'].get('cpu', 'CPU')}, {place}",
         "kind": "gpu" if gpu else "cpu",
         "generation": "probed",
         "memory_gb": _rounded(found["memory_bytes"] / GIGA),
-        "memory_gb_per_s": _rounded(rate / GIGA),
-        **{f"{p}_tflops": _rounded(v / TERA) for p, v in peaks.items() if p in _PRECISIONS},
+        "memory_gb_per_s": rate,
+        **{f"{p}_tflops": _rounded(peak / TERA) for p, peak in peaks.items()},
         "watts": 0,
         "link_gb_per_s": 0,
-        "host_gb_per_s": _rounded(rate / GIGA),
+        "host_gb_per_s": rate,
         "devices_per_node": 1,
         "source": about["source"],
+        **{f"{p}_tflops": _rounded(fp32 / TERA) for p in absent},
     }
-    for precision in ("fp32", "bf16", "fp16"):
-        entry.setdefault(f"{precision}_tflops", _rounded(fp32 / TERA))
-    if across is not None:
+    if (across := measured.links.get("inter")) is not None:
         entry["node_gb_per_s"] = _rounded(across.bytes_per_second / GIGA)
-    entry["field_sources"] = ";".join(
-        f"{field}=not measured" for field in ("watts", "link_gb_per_s", "host_gb_per_s")
-    )
-    absent = [p for p in ("fp32", "bf16", "fp16") if p not in peaks]
-    entry["field_sources"] += "".join(f";{p}_tflops=not measured: as fp32" for p in absent)
+    entry["field_sources"] = ";".join(unknown)
     return {"id": name, **entry, "measured": rounded(measured.to_dict())}
-
-
-def _enough_seconds(found: Mapping[str, Any], missing: int) -> int:
-    """Return in how many seconds what every step needs might be timed, from what was so far."""
-    timed = len(NEEDED) - missing
-    longer = len(NEEDED) / timed if timed else 2.0 * len(NEEDED)
-    return math.ceil(1.5 * longer * float(found["seconds"]) / 60.0) * 60
 
 
 def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]:
     """Return where the figures come from, for a reader of the file."""
     day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    figures = {name: f"{found[name]:.3f}" for name in ("cpu_share", "cpu_share_spread", "spread")}
+    figures = ("cpu_share", "cpu_share_spread", "spread", "got_share")
     launch = {"launch_seconds": f"{found['launch_seconds']:.3g}"} if found["launch_seconds"] else {}
     return {
         "source": f"forerun probe {version}, {day}, {place}",
@@ -206,8 +173,7 @@ def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]
         "probe": version,
         **{name: str(value) for name, value in found["fingerprint"].items()},
         "threads": str(found["threads"]),
-        **figures,
-        "got_share": f"{found.get('got_share', 1.0):.3f}",
+        **{name: f"{found[name]:.3f}" for name in figures},
         "not_measured": ", ".join([*found["left_out"], *found["refused"]]),
         **launch,
     }
@@ -216,16 +182,12 @@ def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]
 def best_flops(measured: Measured, precision: str) -> float:
     """Return the highest FLOP/s among the matrix products of a precision; 0 where none was timed."""
     found = (measured.curves.get(f"{precision}/matmul.{role}") for role in ROLES)
-    curves = [curve for curve in found if curve is not None]
-    flops = [2.0 * np.prod(list(product(*curve.axes)), axis=1) for curve in curves]
-    rates = [float((n / curve.seconds).max()) for n, curve in zip(flops, curves, strict=True)]
-    return max(rates, default=0.0)
-
-
-def memory_rate(measured: Measured, precision: str) -> float:
-    """Return bytes/s of reading and writing what no cache holds."""
-    size = {"fp64": 8.0, "fp32": 4.0}.get(precision, 2.0)
-    return 2.0 * size / measured.curves[f"{precision}/memory"].seconds[-1]
+    return max(
+        (
+            float((2.0 * np.prod(list(product(*curve.axes)), axis=1) / curve.seconds).max())
+            for curve in found if curve is not None
+        ), default=0.0,
+    )  # fmt: skip
 
 
 def warnings_of(found: Mapping[str, Any]) -> list[str]:
@@ -244,10 +206,9 @@ def warnings_of(found: Mapping[str, Any]) -> list[str]:
             f"a process gets {found['cpu_share']:.2f} of a core, give or take "
             f"{50 * found['cpu_share_spread']:.0f} %: other processes take the rest by turns"
         )
-    if found["left_out"]:
+    if left := ", ".join(found["left_out"]):
         warnings.append(
-            f"no time was left for {', '.join(found['left_out'])}; figures of their class serve; give"
-            " --seconds more"
+            f"no time was left for {left}; figures of their class serve; give --seconds more"
         )
     warnings += [
         f"{name} could not be timed: {why}; figures of its class serve"

@@ -7,7 +7,8 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from forerun.measure.limits import usable_cores
 
 
 def memory_bytes(torch: Any, device: str) -> float:
-    """Return the memory that a process may use: the device's, or the host's under its limits."""
+    """Return the memory of the device, or of the host under this process's limits."""
     if device == "cuda":
         return float(torch.cuda.get_device_properties(0).total_memory)
     found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -26,17 +27,17 @@ def memory_bytes(torch: Any, device: str) -> float:
     return found
 
 
-def cpu_share(seconds: float = 1.0, windows: int = 5) -> tuple[float, float]:
-    """Return (CPU seconds that a busy process gets in a second, range of windows over it).
+def _cpu_rate(work: Callable[[], object], seconds: float) -> float:
+    """Return the CPU seconds that this process gets in a second of some work."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall < seconds:
+        work()
+    return (time.process_time() - cpu) / (time.perf_counter() - wall)
 
-    A quota, or other processes, leave less than 1.
-    """
-    shares = []
-    for _ in range(windows):
-        wall, cpu = time.perf_counter(), time.process_time()
-        while time.perf_counter() - wall < seconds / windows:
-            sum(range(256))
-        shares.append((time.process_time() - cpu) / (time.perf_counter() - wall))
+
+def cpu_share(seconds: float = 1.0, windows: int = 5) -> tuple[float, float]:
+    """Return (CPU seconds that a busy process gets in a second, range of windows over it)."""
+    shares = [_cpu_rate(lambda: sum(range(256)), seconds / windows) for _ in range(windows)]
     middle = statistics.median(shares)
     return middle, (max(shares) - min(shares)) / middle
 
@@ -49,14 +50,14 @@ _GROUPS = Path("/sys/fs/cgroup")
 _MOUNTED = {"": ("",), "cpu": ("cpu", "cpu,cpuacct")}  # folders of a controller, version 2 and 1
 # Of three, or five, normal draws the range is so many standard deviations (Tippett 1925).
 _RANGE_OF_3, _RANGE_OF_5 = 1.69, 2.33
-_USUAL_ERROR = 0.2  # standard deviation of the log at which figures tell half of what they could
+_USUAL_ERROR = 0.2  # standard deviation of the log
 
 
 def cpu_access(torch: Any, device: str, threads: int) -> dict[str, float]:
-    """Return what a process of so many threads gets, and what it might have.
+    """Return what a process of so many threads gets.
 
-    `cpu_share`, `cpu_share_spread`: of one core, as seconds of one thread are divided by it (1 where
-    the wall clock times); `got_share`: of the cores that the threads may have; `allowed_cores`.
+    `cpu_share`, `cpu_share_spread`: of one core (1 where the wall clock times); `got_share`: of the
+    cores that it may have, `allowed_cores`.
     """
     if device != "cpu":
         return {"cpu_share": 1.0, "cpu_share_spread": 0.0, "got_share": 1.0}
@@ -64,7 +65,9 @@ def cpu_access(torch: Any, device: str, threads: int) -> dict[str, float]:
     share, spread = cpu_share()
     got = min(share / min(allowed, 1.0), 1.0)
     if threads > 1:
-        got = min(_threads_share(torch) / min(allowed, threads), 1.0)
+        a = torch.randn(512, 512)
+        a.mm(a)  # the threads are there
+        got = min(_cpu_rate(partial(a.mm, a), 0.5) / min(allowed, threads), 1.0)
         share, spread = 1.0, 0.0
     return {
         "cpu_share": share, "cpu_share_spread": spread, "got_share": got, "allowed_cores": allowed,
@@ -83,11 +86,7 @@ def busy_text(found: Mapping[str, Any]) -> str:
 
 
 def sureness(found: Mapping[str, Any]) -> float:
-    """Return how much the figures tell of the machine, 1 where nobody disturbed the measurement.
-
-    Repeats that lie apart, and a share that changes, are errors of every figure; what they leave is
-    1 / (1 + (error / 0.2)^2).
-    """
+    """Return 1 / (1 + (error / 0.2)^2) of the figures' error, 1 where nobody disturbed them."""
     spread, shares = float(found["spread"]), float(found["cpu_share_spread"])
     if not is_busy(found) and max(spread, shares) <= BUSY_SPREAD:
         return 1.0
@@ -107,13 +106,3 @@ def allowed_cores() -> float:
                 with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
                     cores = min(cores, quota(group))
     return cores
-
-
-def _threads_share(torch: Any, seconds: float = 0.5) -> float:
-    """Return how many cores' time the threads of large products get."""
-    a = torch.randn(512, 512)
-    a.mm(a)  # the threads are there
-    wall, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - wall < seconds:
-        a.mm(a)
-    return (time.process_time() - cpu) / (time.perf_counter() - wall)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from tempfile import TemporaryFile
+from typing import Any
 
 from forerun.errors import MissingExtraError, RequestError, one_of
 from forerun.measure.hosts import Host, check_hosts, free_port, local_host
@@ -32,16 +33,12 @@ def _run_workers(
     beside: int,
     request: Mapping[str, Any],
     report: Callable[[Message], None],
-) -> dict[str, Any]:
+) -> Message:
     """Return what workers found: operations on the first host, links among all.
 
-    Args:
-        hosts: one or more.
-        beside: processes on the first host that are set to work at once.
-        request: what is measured.
-        report: called with what the first worker writes meanwhile: `machine`, what it gets of its
-            host (see `machine.cpu_access`), and `doing`, what it times; and `silent`, seconds after which
-            it had written nothing yet.
+    `report` is called with what the first worker writes meanwhile: `machine`, what it gets of its host
+    (see `machine.cpu_access`), and `doing`, what it times; and with `silent`, seconds after which it
+    had written nothing yet.
 
     Raises:
         RequestError: a host cannot be reached, a worker failed, or did not answer in time.
@@ -54,58 +51,44 @@ def _run_workers(
         groups["intra"] = [0, *range(len(hosts), len(ranks))]
     threads = str(request["threads"])
     environment = {
-        "MASTER_ADDR": hosts[0].address,
-        "MASTER_PORT": str(free_port(hosts[0])),
+        "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(free_port(hosts[0])),
         "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
-    }  # fmt: skip
-    whole = {
-        **request, "world": len(ranks), "groups": groups, "paths": [str(Path(__file__).parents[3])],
     }  # fmt: skip
     with ExitStack() as stack:
         workers = []
         for rank, host in enumerate(ranks):
             own = {"GLOO_SOCKET_IFNAME": host.interface} if host.interface else {}
-            one = {**whole, "rank": rank, "environment": {**environment, **own}}
-            workers.append(_Worker(host, one, stack))
+            asked = {
+                **request, "world": len(ranks), "groups": groups, "rank": rank,
+                "environment": {**environment, **own},
+            }  # fmt: skip
+            workers.append(_Worker(host, asked, stack))
         until = time.monotonic() + float(request["seconds"]) + _MORE_SECONDS
         return _answer(workers, until, report)
 
 
 class _Worker:
-    """One process; it is killed when the stack ends."""
+    """One process, which is killed when the stack ends."""
 
-    def __init__(self, host: Host, request: dict[str, Any], stack: ExitStack) -> None:
-        self.host = host
-        self._read = 0
-        self.out = _scratch(stack)
-        self.err = _scratch(stack)
-        text = json.dumps(request).encode().hex()
-        # The package's folder is put on the path before the worker is looked for.
-        code = f"import sys; sys.path.insert(0, {request['paths'][0]!r}); import runpy; "
-        code += f"runpy.run_module({WORKER!r}, run_name='__main__')"
-        words = host.command([sys.executable, "-c", code, text])
-        if host.prefix and host.prefix[0] == "ssh":
-            words = host.command([sys.executable, "-m", WORKER, text])
+    def __init__(self, host: Host, request: Message, stack: ExitStack) -> None:
+        self.host, self._read = host, 0
+        # Nameless files: a pipe would fill and stop it.
+        self.out, self.err = (stack.enter_context(TemporaryFile()) for _ in range(2))  # noqa: SIM115
+        paths = str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")
+        words = [sys.executable, "-m", WORKER, json.dumps(request).encode().hex()]
         try:
             self.process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
+                host.command(words), stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            raise _unreached(host, str(error)) from None
-        stack.callback(self.end)
-
-    def end(self) -> None:
-        """End the process and wait for it."""
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        self.process.wait()
+            raise self.failure(str(error)) from None
+        stack.callback(self.process.wait)
+        stack.callback(self.process.kill)
 
     def messages(self) -> list[Message]:
-        """Return what it has told since the last call.
-
-        A library may write to stdout too: what is no JSON is none of its words.
-        """
+        """Return what it has written since the last call, but for lines of other libraries."""
         self.out.seek(self._read)
         whole, newline, _ = self.out.read().rpartition(b"\n")
         self._read += len(whole) + len(newline)
@@ -115,42 +98,30 @@ class _Worker:
                 found.append(json.loads(line))
         return [message for message in found if isinstance(message, dict)]
 
-    def failure(self) -> RequestError:
-        """Return why it failed, by its last words."""
+    def failure(self, reason: str = "") -> RequestError:
+        """Return why it failed, by default by its last words."""
         self.err.seek(0)
-        text = " ".join(self.err.read().decode(errors="replace").split())
-        return _unreached(self.host, text or "it wrote nothing")
+        written = " ".join(self.err.read().decode(errors="replace").split())
+        name, words = self.host.name, reason or written or "it wrote nothing"
+        return RequestError(
+            f"probing {name}", f"its worker failed: {words[-_TAIL:]}",
+            f"see that `ssh {name} true` works without a password where it is another machine, that"
+            f" forerun and torch are installed there for {sys.executable}, and that the hosts reach"
+            " one another",
+        )  # fmt: skip
 
 
-def _unreached(host: Host, text: str) -> RequestError:
-    return RequestError(
-        f"probing {host.name}", f"its worker failed: {text[-_TAIL:]}",
-        f"see that `ssh {host.name} true` works without a password where it is another machine, that"
-        f" forerun and torch are installed there for {sys.executable}, and that the hosts reach one"
-        " another",
-    )  # fmt: skip
-
-
-def _scratch(stack: ExitStack) -> IO[bytes]:
-    """Return a nameless file for a process to write to: a pipe would fill and stop it."""
-    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (the stack closes it)
-    return stack.enter_context(file)
-
-
-def _answer(
-    workers: Sequence[_Worker], until: float, report: Callable[[Message], None]
-) -> dict[str, Any]:
-    """Return what the first worker says at last, once all have ended well."""
-    last: dict[str, Any] = {}
+def _answer(workers: Sequence[_Worker], until: float, report: Callable[[Message], None]) -> Message:
+    """Return the last message of the first worker, once all have ended well."""
+    last: Message = {}
     start, silent, running = time.monotonic(), True, True
     while running:
         running = any(worker.process.poll() is None for worker in workers)
         for last in workers[0].messages():
             report(last)
-        if silent and (last or time.monotonic() - start > _SILENT_SECONDS):
+        if silent and not last and time.monotonic() - start > _SILENT_SECONDS:
             silent = False
-            if not last:
-                report({"silent": time.monotonic() - start})
+            report({"silent": time.monotonic() - start})
         failed = next((w for w in workers if w.process.poll() not in (None, 0)), None)
         if failed is not None:
             raise failed.failure()
@@ -169,7 +140,7 @@ LEAST_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Probe:
-    """What was asked and what was found."""
+    """The catalogue's entry, what the workers found, and what a reader must know."""
 
     entry: Mapping[str, Any]
     found: Mapping[str, Any]
@@ -225,18 +196,16 @@ def probe(
         if callable(release := getattr(place, "release", None)):
             release()
 
-    def report(message: Mapping[str, Any]) -> None:
+    def report(message: Message) -> None:
         if is_busy(message.get("machine", {})):
             warn(
                 f"{busy_text(message['machine'])}: what every step needs is timed first, in {LONGER:g} x"
                 " the time where it must be, and bands will be wider"
             )
         if "silent" in message:
-            warn(
-                f"after {message['silent']:.0f} s {places[0].name} has not imported torch yet: it is"
-                " busy, or slow"
-            )
-        if isinstance(message.get("doing"), str):
+            after = f"after {message['silent']:.0f} s {places[0].name}"
+            warn(f"{after} has not imported torch yet: it is busy, or slow")
+        if "doing" in message:
             doing(message["doing"])
 
     request = {
@@ -245,7 +214,7 @@ def probe(
     }  # fmt: skip
     found = _run_workers(places, beside, request, report)
     found["threads"] = threads
-    where = f"{places[0].name}" + (f" of {len(places)} hosts" if len(places) > 1 else "")
+    where = places[0].name + (f" of {len(places)} hosts" if len(places) > 1 else "")
     entry = device_entry(found, name, dtypes, version, where)
     return Probe(entry, found, warnings_of(found))
 

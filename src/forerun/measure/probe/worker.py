@@ -14,12 +14,12 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-import math
 import os
+import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,15 +28,7 @@ from forerun.measure.loop import make_optimizer, use_tf32
 from forerun.measure.measurement import fingerprint
 from forerun.measure.probe.clock import CallTimer
 from forerun.measure.probe.collectives import Ring, jitter
-from forerun.measure.probe.grids import (
-    CLASSES,
-    LAUNCHES,
-    Grid,
-    element_grids,
-    memory_grid,
-    product_grids,
-    sizes_of,
-)
+from forerun.measure.probe.grids import CLASSES, CPU, Grid, cuda_sizes, grids
 from forerun.measure.probe.machine import cpu_access, is_busy, memory_bytes
 
 LINKS = 24
@@ -74,7 +66,7 @@ def framework_costs(torch: Any, device: str, clock: CallTimer) -> dict[str, floa
 
 
 def loader_costs(torch: Any, clock: CallTimer) -> dict[str, float]:
-    """Return what the framework's loader takes for a batch, and more for each sample in it."""
+    """Return seconds that the framework's loader takes for a batch, and for each sample in it."""
 
     def batch_seconds(size: int) -> float:  # of samples that were made before
         count = 16 * size
@@ -105,10 +97,7 @@ def _phases(module: Any, x: Any, clock: CallTimer) -> tuple[float, float]:
 def optimizer_costs(
     torch: Any, device: str, clock: CallTimer, names: Sequence[str] = OPTIMIZERS
 ) -> dict[str, list[float]]:
-    """Return seconds (a step, a tensor, a parameter) of each optimizer's update.
-
-    There is none of those that no time is left for.
-    """
+    """Return seconds (a step, a tensor, a parameter) of updates by optimizer, while time is left."""
 
     def stepped(name: str, sizes: list[int]) -> float:
         """Time zeroing gradients and updating; a step's backward makes new gradients."""
@@ -144,8 +133,10 @@ class LaunchesOnlyError(RuntimeError):
 class Measurements:
     """Curves as plain values ({axes, seconds, spread}) by name, and what there is none of.
 
-    left_out: names that there was no time for. refused: why the device could not do others. report:
-    called with the name of what is timed next.
+    Args:
+        left_out: names that there was no time for.
+        refused: why the device could not do others.
+        report: called with the name of what is timed next.
     """
 
     curves: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -189,7 +180,7 @@ def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
         if clock.is_over:
             return None
         try:
-            found = clock.time(grid.make(*(_whole(v) for v in point)))
+            found = clock.time(grid.make(*map(int, point)))
         except RuntimeError as error:
             if status_of(error) != "oom" or not seconds:
                 raise
@@ -209,12 +200,8 @@ def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
     return {
         "axes": axes,
         "seconds": [seconds[point] for point in itertools.product(*axes)],
-        "spread": sorted(spreads)[len(spreads) // 2],
+        "spread": statistics.median_high(spreads),
     }
-
-
-def _whole(value: float) -> float:
-    return int(value) if value == math.floor(value) else value
 
 
 def _scaled(point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...], float]) -> float:
@@ -227,19 +214,8 @@ def _scaled(point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...
 
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
-# What most steps hold; the rest follows in its own order.
-FIRST = tuple(
-    """memory matmul.forward matmul.dgrad matmul.wgrad add sum relu threshold_backward conv.forward
-    conv.dgrad conv.wgrad native_layer_norm native_layer_norm_backward _log_softmax
-    _log_softmax_backward_data nll_loss_forward nll_loss_backward clone gelu gelu_backward
-    attention.forward attention.backward max_pool2d_with_indices
-    max_pool2d_with_indices_backward native_batch_norm native_batch_norm_backward embedding
-    embedding.backward""".split()
-)
 # Without these no step could be priced.
 NEEDED = ("memory", "matmul.forward", "matmul.dgrad", "matmul.wgrad", "add")
-_FEW_REPEATS = 2  # on a busy machine: that it is timed at all is worth more than a third repeat
-_MANY_REPEATS = 5  # of threads, whose fastest tells what the wall clock of the others hides
 LONGER = 1.5  # times what was asked, for what no step can do without
 _WAIT_SECONDS = 300.0
 
@@ -254,13 +230,10 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     device, threads = str(request["device"]), int(request["threads"])
     start, allowed = time.monotonic(), float(request["seconds"])
     machine = cpu_access(torch, device, threads)
-    busy = is_busy(machine)
     send(machine=machine)
     clock = CallTimer(device, threads, until=start + allowed)
-    if busy and threads == 1:
-        clock = replace(clock, repeats=_FEW_REPEATS)
-    elif busy:
-        clock = replace(clock, repeats=_MANY_REPEATS, fastest=True)
+    if is_busy(machine):  # of threads, the fastest has what the wall clock of the others hides
+        clock.repeats, clock.fastest = (2, False) if threads == 1 else (5, True)
     found = Measurements(report=lambda name: send(doing=name))
     launch = clock.launch_seconds(torch)
     # What no step can do without comes first, and may take half as long again.
@@ -268,20 +241,19 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     costs = {**framework_costs(torch, device, longer), **loader_costs(torch, longer.on_host())}
     updates: dict[str, list[float]] = {}
     for position, dtype in enumerate(request["dtypes"]):
-        number = getattr(torch, DTYPES[dtype])
-        sizes = sizes_of(torch, device, number.itemsize)
-        grids = [
-            memory_grid(torch, device, number, sizes, LAUNCHES * launch),
-            *product_grids(torch, device, number, sizes),
-            *element_grids(torch, device, number, sizes),
-        ]
+        number, sizes = getattr(torch, DTYPES[dtype]), CPU
+        if device == "cuda":
+            sizes = cuda_sizes(float(torch.cuda.mem_get_info()[0]), number.itemsize)
         only = request.get("only")
-        grids = [grid for grid in in_order(grids) if not only or grid.name in only]
-        first = [grid for grid in grids if grid.name in NEEDED] if position == 0 else []
-        found.add(dtype, first, longer)
+        left = [
+            grid for grid in grids(torch, device, number, sizes, launch)
+            if not only or grid.name in only
+        ]  # fmt: skip
         if position == 0:
+            found.add(dtype, [grid for grid in left if grid.name in NEEDED], longer)
             updates = optimizer_costs(torch, device, clock)
-        found.add(dtype, [grid for grid in grids if grid not in first], clock)
+            left = [grid for grid in left if grid.name not in NEEDED]
+        found.add(dtype, left, clock)
         for name, source in CLASSES.items():
             if f"{dtype}/{source}" in found.curves:
                 found.curves[f"{dtype}/{name}"] = found.curves[f"{dtype}/{source}"]
@@ -296,48 +268,38 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
         "left_out": [*found.left_out, *(f"update/{n}" for n in OPTIMIZERS if n not in updates)],
         "refused": found.refused,
         "launch_seconds": launch,
-        "spread": sorted(clock.spreads)[len(clock.spreads) // 2],
+        "spread": statistics.median_high(clock.spreads),
         "seconds": time.monotonic() - start,
-        "asked_seconds": allowed,
     }
 
 
 def send(**words: Any) -> None:
     """Write one line of JSON for whoever waits; what was found is the last line."""
-    print(json.dumps(words), flush=True)  # noqa: T201 (stdout is how it tells)
+    print(json.dumps(words), flush=True)  # noqa: T201 (stdout is how it reports)
 
 
-def in_order(grids: Iterable[Grid]) -> list[Grid]:
-    """Return the grids with those first that most steps need, so that these are never left out."""
-    return sorted(grids, key=lambda g: FIRST.index(g.name) if g.name in FIRST else len(FIRST))
+def measure_links(torch: Any, groups: Mapping[str, list[int]], rank: int) -> dict[str, Any]:
+    """Return what groups of ranks find among themselves, by their names.
 
-
-def measure_links(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Return what the groups of ranks that the request names find among themselves.
-
-    groups: name to ranks (`inter` between hosts, `intra` on one); in each, its first two ranks and
-    all of them are timed.
+    In each (`inter` between hosts, `intra` on one) its first two ranks and all of them are timed.
     """
-    dist = torch.distributed
     found: dict[str, Any] = {}
-    for name, ranks in request["groups"].items():
-        rings = [ranks[:2], ranks] if len(ranks) > 2 else [ranks]
-        found[name] = {
+    for name, ranks in groups.items():
+        one: dict[str, Any] = {
             "all_reduces": {}, "rested": {}, "messages": [], "together": [], "replicas": [],
         }  # fmt: skip
-        for members in rings:
-            group = dist.new_group(members)
+        found[name] = one
+        for members in [ranks[:2], ranks] if len(ranks) > 2 else [ranks]:
+            ring = Ring(torch, members, torch.distributed.new_group(members), rank)
             if rank in members:
-                ring = Ring(torch, members, group, rank)
-                one = found[name]
                 one["all_reduces"][str(len(members))] = ring.all_reduces()
                 one["rested"][str(len(members))] = ring.rested()
-                if members is rings[0]:
+                if len(members) == 2:
                     one["messages"] = ring.messages()
                     one["replicas"] = ring.replicas()
-                if members is rings[-1]:
+                if members == ranks:
                     one["together"] = ring.together()
-            dist.barrier()
+            torch.distributed.barrier()
     return found
 
 
@@ -352,7 +314,6 @@ def main(arguments: list[str]) -> int:
     request = json.loads(bytes.fromhex(arguments[0]))
     rank, world = int(request.get("rank", 0)), int(request.get("world", 1))
     os.environ.update(request.get("environment", {}))
-    sys.path[:0] = [path for path in request.get("paths", []) if path not in sys.path]
     import torch
 
     torch.set_num_threads(int(request["threads"]))
@@ -364,7 +325,7 @@ def main(arguments: list[str]) -> int:
         torch.distributed.barrier()
         if rank == 0:
             send(doing="links")
-        found["groups"] = measure_links(torch, request, rank)
+        found["groups"] = measure_links(torch, request["groups"], rank)
         torch.distributed.destroy_process_group()
     if rank == 0:
         send(**found)

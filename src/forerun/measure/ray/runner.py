@@ -171,7 +171,7 @@ class RayRunner(TaskRunner):
             "tasks": [task.to_json() for task in tasks], "workers": first.workers,
             "resources": resources, "placement": self.placement_group, "variables": variables,
             "address": "auto" if self.submit else self.address,
-            "storage": "" if self.submit else str(folder / "storage"),
+            "storage": "" if self.submit else str(folder.resolve() / "storage"),
             "local_cpus": max(os.cpu_count() or 1, 1),
             "backend": str(first.settings.get("backend", "")),
             "hold": first.cpus_per_worker if self.hold else 0.0,
