@@ -1,19 +1,4 @@
-"""OptimalDesign: which runs inform a law that is linear in its parameters most, for a budget.
-
-An experiment's worth is read off the information matrix of the runs, M(w) = M0 + sum_i w_i x_i x_i^T,
-where x_i are the features of candidate i, w_i between 0 and 1 says how far it is run, and M0 is what
-is known already. The A-optimal design minimises trace(W M^-1): with W = 1 the variance of the
-parameters, with the mean of t t^T over the features t of other jobs the variance of their
-predictions. The D-optimal one maximises det M: the volume of what the parameters may be.
-
-Ernest's design (Venkataraman et al., Ernest, NSDI 2016, section 3.2; the released code) is the
-A-optimal one of features divided by their means over the candidates, a budget in units of the
-smallest run, and the candidates of more than 0.3 are run.
-
-The optimum is found by simplicial decomposition (Von Hohenbalken, Mathematical Programming 13, 1977):
-the best design for the present slope is a fractional knapsack, and SciPy's SLSQP mixes the few that
-were found. For 1,500 candidates it takes some 20 ms, SLSQP on all shares at once minutes.
-"""
+"""OptimalDesign: which runs inform a law that is linear in its parameters most, for a budget."""
 
 from __future__ import annotations
 
@@ -31,7 +16,6 @@ from forerun.search.suggestion import SMALLEST_RUNS, NextRun, Request, Suggestio
 from forerun.tables import Jobs
 from forerun.units import counted
 
-CRITERIA = ("A", "D")
 # Ernest runs the candidates whose share is above this.
 ERNEST_KEEPS = 0.3
 ERNEST_BUDGET = 10.0
@@ -39,6 +23,11 @@ TOLERANCE = 1e-6
 _MOST_ROUNDS = 200
 # A combination of scaled features this small over all candidates is one that none of them shows.
 _RANK = 1e-9
+# Part of the optimal design's information that stands in for runs until enough are taken.
+_STAND_IN = 1e-4
+_SUPPORT = 0.05  # candidates of a smaller share are no start for whole runs
+_STARTS, _EXCHANGES, _BETTER = 24, 60, 1e-9
+_MOST_PAIRS = 1_000_000  # of runs and candidates, in all exchanges of one start
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,9 @@ class Problem:
     """Minimise trace(W M^-1) or -log det M, M = M0 + sum w_i x_i x_i^T, 0 <= w <= 1, c . w <= budget.
 
     Attributes:
-        x: (n, k). c: (n,), not negative. known: M0, (k, k). wanted: W, (k, k). criterion: A or D.
+        x: features of the candidates, (n, k). c: their costs, (n,), not negative.
+        known: M0, the information that is there already, (k, k). wanted: W, (k, k).
+        criterion: A, the trace, or D, the determinant.
     """
 
     x: FloatArray
@@ -56,20 +47,36 @@ class Problem:
     wanted: FloatArray
     criterion: str
 
-    def information(self, share: FloatArray | BoolArray) -> FloatArray:
+    def information(self, share: FloatArray) -> FloatArray:
         """Return M for shares (n,)."""
         return np.asarray(self.known + (self.x.T * share) @ self.x)
 
-    def loss(self, information: FloatArray) -> float:
-        """Return what is minimised: the trace, or minus the log determinant."""
+    def of_runs(self, runs: Sequence[int]) -> FloatArray:
+        """Return M for whole runs, given by their positions."""
+        return np.asarray(self.known + self.x[runs].T @ self.x[runs])
+
+    def loss(self, information: FloatArray) -> FloatArray:
+        """Return what is minimised, of matrices (..., k, k)."""
         if self.criterion == "D":
-            return -float(np.linalg.slogdet(information)[1])
-        return float(np.trace(np.linalg.solve(information, self.wanted)))
+            return np.asarray(-np.linalg.slogdet(information)[1])
+        products = np.linalg.inv(information) @ self.wanted
+        return np.asarray(np.trace(products, axis1=-2, axis2=-1))
 
     def slope(self, information: FloatArray) -> FloatArray:
-        """Return minus the derivative of the loss by the information, (k, k)."""
+        """Return minus the derivative of the loss by the information, (..., k, k)."""
         inverse = np.linalg.inv(information)
         return np.asarray(inverse if self.criterion == "D" else inverse @ self.wanted @ inverse)
+
+    def gains(self, information: FloatArray) -> FloatArray:
+        """Return by how much one more run of each candidate lowers the loss, (..., n): rank-one updates."""
+        seen = self._squared(np.asarray(np.linalg.inv(information)))
+        if self.criterion == "D":
+            return np.log1p(seen)
+        return np.asarray(self._squared(self.slope(information)) / (1.0 + seen))
+
+    def _squared(self, matrix: FloatArray) -> FloatArray:
+        """Return x_i^T matrix x_i of every candidate, (..., n)."""
+        return np.asarray(np.einsum("...nk,nk->...n", self.x @ matrix, self.x))
 
     def bound(self, information: FloatArray) -> tuple[float, FloatArray]:
         """Return a loss that no design within the budget is below, and the design towards it, (n,).
@@ -78,78 +85,80 @@ class Problem:
         Schwarz), and log det M^-1 M' <= k log(trace(M^-1 M') / k) (arithmetic and geometric means).
         Either trace is linear in the shares, so that its most is a fractional knapsack.
         """
-        loss, slope = self.loss(information), self.slope(information)
-        worth = np.einsum("ij,jk,ik->i", self.x, slope, self.x)
+        loss, slope = float(self.loss(information)), self.slope(information)
+        worth = self._squared(slope)
         ahead = self._knapsack(worth)
         most = float(np.sum(slope * self.known) + worth @ ahead)
         if self.criterion == "A":
-            return loss**2 / max(most, loss), ahead
+            return loss * min(loss / most, 1.0), ahead
         k = len(information)
         return loss - k * float(np.log(max(most / k, 1.0))), ahead
 
     def _knapsack(self, worth: FloatArray) -> FloatArray:
         """Return the shares within the budget that are worth most, (n,)."""
-        paid = self.c > 0
-        rate = np.divide(worth, self.c, out=np.full(len(worth), np.inf), where=paid)
-        order = np.argsort(-rate, kind="stable")
-        before = np.cumsum(self.c[order]) - self.c[order]
-        share = np.ones(len(worth))
-        left = np.maximum(self.budget - before, 0.0)
-        np.divide(left, self.c[order], out=share, where=paid[order])
-        share[order] = np.minimum(share, 1.0)
+        cost = np.maximum(self.c, 1e-300)
+        order = np.argsort(-worth / cost, kind="stable")
+        left = self.budget - np.cumsum(cost[order]) + cost[order]
+        share = np.empty(len(worth))
+        share[order] = np.clip(left / cost[order], 0.0, 1.0)
         return share
 
-
-def _solved(problem: Problem, tolerance: float) -> tuple[FloatArray, int]:
-    """Return shares whose loss is within a relative tolerance of the best, and the rounds taken."""
-    from scipy.optimize import minimize
-
-    share = np.full(len(problem.x), min(1.0, problem.budget / float(problem.c.sum())))
-    corners, weights = share[None], np.ones(1)
-    # A corner alone may teach too little for a regular matrix.
-    least = 1e-14 * np.eye(problem.x.shape[1])
-    rounds = 0
-    while True:
-        share = np.minimum(weights @ corners, 1.0)
-        information = problem.information(share)
-        loss = problem.loss(information)
-        bound, ahead = problem.bound(information)
-        gap = loss / bound - 1.0 if problem.criterion == "A" else (loss - bound) / len(information)
-        if gap <= tolerance or rounds == _MOST_ROUNDS:
-            return share, rounds
-        corners = np.vstack([corners, ahead])
-        each = np.array([problem.information(corner) for corner in corners])
-
-        def mixed(parts: FloatArray, each: FloatArray = each) -> tuple[float, FloatArray]:
-            information = np.tensordot(parts, each, 1) + least
-            return problem.loss(information), -np.tensordot(each, problem.slope(information), 2)
-
-        found = minimize(
-            mixed, np.append(0.9 * weights, 0.1), jac=True, method="SLSQP",
-            bounds=[(0.0, 1.0)] * len(corners), options={"ftol": 1e-15, "maxiter": 200},
-            constraints=[{"type": "eq", "fun": lambda parts: parts.sum() - 1.0, "jac": np.ones_like}],
+    def conditioned(self) -> tuple[Problem, float]:
+        """Return it in coordinates where all candidates together give M = 1, and log det M in these."""
+        whole = self.information(np.ones(len(self.x)))
+        scale = np.sqrt(np.diag(whole))
+        lower = np.linalg.cholesky(whole / np.outer(scale, scale))
+        turn = np.linalg.inv(lower) / scale
+        log_det = 2.0 * float(np.log(scale * np.diag(lower)).sum())
+        moved = replace(
+            self, x=self.x @ turn.T, known=turn @ self.known @ turn.T,
+            wanted=turn @ self.wanted @ turn.T,
         )  # fmt: skip
-        kept = found.x > 1e-9
-        corners, weights = corners[kept], found.x[kept] / found.x[kept].sum()
-        rounds += 1
+        return moved, log_det
 
+    def solved(self, tolerance: float) -> tuple[FloatArray, float, float, int]:
+        """Return shares (n,), their loss, its bound, and the rounds taken.
 
-def _conditioned(problem: Problem) -> tuple[Problem, float]:
-    """Return the same problem in coordinates where all candidates run together give M = 1."""
-    scale = np.sqrt(np.diag(problem.information(np.ones(len(problem.x)))))
-    x = problem.x / scale
-    known = problem.known / np.outer(scale, scale)
-    lower = np.linalg.cholesky(known + x.T @ x)
+        Simplicial decomposition (Von Hohenbalken, Mathematical Programming 13, 1977): the best
+        design for the present slope is a fractional knapsack, and SLSQP mixes the few that were
+        found. For 1,500 candidates it takes some 20 ms, SLSQP on all shares at once minutes.
+        """
+        from scipy.optimize import minimize
 
-    def turned(matrix: FloatArray) -> FloatArray:
-        return np.asarray(np.linalg.solve(lower, np.linalg.solve(lower, matrix).T))
+        share = np.full(len(self.x), min(1.0, self.budget / max(float(self.c.sum()), 1e-300)))
+        if share[0] == 1.0:  # more of a run never teaches less
+            loss = float(self.loss(self.information(share)))
+            return share, loss, loss, 0
+        corners, weights = share[None], np.ones(1)
+        # A corner alone may teach too little for a regular matrix.
+        least = 1e-14 * np.eye(self.x.shape[1])
+        rounds = 0
+        while True:
+            share = np.minimum(weights @ corners, 1.0)
+            information = self.information(share)
+            loss = float(self.loss(information))
+            bound, ahead = self.bound(information)
+            gap = loss / bound - 1.0 if self.criterion == "A" else (loss - bound) / len(information)
+            if gap <= tolerance or rounds == _MOST_ROUNDS:
+                return share, loss, bound, rounds
+            corners = np.vstack([corners, ahead])
+            each = np.array([self.information(corner) for corner in corners])
 
-    log_det = 2.0 * float(np.log(scale).sum() + np.log(np.diag(lower)).sum())
-    moved = replace(
-        problem, x=np.asarray(np.linalg.solve(lower, x.T).T), known=turned(known),
-        wanted=turned(problem.wanted / np.outer(scale, scale)),
-    )  # fmt: skip
-    return moved, log_det
+            def mixed(parts: FloatArray, each: FloatArray = each) -> tuple[float, FloatArray]:
+                information = np.tensordot(parts, each, 1) + least
+                slope = self.slope(information)
+                return float(self.loss(information)), -np.tensordot(each, slope, 2)
+
+            found = minimize(
+                mixed, np.append(0.9 * weights, 0.1), jac=True, method="SLSQP",
+                bounds=[(0.0, 1.0)] * len(corners), options={"ftol": 1e-15, "maxiter": 200},
+                constraints=[
+                    {"type": "eq", "fun": lambda parts: parts.sum() - 1.0, "jac": np.ones_like}
+                ],
+            )  # fmt: skip
+            kept = found.x > 1e-9
+            corners, weights = corners[kept], found.x[kept] / found.x[kept].sum()
+            rounds += 1
 
 
 @dataclass(frozen=True)
@@ -165,7 +174,6 @@ class OptimalDesign:
         cost: of the shares.
     """
 
-    criterion: str
     share: FloatArray
     value: float
     bound: float
@@ -196,7 +204,7 @@ def optimal_design(
         costs: of each candidate, in the unit of the budget, not negative, (n,).
         budget: what all of them together may cost.
         criterion: A or D.
-        known: information that is there already, M0, (k, k): the sum of x x^T over runs made.
+        known: information that is there already, (k, k): the sum of x x^T over runs made.
         wanted: W of the A criterion, (k, k) and positive semidefinite; the identity by default.
         tolerance: the gap at which the search for the best ends.
         terms: names of the features, for messages.
@@ -206,28 +214,42 @@ def optimal_design(
             candidates do not tell the terms apart.
         UnsatisfiedError: the budget is not above zero while every candidate costs something.
     """
-    x, c = _checked(features, costs, budget, criterion)
+    x, c = np.asarray(features, dtype=np.float64), np.asarray(costs, dtype=np.float64)
+    if criterion not in ("A", "D"):
+        raise RequestError(f"a design by {criterion!r}", "no such criterion", "use A or D")
+    if x.ndim != 2 or not x.size or c.shape != (len(x),):
+        found = f"features of shape {x.shape} and costs of shape {c.shape}"
+        if not x.size:
+            found = "no candidates"
+        raise RequestError("an optimal design", found, "give (n, k) features and (n,) costs")
+    if not (np.isfinite(x).all() and np.isfinite(c).all() and (c >= 0).all()):
+        raise RequestError(
+            "an optimal design",
+            "features that are not finite, or costs that are negative or not finite",
+            "leave those candidates out",
+        )  # fmt: skip
+    if not (np.isfinite(budget) and (budget > 0 or (c == 0).all())):
+        raise UnsatisfiedError(
+            f"an optimal design for {budget:g}", f"the cheapest candidate costs {c.min():g}",
+            "raise the budget",
+        )  # fmt: skip
     k = x.shape[1]
     had = np.zeros((k, k)) if known is None else np.asarray(known, dtype=np.float64)
-    want = np.eye(k) if wanted is None else np.asarray(wanted, dtype=np.float64)
-    lost = unidentified(x, terms, had)
-    if lost:
+    names, kept = _names(terms, k), _identified(had + x.T @ x)
+    if len(kept) < k:
+        lost = [name for i, name in enumerate(names) if i not in kept]
         raise RequestError(
             f"an optimal design of {k} terms over {len(x)} candidates",
             f"they do not tell apart {', '.join(lost)}",
             "add candidates that differ in what these terms are made of, or use fewer terms",
         )  # fmt: skip
-    problem, log_det = _conditioned(Problem(x, c, float(budget), had, want, criterion))
-    # More of a run never teaches less, so that what can be paid for whole is the best there is.
-    whole = float(c.sum()) <= budget
-    share, rounds = (np.ones(len(x)), 0) if whole else _solved(problem, tolerance)
-    information = problem.information(share)
-    value = problem.loss(information)
-    bound = value if whole else problem.bound(information)[0]
+    want = np.eye(k) if wanted is None else np.asarray(wanted, dtype=np.float64)
+    problem, log_det = Problem(x, c, float(budget), had, want, criterion).conditioned()
+    share, value, bound, rounds = problem.solved(tolerance)
     gap = value / bound - 1.0
     if criterion == "D":
         gap, value, bound = (value - bound) / k, log_det - value, log_det - bound
-    return OptimalDesign(criterion, share, value, bound, max(gap, 0.0), float(share @ c), rounds)
+    return OptimalDesign(share, value, bound, max(gap, 0.0), float(share @ c), rounds)
 
 
 def ernest_design(
@@ -235,8 +257,8 @@ def ernest_design(
 ) -> OptimalDesign:
     """Return Ernest's design over candidates of a share of the data on some machines.
 
-    Features are divided by their means, and a candidate costs (s / s_min) / m, where s_min is the
-    least share of all (`ExperimentDesign` of the released code).
+    Venkataraman et al., Ernest, NSDI 2016, section 3.2, and `ExperimentDesign` of the released code:
+    features are divided by their means, and a candidate costs (s / s_min) / m.
 
     Args:
         scale: the part of the input that a candidate processes, positive, (n,).
@@ -249,13 +271,8 @@ def ernest_design(
     from forerun.predictors.laws.ernest import TERMS, features
 
     s, m = np.asarray(scale, dtype=np.float64), np.asarray(machines, dtype=np.float64)
-    if not len(s) or not (s > 0).all() or not (m > 0).all():
-        raise RequestError(
-            "Ernest's design", "no candidates, or a share or machines not above zero",
-            "give candidates of a positive share on one machine or more",
-        )  # fmt: skip
-    x = column_scaled(features(s, m))
-    return optimal_design(x, s / s.min() / m, budget, criterion, terms=TERMS)
+    cost = s / s.min(initial=np.inf) / m
+    return optimal_design(column_scaled(features(s, m)), cost, budget, criterion, terms=TERMS)
 
 
 def column_scaled(features: ArrayLike) -> FloatArray:
@@ -269,64 +286,27 @@ def _means(x: FloatArray) -> FloatArray:
     return np.where(means == 0.0, 1.0, means)
 
 
-def unidentified(
-    features: ArrayLike, terms: Sequence[str] = (), known: ArrayLike | None = None
-) -> list[str]:
-    """Return the names of the terms that no weighting of the candidates tells apart; often none.
-
-    Args:
-        features: (n, k).
-        terms: names of the features; "term 1" ... by default.
-        known: information that is there already, (k, k).
-    """
-    x = np.asarray(features, dtype=np.float64)
-    names = _names(terms, x.shape[1])
-    information = x.T @ x + (0.0 if known is None else np.asarray(known, dtype=np.float64))
+def _directions(information: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return eigenvalues, ascending, and vectors of the information on terms of unit size."""
     size = np.sqrt(np.diag(information))
     # A term that is nowhere above zero is a direction of its own without information.
     size = np.where(size > 0.0, size, 1.0)
     values, vectors = np.linalg.eigh(information / np.outer(size, size))
-    hidden = np.abs(vectors[:, values < _RANK]).max(axis=1, initial=0.0)
-    return [names[i] for i in np.flatnonzero(hidden > 1e-3)]
+    return values, vectors
+
+
+def _identified(information: FloatArray) -> list[int]:
+    """Return the terms that are identified, of those that cannot be told apart the first."""
+    kept: list[int] = []
+    for i in range(len(information)):
+        part = np.ix_([*kept, i], [*kept, i])
+        if _directions(information[part])[0][0] > _RANK:
+            kept.append(i)
+    return kept
 
 
 def _names(terms: Sequence[str], count: int) -> list[str]:
     return list(terms) if len(terms) == count else [f"term {i + 1}" for i in range(count)]
-
-
-def _checked(
-    features: ArrayLike, costs: ArrayLike, budget: float, criterion: str
-) -> tuple[FloatArray, FloatArray]:
-    x, c = np.asarray(features, dtype=np.float64), np.asarray(costs, dtype=np.float64)
-    asked = "an optimal design"
-    if criterion not in CRITERIA:
-        raise RequestError(f"{asked} by {criterion!r}", "no such criterion", "use A or D")
-    if x.ndim != 2 or c.shape != (len(x),):
-        found = f"features of shape {x.shape} and costs of shape {c.shape}"
-        raise RequestError(asked, found, "give (n, k) features and (n,) costs")
-    if not x.size:
-        raise RequestError(asked, "no candidates", "give at least as many as the law has terms")
-    if not (np.isfinite(x).all() and np.isfinite(c).all() and (c >= 0).all()):
-        raise RequestError(
-            asked, "features that are not finite, or costs that are negative or not finite",
-            "leave those candidates out",
-        )  # fmt: skip
-    if not np.isfinite(budget) or (budget <= 0 and not (c == 0).all()):
-        raise UnsatisfiedError(
-            f"{asked} for {budget:g}", f"the cheapest candidate costs {c.min():g}",
-            "raise the budget",
-        )  # fmt: skip
-    return x, c
-
-
-# Part of the optimal design's information that stands in for runs until enough are taken.
-_STAND_IN = 1e-4
-_MOST_EXCHANGES = 60
-_MANY = 1_000_000  # candidates times runs that are looked at together
-_BETTER = 1e-9
-_MOST_STARTS = (
-    12  # one alone reaches an efficiency of 0.34 where a dozen reach 0.5 (Ernest's example)
-)
 
 
 @dataclass(frozen=True)
@@ -346,7 +326,10 @@ class WholeRuns:
 
 
 def whole_runs(problem: Problem, share: FloatArray, count: int | None = None) -> WholeRuns:
-    """Return whole runs within the problem's budget: the design rounded, then the best exchanges.
+    """Return whole runs within the problem's budget: the best of many local optima of exchanges.
+
+    One start takes what gains most for its price, the others the design's candidates in an order
+    drawn at random.
 
     Args:
         problem: the candidates, their costs, and what is known.
@@ -362,101 +345,64 @@ def whole_runs(problem: Problem, share: FloatArray, count: int | None = None) ->
             f"the cheapest candidate costs {problem.c.min():g}",
             "raise the budget, or add cheaper candidates (fewer devices, a smaller size)",
         )  # fmt: skip
-    stand_in = _STAND_IN * problem.information(share)
-    base = replace(problem, known=problem.known + stand_in)
+    base = replace(problem, known=problem.known + _STAND_IN * problem.information(share))
     most = len(share) if count is None else count
-    order = np.argsort(-np.round(share, 6), kind="stable")
-    order = order[share[order] > 0.05]
-    halves = order[share[order] < 0.95][:_MOST_STARTS]
-    starts: list[list[int]] = [[], _rounded(base, order, most)]
-    starts += [
-        _rounded(base, np.concatenate([[i, j], order]), most) for i in halves for j in halves
-    ][: _MOST_STARTS - 1]
-    if len(share) * share.sum() > _MANY:  # each start costs that much; one from the shares will do
-        starts = starts[1:2]
+    support = np.flatnonzero(share > _SUPPORT)
+    rng = np.random.default_rng(0)
+    starts = [[]] + [rng.permutation(support).tolist() for _ in range(_STARTS)]
+    if len(share) * share.sum() > _MOST_PAIRS / _STARTS:
+        starts = [support[np.argsort(-share[support], kind="stable")].tolist()]
     tried = [_exchanged(base, _filled(base, start, most), most) for start in starts]
-    chosen = min(tried, key=lambda runs: base.loss(_information(base, runs)))
-    only = np.isin(np.arange(len(share)), chosen)
-    index = np.array(_filled(base, [], most, only), dtype=np.int64)
-    return WholeRuns(index, _value(problem, index), float(problem.c[index].sum()))
-
-
-def _information(problem: Problem, runs: Sequence[int]) -> FloatArray:
-    x = problem.x[runs]
-    return np.asarray(problem.known + x.T @ x)
-
-
-def _gains(problem: Problem, information: FloatArray) -> FloatArray:
-    """Return by how much one more run of each candidate lowers the loss, (n,): rank-one updates."""
-    x, inverse = problem.x, np.linalg.inv(information)
-    seen = np.einsum("ij,jk,ik->i", x, inverse, x)
-    if problem.criterion == "D":
-        return np.asarray(np.log1p(seen))
-    return np.asarray(np.einsum("ij,jk,ik->i", x, problem.slope(information), x) / (1.0 + seen))
-
-
-def _payable(problem: Problem, runs: Sequence[int]) -> BoolArray:
-    """Return which candidates can be paid for beside the runs, (n,)."""
-    left = problem.budget * (1 + 1e-12) - float(problem.c[runs].sum())
-    payable: BoolArray = problem.c <= left
-    payable[runs] = False
-    return payable
-
-
-def _rounded(problem: Problem, order: IntArray, most: int) -> list[int]:
-    """Return the candidates that can be paid for, taken in an order."""
-    runs: list[int] = []
-    for i in dict.fromkeys(order.tolist()):
-        if len(runs) < most and _payable(problem, runs)[i]:
-            runs.append(i)
-    return runs
+    chosen = min(tried, key=lambda runs: float(base.loss(base.of_runs(runs))))
+    index = _filled(base, [], most, np.isin(np.arange(len(share)), chosen))
+    information = problem.of_runs(index)
+    is_open = _directions(information)[0][0] <= _RANK
+    loss = np.inf if is_open else float(problem.loss(information))
+    value = -loss if problem.criterion == "D" else loss
+    return WholeRuns(np.array(index, dtype=np.int64), value, float(problem.c[index].sum()))
 
 
 def _filled(
-    problem: Problem, runs: Sequence[int], most: int, only: BoolArray | None = None
+    problem: Problem, first: Sequence[int], most: int, among: BoolArray | None = None
 ) -> list[int]:
-    """Return the runs and more by what each gains for its price, while any (of `only`) can be paid."""
-    runs = list(runs)
-    least = float(problem.c[problem.c > 0].min(initial=1.0)) * 1e-6
+    """Return those of the first that can be paid for in turn, then more by what each gains for its price."""
+    runs: list[int] = []
+    left = problem.budget * (1 + 1e-12)
+    for i in first:
+        if len(runs) < most and problem.c[i] <= left:
+            runs.append(i)
+            left -= float(problem.c[i])
+    cost = np.maximum(problem.c, 1e-6 * problem.c.max())
     while len(runs) < most:
-        open_to = _payable(problem, runs) & (True if only is None else only)
-        if not open_to.any():
+        payable: BoolArray = np.asarray(problem.c <= left)
+        if among is not None:
+            payable &= among
+        payable[runs] = False
+        if not payable.any():
             break
-        rate = _gains(problem, _information(problem, runs)) / np.maximum(problem.c, least)
-        runs.append(int(np.argmax(np.where(open_to, rate, -np.inf))))
+        rate = problem.gains(problem.of_runs(runs)) / cost
+        runs.append(int(np.argmax(np.where(payable, rate, -np.inf))))
+        left -= float(problem.c[runs[-1]])
     return runs
 
 
 def _exchanged(problem: Problem, runs: list[int], most: int) -> list[int]:
-    """Return the choice after exchanges of one run for another, the best each time."""
-    loss = problem.loss(_information(problem, runs))
-    rounds = min(_MOST_EXCHANGES, _MANY // max(len(problem.c) * len(runs), 1))
+    """Return the runs after exchanges of one for another candidate, the best each time."""
+    rounds = min(_EXCHANGES, _MOST_PAIRS // max(len(problem.c) * len(runs), 1))
     for _ in range(rounds):
-        best, least = runs, loss
-        for i in range(len(runs)):
-            rest = runs[:i] + runs[i + 1 :]
-            information = _information(problem, rest)
-            open_to = _payable(problem, rest)
-            open_to[runs[i]] = False
-            gains = np.where(open_to, _gains(problem, information), -np.inf)
-            entering = int(np.argmax(gains))
-            reached = problem.loss(information) - float(gains[entering])
-            if reached < least:
-                best, least = [*rest, entering], reached
-        if least >= loss - _BETTER * max(abs(loss), 1.0):
+        information, x = problem.of_runs(runs), problem.x[runs]
+        rest = information - x[:, :, None] * x[:, None, :]
+        after = problem.loss(rest)[:, None] - problem.gains(rest)
+        left = problem.budget * (1 + 1e-12) - problem.c[runs].sum() + problem.c[runs]
+        after[problem.c > left[:, None]] = np.inf
+        after[:, runs] = np.inf
+        leaving, entering = np.unravel_index(int(np.argmin(after)), after.shape)
+        loss = float(problem.loss(information))
+        if after[leaving, entering] >= loss - _BETTER * max(abs(loss), 1.0):
             break
-        runs = _filled(problem, best, most)
-        loss = problem.loss(_information(problem, runs))
+        kept = runs[:leaving] + runs[leaving + 1 :]
+        runs = _filled(problem, [*kept, int(entering)], most)
     return runs
-
-
-def _value(problem: Problem, index: IntArray) -> float:
-    """Return the criterion of runs and what is known, without any stand-in."""
-    information = _information(problem, index.tolist())
-    size = np.sqrt(np.maximum(np.diag(information), 1e-300))
-    regular = np.linalg.matrix_rank(information / np.outer(size, size), tol=1e-10) == len(size)
-    loss = problem.loss(information) if regular else np.inf
-    return -loss if problem.criterion == "D" else loss
 
 
 def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
@@ -473,25 +419,23 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
     Raises:
         RequestError, UnsatisfiedError: as `affordable`; no candidate has its features.
     """
-    name = request.predictor.name
+    predictor = request.predictor
+    assert isinstance(predictor, LinearPredictor), "no design without linear features"
     if request.prices.unit == SMALLEST_RUNS and np.isinf(request.budget):
         request = replace(request, budget=ERNEST_BUDGET)
-    features = _features(request, request.jobs)
+    features = predictor.linear_features(request.jobs)
     stated: BoolArray = np.asarray(np.isfinite(features).all(axis=1))
-    if stated[request.candidates].any():
-        request = affordable(request)
-    rows = request.candidates[stated[request.candidates]]
-    if not len(rows):
+    if not stated[request.candidates].any():
         raise RequestError(
-            f"a design for {name}", "no candidate states what its law is made of",
+            f"a design for {predictor.name}", "no candidate states what its law is made of",
             "fill the columns of size and devices",
         )  # fmt: skip
+    request = affordable(request.only(stated[request.candidates]))
     kinds = _kinds(request.jobs)
     groups: dict[tuple[str, ...], list[int]] = {}
-    for row in rows.tolist():
+    for row in request.candidates.tolist():
         groups.setdefault(kinds[row], []).append(row)
-    notes, count = list(request.prices.notes), request.count
-    budget = request.budget
+    notes, count, budget = list(request.prices.notes), request.count, request.budget
     if np.isinf(budget):
         count = features.shape[1] * len(groups) if count is None else count
         budget = count * float(np.median(request.prices.amount))
@@ -505,26 +449,21 @@ def suggest_by_design(request: Request, criterion: str = "V") -> Suggestion:
         groups = {kind: groups[kind] for kind in most_first[:count]}
     runs: list[NextRun] = []
     efficiency = []
-    for i, (kind, members) in enumerate(groups.items()):
+    for i, kind in enumerate(groups):
         most = None if count is None else (count + len(groups) - 1 - i) // len(groups)
-        problem, kept, said = _problem_of(
-            request, features, kinds, kind, members, budget / len(groups), criterion
+        found, how_good, said = _designed(
+            request, features, [k == kind for k in kinds], budget / len(groups), most, criterion
         )
-        found, how_good = _designed(request, problem, kept, members, most, said)
         runs += found
         efficiency.append(how_good)
         notes += [f"{' on '.join(kind)}: {text}" if len(groups) > 1 else text for text in said]
     if len(groups) > 1:
         notes.append(f"{len(groups)} kinds of jobs share the budget evenly")
     return Suggestion(
-        tuple(runs), "design", request.prices.unit, f"the {criterion}-optimal design of the law of {name}",
-        tuple(notes), efficiency=float(np.mean(efficiency)),
+        tuple(runs), "design", request.prices.unit,
+        f"the {criterion}-optimal design of the law of {predictor.name}", tuple(notes),
+        efficiency=float(np.mean(efficiency)),
     )  # fmt: skip
-
-
-def _features(request: Request, jobs: Jobs) -> FloatArray:
-    assert isinstance(request.predictor, LinearPredictor), "no design without linear features"
-    return request.predictor.linear_features(jobs)
 
 
 def _kinds(jobs: Jobs) -> list[tuple[str, ...]]:
@@ -533,94 +472,76 @@ def _kinds(jobs: Jobs) -> list[tuple[str, ...]]:
     return [kinds[i][: len(GROUP)] for i in index.tolist()]
 
 
-def _problem_of(
-    request: Request, features: FloatArray, kinds: Sequence[tuple[str, ...]], kind: tuple[str, ...],
-    rows: list[int], budget: float, criterion: str,
-) -> tuple[Problem, list[str], list[str]]:  # fmt: skip
-    """Return the design's problem for one kind of jobs, its terms, and what to note."""
+def _designed(
+    request: Request, features: FloatArray, mine: Sequence[bool], budget: float, most: int | None,
+    criterion: str,
+) -> tuple[list[NextRun], float, list[str]]:  # fmt: skip
+    """Return the runs of one kind of jobs, how near they come to the bound, and what to note."""
+    places = np.flatnonzero(np.array(mine)[request.candidates])
+    rows = request.candidates[places]
     means = _means(features[rows])
     x, made = features[rows] / means, np.zeros((0, features.shape[1]))
     done = request.runs.jobs if request.runs is not None else request.made
     if done is not None and len(done):
-        mine = np.flatnonzero([k == kind for k in _kinds(done)])
-        made = _features(request, done.take(mine)).reshape(-1, features.shape[1]) / means
+        own = _kinds(request.jobs.take(rows[:1]))[0]
+        part = done.take(np.flatnonzero([kind == own for kind in _kinds(done)]))
+        assert isinstance(request.predictor, LinearPredictor)
+        made = request.predictor.linear_features(part).reshape(-1, x.shape[1]) / means
         made = made[np.isfinite(made).all(axis=1)]
+    known = made.T @ made
     names = _names(getattr(request.predictor, "terms", ()), x.shape[1])
-    every = np.vstack([x, made])
-    unit = every / np.maximum(np.linalg.norm(every, axis=0), 1e-300)
-    kept: list[int] = []  # of terms that cannot be told apart, the first
-    for i in range(x.shape[1]):
-        if np.linalg.matrix_rank(unit[:, [*kept, i]], tol=np.sqrt(_RANK)) > len(kept):
-            kept.append(i)
-    lost = [name for i, name in enumerate(names) if i not in kept]
-    said = []
-    if lost:
-        hint = _hint(request.jobs.take(np.array(rows)))
-        said = [f"the candidates cannot separate {', '.join(lost)} from the other terms; {hint}"]
-    x, made = x[:, kept], made[:, kept]
-    wanted = np.eye(len(kept))
-    wish = features[[row for row in request.wanted.tolist() if kinds[row] == kind]] / means
+    kept = _identified(known + x.T @ x)
+    notes = []
+    if len(kept) < len(names):
+        lost = ", ".join(name for i, name in enumerate(names) if i not in kept)
+        machines = LawRows(request.jobs.take(rows)).machines
+        other = "another size (global batch or dataset)"
+        if len(np.unique(machines[np.isfinite(machines)])) < 3:
+            other = "another number of devices, or size,"
+        notes.append(
+            f"the candidates cannot separate {lost} from the other terms; runs of {other} would"
+        )
+    wish = features[[row for row in request.wanted.tolist() if mine[row]]] / means
     wish = wish[np.isfinite(wish).all(axis=1)][:, kept]
-    if criterion == "V" and len(wish):
-        wanted = wish.T @ wish / len(wish)
-    place = np.searchsorted(request.candidates, rows)
-    cost = request.prices.amount[place]
-    shown = "D" if criterion == "D" else "A"
-    problem = Problem(x, cost, budget, made.T @ made, wanted, shown)
-    return problem, [names[i] for i in kept], said
-
-
-def _designed(
-    request: Request, problem: Problem, names: list[str], rows: list[int], most: int | None,
-    said: list[str],
-) -> tuple[list[NextRun], float]:  # fmt: skip
-    """Return the runs of one kind of jobs, and how near they come to the bound, 0 to 1."""
+    wanted = wish.T @ wish / len(wish) if criterion == "V" and len(wish) else np.eye(len(kept))
+    problem = Problem(
+        x[:, kept], request.prices.amount[places], budget, known[np.ix_(kept, kept)], wanted,
+        "D" if criterion == "D" else "A",
+    )  # fmt: skip
+    names = [names[i] for i in kept]
     design = optimal_design(
-        problem.x, problem.c, problem.budget, problem.criterion, known=problem.known,
-        wanted=problem.wanted, terms=names,
+        problem.x, problem.c, budget, problem.criterion, known=problem.known, wanted=wanted,
+        terms=names,
     )  # fmt: skip
     whole = whole_runs(problem, design.share, most)
-    information = _information(problem, whole.index.tolist())
+    efficiency = 0.0
     if not np.isfinite(whole.value):
-        said.append(
+        notes.append(
             f"{counted(len(whole.index), 'run')} within the budget leave the law open;"
             f" {counted(len(names), 'term')} need as many runs that differ"
         )
-        efficiency = 0.0
     elif problem.criterion == "D":
         efficiency = float(np.exp((whole.value - design.bound) / len(names)))
     else:
         efficiency = design.bound / whole.value
-    seconds = request.prices.seconds[np.searchsorted(request.candidates, rows)]
+    information = problem.of_runs(whole.index.tolist())
     runs = [
         NextRun(
-            rows[i], float(problem.c[i]), float(seconds[i]),
+            int(rows[i]), float(problem.c[i]), float(request.prices.seconds[places[i]]),
             term=_worst_without(information, problem.x[i], names),
         )
         for i in whole.index.tolist()
     ]  # fmt: skip
-    return runs, min(efficiency, 1.0)
-
-
-def _hint(jobs: Jobs) -> str:
-    """Return which kind of candidate would tell a law's terms apart."""
-    machines = LawRows(jobs).machines
-    have = len(np.unique(machines[np.isfinite(machines)]))
-    if have < 2:
-        return "runs on another number of devices would"
-    if have < 3:
-        return "runs on a third number of devices would, or of another size"
-    return "runs of another size (global batch or dataset) would"
+    return runs, min(efficiency, 1.0), notes
 
 
 def _worst_without(
     information: FloatArray, x: FloatArray, names: Sequence[str]
 ) -> tuple[str, float]:
     """Return the term whose variance rises most without a run, and how many times; inf where open."""
-    size = np.sqrt(np.maximum(np.diag(information), 1e-300))
-    scaled, rest = (m / np.outer(size, size) for m in (information, information - np.outer(x, x)))
-    values, vectors = np.linalg.eigh(rest)
-    if values[0] <= 1e-9:
+    rest = information - np.outer(x, x)
+    values, vectors = _directions(rest)
+    if values[0] <= _RANK:
         return names[int(np.argmax(np.abs(vectors[:, 0])))], np.inf
-    ratio = np.diag(np.linalg.inv(rest)) / np.diag(np.linalg.inv(scaled))
+    ratio = np.diag(np.linalg.inv(rest)) / np.diag(np.linalg.inv(information))
     return names[int(np.argmax(ratio))], float(ratio.max())
