@@ -15,8 +15,7 @@ from forerun.domain.quantiles import at_probability
 from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor
-from forerun.search.recommending import recommend
-from forerun.search.reduction import ENDLESS, NO_PRICE
+from forerun.search.recommending import ENDLESS, NO_PRICE, recommend
 from forerun.search.score import TIE
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
@@ -138,7 +137,7 @@ def test_losses_widen_the_band_of_a_run_on_spot() -> None:
 @pytest.mark.parametrize("confidence", [0.5, 0.95])
 def test_energy_is_judged_at_the_asked_confidence(confidence: float) -> None:
     """As time and dollars are."""
-    from forerun.search.reduction import judge
+    from forerun.search.recommending import judge
     from forerun.search.score import score
     from forerun.search.space import Space
     from forerun.tables import Jobs

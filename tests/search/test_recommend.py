@@ -14,8 +14,7 @@ from forerun.domain.quantiles import at_probability, probability_below
 from forerun.domain.workload import Length
 from forerun.errors import UnsatisfiedError
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.search.recommending import misses, recommend
-from forerun.search.reduction import MEMORY, Reduction, judge
+from forerun.search.recommending import MEMORY, Reduction, judge, misses, recommend
 from forerun.search.score import SKIPPED, TIE, best_plan, score, usable_bytes
 from forerun.search.space import Space
 from forerun.tables import Jobs

@@ -14,8 +14,7 @@ from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.search.recommending import recommend
-from forerun.search.reduction import DEADLINE, MEMORY, NO_MEMORY, judge
+from forerun.search.recommending import DEADLINE, MEMORY, NO_MEMORY, judge, recommend
 from forerun.search.score import best_plan, score
 from forerun.search.space import Space
 from forerun.tables import Jobs
@@ -209,3 +208,20 @@ def test_what_needs_less_than_there_is_and_is_not_sure_enough_says_so() -> None:
     words = [r.reason for r in found.refused if r.limit == MEMORY]
     assert words[0].startswith(f"{MEMORY}: probably needs ")
     assert words[0].endswith(", not surely enough: 99.9 % is asked")
+
+
+def test_a_cluster_that_fits_only_at_first_sight_is_refused_by_name() -> None:
+    """Scores may be surer than answers: what does not fit in detail is counted and named."""
+
+    class Unsure(AnalyticPredictor):
+        def predict(self, jobs: Jobs, detail: bool = True) -> Forecasts:
+            found = super().predict(jobs, detail)
+            doubtful = detail & (jobs.per_cluster("nodes") == 2)
+            chance = np.where(doubtful, 0.5, found.fit_probability)
+            return replace(found, fit_probability=chance)
+
+    clusters = [tiny_cluster(1, 4), tiny_cluster(2, 4)]
+    found = recommend(WORKLOAD, clusters, Objective(), LENGTH, Unsure(), global_batches=[64])
+    assert found.best.job.cluster.name == clusters[0].name
+    assert clusters[1].name in {r.cluster for r in found.refused if r.limit == MEMORY}
+    assert found.qualified + sum(found.refused_counts.values()) == found.considered

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from forerun.domain.objective import Objective
 from forerun.domain.plan import Plan, PlanColumns
+from forerun.domain.recommendation import Recommendation
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor, Constants
-from forerun.search.recommending import choose
-from forerun.search.reduction import Reduction
-from forerun.search.score import TIE, burden, chunks, contenders, score, simplest
+from forerun.search.recommending import recommend
+from forerun.search.score import TIE, burden, score_space, simplest
 from forerun.search.space import Space
 from forerun.tables import Jobs
 from forerun.testing.samples import tiny_cluster, tiny_workload
@@ -29,6 +29,13 @@ ROWS = st.lists(
     min_size=1,
     max_size=60,
 )
+
+
+def ask(objective: Objective, nodes: tuple[int, ...]) -> Recommendation:
+    """Return a recommendation for the sample transformer, its front whole."""
+    clusters = tuple(tiny_cluster(n, 4) for n in nodes)
+    return recommend(WORKLOAD, clusters, objective, LENGTH, PREDICTOR, global_batches=[64],
+                     max_front=1000)  # fmt: skip
 
 
 def hard(plan: Plan) -> int:
@@ -57,46 +64,36 @@ def test_fewer_mechanisms_then_fewer_devices_then_larger_micro_batches() -> None
 def test_the_simplest_is_within_the_tie_and_nothing_simpler_is(rows: list[tuple[int, ...]]) -> None:
     """The choice costs at most half a per cent, and no simpler row is as near."""
     aim, rank = np.array([r[0] for r in rows], float), np.array([r[1] for r in rows])
-    chosen = simplest(aim, rank)
+    (chosen,) = simplest(aim, rank)
     near = aim <= aim.min() * (1 + TIE)
     assert near[chosen]
     assert rank[chosen] == rank[near].min()
     assert aim[chosen] == aim[near & (rank == rank[chosen])].min()
 
 
-@given(ROWS, st.integers(1, 9))
-def test_what_each_chunk_keeps_is_enough_for_the_choice(
-    rows: list[tuple[int, ...]], size: int
-) -> None:
-    """The choice among what the chunks kept is the choice among all rows, in all and by cluster."""
+@given(ROWS)
+def test_the_simplest_of_each_group_is_that_of_its_rows_alone(rows: list[tuple[int, ...]]) -> None:
+    """One row a group, as if the group were asked alone."""
     aim, rank, group = (np.array(column) for column in zip(*rows, strict=True))
     aim = aim.astype(float)
-    kept = np.concatenate(
-        [
-            start + contenders(aim[part], rank[part], group[part])
-            for start in range(0, len(aim), size)
-            for part in [slice(start, start + size)]
-        ]
-    )
-    for mask in (np.ones(len(aim), bool), *(group == g for g in set(group.tolist()))):
-        rows_all, rows_kept = np.flatnonzero(mask), kept[mask[kept]]
-        best = rows_all[simplest(aim[rows_all], rank[rows_all])]
-        again = rows_kept[simplest(aim[rows_kept], rank[rows_kept])]
-        assert (aim[best], rank[best]) == (aim[again], rank[again])
+    alone = [
+        mine[simplest(aim[mine], rank[mine])[0]]
+        for g in np.unique(group)
+        for mine in [np.flatnonzero(group == g)]
+    ]
+    assert simplest(aim, rank, group).tolist() == alone
 
 
 @pytest.mark.parametrize("aim", ["time", "cost", "energy", "knee"])
-def test_the_answer_does_not_depend_on_the_chunks(aim: str) -> None:
+def test_the_answer_does_not_depend_on_the_chunks(
+    aim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small chunks and one large one give the same best, front and counts."""
-    clusters = tuple(tiny_cluster(n, 4) for n in (1, 2, 3, 4))
     objective = Objective(aim=aim, deadline_seconds=3000.0)
     answers = []
     for size in (97, 100_000):
-        space, refused = Space(WORKLOAD, clusters, (64,)), {}
-        reduction = Reduction(objective)
-        for jobs in chunks(space, refused, size):
-            reduction.add(score(jobs, PREDICTOR, objective, LENGTH))
-        found = choose(space, reduction, PREDICTOR, objective, LENGTH, refused, 1000, 0.0, False)
+        monkeypatch.setattr("forerun.search.score.CHUNK", size)
+        found = ask(objective, (1, 2, 3, 4))
         answers.append(
             (
                 found.best.job.plan,
@@ -111,15 +108,12 @@ def test_the_answer_does_not_depend_on_the_chunks(aim: str) -> None:
 
 def test_the_front_is_of_true_figures() -> None:
     """A simpler plan that is as good as equal is chosen, and does not push the better one out."""
-    clusters = tuple(tiny_cluster(n, 4) for n in (1, 2, 4))
     objective = Objective(aim="time")
-    space, reduction = Space(WORKLOAD, clusters, (64,)), Reduction(objective)
+    space = Space(WORKLOAD, tuple(tiny_cluster(n, 4) for n in (1, 2, 4)), (64,))
     least = np.inf
-    for jobs in chunks(space, {}):
-        every = score(jobs, PREDICTOR, objective, LENGTH)
+    for every in score_space(space, PREDICTOR, objective, LENGTH, {}):
         fits = every.estimates.fit_probability >= objective.fit_confidence
         least = min(least, float(every.estimates.run_seconds[fits, 1].min()))
-        reduction.add(every)
-    found = choose(space, reduction, PREDICTOR, objective, LENGTH, {}, 1000, 0.0, False)
+    found = ask(objective, (1, 2, 4))
     assert found.front[0].estimate.run_seconds[1] == pytest.approx(least, rel=1e-12)
     assert least <= found.best.estimate.run_seconds[1] <= least * (1 + TIE)

@@ -13,8 +13,13 @@ from forerun.domain.quantiles import probability_below, probability_less, spread
 from forerun.domain.workload import Length
 from forerun.predictors.analytic import AnalyticPredictor, Constants
 from forerun.search.pareto import knee
-from forerun.search.recommending import knee_win_probability, recommend, run_correlation
-from forerun.search.reduction import TOGETHER, judge
+from forerun.search.recommending import (
+    TOGETHER,
+    judge,
+    knee_win_probability,
+    recommend,
+    run_correlation,
+)
 from forerun.search.score import Scored, estimates_for, score
 from forerun.search.space import Space
 from forerun.tables import Jobs
@@ -38,7 +43,7 @@ def detailed(cluster, plans) -> Scored:
     """Return plans scored with their causes."""
     jobs = Jobs.grid(WORKLOAD, cluster, plans)
     forecasts = PREDICTOR.predict(jobs)
-    return Scored(jobs, forecasts, estimates_for(jobs, forecasts, Objective(), LENGTH, False))
+    return Scored(jobs, forecasts, estimates_for(jobs, forecasts, LENGTH, False))
 
 
 @pytest.mark.parametrize("aim", ["time", "cost", "energy"])

@@ -7,17 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from forerun import wire
 from forerun.contracts import Predictor
-from forerun.domain.estimate import (
-    Estimate,
-    estimate_runs,
-    preemption_factor,
-    preemption_spread,
-    steps_to_target,
-)
+from forerun.domain.estimate import Estimate
 from forerun.domain.forecast import Forecast
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
@@ -27,6 +19,7 @@ from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Length, Workload
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError, one_of
 from forerun.predictors.options import known_by
+from forerun.search.score import estimates_for, on_spot, step_seconds, steps_of
 from forerun.tables import Jobs
 from forerun.units import chance_text, format_seconds, parse_dollars, parse_duration
 
@@ -367,71 +360,17 @@ class Support:
         }  # fmt: skip
 
 
-_NAN3 = (float("nan"),) * 3
 # Probabilities of fitting, below which a job is said not to fit, and probably not to.
 HOPELESS, MAY_FIT = 0.05, 0.5
 # An exposed part with less than this share of the step limits nothing.
 _SMALL_SHARE = 0.01
 
 
-def step_of(forecast: Forecast, job: Job, steps: float) -> Triple:
-    """Return quantiles of one step's seconds, whatever the forecast times; NaN where unknown."""
-    epoch = job.workload.dataset_size / job.plan.global_batch
-    count = {"step": 1.0, "run": steps}.get(forecast.quantity, epoch)
-    if not count > 0:
-        return _NAN3
-    low, middle, high = forecast.seconds
-    return (low / count, middle / count, high / count)
-
-
-def _run_length(forecast: Forecast, job: Job, length: Length) -> tuple[float, float]:
-    """Return optimizer steps, the last one counted whole, and their log standard deviation."""
-    steps = job.workload.steps(length, job.plan.global_batch)
-    steps = steps if length.unit == "steps" else math.ceil(steps)
-    target = forecast.samples_to_target
-    if length.source == "given" or target is None:
-        return steps, 0.0
-    found, sigma = steps_to_target(np.array([target]), [float(job.plan.global_batch)], steps)
-    return float(found[0]), float(sigma[0])
-
-
-def estimate_of(
-    forecast: Forecast, job: Job, length: Length, market: str, preemption: Preemption | None = None
-) -> Estimate:
-    """Return the whole run at on-demand or spot prices, or at the cheaper of the two.
-
-    Raises:
-        RequestError: an unknown market, spot where the cluster has no spot price, or a length
-            that this workload cannot have.
-    """
-    cluster, lost = job.cluster, preemption or Preemption()
+def checked_market(market: str) -> str:
+    """Return a market. Raises RequestError where there is no such one."""
     if market not in MARKETS:
         raise RequestError(f"prices {market!r}", "no such market", one_of(market, MARKETS))
-    if market == "spot" and cluster.spot_dollars_per_hour is None:
-        raise RequestError(
-            f"spot prices of {cluster.name}", "no spot price is known",
-            "use --market on-demand, or give --price",
-        )  # fmt: skip
-    steps, length_sigma = _run_length(forecast, job, length)
-    step = np.array([step_of(forecast, job, steps)])
-
-    def at(spot: bool) -> Estimate:
-        price = cluster.spot_dollars_per_hour if spot else cluster.dollars_per_hour
-        carbon = cluster.carbon_kg_per_kwh
-        rows = estimate_runs(
-            step, np.array([forecast.fit_probability]), steps,
-            dollars_per_hour=np.nan if price is None else price, watts=cluster.watts,
-            carbon_kg_per_kwh=np.nan if carbon is None else carbon,
-            wall_factor=preemption_factor(cluster.nodes, lost) if spot else 1.0,
-            wall_spread_seconds=preemption_spread(cluster.nodes, lost) if spot else 0.0,
-            spot=spot, length_sigma=length_sigma,
-        )  # fmt: skip
-        return replace(rows[0], forecast=forecast)
-
-    if market != "any" or cluster.spot_dollars_per_hour is None:
-        return at(market == "spot")
-    plain, spot = at(False), at(True)
-    return plain if plain.dollars[1] <= spot.dollars[1] else spot
+    return market
 
 
 def answer_of(
@@ -447,41 +386,52 @@ def answer_of(
     """Return the answer for one job; `length` comes with the note on where it is from.
 
     Raises:
-        RequestError: see `estimate_of`.
+        RequestError: an unknown market, spot where the cluster has no spot price, or a length
+            that this workload cannot have.
         UnsatisfiedError: the predictor declines.
     """
-    job.workload.steps(length[0], job.plan.global_batch)  # a wrong length is said before the work
-    forecast = predictor.predict(Jobs.of([job]))[0]
+    cluster, lost = job.cluster, preemption or Preemption()
+    if checked_market(market) == "spot" and cluster.spot_dollars_per_hour is None:
+        raise RequestError(
+            f"spot prices of {cluster.name}", "no spot price is known",
+            "use --market on-demand, or give --price",
+        )  # fmt: skip
+    job.workload.steps(length[0], job.plan.global_batch)  # a wrong length is found before the work
+    jobs = Jobs.of([job])
+    forecasts = predictor.predict(jobs)
+    forecast = forecasts[0]
     if forecast.declined is not None:
         raise UnsatisfiedError(
-            f"{job.workload.name} on {job.cluster.name} with {job.plan}",
+            f"{job.workload.name} on {cluster.name} with {job.plan}",
             f"{forecast.predictor} declines: {forecast.declined}",
             "name another predictor, or change what it cannot speak of",
         )
-    estimate = estimate_of(forecast, job, length[0], market, preemption)
-    said = list(length[1])
+    spot = on_spot(jobs.clusters, market, lost)
+    estimate = replace(estimates_for(jobs, forecasts, length[0], spot, lost)[0], forecast=forecast)
+    remarks = list(length[1])
     if estimate.spot:
-        said.append("spot prices: time and cost include expected losses and checkpoints")
-    steps, unsure = _run_length(forecast, job, length[0])
-    if unsure:
-        said.append(f"the run ends at its target, after about {steps:,.0f} steps")
+        remarks.append("spot prices: time and cost include expected losses and checkpoints")
+    steps, unsure = steps_of(jobs, forecasts, length[0])
+    if unsure[0]:
+        remarks.append(f"the run ends at its target, after about {steps[0]:,.0f} steps")
     if forecast.parts.get("input", 0.0) > _SMALL_SHARE * forecast.seconds[1]:
-        cores = job.cluster.vcpus_per_device
-        said.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")
-    said += filter(None, [frameworks_note(job, forecast)])
+        cores = cluster.vcpus_per_device
+        remarks.append(f"limited by input: {cores:.3g} vCPUs a device read and decode it")
+    remarks += filter(None, [frameworks_note(job, forecast)])
     warnings = [*job.warnings, *forecast.warnings]
     if estimate.fit_probability < MAY_FIT:
         surely = "" if estimate.fit_probability < HOPELESS else "probably "
         warnings.append(
-            f"it {surely}does not fit in the {job.cluster.device.memory_bytes / 1e9:.0f} GB of each"
-            f" {job.cluster.device.id} ({chance_text('fits', estimate.fit_probability)})"
+            f"it {surely}does not fit in the {cluster.device.memory_bytes / 1e9:.0f} GB of each"
+            f" {cluster.device.id} ({chance_text('fits', estimate.fit_probability)})"
         )
-    if job.cluster.dollars_per_hour is None and not estimate.spot:
-        warnings.append(f"no price is known for {job.cluster.name}; give --price")
+    if cluster.dollars_per_hour is None and not estimate.spot:
+        warnings.append(f"no price is known for {cluster.name}; give --price")
+    low, middle, high = step_seconds(jobs, forecasts, steps)[0].tolist()
     return Answer(
         job=job, forecast=forecast, estimate=estimate, length=length[0],
-        step_seconds=step_of(forecast, job, estimate.steps), chosen=chosen,
-        notes=(*said, *notes), warnings=tuple(dict.fromkeys(warnings)), limits=limits or Limits(),
+        step_seconds=(low, middle, high), chosen=chosen, notes=(*remarks, *notes),
+        warnings=tuple(dict.fromkeys(warnings)), limits=limits or Limits(),
         preemption=preemption, start=known_by(predictor),
     )  # fmt: skip
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from forerun.advisor.answer import Answer, Explanation, Support, WhatIf, estimate_of, step_of
-from forerun.arrays import FloatArray
+from forerun.advisor.answer import Answer, Explanation, Support, WhatIf
 from forerun.contracts import Predictor
-from forerun.domain.estimate import Estimate
-from forerun.domain.forecast import Forecasts
 from forerun.domain.hardware import Cluster
 from forerun.domain.job import Job
+from forerun.domain.objective import Preemption
 from forerun.domain.plan import RECOMPUTE
 from forerun.domain.quantiles import (
     correlation_matrix,
@@ -28,6 +26,7 @@ from forerun.domain.quantiles import (
 from forerun.domain.recommendation import chances_of
 from forerun.domain.workload import Workload
 from forerun.errors import ForerunError
+from forerun.search.score import estimates_for, step_seconds
 from forerun.tables import Jobs
 from forerun.units import format_count, format_percent, format_probability
 
@@ -96,57 +95,47 @@ def _limits(
 
 def _evaluated(predictor: Predictor, answer: Answer) -> Iterator[WhatIf]:
     """Yield every change with the predictor's answer; an illegal one with its reason."""
-    jobs: list[Job] = []
-    named: list[tuple[str, int | str]] = []
+    legal: list[Job] = [answer.job]
+    named: list[tuple[str, int, str]] = []
     for change, cluster, fields in _changes(answer):
         try:
             plan = replace(answer.job.plan, **fields)
-            jobs.append(Job(answer.job.workload, cluster, plan))
-            named.append((change, len(jobs) - 1))
+            legal.append(Job(answer.job.workload, cluster, plan))
+            named.append((change, len(legal) - 1, ""))
         except ForerunError as error:
-            named.append((change, error.found))
-    if not jobs:
-        return
-    forecasts = predictor.predict(Jobs.of([answer.job, *jobs]))
-    market = "spot" if answer.estimate.spot else "on-demand"
-    estimates = [
-        estimate_of(forecasts[i + 1], job, answer.length, market, answer.preemption)
-        for i, job in enumerate(jobs)
-    ]
-    beats = _beats(answer, jobs, forecasts, estimates)
-    for change, position in named:
-        declined = position if isinstance(position, str) else forecasts[position + 1].declined
-        if isinstance(position, str) or declined is not None:
+            named.append((change, 0, error.found))
+    jobs = Jobs.of(legal)
+    forecasts = predictor.predict(jobs)
+    lost = answer.preemption or Preemption()
+    runs = estimates_for(jobs, forecasts, answer.length, answer.estimate.spot, lost)
+    steps = step_seconds(jobs, forecasts, runs.steps)[:, 1]
+    # The same plan with one part of the machine faster is the same step with the same errors.
+    common = pairs_in_common([scope_labels(job) for job in legal])
+    same = common["plan"] & common["device"] & common["link"]
+    rho = np.where(same, 1.0, correlation_matrix(forecasts.causes, common))[:, 0]
+    rho = widened(
+        rho, (forecasts.seconds, forecasts.seconds[:1]), (runs.run_seconds, runs.run_seconds[:1])
+    )
+    faster = probability_less(runs.run_seconds, runs.run_seconds[:1], rho)
+    cheaper = probability_less(runs.dollars, runs.dollars[:1], rho)
+    for change, i, reason in named:
+        refused = reason or forecasts.declined[i]
+        if refused is not None:
             nan = math.nan
-            yield WhatIf(change, nan, nan, nan, nan, nan, nan, refused=declined)
+            yield WhatIf(change, nan, nan, nan, nan, nan, nan, refused=refused)
             continue
-        job, forecast, estimate = jobs[position], forecasts[position + 1], estimates[position]
+        run = runs[i]
         yield WhatIf(
             change=change,
-            step_seconds=step_of(forecast, job, estimate.steps)[1],
-            run_seconds=estimate.run_seconds[1],
-            dollars=estimate.dollars[1],
-            peak_bytes=forecast.peak_bytes[1],
-            fit_probability=forecast.fit_probability,
-            speedup=answer.estimate.run_seconds[1] / estimate.run_seconds[1],
-            chance=chances_of(estimate, answer.limits),
-            beats={name: float(column[position]) for name, column in beats.items()},
+            step_seconds=float(steps[i]),
+            run_seconds=run.run_seconds[1],
+            dollars=run.dollars[1],
+            peak_bytes=float(forecasts.peak_bytes[i, 1]),
+            fit_probability=run.fit_probability,
+            speedup=answer.estimate.run_seconds[1] / run.run_seconds[1],
+            chance=chances_of(run, answer.limits),
+            beats={"time": float(faster[i]), "cost": float(cheaper[i])},
         )
-
-
-def _beats(
-    answer: Answer, jobs: Sequence[Job], forecasts: Forecasts, estimates: Sequence[Estimate]
-) -> dict[str, FloatArray]:
-    """Return the probabilities (n,) that n changed jobs are faster and cheaper than the present."""
-    common = pairs_in_common([scope_labels(job) for job in (answer.job, *jobs)])
-    # The same plan with one part of the machine faster is the same step with the same errors.
-    same = common["plan"] & common["device"] & common["link"]
-    rho = np.where(same, 1.0, correlation_matrix(forecasts.causes, common))[0, 1:]
-    present, step = answer.estimate, forecasts.seconds
-    run, now = np.array([e.run_seconds for e in estimates]), np.array([present.run_seconds])
-    rho = widened(rho, (step[:1], step[1:]), (now, run))
-    cost, paid = np.array([e.dollars for e in estimates]), np.array([present.dollars])
-    return {"time": probability_less(run, now, rho), "cost": probability_less(cost, paid, rho)}
 
 
 def _changes(answer: Answer) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""Recommend: all plans scored in chunks and reduced as they come; the best, the front, rivals and reasons."""
+"""Recommend: every legal plan scored, judged and reduced as it comes; the best, the front, rivals and refusals."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.contracts import Predictor
 from forerun.domain import recommendation as chances
 from forerun.domain.hardware import Cluster
-from forerun.domain.objective import Objective
+from forerun.domain.objective import Limits, Objective
 from forerun.domain.quantiles import (
+    at_probability,
     correlation_matrix,
     log_sigma,
     pairs_in_common,
@@ -26,20 +27,10 @@ from forerun.domain.quantiles import (
 )
 from forerun.domain.recommendation import ALL, Option, Recommendation, Refusal, limit_chances
 from forerun.domain.workload import Length, Workload
-from forerun.search.pareto import knee
-from forerun.search.reduction import (
-    BUDGET,
-    DEADLINE,
-    ENDLESS,
-    MAX_ALTERNATIVES,
-    MEMORY,
-    TOGETHER,
-    Judged,
-    Reduction,
-    judge,
-)
+from forerun.search.pareto import knee, pareto_front
 from forerun.search.score import (
     SKIPPED,
+    TIE,
     Scored,
     burden,
     in_detail,
@@ -50,10 +41,178 @@ from forerun.search.score import (
 from forerun.search.space import Space, refuse_fixed
 from forerun.units import above, format_bytes, format_dollars, format_seconds
 
-MAX_NEAR = 5
-_EXAMPLES = 4
+# Why plans are refused, in the order in which reasons are given.
+DECLINED, NO_PRICE, NO_MEMORY, MEMORY, ENDLESS, DEADLINE, BUDGET, TOGETHER = (
+    "the predictor declines", "no price is known", "the predictor says nothing of memory",
+    "does not fit in memory", "does not finish at this loss rate", "misses the deadline",
+    "exceeds the budget", "keeps each limit, and not surely all together",
+)  # fmt: skip
+MAX_NEAR = 5  # clusters shown of each reason, and among the nearest misses
+MAX_ALTERNATIVES = 10  # clusters shown beside the best
+_ROUNDING = 1e-6  # a probability is known no better (see `quantiles.normal_cdf`)
+# How near misses are ordered: what fits in memory first, then by the limits broken, then by how far.
+_NOT_FITTING, _ONE_LIMIT, _FARTHEST = 1e6, 1e3, 999.0
 _DRAWS, _SEED = 4096, 0  # of the errors of a front, to compare by its knee
 _LAYOUT = ("dp", "tp", "pp", "cp", "ep")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Scored rows' figures at the objective's confidence, each (n,).
+
+    Attributes:
+        aim: what is minimised.
+        distance: from qualifying, to order near misses by; infinite where no change of a limit
+            would help (no price, no answer, no end).
+        reasons: for each limit which rows break it, in the order in which they are given.
+        first: position of the first reason in `reasons`, counted from 1; 0 for rows that qualify.
+    """
+
+    seconds: FloatArray
+    dollars: FloatArray
+    energy: FloatArray
+    aim: FloatArray
+    distance: FloatArray
+    reasons: dict[str, BoolArray]
+    first: IntArray
+
+    def front(self, energy: bool, rows: IntArray) -> IntArray:
+        """Return those of some rows on the Pareto front of time and cost (and energy)."""
+        seconds, dollars = self.seconds[rows], self.dollars[rows]
+        costs = [seconds, seconds if np.isnan(dollars).all() else dollars]
+        costs += [self.energy[rows]] if energy else []
+        return np.asarray(rows[pareto_front(*costs)])
+
+    @property
+    def qualified(self) -> BoolArray:
+        """Which rows meet every limit."""
+        return np.asarray(self.first == 0)
+
+
+def judge(scored: Scored, objective: Objective) -> Judged:
+    """Return the figures of scored rows, and which limits each row breaks."""
+    estimates, sure = scored.estimates, objective.confidence
+    endless = np.isinf(estimates.run_seconds[:, 1])
+    seconds, dollars, energy = (
+        np.where(endless, np.inf, at_probability(rows, sure))
+        for rows in (estimates.run_seconds, estimates.dollars, estimates.kilowatt_hours)
+    )
+    needs_price = objective.aim in ("cost", "knee") or objective.budget_dollars is not None
+    declined = np.isnan(seconds)
+    # What has no spot price is not offered on the spot market, whatever is minimised.
+    unpriced = ~declined & np.isnan(estimates.dollars[:, 1]) & (needs_price | estimates.spot)
+    unknown = ~declined & np.isnan(estimates.fit_probability)
+    fits = estimates.fit_probability >= objective.fit_confidence
+    reasons = {
+        DECLINED: declined, NO_PRICE: unpriced, NO_MEMORY: unknown,
+        MEMORY: ~declined & ~unknown & ~fits, ENDLESS: endless & ~unpriced,
+    }  # fmt: skip
+    peak = at_probability(scored.forecasts.peak_bytes, objective.fit_confidence)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        past = np.log(peak / usable_bytes(scored.jobs, scored.forecasts))
+        gaps = [np.where(fits, 0.0, np.maximum(past, 1e-3))]
+        for reason, figure, limit in (
+            (DEADLINE, seconds, objective.deadline_seconds),
+            (BUDGET, dollars, objective.budget_dollars),
+        ):
+            if limit is not None:
+                reasons[reason] = (figure > limit) & ~endless
+                gaps.append(np.maximum(np.log(figure / limit), 0.0))
+        if objective.limits != Limits():
+            chance = _chances(scored, objective)[ALL]
+            short = ~np.any([*reasons.values()], axis=0) & (chance < sure - _ROUNDING)
+            reasons[TOGETHER] = short
+            gaps.append(np.where(short, np.log(sure / chance), 0.0))
+    broken = np.sum([gap > 0 for gap in gaps], axis=0)
+    distance = _NOT_FITTING * ~fits + _ONE_LIMIT * broken + np.minimum(sum(gaps), _FARTHEST)
+    distance = np.where(declined | unpriced | unknown | endless, np.inf, distance)
+    masks = np.array([*reasons.values()])
+    first = np.where(masks.any(axis=0), masks.argmax(axis=0) + 1, 0)
+    figure = {"time": seconds, "energy": energy}.get(objective.aim, dollars)
+    return Judged(seconds, dollars, energy, figure, distance, reasons, first)
+
+
+@dataclass
+class Reduction:
+    """What is kept of all chunks: fronts, each cluster's best, and for each reason the nearest.
+
+    A plan on a cluster counts once, however many markets it may be run at: it qualifies where one
+    of them meets the limits, and is refused for the reason of the market that comes nearest.
+    `nearest` has for each reason the nearest row of a few clusters, with its distance.
+    """
+
+    objective: Objective
+    energy: bool = False
+    considered: int = 0
+    fitting: int = 0
+    qualified: int = 0
+    refused_counts: dict[str, int] = field(default_factory=dict)
+    kept: list[Scored] = field(default_factory=list)
+    nearest: dict[str, dict[str, tuple[float, Scored]]] = field(default_factory=dict)
+    front: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    best: dict[str, float] = field(default_factory=dict)
+    has_target: bool = False
+
+    def add(self, scored: Scored) -> None:
+        """Take a chunk in."""
+        judged = judge(scored, self.objective)
+        markets = 2 if self.objective.market == "any" else 1
+        n = len(scored) // markets
+        fits = scored.estimates.fit_probability[:n] >= self.objective.fit_confidence
+        good = judged.qualified.reshape(markets, n).any(axis=0)
+        self.considered += n
+        self.fitting += int(fits.sum())
+        self.qualified += int(good.sum())
+        if good.any():
+            self._keep(scored, judged)
+        near = judged.distance.reshape(markets, n).argmin(axis=0) * n + np.arange(n)
+        self.refuse(scored, judged, near[~good])
+
+    def _keep(self, scored: Scored, judged: Judged) -> None:
+        """Keep the front, what may be the best of each cluster, and what decides on further clusters."""
+        rows = np.flatnonzero(judged.qualified)
+        hard, cluster = burden(scored.jobs.plans)[rows], scored.jobs.cluster_index[rows]
+        simple = rows[simplest(judged.aim[rows], hard, cluster)]
+        rows = np.union1d(judged.front(self.energy, rows), simple)
+        self.kept.append(scored.take(rows))
+        costs = np.stack([judged.seconds[rows], judged.dollars[rows]], axis=1)
+        front = np.concatenate([self.front, costs])
+        self.front = front[pareto_front(*front.T)]
+        self.has_target |= scored.forecasts.samples_to_target is not None
+        for row in rows.tolist():
+            name = scored.cluster_name(row)
+            self.best[name] = min(self.best.get(name, np.inf), float(judged.aim[row]))
+
+    def refuse(self, scored: Scored, judged: Judged, rows: IntArray) -> None:
+        """Count some rows by their first reason, and keep the nearest of a few clusters."""
+        for position, reason in enumerate(judged.reasons, start=1):
+            broken = rows[judged.first[rows] == position]
+            if not len(broken):
+                continue
+            self.refused_counts[reason] = self.refused_counts.get(reason, 0) + len(broken)
+            broken = broken[np.argsort(judged.distance[broken], kind="stable")]
+            _, first = np.unique(scored.jobs.cluster_index[broken], return_index=True)
+            held = self.nearest.setdefault(reason, {})
+            for row in broken[np.sort(first)][:MAX_NEAR].tolist():
+                name, distance = scored.cluster_name(row), float(judged.distance[row])
+                if name not in held or distance < held[name][0]:
+                    held[name] = distance, scored.take(np.array([row]))
+            few = sorted(held.items(), key=lambda item: item[1][0])[:MAX_NEAR]
+            self.nearest[reason] = dict(few)
+
+    def cannot_win(self, name: str, seconds: float, dollars: float) -> bool:
+        """Return whether a cluster can be neither on the front nor among the alternatives.
+
+        Args:
+            name: of the cluster.
+            seconds, dollars: below which no run on it can be.
+        """
+        others = sorted(aim for cluster, aim in self.best.items() if cluster != name)
+        if self.energy or self.has_target or len(others) <= MAX_ALTERNATIVES:
+            return False
+        least = seconds if self.objective.aim == "time" else dollars
+        beaten = (self.front <= (seconds, dollars)).all(axis=1).any()
+        return bool(beaten and least > max(others[MAX_ALTERNATIVES], others[0] * (1 + TIE)))
 
 
 def recommend(
@@ -88,39 +247,25 @@ def recommend(
     started = time.perf_counter()
     space = Space(workload, tuple(clusters), tuple(global_batches), dict(fixed or {}))
     reduction = Reduction(objective, energy=energy or objective.aim == "energy")
-    refused: dict[str, int] = {}
-    for scored in score_space(space, predictor, objective, length, refused, reduction.cannot_win):
+    illegal: dict[str, int] = {}
+    for scored in score_space(space, predictor, objective, length, illegal, reduction.cannot_win):
         reduction.add(scored)
     if not reduction.considered:
-        refuse_fixed(space, refused)
-    return choose(space, reduction, predictor, objective, length, refused, max_front,
-                  started, energy)  # fmt: skip
-
-
-def choose(
-    space: Space, reduction: Reduction, predictor: Predictor, objective: Objective,
-    length: Length, refused: dict[str, int], max_front: int, started: float, energy: bool,
-) -> Recommendation:  # fmt: skip
-    """Return the recommendation from a finished reduction."""
+        refuse_fixed(space, illegal)
     shown: dict[str, Any] = {"best": None, "front": (), "near_misses": ()}
     if reduction.kept:
-        shown |= _winners(space, reduction, predictor, objective, length, max_front, energy)
-    elif reduction.missed:
-        missed = in_detail(reduction.missed, predictor, objective, length)
-        nearest: dict[str, int] = {}
-        for row in np.argsort(judge(missed, objective).distance, kind="stable").tolist():
-            nearest.setdefault(missed.cluster_name(row), row)
-        rows = np.array([*nearest.values()][:MAX_NEAR])
-        shown["near_misses"] = _options(missed.take(rows), objective)
-    counts = {**reduction.refused_counts, **refused}
+        shown |= _winners(space, reduction, predictor, length, max_front, energy)
+    else:
+        shown["near_misses"] = _near_misses(reduction, predictor, length)
+    counts = {**reduction.refused_counts, **illegal}
     return Recommendation(
         objective=objective,
         **shown,
-        refused=_refusals(reduction, objective, refused),
+        refused=_refusals(reduction, illegal),
         assumptions=_assumptions(space, objective, length),
         prices_as_of=_prices_as_of(space),
-        considered=reduction.considered + sum(refused.values()),
-        legal=reduction.considered + refused.get(SKIPPED, 0),
+        considered=reduction.considered + sum(illegal.values()),
+        legal=reduction.considered + illegal.get(SKIPPED, 0),
         fitting=reduction.fitting,
         qualified=reduction.qualified,
         refused_counts=dict(sorted(counts.items(), key=lambda item: -item[1])),
@@ -129,34 +274,39 @@ def choose(
 
 
 def _winners(
-    space: Space, reduction: Reduction, predictor: Predictor, objective: Objective,
-    length: Length, max_front: int, energy: bool,
+    space: Space, reduction: Reduction, predictor: Predictor, length: Length, max_front: int,
+    energy: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the best option, the front, alternatives and rivals, each beaten with a probability."""
+    objective = reduction.objective
     kept = in_detail(reduction.kept, predictor, objective, length)
     judged = judge(kept, objective)
+    rows = np.flatnonzero(judged.qualified)
     # Scores use one typical framework where none is stated, answers a mixture.
-    if judged.qualified.any() and not judged.qualified.all():
-        kept = kept.take(np.flatnonzero(judged.qualified))
-        judged = judge(kept, objective)
-    front = judged.front(energy)
-    hard = burden(kept.jobs.plans)
+    if not len(rows):
+        rows = np.arange(len(kept))
+    left = {kept.cluster_name(row) for row in rows.tolist()}
+    lost = {
+        (name, str(kept.jobs.plans[row])): row
+        for row in range(len(kept))
+        if (name := kept.cluster_name(row)) not in left
+    }
+    reduction.refuse(kept, judged, np.array([*lost.values()], dtype=np.int64))
+    reduction.qualified -= len(lost)
+    kept = kept.take(rows)
+    judged, hard = judge(kept, objective), burden(kept.jobs.plans)
+    front = judged.front(energy, np.arange(len(kept)))
     if objective.aim == "knee" and len(front):
         best = int(front[knee(judged.seconds[front], judged.dollars[front])])
     else:
-        best = simplest(judged.aim, hard)
+        best = int(simplest(judged.aim, hard)[0])
     if len(front) > max_front:
         thin = np.linspace(0, len(front) - 1, max_front).round().astype(np.int64)
         front = front[np.union1d(thin, np.flatnonzero(front == best))]
-    clusters: dict[str, list[int]] = {}
-    for row in range(len(kept)):
-        clusters.setdefault(kept.cluster_name(row), []).append(row)
-    others = [
-        rows[simplest(judged.aim[rows], hard[rows])]
-        for rows in map(np.array, clusters.values())
-        if best not in rows
-    ]
-    others = sorted(others, key=lambda row: judged.aim[row])[:MAX_ALTERNATIVES]
+    names = [kept.cluster_name(row) for row in range(len(kept))]
+    each = simplest(judged.aim, hard, np.unique(names, return_inverse=True)[1])
+    others = each[[names[row] != names[best] for row in each]]
+    others = others[np.argsort(judged.aim[others], kind="stable")][:MAX_ALTERNATIVES]
     parts = [kept.take(np.array([best, *front, *others]))]
     rival = next_layout(space, predictor, objective, length, kept.take(np.array([best])))
     parts += [] if rival is None else [rival]
@@ -190,22 +340,32 @@ def next_layout(
     None where no other degrees qualify.
     """
     plan = best.jobs[0].plan
-    market = "spot" if best.estimates.spot[0] else "on-demand"
-    here, limits = (
-        replace(space, clusters=(best.jobs[0].cluster,)),
-        replace(objective, market=market),
-    )
-    found: Scored | None = None
-    least = np.inf
-    for scored in score_space(here, predictor, limits, length, {}):
+    here = replace(space, clusters=best.jobs.clusters[best.jobs.cluster_index[0] :][:1])
+    limits = replace(objective, market="spot" if best.estimates.spot[0] else "on-demand")
+    for scored in score_space(here, predictor, limits, length, {}):  # one cluster is one chunk
         judged, plans = judge(scored, limits), scored.jobs.plans
         same = np.all([getattr(plans, n) == getattr(plan, n) for n in _LAYOUT], axis=0)
         rows = np.flatnonzero(judged.qualified & ~same)
         if len(rows):
-            row = rows[simplest(judged.aim[rows], burden(plans)[rows])]
-            if judged.aim[row] < least:
-                found, least = scored.take(np.array([row])), judged.aim[row]
-    return found
+            return scored.take(rows[simplest(judged.aim[rows], burden(plans)[rows])])
+    return None
+
+
+def _near_misses(reduction: Reduction, predictor: Predictor, length: Length) -> tuple[Option, ...]:
+    """Return the nearest miss of each of a few clusters, the nearest first."""
+    near = [
+        one
+        for held in reduction.nearest.values()
+        for distance, one in held.values()
+        if math.isfinite(distance)
+    ]
+    if not near:
+        return ()
+    missed = in_detail(near, predictor, reduction.objective, length)
+    rows: dict[str, int] = {}
+    for row in np.argsort(judge(missed, reduction.objective).distance, kind="stable").tolist():
+        rows.setdefault(missed.cluster_name(row), row)
+    return _options(missed.take(np.array([*rows.values()][:MAX_NEAR])), reduction.objective)
 
 
 def _options(
@@ -254,10 +414,7 @@ def run_correlation(scored: Scored) -> FloatArray:
 
 
 def knee_win_probability(
-    run_seconds: FloatArray,
-    dollars: FloatArray,
-    front: IntArray,
-    rho: FloatArray,
+    run_seconds: FloatArray, dollars: FloatArray, front: IntArray, rho: FloatArray
 ) -> FloatArray:
     """Return P(row 0 lies nearer the knee than row j), (n,); NaN where the front has no knee.
 
@@ -291,48 +448,42 @@ def knee_win_probability(
 
 
 def misses(one: Scored, objective: Objective) -> dict[str, str]:
-    """Return the limits that one row breaks, each with by how much."""
+    """Return the limits that one row breaks, each with by how much; the reason where none is known."""
     judged = judge(one, objective)
-    return {
-        reason: _reason_words(one, judged, reason, objective)
-        for reason, mask in judged.reasons.items()
-        if mask[0]
-    }
-
-
-def _reason_words(one: Scored, judged: Judged, reason: str, objective: Objective) -> str:
-    """Return by how much one row breaks a limit; the reason alone where there is no figure."""
     chance = {name: column[0] for name, column in _chances(one, objective).items()}
-    sure = _percent(objective.confidence)
-    if reason == MEMORY:
-        return _memory(one, objective)
-    if reason == DEADLINE:
-        takes, limit = above(format_seconds, judged.seconds[0], objective.deadline_seconds or 0.0)
-        return (
-            f"takes {takes} at {sure} confidence, the deadline is {limit};"
-            f" {_chance('in time', chance[chances.DEADLINE])}"
-        )
-    if reason == BUDGET:
-        costs, limit = above(format_dollars, judged.dollars[0], objective.budget_dollars or 0.0)
-        return (
-            f"costs {costs} at {sure} confidence, the budget is {limit};"
-            f" {_chance('in budget', chance[chances.BUDGET])}"
-        )
-    if reason == TOGETHER:
-        return f"{_chance('all, and it fits', chance[ALL])}, {sure} is asked"
-    if reason == ENDLESS:
-        nodes, lost = one.jobs.clusters[one.jobs.cluster_index[0]].nodes, objective.preemption
-        between = 3600 / (nodes * lost.rate_per_node_hour)
-        return (
-            f"{nodes:,} spot nodes lose one every {format_seconds(between)}, and a checkpoint comes"
-            f" every {format_seconds(lost.checkpoint_interval_seconds)}"
-        )
-    return reason
+    sure, words = _percent(objective.confidence), {}
+    for reason in (reason for reason, mask in judged.reasons.items() if mask[0]):
+        words[reason] = reason
+        if reason == MEMORY:
+            words[reason] = _memory(one, objective)
+        elif reason == DEADLINE:
+            limit = objective.deadline_seconds or 0.0
+            takes, most = above(format_seconds, judged.seconds[0], limit)
+            words[reason] = (
+                f"takes {takes} at {sure} confidence, the deadline is {most};"
+                f" {_chance('in time', chance[chances.DEADLINE])}"
+            )
+        elif reason == BUDGET:
+            costs, most = above(format_dollars, judged.dollars[0], objective.budget_dollars or 0.0)
+            words[reason] = (
+                f"costs {costs} at {sure} confidence, the budget is {most};"
+                f" {_chance('in budget', chance[chances.BUDGET])}"
+            )
+        elif reason == TOGETHER:
+            words[reason] = f"{_chance('all, and it fits', chance[ALL])}, {sure} is asked"
+        elif reason == ENDLESS:
+            nodes, lost = one.jobs.per_cluster("nodes")[0], objective.preemption
+            between = format_seconds(3600 / (nodes * lost.rate_per_node_hour))
+            words[reason] = (
+                f"{nodes:,} spot nodes lose one every {between}, and a checkpoint comes every"
+                f" {format_seconds(lost.checkpoint_interval_seconds)}"
+            )
+    return words
 
 
 def _memory(one: Scored, objective: Objective) -> str:
     """Return what a row needs; where that would do, that its fitting is less sure than asked."""
-    stated = one.jobs.clusters[one.jobs.cluster_index[0]].device.memory_bytes
+    stated = float(one.jobs.per_cluster("device.memory_bytes")[0])
     peak = float(one.forecasts.peak_bytes[0, 1])
     usable = float(usable_bytes(one.jobs, one.forecasts)[0])
     have, near = format_bytes(stated), False
@@ -364,21 +515,15 @@ def _chance(what: str, probability: float) -> str:
     return f"P({what}) = {whole} %" if whole or not probability else f"P({what}) < 1 %"
 
 
-def _refusals(
-    reduction: Reduction, objective: Objective, illegal: dict[str, int]
-) -> tuple[Refusal, ...]:
-    """Return the refused plans: a few examples for each limit, the nearest first."""
+def _refusals(reduction: Reduction, illegal: Mapping[str, int]) -> tuple[Refusal, ...]:
+    """Return the refused plans: for each reason the nearest of a few clusters, the nearest first."""
     rows: list[Refusal] = []
-    for reason, examples in reduction.refused.items():
-        by_cluster: dict[str, Scored] = {}
-        for _, one in examples:
-            by_cluster.setdefault(one.cluster_name(0), one)
-        count = reduction.refused_counts[reason]
-        for name, one in [*by_cluster.items()][:_EXAMPLES]:
-            words = _reason_words(one, judge(one, objective), reason, objective)
+    for reason, held in reduction.nearest.items():
+        for i, (name, (_, one)) in enumerate(held.items()):
+            words = misses(one, reduction.objective)[reason]
             shown = words if words == reason else f"{reason}: {words}"
+            count = 0 if i else reduction.refused_counts[reason]
             rows.append(Refusal(name, str(one.jobs[0].plan), shown, count, reason))
-            count = 0
     most_first = sorted(illegal.items(), key=lambda item: -item[1])
     return (*rows, *(Refusal("any", "", reason, count, reason) for reason, count in most_first))
 
@@ -392,7 +537,7 @@ def _assumptions(space: Space, objective: Objective, length: Length) -> tuple[st
         "times are of training steps: start-up, evaluation and saving are not counted",
         f"a plan counts as fitting at P(fits) >= {_percent(objective.fit_confidence)}",
     ]
-    if objective.deadline_seconds is not None or objective.budget_dollars is not None:
+    if objective.limits != Limits():
         words.append(
             f"a plan counts as keeping the limits at P(all, and it fits) >="
             f" {_percent(objective.confidence)}; prices are taken as listed"

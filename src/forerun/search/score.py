@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import BoolArray, FloatArray, IntArray, taken
 from forerun.contracts import Predictor
 from forerun.domain.estimate import (
     Estimates,
@@ -34,32 +34,19 @@ from forerun.tables import Jobs
 from forerun.units import SECONDS_PER_HOUR, chance_text, counted, format_bytes
 
 SKIPPED = "slower and dearer than what was found, even at the full rate of its devices"
-# Rows in one call of the predictor: few calls, and little memory held.
-CHUNK = 65536
+CHUNK = 65536  # rows in one call of the predictor: few calls, and little memory held
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A chunk of jobs with what was forecast and what the whole run would take.
-
-    on_spot: where either market may be chosen, the same runs on spot machines; `estimates` are
-    then those on demand.
-    """
+    """Jobs, their forecasts, and what each whole run would take."""
 
     jobs: Jobs
     forecasts: Forecasts
     estimates: Estimates
-    on_spot: Estimates | None = None
 
     def __len__(self) -> int:
         return len(self.jobs)
-
-    @property
-    def markets(self) -> tuple[Scored, ...]:
-        """The same jobs once for each market that may be chosen."""
-        if self.on_spot is None:
-            return (self,)
-        return (replace(self, on_spot=None), replace(self, estimates=self.on_spot, on_spot=None))
 
     def cluster_name(self, row: int) -> str:
         """Return the name of a row's cluster."""
@@ -67,10 +54,7 @@ class Scored:
 
     def take(self, index: NDArray[np.int64]) -> Scored:
         """Return the rows at the given positions."""
-        spot = None if self.on_spot is None else self.on_spot.take(index)
-        return Scored(
-            self.jobs.take(index), self.forecasts.take(index), self.estimates.take(index), spot
-        )
+        return taken(self, index)
 
 
 def score_space(
@@ -81,23 +65,36 @@ def score_space(
     refused: dict[str, int],
     skips: Callable[[str, float, float], bool] = lambda name, seconds, dollars: False,
 ) -> Iterator[Scored]:
-    """Yield every legal plan of the space, scored; `refused` gains the counts of those left out.
+    """Yield every legal plan of the space, scored, all plans of a cluster in one chunk.
 
     Args:
         space, predictor, objective, length: what is searched, by whom, for what.
-        refused: counts of plans by reason.
+        refused: gains the counts of plans that are left out, by reason.
         skips: whether a cluster can be left out, by its name and the least seconds and dollars that
             a run on it can take; clusters come in the order of these dollars.
     """
-    floors = _least_of_runs(space, objective, length)
-    order = np.argsort(floors[1], kind="stable")
-
-    def kept(position: int) -> bool:
-        seconds, dollars = (float(each[position]) for each in floors)
-        return not skips(space.clusters[position].name, seconds, dollars)
-
-    for jobs in chunks(space, refused, CHUNK, order.tolist(), kept):
-        yield score(jobs, predictor, objective, length)
+    plans_of: dict[int, PlanColumns] = {}
+    for plans, positions, counts in space.worlds():
+        for reason, n in counts.items():
+            refused[reason] = refused.get(reason, 0) + n
+        plans_of |= dict.fromkeys(positions, plans)
+    seconds, dollars = _least_of_runs(space, objective, length)
+    waiting: list[tuple[PlanColumns, Cluster]] = []
+    held = 0
+    for position in np.argsort(dollars, kind="stable").tolist():
+        plans, cluster = plans_of[position], space.clusters[position]
+        if not len(plans):
+            continue
+        if skips(cluster.name, float(seconds[position]), float(dollars[position])):
+            refused[SKIPPED] = refused.get(SKIPPED, 0) + len(plans)
+            continue
+        if held and held + len(plans) > CHUNK:
+            yield score(_grid(space.workload, waiting), predictor, objective, length)
+            waiting, held = [], 0
+        waiting.append((plans, cluster))
+        held += len(plans)
+    if waiting:
+        yield score(_grid(space.workload, waiting), predictor, objective, length)
 
 
 def _least_of_runs(
@@ -105,74 +102,41 @@ def _least_of_runs(
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds and dollars, (clusters,) each, below which no run can be: full rate, no pause."""
     workload, batch = space.workload, min(space.global_batches)
-    steps = length.count if length.unit == "steps" else workload.samples(length) / batch
-    flops = floor_flops_per_sample(workload) * batch * steps
+    flops = floor_flops_per_sample(workload) * batch * workload.steps(length, batch)
     full = [fastest_rate(c.device, workload) * c.devices for c in space.clusters]
     seconds = flops / np.array(full)
-    spot, plain = (
-        rates(space.clusters, kind, objective.preemption)[:, 0] for kind in (True, False)
+    plain, spot = (
+        rates(space.clusters, kind, objective.preemption)[:, 0] for kind in (False, True)
     )
     price = {"spot": spot, "on-demand": plain}.get(objective.market, np.fmin(spot, plain))
     return seconds, seconds / SECONDS_PER_HOUR * price
 
 
-def chunks(
-    space: Space,
-    refused: dict[str, int],
-    size: int = CHUNK,
-    order: Sequence[int] | None = None,
-    kept: Callable[[int], bool] = lambda position: True,
-) -> Iterator[Jobs]:
-    """Yield the space's jobs in chunks of about `size`, small clusters joined together."""
-    plans_of: dict[int, PlanColumns] = {}
-    for plans, positions, counts in space.worlds():
-        for reason, n in counts.items():
-            refused[reason] = refused.get(reason, 0) + n
-        plans_of |= dict.fromkeys(positions, plans)
-    waiting: list[tuple[PlanColumns, int]] = []
-    held = 0
-    for position in plans_of if order is None else order:
-        plans = plans_of[position]
-        if len(plans) and not kept(position):
-            refused[SKIPPED] = refused.get(SKIPPED, 0) + len(plans)
-            continue
-        for start in range(0, len(plans), size):
-            part = plans
-            if len(plans) > size:
-                part = plans.take(np.arange(start, min(start + size, len(plans))))
-            if held and held + len(part) > size:
-                yield _grid(space, waiting)
-                waiting, held = [], 0
-            waiting.append((part, position))
-            held += len(part)
-    if waiting:
-        yield _grid(space, waiting)
-
-
-def _grid(space: Space, waiting: list[tuple[PlanColumns, int]]) -> Jobs:
-    """Return plans on the clusters at positions of the space as jobs."""
-    plans = waiting[0][0] if len(waiting) == 1 else concatenate([p for p, _ in waiting])
-    lengths = [len(p) for p, _ in waiting]
+def _grid(workload: Workload, parts: Sequence[tuple[PlanColumns, Cluster]]) -> Jobs:
+    """Return one workload with each part's plans on its cluster."""
+    plans = parts[0][0] if len(parts) == 1 else concatenate([plans for plans, _ in parts])
     return Jobs(
-        workloads=(space.workload,),
-        clusters=tuple(space.clusters[i] for _, i in waiting),
+        workloads=(workload,),
+        clusters=tuple(cluster for _, cluster in parts),
         workload_index=np.zeros(len(plans), dtype=np.int32),
-        cluster_index=np.repeat(np.arange(len(waiting), dtype=np.int32), lengths),
+        cluster_index=np.repeat(np.arange(len(parts), dtype=np.int32), [len(p) for p, _ in parts]),
         plans=plans,
     )
 
 
 def score(jobs: Jobs, predictor: Predictor, objective: Objective, length: Length) -> Scored:
-    """Return jobs of one workload with forecasts and estimates at the objective's market."""
+    """Return jobs of one workload, scored at the objective's market.
+
+    At either market (`any`) the rows come twice: all on demand, then all on spot machines.
+    """
     forecasts = predict_briefly(predictor, jobs)
-    spot = objective.market == "spot"
-    estimates = estimates_for(jobs, forecasts, objective, length, spot)
-    other = None
-    if objective.market == "any" and any(
-        c.spot_dollars_per_hour is not None for c in jobs.clusters
-    ):
-        other = estimates_for(jobs, forecasts, objective, length, True)
-    return Scored(jobs, forecasts, estimates, other)
+    spot: BoolArray = np.full(len(jobs), objective.market == "spot")
+    if objective.market == "any":
+        twice = np.tile(np.arange(len(jobs)), 2)
+        spot = twice != np.arange(len(twice))
+        jobs, forecasts = jobs.take(twice), forecasts.take(twice)
+    estimates = estimates_for(jobs, forecasts, length, spot, objective.preemption)
+    return Scored(jobs, forecasts, estimates)
 
 
 def in_detail(
@@ -190,7 +154,9 @@ def in_detail(
     )
     forecasts = predictor.predict(joined)
     spot = np.concatenate([part.estimates.spot for part in parts])
-    return Scored(joined, forecasts, estimates_for(joined, forecasts, objective, length, spot))
+    return Scored(
+        joined, forecasts, estimates_for(joined, forecasts, length, spot, objective.preemption)
+    )
 
 
 def predict_briefly(predictor: Predictor, jobs: Jobs) -> Forecasts:
@@ -207,52 +173,56 @@ def usable_bytes(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
     return stated if usable is None else np.where(np.isnan(usable), stated, usable)
 
 
-def estimates_for(
-    jobs: Jobs,
-    forecasts: Forecasts,
-    objective: Objective,
-    length: Length,
-    spot: bool | NDArray[np.bool_],
-) -> Estimates:
-    """Return the whole runs of jobs of one workload; spot: for all, or for each row (n,).
+def steps_of(jobs: Jobs, forecasts: Forecasts, length: Length) -> tuple[FloatArray, FloatArray]:
+    """Return optimizer steps (n,) of jobs of one workload and their log standard deviation.
 
     Where nobody gave the length and the predictor says how many samples the target takes, the run
     is as long as that, and as uncertain.
     """
-    workload = jobs.workloads[0]
     batch = jobs.plans.global_batch.astype(np.float64)
-    if length.unit == "steps":
-        steps: FloatArray = np.full(len(jobs), length.count)
-    else:
-        steps = np.ceil(workload.samples(length) / batch)
-    length_sigma: FloatArray | float = 0.0
-    if length.source != "given":
-        steps, length_sigma = steps_to_target(forecasts.samples_to_target, batch, steps)
+    steps: FloatArray = np.full(len(jobs), length.count)
+    if length.unit != "steps":
+        steps = np.ceil(jobs.workloads[0].samples(length) / batch)
+    target = None if length.source == "given" else forecasts.samples_to_target
+    return steps_to_target(target, batch, steps)
+
+
+def step_seconds(jobs: Jobs, forecasts: Forecasts, steps: FloatArray) -> FloatArray:
+    """Return quantiles (n, 3) of one step's seconds, whatever is forecast; NaN where unknown."""
+    if forecasts.quantity == "step":
+        return forecasts.seconds
+    count = steps
+    if forecasts.quantity == "epoch":
+        count = jobs.per_workload("dataset_size") / jobs.plans.global_batch
+    return np.asarray(forecasts.seconds / np.where(count > 0, count, np.nan)[:, None])
+
+
+def estimates_for(
+    jobs: Jobs,
+    forecasts: Forecasts,
+    length: Length,
+    spot: bool | BoolArray,
+    preemption: Preemption = Preemption(),  # noqa: B008 - frozen
+) -> Estimates:
+    """Return the whole runs of jobs of one workload; spot: for all, or for each row (n,)."""
     on_spot = np.broadcast_to(np.asarray(spot, dtype=bool), (len(jobs),))
-    columns = np.empty((len(jobs), 5))
-    for kind in (False, True):
-        rows = on_spot == kind
-        if rows.all():
-            columns = rates(jobs.clusters, kind, objective.preemption)[jobs.cluster_index]
-        elif rows.any():
-            columns[rows] = rates(jobs.clusters, kind, objective.preemption)[
-                jobs.cluster_index[rows]
-            ]
-    dollars, factor, spread, watts, carbon = columns.T
+    steps, length_sigma = steps_of(jobs, forecasts, length)
+    markets = np.stack([rates(jobs.clusters, kind, preemption) for kind in (False, True)])
+    dollars, factor, spread, watts, carbon = markets[on_spot * 1, jobs.cluster_index].T
     return estimate_runs(
-        forecasts.seconds, forecasts.fit_probability, steps, dollars_per_hour=dollars,
-        watts=watts, carbon_kg_per_kwh=carbon, wall_factor=factor, wall_spread_seconds=spread,
-        spot=on_spot, length_sigma=length_sigma,
+        step_seconds(jobs, forecasts, steps), forecasts.fit_probability, steps,
+        dollars_per_hour=dollars, watts=watts, carbon_kg_per_kwh=carbon, wall_factor=factor,
+        wall_spread_seconds=spread, spot=on_spot, length_sigma=length_sigma,
     )  # fmt: skip
 
 
-def rates(clusters: tuple[Cluster, ...], spot: bool, preemption: Preemption) -> FloatArray:
+def rates(clusters: Sequence[Cluster], spot: bool, preemption: Preemption) -> FloatArray:
     """Return (dollars an hour, wall factor, wall spread, watts, carbon) of clusters, (m, 5)."""
-    prices = [c.spot_dollars_per_hour if spot else c.dollars_per_hour for c in clusters]
     rows = [
-        (price, 1.0, 0.0, cluster.watts, cluster.carbon_kg_per_kwh)
-        for price, cluster in zip(prices, clusters, strict=True)
-    ]
+        (c.spot_dollars_per_hour if spot else c.dollars_per_hour, 1.0, 0.0, c.watts,
+         c.carbon_kg_per_kwh)
+        for c in clusters
+    ]  # fmt: skip
     table = np.array(rows, dtype=np.float64).reshape(-1, 5)  # None is NaN
     if spot:
         nodes = np.array([c.nodes for c in clusters])
@@ -261,8 +231,16 @@ def rates(clusters: tuple[Cluster, ...], spot: bool, preemption: Preemption) -> 
     return table
 
 
-# Options within this share of the best are a tie: no forecast tells them apart.
-TIE = 0.005
+def on_spot(clusters: Sequence[Cluster], market: str, preemption: Preemption) -> BoolArray:
+    """Return which clusters (m,) run on spot machines: for `any` those whose runs cost less there."""
+    plain, spot = (rates(clusters, kind, preemption) for kind in (False, True))
+    if market != "any":
+        return np.full(len(plain), market == "spot")
+    cheaper = ~(plain[:, 0] <= spot[:, 0] * spot[:, 1])
+    return np.asarray(cheaper & np.isfinite(spot[:, 0]))
+
+
+TIE = 0.005  # options within this share of the best are a tie: no forecast tells them apart
 _BITS = 21  # for devices and for micro-batches, each
 
 
@@ -281,34 +259,19 @@ def burden(plans: PlanColumns) -> IntArray:
     return np.asarray((mechanisms << (2 * _BITS)) + (devices << _BITS) + micro)
 
 
-def simplest(aim: FloatArray, hard: IntArray) -> int:
-    """Return the position of the simplest row within `TIE` of the least aim (n,), n > 0."""
-    near = np.flatnonzero(aim <= np.nanmin(aim) * (1 + TIE))
-    return int(near[np.lexsort((aim[near], hard[near]))[0]])
-
-
-def contenders(aim: FloatArray, hard: IntArray, group: IntArray) -> IntArray:
-    """Return the rows that may still be the simplest of their group when other chunks are seen.
-
-    Another chunk can only lower the least aim, and so the bar of the tie. Under any bar the choice
-    is the simplest row below it; so what is kept is, of the rows within the tie of their own
-    group's least aim, those that no other row beats in both aim and simplicity.
+def simplest(aim: FloatArray, hard: IntArray, group: NDArray[Any] | None = None) -> IntArray:
+    """Return the simplest row within `TIE` of its group's least aim, one position for each group.
 
     Args:
         aim, hard: (n,), from the objective and from `burden`.
-        group: (n,) small numbers of zero or more, a cluster each.
+        group: (n,) small numbers of zero or more, a cluster each; None is one group.
     """
+    group = np.zeros(len(aim), dtype=np.int64) if group is None else group
     least = np.full(int(group.max(initial=0)) + 1, np.inf)
-    np.minimum.at(least, group, aim)
-    rows = np.flatnonzero(aim <= least[group] * (1 + TIE))
-    _, rank = np.unique(hard[rows], return_inverse=True)
-    rows_group = group[rows].astype(np.int64)
-    order = np.lexsort((rank, aim[rows], rows_group))
-    # Each group starts below all that went before it, so one running minimum serves them all.
-    level = rank[order] - rows_group[order] * (len(rows) + 1)
-    keep = np.ones(len(order), dtype=bool)
-    keep[1:] = level[1:] < np.minimum.accumulate(level)[:-1]
-    return np.asarray(rows[order[keep]])
+    np.fmin.at(least, group, aim)
+    near = np.flatnonzero(aim <= least[group] * (1 + TIE))
+    order = near[np.lexsort((aim[near], hard[near], group[near]))]
+    return np.asarray(order[np.unique(group[order], return_index=True)[1]])
 
 
 # Whoever states all of these has decided how much memory a device needs.
@@ -341,17 +304,24 @@ def best_plan(
     if len(plans) == 1:
         return plans[0], ""
     if not len(plans):
-        return _not_searched(space, refused)
+        refuse_fixed(space, refused)
+        if fixed:
+            plan = Job(workload, cluster, _usual(space)).plan
+            return plan, "the search looks at no such plan: the other fields are at their defaults"
+        raise UnsatisfiedError(
+            f"a plan for {workload.name} on {cluster.name}",
+            f"no legal plan: {'; '.join([*refused][:3])}",
+            "raise the global batch, or use fewer devices",
+        )
     jobs = Jobs.grid(workload, cluster, plans)
     forecasts = predict_briefly(predictor, jobs)
     seconds, fits = forecasts.seconds[:, 1], forecasts.fit_probability
     rows = np.flatnonzero(np.isfinite(seconds) & (fits >= _FITS))
     if len(rows):
-        plan = plans[int(rows[simplest(seconds[rows], burden(plans.take(rows)))])]
-        free = "the plan was" if not fixed else f"plan fields other than {', '.join(fixed)} were"
+        plan = plans[int(rows[simplest(seconds[rows], burden(plans.take(rows)))[0]])]
         names = [name for name in (*_SHOWN, "sequence_parallel") if name not in fixed]
         chosen = " ".join(f"{name}={str(getattr(plan, name)).lower()}" for name in names)
-        return plan, f"{free} chosen by search among {counted(len(plans), 'legal plan')}: {chosen}"
+        return plan, f"plan chosen by search among {counted(len(plans), 'legal plan')}: {chosen}"
     if not is_none(forecasts.declined).any():
         raise UnsatisfiedError(
             f"{workload.name} on {cluster.name}",
@@ -359,10 +329,10 @@ def best_plan(
             "give it runs to learn from (--fit RUNS.csv), or name another predictor",
         )
     if np.isnan(fits).all():
-        return _usual(space), (
-            f"{predictor.name} does not predict memory, so the plan fields which were not given are at"
-            " their defaults"
+        note = (
+            f"{predictor.name} does not predict memory, so open plan fields are at their defaults"
         )
+        return _usual(space), note
     peaks = forecasts.peak_bytes
     near = int(np.nanargmin(at_probability(peaks, _FITS) / usable_bytes(jobs, forecasts)))
     if set(fixed) >= _DECISIVE:
@@ -376,19 +346,6 @@ def best_plan(
         "use more devices, devices with more memory, or another batch or sequence length; for its"
         f" figures all the same: --plan {_text({n: getattr(plans[near], n) for n in _SHOWN})}",
     )
-
-
-def _not_searched(space: Space, refused: dict[str, int]) -> tuple[Plan, str]:
-    """Return a legal plan that the search leaves out, where all fixed fields state it."""
-    refuse_fixed(space, refused)
-    if space.fixed:
-        plan = Job(space.workload, space.clusters[0], _usual(space)).plan
-        return plan, "the search looks at no such plan: the other fields are at their defaults"
-    reasons = "; ".join(f"{reason} ({n:,} plans)" for reason, n in [*refused.items()][:3])
-    raise UnsatisfiedError(
-        f"a plan for {space.workload.name} on {space.clusters[0].name}",
-        f"no legal plan: {reasons}", "raise the global batch, or use fewer devices",
-    )  # fmt: skip
 
 
 def _usual(space: Space) -> Plan:

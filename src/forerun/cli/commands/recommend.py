@@ -147,7 +147,7 @@ def unsatisfied(name: str, found: Recommendation) -> ForerunError:
 
 def _main_reason(found: Recommendation) -> str:
     """Return why nothing qualifies where no miss is near: no price, else what refused most."""
-    from forerun.search.reduction import NO_PRICE
+    from forerun.search.recommending import NO_PRICE
 
     counts = found.refused_counts
     return NO_PRICE if NO_PRICE in counts else max(counts, key=lambda r: counts[r], default="")
@@ -155,7 +155,7 @@ def _main_reason(found: Recommendation) -> str:
 
 def _advice(reason: str, objective: Objective) -> str:
     """Return what to do where no limit that is relaxed would help."""
-    from forerun.search.reduction import ENDLESS, NO_MEMORY, NO_PRICE
+    from forerun.search.recommending import ENDLESS, NO_MEMORY, NO_PRICE
 
     if reason == NO_PRICE and objective.market == "spot":
         return "add a spot price with --catalog, or use --market on-demand"
