@@ -125,11 +125,10 @@ from forerun.store import open_store
 from forerun.tables import Table
 
 with open_store(sys.argv[1]) as store, store._database.writing() as connection:
-    from forerun.store.writing import PreparedRows, SharedParts
-    from forerun.store.cells import Provenance
+    from forerun.store.writing import add_rows, origins_of
     table = Table.from_columns({"workload": ["held"] * 3000, "own": [str(i) for i in range(3000)]})
-    table, origins = Provenance.of(table, [f"k{i}" for i in range(3000)])
-    PreparedRows(table, None, origins, SharedParts()).add(connection)
+    table, origins = origins_of(table, [f"k{i}" for i in range(3000)])
+    add_rows(connection, table, None, origins)
     print("held", flush=True)
     time.sleep(600)
 """

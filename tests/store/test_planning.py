@@ -1,8 +1,7 @@
-"""Planning: the planner looks anew as runs grow, and finds few rows by an index alone."""
+"""Planning: what is asked for together is found by an index alone."""
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -26,37 +25,6 @@ def rows(n: int, first: int = 0) -> Table:
         "status": drawn(("ok",) * 17 + ("oom", "failed", "timeout")), "devices": 2.0 ** rng.integers(0, 5, n),
         "global_batch": 2.0 ** rng.integers(0, 7, n), "step_time_s": 0.1 + np.arange(first, first + n),
     }, n)  # fmt: skip
-
-
-def seen(place: Path) -> int:
-    """Return how many runs there were when the planner last looked."""
-    with sqlite3.connect(place) as connection:
-        return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def test_the_planner_looks_where_runs_have_grown_by_a_quarter(tmp_path: Path) -> None:
-    place = tmp_path / "runs.db"
-    with open_store(str(place)) as store:
-        store.add_table(rows(999))
-        assert seen(place) == 0
-    for start, n, found in ((999, 1, 1000), (1000, 100, 1000), (1100, 200, 1300)):
-        with open_store(str(place)) as store:  # every process looks at its first ones
-            store.add_table(rows(n, start))
-        assert seen(place) == found
-
-
-def test_a_process_that_adds_run_by_run_looks_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("forerun.store.sql_store.LOOK_EVERY", 10)
-    monkeypatch.setattr("forerun.store.sql_store.LOOK_EVERY", 10)
-    place = tmp_path / "runs.db"
-    with open_store(str(place)) as store:
-        looks = []
-        for i in range(31):
-            store.add_table(rows(1, i))
-            looks.append(seen(place))
-    assert sorted(set(looks)) == [0, 11, 21, 31]
 
 
 def plan_of(store: SqlStore, where: tuple[str, ...], limit: int | None) -> tuple[int, str]:
@@ -97,22 +65,3 @@ def test_what_is_asked_for_together_is_found_by_one_index(
     assert index in plan
     assert found == (every if limit is None else limit)
     assert every > 20
-
-
-def test_runs_are_kept_also_where_the_planner_cannot_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another writer comes between a call's rows and the look: the call has kept its rows."""
-    place = tmp_path / "runs.db"
-    with open_store(str(place), wait_seconds=0.1) as store, sqlite3.connect(place) as other:
-        other.isolation_level = None
-        monkeypatch.setattr(
-            "forerun.store.sql_store._last",
-            lambda connection: other.execute("BEGIN IMMEDIATE") and 5000,
-        )
-        assert store.add_table(rows(10)).new == 10
-        other.execute("ROLLBACK")
-        monkeypatch.undo()
-        assert store.count() == 10
-        assert store.add_table(rows(2000, 10)).new == 2000
-    assert seen(place) == 2010

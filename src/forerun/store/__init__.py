@@ -51,12 +51,10 @@ PROVENANCE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Added:
-    """What became of the rows of one call.
+    """What became of the n rows of one call.
 
-    Attributes:
-        keys: (n,) of each row, new or known.
-        new: how many were not there before.
-        known: how many were there already, or stand in the call twice under one key.
+    `keys` (n,) is of each row; `new` rows were not there before, `known` ones were, or stand in the
+    call twice under one key.
     """
 
     keys: tuple[str, ...]
@@ -73,9 +71,9 @@ class StoredRun:
         row: its columns without blanks, in the units of the runs table; a cell of a number column
             that could not be read is its text.
         job: the whole job, None where the run came as a row of a table.
-        started, added: ISO 8601 in UTC; when the run began ("" where nobody said), and when it
-            was stored.
-        campaign, point: who asked for it, "" where nobody did.
+        started, added: ISO 8601 in UTC; when the run began ("" where not known), and when it was
+            stored.
+        campaign, point: whose run it is, "" where nobody's.
         fingerprint: software and hardware that it ran on, empty where not known.
     """
 
@@ -93,11 +91,8 @@ class StoredRun:
 class StoredPoint:
     """One point of a campaign or step of a search.
 
-    Attributes:
-        status: a word of its owner's; a run that was added for it leaves its own status.
-        run_key: the run that answered it, "" where there is none yet.
-        note: a reason, or what else its owner wrote.
-        updated: ISO 8601 in UTC.
+    A run that is added for it sets `status` and `run_key`; `note` is a reason, or what else its
+    owner wrote; `updated` is ISO 8601 in UTC.
     """
 
     status: str
@@ -108,14 +103,7 @@ class StoredPoint:
 
 @dataclass(frozen=True)
 class CampaignRecord:
-    """A campaign or a search.
-
-    Attributes:
-        name: unique among its kind.
-        spec: what was asked for, as JSON.
-        created: ISO 8601 in UTC.
-        points: by name, in the order in which they came.
-    """
+    """A campaign or a search: what was asked for, as JSON, and its points in the order they came."""
 
     name: str
     spec: Mapping[str, Any]
@@ -132,7 +120,7 @@ class Artifact:
         name, kind: as its maker calls it, e.g. `mlp.json` and `model`.
         size_bytes: of its content.
         path: the file that holds it, "" where the store does.
-        seed, commit, command: what made it; None and "" where not said.
+        seed, commit, command: what made it; None and "" where not given.
         created: ISO 8601 in UTC.
         runs: keys of the runs that it was made from.
     """
@@ -151,13 +139,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a store lies.
-
-    Attributes:
-        file: the SQLite file, None for a server.
-        url: the server's, for SQLAlchemy with psycopg; "" for a file.
-        shown: for messages; without a password.
-    """
+    """Where a store lies: an SQLite file, else a server's URL; `shown` has no password."""
 
     file: Path | None
     url: str
@@ -170,49 +152,34 @@ def place_of(where: str | Path = "") -> Place:
     Raises:
         RequestError: another database, a table, or a folder.
     """
-    text = str(where).strip() or load_settings().text("store").strip() or _default()
+    usual = next(str(setting.default) for setting in SETTINGS if setting.name == "store")
+    text = str(where).strip() or load_settings().text("store").strip() or usual
     server = _POSTGRES.fullmatch(text)
     if server is not None:
         return Place(None, f"postgresql+psycopg://{server[3]}", _PASSWORD.sub("***", text))
-    file = _SQLITE.fullmatch(text)
+    name, file = text, _SQLITE.fullmatch(text)
     if file is not None:
         name = unquote(file[2].removeprefix("/").partition("?")[0])
         if not name or name == ":memory:":
             raise RequestError(f"the store {text}", "it would be in memory, and lost", _STEP)
-        return _file(name, text)
-    if "://" in text:
-        kind = text.partition("://")[0]
-        raise RequestError(
-            f"the store {_PASSWORD.sub('***', text)}", f"{kind} is no kind of store", _STEP
-        )
-    return _file(text, text)
-
-
-def _default() -> str:
-    return next(str(setting.default) for setting in SETTINGS if setting.name == "store")
-
-
-def _file(name: str, shown: str) -> Place:
+    elif "://" in text:
+        kind, shown = text.partition("://")[0], _PASSWORD.sub("***", text)
+        raise RequestError(f"the store {shown}", f"{kind} is no kind of store", _STEP)
     try:
         path = Path(name).expanduser()
-    except RuntimeError as error:
-        raise RequestError(f"the store {shown}", str(error), _STEP) from None
+        if path == Path(usual).expanduser():  # the folder of a place that is named must be there
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:
+        raise RequestError(
+            f"the store {text}", f"its folder cannot be had: {error}",
+            "name another place with --store or FORERUN_STORE",
+        ) from None  # fmt: skip
     if path.suffix.lower() in _TABLES:
         raise RequestError(
-            f"the store {shown}", f"a file that ends in {path.suffix} is no database",
-            f"bring its rows in with `forerun runs import {shown}`, and name the store runs.db",
+            f"the store {text}", f"a file that ends in {path.suffix} is no database",
+            f"bring its rows in with `forerun runs import {text}`, and name the store runs.db",
         )  # fmt: skip
-    if (
-        path == Path(_default()).expanduser()
-    ):  # the folder of a place that a person named must be there
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RequestError(
-                f"the store {shown}", f"its folder cannot be made: {error.strerror}",
-                "name another place with --store or FORERUN_STORE",
-            ) from None  # fmt: skip
-    return Place(path, "", shown)
+    return Place(path, "", text)
 
 
 def open_store(where: str = "", wait_seconds: float = WAIT_SECONDS, new: bool = True) -> SqlStore:

@@ -1,4 +1,4 @@
-"""Records: campaigns and searches, with the state of each of their points, so that they resume.
+"""Records: campaigns and searches with the state of each of their points, so that they resume.
 
 Artifacts: models, plots and reports, with their content's hash and the runs that made them.
 """
@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, select, update
-from sqlalchemy import Table as SqlTable
 
 from forerun.errors import RequestError, UnknownNameError
 from forerun.store import Artifact, CampaignRecord, StoredPoint
-from forerun.store.cells import canonical, checked_text
 from forerun.store.database import Database
 from forerun.store.layout import (
     artifact_runs,
@@ -27,7 +25,7 @@ from forerun.store.layout import (
     search_steps,
     searches,
 )
-from forerun.store.writing import insert_or_leave, now
+from forerun.store.writing import canonical, checked_text, insert_or_leave, now
 
 _FACTS = [column for column in artifacts.c if column.name != "content"]
 _LEAST_DIGITS = 8
@@ -59,23 +57,21 @@ class ArtifactTable:
         checked_text(name + kind + commit + command, "an artifact")
         if seed is not None and not -(2**63) <= seed < 2**63:
             raise RequestError(
-                f"the artifact {name!r} of seed {seed}",
-                "a seed has at most 64 bits",
+                f"the artifact {name!r} of seed {seed}", "a seed has at most 64 bits",
                 "give a smaller one, e.g. seed % 2**63",
-            )
+            )  # fmt: skip
         body = _content(name, content)
         path = str(content.resolve()) if isinstance(content, Path) and not keep else ""
         if not keep and not path:
             raise RequestError(
-                f"the artifact {name!r}",
-                "it is no file, and would be lost",
+                f"the artifact {name!r}", "it is no file, and would be lost",
                 "give the path of a file, or keep=True",
-            )
+            )  # fmt: skip
         digest = sha256(body).hexdigest()
         row = {
-            "digest": digest, "name": name, "kind": kind, "size_bytes": len(body),
-            "path": path or None, "content": None if path else body, "seed": seed,
-            "commit": commit or None, "command": command or None, "created": now(),
+            "digest": digest, "name": name, "kind": kind, "size_bytes": len(body), "path": path,
+            "content": None if path else body, "seed": seed, "commit": commit, "command": command,
+            "created": now(),
         }  # fmt: skip
         with self.database.writing() as connection:
             connection.execute(insert_or_leave(connection, artifacts), [row])
@@ -124,18 +120,15 @@ class ArtifactTable:
 
 
 def _content(name: str, content: bytes | str | Path) -> bytes:
-    if isinstance(content, bytes):
-        return content
-    if isinstance(content, str):
-        return content.encode()
+    if not isinstance(content, Path):
+        return content if isinstance(content, bytes) else content.encode()
     try:
         return content.read_bytes()
     except OSError as error:
         raise RequestError(
-            f"the artifact {name!r} in {content}",
-            str(error.strerror),
+            f"the artifact {name!r} in {content}", str(error.strerror),
             "give the path of a file that you may read",
-        ) from None
+        ) from None  # fmt: skip
 
 
 def _found(connection: Connection, name: str) -> Any:
@@ -150,29 +143,18 @@ def _found(connection: Connection, name: str) -> Any:
 
 
 def _artifact(connection: Connection, row: Any) -> Artifact:
-    keys = connection.execute(
-        select(artifact_runs.c.run_key).where(artifact_runs.c.artifact_id == row.id)
-    ).scalars()
-    return Artifact(
-        row.digest, row.name, row.kind, row.size_bytes, row.path or "", row.seed, row.commit or "",
-        row.command or "", row.created, tuple(keys),
-    )  # fmt: skip
+    facts = dict(row._mapping)
+    query = select(artifact_runs.c.run_key).where(artifact_runs.c.artifact_id == facts.pop("id"))
+    return Artifact(**facts, runs=tuple(connection.execute(query).scalars()))
 
 
-@dataclass(frozen=True)
 class CampaignTable:
     """The campaigns, or the searches, of a store."""
 
-    database: Database
-    kind: str
-
-    @property
-    def _owners(self) -> SqlTable:
-        return campaigns if self.kind == "campaign" else searches
-
-    @property
-    def _points(self) -> SqlTable:
-        return campaign_points if self.kind == "campaign" else search_steps
+    def __init__(self, database: Database, kind: str) -> None:
+        self.database, self.kind = database, kind
+        self._owners = campaigns if kind == "campaign" else searches
+        self._points = campaign_points if kind == "campaign" else search_steps
 
     def put(self, name: str, spec: Mapping[str, Any], replace: bool = False) -> CampaignRecord:
         """Keep what was asked for under a name, and return the record with its points so far.
@@ -183,31 +165,32 @@ class CampaignTable:
             replace: another spec takes the place of the one that is there; points stay.
 
         Raises:
-            RequestError: the name is blank, or taken by another spec and `replace` is not said.
+            RequestError: the name is blank, or taken by another spec and `replace` is not set.
         """
         if not name.strip():
             raise RequestError(f"a {self.kind} without a name", "its name is blank", "name it")
         checked_text(name, f"a {self.kind}'s name")
-        text, owners = canonical(spec) or "{}", self._owners
+        text = canonical(spec)
         with self.database.writing() as connection:
             row = {"name": name, "spec": text, "created": now()}
-            connection.execute(insert_or_leave(connection, owners), [row])
-            found = _record(connection, owners, self._points, name)
-            assert found is not None
-            if canonical(found.spec) == canonical(json.loads(text)):
-                return found
-            if not replace:
+            connection.execute(insert_or_leave(connection, self._owners), [row])
+            stored = self._owners.c.name == name
+            found = connection.execute(select(self._owners.c.spec).where(stored)).scalar_one()
+            if found != text and not replace:
                 raise RequestError(
                     f"the {self.kind} {name!r}", "the store has one of that name with another spec",
                     "name it otherwise, or replace the spec",
                 )  # fmt: skip
-            connection.execute(update(owners).where(owners.c.name == name).values(spec=text))
-            return CampaignRecord(name, json.loads(text), found.created, found.points)
+            if found != text:
+                connection.execute(update(self._owners).where(stored).values(spec=text))
+            record = self._record(connection, name)
+            assert record is not None
+            return record
 
     def get(self, name: str) -> CampaignRecord | None:
         """Return a record with its points, None where there is none of that name."""
         with self.database.reading() as connection:
-            return _record(connection, self._owners, self._points, name)
+            return self._record(connection, name)
 
     def names(self) -> list[str]:
         """Return the names, oldest first."""
@@ -221,12 +204,9 @@ class CampaignTable:
             self.mark_in(connection, name, {point: StoredPoint(status, run_key, note)}, over=True)
 
     def mark_in(
-        self,
-        connection: Connection,
-        name: str,
-        points: Mapping[str, StoredPoint],
+        self, connection: Connection, name: str, points: Mapping[str, StoredPoint],
         over: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Set the states of several points in the caller's transaction.
 
         A point that is ok stays so, unless its new state is ok too: of two processes that measure
@@ -244,13 +224,11 @@ class CampaignTable:
             raise UnknownNameError(self.kind, name, known)
         when = now()
         rows = [
-            {
-                "owner_id": owner, "point": checked_text(point, "a point"),
-                "status": checked_text(state.status, "a status"), "run_key": state.run_key or None,
-                "note": checked_text(state.note, "a note") or None, "updated": when,
-            }
+            {**asdict(state), "owner_id": owner, "point": point, "updated": when}
             for point, state in points.items()
-        ]  # fmt: skip
+        ]
+        for row in rows:
+            checked_text(row["point"] + row["status"] + row["note"], "a point")
         if not rows:
             return
         insert = insert_or_leave(connection, table)
@@ -262,16 +240,14 @@ class CampaignTable:
         )  # fmt: skip
         connection.execute(upsert, rows)
 
-
-def _record(
-    connection: Connection, owners: SqlTable, points: SqlTable, name: str
-) -> CampaignRecord | None:
-    row = connection.execute(select(owners).where(owners.c.name == name)).first()
-    if row is None:
-        return None
-    query = select(points).where(points.c.owner_id == row.id).order_by(points.c.id)
-    states = {
-        p.point: StoredPoint(p.status, p.run_key or "", p.note or "", p.updated)
-        for p in connection.execute(query)
-    }
-    return CampaignRecord(row.name, json.loads(row.spec), row.created, states)
+    def _record(self, connection: Connection, name: str) -> CampaignRecord | None:
+        owners, points = self._owners, self._points
+        row = connection.execute(select(owners).where(owners.c.name == name)).first()
+        if row is None:
+            return None
+        query = select(points).where(points.c.owner_id == row.id).order_by(points.c.id)
+        states = {
+            p.point: StoredPoint(p.status, p.run_key, p.note, p.updated)
+            for p in connection.execute(query)
+        }
+        return CampaignRecord(row.name, json.loads(row.spec), row.created, states)

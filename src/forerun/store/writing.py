@@ -1,4 +1,4 @@
-"""Writing: rows of a runs table into the store, in one transaction, each under its own key.
+"""Writing: rows of a runs table into the store, each under its own key.
 
 Workloads, clusters and fingerprints are stored once each and shared by their runs.
 """
@@ -6,11 +6,11 @@ Workloads, clusters and fingerprints are stored once each and shared by their ru
 from __future__ import annotations
 
 import json
-from collections import Counter, OrderedDict
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain, islice
+from hashlib import blake2b, sha256
 from typing import Any
 
 import numpy as np
@@ -21,18 +21,53 @@ from sqlalchemy.dialects import postgresql, sqlite
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import Workload
 from forerun.errors import RequestError
-from forerun.store import Added
-from forerun.store.cells import CHUNK_ROWS, Provenance, RowBlock, blocks_of, filled_names, hash_of
-from forerun.store.layout import clusters, filled_columns, fingerprints, runs, workloads
+from forerun.store import PROVENANCE, Added
+from forerun.store.layout import (
+    INDEXED_NUMBERS,
+    INDEXED_TEXTS,
+    clusters,
+    filled_columns,
+    fingerprints,
+    runs,
+    workloads,
+)
 from forerun.tables import Jobs, Table
-from forerun.wire import SCHEMA, Json, clean, read
+from forerun.wire import SCHEMA, Json, clean
 
-_REMEMBERED = 256
+_MOST_CHARACTERS = 512  # of a key
+_CHUNK_ROWS = 4096
+_ANALYZED_ROWS = 1000  # added by one call: the planner looks at the runs anew
+Origins = Mapping[str, Sequence[str]]
 
 
 def now() -> str:
     """Return the time in UTC, ISO 8601 to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def checked_text(text: str, name: str) -> str:
+    """Return a text that every database takes. Raises RequestError for a NUL or half a character."""
+    if "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)):
+        raise RequestError(
+            f"storing {name}", "it holds a NUL, or a character that is not Unicode", "take it out"
+        )
+    return text
+
+
+def canonical(value: Mapping[str, Any]) -> str:
+    """Return JSON that is the same text for the same value.
+
+    Raises:
+        RequestError: a value has no JSON form.
+    """
+    try:
+        return json.dumps(
+            clean(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+        )
+    except (TypeError, ValueError) as error:
+        raise RequestError(
+            "storing JSON", str(error), "give numbers, texts, lists and mappings"
+        ) from None
 
 
 def insert_or_leave(connection: Connection, table: SqlTable) -> Any:
@@ -41,161 +76,236 @@ def insert_or_leave(connection: Connection, table: SqlTable) -> Any:
     return dialect.insert(table).on_conflict_do_nothing()
 
 
-@dataclass
-class SharedParts:
-    """The shared parts of runs: objects to their ids in the store, and back."""
+def plain(value: float | str) -> str:
+    """Return a cell as the shortest text that reads back as the same number."""
+    return value if isinstance(value, str) else repr(value).removesuffix(".0")
 
-    _texts: OrderedDict[int, tuple[Any, str, str]] = field(default_factory=OrderedDict)
-    _read: dict[tuple[str, int], Any] = field(default_factory=dict)
 
-    def written(self, value: Workload | Cluster) -> tuple[str, str]:
-        """Return an object's hash and its JSON, which is made once for each object."""
-        known = self._texts.get(id(value))
-        if known is not None and known[0] is value:
-            return known[1], known[2]
-        text = json.dumps(
-            {"schema": SCHEMA, **clean(value)},
-            sort_keys=True,
-            separators=(",", ":"),
-            allow_nan=False,
+def json_number(value: float) -> str:
+    """Return a number as JSON that reads back as the same one, also -0 and infinity."""
+    if math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return plain(value) if value else repr(value)
+
+
+def json_name(name: str) -> str:
+    """Return a column's name as it stands in JSON and in a JSON path, which has no escaped quotes."""
+    inner = json.dumps(name, ensure_ascii=False)[1:-1].replace('\\"', r"\u0022")
+    return f'"{inner}"'
+
+
+def _json_cell(value: float | str, name: str) -> str:
+    """Return a cell as JSON.
+
+    A text that is exactly how its number is written becomes that number: so a column of one's own
+    is the same whether it came from CSV, where all is text, or from a table of numbers.
+    """
+    if not isinstance(value, str):
+        return json_number(value)
+    try:
+        number = float(checked_text(value, f"the column {name!r}"))
+    except ValueError:
+        number = math.nan
+    return json_number(number) if plain(number) == value != "nan" else _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _cells(table: Table, start: int, stop: int) -> tuple[list[str], set[str]]:
+    """Return the cells of each row as JSON, equal for equal rows, and which columns have any."""
+    parts: list[Sequence[str]] = []
+    filled = set[str]()
+    for name in sorted(table.columns):
+        member = f"{json_name(checked_text(name, 'a column'))}:"
+        column = table.columns[name][start:stop]
+        values = column.tolist() if column.dtype == object else column.astype(np.float64).tolist()
+        texts = {
+            value: member + _json_cell(value, name)
+            for value in dict.fromkeys(values)
+            if value not in (None, "") and value == value
+        }
+        part = [texts.get(value, "") for value in values]
+        if name in table.unread:  # a cell that could not be read is kept as it was written
+            unread = table.unread[name][start:stop]
+            part = [
+                member + _quoted(checked_text(str(text), name)) if text else cell
+                for text, cell in zip(unread, part, strict=True)
+            ]
+        if any(part):
+            filled.add(name)
+            parts.append(part)
+    rows = zip(*parts, strict=True) if parts else [()] * (stop - start)
+    return [f"{{{','.join(filter(None, row))}}}" for row in rows], filled
+
+
+def origins_of(
+    table: Table, keys: Sequence[str] | None = None, started: str | Sequence[str] = "",
+    campaign: str = "", points: Sequence[str] | None = None,
+    fingerprint: Mapping[str, Any] | None = None,
+) -> tuple[Table, Origins]:  # fmt: skip
+    """Return the table without its columns of `PROVENANCE`, and these columns (n,), "" where blank.
+
+    Raises:
+        RequestError: a list is not as long as the table, a key is blank or too long, or a
+            fingerprint is no JSON object.
+    """
+    n = len(table)
+    given: dict[str, Any] = {
+        "run_key": keys,
+        "run_started": started or None,
+        "run_campaign": campaign or None,
+        "run_point": points,
+        "run_fingerprint": canonical(fingerprint) if fingerprint else None,
+    }
+    origins: dict[str, list[str]] = {}
+    for name, own in given.items():
+        values = table.texts(name) if own is None else [own] * n if isinstance(own, str) else own
+        origins[name] = list(map(str, values))
+        if len(values) != n:
+            raise RequestError(
+                f"storing {n} runs",
+                f"{len(values)} values were given for {name}",
+                "give one for each",
+            )
+        for text in set(origins[name]):
+            checked_text(text, name)
+    bodies = {text: _fingerprint(text) for text in set(origins["run_fingerprint"])}
+    origins["run_fingerprint"] = [bodies[text] for text in origins["run_fingerprint"]]
+    longest = max(map(len, origins["run_key"]), default=0)
+    if longest > _MOST_CHARACTERS:
+        raise RequestError(
+            "storing runs", f"a key has {longest} characters",
+            f"give keys of at most {_MOST_CHARACTERS}",
+        )  # fmt: skip
+    if keys is not None and not all(origins["run_key"]):
+        raise RequestError(
+            "storing runs under given keys", "a key is blank",
+            "give every run a key, or none and let the store make them",
+        )  # fmt: skip
+    columns = {name: c for name, c in table.columns.items() if name not in PROVENANCE}
+    return Table(columns, n, table.problems, table.lines, table.unread), origins
+
+
+def _fingerprint(text: str) -> str:
+    """Return a fingerprint as canonical JSON; "" for none."""
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise RequestError(
+            f"storing the fingerprint {text[:60]!r}", "it is no JSON object",
+            'write {"name": value, ...}, or leave it blank',
+        )  # fmt: skip
+    return canonical(value) if value else ""
+
+
+def add_rows(connection: Connection, table: Table, jobs: Jobs | None, origins: Origins) -> Added:
+    """Store the rows of a table; the caller's transaction keeps all of them, or none.
+
+    A row without a key gets the hash of its cells, its origins and its job. The second of equal
+    rows gets another key than the first: so the same rows given once more get the same keys, and
+    repeats that measured the same figure stay runs of their own.
+
+    Raises:
+        RequestError: a key is in the store for another run.
+    """
+    facts, hashes = _facts(connection, len(table), jobs, origins)
+    used, keys, new, filled = Counter[str](), list[str](), 0, set[str]()
+    for start in range(0, len(table), _CHUNK_ROWS):
+        stop = min(start + _CHUNK_ROWS, len(table))
+        cells, names = _cells(table, start, stop)
+        filled |= names
+        made = []
+        for row, text in enumerate(cells, start):
+            if not (key := origins["run_key"][row]):
+                told = "\x1f".join((text, *(part[row] for part in hashes)))
+                key = blake2b(told.encode(), digest_size=16).hexdigest()
+                used[key] += 1
+                key = key if used[key] == 1 else f"{key}-{used[key]}"
+            made.append(key)
+        part = {name: values[start:stop] for name, values in facts.items()}
+        columns = {"key": made, "cells": cells, **part, **_indexed(table, start, stop)}
+        added = _insert(connection, columns)
+        if added < len(made):
+            _check_known(connection, made, cells)
+        keys, new = keys + made, new + added
+    if filled:
+        names_filled = [{"name": name} for name in sorted(filled)]
+        connection.execute(insert_or_leave(connection, filled_columns), names_filled)
+    if new >= _ANALYZED_ROWS:
+        connection.exec_driver_sql("ANALYZE runs")
+    return Added(tuple(keys), new, len(keys) - new)
+
+
+def _facts(
+    connection: Connection, n: int, jobs: Jobs | None, origins: Origins
+) -> tuple[dict[str, Sequence[Any]], list[Sequence[str]]]:
+    """Return what stands beside the cells of n rows, and the texts that tell one run from another."""
+    prints = {body: hash_of(body) for body in set(origins["run_fingerprint"]) if body}
+    ids = _ids(connection, fingerprints, {h: {"body": body} for body, h in prints.items()})
+    facts: dict[str, Sequence[Any]] = {
+        "added": [now()] * n,
+        "fingerprint_id": [ids.get(prints.get(text, "")) for text in origins["run_fingerprint"]],
+        **{
+            name: [text or None for text in origins[f"run_{name}"]]
+            for name in ("started", "campaign", "point")
+        },
+    }
+    told: list[Sequence[str]] = [v for name, v in origins.items() if name != "run_key"]
+    if jobs is not None:
+        parts: tuple[tuple[str, SqlTable, Sequence[Workload | Cluster], Any], ...] = (
+            ("workload_id", workloads, jobs.workloads, jobs.workload_index),
+            ("cluster_id", clusters, jobs.clusters, jobs.cluster_index),
         )
-        hashed = hash_of(text)
-        self._texts[id(value)] = (value, hashed, text)
-        if len(self._texts) > _REMEMBERED:
-            self._texts.popitem(last=False)
-        return hashed, text
-
-    def ids(self, connection: Connection, values: Sequence[Workload | Cluster]) -> list[int]:
-        """Return the ids of objects of one kind, stored now where they are new."""
-        if not values:
-            return []
-        table = workloads if isinstance(values[0], Workload) else clusters
-        written = [(*self.written(value), value.name) for value in values]
-        rows = {h: {"hash": h, "name": name, "body": body} for h, body, name in written}
-        ids = _ids(connection, table, rows)
-        return [ids[hashed] for hashed, _, _ in written]
-
-    def workloads(self, connection: Connection, ids: Sequence[int]) -> list[Workload]:
-        """Return the workloads of ids."""
-        return self._objects(connection, workloads, ids, Workload)
-
-    def clusters(self, connection: Connection, ids: Sequence[int]) -> list[Cluster]:
-        """Return the clusters of ids."""
-        return self._objects(connection, clusters, ids, Cluster)
-
-    def _objects(
-        self, connection: Connection, table: SqlTable, ids: Sequence[int],
-        kind: type,
-    ) -> list[Any]:  # fmt: skip
-        missing = [i for i in ids if (table.name, i) not in self._read]
-        for i, body in _where(connection, table, table.c.id, missing, table.c.id, table.c.body):
-            data = json.loads(body)
-            schema = data.pop("schema", None)
-            if schema != SCHEMA:
-                raise RequestError(
-                    f"reading the stored {table.name[:-1]} {i}",
-                    f"its schema is {schema!r}",
-                    f"use the forerun that wrote it; this one reads {SCHEMA}",
-                )
-            self._read[table.name, i] = read(kind, data)
-        return [self._read[table.name, i] for i in ids]
+        for name, table, values, index in parts:
+            bodies_of = [canonical({"schema": SCHEMA, **clean(value)}) for value in values]
+            hashes = [hash_of(body) for body in bodies_of]
+            ids = _ids(connection, table, {
+                h: {"name": value.name, "body": body}
+                for h, value, body in zip(hashes, values, bodies_of, strict=True)
+            })  # fmt: skip
+            id_at, hash_at = [*(ids[h] for h in hashes), None], [*hashes, ""]  # -1: the last, none
+            facts[name] = [id_at[i] for i in index]
+            told.append([hash_at[i] for i in index])
+    return facts, told
 
 
-def _where(
-    connection: Connection, table: SqlTable, column: Any, values: Sequence[Any], *wanted: Any
+def hash_of(text: str) -> str:
+    """Return the SHA-256 of a text, 64 hexadecimal digits."""
+    return sha256(text.encode()).hexdigest()
+
+
+def rows_with(
+    connection: Connection, column: Any, values: Sequence[Any], *wanted: Any
 ) -> Iterator[Any]:
-    """Yield rows with one of the values, asked for in parts that fit a query's limit of parameters."""
-    for start in range(0, len(values), CHUNK_ROWS // 8):
-        part = values[start : start + CHUNK_ROWS // 8]
+    """Yield columns of the rows with one of the values, some hundred values a query."""
+    for start in range(0, len(values), 500):
+        part = values[start : start + 500]
         yield from connection.execute(select(*wanted).where(column.in_(part)))
 
 
 def _ids(connection: Connection, table: SqlTable, rows: Mapping[str, Json]) -> dict[str, int]:
-    """Return ids by hash; what is not there is stored first."""
-    columns = table.c.hash, table.c.id
-    ids: dict[str, int] = dict(
-        map(tuple, _where(connection, table, table.c.hash, [*rows], *columns))
-    )
-    new = [row for hashed, row in rows.items() if hashed not in ids]
-    if new:
+    """Return the ids of shared parts by their hash; what is not there is stored first."""
+    if rows:
+        new = [{"hash": hashed, **row} for hashed, row in rows.items()]
         connection.execute(insert_or_leave(connection, table), new)
-        hashes = [row["hash"] for row in new]
-        ids.update(map(tuple, _where(connection, table, table.c.hash, hashes, *columns)))
-    return ids
+    found = rows_with(connection, table.c.hash, [*rows], table.c.hash, table.c.id)
+    return dict(map(tuple, found))
 
 
-@dataclass
-class PreparedRows:
-    """Some rows on their way into the store: what can be done without a lock is done first."""
-
-    table: Table
-    jobs: Jobs | None
-    origins: Provenance
-    shared: SharedParts
-
-    def __post_init__(self) -> None:
-        self._filled = sorted(filled_names(self.table))
-        blocks = blocks_of(self.table)
-        # The first rows are made ready before a lock is held: most calls have no others.
-        self._blocks: Iterator[RowBlock] = chain(list(islice(blocks, 1)), blocks)
-        self._job_hashes = list[tuple[str, ...]]()
-        if self.jobs is not None:
-            hashes = [
-                np.array([*(self.shared.written(v)[0] for v in values), ""])[index].tolist()
-                for values, index in _parts(self.jobs)
-            ]
-            self._job_hashes = list(zip(*hashes, strict=True))
-
-    def add(self, connection: Connection) -> Added:
-        """Store the rows; the caller's transaction keeps all of them, or none.
-
-        Raises:
-            RequestError: a key is in the store for another run.
-        """
-        facts = self._facts(connection)
-        if self._filled:
-            names = [{"name": name} for name in self._filled]
-            connection.execute(insert_or_leave(connection, filled_columns), names)
-        used, keys, new = Counter[str](), list[str](), 0
-        for block in self._blocks:
-            start, stop = len(keys), len(keys) + len(block.digests)
-            made = self.origins.keyed(start, block.digests, self._job_hashes, used)
-            part = {name: values[start:stop] for name, values in facts.items()}
-            added = _insert(
-                connection, {"key": made, "digest": block.digests, **part, **block.columns}
-            )
-            if added < len(made):
-                _check_known(connection, made, block.digests)
-            keys, new = keys + made, new + added
-        return Added(tuple(keys), new, len(keys) - new)
-
-    def _facts(self, connection: Connection) -> dict[str, Sequence[Any]]:
-        """Return what stands beside the cells of each row, columns that nobody fills left out."""
-        origins = self.origins
-        hashes = {text: hash_of(text) for text in dict.fromkeys(origins.fingerprints) if text}
-        prints = {hashed: {"hash": hashed, "body": text} for text, hashed in hashes.items()}
-        ids = _ids(connection, fingerprints, prints)
-        facts: dict[str, Sequence[Any]] = {
-            "added": [now()] * len(self.table),
-            "started": origins.started,
-            "campaign": origins.campaigns,
-            "point": origins.points,
-            "fingerprint_id": [ids[hashes[t]] if t else None for t in origins.fingerprints],
-        }
-        if self.jobs is not None:
-            names = ("workload_id", "cluster_id")
-            for name, (values, index) in zip(names, _parts(self.jobs), strict=True):
-                of_value = [*self.shared.ids(connection, values), None]  # position -1 is the last
-                facts[name] = np.array(of_value, dtype=object)[index].tolist()
-        return {
-            name: [value or None for value in values]
-            for name, values in facts.items() if any(values)
-        }  # fmt: skip
-
-
-def _parts(jobs: Jobs) -> tuple[tuple[Sequence[Any], Any], ...]:
-    """Return what jobs share, each with the position in it of each job."""
-    return (jobs.workloads, jobs.workload_index), (jobs.clusters, jobs.cluster_index)
+def _indexed(table: Table, start: int, stop: int) -> dict[str, Sequence[Any]]:
+    """Return the columns of the database that repeat cells, None for blanks."""
+    columns: dict[str, Sequence[Any]] = {}
+    for name in (*INDEXED_TEXTS, *INDEXED_NUMBERS):
+        if name in INDEXED_NUMBERS and name in table:
+            numbers = table.numbers(name)[start:stop].tolist()
+            columns[name] = [None if v != v else v for v in numbers]
+        elif name in table:
+            columns[name] = [text or None for text in table.texts(name)[start:stop]]
+    return columns
 
 
 def _insert(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
@@ -203,17 +313,15 @@ def _insert(connection: Connection, columns: dict[str, Sequence[Any]]) -> int:
     statement = insert_or_leave(connection, runs).values(dict.fromkeys(columns))
     compiled = statement.compile(dialect=connection.dialect, column_keys=list(columns))
     # The driver takes tuples as they are; rows as mappings would be read name by name.
-    order = compiled.positiontup
-    rows = list(zip(*(columns[name] for name in order), strict=True))
+    rows = list(zip(*(columns[name] for name in compiled.positiontup), strict=True))
     return int(connection.exec_driver_sql(str(compiled), rows).rowcount)
 
 
-def _check_known(connection: Connection, keys: Sequence[str], digests: Sequence[bytes]) -> None:
+def _check_known(connection: Connection, keys: Sequence[str], cells: Sequence[str]) -> None:
     """Refuse a key that the store, or this very call, has for a run with other cells."""
-    found = _where(connection, runs, runs.c.key, keys, runs.c.key, runs.c.digest)
-    stored = {key: bytes(digest) for key, digest in found}
-    for key, digest in zip(keys, digests, strict=True):
-        if stored[key] != digest:
+    stored = dict(map(tuple, rows_with(connection, runs.c.key, keys, runs.c.key, runs.c.cells)))
+    for key, text in zip(keys, cells, strict=True):
+        if stored[key] != text:
             raise RequestError(
                 f"storing runs under the key {key!r}", "another run with other figures has it",
                 "give each run its own key; nothing of this call was kept",
