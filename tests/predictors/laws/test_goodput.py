@@ -273,8 +273,8 @@ def test_the_law_is_told_with_units_intervals_and_what_limits_it() -> None:
     assert text.startswith("seconds of a step = (passes - 1) C + (C^g + N^g)^(1/g), C = 0.0")
     assert "s a sample x micro_batch" in text
     assert "between nodes, g = " in text
-    assert "scaling efficiency is" in text
-    assert "at 64" in text
+    assert "% of perfect" in text
+    assert " x on 64 (" in text
 
 
 def test_a_saved_law_answers_as_it_did() -> None:

@@ -1,10 +1,6 @@
 """Ernest: time by the work a machine has and the number of machines, learned from a few runs.
 
-seconds = theta0 + theta1 size / machines + theta2 log(machines) + theta3 machines, theta >= 0
-(Venkataraman et al., Ernest: Efficient Performance Prediction for Large-Scale Advanced Analytics,
-NSDI 2016, equation 1): fixed work, work that machines share, a reduction over a tree, and what every
-machine adds for one that talks to all. It knows one workload on one kind of machine at a time, and of a
-plan nothing but the devices and the batch.
+Venkataraman et al., Ernest: Efficient Performance Prediction for Large-Scale Advanced Analytics (NSDI 2016).
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import FloatArray
 from forerun.predictors.laws.fitting import bootstrapped
 from forerun.predictors.laws.grouped import (
     Columns,
@@ -23,13 +19,7 @@ from forerun.predictors.laws.grouped import (
     LawForecasts,
     ParametricLaw,
     RunGroup,
-    banded,
-    doublings,
-    interval,
-    log_variance,
-    percent,
     reach_of,
-    stacked,
 )
 from forerun.predictors.laws.law_rows import SIZES, LawRows
 from forerun.tables import Jobs
@@ -44,44 +34,17 @@ _COLLINEAR, _PRESENT = 1e-6, 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class ErnestLaw(ParametricLaw):
-    """Four terms of one kind of job.
+    """Seconds; seconds that one machine takes for a unit of size; seconds; seconds a machine."""
 
-    theta: seconds; seconds that one machine takes for a unit of size; seconds; seconds a machine.
-    bounds: of devices, and of the share size / devices.
-    """
+    parameters = ("fixed", "shared", "tree", "line")
+    equation = (
+        "{fixed} s + {shared} s a sample x {size} / machines + {tree} s x log(machines) + "
+        "{line} s x machines"
+    )
 
-    parameters = TERMS
-
-    def formula(self, quantity: str) -> str:
-        """Return the law in words, units and intervals, without the terms that are 0."""
-        reach = [self.reach_of(i) for i in range(len(TERMS))]
-        fixed, shared, tree, line = (
-            f"{interval(value, max(value - wide, 0.0), value + wide)} s"
-            for value, wide in zip(self.theta, reach, strict=True)
-        )
-        work = f"{shared} a sample x {self.size}" if self.size else shared
-        texts = [fixed, f"{work} / machines", f"{tree} x log(machines)", f"{line} x machines"]
-        terms = [text for text, value in zip(texts, self.theta, strict=True) if value > 0]
-        return " + ".join(terms) or "0 s"
-
-    def limit(self) -> str:
-        """Return what limits scaling at the most machines measured, and what doublings bring."""
-        few, most = self.machines
-        if few == most:
-            return f"all runs are on {most:g} machines, so nothing is known of scaling"
-        size = (self.bounds["share"][0] or 1.0) * most
-        counts = np.array([most, 2 * most, 4 * most])
-        parts = self.theta * features(size, counts)
-        total = parts.sum(axis=1)
-        if not (total > 0).all():
-            return "it says nothing of scaling"
-        top = int(np.argmax(parts[0]))
-        lead = f"at {most:g} machines {percent(float(parts[0, top] / total[0]))} is {TERMS[top]}"
-        gain = total[0] / total
-        return (
-            f"{lead}{', which more machines shorten' if top == 1 else ''}; the same work on "
-            f"{counts[1]:g} is {gain[1]:.2f} and on {counts[2]:g} {gain[2]:.2f} times as fast"
-        )
+    def printed(self, theta: FloatArray) -> FloatArray:
+        """Return the parameters, none of which is negative."""
+        return np.maximum(theta, 0.0)
 
 
 def features(size: ArrayLike, machines: ArrayLike) -> FloatArray:
@@ -91,27 +54,17 @@ def features(size: ArrayLike, machines: ArrayLike) -> FloatArray:
     return np.stack([np.ones_like(share), share, np.log(m), m * np.ones_like(share)], axis=-1)
 
 
-def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray, name: str) -> ErnestLaw:
+def fitted_law(size: FloatArray, machines: FloatArray, seconds: FloatArray) -> ErnestLaw:
     """Return the law of n runs, its intervals by a bootstrap of the residuals.
 
-    Args:
-        size, machines, seconds: positive and finite, (n,).
-        name: the column that `size` comes from.
+    size, machines, seconds: positive and finite, (n,).
     """
     x = features(size, machines)
     theta, covariance, logs = bootstrapped(x, seconds)
-    share = size / machines
+    reach = reach_of(logs, int(np.count_nonzero(theta)), LEAST_SIGMA)
+    share = (float(x[:, 1].min()), float(x[:, 1].max()))
     return ErnestLaw(
-        theta=theta,
-        covariance=covariance,
-        reach=reach_of(logs, int(np.count_nonzero(theta)), LEAST_SIGMA),
-        bounds={
-            "devices": (float(machines.min()), float(machines.max())),
-            "share": (float(share.min()), float(share.max())),
-        },
-        size=name,
-        runs=len(seconds),
-        notes=_notes(x),
+        theta=theta, covariance=covariance, reach=reach, bounds={"share": share}, notes=_notes(x)
     )
 
 
@@ -130,7 +83,7 @@ def _notes(x: FloatArray) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Ernest(GroupedLaws[ErnestLaw]):
-    """seconds = theta . [1, size / machines, log(machines), machines], theta >= 0.
+    """seconds = theta . [1, size / machines, log(machines), machines], theta >= 0 (equation 1).
 
     Machines are devices. The size is what the timed work goes through: the dataset of an epoch or
     of a whole run, the global batch of a step (the dataset where runs state no batch, or change
@@ -148,25 +101,19 @@ class Ernest(GroupedLaws[ErnestLaw]):
 
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return the devices of n jobs; the size is that of the law."""
-        return {"devices": np.where(rows.machines > 0, rows.machines, np.nan)}
+        return {"devices": rows.machines}
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[ErnestLaw]:
         """Return the law of each group of runs."""
-        return [
-            fitted_law(g.columns["size"], g.columns["devices"], g.seconds, g.size) for g in groups
-        ]
+        return [fitted_law(g.columns["size"], g.columns["devices"], g.seconds) for g in groups]
 
-    def evaluate(self, laws: list[ErnestLaw], index: IntArray, columns: Columns) -> LawForecasts:
+    def evaluate(self, law: ErnestLaw, columns: Columns) -> LawForecasts:
         """Return seconds, the four terms and doublings of n jobs."""
         x = features(columns["size"], columns["devices"])
-        parts = stacked(laws, "theta", index) * x
-        middle = parts.sum(axis=1)
-        # Machines and the work of a machine are counted apart, and added.
-        beyond = doublings(laws, index, "devices", x[:, 3])
-        beyond = beyond + doublings(laws, index, "share", x[:, 1])
+        parts = x * law.theta
         with np.errstate(divide="ignore", invalid="ignore"):
-            variance = log_variance(laws, index, x) / middle**2
-        return LawForecasts(banded(middle, stacked(laws, "reach", index), variance), parts, beyond)
+            variance = law.variance(x) / parts.sum(axis=1) ** 2
+        return law.forecasts(parts, variance, law.doublings(devices=x[:, 3], share=x[:, 1]))
 
     def linear_features(self, jobs: Jobs) -> FloatArray:
         """Return the four terms of n jobs, (n, 4), in which the law is linear; NaN where not stated.
@@ -175,7 +122,10 @@ class Ernest(GroupedLaws[ErnestLaw]):
         predicted, or 1 where the job states none.
         """
         rows = self._rows(jobs)
-        size = self._sizes(rows, self._chosen(rows))
+        chosen, laws = self._chosen(rows), [*self.laws.values()]
+        size = np.full(len(jobs), np.nan)
+        for i in np.unique(chosen[chosen >= 0]).tolist():
+            size[chosen == i] = rows.size(laws[i].size)[chosen == i]
         for name in (*SIZES[self.quantity], ""):
             size = np.where(np.isnan(size), rows.size(name), size)
-        return features(size, self.columns(rows)["devices"])
+        return features(size, rows.machines)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -28,6 +28,7 @@ PRIOR_SCALE, PRIOR_COUNT, SMALLEST_SCALE = 0.06, 6.0, 0.02
 RESAMPLES, SEED = 200, 0  # of a bootstrap
 # A log ratio of measured to fitted beyond this is a row that the law does not describe at all.
 MOST_LOG_RATIO = 2.3
+NOT_CONVERGED = "the search did not converge; the best parameters found are kept"
 _NEVER = -60.0  # log seconds of what does not happen
 
 
@@ -286,25 +287,31 @@ def fitted(equation: Equation, rows: Observations, effects: Effects) -> Posterio
     return search.posterior(rounds, converged)
 
 
+class KindFit(NamedTuple):
+    """Parameters of one kind of runs (p,), their covariance, log errors of its rows, and notes."""
+
+    theta: FloatArray
+    covariance: FloatArray
+    errors: FloatArray
+    notes: tuple[str, ...]
+
+
 def fitted_kinds(
     equation: Equation, kinds: Sequence[tuple[ColumnRows, FloatArray]], start: FloatArray,
     effects: Effects,
-) -> tuple[Posterior, list[FloatArray]]:  # fmt: skip
-    """Return the posterior of kinds of runs, and the residuals of each.
-
-    Args:
-        equation: of their log seconds.
-        kinds: rows of each and their log seconds.
-        start, effects: of the kinds' parameters.
-    """
+) -> list[KindFit]:  # fmt: skip
+    """Return the fit of each kind of runs: rows and their log seconds; all share one search."""
     rows, logs = zip(*kinds, strict=True)
-    lengths = [len(log) for log in logs]
-    group = np.repeat(np.arange(len(kinds)), lengths)
+    group = np.repeat(np.arange(len(kinds)), [len(log) for log in logs])
     observed = Observations(
         type(rows[0]).joined(rows), group, np.concatenate(logs), start, np.ones(len(group))
     )
     found = fitted(equation, observed, effects)
-    return found, np.split(found.residual, np.cumsum(lengths)[:-1])
+    notes = () if found.converged else (NOT_CONVERGED,)
+    return [
+        KindFit(found.theta[i], found.uncertainty(i), found.residual[group == i], notes)
+        for i in range(len(kinds))
+    ]
 
 
 class _Search:

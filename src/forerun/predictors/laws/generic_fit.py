@@ -88,42 +88,34 @@ class GenericForm:
 
     Attributes:
         numbers: intrinsic columns I_i that are numbers, and their references.
-        categories: intrinsic columns that are texts, and the categories of each.
+        categories: intrinsic columns that are texts, and the code of each of their words.
         scaling: extrinsic columns E_j and their references.
     """
 
     numbers: Mapping[str, float] = field(default_factory=dict)
-    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    categories: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     scaling: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def exponents(self) -> int:
-        """How many exponents it has: p of the numbers, then q of the scaling."""
-        return len(self.numbers) + len(self.scaling)
-
-    @property
     def coefficients(self) -> int:
-        """How many constants it has beside: the a_i (at least one), then C."""
+        """How many constants it has beside exponents: the a_i (at least one), then C."""
         return max(len(self.numbers) + sum(map(len, self.categories.values())), 1) + 1
 
     @property
     def constants(self) -> int:
         """How many constants it has in all."""
-        return self.exponents + self.coefficients
+        return self.coefficients + len(self.numbers) + len(self.scaling)
 
-    def rows(self, numbers: Mapping[str, FloatArray], texts: Mapping[str, FloatArray]) -> FormRows:
-        """Return n jobs as the expression reads them, as one problem.
-
-        Args:
-            numbers: the columns of `numbers` and `scaling`, positive, (n,) each.
-            texts: for each column of `categories`, which category a job has, (n,).
-        """
-        n = len(next(iter([*numbers.values(), *texts.values()])))
+    def rows(self, columns: Mapping[str, FloatArray]) -> FormRows:
+        """Return n jobs as the expression reads them, as one problem; numbers are positive."""
+        n = len(next(iter(columns.values())))
         logs = [
-            np.reshape([np.log(numbers[name] / by) for name, by in of.items()], (len(of), n)).T
+            np.reshape([np.log(columns[name] / by) for name, by in of.items()], (len(of), n)).T
             for of in (self.numbers, self.scaling)
         ]
-        flags = [texts[name][:, None] == np.arange(len(of)) for name, of in self.categories.items()]
+        flags = [
+            columns[name][:, None] == [*codes.values()] for name, codes in self.categories.items()
+        ]
         if not self.numbers and not flags:
             flags = [np.ones((n, 1), dtype=bool)]
         every = np.concatenate([np.zeros((n, 0)), *flags], axis=1)

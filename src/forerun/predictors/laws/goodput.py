@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import FloatArray
 from forerun.domain.plan import PS_ASYNC
 from forerun.predictors.laws.fitting import (
     ColumnRows,
     Effects,
+    KindFit,
     LogTerm,
     constant,
     either,
@@ -30,12 +31,7 @@ from forerun.predictors.laws.grouped import (
     LawForecasts,
     ParametricLaw,
     RunGroup,
-    banded,
-    doublings,
-    log_variance,
-    percent,
     reach_of,
-    stacked,
 )
 from forerun.predictors.laws.law_rows import LawRows, ResourceReading, Span, spans, step_size
 
@@ -44,7 +40,8 @@ from forerun.predictors.laws.law_rows import LawRows, ResourceReading, Span, spa
 PARAMETERS = ("a_c", "b_c", "a_n", "b_n", "a_r", "b_r", "overlap")
 A_C, B_C, A_N, B_N, A_R, B_R, OVERLAP = range(len(PARAMETERS))
 TERMS = ("passes, fixed", "passes, by samples", "exposed reduction")
-# Columns of what a worker has, 0 where a row does not state it.
+# Columns of what a worker has, 0 where a row does not state it: the speed of its cores
+# (`LawRows.log_speed`), and GB/s of its network.
 GIVEN = ("speed", "wire")
 # Of a part that no run has; gamma is 10 at most.
 LOG_NOTHING, LOG_MOST_OVERLAP = float(np.log(1e-8)), float(np.log(9.0))
@@ -126,55 +123,33 @@ class GoodputLaw(ParametricLaw):
 
     Attributes:
         free: 1 for parameters that runs determine; the others are at an optimistic bound, (7,).
-        speeds, wires: logs of the least and most speed of a device, see `LawRows.log_speed`, and GB/s
-            of the network that runs state; None where most state none.
+        given: logs of the least and most of each of `GIVEN`; None where most runs state none.
     """
 
     free: FloatArray
-    speeds: Span | None = None
-    wires: Span | None = None
+    given: tuple[Span | None, ...] = (None, None)
 
     parameters = PARAMETERS
+    equation = (
+        "(passes - 1) C + (C^g + N^g)^(1/g), C = {a_c} s + {b_c} s a sample x micro_batch, "
+        "N = {a_r} s + {b_r} s x (devices - 2) within a node; {a_n} s + {b_n} s x (devices - 2) "
+        "between nodes, g = {overlap}"
+    )
+
+    def printed(self, theta: FloatArray) -> FloatArray:
+        """Return seconds, and gamma."""
+        return np.asarray(np.exp(theta) + (np.arange(len(theta)) == OVERLAP))
 
     def formula(self, quantity: str) -> str:
-        """Return the law with units and intervals."""
-        text = [self.exponential(i, float(i == OVERLAP)) for i in range(len(PARAMETERS))]
-        steps = f"steps x ({self.size or 'one'} / global_batch of them) " * (quantity != "step")
-        speed = wire = ""
-        if self.speeds is not None:
-            speed = f" (over the speed of a device / {np.exp(sum(self.speeds) / 2):.3g})"
-        if self.wires is not None:
-            wire = f" (over GB/s of the network / {np.exp(sum(self.wires) / 2):.3g})"
-        within, between = (
-            f"{text[a]} s + {text[b]} s x (devices - 2) {where}"
-            + ("" if self.free[a] else " (no run: an optimistic prior)")
-            for where, a, b in (("within a node", A_R, B_R), ("between nodes", A_N, B_N))
-        )
-        return (
-            f"{steps}(passes - 1) C + (C^g + N^g)^(1/g), C = {text[A_C]} s + {text[B_C]} s a sample x "
-            f"micro_batch{speed}, N = {within}; {between}{wire}, g = {text[OVERLAP]}"
-        )
-
-    def limit(self) -> str:
-        """Return what a step at the most devices is spent on, and what doublings would bring."""
-        most = self.machines[1]
-        counts = np.array([most, 2 * most, 4 * most])
-        between = np.ones(3) if self.bounds["nodes"][1] > 1 else np.array([0.0, 1.0, 1.0])
-        between = between * self.free[A_N]  # where nothing is known of several nodes, of one
-        micro = float(np.sqrt(np.prod(self.bounds["micro_batch"])))
-        one = np.ones(3)
-        steps = Steps(micro * one, one, counts, between, one, one)
-        step, one_pass, _ = step_seconds(np.tile(self.theta, (3, 1)), steps)
-        exposed = 1.0 - np.exp(one_pass.log - step.log)
-        where = f" at {micro:.3g} samples a device" if self.size == "micro_batch" else ""
-        kept = ", ".join(
-            f"{percent(1.0 - share)} at {count:g}"
-            for share, count in zip(exposed, counts, strict=True)
-        )
-        what = "the reduction" if exposed[0] > 0.5 else "computing"
-        return (
-            f"{what} takes most of a step at {most:g} devices{where}; scaling efficiency is {kept}"
-        )
+        """Return the law with units and intervals, and what it reads beside."""
+        text = super().formula(quantity)
+        if quantity != "step":
+            text = f"steps x ({self.size} / global_batch of them) ({text})"
+        for where, at in (("within a node", A_R), ("between nodes", A_N)):
+            text += f"; {where} no run: an optimistic prior" * (not self.free[at])
+        for what, span in zip(("C over speed", "N over GB/s"), self.given, strict=True):
+            text += f"; {what} / {np.exp(sum(span) / 2):.3g}" if span else ""
+        return text
 
 
 @dataclass(frozen=True)
@@ -182,13 +157,11 @@ class Goodput(GroupedLaws[GoodputLaw]):
     """step = (passes - 1) C + (C^g + N^g)^(1/g), C = a_c + b_c micro_batch.
 
     N is 0 on one device, a_r + b_r (devices - 2) within a node and a_n + b_n (devices - 2) on
-    several nodes, however uneven the placement: of an uneven one only that it leaves its node
-    counts, as in Pollux. An epoch or a run is its steps, dataset_size / global_batch of them; an
-    unknown number of epochs is part of the parameters then.
+    several nodes, however uneven the placement, as in Pollux. An epoch or a run is its steps,
+    dataset_size / global_batch of them; an unknown number of epochs is part of the parameters then.
 
     Runs that differ in the cores of a worker or in the rate of the network are of one law: passes go
-    with the prior speed of the cores (`LawRows.log_speed`), the reduction between nodes with the
-    rate. Pollux has neither.
+    with the speed of the cores, the reduction between nodes with the rate. Pollux has neither.
 
     Where runs have a sync_time_s, the rest of their step determines C. A parameter without runs stays
     at an optimistic prior (a free growth with devices, a network between nodes little slower than
@@ -203,23 +176,30 @@ class Goodput(GroupedLaws[GoodputLaw]):
         f"at least {least_points} runs that differ in devices, nodes or micro_batch, on two numbers "
         "of devices or more"
     )
-    also_measured = ("sync_time_s",)
     apart = False
+
+    @property
+    def micro_batch(self) -> str:
+        """The column of the micro-batch."""
+        return "size" if self.quantity == "step" else "micro_batch"
 
     @property
     def point_columns(self) -> tuple[str, ...]:
         """Columns in which runs must differ."""
-        micro = "size" if self.quantity == "step" else "micro_batch"
-        return ("devices", "nodes", "passes", micro, *GIVEN)
+        return ("devices", "nodes", "passes", self.micro_batch, *GIVEN)
 
     def size_of(self, rows: LawRows) -> str:
         """Return micro_batch for steps, where runs state it; what epochs or runs go through."""
         return step_size(rows, self.quantity)
 
+    def works_alone(self, law: GoodputLaw) -> bool:
+        """Return whether more devices do more: in a step each has a micro-batch of its own."""
+        return self.quantity == "step"
+
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
         """Return devices, nodes and passes of n jobs, and of an epoch or a run its batches."""
         columns = {
-            "devices": np.where(rows.machines > 0, rows.machines, np.nan),
+            "devices": rows.machines,
             "nodes": np.where(np.isnan(rows.placements.nodes), 1.0, rows.placements.nodes),
             "passes": rows.accumulation,
             "together": np.where(rows.sync == PS_ASYNC, np.nan, 1.0),
@@ -227,8 +207,7 @@ class Goodput(GroupedLaws[GoodputLaw]):
             "wire": np.nan_to_num(np.exp(rows.log_wire)),
         }
         if self.quantity != "step":
-            micro = rows.size("micro_batch")
-            batch = rows.size("global_batch")
+            micro, batch = rows.size("micro_batch"), rows.size("global_batch")
             implied = micro * rows.replicas * rows.accumulation
             columns["micro_batch"] = micro
             columns["global_batch"] = np.where(np.isnan(batch), implied, batch)
@@ -242,63 +221,46 @@ class Goodput(GroupedLaws[GoodputLaw]):
 
     def fitted(self, groups: Sequence[RunGroup]) -> list[GoodputLaw]:
         """Return the law of each group of runs, all fitted at once."""
-        given = [
-            [spans(_log_of(g.columns, name), np.zeros(len(g.seconds), dtype=int), 1)[0] for name in GIVEN]
-            for g in groups
-        ]  # fmt: skip
-        kept, rows, start, free = [], [], [], []
-        for group, spanned in zip(groups, given, strict=True):
-            ambiguous = [one.ambiguous for one in self._readings(group.columns, [spanned])]
-            part = group.take(np.flatnonzero(~(ambiguous[0] | ambiguous[1])))
-            steps, count = self._steps(part.columns, self._readings(part.columns, [spanned]))
-            seconds = part.seconds / count
+        rows, starts, free, given = [], [], [], []
+        for group in groups:
+            columns, alike = group.columns, np.zeros(len(group.seconds), dtype=np.int64)
+            given.append(tuple(spans(_log_of(columns, name), alike, 1)[0] for name in GIVEN))
+            steps, count = self._steps(columns, _readings(columns, given[-1]))
+            seconds = group.seconds / count
             # What is not the reduction that was measured is passes.
-            sync = part.measured["sync_time_s"]
-            sync = np.where((self.quantity == "step") & (sync > 0), sync, np.nan)
+            sync = np.where(group.sync_seconds > 0, group.sync_seconds, np.nan)
             many = steps.devices > 1
             passes = (seconds - np.where(many, sync, 0.0)) / steps.passes
-            passes = np.where(passes > 0, passes, np.nan)
+            passes = np.where((passes > 0) & ((self.quantity == "step") | ~many), passes, np.nan)
             theta, determined = _start(steps, seconds, passes)
             also = np.flatnonzero(np.isfinite(passes) & many)
             one = np.ones(len(also))
             alone = replace(steps.take(also), devices=one, passes=one)
             times = np.log(np.concatenate([seconds, passes[also]]))
             rows.append((Steps.joined([steps, alone]), times))
-            kept.append(part)
-            start.append(theta)
+            starts.append(theta)
             free.append(determined)
-        found, errors = fitted_kinds(
-            lambda theta, steps: step_seconds(theta, steps)[0], rows, np.array(start),
+        found = fitted_kinds(
+            lambda theta, steps: step_seconds(theta, steps)[0], rows, np.array(starts),
             Effects.of(PRIOR_SIGMA * free),
         )  # fmt: skip
-        return [
-            self._law(part, rows[i][0].micro_batch, found.theta[i], found.uncertainty(i), free[i],
-                      errors[i][: len(part.seconds)], found.converged, given[i])
-            for i, part in enumerate(kept)
-        ]  # fmt: skip
+        return [self._law(*of) for of in zip(groups, found, free, given, strict=True)]
 
     def _law(
-        self, group: RunGroup, micro: FloatArray, theta: FloatArray, covariance: FloatArray,
-        free: FloatArray, errors: FloatArray, converged: bool, given: Sequence[Span | None],
-    ) -> GoodputLaw:  # fmt: skip
+        self, group: RunGroup, fit: KindFit, free: FloatArray, given: tuple[Span | None, ...]
+    ) -> GoodputLaw:
+        theta, notes = fit.theta.copy(), [*fit.notes]
         for outer, inner in ((A_N, A_R), (B_N, B_R)):
             if not free[outer]:
                 theta[outer] = max(theta[outer], np.log(SLOWER_BETWEEN) + theta[inner])
-        notes = []
-        if not converged:
-            notes.append("the search did not converge; the best parameters found are kept")
         if not free[A_N] and not free[A_R]:
             notes.append("no run has several devices, so that nothing is known of the reduction")
-        if len(np.unique(micro)) == 1:
+        if len(np.unique(group.columns[self.micro_batch])) == 1:
             notes.append("all runs have one micro-batch: half of a pass is taken to grow with it")
+        reach = reach_of(fit.errors[: len(group.seconds)], int(free.sum()), LEAST_SIGMA)
+        covariance = fit.covariance + np.diag((1.0 - free) * PRIOR_SIGMA**2)
         return GoodputLaw(
-            theta=theta, covariance=covariance + np.diag((1.0 - free) * PRIOR_SIGMA**2), free=free,
-            reach=reach_of(errors, int(free.sum()), LEAST_SIGMA),
-            bounds={
-                **group.bounds("devices", "nodes"),
-                "micro_batch": (float(micro.min()), float(micro.max())),
-            },
-            size=group.size, runs=len(errors), speeds=given[0], wires=given[1], notes=tuple(notes),
+            theta=theta, covariance=covariance, free=free, reach=reach, given=given, notes=tuple(notes)
         )  # fmt: skip
 
     def _steps(
@@ -306,52 +268,44 @@ class Goodput(GroupedLaws[GoodputLaw]):
     ) -> tuple[Steps, FloatArray]:
         """Return the steps of n jobs, and how many of them each job has, (n,)."""
         between = (columns["nodes"] > 1).astype(np.float64)
-        if self.quantity == "step":
-            micro, count = columns["size"], np.ones_like(between)
-        else:
-            micro, count = columns["micro_batch"], columns["size"] / columns["global_batch"]
+        count = np.ones_like(between)
+        if self.quantity != "step":
+            count = columns["size"] / columns["global_batch"]
         if self.quantity == "epoch":
             count = np.ceil(count * (1.0 - _ROUNDING))  # the last step of a pass has what is left
         speed = np.exp(given[0].offset)
         rate = np.where(between > 0, np.exp(given[1].offset), 1.0)
+        micro = columns[self.micro_batch]
         return Steps(micro, columns["passes"], columns["devices"], between, speed, rate), count
 
-    def evaluate(self, laws: list[GoodputLaw], index: IntArray, columns: Columns) -> LawForecasts:
+    def evaluate(self, law: GoodputLaw, columns: Columns) -> LawForecasts:
         """Return seconds, the three terms and doublings of n jobs."""
-        given = self._readings(columns, [(law.speeds, law.wires) for law in laws], index)
+        given = _readings(columns, law.given)
         steps, count = self._steps(columns, given)
-        theta, free = stacked(laws, "theta", index), stacked(laws, "free", index)
+        theta = np.broadcast_to(law.theta, (len(count), len(PARAMETERS)))
         step, one_pass, last = step_seconds(theta, steps)
-        variance = log_variance(laws, index, step.matrix(len(PARAMETERS)))
-        unseen = np.where(steps.between > 0, free[:, A_N], free[:, A_R]) == 0
+        variance = law.variance(step.matrix(len(PARAMETERS)))
+        unseen = np.where(steps.between > 0, law.free[A_N], law.free[A_R]) == 0
         beyond = np.where(unseen & (steps.devices > 1), UNSEEN_DOUBLINGS, 0.0)
-        beyond = beyond + doublings(laws, index, "devices", steps.devices)
-        beyond = beyond + doublings(laws, index, "micro_batch", steps.micro_batch)
+        sizes = {"devices": steps.devices, self.micro_batch: steps.micro_batch}
         # Nodes go with devices: beyond the measured ones they are counted once.
-        beyond = np.maximum(beyond, doublings(laws, index, "nodes", columns["nodes"]))
+        beyond = np.maximum(beyond + law.doublings(**sizes), law.doublings(nodes=columns["nodes"]))
         for one in given:
-            beyond = beyond + one.beyond / np.log(2.0)
-            variance = variance + one.unsure**2
-        middle = np.exp(step.log)
-        seconds = banded(middle, stacked(laws, "reach", index), variance)
+            beyond += one.beyond / np.log(2.0)
+            variance += one.unsure**2
         exposed = np.exp(last.log) - np.exp(one_pass.log)
-        fixed = np.exp(theta[:, A_C]) / steps.speed * steps.passes
-        named = np.stack([fixed, middle - fixed - exposed, exposed], axis=1)
-        return LawForecasts(seconds * count[:, None], named * count[:, None], beyond)
+        fixed = np.exp(law.theta[A_C]) / steps.speed * steps.passes
+        parts = np.stack([fixed, np.exp(step.log) - fixed - exposed, exposed], axis=1)
+        return law.forecasts(parts * count[:, None], variance, beyond)
 
-    def _readings(
-        self,
-        columns: Columns,
-        known: Sequence[Sequence[Span | None]],
-        index: IntArray | None = None,
-    ) -> list[ResourceReading]:
-        """Return speed and network of n jobs as their laws read them; known: the spans of each law."""
-        if index is None:
-            index = np.zeros(len(columns["devices"]), dtype=np.int64)
-        return [
-            ResourceReading.of(_log_of(columns, name), index, of)
-            for name, of in zip(GIVEN, zip(*known, strict=True), strict=True)
-        ]
+
+def _readings(columns: Columns, given: Sequence[Span | None]) -> list[ResourceReading]:
+    """Return `GIVEN` of n jobs as a law of such spans reads them."""
+    alike = np.zeros(len(columns["devices"]), dtype=np.int64)
+    return [
+        ResourceReading.of(_log_of(columns, name), alike, [span])
+        for name, span in zip(GIVEN, given, strict=True)
+    ]
 
 
 def _log_of(columns: Columns, name: str) -> FloatArray:

@@ -1,14 +1,12 @@
-"""GroupedLaws: one law for each kind of job: its fit, bands, reasons to decline, formulas and JSON.
+"""GroupedLaws: one law for each kind of job, with its bands, reasons to decline, formulas and JSON.
 
-Every black-box law shares this: runs are divided by kind; a job is answered by the law of its kind or
-else by that of its workload and device over all settings; what nobody ran is declined with a reason.
-A law is its equation, its starting points and its texts; the rest is here.
+A job is answered by the law of its kind, or else by that of its workload and device over all settings.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -31,6 +29,7 @@ from forerun.predictors.laws.law_rows import (
 )
 from forerun.predictors.saved import read_written, written
 from forerun.tables import Jobs, Runs, sorted_runs
+from forerun.units import counted
 
 Columns = Mapping[str, FloatArray]
 
@@ -53,27 +52,40 @@ MOST_KINDS = 24
 _TIMES = ("step_time_s", "epoch_time_s", "time_to_train_s")
 
 
-class TooFewError(Exception):
-    """A law cannot be fitted to the runs of a kind; the text says what was found."""
+@dataclass(frozen=True)
+class LawForecasts:
+    """Forecasts of a law for n jobs.
+
+    Attributes:
+        seconds: quantiles (5 %, median, 95 %), (n, 3).
+        parts: of the median by term, which add up to it, (n, terms).
+        beyond: by how many doublings the job is outside the runs of its law, (n,).
+    """
+
+    seconds: FloatArray
+    parts: FloatArray
+    beyond: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
 class Law(ABC):
-    """What the runs of one kind of job gave.
+    """What the runs of one kind of job gave. `GroupedLaws.fit` fills in what stands after `notes`.
 
     Attributes:
         reach: how far below and above a fit the 5 % and 95 % of new runs lie, as logs.
-        bounds: least and most of columns among the runs; "devices" is one of them.
+        notes: what was noticed while fitting.
+        bounds: least and most of each column among the runs, "devices" among them.
+        largest: the columns of a run on the most devices.
         size: the column that is the size, "" where the runs state none.
         runs: how many were fitted.
-        notes: what was noticed while fitting.
     """
 
     reach: Span
-    bounds: Mapping[str, Span]
-    size: str = ""
-    runs: int
     notes: tuple[str, ...] = ()
+    bounds: Mapping[str, Span] = field(default_factory=dict)
+    largest: Mapping[str, float] = field(default_factory=dict)
+    size: str = ""
+    runs: int = 0
 
     @property
     def machines(self) -> Span:
@@ -84,18 +96,27 @@ class Law(ABC):
     def formula(self, quantity: str) -> str:
         """Return the right-hand side of `seconds of a step = ...`, with units and intervals."""
 
-    @abstractmethod
-    def limit(self) -> str:
-        """Return what limits scaling at the most devices measured and at the next doublings."""
+    def doublings(self, **columns: FloatArray) -> FloatArray:
+        """Return by how many doublings, added up, positive columns (n,) are outside their bounds."""
+        total = np.zeros(len(next(iter(columns.values()))))
+        for name, values in columns.items():
+            low, high = np.log2(self.bounds[name])
+            value = np.log2(values)
+            total += np.maximum(np.maximum(value - high, low - value), 0.0)
+        return total
 
-    def __post_init__(self) -> None:
-        """Refuse fields of other shapes. Raises ValueError."""
-        if not self.is_sound():
-            raise ValueError("a field has another shape")
+    def forecasts(
+        self, parts: FloatArray, variance: FloatArray | float, beyond: FloatArray
+    ) -> LawForecasts:
+        """Return forecasts whose medians are the sums of parts (n, terms).
 
-    def is_sound(self) -> bool:
-        """Return whether the fields have the shapes that the law needs."""
-        return True
+        variance: of the log of the median itself, (n,) or one.
+        """
+        middle = parts.sum(axis=1)
+        reach = np.sqrt(np.square(self.reach)[:, None] + Z95**2 * variance)
+        below, above = np.minimum(np.broadcast_to(reach, (2, len(middle))), _MOST_REACH)
+        seconds = np.stack([middle * np.exp(-below), middle, middle * np.exp(above)], axis=1)
+        return LawForecasts(seconds, parts, beyond)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,25 +131,39 @@ class ParametricLaw(Law):
     covariance: FloatArray
 
     parameters: ClassVar[tuple[str, ...]] = ()
+    # The right-hand side: {size}, and each parameter by name where its value is printed.
+    equation: ClassVar[str] = ""
 
-    def is_sound(self) -> bool:
-        """Return whether there are as many numbers as parameters."""
-        k = len(self.parameters)
-        return self.theta.shape == (k,) and self.covariance.shape == (k, k)
+    def __post_init__(self) -> None:
+        """Refuse another number of parameters. Raises ValueError."""
+        k = self.constants
+        if self.theta.shape != (k,) or self.covariance.shape != (k, k):
+            raise ValueError("a field has another shape")
 
-    def reach_of(self, at: int) -> float:
-        """Return how far the 5 % and the 95 % of a parameter lie from it."""
-        return Z95 * float(np.sqrt(max(self.covariance[at, at], 0.0)))
+    @property
+    def constants(self) -> int:
+        """How many parameters it has."""
+        return len(self.parameters)
 
-    def power(self, at: int) -> str:
-        """Return a parameter with its interval."""
-        value, reach = float(self.theta[at]), self.reach_of(at)
-        return interval(value, value - reach, value + reach)
+    @property
+    def half_widths(self) -> FloatArray:
+        """How far the 5 % and the 95 % of each parameter lie from it, (k,)."""
+        return np.asarray(Z95 * np.sqrt(np.maximum(np.diag(self.covariance), 0.0)))
 
-    def exponential(self, at: int, offset: float = 0.0) -> str:
-        """Return exp(a parameter) + offset with its interval."""
-        value, reach = float(self.theta[at]), self.reach_of(at)
-        return interval(*(float(np.exp(value + r)) + offset for r in (0.0, -reach, reach)))
+    def printed(self, theta: FloatArray) -> FloatArray:
+        """Return parameters (k,) as `equation` prints them: a law of logs gives their exponentials."""
+        return theta
+
+    def formula(self, quantity: str) -> str:
+        """Return the equation with the parameters and their intervals."""
+        ends = [self.printed(self.theta + side * self.half_widths) for side in (0.0, -1.0, 1.0)]
+        texts = [interval(*row) for row in np.transpose(ends).tolist()]
+        named = dict(zip(self.parameters, texts, strict=True))
+        return self.equation.format(size=self.size or "1", **named)
+
+    def variance(self, slopes: FloatArray) -> FloatArray:
+        """Return the variance that the covariance and slopes by the parameters (n, k) give, (n,)."""
+        return np.asarray(np.einsum("ni,ni->n", slopes @ self.covariance, slopes))
 
 
 LawT = TypeVar("LawT", bound=Law)
@@ -142,22 +177,28 @@ class RunGroup:
         columns: what the law reads of them, finite, each (n,); "size" and "devices" are among them.
         seconds: positive and finite, (n,).
         size: the column that "size" comes from; "" where the runs state none, and it is 1.
-        quantity: what `seconds` times: step, epoch or run.
-        measured: further measured columns, NaN where blank, each (n,).
+        sync_seconds: of it, measured exposed communication, NaN where blank, (n,).
         kind: of the runs; of several settings that share them, the first.
     """
 
     columns: Columns
     seconds: FloatArray
     size: str
-    quantity: str
-    measured: Columns
+    sync_seconds: FloatArray
     kind: Kind = ()
 
-    def bounds(self, *names: str) -> dict[str, Span]:
-        """Return the least and the most of columns."""
-        spans = {name: self.columns[name] for name in names}
-        return {name: (float(v.min()), float(v.max())) for name, v in spans.items()}
+    @property
+    def bounds(self) -> dict[str, Span]:
+        """The least and the most of each column."""
+        return {name: (float(v.min()), float(v.max())) for name, v in self.columns.items()}
+
+    @property
+    def largest(self) -> dict[str, float]:
+        """The columns of a run on the most devices, of several that of middle time."""
+        devices = self.columns["devices"]
+        rows = np.flatnonzero(devices == devices.max())
+        middle = rows[np.argsort(self.seconds[rows], kind="stable")[len(rows) // 2]]
+        return {name: float(values[middle]) for name, values in self.columns.items()}
 
     def points(self, names: Sequence[str] = ()) -> IntArray:
         """Return which distinct point of the columns each run was made at, (n,)."""
@@ -168,23 +209,8 @@ class RunGroup:
         """Return the runs at the given positions (or where a mask is true)."""
         return replace(
             self, columns=take(self.columns, rows), seconds=self.seconds[rows],
-            measured=take(self.measured, rows),
+            sync_seconds=self.sync_seconds[rows],
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class LawForecasts:
-    """Forecasts of laws for n jobs.
-
-    Attributes:
-        seconds: quantiles (5 %, median, 95 %), (n, 3).
-        parts: of the median by term, which add up to it, (n, terms).
-        beyond: by how many doublings the job is outside the runs of its law, (n,).
-    """
-
-    seconds: FloatArray
-    parts: FloatArray
-    beyond: FloatArray
 
 
 def take(columns: Columns, rows: NDArray[Any]) -> Columns:
@@ -211,38 +237,6 @@ def reach_of(logs: FloatArray, parameters: int, least_sigma: float) -> Span:
     low, high = np.quantile(logs, (0.05, 0.95))
     least = Z95 * max(least_sigma, 0.5 * float(np.sqrt(np.mean(logs**2))))
     return wider * max(-float(low), least), wider * max(float(high), least)
-
-
-def stacked(laws: Sequence[Law], name: str, index: IntArray) -> FloatArray:
-    """Return a field of the law of each job, (n, ...)."""
-    return np.asarray(np.array([getattr(law, name) for law in laws])[index])
-
-
-def log_variance(laws: Sequence[ParametricLaw], index: IntArray, slopes: FloatArray) -> FloatArray:
-    """Return the variance that the covariance of each job's law and the slopes (n, k) give, (n,)."""
-    turned = slopes[:, None, :] @ stacked(laws, "covariance", index)
-    return np.asarray(np.einsum("ni,ni->n", turned[:, 0], slopes))
-
-
-def doublings(laws: Sequence[Law], index: IntArray, name: str, values: FloatArray) -> FloatArray:
-    """Return by how many doublings n positive values are outside the bounds of their laws, (n,)."""
-    bounds: FloatArray = np.log2(np.array([law.bounds[name] for law in laws]))
-    low, high = bounds[index].T
-    value = np.log2(values)
-    return np.asarray(np.maximum(np.maximum(value - high, low - value), 0.0))
-
-
-def banded(middle: FloatArray, reach: FloatArray, variance: FloatArray) -> FloatArray:
-    """Return quantiles (n, 3) about n medians.
-
-    Args:
-        middle: the medians, (n,).
-        reach: how far below and above the medians runs lie, as logs, (n, 2).
-        variance: of the log of the median itself, (n,).
-    """
-    unsure = Z95**2 * variance
-    below, above = np.minimum(np.sqrt(reach**2 + unsure[:, None]), _MOST_REACH).T
-    return np.stack([middle * np.exp(-below), middle, middle * np.exp(above)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -276,23 +270,21 @@ class GroupedLaws(ABC, Generic[LawT]):
     needed: ClassVar[str] = ""
     # Runs that a law needs at different values of the columns of `point_columns`.
     least_points: ClassVar[int] = 1
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     # Whether runs on one number of devices say anything of another.
     one_count_suffices: ClassVar[bool] = False
     # Whether other resources make another kind; False for a law that reads them as numbers.
     apart: ClassVar[bool] = True
-    # Times beside the main one that the fit uses.
-    also_measured: ClassVar[tuple[str, ...]] = ()
     # Log standard deviation a doubling away: before runs show it, and at most.
     prior_sigma: ClassVar[float] = PRIOR_SIGMA
     most_sigma: ClassVar[float] = MOST_SIGMA
 
     @abstractmethod
     def columns(self, rows: LawRows) -> dict[str, FloatArray]:
-        """Return what the law reads of n jobs beside the size, by name, each (n,).
+        """Return what the law reads of n jobs beside the size, by name, each (n,); "devices" first.
 
-        "devices" is one of them. NaN declines the job, and leaves a run out of the fit: give it where
-        the row does not state what the law needs. The size is added as "size" (see `size_of`).
+        NaN declines the job, and leaves a run out of the fit: give it where the row does not state
+        what the law needs. The size is added as "size" (see `size_of`).
         """
 
     @abstractmethod
@@ -300,14 +292,8 @@ class GroupedLaws(ABC, Generic[LawT]):
         """Return the law of each group of runs, all of which have enough different points."""
 
     @abstractmethod
-    def evaluate(self, laws: list[LawT], index: IntArray, columns: Columns) -> LawForecasts:
-        """Return the forecasts of n jobs.
-
-        Args:
-            laws: of which each job is answered by one.
-            index: which one, (n,).
-            columns: of the jobs, finite, each (n,); "size" is that of the law's column.
-        """
+    def evaluate(self, law: LawT, columns: Columns) -> LawForecasts:
+        """Return the forecasts of a law for n jobs that it answers, of their columns."""
 
     @property
     def point_columns(self) -> tuple[str, ...]:
@@ -325,6 +311,21 @@ class GroupedLaws(ABC, Generic[LawT]):
         """Return why a job is declined that does not state a column."""
         return f"the row does not state {column.replace('devices', 'the number of devices')}"
 
+    def works_alone(self, law: LawT) -> bool:
+        """Return whether each device has work of its own, so that more devices do more in that time."""
+        return False
+
+    def why_not(self, law: LawT, columns: Columns) -> NDArray[np.object_]:
+        """Return why a law does not answer n jobs, or None, (n,), from their columns."""
+        reasons = np.full(len(columns["devices"]), None, dtype=object)
+        few, most = law.machines
+        if few == most and not self.one_count_suffices:
+            reasons[columns["devices"] != few] = ALONE
+        for name in reversed([*columns]):  # the first has the last word
+            lacks = ~np.isfinite(columns[name])
+            reasons[lacks] = self.missing(law.size if name == "size" else name)
+        return reasons
+
     def fit(self, runs: Runs) -> Self:
         """Return a predictor with the laws of these runs alone.
 
@@ -338,34 +339,38 @@ class GroupedLaws(ABC, Generic[LawT]):
         seconds = {quantity: measured(runs, quantity) for quantity in QUANTITIES}
         quantity = max(QUANTITIES, key=lambda name: int(np.isfinite(seconds[name]).sum()))
         rows = np.flatnonzero(np.isfinite(seconds[quantity]))
-        action = f"fitting {self.name} on {len(runs)} runs"
+        action, unused = f"fitting {self.name} on {len(runs)} runs", _unused(runs)
         if not len(rows):
             raise RequestError(
                 action,
-                "; ".join(["none that ended has a time of a step, an epoch or a whole run", *_unused(runs)]),
+                "; ".join(["none that ended has a time of a step, an epoch or a whole run", *unused]),
                 "give runs with step_time_s, samples_per_s, epoch_time_s or time_to_train_s above 0",
             )  # fmt: skip
-        also = {name: runs.measured(name)[rows] for name in self.also_measured}
         made = replace(self, quantity=quantity)._with_laws(
-            runs.jobs.take(rows), seconds[quantity][rows], also
+            runs.jobs.take(rows), seconds[quantity][rows], runs.measured("sync_time_s")[rows]
         )
         if not made.laws:
-            raise RequestError(action, _listed(made.lacking), f"give {self.needed} for each")
-        notes = [f"of {len(runs)} runs {note} and are left out" for note in _unused(runs)]
-        return replace(made, notes=_shortened([*notes, *made.notes]))
+            shown = {k: why for k, why in made.lacking.items() if len(k) == len(GROUP)}
+            texts = [f"{' on '.join(kind)}: {why}" for kind, why in shown.items()]
+            raise RequestError(
+                action, "; ".join(texts[:MOST_LISTED]), f"give {self.needed} for each"
+            )
+        notes = [f"of {len(runs)} runs {note} and are left out" for note in unused]
+        return replace(made, notes=tuple(dict.fromkeys([*notes, *made.notes]))[:MOST_NOTES])
 
-    def _with_laws(self, jobs: Jobs, seconds: FloatArray, also: Columns) -> Self:
+    def _with_laws(self, jobs: Jobs, seconds: FloatArray, sync_seconds: FloatArray) -> Self:
         """Return a predictor with the laws of runs of which each has a time."""
-        groups: dict[bytes, RunGroup | TooFewError] = {}
-        members = [(kind, of, of.tobytes()) for kind, of in _by_kind(*self._rows(jobs).kinds)]
+        names, index = self._rows(jobs).kinds
+        groups: dict[bytes, RunGroup | str] = {}
+        members = [(kind, of, of.tobytes()) for kind, of in _by_kind(names, index)]
         for kind, of, key in members:  # pooled runs of a workload with one setting are those of it
             if key not in groups:
-                groups[key] = self._group(kind, jobs.take(of), seconds[of], take(also, of))
+                groups[key] = self._group(kind, jobs.take(of), seconds[of], sync_seconds[of])
         ready = {key: group for key, group in groups.items() if isinstance(group, RunGroup)}
-        made = dict(zip(ready, self._laws_of(list(ready.values())), strict=True))
-        found = {kind: made.get(key, groups[key]) for kind, _, key in members}
-        laws: dict[Kind, Any] = {k: law for k, law in found.items() if isinstance(law, Law)}
-        lacking = {k: str(why) for k, why in found.items() if isinstance(why, TooFewError)}
+        made = {**groups, **dict(zip(ready, self._laws_of(list(ready.values())), strict=True))}
+        found: dict[Kind, Any] = {kind: made[key] for kind, _, key in members}
+        lacking = {kind: why for kind, why in found.items() if isinstance(why, str)}
+        laws = {kind: law for kind, law in found.items() if kind not in lacking}
         scale, sigma = self._band_widths(list(ready.values())) if laws else (1.0, PRIOR_SIGMA)
         notes = [f"{kind_words(k)}: {note}" for k, law in laws.items() for note in law.notes]
         notes += [f"{kind_words(k)} has no law: {why}" for k, why in lacking.items()]
@@ -375,8 +380,8 @@ class GroupedLaws(ABC, Generic[LawT]):
         )  # fmt: skip
 
     def _group(
-        self, kind: Kind, jobs: Jobs, seconds: FloatArray, also: Columns
-    ) -> RunGroup | TooFewError:
+        self, kind: Kind, jobs: Jobs, seconds: FloatArray, sync_seconds: FloatArray
+    ) -> RunGroup | str:
         rows = self._rows(jobs)
         size = self.size_of(rows)
         columns: Columns = {**self.columns(rows), "size": rows.size(size)}
@@ -384,18 +389,22 @@ class GroupedLaws(ABC, Generic[LawT]):
         if not usable.any():
             most = max(columns, key=lambda name: int((~np.isfinite(columns[name])).sum()))
             why = self.missing(most).replace("the row does not state", "none states")
-            return TooFewError(f"of {len(seconds)} runs {why}")
-        return RunGroup(columns, seconds, size, self.quantity, also, kind).take(usable)
+            return f"of {len(seconds)} runs {why}"
+        return RunGroup(columns, seconds, size, sync_seconds, kind).take(usable)
 
-    def _laws_of(self, groups: Sequence[RunGroup]) -> list[LawT | TooFewError]:
+    def _laws_of(self, groups: Sequence[RunGroup]) -> list[LawT | str]:
         """Return the law of each group, or why it has none."""
         points = [int(group.points(self.point_columns).max()) + 1 for group in groups]
         enough = [g for g, n in zip(groups, points, strict=True) if n >= self.least_points]
-        made = iter(self.fitted(enough) if enough else ())
+        made = iter([
+            replace(
+                law, bounds={**group.bounds, **law.bounds}, largest=group.largest, size=group.size,
+                runs=len(group.seconds),
+            )
+            for group, law in zip(enough, self.fitted(enough) if enough else (), strict=True)
+        ])  # fmt: skip
         return [
-            next(made)
-            if n >= self.least_points
-            else TooFewError(f"only {n} different run{'s' if n != 1 else ''}")
+            next(made) if n >= self.least_points else f"only {counted(n, 'different run')}"
             for n in points
         ]
 
@@ -408,7 +417,7 @@ class GroupedLaws(ABC, Generic[LawT]):
         groups = sorted(groups, key=lambda group: -len(group.seconds))[:MOST_KINDS]
         ratios = [
             np.sqrt(np.maximum(error**2 - (Z95 * self.prior_sigma * beyond) ** 2, 0.0)) / reach
-            for error, reach, beyond in self._held_out([_quarters(group) for group in groups])
+            for error, reach, beyond in self._held_out(groups, _quarter)
         ]
         scale = 1.0
         if ratios:
@@ -416,7 +425,7 @@ class GroupedLaws(ABC, Generic[LawT]):
             scale = (PRIOR_RUNS + len(seen) * np.quantile(seen, 0.9)) / (PRIOR_RUNS + len(seen))
         scale = float(np.clip(scale, *SCALES))
         squares = []
-        for error, reach, beyond in self._held_out([_halves(group) for group in groups]):
+        for error, reach, beyond in self._held_out(groups, _larger_half):
             far = beyond > 0
             if far.any():
                 missing = np.sqrt(np.maximum(error**2 - (scale * reach) ** 2, 0.0))[far]
@@ -426,18 +435,17 @@ class GroupedLaws(ABC, Generic[LawT]):
         return scale, float(np.sqrt(total / (PRIOR_KINDS + len(squares))))
 
     def _held_out(
-        self, parts: Sequence[tuple[RunGroup, RunGroup] | None]
+        self, groups: Sequence[RunGroup], split: Callable[[RunGroup], BoolArray | None]
     ) -> Iterator[tuple[FloatArray, FloatArray, FloatArray]]:
-        """Yield log errors, half-widths on their side and doublings of laws of each first part."""
-        both = [part for part in parts if part is not None]
-        laws = self._laws_of([kept for kept, _ in both])
-        for law, (_, held) in zip(laws, both, strict=True):
-            if isinstance(law, TooFewError):
+        """Yield log errors, half-widths on their side and doublings of runs that `split` holds out."""
+        both = [(group, of) for group in groups if (of := split(group)) is not None]
+        laws = self._laws_of([group.take(~of) for group, of in both])
+        for law, (group, of) in zip(laws, both, strict=True):
+            if isinstance(law, str):
                 continue
-            if law.machines[0] == law.machines[1] and not self.one_count_suffices:
-                held = held.take(held.columns["devices"] == law.machines[0])
-            index = np.zeros(len(held.seconds), dtype=np.int64)
-            found = self.evaluate([law], index, held.columns)
+            held = group.take(of)
+            held = held.take(is_none(self.why_not(law, held.columns)))
+            found = self.evaluate(law, held.columns)
             fine = (np.isfinite(found.seconds) & (found.seconds > 0)).all(axis=1)
             if fine.any():
                 low, middle, high = found.seconds[fine].T
@@ -451,29 +459,41 @@ class GroupedLaws(ABC, Generic[LawT]):
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return seconds of n jobs and the terms as parts; memory is not answered (NaN)."""
-        rows, laws = self._rows(jobs), list(self.laws.values())
+        rows, laws = self._rows(jobs), [*self.laws.items()]
         blank = Forecasts.blank(len(jobs), self.name, self.quantity)
-        chosen = self._chosen(rows)
         parts = np.full((len(self.terms), len(jobs)), np.nan)
-        columns = {**self.columns(rows), "size": self._sizes(rows, chosen)}
-        usable = np.logical_and.reduce([chosen >= 0, *map(np.isfinite, columns.values())])
-        pooled = np.array([len(kind) == len(GROUP) for kind in self.laws], dtype=bool)
-        # In the order of their laws (of 16 bits by counting), so that few laws meet in a pass.
-        ready = np.flatnonzero(usable)
-        small = np.int16 if len(laws) < 2**15 else np.int64
-        ready = ready[np.argsort(chosen[ready].astype(small), kind="stable")]
-        for start in range(0, len(ready), CHUNK):
-            now = ready[start : start + CHUNK]
-            found = self.evaluate(laws, chosen[now], take(columns, now))
-            blank.seconds[now] = self._widened(found)
-            parts[:, now] = found.parts.T
-            away = np.where(pooled[chosen[now]], OTHER_SETTINGS, NEAR)
-            blank.distance[now] = away + A_DOUBLING * found.beyond
-        declined = self._declined(rows, chosen, columns, blank.seconds)
-        closed = np.flatnonzero(~is_none(declined))
-        blank.seconds[closed], blank.distance[closed], parts[:, closed] = np.nan, np.nan, np.nan
+        chosen, columns = self._chosen(rows), self.columns(rows)
+        sizes = {name: rows.size(name) for name in {law.size for _, law in laws}}
+        kinds, index = rows.kinds
+        none = np.array([self._why_none(kind) for kind in kinds] + [""], dtype=object)
+        reasons = np.full(len(jobs), None, dtype=object)
+        reasons[chosen < 0] = none[index[chosen < 0]]
+        order = np.argsort(
+            chosen.astype(np.int16 if len(laws) < 2**15 else np.int64), kind="stable"
+        )
+        edges = np.searchsorted(chosen[order], np.arange(len(laws)))
+        for (kind, law), mine in zip(laws, np.split(order, edges)[1:], strict=True):
+            near = OTHER_SETTINGS if len(kind) == len(GROUP) else NEAR
+            for start in range(0, len(mine), CHUNK):
+                now = mine[start : start + CHUNK]
+                own = {**take(columns, now), "size": sizes[law.size][now]}
+                reasons[now] = self.why_not(law, own)
+                ready = is_none(reasons[now])
+                now, found = now[ready], self.evaluate(law, take(own, ready))
+                blank.seconds[now], parts[:, now] = self._widened(found), found.parts.T
+                blank.distance[now] = near + A_DOUBLING * found.beyond
+        seconds = blank.seconds
+        lost = is_none(reasons) & ~(np.isfinite(seconds) & (seconds > 0)).all(axis=1)
+        reasons[lost] = "the law of its runs gives no time above 0 here"
+        problems = jobs.plan_problem
+        if problems is not None:
+            # A plan that nobody stated is no illegal one, and no law of these needs it.
+            illegal = rows.states_plan & ~is_none(problems)
+            reasons[illegal] = problems[illegal]
+        closed = ~is_none(reasons)
+        seconds[closed], blank.distance[closed], parts[:, closed] = np.nan, np.nan, np.nan
         named = dict(zip(self.terms, parts, strict=True))
-        return replace(blank, declined=declined, parts=named, warnings=self.notes)
+        return replace(blank, declined=reasons, parts=named, warnings=self.notes)
 
     def _widened(self, found: LawForecasts) -> FloatArray:
         """Return the quantiles with their bands as wide as held-out runs showed, (n, 3)."""
@@ -495,13 +515,40 @@ class GroupedLaws(ABC, Generic[LawT]):
             formula = f"seconds of {article(self.quantity)} = {law.formula(self.quantity)}"
             reading = "[ ] hold 90 % (5 to 95 %); " * ("[" in formula)
             reading += "log is natural; " * ("log" in formula)
-            texts[kind] = f"{formula} ({law.runs} runs; {reading}{law.limit()})"
+            texts[kind] = f"{formula} ({law.runs} runs; {reading}{self.limit(law)})"
         own = {(kind[: len(GROUP)], text) for kind, text in texts.items() if len(kind) > len(GROUP)}
         return {
             kind_words(kind): text
             for kind, text in texts.items()
             if len(kind) > len(GROUP) or (kind, text) not in own
         }
+
+    def limit(self, law: LawT) -> str:
+        """Return how a law scales, and what takes most of the time at the most devices measured."""
+        few, most = law.machines
+        if few == most and not self.one_count_suffices:
+            return f"all runs are on {most:g} devices, so nothing is known of scaling"
+        counts = np.unique([few, most, 2.0 * most, 4.0 * most])
+        columns = {name: np.full(len(counts), value) for name, value in law.largest.items()}
+        columns["devices"] = counts
+        if "nodes" in columns:
+            columns["nodes"] = np.minimum(columns["nodes"], counts)
+        found = self.evaluate(law, columns)
+        seconds, at = found.seconds[:, 1], int(np.searchsorted(counts, most))
+        if not (seconds > 0).all():
+            return "it says nothing of scaling"
+        gain = seconds[0] / seconds * (counts / counts[0] if self.works_alone(law) else 1.0)
+        kept = gain * counts[0] / counts
+        rates = ", ".join(
+            f"{times:.2f} x on {n:g} ({100 * share:.0f} % of perfect)"
+            for n, times, share in zip(counts[1:], gain[1:], kept[1:], strict=True)
+        )
+        term = int(found.parts[at].argmax())
+        share = 100.0 * float(found.parts[at, term] / seconds[at])
+        return (
+            f"rate over that on {counts[0]:g} devices: {rates}; "
+            f"at {most:g} devices {share:.0f} % of the time is {self.terms[term]}"
+        )
 
     def _rows(self, jobs: Jobs) -> LawRows:
         return LawRows(jobs, self.quantity, self.apart)
@@ -512,44 +559,6 @@ class GroupedLaws(ABC, Generic[LawT]):
         place = {kind: i for i, kind in enumerate(self.laws)}
         of = [place.get(k, place.get(k[: len(GROUP)], -1)) for k in filled(kinds, self.laws)]
         return np.array([*of, -1], dtype=np.int64)[index]
-
-    def _sizes(self, rows: LawRows, chosen: IntArray) -> FloatArray:
-        """Return each job's size in the column of its law, (n,), NaN where it has none."""
-        sizes = [law.size for law in self.laws.values()]
-        size = np.full(len(rows.jobs), np.nan)
-        for column in set(sizes):
-            reads = np.array([one == column for one in sizes] + [False])[chosen]
-            size[reads] = rows.size(column)[reads]
-        return size
-
-    def _declined(
-        self, rows: LawRows, chosen: IntArray, columns: Columns, seconds: FloatArray
-    ) -> NDArray[np.object_]:
-        """Return why each job has no answer, or None, (n,); a sentence is made once a kind."""
-        laws = list(self.laws.values())
-        reasons = np.full(len(chosen), None, dtype=object)
-        held = chosen >= 0
-        if not held.all():
-            kinds, index = rows.kinds
-            none = np.array([self._why_none(kind) for kind in kinds] + [""], dtype=object)
-            reasons[~held] = none[index[~held]]
-        bad = held & ~(np.isfinite(seconds) & (seconds > 0)).all(axis=1)
-        reasons[bad] = "the law of its runs gives no time above 0 here"
-        if laws and not self.one_count_suffices:
-            fewest, most = np.array([law.machines for law in laws])[chosen].T
-            reasons[held & (fewest == most) & (columns["devices"] != fewest)] = ALONE
-        others = [name for name in columns if name not in ("size", "devices")]
-        for name in ("size", *others, "devices"):  # the last has the last word
-            lacks = held & ~np.isfinite(columns[name])
-            if lacks.any():
-                stated = [self.missing(law.size if name == "size" else name) for law in laws]
-                reasons[lacks] = np.array(stated, dtype=object)[chosen[lacks]]
-        problems = rows.jobs.plan_problem
-        if problems is not None:
-            # A plan that nobody stated is no illegal one, and no law of these needs it.
-            illegal = rows.states_plan & ~is_none(problems)
-            reasons[illegal] = problems[illegal]
-        return reasons
 
     def _why_none(self, kind: Kind) -> str:
         if not self.laws:
@@ -575,33 +584,27 @@ class GroupedLaws(ABC, Generic[LawT]):
 
 def _by_kind(names: list[Kind], index: IntArray) -> Iterator[tuple[Kind, IntArray]]:
     """Yield each workload and device over all settings, and each kind, with its rows."""
-    pooled: dict[Kind, list[int]] = {}
-    for i, kind in enumerate(names):
-        pooled.setdefault(kind[: len(GROUP)], []).append(i)
-    order = np.argsort(index, kind="stable")
-    rows = np.split(order, np.searchsorted(index[order], np.arange(1, len(names))))
-    for lead, of in pooled.items():
-        yield lead, np.sort(np.concatenate([rows[i] for i in of]))
-        yield from ((names[i], rows[i]) for i in of)
+    for lead in dict.fromkeys(kind[: len(GROUP)] for kind in names):
+        of = [i for i, kind in enumerate(names) if kind[: len(GROUP)] == lead]
+        yield lead, np.flatnonzero(np.isin(index, of))
+        yield from ((names[i], np.flatnonzero(index == i)) for i in of)
 
 
-def _quarters(group: RunGroup) -> tuple[RunGroup, RunGroup] | None:
-    """Return the runs of three quarters of the points and of the others, None where too few."""
-    index = group.points(tuple(group.columns))
+def _quarter(group: RunGroup) -> BoolArray | None:
+    """Return which runs are at a quarter of the points, (n,), None where too few."""
+    index = group.points()
     points = int(index.max()) + 1
     if points < LEAST_HELD_OUT_POINTS:
         return None
-    held = (np.random.default_rng(0).permutation(points) < points // 4)[index]
-    return group.take(~held), group.take(held)
+    held: BoolArray = np.random.default_rng(0).permutation(points) < points // 4
+    return held[index]
 
 
-def _halves(group: RunGroup) -> tuple[RunGroup, RunGroup] | None:
-    """Return the runs on the fewer half of devices and the others, None where either is too few."""
+def _larger_half(group: RunGroup) -> BoolArray | None:
+    """Return which runs are on more than half of the most devices, (n,), None where too few are not."""
     devices = group.columns["devices"]
-    near: BoolArray = devices <= devices.max() / 2
-    if near.sum() < LEAST_RUNS_NEAR or near.all():
-        return None
-    return group.take(near), group.take(~near)
+    far: BoolArray = devices > devices.max() / 2
+    return None if (~far).sum() < LEAST_RUNS_NEAR else far
 
 
 def _unused(runs: Runs) -> list[str]:
@@ -626,21 +629,6 @@ def kind_words(kind: Kind) -> str:
     return f"{lead} ({rest})" if rest else lead + ", all settings" * (len(kind) == len(GROUP))
 
 
-def _listed(lacking: Mapping[Kind, str]) -> str:
-    """Return why kinds of job have no law, the first few of them by workload and device."""
-    shown = {kind: why for kind, why in lacking.items() if len(kind) == len(GROUP)} or lacking
-    texts = [f"{' on '.join(kind[:2])}: {why}" for kind, why in [*shown.items()][:MOST_LISTED]]
-    more = len(shown) - len(texts)
-    return "; ".join(texts) + (f"; and {more} more" if more else "")
-
-
-def _shortened(notes: Sequence[str]) -> tuple[str, ...]:
-    """Return the first of the distinct notes, and how many more there are."""
-    distinct = tuple(dict.fromkeys(notes))
-    rest = len(distinct) - MOST_NOTES
-    return (*distinct[:MOST_NOTES], f"and {rest:,} more such notes") if rest > 0 else distinct
-
-
 def article(quantity: str) -> str:
     """Return `a step`, `an epoch` or `a run`."""
     return f"an {quantity}" if quantity == "epoch" else f"a {quantity}"
@@ -649,8 +637,3 @@ def article(quantity: str) -> str:
 def interval(value: float, low: float, high: float) -> str:
     """Return a parameter with its 5 to 95 % interval: `0.012 [0.011, 0.013]`."""
     return f"{value:.3g} [{low:.3g}, {high:.3g}]"
-
-
-def percent(share: float) -> str:
-    """Return a share as a whole percentage: `62 %`."""
-    return f"{100 * share:.0f} %"

@@ -94,9 +94,9 @@ class LawRows:
     @cached_property
     def machines(self) -> FloatArray:
         """Devices of each job, (n,): of its cluster, else as the row states; NaN where neither."""
-        stated = self.labels.numbers("devices")
         known = np.array([float(c.devices) for c in self.jobs.clusters] + [np.nan])
-        return np.where(self.jobs.cluster_index >= 0, known[self.jobs.cluster_index], stated)
+        known = known[self.jobs.cluster_index]
+        return np.where(self.jobs.cluster_index >= 0, known, self._positive("devices"))
 
     def size(self, column: str) -> FloatArray:
         """Return the size of each job (n,), NaN where it is not stated; 1 for the column ""."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import FloatArray
 from forerun.domain.plan import PS_ASYNC, PS_SYNC
-from forerun.domain.quantiles import Z95
 from forerun.predictors.laws.fitting import (
     ColumnRows,
     Effects,
@@ -31,13 +30,7 @@ from forerun.predictors.laws.grouped import (
     LawForecasts,
     ParametricLaw,
     RunGroup,
-    banded,
-    doublings,
-    interval,
-    log_variance,
-    percent,
     reach_of,
-    stacked,
 )
 from forerun.predictors.laws.law_rows import GROUP, SETTINGS, LawRows, step_size
 
@@ -56,6 +49,8 @@ PRIOR_SIGMA = np.array([2.0, 2.0, 1.5, 0.3, 0.3, 1.0, 0.5])
 # By how much a parameter that kinds share differs among them nevertheless, as a log standard deviation.
 POOL_SIGMA = 0.3
 LEAST_SIGMA = 0.02
+# From this log standard deviation on the time of a server is a guess.
+UNIDENTIFIED = 0.4
 _INSTANCE = len(GROUP) + SETTINGS.index("instance_type")
 
 
@@ -120,60 +115,25 @@ class PsLaw(ParametricLaw):
     """The law of one kind of job: theta are `PARAMETERS`, times as logs."""
 
     parameters = PARAMETERS
+    equation = (
+        "W (1 + {straggle} sqrt(2 log devices)) + devices x S where workers wait, else "
+        "((W / devices)^p + S^p)^(1/p), p = {norm}, W = {worker} s + {sample} s a sample x micro_batch, "
+        "S = {server} s / servers^{shard}"
+    )
+
+    def printed(self, theta: FloatArray) -> FloatArray:
+        """Return seconds, and powers as they are."""
+        powers = np.isin(np.arange(len(theta)), (SHARD, STALE))
+        return np.where(powers, theta, np.exp(theta))
 
     def formula(self, quantity: str) -> str:
         """Return the law with units and intervals."""
-        text = {i: self.exponential(i) for i in (WORKER, SAMPLE, SERVER, NORM, STRAGGLE)}
-        text |= {i: self.power(i) for i in (SHARD, STALE)}
-        worker = f"W = {text[WORKER]} s + {text[SAMPLE]} s a sample x micro_batch"
-        least, most = self.bounds["micro_batch"]
-        if least == most:
-            # A worker's update of the one measured micro-batch.
-            times = np.exp(self.theta[[WORKER, SAMPLE]]) * (1.0, least)
-            value = float(times.sum())
-            both = self.covariance[np.ix_([WORKER, SAMPLE], [WORKER, SAMPLE])]
-            wide = np.exp(Z95 * float(np.sqrt(times @ both @ times)) / value)
-            worker = f"W = {interval(value, value / wide, value * wide)} s"
-        server = f"S = {text[SERVER]} s / servers^{text[SHARD]}"
-        cases = []
-        if self.bounds["waits"][1] > 0:
-            cases.append(
-                f"W (1 + {text[STRAGGLE]} sqrt(2 log devices)) + devices x S where workers wait"
-            )
-        if self.bounds["waits"][0] == 0:
-            cases.append(f"((W / devices)^p + S^p)^(1/p), p = {text[NORM]}, where they do not")
-        lead = ""
-        if quantity != "step":
-            # What the law divides into updates: the samples, or one of them where none are stated.
-            work = self.size or "1 (no dataset_size is stated)"
-            share = (
-                " / devices" if self.bounds["waits"][0] > 0 else " (/ devices where workers wait)"
-            )
-            share = share if self.bounds["waits"][1] > 0 else ""
-            lead = f"{work} / micro_batch{share} x devices^{text[STALE]} x "
-            cases = [f"({case})" for case in cases]
-        return f"{lead}{' or '.join(cases)}, {worker}, {server}"
-
-    def limit(self) -> str:
-        """Return whether workers or servers limit at the most devices, and what doublings bring."""
-        most, waits = self.machines[1], self.bounds["waits"][1]
-        counts = np.array([most, 2 * most, 4 * most])
-        one = np.ones(3)
-        micro = float(np.sqrt(np.prod(self.bounds["micro_batch"])))
-        jobs = Updates(
-            micro * one, counts, self.bounds["servers"][1] * one, waits * one, 0 * one, 0 * one
-        )
-        whole, share = update_seconds(np.tile(self.theta, (3, 1)), jobs)
-        # A synchronous step of twice the workers does twice the work.
-        rate = np.exp(whole.log[0] - whole.log) * np.where(waits > 0, counts / counts[0], 1.0)
-        what = "the workers limit" if share[0] > 0.5 else "the servers limit"
-        sigma = float(np.sqrt(self.covariance[SERVER, SERVER]))
-        known = "" if sigma < 0.4 else "; where servers saturate is not identified by these runs"
-        return (
-            f"{what} at {most:g} devices ({percent(1 - float(share[0]))} is servers); {counts[1]:g} "
-            f"devices do {rate[1]:.2f} times and {counts[2]:g} do {rate[2]:.2f} times as many "
-            f"updates a second{known}"
-        )
+        text = super().formula(quantity)
+        if quantity == "step":
+            return text
+        work = self.size or "1 (no dataset_size is stated)"
+        share = " (/ devices where workers wait)" * (self.bounds["waits"][1] > 0)
+        return f"{work} / micro_batch{share} x devices^{self.theta[STALE]:.3g} x ({text})"
 
 
 @dataclass(frozen=True)
@@ -195,9 +155,18 @@ class PsSaturation(GroupedLaws[PsLaw]):
     )
 
     @property
+    def micro_batch(self) -> str:
+        """The column of the micro-batch."""
+        return "size" if self.quantity == "step" else "micro_batch"
+
+    @property
     def point_columns(self) -> tuple[str, ...]:
         """Columns in which runs must differ."""
-        return ("devices", "servers", "size" if self.quantity == "step" else "micro_batch")
+        return ("devices", "servers", self.micro_batch)
+
+    def works_alone(self, law: PsLaw) -> bool:
+        """Return whether more devices do more: workers that wait for one another take a step together."""
+        return self.quantity == "step" and law.bounds["waits"][1] > 0
 
     def size_of(self, rows: LawRows) -> str:
         """Return micro_batch for steps, where runs state it; what epochs or runs go through."""
@@ -208,7 +177,7 @@ class PsSaturation(GroupedLaws[PsLaw]):
         servers = (rows.sync == PS_SYNC) | (rows.sync == PS_ASYNC)
         waits = np.where(servers, (rows.sync == PS_SYNC).astype(np.float64), np.nan)
         columns = {
-            "devices": np.where(rows.machines > 0, rows.machines, np.nan),
+            "devices": rows.machines,
             "servers": np.where(np.isnan(rows.servers), 1.0, rows.servers),
             "waits": waits,
         }
@@ -245,44 +214,35 @@ class PsSaturation(GroupedLaws[PsLaw]):
                     start[alike, at] = start[alike, at].mean()
                     shared.append((alike, PRIOR_SIGMA * (np.arange(len(PARAMETERS)) == at)))
                     own[alike, at] = POOL_SIGMA
-        found, errors = fitted_kinds(
+        fits = fitted_kinds(
             lambda theta, jobs: update_seconds(theta, jobs)[0], rows, start, Effects.of(own, shared)
         )
-        note = "the search did not converge; the best parameters found are kept"
-        laws = []
-        for i, (group, (jobs, _)) in enumerate(zip(groups, rows, strict=True)):
-            micro = jobs.micro_batch
-            laws.append(PsLaw(
-                theta=found.theta[i], covariance=found.uncertainty(i),
-                reach=reach_of(errors[i], min(4, len(jobs) - 1), LEAST_SIGMA),
-                bounds={
-                    **group.bounds("devices", "servers", "waits"),
-                    "micro_batch": (float(micro.min()), float(micro.max())),
-                },
-                size=group.size, runs=len(jobs), notes=() if found.converged else (note,),
-            ))  # fmt: skip
-        return laws
+        note = "where servers saturate is not identified by these runs"
+        return [
+            PsLaw(
+                theta=fit.theta, covariance=fit.covariance,
+                reach=reach_of(fit.errors, min(4, len(fit.errors) - 1), LEAST_SIGMA),
+                notes=(*fit.notes, *((note,) if fit.covariance[SERVER, SERVER] > UNIDENTIFIED**2 else ())),
+            )
+            for fit in fits
+        ]  # fmt: skip
 
     def _updates(self, columns: Columns) -> Updates:
         """Return what n jobs are made of."""
-        one = np.ones_like(columns["devices"])
-        if self.quantity == "step":
-            micro, count, many = columns["size"], 0 * one, 0 * one
-        else:
-            micro, many = columns["micro_batch"], one
-            count = np.log(columns["size"] / micro)
+        many = np.full(len(columns["devices"]), float(self.quantity != "step"))
+        micro = columns[self.micro_batch]
+        count = np.where(many > 0, np.log(columns["size"] / micro), 0.0)
         return Updates(micro, columns["devices"], columns["servers"], columns["waits"], count, many)
 
-    def evaluate(self, laws: list[PsLaw], index: IntArray, columns: Columns) -> LawForecasts:
+    def evaluate(self, law: PsLaw, columns: Columns) -> LawForecasts:
         """Return seconds, the two terms and doublings of n jobs."""
         jobs = self._updates(columns)
-        whole, share = update_seconds(stacked(laws, "theta", index), jobs)
-        waits = np.array([law.bounds["waits"] for law in laws])[index]
+        theta = np.broadcast_to(law.theta, (len(jobs), len(PARAMETERS)))
+        whole, share = update_seconds(theta, jobs)
         # Runs of the other kind of synchronisation share the times of workers and servers, no more.
-        beyond = ((jobs.waits < waits[:, 0]) | (jobs.waits > waits[:, 1])).astype(np.float64)
-        for name in ("devices", "micro_batch", "servers"):
-            beyond = beyond + doublings(laws, index, name, getattr(jobs, name))
-        middle = np.exp(whole.log)
-        parts = np.stack([middle * share, middle * (1.0 - share)], axis=1)
-        variance = log_variance(laws, index, whole.matrix(len(PARAMETERS)))
-        return LawForecasts(banded(middle, stacked(laws, "reach", index), variance), parts, beyond)
+        low, high = law.bounds["waits"]
+        beyond = ((jobs.waits < low) | (jobs.waits > high)).astype(np.float64)
+        sizes = {self.micro_batch: jobs.micro_batch, "servers": jobs.servers}
+        beyond += law.doublings(devices=jobs.devices, **sizes)
+        parts = np.exp(whole.log)[:, None] * np.stack([share, 1.0 - share], axis=1)
+        return law.forecasts(parts, law.variance(whole.matrix(len(PARAMETERS))), beyond)
