@@ -45,7 +45,7 @@ def read_saved(
 
 def written(predictor: Any, version: int) -> str:
     """Return a predictor, a dataclass of plain values, arrays and dataclasses, as JSON text."""
-    return json.dumps({"predictor": predictor.name, "version": version, **_plain(predictor)})
+    return json.dumps({"predictor": predictor.name, "version": version, **plain(predictor)})
 
 
 def read_written(kind: type[Made], text: str, version: int, **types: Any) -> Made:
@@ -64,15 +64,16 @@ def read_written(kind: type[Made], text: str, version: int, **types: Any) -> Mad
     return read_saved(text, f"a saved {name} model", version, made)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return dataclasses, mappings, arrays and plain values as plain values for JSON."""
     if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):
-            return {key: _plain(one) for key, one in value.items()}
-        return [[_plain(key), _plain(one)] for key, one in value.items()]
+            return {key: plain(one) for key, one in value.items()}
+        return [[plain(key), plain(one)] for key, one in value.items()]
     if isinstance(value, tuple | list | frozenset):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 

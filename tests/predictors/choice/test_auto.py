@@ -97,7 +97,9 @@ def test_a_law_answers_what_physics_cannot_and_physics_what_no_law_can() -> None
     answer = fitted.predict(jobs_of([*grid_rows()[:1], known]))
     assert answer.by is not None
     assert [name.partition(" (")[0] for name in answer.by] == ["auto: ernest", "auto: analytic"]
-    assert answer.by[1].endswith("(of a workload without runs: no run could judge that)")
+    assert answer.by[1].endswith(
+        "(of a workload without runs on the device: no run could judge that)"
+    )
     assert np.isfinite(answer.seconds).all()
 
 
@@ -183,7 +185,7 @@ def test_runs_without_a_time_are_an_error(column: str, value: Any, said: str) ->
 
 def test_one_run_teaches_without_a_trial() -> None:
     fitted = Auto(names=FEW).fit(runs_of(grid_rows()[:1]))
-    assert len(fitted.chosen[0].trials) == 0
+    assert not fitted.chosen[0].verdicts
     assert "left none to judge the candidates by" in " ".join(fitted.reasons)
     answer = fitted.predict(jobs_of(grid_rows()[:1]))
     assert answer.answered.all()

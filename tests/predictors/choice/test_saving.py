@@ -72,6 +72,6 @@ def test_another_version_is_a_clear_error(where: str) -> None:
 
 def test_a_part_that_is_missing_is_a_clear_error() -> None:
     saved = json.loads(Auto(names=("ernest",)).fit(runs_of(grid_rows())).to_json())
-    del saved["chosen"][0]["trials"]["error"]
+    del saved["chosen"][0]["verdicts"][0]["scores"]
     with pytest.raises(RequestError, match="a part is missing"):
         Auto.from_json(json.dumps(saved))

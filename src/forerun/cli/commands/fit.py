@@ -37,7 +37,7 @@ def fit(
     """Fit a predictor to measured runs, and save it for `--model`.
 
     The default predictor is analytic: constants of physics. --predictor auto fits its candidates
-    (analytic, hierarchical, gaussian, linear-scaling and ray-ml, and those that the setting
+    (analytic, hierarchical, gaussian and linear-scaling, and those that the setting
     `candidates` adds), and prints which answers which kind of question, with its error. Laws are
     printed as formulas with units, with what limits scaling and what was noticed while fitting.
 

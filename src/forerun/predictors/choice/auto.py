@@ -1,4 +1,4 @@
-"""Auto: for each row the predictors that do best on runs held out as the question holds its job out."""
+"""Auto: for each row the predictor that does best on runs held out as the question holds its job out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun import registry
 from forerun.arrays import FloatArray, IntArray
@@ -18,32 +17,18 @@ from forerun.domain.forecast import Forecasts
 from forerun.errors import RequestError
 from forerun.predictors.analytic import AnalyticPredictor
 from forerun.predictors.analytic.calibration import Learned
-from forerun.predictors.choice.candidates import (
-    ANALYTIC,
-    PHYSICS,
-    Members,
-    candidate_names,
-    logs_of,
-    members,
-)
+from forerun.predictors.choice.candidates import ANALYTIC, Members, candidate_names, members
 from forerun.predictors.choice.quantities import LAYOUT, timed_quantities
-from forerun.predictors.choice.questions import WORDS, JobColumns, Questions, RunSpan
-from forerun.predictors.choice.trials import (
-    CandidateLosses,
-    Trials,
-    mixed,
-    reaches,
-    stretch,
-    weights,
-)
+from forerun.predictors.choice.questions import WORDS, JobColumns, RunSpan
+from forerun.predictors.choice.trials import Trials, Verdict, usual_order
 from forerun.predictors.laws.law_rows import Kind, measured
 from forerun.predictors.options import PRIORS, SHIPPED, started
-from forerun.predictors.saved import read_saved
+from forerun.predictors.saved import plain, read_saved, restored
 from forerun.tables import Jobs, Runs, configurations, sorted_runs
 from forerun.units import counted, format_percent
 
-_ALONE = 0.85  # of the weight: a candidate with so much is named alone
-_NAMED = 4
+VERSION = 6
+_MOST_REACH = 1000.0  # a band that reaches further either way is no answer
 _TOO_WIDE = (
     "the band of every candidate reaches further than x1,000 either way, which is no answer; give"
     " runs nearer to it, or more of them"
@@ -51,57 +36,32 @@ _TOO_WIDE = (
 
 
 @dataclass(frozen=True)
-class WeighedCandidates:
-    """Fitted candidates for one quantity, with the trials by which they are weighed.
+class QuantityChoice:
+    """Fitted candidates for one quantity, and who answers which kind of question.
 
     Attributes:
         quantity: step, epoch or run: what is answered.
         members: the fitted candidates, and why others are none.
         span: what the runs span.
-        trials: how each candidate did on runs that it was not shown.
+        verdicts: what trials say of each kind of question that could be judged.
+        runs: how many were given.
     """
 
     quantity: str
     members: Members
     span: RunSpan
-    trials: Trials
+    verdicts: tuple[Verdict, ...]
+    runs: int
 
     @staticmethod
-    def of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> WeighedCandidates:
+    def of(names: tuple[str, ...], start: str, runs: Runs, quantity: str) -> QuantityChoice:
         """Return the candidates fitted to the times of one quantity."""
         fitted = members(names, start, runs, quantity)
         part = runs.take(np.flatnonzero(np.isfinite(measured(runs, quantity))))
-        span = RunSpan.of(JobColumns(part.jobs, quantity), configurations(part.table)[1])
+        span = RunSpan.of(JobColumns.of(part.jobs, quantity), configurations(part.table)[1])
         alive = tuple(name for name in names if name in fitted.fitted)
-        return WeighedCandidates(quantity, fitted, span, Trials.of(alive, start, runs, quantity))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The candidates that are weighed."""
-        return self.trials.names
-
-    @cached_property
-    def _known(self) -> dict[tuple[int, float, Kind], tuple[CandidateLosses, float]]:
-        return {}
-
-    def weighed(self, questions: Questions, reach: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the weights (n, c) of n questions, and how much bands are stretched, (n,).
-
-        reach: of the candidates' bands, (n, c, 2), NaN where one does not answer.
-        """
-        first, index = questions.distinct()
-        found = []
-        for i in first.tolist():
-            key = (
-                int(questions.kind[i]), float(questions.known[i]),
-                questions.groups[questions.group[i]],
-            )  # fmt: skip
-            if key not in self._known:
-                one = CandidateLosses.of(self.trials, *key)
-                self._known[key] = one, stretch(self.trials, key[0], one)
-            found.append(self._known[key])
-        wider = np.array([wide for _, wide in found])[index] if found else np.zeros(0)
-        return weights(self.names, [one for one, _ in found], index, questions.known, reach), wider
+        verdicts = Trials.of(alive, start, runs, quantity).verdicts()
+        return QuantityChoice(quantity, fitted, span, verdicts, len(runs))
 
     def predict(self, jobs: Jobs) -> Forecasts:
         """Return n forecasts, with who answered each row."""
@@ -109,143 +69,109 @@ class WeighedCandidates:
         if not len(jobs):
             return made
         answers = self.members.forecasts(jobs, self.quantity)
-        logs = logs_of(answers, self.names, len(jobs))
-        reach = reaches(logs)
-        columns = JobColumns(jobs, self.quantity)
-        questions = self.span.questions(columns)
-        weight, wider = self.weighed(questions, reach)
-        middle, width = mixed(np.nan_to_num(logs[..., 1]), np.nan_to_num(reach), weight)
-        width *= wider[:, None]
-        ready = weight.sum(axis=1) > 0
-        bands = np.exp(np.stack([middle - width[:, 0], middle, middle + width[:, 1]], axis=1))
-        made.seconds[ready] = bands[ready]
+        columns = JobColumns.of(jobs, self.quantity)
+        kinds = self.span.kinds(columns)
+        by = np.full(len(jobs), "", dtype=object)
+        parts: dict[str, FloatArray] = {}
+        for kind in np.unique(kinds).tolist():
+            words, order = self._order(kind)
+            for name, stretch in order.items():
+                answer = answers[name]
+                near = (answer.seconds[:, [0, 2]] / answer.seconds[:, [1]]) ** [-1.0, 1.0]
+                usable = answer.answered & (near <= _MOST_REACH).all(axis=1)
+                rows = np.flatnonzero((kinds == kind) & (by == "") & usable)
+                middle = answer.seconds[rows, 1]
+                made.seconds[rows] = (
+                    middle[:, None] * (answer.seconds[rows] / middle[:, None]) ** stretch
+                )
+                made.distance[rows] = answer.distance[rows]
+                by[rows] = f"auto: {name} ({words})"
+                _put_parts(parts, answer, rows)
+        ready = by != ""
         if ANALYTIC in answers:  # memory, floors and refusals of physics, where it knows the job
             physics = answers[ANALYTIC]
             floor = np.where(ready, physics.floor_seconds, np.nan)
-            seconds = np.fmax(made.seconds, floor[:, None])
+            raised = np.fmax(made.seconds, floor[:, None])
+            share = raised[:, 1] / made.seconds[:, 1]
+            parts = {name: values * share for name, values in parts.items()}
             made = replace(
-                made, seconds=np.where(ready[:, None], seconds, np.nan), floor_seconds=floor,
+                made, seconds=np.where(ready[:, None], raised, np.nan), floor_seconds=floor,
                 peak_bytes=physics.peak_bytes, usable_bytes=physics.usable_bytes,
                 fit_probability=physics.fit_probability, memory_parts=physics.memory_parts,
             )  # fmt: skip
-        each = [answers[name] for name in self.names]
-        distances = np.stack([one.distance for one in each], axis=1)
-        held = np.where(np.isfinite(distances), weight, 0.0)
-        with np.errstate(invalid="ignore"):
-            total = (np.nan_to_num(distances) * held).sum(axis=1)
-            made.distance[:] = total / np.where(held.any(axis=1), held.sum(axis=1), np.nan)
-        none = np.flatnonzero(~ready)
-        made.declined[none] = self._why_none(columns, answers, none)
-        made.declined[~ready & np.isfinite(logs[..., 1]).any(axis=1)] = _TOO_WIDE
-        return replace(
-            made, parts=_parts(made.seconds[:, 1], each, weight), by=self._who(weight, questions)
-        )
+        made.declined[~ready] = self._why_none(jobs, columns, answers, np.flatnonzero(~ready))
+        wide = np.any([answer.answered for answer in answers.values()], axis=0) & ~ready
+        made.declined[wide] = _TOO_WIDE
+        return replace(made, parts=parts, by=by)
 
-    def _who(self, weight: FloatArray, questions: Questions) -> NDArray[np.object_]:
-        """Return who answered each row, the heaviest first, and which kind of question, (n,)."""
-        judged = np.bincount(self.trials.questions.kind, minlength=len(WORDS))
-        order = np.argsort(-weight, axis=1, kind="stable")
-        ranked = np.take_along_axis(weight, order, axis=1)
-        named = (ranked > 0) & ((np.arange(len(self.names)) == 0) | (ranked[:, :1] < _ALONE))
-        table = np.column_stack([np.where(named, order, -1), questions.kind])
-        rows, index = np.unique(table, axis=0, return_inverse=True)
-        texts = np.full(len(rows), "", dtype=object)
-        for i, (*places, kind) in enumerate(rows.tolist()):
-            who = " + ".join(self.names[c] for c in places if c >= 0)
-            words = WORDS[kind] if judged[kind] else f"{WORDS[kind]}: no run could judge that"
-            texts[i] = f"auto: {who} ({words})" if who else ""
-        return texts[index.reshape(-1)]
+    def _order(self, kind: int) -> tuple[str, dict[str, float]]:
+        """Return a kind of question in words, and the candidates in order with their bands' stretch."""
+        for one in self.verdicts:
+            if one.kind == kind:
+                return one.words, {
+                    score.name: score.stretch
+                    for score in one.scores if score.name in self.members.fitted
+                }  # fmt: skip
+        words = f"{WORDS[kind]}: no run could judge that"
+        return words, dict.fromkeys(usual_order(kind, list(self.members.fitted)), 1.0)
 
     def _why_none(
-        self, columns: JobColumns, answers: Mapping[str, Forecasts], rows: IntArray
+        self, jobs: Jobs, columns: JobColumns, answers: Mapping[str, Forecasts], rows: IntArray
     ) -> list[str]:
         """Return why nobody answers some rows, (m,): what physics says, and what the laws lack.
 
         Of a job that physics cannot read, what runs lack comes first.
         """
-        law = next((name for name in self.names if name not in PHYSICS), "")
-        failed = [why for name, why in self.members.failed.items() if name not in PHYSICS]
-        groups, group = columns.groups
-        jobs = columns.jobs
+        law = next((name for name in answers if name != ANALYTIC), "")
+        failed = next((why for name, why in self.members.failed.items() if name != ANALYTIC), "")
         by_label = (jobs.workload_index < 0) | (jobs.cluster_index < 0)
         reasons = []
         for row in rows.tolist():
             physics = str(answers[ANALYTIC].declined[row]) if ANALYTIC in answers else ""
-            reason = str(answers[law].declined[row]) if law else (failed[0] if failed else "")
+            reason = str(answers[law].declined[row]) if law else failed
             pair = [physics, reason]
             if by_label[row] and law:
-                pair = [
-                    self._missing(groups[group[row]], reason),
-                    physics and f"physics does not know it: {physics}",
-                ]
+                missing = self._missing(columns.groups[columns.group[row]], reason)
+                pair = [missing, physics and f"physics does not know it: {physics}"]
             reasons.append("; and ".join(dict.fromkeys(filter(None, pair))))
         return reasons
 
     def _missing(self, group: Kind, reason: str) -> str:
         """Return what runs lack to answer for a workload on a device; reason: that of a law."""
-        if group in self.span.configurations:
+        if group in self.span.groups:
             return reason
         workload, device = (text or "(blank)" for text in group)
-        same = [one for one in self.span.configurations if one[0] == group[0]]
-        had = sorted({one[bool(same)] or "(blank)" for one in same or self.span.configurations})
-        more = f" and {len(had) - _NAMED:,} more" if len(had) > _NAMED else ""
+        ran_on = sorted(one[1] for one in self.span.groups if one[0] == group[0])
+        had = ran_on or sorted({one[0] for one in self.span.groups})
+        found = f"{workload} ran on" if ran_on else "they are of"
         return (
-            f"no run of {workload}{f' on {device}' if same else ''} among the {self.trials.runs[1]:,}"
-            f" runs: {f'{workload} ran on' if same else 'they are of'} {', '.join(had[:_NAMED])}{more};"
-            f" {reason.partition('; ')[2] or 'give runs of it'}"
+            f"no run of {workload}{f' on {device}' if ran_on else ''} among the {self.runs:,} runs:"
+            f" {found} {', '.join(had)}; {reason.partition('; ')[2] or 'give runs of it'}"
         )
 
-    def verdicts(self) -> list[dict[str, Any]]:
-        """Return, for each kind of question that was judged, how each candidate did, the heaviest first.
-
-        Each has `quantity`, `question`, `judged` (runs that stood for it), and `candidates`: name,
-        median_ape (percent, of those answered), answered (share), weight (mean over the judged runs).
-        """
-        trials, listed = self.trials, []
-        weight, _ = self.weighed(trials.questions, trials.reach)
-        for kind in np.unique(trials.questions.kind).tolist():
-            rows = np.flatnonzero(trials.questions.kind == kind)
-            held = weight[rows][weight[rows].sum(axis=1) > 0]
-            entries: list[dict[str, Any]] = []
-            for c, name in enumerate(trials.names):
-                answered = np.isfinite(trials.error[rows, c])
-                off = 100 * np.abs(np.expm1(-trials.error[rows, c][answered]))
-                entries.append({
-                    "name": name, "median_ape": float(np.median(off)) if len(off) else None,
-                    "answered": float(answered.mean()),
-                    "weight": float(held[:, c].mean()) if len(held) else 0.0,
-                })  # fmt: skip
-            entries.sort(key=lambda one: (-one["weight"], one["median_ape"] or np.inf))
-            listed.append({
-                "quantity": self.quantity, "question": WORDS[kind], "judged": len(rows),
-                "candidates": entries,
-            })  # fmt: skip
-        return listed
+    def as_dicts(self) -> Iterator[dict[str, Any]]:
+        """Yield the verdicts as plain values, see `Auto.verdicts`."""
+        for one in self.verdicts:
+            candidates = [plain(score) for score in one.scores]
+            yield {"quantity": self.quantity, "question": one.words, "judged": one.judged,
+                   "candidates": candidates}  # fmt: skip
 
     def reasons(self) -> Iterator[str]:
         """Yield the choice in sentences."""
-        used, every = self.trials.runs
         lead = f"choice of the {self.quantity}'s time"
-        if len(self.trials):
-            yield (
-                f"{lead}: {counted(len(self.names), 'candidate')} judged on {used:,} of"
-                f" {counted(every, 'run')}, left out in {counted(self.trials.folds, 'way')}; an answer"
-                " is the mean of the best, weighed by their errors on questions of its kind"
-            )
+        names = ", ".join(self.members.fitted)
+        if self.verdicts:
+            yield f"{lead}: among {names}, judged on left-out runs; the first that can answers"
         else:
-            yield (
-                f"{lead}: {counted(every, 'run')} left none to judge the candidates by, so their own"
-                f" bands choose among {', '.join(self.names) or 'none'}"
-            )
-        for one in self.verdicts():
-            words = [
-                f"{entry['name']} {format_percent(entry['median_ape'] / 100, 1)} (weight"
-                f" {entry['weight']:.2f}, answers {format_percent(entry['answered'])})"
-                for entry in one["candidates"] if entry["median_ape"] is not None
+            yield f"{lead}: {counted(self.runs, 'run')} left none to judge the candidates by ({names})"
+        for one in self.verdicts:
+            errors = [
+                f"{score.name} {format_percent(score.median_ape / 100, 1)}"
+                for score in one.scores if score.median_ape is not None
             ]  # fmt: skip
             yield (
-                f"{one['question']}: median errors on {counted(one['judged'], 'judged run')}:"
-                f" {', '.join(words) or 'nobody answers'}"
+                f"{one.words}: median errors on {counted(one.judged, 'judged run')}:"
+                f" {', '.join(errors) or 'nobody answers'}"
             )
         for name, why in self.members.failed.items():
             yield f"{name}: not among them: {why}"
@@ -257,105 +183,58 @@ class WeighedCandidates:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, without members that cannot be saved."""
-        trials, span = self.trials, self.span
-        kept = [name for name in self.names if name not in self.unsaved]
-        at = [self.names.index(name) for name in kept]
         fitted = {n: one for n, one in self.members.fitted.items() if n not in self.unsaved}
         return {
             "quantity": self.quantity,
             "members": {n: json.loads(one.to_json()) for n, one in fitted.items()},  # type: ignore[attr-defined]
             "failed": {**self.members.failed, **dict.fromkeys(self.unsaved, "it has no JSON form")},
-            "span": {
-                "configurations": [[*group, n] for group, n in span.configurations.items()],
-                "ranges": {name: _plain(values) for name, values in span.ranges.items()},
-                "texts": {name: sorted(pairs) for name, pairs in span.texts.items()},
-            },
-            "trials": {
-                "names": kept, "runs": trials.runs, "folds": trials.folds, "cell": trials.cell.tolist(),
-                "questions": {k: np.asarray(v).tolist() for k, v in vars(trials.questions).items()},
-                "error": _plain(trials.error[:, at]), "reach": _plain(trials.reach[:, at]),
-            },
+            "span": plain(self.span), "verdicts": plain(self.verdicts), "runs": self.runs,
         }  # fmt: skip
 
     @staticmethod
-    def from_dict(saved: Mapping[str, Any]) -> WeighedCandidates:
+    def from_dict(saved: Mapping[str, Any]) -> QuantityChoice:
         """Return what `to_dict` wrote. Raises KeyError, TypeError or ValueError where it did not."""
-        fitted = {}
-        for name, text in saved["members"].items():
-            kind = registry.load("predictors", text["predictor"])
-            fitted[name] = kind.from_json(json.dumps(text))
-        spans, judged = saved["span"], saved["trials"]
-        span = RunSpan(
-            {tuple(group): int(count) for *group, count in spans["configurations"]},
-            {name: np.array(values, dtype=float) for name, values in spans["ranges"].items()},
-            {name: frozenset(map(tuple, pairs)) for name, pairs in spans["texts"].items()},
+        fitted = {
+            name: registry.load("predictors", one["predictor"]).from_json(json.dumps(one))
+            for name, one in saved["members"].items()
+        }
+        return QuantityChoice(
+            str(saved["quantity"]), Members(fitted, dict(saved["failed"])),
+            restored(RunSpan, saved["span"]), restored(tuple[Verdict, ...], saved["verdicts"]),
+            int(saved["runs"]),
         )  # fmt: skip
-        names, lie = tuple(judged["names"]), judged["questions"]
-        shape = len(lie["kind"]), len(names)
-        questions = Questions(
-            np.array(lie["kind"], dtype=np.int8), np.array(lie["known"], dtype=float),
-            np.array(lie["group"], dtype=np.int64), tuple(map(tuple, lie["groups"])),
-        )  # fmt: skip
-        used, every = map(int, judged["runs"])
-        trials = Trials(
-            names, questions, np.array(judged["error"], dtype=float).reshape(shape),
-            np.array(judged["reach"], dtype=float).reshape(*shape, 2),
-            np.array(judged["cell"], dtype=np.int64), int(judged["folds"]), (used, every),
-        )  # fmt: skip
-        return WeighedCandidates(
-            str(saved["quantity"]), Members(fitted, dict(saved["failed"])), span, trials
-        )
 
 
-def _plain(values: FloatArray) -> Any:
-    """Return an array as lists for JSON, None for NaN."""
-    cells = values.astype(object)
-    cells[np.isnan(values)] = None
-    return cells.tolist()
-
-
-def _parts(
-    middle: FloatArray, answers: list[Forecasts], weight: FloatArray
-) -> dict[str, FloatArray]:
-    """Return the parts of the heaviest member's answer, scaled to the median, by name, (n,) each."""
-    leading = np.argmax(weight, axis=1)
-    parts: dict[str, FloatArray] = {}
-    for c, answer in enumerate(answers):
-        rows = np.flatnonzero((leading == c) & np.isfinite(middle))
-        if not len(rows):
-            continue
-        own = {name: np.asarray(values)[rows] for name, values in answer.parts.items()}
-        total = sum(own.values(), np.zeros(len(rows)))
-        if not (own and np.isclose(total, answer.seconds[rows, 1], rtol=1e-5).all()):
-            own, total = {answer.predictor: np.ones(len(rows))}, np.ones(len(rows))
-        for name, values in own.items():
-            column = parts.setdefault(name, np.where(np.isfinite(middle), 0.0, np.nan))
-            column[rows] = values / total * middle[rows]
-    return parts
-
-
-VERSION = 5
+def _put_parts(parts: dict[str, FloatArray], answer: Forecasts, rows: IntArray) -> None:
+    """Put the parts of some rows' answer into columns: its own where they add up, else its name."""
+    middle = answer.seconds[:, 1]
+    own = {name: np.asarray(values) for name, values in answer.parts.items()}
+    total = sum(own.values(), np.zeros(len(middle)))
+    if not (own and np.isclose(total[rows], middle[rows], rtol=1e-5).all()):
+        own = {answer.predictor: middle}
+    for name, values in own.items() if len(rows) else ():
+        parts.setdefault(name, np.zeros(len(middle)))[rows] = values[rows]
 
 
 @dataclass(frozen=True)
 class Auto:
-    """A mean of the candidates that do best on runs held out as the question holds its job out.
+    """The candidate that does best on runs held out as the question holds its job out.
 
     Without runs it is the analytic predictor. With runs every candidate is fitted to them, and
-    judged on folds of them that resemble the questions (see `questions`); each row is answered by
-    those that did best on questions of its kind, weighed by their errors (see `trials`).
+    judged on folds of them that resemble the questions (see `trials`); each row is answered by the
+    first candidate, in the order of its kind of question, that can.
 
     Attributes:
-        start: which constants physics starts from, see `starts`.
+        start: which constants physics starts from, see `options.started`.
         names: of the candidates; empty for all that are registered.
-        chosen: fitted candidates, for each quantity that runs time; the first is answered.
+        chosen: for each quantity that runs time; the first is answered.
         as_they_were_run: whether most runs state no plan, so that a job that states none is taken
             to be run as they were.
     """
 
     start: str = PRIORS
     names: tuple[str, ...] = ()
-    chosen: tuple[WeighedCandidates, ...] = ()
+    chosen: tuple[QuantityChoice, ...] = ()
     as_they_were_run: bool = False
 
     name = "auto"
@@ -386,13 +265,9 @@ class Auto:
                 " time_to_train_s",
             )
         names = self.names or candidate_names()
-        chosen = tuple(
-            WeighedCandidates.of(names, self.start, runs, quantity) for quantity in quantities
-        )
-        table = runs.table
-        stated = [table.texts(name) != "" for name in LAYOUT if name in table]
-        open_plans = bool(np.any(stated, axis=0).mean() < 0.5)
-        return Auto(self.start, self.names, chosen, open_plans)
+        chosen = tuple(QuantityChoice.of(names, self.start, runs, one) for one in quantities)
+        stated = [runs.table.texts(name) != "" for name in LAYOUT if name in runs.table]
+        return Auto(self.start, self.names, chosen, bool(np.any(stated, axis=0).mean() < 0.5))
 
     def declines(self, jobs: Jobs) -> list[str | None]:
         """Return why a job has no answer: of nobody."""
@@ -430,13 +305,17 @@ class Auto:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The choice in sentences: who, by what error, against whom, and who could not be fitted."""
+        """The choice in sentences: who, by what error, and who could not be fitted."""
         return tuple(words for chosen in self.chosen for words in chosen.reasons())
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
-        """The choice as plain values; see `WeighedCandidates.verdicts`."""
-        return [one for chosen in self.chosen for one in chosen.verdicts()]
+        """How candidates did on each kind of question that was judged, who answers first ahead.
+
+        Each has `quantity`, `question`, `judged` (runs that stood for it), and `candidates`, see
+        `CandidateScore`.
+        """
+        return [one for chosen in self.chosen for one in chosen.as_dicts()]
 
     @property
     def unsaved(self) -> tuple[str, ...]:
@@ -454,7 +333,7 @@ class Auto:
         }
 
     def to_json(self) -> str:
-        """Return the members, each in its own JSON, and their trials, as JSON text; see `unsaved`."""
+        """Return the members, each in its own JSON, and the verdicts, as JSON text; see `unsaved`."""
         return json.dumps({
             "predictor": self.name, "version": VERSION, "start": self.start, "names": self.names,
             "as_they_were_run": self.as_they_were_run,
@@ -470,7 +349,7 @@ class Auto:
         """
 
         def made(saved: Mapping[str, Any]) -> Auto:
-            chosen = tuple(WeighedCandidates.from_dict(one) for one in saved["chosen"])
+            chosen = tuple(map(QuantityChoice.from_dict, saved["chosen"]))
             names = tuple(map(str, saved["names"]))
             return Auto(str(saved["start"]), names, chosen, bool(saved["as_they_were_run"]))
 

@@ -17,8 +17,7 @@ from forerun.predictors.options import PRIORS, started
 from forerun.tables import Jobs, Runs
 
 ANALYTIC = "analytic"
-PHYSICS = (ANALYTIC,)
-NAMES = (ANALYTIC, "hierarchical", "gaussian", "linear-scaling", "ray-ml")
+NAMES = (ANALYTIC, "hierarchical", "gaussian", "linear-scaling")
 
 
 def candidate_names() -> tuple[str, ...]:
@@ -43,17 +42,13 @@ class Members:
 
     def logs(self, names: Sequence[str], jobs: Jobs, quantity: str) -> FloatArray:
         """Return the logs of the quantiles of some candidates, (n, c, 3), NaN where there are none."""
-        return logs_of(self.forecasts(jobs, quantity), names, len(jobs))
-
-
-def logs_of(answers: Mapping[str, Forecasts], names: Sequence[str], n: int) -> FloatArray:
-    """Return the logs of the quantiles of some candidates, (n, c, 3), NaN where there are none."""
-    logs = np.full((n, len(names), 3), np.nan)
-    for c, name in enumerate(names):
-        if name in answers:
-            rows = answers[name].answered
-            logs[rows, c] = np.log(answers[name].seconds[rows])
-    return logs
+        answers = self.forecasts(jobs, quantity)
+        logs = np.full((len(jobs), len(names), 3), np.nan)
+        for c, name in enumerate(names):
+            if name in answers:
+                rows = answers[name].answered
+                logs[rows, c] = np.log(answers[name].seconds[rows])
+        return logs
 
 
 def members(
@@ -75,7 +70,7 @@ def members(
         try:
             one = started(name, begin)
             one = one.light() if light and hasattr(one, "light") else one
-            fitted[name] = one.fit(with_steps(timed) if name in PHYSICS else timed)
+            fitted[name] = one.fit(with_steps(timed) if name == ANALYTIC else timed)
         except ForerunError as error:
             failed[name] = f"{error.found}; {error.next_step}"
         except Exception as error:  # noqa: BLE001  (one candidate's defect must not take the others' answers)
