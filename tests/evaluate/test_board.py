@@ -86,7 +86,7 @@ def test_the_json_holds_a_figure_for_each_predictor_table_and_split(
     assert "forerun leaderboard --runs mine.csv --predictors ernest,constant-mfu" in page
     assert "seed 0" in page
     assert "| ernest | **" in page
-    assert "20 rows of 60 (devices 1) below all that teach" in page
+    assert "20 rows of 60 (devices 1) below all fitted rows" in page
 
 
 def test_nothing_is_judged_twice(runs: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_shots_are_chosen_by_options_and_written_into_the_split(runs: Path, tmp_
 def test_the_trap_of_interpolation_is_on_the_screen_and_in_the_help(runs: Path) -> None:
     done = call("--runs", runs, "--predictors", "constant-mfu", "--split", "interpolation:workers")
     assert "workers is the column devices" in done.stdout
-    assert "(devices 1) below all that teach: extrapolation" in done.stdout
+    assert "(devices 1) below all fitted rows: extrapolation" in done.stdout
     assert "extrapolation" in call("--help").stdout
 
 

@@ -95,5 +95,5 @@ def test_a_table_that_says_no_devices_is_refused_with_what_to_fill_in(
     path.write_text("workload,global_batch,step_time_s\nresnet50,256,0.08\n")
     code, _, err = ask("--runs", str(path), "--split", "above:devices=8")
     assert code == 2
-    assert "there is no column 'devices', and no cluster that tells it" in err
+    assert "there is no column 'devices', and no cluster to read it from" in err
     assert "nodes with devices_per_node, or cluster" in err

@@ -173,7 +173,7 @@ def test_the_trap_is_told_with_the_evaluation(tmp_path: Path) -> None:
         {"t": runs(step_time_s=[1.0] * 6)}, [Says(1.0, "step")], "interpolation:devices"
     )
     (note,) = found.notes["t"]
-    assert "1 row of 3 (devices 1) below all that teach" in note
+    assert "1 row of 3 (devices 1) below all fitted rows" in note
     assert found.as_dict()["notes"] == {"t": [note]}
 
 
@@ -183,7 +183,7 @@ def test_the_page_tells_stopped_runs_apart_and_the_trap() -> None:
     page = accuracy_page(found, command="forerun evaluate", version="0")
     assert "### Stopped runs" in page
     assert "| t | 1 | 1 | 0 % |" in page
-    assert "* t: interpolation:devices judges 2 rows of 3 (devices 1) below all that teach" in page
+    assert "* t: interpolation:devices judges 2 rows of 3 (devices 1) below all fitted rows" in page
 
 
 def test_no_python_runs_once_a_row() -> None:

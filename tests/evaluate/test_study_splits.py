@@ -53,7 +53,7 @@ def test_the_trap_of_interpolation_is_said_with_its_rows() -> None:
     split = parse_split("interpolation:workers")
     (note, trap) = notes_of(split, rows, folds_of(split, rows))
     assert note == "workers is the column devices"
-    assert "12 rows of 24 (devices 1) below all that teach: extrapolation" in trap
+    assert "12 rows of 24 (devices 1) below all fitted rows: extrapolation" in trap
     assert "between:devices leaves the ends out" in trap
 
 
@@ -198,7 +198,7 @@ def test_shots_belong_to_few_shot_alone() -> None:
 
 @pytest.mark.data
 def test_pollux_is_divided_as_the_study_would() -> None:
-    """1 to 16 workers: 1, 3 ... 15 are judged; the 57 rows of one worker lie below all that teach."""
+    """1 to 16 workers: 1, 3 ... 15 are judged; the 57 rows of one worker lie below all fitted rows."""
     rows = read_table(published("pollux"))
     split = parse_split("interpolation:workers")
     folds = folds_of(split, rows)

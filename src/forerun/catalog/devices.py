@@ -52,7 +52,7 @@ COLUMNS = (
 _SOURCED = tuple(name for name in COLUMNS if name not in ("id", "source", "field_sources"))
 # A blank 16-bit rate is the other one's.
 _SAME_RATE = {"bf16": "fp16", "fp16": "bf16"}
-# A node's network where a user's row says nothing, shared by its devices.
+# A node's network where a user's row states none, shared by its devices.
 _DEFAULT_NODE_GB_PER_S = 12.5
 _FIELD_OF_COLUMN = {
     "memory_gb": "memory_bytes",
@@ -75,8 +75,8 @@ class DeviceEntry:
             ends at the node.
         fabric_out_bytes_per_second: network rate per device out of that fabric.
         note: what a reader should know of the figures.
-        warnings: what every user of this device should be told.
-        network_warning: the one of them that says its network is assumed; '' where it is stated.
+        warnings: what every user of this device should know.
+        network_warning: the one of them on an assumed network; '' where it is stated.
     """
 
     device: Device
@@ -190,7 +190,7 @@ def _check_complete(row: Row) -> None:
 
 
 def _kind(row: Row) -> str:
-    """Return the kind of device, gpu where the row says nothing."""
+    """Return the kind of device, gpu by default."""
     kind = row.get("kind") or "gpu"
     if kind not in KINDS:
         raise RequestError(row.at("kind"), f"it is {kind!r}", one_of(kind, KINDS))
@@ -358,7 +358,7 @@ class Instance:
         source: of the price, with its commit.
         nic_fact: source of the network figures.
         marketplace: one private offer, not a cloud's list price.
-        note: what the source says of this row.
+        note: the source's remark on this row.
     """
 
     provider: str
@@ -460,7 +460,7 @@ def _source(row: Row) -> str:
 
 
 def _nic_kind(row: Row) -> str:
-    """Return the kind of network, ethernet where the row says nothing."""
+    """Return the kind of network, ethernet by default."""
     kind = (row.get("nic_kind") or "ethernet").lower()
     if kind not in NIC_KINDS:
         raise RequestError(row.at("nic_kind"), f"it is {kind!r}", one_of(kind, NIC_KINDS))

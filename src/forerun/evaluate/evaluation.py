@@ -44,7 +44,7 @@ class Score:
         floor_clamped: forecasts that lay below it and were raised to it: their physics is wrong.
         suspicious: measured values below the floor: a wrong floor or a wrong row.
         silent: answers of NaN without a reason; must be 0.
-        oom_rows, oom_happened, oom_precision, oom_recall, oom_f1: rows where the predictor says
+        oom_rows, oom_happened, oom_precision, oom_recall, oom_f1: rows where the predictor states
             whether it fits, in tables where some ran out of memory; how many did; the detection.
             Plans that it takes to be impossible are left out.
         refused_rows, refused_f1: the same with these plans and with runs that failed: whether a
@@ -143,9 +143,9 @@ class Evaluation:
             range of distances.
         by_workload: the same for each workload of the tables in which some ran out of memory.
         folds: by table.
-        fitted_on: tables that taught besides the judged ones.
+        fitted_on: further tables that were fitted.
         identical: by judged table and training_rows table, the rows left out of the latter because
-            they tell of a measurement that is judged.
+            they hold a judged measurement.
         faster_half: columns, see `splits.slower_half`.
         start: what the predictors knew before they were fitted.
         notes: by table, what must be known of how it was divided (see `notes`).

@@ -74,7 +74,7 @@ def starting(
 
 
 def seen_by(kind: Any, runs: Runs) -> int | None:
-    """Return how many of the runs a predictor's shipped constants were fitted to; None if not said."""
+    """Return how many of the runs a predictor's shipped constants were fitted to; None if not known."""
     if not hasattr(kind, "shipped_rows"):
         return None
     return int(seen(runs, kind.shipped_rows()).sum())
@@ -214,7 +214,7 @@ def notes_of(split: Split, table: Table, folds: Sequence[Fold]) -> tuple[str, ..
         if beyond.any():
             cells = ", ".join(f"{v:g}" for v in np.unique(judged[beyond]))
             rows = counted(int(beyond.sum()), "row")
-            found.append(f"{rows} of {len(judged):,} ({column} {cells}) {name} all that teach")
+            found.append(f"{rows} of {len(judged):,} ({column} {cells}) {name} all fitted rows")
     if not found:
         return notes
     return (

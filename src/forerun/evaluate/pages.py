@@ -141,7 +141,7 @@ lower edge. *Answered* is the share of comparable rows that got a forecast; the 
 with a reason. A line in brackets answered less than 90 % and does not count."""
 
 STOPPED_HELP = """\
-A run that was stopped tells a lower bound of its time and no time; it is in no figure above. An
+A run that was stopped has a lower bound of its time and no time; it is in no figure above. An
 answer *below* the bound is wrong, by what it lacks of it; one above is right."""
 
 MEMORY_HELP = """\
@@ -333,14 +333,14 @@ does not count. "none" is a predictor that could not answer, for a reason that i
 
 *CPU s* is what all fits and answers of a line took, on one core. *Judged* says how many rows of which
 time: a step, an epoch or a whole run. Where predictors answer different ones, all are held to the
-rows that have any time, and whoever answers in a time that a row does not tell has not answered it.
+rows that have any time, and an answer in a time that a row lacks does not count.
 
 `interpolation:COLUMN` and `extrapolation:COLUMN=VALUE` are the Ray study's (Filippini and
 Ardagna): the first judges every second of the sorted distinct values, **from the smallest on**, so
 that a part of it is extrapolation, and its rows are counted below each table. `between:COLUMN` judges
 every second value and never the ends. The second judges rows with a column strictly above its bound.
 
-A run that was stopped tells a lower bound of its time. It is judged apart: an answer below the bound
+A run that was stopped has a lower bound of its time. It is judged apart: an answer below the bound
 is wrong, by what it lacks of it; an answer above is right."""
 
 

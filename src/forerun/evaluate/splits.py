@@ -1,4 +1,4 @@
-"""Splits: the ways to divide a table into rows that teach and rows that are judged, as words."""
+"""Splits: the ways to divide a table into training rows and judged rows, as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMS = (
     "few-shot:COLUMN[/COLUMN...]=K[:cheapest][:CONDITION...]",
     "interpolation:COLUMN[=VALUE,...|=everyN]", "between:COLUMN", "extrapolation:COLUMN=VALUE,...",
 )  # fmt: skip
-# Splits of several folds, and how many they have where nothing else is said. A column of many
+# Splits of several folds, and how many they have by default. A column of many
 # values is left out in this many parts: one by one would be as many fits as it has values, which
 # leave-one-out asks for.
 USUAL_FOLDS: Mapping[str, int] = {"random": 5, "leave-out": 10, "few-shot": 10}
@@ -51,14 +51,14 @@ _TIMES = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", "
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One way to divide a table, as it was asked for; `folds_of` carries it out.
+    """One way to divide a table, as a user wrote it; `folds_of` carries it out.
 
     Attributes:
         text: as it is written.
         column: that the split speaks of, "" where it speaks of none or of several.
-        values: of `from`, those that teach; of `interpolation`, those that are judged.
+        values: of `from`, those to fit; of `interpolation`, those that are judged.
         count: of `few-shot`, the given runs of each judged group.
-        bounds: of `above` and `extrapolation`, the largest value that teaches, by column; NaN for
+        bounds: of `above` and `extrapolation`, the largest value to fit, by column; NaN for
             the middle of a table's distinct values.
         limit: of `above`, the largest value that is judged.
         every: of `interpolation` without values, the step through the sorted distinct values.
@@ -245,7 +245,7 @@ def grounded(split: Split, table: Table) -> tuple[Split, tuple[str, ...]]:
     bounds = []
     for column, bound in split.bounds:
         name = named(column)
-        if np.isnan(bound) and name in table:  # else the fold says what is missing
+        if np.isnan(bound) and name in table:  # else the fold reports what is missing
             bound = _middle(split, name, table)
             notes.append(f"{name}={HALF} is {name} <= {bound:g}")
         bounds.append((name, bound))
@@ -281,7 +281,7 @@ def _middle(split: Split, column: str, table: Table) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Positions of the rows that teach and of the rows that are judged; they never overlap."""
+    """Positions of the training rows and of the judged rows; they never overlap."""
 
     train: IntArray
     test: IntArray
@@ -292,22 +292,22 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
 
     * whole judges all rows; random deals configurations (their repeats together) to `parts` folds,
       of which holdout is the first of five alone.
-    * leave-out judges the rows of one value and teaches all others; of more than `parts` values
+    * leave-out judges the rows of one value and fits all others; of more than `parts` values
       several are left out together; leave-one-out has a fold for each. few-shot is leave-out, but K
       measured configurations of each judged value (of each group of its rows, where columns make
-      groups) teach too, and their exact repeats are not judged.
-    * from teaches the rows of the named values; above teaches up to the bound and judges beyond it,
+      groups) are fitted too, and their exact repeats are not judged.
+    * from fits the rows of the named values; above fits up to the bound and judges beyond it,
       up to the limit; extrapolation judges where any column is strictly above its bound.
     * larger-clusters, larger-batches: in each group of the columns in `LARGER` the lower half of the
-      distinct values teaches and the upper half is judged. A group of one value teaches.
+      distinct values is fitted and the upper half judged. A group of one value is fitted.
     * interpolation judges the listed values of a column, or every h-th of its sorted distinct
-      values from the first, as Filippini and Ardagna did: nothing smaller than that teaches, so that
+      values from the first, as Filippini and Ardagna did: nothing smaller is fitted, so that
       part of it is extrapolation downward. between judges every second, never the least or largest.
 
     Rows whose column is blank stand on neither side where the column is compared by number.
 
     Args:
-        split: as it was asked for.
+        split: see `parse_split`.
         table: its rows.
         seed: of what is drawn.
         parts: folds; 0 is `USUAL_FOLDS`.
@@ -334,8 +334,8 @@ def folds_of(split: Split, table: Table, seed: int = 0, parts: int = 0) -> list[
     elif kind in ("leave-out", "leave-one-out", "few-shot"):
         folds = _left_out(split, table, rng, parts)
     else:
-        teach, judge = _SIDES[kind](split, table)
-        folds = [Fold(np.flatnonzero(teach), np.flatnonzero(judge))]
+        train, test = _SIDES[kind](split, table)
+        folds = [Fold(np.flatnonzero(train), np.flatnonzero(test))]
     folds = [fold for fold in folds if len(fold.test)]
     if not folds:
         raise _empty(split, "no row would be judged")
@@ -407,7 +407,7 @@ def _shots(
 
 
 def _run_costs(table: Table) -> FloatArray:
-    """Return what each run cost, (n,), infinite where that cannot be told.
+    """Return what each run cost, (n,), infinite where that is not known.
 
     Dollars where every timed row states its price an hour; else device-seconds. Of the times that a
     row states the step's counts, else an epoch's, else a run's.
@@ -433,15 +433,15 @@ def _beyond(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
         here = values[np.isfinite(values)]
         if len(here):
             spans.append(f"{column} within {here.min():g} to {here.max():g}")
-    teach, judge = known & ~beyond, known & beyond
+    train, test = known & ~beyond, known & beyond
     if split.kind == "above":
-        judge &= _values(split, split.column, table) <= split.limit
-    for name, side in (("up to", teach), ("above", judge)):
+        test &= _values(split, split.column, table) <= split.limit
+    for name, side in (("up to", train), ("above", test)):
         if not side.any():
             text = " and ".join(f"{column} {name} {bound:g}" for column, bound in split.bounds)
             choice = ", ".join(spans) or "another column"
             raise _empty(split, f"no row has {text}", f"choose {choice}")
-    return teach, judge
+    return train, test
 
 
 def _named(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
@@ -457,8 +457,8 @@ def _named(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
             near = nearest_names(value, texts) or list(texts)[:6]
             found = f"no row has {split.column} {value}"
             raise _empty(split, found, f"write e.g. {', '.join(near)}")
-    teach = known & np.isin(cells, wanted)
-    return teach, known & ~teach
+    train = known & np.isin(cells, wanted)
+    return train, known & ~train
 
 
 def _larger(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
@@ -467,10 +467,10 @@ def _larger(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
     known, group = ~np.isnan(values), table.groups(within)[1]
     pairs = np.unique(np.stack([group[known], values[known]], axis=1), axis=0)
     bounds = _middles(pairs[:, 0].astype(np.int64), pairs[:, 1], int(group.max(initial=-1)) + 1)
-    judge = known & (values > bounds[group])
-    if not judge.any():
+    test = known & (values > bounds[group])
+    if not test.any():
         raise _empty(split, f"no {' and '.join(within)} has two values of {column}")
-    return known & ~judge, judge
+    return known & ~test, test
 
 
 def _middles(group: IntArray, values: FloatArray, groups: int) -> FloatArray:
@@ -486,8 +486,8 @@ def _middles(group: IntArray, values: FloatArray, groups: int) -> FloatArray:
 def _alternate(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
     """Return the sides where listed values are judged, or some of the sorted distinct values."""
     if split.values:
-        judge, teach = _named(split, table)
-        return teach, judge
+        test, train = _named(split, table)
+        return train, test
     cells, known = _cells(split, table)
     distinct = np.unique(cells[known])
     chosen = distinct[1:-1:2] if split.kind == "between" else distinct[:: split.every]
@@ -496,8 +496,8 @@ def _alternate(split: Split, table: Table) -> tuple[BoolArray, BoolArray]:
         raise _empty(split, found, "choose a column of three or more")
     if len(distinct) < 2:
         raise _empty(split, f"all rows have the same {split.column}")
-    judge = known & np.isin(cells, chosen)
-    return known & ~judge, judge
+    test = known & np.isin(cells, chosen)
+    return known & ~test, test
 
 
 def _cells(split: Split, table: Table) -> tuple[NDArray[Any], BoolArray]:
@@ -510,7 +510,7 @@ def _cells(split: Split, table: Table) -> tuple[NDArray[Any], BoolArray]:
     return cells, np.isfinite(cells)
 
 
-# Which rows teach and which are judged, (n,) each, for splits of one fold.
+# Which rows are fitted and which judged, (n,) each, for splits of one fold.
 _SIDES: Mapping[str, Callable[[Split, Table], tuple[BoolArray, BoolArray]]] = {
     "from": _named, "larger-clusters": _larger, "larger-batches": _larger, "above": _beyond,
     "extrapolation": _beyond, "interpolation": _alternate, "between": _alternate,

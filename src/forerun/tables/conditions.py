@@ -85,7 +85,7 @@ def parse_condition(text: str) -> Condition:
 def absent(column: str, table: Table) -> tuple[str, str]:
     """Return what is found where a table has no such column, and what to do."""
     if column in DERIVED:
-        return f"there is no column {column!r}, and no cluster that tells it", SOURCES
+        return f"there is no column {column!r}, and no cluster to read it from", SOURCES
     near = nearest_names(column, list(table.columns)) or list(table.columns)[:6]
     return f"there is no column {column!r}", f"choose one that is there, e.g. {', '.join(near)}"
 

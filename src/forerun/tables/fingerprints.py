@@ -1,6 +1,6 @@
-"""Fingerprints: which rows of several tables tell of one measurement, and which runs constants were fitted to.
+"""Fingerprints: which rows of several tables are one measurement, and which runs constants were fitted to.
 
-Two rows tell of one measurement where they agree in what any two tables both state of a run
+Two rows are one measurement where they agree in what any two tables both state of a run
 (`identity_columns`). A fingerprint holds that in a few bytes, so that no run is judged on that was in a fit.
 """
 
@@ -29,7 +29,7 @@ _STATED = ("step_time_s", "samples_per_s", "tokens_per_s", "tflops_per_device", 
 
 
 def content_codes(parts: Sequence[Runs]) -> list[IntArray]:
-    """Return a number for each row of each part, equal where the rows tell of one measurement.
+    """Return a number for each row of each part, equal where the rows are one measurement.
 
     Such rows agree in workload, device, devices, global batch and status, and in the measured figure
     as far as both tables state it, to `DIGITS` digits, or `FEWEST` where a table rounds to so many:
@@ -168,7 +168,7 @@ CELL = _MOST_OFF[DIGITS]  # of the log of a figure: as fine as figures of most d
 def fingerprints(runs: Runs) -> Codes:
     """Return a number for each run, (n,); 0 where nothing was measured.
 
-    It tells what was run, in how many digits the table states its figure (`stated_digits`),
+    It holds what was run, in how many digits the table states its figure (`stated_digits`),
     and in which cell the figure's log lies: two tables rarely state a run in one quantity and as
     finely, so that `seen` looks it up in every cell that what they rounded off may have led to.
     """
@@ -185,24 +185,24 @@ def _cells(figure: FloatArray, further: FloatArray | float = 0.0) -> IntArray:
 def _asked(runs: Runs) -> Codes:
     """Return a number for what was run and how it ended, (n,); 0 where nothing was measured."""
     stated, plan, figure, ended = _identity([runs])
-    told = np.flatnonzero(ended | (figure >= 0))
+    measured = np.flatnonzero(ended | (figure >= 0))
     # A text is made once for all rows that it is true of.
     kind = _code([*stated, figure > 0, *plan])
-    _, first, index = np.unique(kind[told], return_index=True, return_inverse=True)
+    _, first, index = np.unique(kind[measured], return_index=True, return_inverse=True)
     found = np.zeros(len(first), dtype=np.uint64)
-    for j, i in enumerate(told[first].tolist()):
+    for j, i in enumerate(measured[first].tolist()):
         workload, device, devices, batch, status = (column[i] for column in stated)
         words = [workload, device, f"{devices:.0f}", f"{batch:.0f}", status,
                  "timed" if figure[i] > 0 else "ended"]  # fmt: skip
         text = "|".join(map(str, [*words, *([c[i] for c in plan] if ended[i] else [])])).encode()
         found[j] = int.from_bytes(blake2b(text, digest_size=8).digest(), "little") or 1
     codes = np.zeros(len(runs), dtype=np.uint64)
-    codes[told] = found[index]
+    codes[measured] = found[index]
     return codes
 
 
 def _coded(asked: Codes, digits: IntArray, cells: IntArray) -> Codes:
-    """Return numbers of `BYTES` bytes for what was run and a cell of a grid, 0 where asked is 0."""
+    """Return numbers of `BYTES` bytes for what was run and a cell of a grid, 0 where the first is 0."""
     # The shape of the grid, whose figures are stated in so many digits, is a part of the number.
     mixed = _stirred(
         asked ^ _stirred(cells.astype(np.uint64) * np.uint64(16) + digits.astype(np.uint64))
@@ -234,14 +234,14 @@ def unpacked(text: str) -> Codes:
         wide[:, :BYTES] = raw.reshape(-1, BYTES)
     except ValueError as error:
         raise RequestError(
-            "reading the runs that taught constants", f"they cannot be unpacked ({error})",
+            "reading the runs that constants were fitted to", f"they cannot be unpacked ({error})",
             "refit the constants with `make constants`",
         ) from None  # fmt: skip
     return np.asarray(wide.view("<u8").reshape(-1), dtype=np.uint64)
 
 
 def seen(runs: Runs, rows: Mapping[str, str]) -> NDArray[np.bool_]:
-    """Return which runs are among those that taught, (n,).
+    """Return which runs are among the fitted ones, (n,).
 
     Args:
         runs: facts.

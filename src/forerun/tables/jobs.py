@@ -239,7 +239,7 @@ class Runs:
         return np.where((self.status == "ok") & (step > 0) & np.isfinite(step), step, np.nan)
 
 
-_LATER = {"measured": 1, "origin": 2}  # after what was asked; columns of one's own are the last
+_LATER = {"measured": 1, "origin": 2}  # after the question; columns of one's own are the last
 
 
 def sorted_runs(runs: Runs) -> Runs:
@@ -278,7 +278,7 @@ def _keys(runs: Runs) -> Iterator[NDArray[Any]]:
     for name in names:
         if rank[name] == 0:
             yield sortable(columns[name])
-    # What tells workloads and clusters apart where no label does.
+    # What distinguishes workloads and clusters where no label does.
     of_workload = attrgetter("name", "framework", "precision", "seq_len", "dataset_size", "params",
                              "graph.forward_flops", "graph.backward_flops")  # fmt: skip
     of_cluster = attrgetter("name", "device.id", "nodes", "devices_per_node", "intra", "inter")
@@ -382,9 +382,9 @@ def described(table: Table, jobs: Jobs) -> Table:
     whole = (jobs.workload_index >= 0) & (jobs.cluster_index >= 0)
     if not whole.any():
         return table
-    told = job_columns(jobs.take(np.flatnonzero(whole)))
+    own = job_columns(jobs.take(np.flatnonzero(whole)))
     columns = {}
-    for name, cells in told.columns.items():
+    for name, cells in own.columns.items():
         if whole.all() and (name in NAMES or name not in table):
             columns[name] = cells
             continue

@@ -95,8 +95,8 @@ _ALL: list[Column] = [
         "epoch_time_s|s|one pass over the dataset", "time_to_train_s|s|the whole run",
         "cost_usd|USD|the whole run", "memory_gb|1e9 bytes|peak of a device",
         "samples_to_target|samples|until the target was reached",
-        "epochs_to_target||the same in epochs; the run's length where nothing else says it",
-        "grad_sqr||squared norm of the true gradient, an estimate; two workers or more tell it",
+        "epochs_to_target||the same in epochs; the run's length where nothing else states it",
+        "grad_sqr||squared norm of the true gradient, an estimate; from two workers on",
         "grad_var||variance of a sample's gradient, likewise",
         "repeats||runs behind the figure", "std_s|s|standard deviation of step_time_s over them",
         "step_mean_s|s|mean of the single steps, where step_time_s is their median",
@@ -270,8 +270,8 @@ class Table:
     """Columns of equal length by name; unknown columns are kept, missing ones are blank.
 
     Number columns are float64 with NaN for blanks; text columns are object arrays of str with ""
-    for blanks. `problems`, where there are any, tells each row's first cell that could not be
-    read (n,), None where all could; such a cell is blank. `lines` tells where rows were written,
+    for blanks. `problems`, where there are any, holds each row's first cell that could not be
+    read (n,), None where all could; such a cell is blank. `lines` is where rows were written,
     None where no file holds them. `unread` holds the texts of cells that could not be read (n,),
     by column, "" where they could: whoever writes the table writes these.
     """

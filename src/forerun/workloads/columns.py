@@ -1,6 +1,6 @@
 """The workload columns of a runs table -> a Workload, or the reason why there is none.
 
-A name of the zoo comes first, if what the row says of its size agrees; then the columns of a
+A name of the zoo comes first, if what the row states of its size agrees; then the columns of a
 transformer's shape; then totals (`params` and `gmacs`). A blank cell means what it means on the
 command line: the workload's own default. Every assumption is in the workload's notes.
 """
@@ -141,7 +141,7 @@ class RowCells:
 
 
 def workload_from_columns(row: Mapping[str, Any]) -> Workload | str:
-    """Return the workload of a row, or the reason why its columns do not tell it.
+    """Return the workload of a row, or the reason why its columns do not determine it.
 
     Args:
         row: cells by column, as text or numbers; blanks and columns not in `WORKLOAD_COLUMNS`
@@ -205,7 +205,7 @@ def _entry(row: RowCells) -> Entry | None:
 
 
 def _disagreements(row: RowCells, entry: Entry, workload: Workload) -> tuple[str, ...]:
-    """Return what the row says against being the entry; empty where it agrees."""
+    """Return what of the row contradicts the entry; empty where it agrees."""
     shape = workload.shape
     found: list[str] = []
     for column, mine in (
@@ -244,7 +244,7 @@ def _from_zoo(row: RowCells, entry: Entry) -> Workload:
 
 
 def described(row: RowCells, workload: Workload) -> Workload:
-    """Return the workload with what the row says of its data, framework and task."""
+    """Return the workload with the row's data, framework and task."""
     stated = {name: row.text(name) for name in ("framework", "dataset")}
     changes: dict[str, Any] = {name: text for name, text in stated.items() if text}
     size = row.number("dataset_size")

@@ -163,7 +163,7 @@ class _Reader:
         reads = sum(v.size for v in {v.name: v for v in moving}.values())
         weight_size = float(sum(v.size for v in weights if v.size > 1))
         if node.op_type.startswith("Gather") and weights and weights[0] is inputs[0]:
-            weight_size, reads = 0.0, reads + out  # only the rows asked for
+            weight_size, reads = 0.0, reads + out  # only the rows looked up
         elif node.op_type.startswith("Gather"):
             reads = min(reads, 2 * out)
         return Op(
@@ -506,9 +506,9 @@ def _inferred(model: Any, asked: str, strict: bool) -> Any:
     try:
         return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
-        told = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise RequestError(
-            asked, f"its shapes do not fit: {told}", "check the sizes asked for, or export it again"
+            asked, f"its shapes do not fit: {reason}", "check the sizes given, or export it again"
         ) from error
 
 

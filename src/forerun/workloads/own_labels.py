@@ -1,4 +1,4 @@
-"""OwnLabels: a label that given runs use for a workload of their own means that workload when asked.
+"""OwnLabels: a label that given runs use for a workload of their own means that workload in a question.
 
 A label such as `mlp` may be a name of the zoo too. Who gives runs of their own `mlp` and asks rows that
 say `mlp` and no more means what was run; whoever means the zoo's writes its name (`mlp-mnist`), or
@@ -25,7 +25,7 @@ from forerun.workloads.columns import (
     workload_from_columns,
 )
 
-# What says which structure is meant, and what of it may be asked otherwise.
+# Which columns state the structure, and which of them a question may change.
 _STRUCTURE = ("seq_len", "image_size", "params", "layers", "hidden", "heads", "kv_heads", "ffn",
               "vocab", "experts", "gmacs", "mactivations")  # fmt: skip
 _TRAINING = ("framework", "dataset", "dataset_size", "precision", "optimizer", "task")
@@ -58,7 +58,7 @@ class _RunWorkload:
 
     @cached_property
     def structure(self) -> tuple[Any, ...]:
-        """What tells structures apart, whatever they are trained in and on."""
+        """What distinguishes structures, whatever they are trained in and on."""
         one = self.workload
         return (one.params, one.graph.forward_flops, one.shape, one.seq_len, one.image_size)
 
@@ -108,7 +108,7 @@ class OwnLabels:
         return any(one.is_own for one in self.by_label.get(label.strip().lower(), ()))
 
     def read(self, row: Mapping[str, Any]) -> Workload | str:
-        """Return the workload of a row, or why its columns do not tell it.
+        """Return the workload of a row, or why its columns do not determine it.
 
         As `workload_from_columns`, but that a label of which the runs have one structure of their
         own, which agrees with all that the row states, is theirs; of how it is trained the row's
@@ -157,7 +157,7 @@ class OwnLabels:
 
 
 def meant_note(workload: Workload) -> str:
-    """Return what is said of a workload that a label of runs stands for, "" of any other."""
+    """Return the note on a workload that a label of runs stands for, "" of any other."""
     return next((note for note in workload.notes if _AS_GIVEN in note), "")
 
 

@@ -57,7 +57,7 @@ _NO_DEVICE_NOR_COUNT = (
 )
 _LARGEST = 10_000_000  # devices: beyond any machine
 LARGEST = 2**31 - 1
-# Frameworks whose tensor parallelism splits sequences too, unless a row says otherwise.
+# Frameworks whose tensor parallelism splits sequences too, unless a row states otherwise.
 _SPLITS_SEQUENCES = ("nanotron", "torchtitan", "megatron-bridge")
 # Frameworks whose recipes deal the optimizer's states to the replicas.
 _SHARDS_STATES = ("nemo", "megatron-bridge")
@@ -197,7 +197,7 @@ class _Machine:
 
     Attributes:
         device: of its nodes.
-        usual: devices in a node where nothing says how many.
+        usual: devices in a node by default.
         instance: the catalogue's name of the node, "" where it is none of it.
         text: of the whole cluster, where that is the row's only word on machines.
     """
@@ -273,7 +273,7 @@ def layout_of(cells: Mapping[str, Any], usual: int, world: float = math.nan) -> 
 
     Args:
         cells: nodes, devices, devices_per_node and placement of one row, blanks left out.
-        usual: devices in a node where nothing says how many.
+        usual: devices in a node by default.
         world: dp x tp x pp x cp of the row's plan, NaN where it has none.
 
     Raises:
@@ -414,8 +414,8 @@ class _Numbers:
         distinct, index = np.unique(
             np.column_stack([v[at] for v in values]), axis=0, return_inverse=True
         )
-        said = np.array([reason.format(*each) for each in distinct], dtype=object)
-        self.problems[at] = said[index.reshape(-1)]
+        found = np.array([reason.format(*each) for each in distinct], dtype=object)
+        self.problems[at] = found[index.reshape(-1)]
 
 
 def _plans(table: Table, devices: FloatArray) -> tuple[PlanColumns, Reasons]:

@@ -38,9 +38,9 @@ class FlagKind(StrEnum):
     UNMEASURED = "unmeasured"
 
 
-# Each kind: what it means, and what becomes of its rows in a fit. `left out` teaches no time (a
-# memory figure that is sound still teaches memory), `kept` teaches and is said, `not a fault` has
-# nothing to teach about time.
+# Each kind: what it means, and what becomes of its rows in a fit. The time of a row `left out` is
+# not fitted (its memory is, where that is sound); a row `kept` is fitted and reported; one that is
+# `not a fault` has no time to fit.
 POLICY: Mapping[FlagKind, tuple[str, str]] = {
     FlagKind.UNIT: ("a figure in another unit than its column's", "left out where certainly wrong"),
     FlagKind.FLOOR: ("faster than the device could compute it at its peak", "left out"),
@@ -64,7 +64,7 @@ POLICY: Mapping[FlagKind, tuple[str, str]] = {
 }
 KINDS: tuple[FlagKind, ...] = tuple(FlagKind)
 _AT = {kind: i for i, kind in enumerate(KINDS)}
-# Not faults of a measurement: they explain why a row teaches no time, or what was assumed of it. A
+# Not faults of a measurement: they explain why the time of a row is not fitted, or what was assumed. A
 # label (a workload or device unknown to physics) may still be learned by predictors that need none.
 EXPLAINED = (
     FlagKind.PLACEMENT,
@@ -117,7 +117,7 @@ class Flags:
 
     @property
     def suspect(self) -> NDArray[np.bool_]:
-        """Which flags speak of a fault, and do not only explain why a row teaches nothing, (m,)."""
+        """Which flags speak of a fault, and not only explain why a row is not fitted, (m,)."""
         return ~self.of(*EXPLAINED)
 
     def rows_with(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -128,23 +128,23 @@ class Flags:
 
     @property
     def teaches_step(self) -> NDArray[np.bool_]:
-        """Which rows may teach time, (n,)."""
+        """Whose time may be fitted, (n,)."""
         return ~self.rows_with(self.out_step)
 
     @property
     def teaches_time(self) -> NDArray[np.bool_]:
-        """Which rows taught a time, to physics or by their labels, (n,)."""
+        """Whose time was fitted, by physics or by label, (n,)."""
         return self.teaches_step if self.by_label is None else self.teaches_step | self.by_label
 
     def learned_by_label(self, kind: FlagKind) -> int:
-        """Return how many rows of a kind taught a time although physics could not use them."""
+        """Return how many rows of a kind were fitted by label although physics could not use them."""
         if self.by_label is None or kind not in EXPLAINED:
             return 0
         return int((self.rows_with(self.of(kind) & self.out_step) & self.by_label).sum())
 
     @property
     def teaches_memory(self) -> NDArray[np.bool_]:
-        """Which rows may teach memory, (n,)."""
+        """Whose memory may be fitted, (n,)."""
         return ~self.rows_with(self.out_memory)
 
     def counts(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Judging: every check on a runs table, against what physics expects, as one set of flags.
 
 The policy, by kind, is `flags.POLICY`. `cleaned` blanks what is left out, so that a row whose time
-is in doubt still teaches the memory that it measured, and no wrong figure is averaged in.
+is in doubt still serves with the memory that it measured, and no wrong figure is averaged in.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def suspects(runs: Runs, forecasts: Forecasts) -> Flags:
 def cleaned(runs: Runs, flags: Flags) -> Runs:
     """Return the runs with every figure blank that a flag leaves out; rows and order stay.
 
-    Rows whose workload or device physics does not know keep their figures: they may teach whoever
-    learns by label.
+    Rows whose workload or device physics does not know keep their figures: predictors that
+    learn by label may fit them.
     """
     table, named = runs.table, flags.column.astype(str)
     changed: dict[str, NDArray[np.float64]] = {}

@@ -173,7 +173,7 @@ def split_convolution(
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What an operation's schema says, looked up once for each operation."""
+    """An operation's schema, looked up once for each operation."""
 
     name: str
     namespace: str
@@ -374,7 +374,7 @@ class Recorder:
         out = sum(self.book.elements(t) for t in written)
         sizes = [self.book.elements(t) for t in inputs]
         if traits.name in GATHERS and sizes:
-            sizes[0] = min(sizes[0], out)  # only the rows asked for
+            sizes[0] = min(sizes[0], out)  # only the rows looked up
         elif traits.mutates and traits.name in SCATTERS:
             out = sum(sizes)
         samples = self.book.samples
