@@ -92,7 +92,7 @@ LAWS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "Winograd for 3 x 3 alone": ((flat, "_WINOGRAD", flat._WINOGRAD[:1]),),
     "stated clocks": (
         (operations, "clock_share", lambda device, precision: 1.0),
-        (operations, "has_clock", lambda device: False),
+        (operations, "stated_ghz", lambda device: 0.0),
         (operations, "most_clock_share", lambda device: 1.0),
     ),
 }  # fmt: skip

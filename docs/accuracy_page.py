@@ -26,7 +26,6 @@ from forerun.evaluate.pages import (
     regretted,
 )
 from forerun.evaluate.scoring import share_interval
-from forerun.predictors.analytic import constants
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 WHOLE = "nothing-fitted"
@@ -48,7 +47,34 @@ chosen, and as the simple models were judged."""
 
 _BLIND = """\
 What a fit leaves out it does not know. What the model is made of was worked out on these same tables,
-and that cannot be left out; nor can this, which the constants say of themselves:"""
+and that cannot be left out; nor can this, of the priors of the analytic constants:"""
+_PRIORS = """\
+Every value here is a *prior*, a round number that no program fitted. Most are read from data
+sheets and papers. Some were read off simple models of public runs or set after a look at them, so
+a forecast of these tables is not blind:
+
+* vtrain, ultrascale: host time of Megatron and nanotron;
+  ultrascale, torchtitan, llm_foundry: what these frameworks hold in memory, and how full a device can be;
+* timm, pytorch_gpu_benchmark, profet: shares of peak and bandwidth of convolutions, host time of
+  PyTorch and TensorFlow, the width of the bands of convolutional nets;
+  pytorch_gpu_benchmark: that its boards do not keep their stated clocks (the clocks themselves are
+  data sheets' and one round pair a generation), and that samples are copied while devices wait;
+  tf_benchmarks, profet: that 5 x 5 convolutions are Winograd's too, and direct_share;
+  profet: that filters move more than once, that vector units fill slowly, and on which images and
+  maps Winograd's algorithm is not worth it;
+* llm_foundry: that PyTorch's checkpoints stop early, that composer's loss is fused, and what
+  fused attention reaches on Hopper; vtrain: waits of tensor ranks; narayanan2021, mtnlg: how
+  DeepSpeed gathers parameters and that its pipelines send whole activations; dlperf_gpt:
+  OneFlow's 16-bit gradients; nvidia_nemo: that experts are learned; and for all of these how
+  closely the constants of links are known;
+* mlperf: MXNet's fusions, the time to decode input, the profile of what vendors tune, that BERT is
+  timed without padding and GPT-3 in 8 bits, interleaved and sharded, Megatron-Core's buckets;
+  pollux, sia: what Ethernet carries and the width of network bands; gavel, profet, tf_benchmarks: what Kepler reaches of its vector rate.
+
+Profiles of nemo, torchtitan, composer, jax and oneflow, low_power_share and the efficiencies of
+matrix products by generation are judgement, unverified. Calibration replaces what runs identify.
+`constants`, `families`, `step`, `calibration.parameters` and the shares of `uncertainty`
+hold these figures."""
 
 _NAMES = {
     "mape": "mean", "median_ape": "median", "oom_f1": "out-of-memory F1",
@@ -206,9 +232,8 @@ def distance_rows(cases: Sequence[Case], results: Results) -> list[list[str]]:
 
 
 def disclosure() -> str:
-    """Return what the analytic constants say of the tables that they have seen, as a quotation."""
-    text = str(constants.__doc__).partition("\n\n")[2].strip()
-    return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
+    """Return which tables the priors have seen, as a quotation."""
+    return "\n".join(f"> {line}".rstrip() for line in _PRIORS.splitlines())
 
 
 def coverage_notes(cases: Sequence[Case], results: Results) -> list[str]:

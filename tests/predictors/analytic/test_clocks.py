@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from forerun.catalog import load_catalog
 from forerun.domain.hardware import Device
 from forerun.predictors.analytic import operations
-from forerun.predictors.analytic.operations import clock_share, has_clock, most_clock_share
+from forerun.predictors.analytic.operations import clock_share, most_clock_share, stated_ghz
 
 DEVICES = {d.id: d for d in load_catalog().devices.values()}
 STATED = {**operations.DESK_GHZ, **operations.RACK_GHZ}
@@ -60,7 +60,7 @@ def test_a_clock_never_passes_the_one_that_floors_allow(name: str) -> None:
 
 def test_boards_without_a_clock_run_as_stated() -> None:
     device = DEVICES["a100-sxm-80gb"]
-    assert not has_clock(device)
+    assert not stated_ghz(device)
     assert clock_share(device, "fp16") == most_clock_share(device) == 1.0
 
 

@@ -18,21 +18,21 @@ LATENCIES = st.floats(0.0, 1e-3)
 def test_a_ring_moves_twice_the_buffer_less_one_share() -> None:
     """64 MB over 2 hosts at 1 Gb/s takes 0.512 s, the bound the lab's measurement approaches."""
     rate = 1e9 / 8
-    assert communication.all_reduce(64e6, 2, 1, 0.0, 1e12, 0.0, rate) == pytest.approx(0.512)
+    assert communication.all_reduce(64e6, 2, 1, (0.0, 1e12, 0.0, rate)) == pytest.approx(0.512)
 
 
 @pytest.mark.parametrize(("ranks", "share"), [(2, 1.0), (4, 1.5), (8, 1.75)])
 def test_ring_volume_is_two_k_minus_one_over_k(ranks: int, share: float) -> None:
     """The bandwidth term is 2 (K-1)/K S / BW."""
     link = (0.0, 1e9, 0.0, 1e9)
-    assert communication.all_reduce(1e9, ranks, ranks, *link) == pytest.approx(share)
+    assert communication.all_reduce(1e9, ranks, ranks, link) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 16])
 def test_rings_carry_nearly_twice_the_buffer_through_every_node(nodes: int) -> None:
     """Over 2 nodes as over 16: 2 (K-1)/K of the buffer through the network of a node."""
     ranks = 8 * nodes
-    seconds = communication.all_reduce(1e9, ranks, 8, 0.0, 1e12, 0.0, 1e9)
+    seconds = communication.all_reduce(1e9, ranks, 8, (0.0, 1e12, 0.0, 1e9))
     assert seconds == pytest.approx(2 * (ranks - 1) / ranks * 1e9 / 8e9)
 
 
@@ -43,8 +43,8 @@ def test_more_nodes_are_never_faster(
     """One more node of eight never shortens a collective over all of them."""
     link = (near, max(fast, slow), max(near, far), min(fast, slow) / 8)
     for collective in (communication.all_reduce, communication.all_gather):
-        few = collective(size, 8 * nodes, 8, *link)
-        assert collective(size, 8 * (nodes + 1), 8, *link) >= few * (1 - 1e-9)
+        few = collective(size, 8 * nodes, 8, link)
+        assert collective(size, 8 * (nodes + 1), 8, link) >= few * (1 - 1e-9)
 
 
 @given(SIZES, LATENCIES, RATES)
@@ -56,7 +56,7 @@ def test_one_rank_has_nothing_to_say(size: float, latency: float, rate: float) -
         communication.all_gather,
         communication.all_to_all,
     ):
-        assert collective(size, 1, 1, *link) == 0.0
+        assert collective(size, 1, 1, link) == 0.0
 
 
 @given(SIZES, RANKS, LATENCIES, RATES, st.floats(1.0, 100.0))
@@ -70,9 +70,9 @@ def test_more_bandwidth_is_never_slower(
         communication.all_gather,
         communication.all_to_all,
     ):
-        slow = collective(size, ranks, per_node, latency, rate, latency, rate)
-        fast_inside = collective(size, ranks, per_node, latency, rate * factor, latency, rate)
-        fast_outside = collective(size, ranks, per_node, latency, rate, latency, rate * factor)
+        slow = collective(size, ranks, per_node, (latency, rate, latency, rate))
+        fast_inside = collective(size, ranks, per_node, (latency, rate * factor, latency, rate))
+        fast_outside = collective(size, ranks, per_node, (latency, rate, latency, rate * factor))
         assert fast_inside <= slow * (1 + 1e-9)
         assert fast_outside <= slow * (1 + 1e-9)
 
@@ -83,8 +83,8 @@ def test_an_all_gather_is_half_an_all_reduce_in_one_node(
 ) -> None:
     """Reduce-scatter and all-gather together are the ring all-reduce."""
     link = (latency, rate, latency, rate)
-    gather = communication.all_gather(size, ranks, ranks, *link)
-    assert 2 * gather == pytest.approx(float(communication.all_reduce(size, ranks, ranks, *link)))
+    gather = communication.all_gather(size, ranks, ranks, link)
+    assert 2 * gather == pytest.approx(float(communication.all_reduce(size, ranks, ranks, link)))
 
 
 @given(st.floats(0.0, 1e6), st.floats(0.0, 1e6), st.floats(1.0, 20.0))
@@ -97,17 +97,17 @@ def test_a_p_norm_lies_between_the_larger_and_the_sum(a: float, b: float, power:
 def test_small_buffers_climb_a_tree_of_nodes() -> None:
     """Latency binds small buffers: 256 nodes are 2 x 8 hops, where a gather's ring has 255."""
     link = (0.0, 1e12, 1e-5, 1e12)
-    assert communication.all_reduce(1.0, 256, 1, *link) == pytest.approx(16e-5, rel=1e-3)
-    assert communication.all_gather(1.0, 256, 1, *link) == pytest.approx(255e-5, rel=1e-3)
+    assert communication.all_reduce(1.0, 256, 1, link) == pytest.approx(16e-5, rel=1e-3)
+    assert communication.all_gather(1.0, 256, 1, link) == pytest.approx(255e-5, rel=1e-3)
 
 
 def test_columns_and_scalars_agree() -> None:
     """A column of groups costs what each costs alone."""
     ranks = np.array([1.0, 2.0, 8.0, 64.0])
     per_node = np.minimum(ranks, 8.0)
-    together = communication.all_reduce(1e8, ranks, per_node, 1e-6, 1e11, 1e-5, 1e10)
+    together = communication.all_reduce(1e8, ranks, per_node, (1e-6, 1e11, 1e-5, 1e10))
     alone = [
-        float(communication.all_reduce(1e8, r, p, 1e-6, 1e11, 1e-5, 1e10))
+        float(communication.all_reduce(1e8, r, p, (1e-6, 1e11, 1e-5, 1e10)))
         for r, p in zip(ranks, per_node, strict=True)
     ]
     assert together == pytest.approx(alone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,7 @@ def test_only_what_departs_from_the_priors_is_a_change() -> None:
 
 
 def test_every_constant_can_be_saved() -> None:
-    plain = Constants().to_dict()
+    plain = asdict(Constants())
     assert set(plain) == {f.name for f in fields(Constants)}
     assert with_changes(Constants(), json.loads(json.dumps(plain))) == Constants()
 

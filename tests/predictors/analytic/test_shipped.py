@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_it_comes_back_from_a_model_file_as_it_is() -> None:
 @REAL
 def test_every_efficiency_is_physically_possible() -> None:
     constants, _ = saving.shipped_constants()
-    plain = constants.to_dict()
+    plain = asdict(constants)
     for name, most in MOST.items():
         family, key = name.split(".")
         assert 0 < plain[family][key] <= most, name

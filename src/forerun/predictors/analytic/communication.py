@@ -1,7 +1,7 @@
 """Communication: links as software meets them, collectives over them, and traffic inside layers.
 
-Collectives take NumPy arrays that broadcast together. `size` is the bytes of the full buffer on one
-rank, `ranks` how many take part, bandwidths are effective bytes/s per device and direction.
+Collectives take arrays that broadcast together: `size`, the bytes of the full buffer on one rank;
+`ranks`, how many take part; `per_node`, how many of them are in one node.
 """
 
 from __future__ import annotations
@@ -11,151 +11,115 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from forerun.arrays import FloatArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, OpKind, Phase
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, Workload
 from forerun.predictors.analytic.constants import Constants, constant_of
 from forerun.predictors.analytic.flat import Keys
 
-# (latency, rate) of the links inside nodes, then of those between them.
-Link = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+# Latency and rate (effective bytes/s a device and direction) inside nodes, then between them.
+Link = tuple[Any, ...]
+LINK_FIELDS = ("intra_latency", "intra_rate", "inter_latency", "inter_rate")
 
 
 @dataclass(frozen=True)
 class Links:
-    """The links of c clusters: nominal rates (bytes/s a device), latencies and kinds, each (c,).
-
-    A node's network is stated for each of its devices; where a placement uses only some of them,
-    these have all of it.
-    """
+    """Nominal links of c clusters: kind, latency and rate inside and between nodes, (2, c) each."""
 
     kinds: tuple[str, ...]
-    intra_kind: NDArray[np.int64]
-    inter_kind: NDArray[np.int64]
-    intra_latency: FloatArray
-    intra_rate: FloatArray
-    inter_latency: FloatArray
-    inter_rate: FloatArray
+    kind: IntArray
+    latency: FloatArray
+    rate: FloatArray
     host_rate: FloatArray
 
-    def take(self, index: NDArray[Any]) -> Links:
-        """Return the links of the clusters at the given positions."""
-        columns = {name: v[index] for name, v in vars(self).items() if name != "kinds"}
-        return Links(self.kinds, **columns)
+    def effective(self, constants: Constants) -> dict[str, FloatArray]:
+        """Return `LINK_FIELDS` and `host_rate` as software meets them, (c,) each.
 
-    def effective(self, constants: Constants) -> Link:
-        """Return (intra latency, intra rate, inter latency, inter rate) as software meets them."""
+        Where the rate to the host is not known, it is the link inside nodes that reaches it.
+        """
         share, slower = (
             np.array([constant_of(family, getattr(constants, family), k) for k in self.kinds])
             for family in ("link_efficiency", "link_latency")
         )
-        return (
-            self.intra_latency * slower[self.intra_kind], self.intra_rate * share[self.intra_kind],
-            self.inter_latency * slower[self.inter_kind], self.inter_rate * share[self.inter_kind],
-        )  # fmt: skip
-
-    def host(self, constants: Constants) -> FloatArray:
-        """Return bytes/s between device and host; the node's own link where it is not known."""
+        latency, rate = self.latency * slower[self.kind], self.rate * share[self.kind]
+        link = zip(LINK_FIELDS, (latency[0], rate[0], latency[1], rate[1]), strict=True)
         pcie = self.host_rate * constants.link_efficiency["pcie"]
-        return np.where(pcie > 0, pcie, self.effective(constants)[1])
+        return {**dict(link), "host_rate": np.where(pcie > 0, pcie, rate[0])}
 
 
 def links_of(clusters: Sequence[Cluster]) -> Links:
-    """Return the links of clusters."""
-    kinds = sorted({k for c in clusters for k in (c.intra.kind, c.inter.kind)})
-    place = {kind: i for i, kind in enumerate(kinds)}
-    rows = [
-        (
-            c.intra.latency_seconds, c.intra.bytes_per_second, c.inter.latency_seconds,
-            c.inter.bytes_per_second
-            * max(c.devices_per_node / max(c.placement, default=c.devices_per_node), 1.0),
-            c.device.host_bytes_per_second,
-        )
+    """Return the links of clusters; devices that an uneven placement uses share a node's network."""
+    pairs = [(c.intra, c.inter) for c in clusters]
+    kinds = sorted({link.kind for pair in pairs for link in pair})
+    sharing = [
+        max(c.devices_per_node / max(c.placement, default=c.devices_per_node), 1.0)
         for c in clusters
-    ]  # fmt: skip
-    numbers = np.array(rows, dtype=np.float64).T
+    ]
+    rate = np.array([[link.bytes_per_second for link in pair] for pair in pairs]).T
+    rate[1] *= sharing
     return Links(
         tuple(kinds),
-        np.array([place[c.intra.kind] for c in clusters]),
-        np.array([place[c.inter.kind] for c in clusters]),
-        *numbers,
+        np.array([[kinds.index(link.kind) for link in pair] for pair in pairs]).T,
+        np.array([[link.latency_seconds for link in pair] for pair in pairs]).T,
+        rate,
+        np.array([c.device.host_bytes_per_second for c in clusters], dtype=np.float64),
     )
 
 
-def all_reduce(
-    size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
-    inter_latency: Any, inter_bandwidth: Any,
-) -> Any:  # fmt: skip
+def all_reduce(size: Any, ranks: Any, per_node: Any, link: Link) -> Any:
     """Return the seconds of an all-reduce over rings that pass through all nodes.
 
     Every ring carries 2 (K-1)/K of its share of the buffer over each link (Patarasuk and Yuan
-    2009), so that the slower of the links inside nodes and between them binds, and two nodes are
-    no faster than many: NCCL has no reduce-scatter inside a node before the network. Small buffers
-    climb a tree of nodes (Sanders, Speck and Traeff 2009).
-
-    per_node: ranks of the group in one node, each with its own share of the network.
+    2009), so the slower of the links binds. Small buffers climb a tree of nodes (Sanders, Speck and
+    Traeff 2009).
     """
+    intra_latency, _, inter_latency, _ = link
     nodes = np.ceil(ranks / per_node)
     climb = np.minimum(nodes - 1, np.ceil(np.log2(np.maximum(nodes, 1))))
     latency = 2.0 * ((per_node - 1) * intra_latency + climb * inter_latency)
-    return 2.0 * _ring_seconds(size, ranks, per_node, intra_bandwidth, inter_bandwidth) + latency
+    return 2.0 * _ring_seconds(size, ranks, per_node, link) + latency
 
 
-def all_gather(
-    size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
-    inter_latency: Any, inter_bandwidth: Any,
-) -> Any:  # fmt: skip
-    """Return the seconds of an all-gather or reduce-scatter over the same rings.
-
-    `size` is the bytes of the complete buffer; the volume is half of an all-reduce's. K ranks on M
-    nodes take K - M hops inside nodes and M - 1 between them: there is no tree.
-    """
+def all_gather(size: Any, ranks: Any, per_node: Any, link: Link) -> Any:
+    """Return the seconds of an all-gather or reduce-scatter over the same rings, without a tree."""
+    intra_latency, _, inter_latency, _ = link
     nodes = np.ceil(ranks / per_node)
     latency = (ranks - nodes) * intra_latency + (nodes - 1) * inter_latency
-    return _ring_seconds(size, ranks, per_node, intra_bandwidth, inter_bandwidth) + latency
+    return _ring_seconds(size, ranks, per_node, link) + latency
 
 
-def _ring_seconds(size: Any, ranks: Any, per_node: Any, intra: Any, inter: Any) -> Any:
-    """Return the seconds in which (K-1)/K of a buffer passes the slowest link of its rings."""
+def _ring_seconds(size: Any, ranks: Any, per_node: Any, link: Link) -> Any:
     moved = (ranks - 1) / ranks * size
-    inside = moved / intra
-    between = np.where(np.asarray(ranks) > per_node, moved / (per_node * inter), 0.0)
-    return np.maximum(inside, between)
+    between = np.where(np.asarray(ranks) > per_node, moved / (per_node * link[3]), 0.0)
+    return np.maximum(moved / link[1], between)
 
 
-def all_to_all(
-    size: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
-    inter_latency: Any, inter_bandwidth: Any,
-) -> Any:  # fmt: skip
+def all_to_all(size: Any, ranks: Any, per_node: Any, link: Link) -> Any:
     """Return an all-to-all in which each rank holds `size` bytes and sends 1/K to each other."""
-    inside = (per_node - 1) / ranks * size / intra_bandwidth
-    between = (ranks - per_node) / ranks * size / inter_bandwidth
-    latency = np.where(
-        np.asarray(ranks) > np.asarray(per_node), inter_latency,
-        np.where(np.asarray(ranks) > 1, intra_latency, 0.0),
-    )  # fmt: skip
-    return np.maximum(inside, between) + latency * np.log2(np.maximum(ranks, 1))
+    inside = (per_node - 1) / ranks * size / link[1]
+    between = (ranks - per_node) / ranks * size / link[3]
+    return np.maximum(inside, between) + _hops(np.asarray(ranks) > per_node, ranks, link)
 
 
-def dispatch(
-    size: Any, copies: Any, ranks: Any, per_node: Any, intra_latency: Any, intra_bandwidth: Any,
-    inter_latency: Any, inter_bandwidth: Any,
-) -> Any:  # fmt: skip
-    """Return the seconds in which each rank's tokens reach their experts.
+def dispatch(size: Any, copies: Any, ranks: Any, per_node: Any, link: Link) -> Any:
+    """Return the seconds in which each rank's tokens, `size` bytes, reach `copies` experts each.
 
-    `size` is the bytes of one rank's tokens, each sent to `copies` experts spread evenly over the
-    ranks. A token crosses to a node once, however many of its experts are there (the expected
-    number of distinct nodes), and is copied inside it.
+    Experts are spread evenly. A token crosses to a node once, however many of its experts are there
+    (the expected number of distinct nodes), and is copied inside it.
     """
     nodes = np.ceil(ranks / per_node)
     distinct = nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies)
-    between = size * distinct * (nodes - 1) / nodes / inter_bandwidth
-    inside = size * copies * (per_node - 1) / per_node / intra_bandwidth
-    latency = np.where(nodes > 1, inter_latency, np.where(np.asarray(ranks) > 1, intra_latency, 0))
-    return np.maximum(inside, between) + latency * np.log2(np.maximum(ranks, 1))
+    between = size * distinct * (nodes - 1) / nodes / link[3]
+    inside = size * copies * (per_node - 1) / per_node / link[1]
+    return np.maximum(inside, between) + _hops(nodes > 1, ranks, link)
+
+
+def _hops(leaves_node: Any, ranks: Any, link: Link) -> Any:
+    latency = np.where(leaves_node, link[2], np.where(np.asarray(ranks) > 1, link[0], 0.0))
+    return latency * np.log2(np.maximum(ranks, 1))
 
 
 def p_norm(a: ArrayLike, b: ArrayLike, power: float | FloatArray) -> FloatArray:
@@ -167,36 +131,17 @@ def p_norm(a: ArrayLike, b: ArrayLike, power: float | FloatArray) -> FloatArray:
     return result
 
 
-@dataclass(frozen=True)
-class LayerComm:
-    """Seconds of communication of all layers in the forward phase, each (k,).
-
-    Backward repeats tensor and expert traffic and moves twice the keys and values (they come
-    again, and their gradients go home).
-    """
-
-    tensor: FloatArray
-    expert: FloatArray
-    context: FloatArray
-
-    @property
-    def forward(self) -> FloatArray:
-        """All of it, forward."""
-        return self.tensor + self.expert + self.context
-
-    @property
-    def backward(self) -> FloatArray:
-        """All of it, backward."""
-        return self.forward + self.context
+# Forward seconds in all layers of (tensor, expert, context) parallelism, each (k,).
+LayerComm = tuple[FloatArray, FloatArray, FloatArray]
 
 
 @dataclass(frozen=True)
 class Traffic:
     """What I instances send inside their layers, columns of shape (I,) that no constant moves.
 
-    message: bytes of a micro-batch's activations between layers; width: bytes of its keys and
-    values before tp cuts them; layers, expert_layers; copies: experts that a token reaches;
-    per_node: devices that the link inside a node joins.
+    message: bytes of a micro-batch's activations between layers; width: of its keys and values
+    before tp cuts them; copies: experts that a token reaches; per_node: devices that the link inside
+    a node joins.
     """
 
     message: FloatArray
@@ -209,76 +154,54 @@ class Traffic:
 
 def traffic_of(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys: Keys) -> Traffic:
     """Return what instances send, for their workloads, clusters and keys."""
-    each = {id(w): w for w in workloads}
-    facts = {i: _sent(w) for i, w in each.items()}
-    boundary, width, layers, expert_layers, copies = np.array([facts[id(w)] for w in workloads]).T
+
+    def sent(workload: Workload) -> tuple[float, ...]:
+        shape, size = workload.shape, float(ACTIVATION_BYTES[workload.precision])
+        head_size = shape.head_size or shape.hidden / max(shape.heads, 1)
+        width = (shape.kv_heads or shape.heads) * head_size
+        expert_layers = float(shape.moe_layers or shape.layers) if shape.experts else 0.0
+        return (
+            boundary_elements(workload) * size, 2.0 * workload.seq_len * width * size,
+            float(shape.layers), expert_layers, float(shape.experts_per_token),
+        )  # fmt: skip
+
+    facts = {i: sent(w) for i, w in {id(w): w for w in workloads}.items()}
+    boundary, width, layers, experts, copies = np.array([facts[id(w)] for w in workloads]).T
     samples = keys.micro_batch / keys.cp
     per_node = np.array([float(c.near_devices) for c in clusters])
-    return Traffic(samples * boundary, samples * width, layers, expert_layers, copies, per_node)
+    return Traffic(samples * boundary, samples * width, layers, experts, copies, per_node)
 
 
-def _sent(workload: Workload) -> tuple[float, ...]:
-    """(bytes of a sample between layers, of its keys and values, layers, moe layers, copies)."""
-    shape, size = workload.shape, float(ACTIVATION_BYTES[workload.precision])
-    head_size = shape.head_size or shape.hidden / max(shape.heads, 1)
-    width = (shape.kv_heads or shape.heads) * head_size
-    expert_layers = float(shape.moe_layers or shape.layers) if shape.experts else 0.0
-    return (
-        boundary_elements(workload) * size, 2.0 * workload.seq_len * width * size,
-        float(shape.layers), expert_layers, float(shape.experts_per_token),
-    )  # fmt: skip
+def layer_comm(sent: Traffic, keys: Keys, link: Link, constants: Constants) -> LayerComm:
+    """Return the forward communication inside all layers of I instances.
 
-
-def layer_comm(
-    sent: Traffic, keys: Keys, link: tuple[FloatArray, ...], constants: Constants
-) -> LayerComm:
-    """Return the communication inside all layers for I instances.
-
-    Tensor parallel: two all-reduces of the layer's activations each way (or all-gather and
-    reduce-scatter of the same volume with sequence parallelism; Shoeybi et al. 2019, Korthikanti
-    et al. 2022). Experts: two all-to-alls each way (Lepikhin et al. 2020). Context: keys and
-    values travel the ring, in part hidden behind attention (Liu et al. 2023).
-
-    link: (intra latency, intra rate, inter latency, inter rate), each (I,), see `Links`.
+    Tensor parallel: two all-reduces of the layer's activations, or all-gather and reduce-scatter of
+    the same volume with sequence parallelism (Shoeybi et al. 2019, Korthikanti et al. 2022).
+    Experts: two all-to-alls (Lepikhin et al. 2020). Context: keys and values travel the ring, in
+    part hidden behind attention (Liu et al. 2023).
     """
     tp, cp, ep = keys.tp, keys.cp, keys.ep
     node, message = sent.per_node, sent.message
-    tensor = all_reduce(message, tp, np.minimum(tp, node), *link)
-    tensor = tensor + _ring_latency(keys, node, constants)
-    tensor = 2.0 * np.maximum(sent.layers, 1.0) * tensor
-    expert = context = np.zeros(len(tp))
-    if np.any((sent.expert_layers > 0) & (ep > 1)):
-        local = message / np.where(keys.sequence_parallel > 0, tp, 1.0)
-        inside = np.clip(np.floor(node / tp), 1, ep)
-        one = dispatch(local, np.maximum(sent.copies, 1.0), ep, inside, *link)
-        one = one * constants.expert_imbalance * constants.expert_exposed
-        expert = np.where(ep > 1, 2.0 * sent.expert_layers * one, 0.0)
-    if np.any(cp > 1):
-        inside = np.clip(np.floor(node / tp), 1, cp)
-        ring = all_gather(sent.width / tp * cp, cp, inside, *link) * sent.layers
-        context = np.where(cp > 1, constants.context_exposed * ring, 0.0)
-    return LayerComm(np.asarray(tensor), np.asarray(expert), np.asarray(context))
-
-
-def _ring_latency(keys: Keys, node: FloatArray, constants: Constants) -> FloatArray:
-    """Return what one all-gather and reduce-scatter wait beyond an all-reduce, (I,), seconds.
-
-    Where a group that splits the sequence spans nodes: libraries have no tree and no hierarchy for
-    these collectives, each of a ring's K - 1 hops waits for the network, and nothing hides it.
-    """
-    across = (keys.tp > node) & (keys.sequence_parallel > 0)
-    return np.where(across, 2.0 * (keys.tp - 1.0) * constants.tensor_hop_seconds, 0.0)
+    tensor = all_reduce(message, tp, np.minimum(tp, node), link)
+    # Libraries have no tree for a split sequence: each of K - 1 hops waits for the network.
+    across = (tp > node) & (keys.sequence_parallel > 0)
+    hops = np.where(across, 2.0 * (tp - 1.0) * constants.tensor_hop_seconds, 0.0)
+    tensor = 2.0 * np.maximum(sent.layers, 1.0) * (tensor + hops)
+    local = message / np.where(keys.sequence_parallel > 0, tp, 1.0)
+    one = dispatch(local, np.maximum(sent.copies, 1.0), ep, np.clip(node // tp, 1, ep), link)
+    one = one * constants.expert_imbalance * constants.expert_exposed
+    expert = np.where(ep > 1, 2.0 * sent.expert_layers * one, 0.0)
+    ring = all_gather(sent.width / tp * cp, cp, np.clip(node // tp, 1, cp), link) * sent.layers
+    context = np.where(cp > 1, constants.context_exposed * ring, 0.0)
+    return np.asarray(tensor), expert, context
 
 
 def boundary_elements(workload: Workload) -> float:
-    """Return the elements of one sample that stand between two layers.
-
-    Tokens x hidden where both are known; else what the widest norm of a layer writes (an image
-    transformer's tokens); else the mean output of a layer's operations.
-    """
+    """Return the elements of one sample between two layers, estimated where dimensions are unknown."""
     if workload.seq_len > 0 and workload.shape.hidden > 0:
         return float(workload.seq_len * workload.shape.hidden)
     columns = workload.graph.columns
+    # The widest norm of a layer writes an image transformer's tokens.
     norms = (
         (columns.kind == KIND_INDEX[OpKind.NORM])
         & (columns.block == BLOCK_INDEX[Block.LAYER])

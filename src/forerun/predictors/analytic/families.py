@@ -1,4 +1,4 @@
-"""Families of constants that runs may move: words, unit, how far, and within which bounds.
+"""The constants that runs may move: what they are called, unit, prior width and bounds.
 
 Names such as `framework.host_seconds[megatron]` are for programs; a person reads "host time a
 kernel, megatron: 93.0 us".
@@ -16,11 +16,10 @@ from forerun.units import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class Family:
-    """A constant of `Constants`, `framework.` one of its profiles, or `kind.` one of alike profiles.
+    """A constant, table or, as `framework.` or `kind.`, field of a profile that runs may move.
 
-    words: what it is; its key follows after a comma. sd: log standard deviation of the prior: how
-    far a constant usually lies from it; of all frameworks together `shared_sd`, where one moves
-    about them. low, high: what it can be.
+    words: its name, before its key. sd: log standard deviation of the prior; `shared_sd` that of a
+    shift of all frameworks. low, high: bounds, in the unit.
     """
 
     words: str
@@ -31,12 +30,9 @@ class Family:
     shared_sd: float = 0.0
 
 
-# Links inside nodes and made for clusters carry much the same share everywhere; Ethernet does not.
-# Of shares of a peak the most is what no unit, memory or link can pass; Winograd's algorithm spares
-# three quarters of a 3 x 3 convolution's products, fp32 products ran on TF32 units in some runs,
-# units wider than their 16-bit numbers may pack two, and graphs count traffic that fusions and
-# caches spare. Powers of norms below 1 and shares above 1 mean nothing, nor a fullest expert below
-# the mean.
+# Bounds: of shares the most is what no unit, memory or link can pass (Winograd's algorithm spares
+# products, fp32 products ran on TF32 units, wide units may pack two 16-bit numbers, and graphs
+# count traffic that fusions and caches spare); powers of norms below 1 mean nothing.
 FAMILIES: Mapping[str, Family] = {
     "tensor_efficiency": Family("peak reached on matrix units", "share", 0.25, high=1.0),
     "vector_efficiency": Family("stated peak reached on vector units", "share", 0.30, high=1.2),
@@ -182,7 +178,7 @@ def key_words(name: str) -> str:
 
 
 def _shape_words(key: str) -> str:
-    """Return what `layout.cut_shapes` named; ways to cut it that are 1 are left out."""
+    """Return a name of `layout.cut_shapes` in words, without ways to cut it that are 1."""
     words = []
     for word in key.split():
         letters = word.rstrip("0123456789/")

@@ -1,9 +1,7 @@
 """Flat operations: every operation of every instance of many jobs in one set of columns.
 
 A *key* is a way of cutting a workload; an *instance* is one workload on one kind of node cut by one
-key; its graph is costed once for all jobs that share it. What no constant moves is worked out here,
-once; `operations` then prices all instances in a few array operations. `Rows` are the jobs beside
-them, their stages and their memory.
+key, costed once for all jobs that share it. `Rows` are the jobs beside them.
 """
 
 from __future__ import annotations
@@ -35,19 +33,16 @@ from forerun.domain.workload import ACTIVATION_BYTES, OPERAND_BYTES, Workload
 from forerun.predictors.analytic.constants import Constants, framework_key
 
 
-def _mask(kinds: Iterable[OpKind]) -> BoolArray:
-    """Return which positions of `graph.KINDS` are among the kinds."""
-    mask = np.zeros(len(KIND_INDEX), dtype=bool)
-    mask[[KIND_INDEX[kind] for kind in kinds]] = True
-    return mask
+def _mask(*kinds: OpKind) -> BoolArray:
+    return np.isin(KINDS, kinds)
 
 
-IS_CONV = _mask((OpKind.CONV, OpKind.CONV_1X1, OpKind.CONV_GROUPED, OpKind.CONV_DEPTHWISE))
-IS_GROUPED = _mask((OpKind.CONV_GROUPED, OpKind.CONV_DEPTHWISE))
-IS_MATRIX = IS_CONV | _mask((OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT))
-IS_SCORE = _mask((OpKind.ATTENTION, OpKind.SOFTMAX))
-IS_CHEAP = _mask((OpKind.NORM, OpKind.ELEMENTWISE))
-IS_FUSED_AWAY = _mask((OpKind.ELEMENTWISE, OpKind.NORM, OpKind.BATCH_NORM, OpKind.SOFTMAX))
+IS_GROUPED = _mask(OpKind.CONV_GROUPED, OpKind.CONV_DEPTHWISE)
+IS_CONV = IS_GROUPED | _mask(OpKind.CONV, OpKind.CONV_1X1)
+IS_MATRIX = IS_CONV | _mask(OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT)
+IS_FUSED_AWAY = _mask(OpKind.ELEMENTWISE, OpKind.NORM, OpKind.BATCH_NORM, OpKind.SOFTMAX)
+_IS_SCORE = _mask(OpKind.ATTENTION, OpKind.SOFTMAX)
+_IS_CHEAP = _mask(OpKind.NORM, OpKind.ELEMENTWISE)
 
 
 @dataclass(frozen=True)
@@ -72,34 +67,33 @@ class Keys:
 
 def cut_by_tensor(columns: OpColumns) -> BoolArray:
     """Return which operations tensor parallelism divides, (operations,)."""
-    tensor, expert = SHARD_INDEX[Shard.TENSOR], SHARD_INDEX[Shard.EXPERT]
-    return np.asarray((columns.shard == tensor) | (columns.shard == expert))
+    return np.isin(columns.shard, (SHARD_INDEX[Shard.TENSOR], SHARD_INDEX[Shard.EXPERT]))
 
 
 def activation_cut(columns: OpColumns, keys: Keys) -> FloatArray:
     """Return what divides the activations of each operation, (k, operations)."""
-    tp = keys.tp[:, None]
     sequence = columns.shard == SHARD_INDEX[Shard.SEQUENCE]
-    by_sequence = np.where(sequence & (keys.sequence_parallel[:, None] > 0), tp, 1.0)
-    return np.where(cut_by_tensor(columns), tp, by_sequence)
+    split = sequence & (keys.sequence_parallel[:, None] > 0)
+    return np.where(cut_by_tensor(columns) | split, keys.tp[:, None], 1.0)
 
 
 def is_weight_gradient(columns: OpColumns) -> BoolArray:
-    """Backward operations with dims and no activation output (see `workloads.backward`)."""
-    return np.asarray(
-        (columns.phase == PHASE_INDEX[Phase.BACKWARD])
-        & (columns.dims[:, 0] > 0)
-        & (columns.writes == 0)
-    )
+    """Return which backward operations have dims and write no activation, (operations,)."""
+    products = _is_backward(columns) & (columns.dims[:, 0] > 0)
+    return np.asarray(products & (columns.writes == 0))
+
+
+def _is_backward(columns: OpColumns) -> BoolArray:
+    return np.asarray(columns.phase == PHASE_INDEX[Phase.BACKWARD])
 
 
 def selected(workload: Workload, kinds: CodeArray) -> BoolArray:
     """Return which operations, of the given kinds, selective recomputation does again.
 
     Where attention scores are kept in memory, the attention core (Korthikanti et al. 2022); where
-    a fused kernel keeps none, the cheap operations between the products (norms, activations).
+    a fused kernel keeps none, the cheap operations between the products.
     """
-    return (IS_CHEAP if workload.fused_attention else IS_SCORE)[kinds]
+    return (_IS_CHEAP if workload.fused_attention else _IS_SCORE)[kinds]
 
 
 # Selected layers are those that selective recomputation does again.
@@ -107,18 +101,17 @@ SLOTS = (
     "layer_forward", "layer_selected", "layer_backward",
     "embed_forward", "embed_backward", "head_forward", "head_backward",
 )  # fmt: skip
-_BLOCKS = {"layer": Block.LAYER, "embed": Block.EMBED, "head": Block.HEAD}
+SLOT_INDEX = {name: i for i, name in enumerate(SLOTS)}
 
 
 def slots_of(workload: Workload, ops: OpColumns) -> NDArray[np.int64]:
-    """Return which sum each operation belongs to, (operations,)."""
+    """Return which of `SLOTS` each operation belongs to, (operations,)."""
     slots = np.zeros(len(ops.kind), dtype=np.int64)
-    for name, block in _BLOCKS.items():
-        ours = ops.block == BLOCK_INDEX[block]
-        for word, phase in (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD)):
-            slots[ours & (ops.phase == PHASE_INDEX[phase])] = SLOTS.index(f"{name}_{word}")
-    again = selected(workload, ops.kind) & (slots == SLOTS.index("layer_forward"))
-    slots[again] = SLOTS.index("layer_selected")
+    for block in Block:
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            ours = (ops.block == BLOCK_INDEX[block]) & (ops.phase == PHASE_INDEX[phase])
+            slots[ours] = SLOT_INDEX[f"{block}_{phase}"]
+    slots[selected(workload, ops.kind) & (slots == 0)] = SLOT_INDEX["layer_selected"]
     return slots
 
 
@@ -136,15 +129,13 @@ _SMALLEST_MAP = 4
 class FlatOps:
     """E operations of I instances: columns of shape (E,) unless stated.
 
-    rate: position in the (R, kinds) table of rates, flattened; flops, traffic (bytes of
-    activations before fusion), weights (bytes): of one copy after every cut; launches, repeat.
-    tiles: 1/m + 1/n + 1/2k of a matrix product; waves: the device's FLOP/s over output elements in
-    flight; width: channels of a group over 16, up to 64, of grouped convolutions, else 1; moved:
-    elements of what is no product, else 0; direct: dense convolutions that Winograd's algorithm
-    cannot do; experts, half_conv, half_grouped, gradients: which operations are spread over
-    experts' ranks, are 16-bit convolutions in nhwc (dense, grouped), or are weight gradients that
-    LoRA leaves out; slot: instance x slot. launched: (I, slots) kernels. machines: the R (device,
-    workload) pairs that rates hang on, machine: of each instance, (I,).
+    rate: position in the flattened (R, kinds) table of rates; flops, traffic and weights (bytes): of
+    one copy after every cut; tiles: 1/m + 1/n + 1/2k of a product; waves: the device's FLOP/s over
+    output elements in flight; width: see `_group_width`; moved: elements of what is no product;
+    direct: dense convolutions that Winograd's algorithm cannot do; experts: spread over experts'
+    ranks; half_conv, half_grouped: 16-bit convolutions in nhwc; gradients: weight gradients of LoRA;
+    slot: instance x slot; launched: kernels, (I, slots); machines: R (device, workload) pairs that
+    rates hang on, machine: of each instance, (I,).
     """
 
     rate: IntArray
@@ -176,7 +167,7 @@ def distinct_ops(workload: Workload) -> OpColumns:
     matrix = np.column_stack([*(getattr(columns, n)[keep] for n in names), columns.dims[keep]])
     _, first, position = np.unique(matrix, axis=0, return_index=True, return_inverse=True)
     rows = np.flatnonzero(keep)[first]
-    picked = {name: getattr(columns, name)[rows] for name in OpColumns.__dataclass_fields__}
+    picked = {name: values[rows] for name, values in vars(columns).items()}
     picked["repeat"] = np.bincount(position.ravel(), columns.repeat[keep], len(first))
     return OpColumns(**picked)
 
@@ -234,14 +225,13 @@ def _one(
     expert = ops.shard == SHARD_INDEX[Shard.EXPERT]
     tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
     work, weights = activation_cut(ops, keys), tp * np.where(expert, keys.ep[:, None], 1.0)
-    product = product_sizes(ops, keys)
+    m, n, k, copies = product_sizes(ops, keys)
     is_product = (ops.dims[:, 0] > 0) & IS_MATRIX[ops.kind]
     # A weight gradient's small output is filled by splitting its long reduction.
-    long = np.maximum(product.depth / constants.split_reduction, 1.0)
-    split = np.where(is_weight_gradient(ops), long, 1.0)
+    split = np.where(is_weight_gradient(ops), np.maximum(k / constants.split_reduction, 1.0), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        tiles = 1.0 / product.rows + 1.0 / product.columns + 0.5 / product.depth
-        flight = 1.0 / (product.rows * product.columns * product.copies * split)
+        tiles = 1.0 / m + 1.0 / n + 0.5 / k
+        flight = 1.0 / (m * n * copies * split)
     # Grouped convolutions are thin by nature: their class efficiency already says so.
     tiles = np.where(is_product & ~IS_GROUPED[ops.kind], tiles, 0.0)
     nhwc = IS_CONV[ops.kind] & (keys.channels_last[:, None] > 0) & (size < 4.0)
@@ -271,41 +261,32 @@ def _one(
     }
 
 
-@dataclass(frozen=True)
-class Products:
-    """Sizes (k, operations) of matrix products under k keys: m, n, k, and how many of them."""
-
-    rows: FloatArray
-    columns: FloatArray
-    depth: FloatArray
-    copies: FloatArray
-
-
-def product_sizes(ops: OpColumns, keys: Keys) -> Products:
-    """Return the sizes of products as they are cut.
+def product_sizes(
+    ops: OpColumns, keys: Keys
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return m, n, k and the number of matrix products as they are cut, (k, operations) each.
 
     tp cuts the larger of a weight matrix's sides; in a weight gradient those are m and n.
     """
     m, n, k, groups = ops.dims.T
     samples = (keys.micro_batch / keys.cp)[:, None]
-    attention = ops.kind == _ATTENTION
-    reduction = is_weight_gradient(ops)
+    attention, reduction = ops.kind == _ATTENTION, is_weight_gradient(ops)
     tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
     cut_n = np.where(reduction, n >= m, n > k) & ~attention
     cut_other = ~cut_n & ~attention
-    rows = m * np.where(reduction | attention, 1.0, samples)
-    depth = k * np.where(reduction, samples, 1.0)
-    return Products(
-        rows / np.where(cut_other & reduction, tp, 1.0),
+    return (
+        m
+        * np.where(reduction | attention, 1.0, samples)
+        / np.where(cut_other & reduction, tp, 1.0),
         n / np.where(cut_n, tp, 1.0),
-        depth / np.where(cut_other & ~reduction, tp, 1.0),
+        k * np.where(reduction, samples, 1.0) / np.where(cut_other & ~reduction, tp, 1.0),
         groups * np.where(attention, samples / tp, 1.0),
     )
 
 
 def _group_width(ops: OpColumns) -> FloatArray:
     """Return output channels a group over 16, up to 64, of grouped convolutions, else 1, (ops,)."""
-    data_gradient = (ops.phase == PHASE_INDEX[Phase.BACKWARD]) & ~is_weight_gradient(ops)
+    data_gradient = _is_backward(ops) & ~is_weight_gradient(ops)
     channels = np.where(data_gradient, ops.dims[:, 2], ops.dims[:, 1])
     return np.where(ops.kind == _GROUPED, np.clip(channels, 1.0, 64.0) / 16.0, 1.0)
 
@@ -317,7 +298,7 @@ def convolution_reads(ops: OpColumns) -> tuple[FloatArray, FloatArray, FloatArra
     """
     m, n, k, _ = ops.dims.T
     gradient = is_weight_gradient(ops)
-    data = (ops.phase == PHASE_INDEX[Phase.BACKWARD]) & ~gradient
+    data = _is_backward(ops) & ~gradient
     depth = np.where(gradient, m, np.where(data, n, k))
     pixels = np.where(gradient, k, m)
     source = np.where(gradient, ops.reads - k * n, np.where(data, ops.writes, ops.reads))
@@ -326,11 +307,10 @@ def convolution_reads(ops: OpColumns) -> tuple[FloatArray, FloatArray, FloatArra
 
 
 def _is_direct(ops: OpColumns) -> BoolArray:
-    """Return which dense convolutions are neither 3 x 3 nor 5 x 5 at stride 1, (operations,).
+    """Return which dense convolutions are not Winograd's, (operations,).
 
-    Winograd's algorithm and Fourier transforms do these two with fewer products (cuDNN's
-    WINOGRAD_NONFUSED takes kernels of 3 and of 5). Such a one has a kernel of 9 or 25 times its
-    input channels, and reads (nearly) as many pixels as it writes: more than a few.
+    He takes 3 x 3 and 5 x 5 kernels at stride 1 (cuDNN's WINOGRAD_NONFUSED): such a one has a depth
+    of 9 or 25 times its input channels, and reads nearly as many pixels as it writes.
     """
     depth, pixels, ratio = convolution_reads(ops)
     winograd = np.zeros(len(depth), dtype=bool)
@@ -356,10 +336,10 @@ def spread_over(values: FloatArray, index: NDArray[Any]) -> FloatArray:
 
 @dataclass(frozen=True)
 class Rows:
-    """n resolved jobs as float columns (n,): plan degrees, key costs, and facts by their names.
+    """n resolved jobs as float columns (n,) by name.
 
-    `key` maps what `operations.instance_costs` and `memory.held_bytes` return to (n,); `work` the
-    workload's facts, `node` the cluster's and `software` the framework's constants.
+    plan: degrees; key: what `operations.instance_costs` and `memory.held_bytes` return; work, node:
+    facts of workload and cluster; software: the framework's constants.
     """
 
     plan: dict[str, FloatArray]
@@ -385,11 +365,10 @@ class Rows:
 
     @cached_property
     def layer_shares(self) -> tuple[FloatArray, FloatArray]:
-        """The fullest (first) and the last stage's share of the layers, each (n,), 1 without pp.
+        """The fullest (first) and the last stage's share of the layers, each (n,).
 
-        Spread evenly, ceil(L / (pp vpp)) vpp / L, or, where the framework counts the head among the
-        work (`counts_head`): with T = L + head / layer, the first stage gets ceil(T / pp) layers,
-        the last what then remains.
+        Spread evenly, or, where the framework counts the head as T - L layers of work
+        (`counts_head`): the first stage gets ceil(T / pp), the last what then remains.
         """
         work, pp, vpp = self.work, self.plan["pp"], self.plan["vpp"]
         layers = np.maximum(work["layers"], 1.0)
@@ -419,26 +398,19 @@ class Rows:
 
     @cached_property
     def expert_spread(self) -> FloatArray:
-        """Over how many ranks one copy of the experts is cut.
-
-        ep x tp, or all dp x cp x tp ranks of a stage where that is less: experts spread over tensor
-        ranks too are then not cut by them.
-        """
+        """Ranks over which one copy of the experts is cut: ep x tp, or a stage's where less."""
         plan = self.plan
         return np.minimum(plan["ep"] * plan["tp"], plan["dp"] * plan["cp"] * plan["tp"])
 
     @cached_property
     def local_params(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Parameters on the fullest device before ZeRO, each (n,).
-
-        (dense on the first stage, dense on the last stage, experts on any): experts are divided by
-        ep and have dp x cp / ep replicas, the rest dp x cp.
-        """
+        """Parameters before ZeRO: (dense on the first, on the last stage, experts on any), (n,)."""
         work, (share, share_last), tp = self.work, self.layer_shares, self.plan["tp"]
         one_stage = self.plan["pp"] == 1
-        layers = work["layer_tensor"] / tp + work["layer_whole"]
-        embed = work["embed_tensor"] / tp + work["embed_whole"]
-        head = work["head_tensor"] / tp + work["head_whole"]
+        layers, embed, head = (
+            work[f"{block}_tensor"] / tp + work[f"{block}_whole"]
+            for block in ("layer", "embed", "head")
+        )
         first = layers * share + embed + np.where(one_stage, head, 0.0)
         last = layers * share_last + head + np.where(one_stage, embed, work["head_copied"] / tp)
         return first, last, work["layer_expert"] / self.expert_spread * share

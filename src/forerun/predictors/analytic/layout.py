@@ -1,13 +1,7 @@
 """Layout: n jobs as the columns that formulas read, and all that no constant moves of them.
 
-Which jobs share an instance, the flat operations, facts of workloads and clusters. `Layout.rows`
-prices it with constants; calibration prices one layout again and again.
-
-Layer shapes: models that differ in depth alone run the same kernels. Which kernels a library picks
-for a shape, and what they reach, is a matter of luck that no smooth law follows; but a layer of the
-same shape on the same device meets it again, however many there are, however replicas and stages
-are laid. So runs of a shallow model inform a deep one. The scale is that of all that a layer's
-micro-batch takes, its launches and the exchanges inside it too: these repeat with the shape.
+Layers of one shape cut alike run the same kernels on a device, in models of any depth: which kernels a
+library picks follows no smooth law, so `shape_scale` scales all that such a layer's micro-batch takes.
 """
 
 from __future__ import annotations
@@ -34,6 +28,7 @@ from forerun.domain.graph import (
 from forerun.domain.hardware import Cluster
 from forerun.domain.workload import ACTIVATION_BYTES, OPTIMIZER_STATES, Workload
 from forerun.predictors.analytic.communication import (
+    LINK_FIELDS,
     Links,
     Traffic,
     layer_comm,
@@ -67,7 +62,6 @@ MOST_FACTS = 4096
 _KEY_FIELDS = ("micro_batch", "tp", "cp", "ep", "sequence_parallel", "recompute", "memory_format")
 _PLAN_FIELDS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "zero_stage",
                 "sequence_parallel", "recompute", "parameter_servers")  # fmt: skip
-# What a framework costs beside its operations: fields of `constants.Framework` read row by row.
 _SOFTWARE_FIELDS = tuple(f.name for f in fields(Framework))
 
 
@@ -75,9 +69,8 @@ _SOFTWARE_FIELDS = tuple(f.name for f in fields(Framework))
 class Layout:
     """n resolved jobs on I instances: all that no constant moves.
 
-    position: (n,) instance of each row; workloads, clusters: of instances, cluster: position of
-    theirs among the jobs', (I,); frameworks: profiles by name, framework: position of each
-    instance's, (I,). links: of the jobs' clusters.
+    position: (n,) instance of each row; cluster: (I,) position of its cluster among the jobs';
+    frameworks: names of profiles, framework: (I,) position of each instance's.
     """
 
     jobs: Jobs
@@ -109,7 +102,7 @@ class Layout:
     def rows(self, constants: Constants) -> Rows:
         """Return the rows priced with constants."""
         link = self.links.effective(constants)
-        inside = tuple(values[self.cluster] for values in link)
+        inside = tuple(link[name][self.cluster] for name in LINK_FIELDS)
         comm = layer_comm(self.traffic, self.keys, inside, constants)
         scale = np.array([constants.workload_scale.get(scale_key(w), 1.0) for w in self.workloads])
         costs = instance_costs(self.flat, self.keys, scale, comm, constants, self.measured)
@@ -118,13 +111,10 @@ class Layout:
             shaped = np.array([known.get(name, 1.0) for name in self._shapes])
             costs |= {name: v * shaped for name, v in costs.items() if name.startswith("layer_")}
         key = {name: values[self.position] for name, values in costs.items()} | self.held(constants)
-        names = ("intra_latency", "intra_rate", "inter_latency", "inter_rate", "host_rate")
-        columns = zip(names, (*link, self.links.host(constants)), strict=True)
         index = self.jobs.cluster_index
-        node = self.node | {name: spread_over(values, index) for name, values in columns}
-        node["memory_rate"] = (
-            node["nominal_memory_rate"] * constants.bandwidth_efficiency["optimizer"]
-        )
+        node = self.node | {name: spread_over(values, index) for name, values in link.items()}
+        share = constants.bandwidth_efficiency["optimizer"]
+        node["memory_rate"] = node["nominal_memory_rate"] * share
         software = self.software(constants)
         return Rows(self.plan, key, self.work, node, software, self.jobs.plans.sync)
 
@@ -139,7 +129,6 @@ class Layout:
         """Return the constants of each row's framework by name, (n,)."""
         table = self._profiles(constants)
         if len(self.frameworks) == 1 and len(self.position) >= FEW_ROWS:
-            # A view costs nothing, and there is one in every search.
             shape = self.position.shape
             return {name: np.broadcast_to(values[0], shape) for name, values in table.items()}
         return {name: values[self.row_framework] for name, values in table.items()}
@@ -154,8 +143,9 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
 
     kept: facts of workloads and clusters between calls, see `remember`.
     """
-    work = [remember(kept, "work", w, lambda w: workload_facts(w, constants))
-            for w in jobs.workloads]  # fmt: skip
+    work = [
+        remember(kept, "work", w, lambda w: workload_facts(w, constants)) for w in jobs.workloads
+    ]
     node = [remember(kept, "node", c, cluster_facts) for c in jobs.clusters]
     probed = any(c.device.measured is not None for c in jobs.clusters)
     if probed:
@@ -171,14 +161,15 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
     workloads = tuple(jobs.workloads[i] for i in workload)
     clusters = tuple(jobs.clusters[i] for i in cluster)
     devices = [c.device for c in clusters]
+    flat = flatten(
+        workloads, devices, keys, lambda w: remember(kept, "ops", w, distinct_ops), constants
+    )
+    fastest = np.array([fastest_rate(device, w) for device, w in flat.machines])
     pieces = [saved_bytes(workloads[i[0]], keys.take(i)) for i in runs_of_equal(workloads)]
     return Layout(
         jobs, plan, _spread(work, jobs.workload_index),
-        {**by_row, "most_flops": fastest_rates(jobs)}, links_of(jobs.clusters),
-        position, workloads, clusters, cluster, keys, distinct, place[workload],
-        flatten(
-            workloads, devices, keys, lambda w: remember(kept, "ops", w, distinct_ops), constants
-        ),
+        {**by_row, "most_flops": fastest[flat.machine][position]}, links_of(jobs.clusters),
+        position, workloads, clusters, cluster, keys, distinct, place[workload], flat,
         {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]},
         traffic_of(workloads, clusters, keys),
         measured_ops(workloads, devices, keys) if probed else None,
@@ -186,10 +177,9 @@ def lay_out(jobs: Jobs, constants: Constants, kept: dict[Any, Any]) -> Layout:
 
 
 def remember(kept: dict[Any, Any], kind: str, owner: Any, make: Callable[[Any], T]) -> T:
-    """Return make(owner), made once for each owner and kind of fact.
+    """Return make(owner), made once for each owner (by identity, so it is held) and kind of fact.
 
-    Owners go by identity, and are held so that an identity is never used again. Where too much is
-    kept the older half is dropped: a server is asked of ever new jobs.
+    Where too much is kept the older half is dropped.
     """
     slot = (kind, id(owner))
     if slot not in kept:
@@ -205,46 +195,33 @@ def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]
     """Return the numbers of a workload that plan-level formulas read."""
     columns = workload.graph.columns
     owned = columns.params * columns.repeat
-
     sparse, looked_up, tables = sparse_tables(workload)
-
-    def params(block: Block, *shards: Shard) -> float:
-        cut = np.isin(columns.shard, [SHARD_INDEX[shard] for shard in shards])
-        mask = cut & (columns.block == BLOCK_INDEX[block]) & ~tables
-        return float(owned[mask].sum())
-
-    whole = (Shard.NONE, Shard.SEQUENCE)
-    optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
-    touched = float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum()) * 4.0
-    total = max(workload.params - sparse, 1.0)
+    facts = {}
+    for block in Block:
+        for word, shards in _SHARDS.items():
+            cut = np.isin(columns.shard, [SHARD_INDEX[shard] for shard in shards])
+            mask = cut & (columns.block == BLOCK_INDEX[block]) & ~tables
+            facts[f"{block}_{word}"] = float(owned[mask].sum())
     forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
     heads = forward & (columns.block == BLOCK_INDEX[Block.HEAD])
     head_weights = float((columns.weights * columns.repeat)[heads].sum())
-    head_tensor, head_whole = params(Block.HEAD, Shard.TENSOR), params(Block.HEAD, *whole)
-    # A tied output embedding owns nothing, but the last pipeline stage keeps a copy of it.
-    copied = max(head_weights - head_tensor - head_whole, 0.0)
-    trains = constants.lora_trained_share if workload.task == "lora" else 1.0
+    has_images = len(columns.kind) and IS_CONV[columns.kind[0]]
     return {
+        **facts,
         "layers": float(workload.shape.layers),
-        "layer_tensor": params(Block.LAYER, Shard.TENSOR),
-        "layer_expert": params(Block.LAYER, Shard.EXPERT),
-        "layer_whole": params(Block.LAYER, *whole),
-        "embed_tensor": params(Block.EMBED, Shard.TENSOR),
-        "embed_whole": params(Block.EMBED, *whole),
-        "head_tensor": head_tensor,
-        "head_whole": head_whole,
-        "head_copied": copied,
+        # A tied output embedding owns nothing, but the last pipeline stage keeps a copy of it.
+        "head_copied": max(head_weights - facts["head_tensor"] - facts["head_whole"], 0.0),
         "sparse_params": sparse,
         "looked_up": looked_up,
-        "optimizer_bytes_per_param": touched / total,
+        "optimizer_bytes_per_param": 4.0 * _updated(workload) / max(workload.params - sparse, 1.0),
         "states": float(OPTIMIZER_STATES[workload.optimizer]),
         "activation_bytes": ACTIVATION_BYTES[workload.precision],
         "mixed": float(ACTIVATION_BYTES[workload.precision] < 4.0),
         "fp16": float(workload.precision == "fp16"),
         "transformer": float(workload.shape.heads > 0),
-        "trained_share": trains,
+        "trained_share": constants.lora_trained_share if workload.task == "lora" else 1.0,
         "input_bytes": workload.input_bytes,
-        "image_elements": _image_elements(workload),
+        "image_elements": float(columns.reads[0]) if has_images else 0.0,
         "floor_flops": floor_flops_per_sample(workload),
         "detailed": float(workload.detailed),
         "unknown_share": min(1.0, len(workload.graph.unknown) / max(len(workload.graph.ops), 1)),
@@ -253,26 +230,30 @@ def workload_facts(workload: Workload, constants: Constants) -> dict[str, float]
     }
 
 
-def _image_elements(workload: Workload) -> float:
-    """Return the elements of one sample that a network of images reads, else 0."""
+_SHARDS = {
+    "tensor": (Shard.TENSOR,),
+    "expert": (Shard.EXPERT,),
+    "whole": (Shard.NONE, Shard.SEQUENCE),
+}
+
+
+def _updated(workload: Workload) -> float:
+    """Return the elements that the optimizer reads and writes."""
     columns = workload.graph.columns
-    if not len(columns.kind) or not IS_CONV[columns.kind[0]]:
-        return 0.0
-    return float(columns.reads[0])
+    optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
+    return float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum())
 
 
 def sparse_tables(workload: Workload) -> tuple[float, float, BoolArray]:
     """Return (parameters of sparse tables, elements looked up a sample, which operations).
 
-    A recommender's optimizer operation leaves out the tables whose gradients are sparse: where it
-    touches fewer parameters than there are, the embeddings are spread over the devices and rows
-    travel, instead of being copied to each and reduced.
+    Where a recommender's optimizer leaves the embeddings out, they are spread over the devices and
+    rows travel, instead of being copied to each and reduced.
     """
     columns = workload.graph.columns
-    optimizer = columns.phase == PHASE_INDEX[Phase.OPTIMIZER]
     # Gradient, weight and states are read, weight and states written: `backward.optimizer_op`.
     each = 3.0 + 2.0 * OPTIMIZER_STATES[workload.optimizer]
-    elements = float(((columns.reads + columns.writes) * columns.repeat)[optimizer].sum())
+    elements = _updated(workload)
     tables = (columns.kind == KIND_INDEX[OpKind.EMBEDDING]) & (columns.params > 0)
     sparse = float((columns.params * columns.repeat)[tables].sum())
     if sparse <= 0 or elements <= 0 or elements / each > 0.5 * workload.params:
@@ -281,7 +262,7 @@ def sparse_tables(workload: Workload) -> tuple[float, float, BoolArray]:
 
 
 def cluster_facts(cluster: Cluster) -> dict[str, float]:
-    """Return the numbers of a cluster that no constant moves; its links are in `communication.Links`."""
+    """Return the numbers of a cluster that no constant moves, beside its links."""
     device = cluster.device
     return {
         "nodes": float(cluster.nodes),
@@ -300,10 +281,7 @@ def _spread(facts: list[dict[str, float]], index: NDArray[np.int32]) -> dict[str
 
 
 def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return (position among the distinct values, the distinct values) of small integers.
-
-    A presence table instead of a sort: linear in the number of rows.
-    """
+    """Return (position among the distinct values, the distinct values), sorting no small integers."""
     top = int(values.max(initial=0))
     if top > 4 * len(values) + 65536:
         distinct, position = np.unique(values, return_inverse=True)
@@ -317,11 +295,7 @@ def compact(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 
 def _node_kinds(clusters: tuple[Cluster, ...]) -> NDArray[np.int64]:
-    """Return for each cluster the position of its kind.
-
-    Clusters of one kind differ only in the number of nodes and the price, so a micro-batch costs
-    the same on them.
-    """
+    """Return for each cluster the position of its kind, on which a micro-batch costs the same."""
     seen: dict[Any, int] = {}
     kinds = [
         seen.setdefault(
@@ -337,39 +311,26 @@ def _node_kinds(clusters: tuple[Cluster, ...]) -> NDArray[np.int64]:
 
 def _instances(jobs: Jobs) -> tuple[IntArray, IntArray, IntArray, Keys]:
     """Return (each row's instance, the instances' workloads and clusters by position, and keys)."""
-    kinds = _node_kinds(jobs.clusters)
-    width = int(kinds.max()) + 1
-    code, pairs = compact(jobs.workload_index.astype(np.int64) * width + kinds[jobs.cluster_index])
-    levels: list[NDArray[Any]] = []
+    kinds, plans = _node_kinds(jobs.clusters), jobs.plans
+    code = jobs.workload_index.astype(np.int64) * (int(kinds.max()) + 1) + kinds[jobs.cluster_index]
+    code = compact(code)[0]
     for name in _KEY_FIELDS:
-        position, values = compact(getattr(jobs.plans, name))
+        position, values = compact(getattr(plans, name))
         code = code * len(values) + position
-        levels.append(values)
-    position, rest = compact(code)
-    parts: list[NDArray[Any]] = []
-    for values in reversed(levels):
-        parts.append(values[rest % len(values)])
-        rest = rest // len(values)
-    micro_batch, tp, cp, ep, sequence, recompute, layout = reversed(parts)
-    first_of_kind = np.zeros(width, dtype=np.int64)
-    first_of_kind[kinds[::-1]] = np.arange(len(kinds))[::-1]
-    tp, cp, ep, sequence, layout = (
-        column.astype(np.float64) for column in (tp, cp, ep, sequence, layout)
+    position, distinct = compact(code)
+    first = np.empty(len(distinct), dtype=np.int64)
+    first[position[::-1]] = np.arange(len(position))[::-1]
+    micro_batch, tp, cp, ep, sequence, channels_last = (
+        getattr(plans, name)[first].astype(np.float64)
+        for name in _KEY_FIELDS
+        if name != "recompute"
     )
-    keys = Keys(micro_batch.astype(np.float64), tp, cp, ep, sequence, recompute, layout)
-    return position, pairs[rest] // width, first_of_kind[pairs[rest] % width], keys
-
-
-def fastest_rates(jobs: Jobs) -> FloatArray:
-    """Return for each row the FLOP/s that its device cannot pass, (n,)."""
-    pair = jobs.workload_index.astype(np.int64) * len(jobs.clusters) + jobs.cluster_index
-    position, distinct = compact(pair)
-    fastest = np.empty(len(distinct))
-    for i, code in enumerate(distinct):
-        workload = jobs.workloads[int(code) // len(jobs.clusters)]
-        device = jobs.clusters[int(code) % len(jobs.clusters)].device
-        fastest[i] = fastest_rate(device, workload)
-    return fastest[position]
+    recompute, workload, cluster = (
+        codes[first].astype(np.int64)
+        for codes in (plans.recompute, jobs.workload_index, jobs.cluster_index)
+    )
+    keys = Keys(micro_batch, tp, cp, ep, sequence, recompute, channels_last)
+    return position, workload, cluster, keys
 
 
 def cut_shapes(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys: Keys) -> list[str]:
@@ -381,10 +342,7 @@ def cut_shapes(workloads: Sequence[Workload], clusters: Sequence[Cluster], keys:
 def _cut_shape(
     workload: Workload, cluster: Cluster, micro_batch: float, tp: float, cp: float, ep: float
 ) -> str:
-    """Return what a transformer's layer on a cluster shares with those of other models.
-
-    Groups inside a layer that leave the node name the link that they leave it by.
-    """
+    """Return what a transformer's layer shares with those of other models, with the link it spans."""
     shape = workload.shape
     if not (shape.hidden and shape.heads and workload.seq_len):
         return ""

@@ -31,7 +31,6 @@ from forerun.predictors.analytic.flat import (
     IS_MATRIX,
     SLOTS,
     Keys,
-    Products,
     activation_cut,
     cut_by_tensor,
     is_weight_gradient,
@@ -117,7 +116,7 @@ def _one(
     """Return seconds of (products, all else) by slot, each (k, slots), and the buckets."""
     ops = workload.graph.columns
     samples, work = (keys.micro_batch / keys.cp)[:, None], activation_cut(ops, keys)
-    product, flops = product_sizes(ops, keys), ops.flops * samples / work
+    sizes, flops = product_sizes(ops, keys), ops.flops * samples / work
     tp = np.where(cut_by_tensor(ops), keys.tp[:, None], 1.0)
     moved = (ops.reads + ops.writes) * samples / work + ops.weights / tp
     slots = slots_of(workload, ops)
@@ -128,7 +127,9 @@ def _one(
             each[:, i] = 0.0
             continue
         if IS_MATRIX[ops.kind[i]] and op.dims:
-            each[:, i] += _product_seconds(workload, measured, i, product, flops[:, i])
+            each[:, i] += _product_seconds(
+                workload, measured, i, [size[:, i] for size in sizes], flops[:, i]
+            )
         else:
             each[:, i] += _moving_seconds(workload.precision, measured, op, moved[:, i])
         forward = op.phase is Phase.FORWARD
@@ -184,12 +185,11 @@ def _moving_seconds(precision: str, measured: Measured, op: Op, moved: FloatArra
 
 
 def _product_seconds(
-    workload: Workload, measured: Measured, i: int, product: Products, flops: FloatArray
+    workload: Workload, measured: Measured, i: int, sizes: Sequence[FloatArray], flops: FloatArray
 ) -> FloatArray:
     """Return seconds of product i, of (k,) FLOPs, under k keys, (k,)."""
     op, precision = workload.graph.ops[i], workload.precision
-    rows, columns = product.rows[:, i], product.columns[:, i]
-    depth, copies, kind = product.depth[:, i], product.copies[:, i], op.kind
+    (rows, columns, depth, copies), kind = sizes, op.kind
     forward = op.phase is Phase.FORWARD
     weights = bool(is_weight_gradient(workload.graph.columns)[i])
     role = "wgrad" if weights else "forward" if forward else "dgrad"

@@ -1,20 +1,16 @@
-"""Memory: the peak of the most-loaded device by cause, and how much of a device can be filled.
+"""Memory: the peak that a framework's allocator reserves by cause, and how much a device can hold.
 
-The peak is what the framework's allocator reserves (what its log shows); the runtime's context and
-the buffers of communicators lie beside it and are taken off what a device can hold.
-
-Sources: Korthikanti et al. 2022 (activations of a transformer layer; up to pp micro-batches are in
-flight on stage 0 of 1F1B, times 1 + (pp-1)/(pp vpp) when interleaved); Rajbhandari et al. 2020
-(states: 2 + 2 + 12 bytes a parameter for Adam in mixed precision; what each stage of ZeRO divides);
-Zhao et al. 2023 (FSDP: fp32 shards, 16-bit copies while gathered).
+Korthikanti et al. 2022 (activations); Rajbhandari et al. 2020 (2 + 2 + 12 bytes a parameter for Adam
+in mixed precision, and what ZeRO divides); Zhao et al. 2023 (FSDP: fp32 shards, 16-bit copies).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from forerun.arrays import BoolArray, FloatArray
 from forerun.domain.graph import BLOCK_INDEX, KIND_INDEX, PHASE_INDEX, Block, OpKind, Phase
@@ -35,13 +31,11 @@ from forerun.predictors.analytic.flat import (
 def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     """Return activation bytes kept for backward by one micro-batch, each (k,).
 
-    saved_layer: what the operations of all layers keep; saved_gate: more, where the gate's
-    activation and its product are two operations; saved_chosen: what operations keep where
-    selective recomputation chooses them; saved_input: inputs of layers that recomputation keeps
-    beside them; saved_again: what one layer holds while it is computed again; saved_alive:
-    gradients alive while a layer is differentiated; saved_whole: a layer's whole input, which
-    sequence parallelism gathers; saved_head: what the exit keeps, and its widest gradient;
-    boundary: the input of one layer, which full recomputation keeps and a pipeline sends.
+    saved_layer: of all layers; saved_gate: more, where a gate's activation and its product are two
+    operations; saved_chosen: with selective recomputation; saved_input: layers' inputs beside it;
+    saved_again: of one layer computed again; saved_alive: gradients alive while a layer is
+    differentiated; saved_whole: a layer's input that sequence parallelism gathers; boundary: the
+    input of one layer.
     """
     columns = workload.graph.columns
     size = ACTIVATION_BYTES[workload.precision]
@@ -63,10 +57,10 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
     selective = keys.recompute == RECOMPUTE.index("selective")
     # Norms saved their input, the residual stream: without them the layer's input must be kept.
     residual = boundary * layers if workload.fused_attention else 0.0
-    inputs = np.where(
-        full, np.minimum(boundary * layers, layer_all), np.where(selective, residual, 0.0)
-    )
-    again = np.where(full, layer_all / layers, np.where(selective, scores / layers, 0.0))
+
+    def recomputed(whole: FloatArray, chosen: ArrayLike) -> FloatArray:
+        return np.where(full, whole, np.where(selective, chosen, 0.0))
+
     # While a layer is differentiated, the gradients of its widest output and input are alive.
     forward = columns.phase == PHASE_INDEX[Phase.FORWARD]
     widest = (columns.writes * size / cut) * samples[:, None]
@@ -76,8 +70,8 @@ def saved_bytes(workload: Workload, keys: Keys) -> dict[str, FloatArray]:
         "saved_layer": np.where(full | selective, 0.0, layer_all),
         "saved_gate": np.where(full | selective, 0.0, gate),
         "saved_chosen": np.where(selective, layer_all - scores, 0.0),
-        "saved_input": inputs,
-        "saved_again": again,
+        "saved_input": recomputed(np.minimum(boundary * layers, layer_all), residual),
+        "saved_again": recomputed(layer_all / layers, scores / layers),
         "saved_alive": 2.0 * widest[:, inner].max(axis=1, initial=0.0),
         "saved_whole": np.where(keys.sequence_parallel > 0, boundary * keys.tp, 0.0),
         "saved_embed": kept[:, blocks[Block.EMBED]].sum(axis=1) * samples,
@@ -91,13 +85,8 @@ def held_bytes(
 ) -> dict[str, FloatArray]:
     """Return what frameworks hold of what operations save, each (k,).
 
-    held_layers: of one micro-batch in all layers; held_working: while one layer is differentiated;
-    held_embed, held_head: by entry and exit; held_whole: a whole input of a layer.
-
-    Args:
-        saved: see `saved_bytes`.
-        software: `constants.Framework`'s fields for each key.
-        transformer: which keys cut a transformer: shares are of transformers.
+    held_layers: of one micro-batch in all layers; held_working: while one layer is differentiated.
+    Shares are of transformers: transformer says which keys cut one.
     """
 
     def share(name: str) -> FloatArray:
@@ -115,28 +104,22 @@ def held_bytes(
     }
 
 
-@dataclass(frozen=True)
-class States:
-    """Bytes a parameter of weights, gradients and optimizer on one device, each (n,)."""
+class States(NamedTuple):
+    """Bytes a parameter on one device, each (n,)."""
 
     weights: FloatArray
     gradients: FloatArray
     optimizer: FloatArray
 
-    @property
-    def total(self) -> FloatArray:
-        """All of them together, (n,)."""
-        return self.weights + self.gradients + self.optimizer
-
 
 def state_bytes(rows: Rows, replicas: FloatArray) -> States:
-    """Return bytes a parameter after ZeRO; `replicas` share it, (n,).
+    """Return bytes a parameter where `replicas` (n,) share it.
 
-    Stage 1 divides the optimizer (fp32 states, and a master copy of 16-bit weights), 2 the
-    gradients too, 3 the weights too. Where the shards are the masters no 16-bit weights are kept.
+    ZeRO-1 divides the optimizer (fp32 states, and a master copy of 16-bit weights), 2 the gradients
+    too, 3 the weights too; where the shards are the masters no 16-bit weights are kept.
     """
     stage, trained = rows.plan["zero_stage"], rows.work["trained_share"]
-    share, wide = rows.software["states_share"], _full_width(rows)
+    share, wide = rows.software["states_share"], np.maximum(rows.work["activation_bytes"], 4.0)
     masters = _half(rows) & ~((rows.software["wide_weights"] > 0) & (stage >= 3))
     copies = np.where(rows.sync == ONE_PROCESS, 2.0 * share, share)
     weights = np.where(masters, 2.0, wide)
@@ -153,38 +136,24 @@ def _half(rows: Rows) -> BoolArray:
     return np.asarray((rows.work["mixed"] > 0) & (rows.work["transformer"] > 0))
 
 
-def _full_width(rows: Rows) -> FloatArray:
-    """Return bytes of a number of full width, (n,)."""
-    return np.maximum(rows.work["activation_bytes"], 4.0)
-
-
 def gradient_bytes(rows: Rows) -> FloatArray:
     """Return bytes of one gradient element as it is kept and reduced, (n,)."""
-    return np.where(_half(rows), rows.software["grad_bytes"], _full_width(rows))
+    full = np.maximum(rows.work["activation_bytes"], 4.0)
+    return np.where(_half(rows), rows.software["grad_bytes"], full)
 
 
-def table_bytes(rows: Rows) -> tuple[FloatArray, FloatArray]:
-    """Return (weights, optimizer) bytes of sparse tables, spread over all replicas."""
-    each = rows.work["sparse_params"] * 4.0 / (rows.plan["dp"] * rows.plan["cp"])
-    return each, each * np.minimum(rows.work["states"], 1.0)
-
-
-def unsharded_bytes(rows: Rows) -> FloatArray:
+def _unsharded_bytes(rows: Rows) -> FloatArray:
     """Return what ZeRO-3 holds whole: the layer at work, the next one, and their gradients.
 
     Entry and exit form the outermost unit: gathered throughout, their gradients whole at first.
     """
     plan, work = rows.plan, rows.work
-    alone = plan["zero_stage"] >= 3
-    if not alone.any():
-        return np.zeros(len(rows))
     ends = (work["embed_tensor"] + work["head_tensor"]) / plan["tp"]
     ends = (ends + work["embed_whole"] + work["head_whole"]) / plan["pp"]
-    layer = rows.one_layer
-    gathered = (2.0 * layer + ends) * work["activation_bytes"]
+    gathered = (2.0 * rows.one_layer + ends) * work["activation_bytes"]
+    whole = (rows.one_layer + ends) * gradient_bytes(rows) * work["trained_share"]
     shared = plan["dp"] * plan["cp"] > 1
-    whole = (layer + ends) * gradient_bytes(rows) * work["trained_share"]
-    return np.where(alone, gathered + np.where(shared, whole, 0.0), 0.0)
+    return np.where(plan["zero_stage"] >= 3, gathered + np.where(shared, whole, 0.0), 0.0)
 
 
 def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, FloatArray]]:
@@ -194,15 +163,16 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
     share_first, share_last = rows.layer_shares
     first, last, expert = rows.local_params
     states = state_bytes(rows, group)
+    # Experts have fewer replicas.
+    expert_states = state_bytes(rows, np.maximum(group * plan["tp"] / rows.expert_spread, 1.0))
     head, kept = key["held_head"], key["held_layers"]
     acts_first = rows.in_flight * (kept * share_first + key["held_embed"])
     acts_last = np.where(one_stage, 1.0, rows.in_flight_last) * kept * share_last
-    expert_states = _expert_states(rows, states)
-    load_first = first * states.total + acts_first
-    load_last = last * states.total + acts_last
+    load_first, load_last = first * sum(states) + acts_first, last * sum(states) + acts_last
     on_last = load_last + head > load_first + np.where(one_stage, head, 0.0)
     dense = np.where(on_last, last, first)
-    tables, table_states = table_bytes(rows)
+    tables = rows.work["sparse_params"] * 4.0 / group  # spread over all replicas
+    table_states = tables * np.minimum(rows.work["states"], 1.0)
     activations = np.where(on_last, acts_last, acts_first) + key["held_working"]
     logits = np.where(on_last | one_stage, head, 0.0)
     on_gpu = rows.node["is_gpu"] > 0
@@ -215,27 +185,17 @@ def peak_bytes(rows: Rows, constants: Constants) -> tuple[FloatArray, dict[str, 
         "optimizer": dense * states.optimizer + expert * expert_states.optimizer + table_states,
         "activations": activations,
         "logits": logits,
-        "buffers": unsharded_bytes(rows) + np.where(on_gpu, moving, 0.0),
+        "buffers": _unsharded_bytes(rows) + np.where(on_gpu, moving, 0.0),
         "fragmentation": constants.fragmentation * (activations + logits),
         "framework": np.where(on_gpu, rows.software["workspace_bytes"], 0.0),
     }
     return total(parts.values()), parts
 
 
-def _expert_states(rows: Rows, dense: States) -> States:
-    """Return the bytes a parameter of experts, whose replicas are fewer."""
-    if not rows.work["layer_expert"].any():
-        return dense
-    plan = rows.plan
-    replicas = plan["dp"] * plan["cp"] * plan["tp"] / rows.expert_spread
-    return state_bytes(rows, np.maximum(replicas, 1.0))
-
-
 def returned_bytes(rows: Rows) -> FloatArray:
     """Return what the allocator holds beyond need and returns before an allocation fails, (n,).
 
-    A host that no pipeline makes wait runs ahead of its device, and inputs gathered on the
-    communication stream are held until that stream has passed them.
+    A host that no pipeline makes wait runs ahead, and gathered inputs are held meanwhile.
     """
     runs_ahead = (rows.plan["pp"] == 1) & (rows.node["is_gpu"] > 0)
     return np.where(runs_ahead, rows.software["inputs_ahead"] * rows.key["held_whole"], 0.0)
@@ -246,19 +206,12 @@ def _bucket_bytes(rows: Rows, dense: FloatArray) -> FloatArray:
     plan = rows.plan
     gradients = dense * gradient_bytes(rows) * rows.work["trained_share"]
     moving = np.minimum(8 * rows.software["bucket_bytes"], gradients)
-    copies = rows.software["bucket_copies"]
-    if copies.any():
-        copied = np.where(plan["zero_stage"] < 2, copies, 0.0) * gradients
-        moving = np.maximum(moving, copied)
-    return np.where(plan["dp"] * plan["cp"] > 1, moving, 0.0)
+    copied = np.where(plan["zero_stage"] < 2, rows.software["bucket_copies"], 0.0) * gradients
+    return np.where(plan["dp"] * plan["cp"] > 1, np.maximum(moving, copied), 0.0)
 
 
 def usable_bytes(rows: Rows, constants: Constants) -> FloatArray:
-    """Return how high a peak may be before allocation fails, (n,).
-
-    Device memory, less what the allocator cannot reach, the runtime's context, and the buffers of
-    one communicator for each kind of parallelism. A CPU's is its host's.
-    """
+    """Return how high a peak may be before allocation fails, (n,): a CPU's is its host's."""
     plan, soft, memory = rows.plan, rows.software, rows.node["memory"]
     groups = (plan["dp"] > 1).astype(float) + (plan["tp"] > 1) + (plan["pp"] > 1) + (plan["cp"] > 1)
     beside = soft["context_bytes"] + groups * constants.group_buffer_bytes

@@ -12,7 +12,7 @@ is the one that the probe ran. A search scores millions of plans with one typica
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -209,7 +209,7 @@ class AnalyticPredictor:
         """Return the constants, and what was learned of them, as JSON text."""
         return saving.text_of({
             "predictor": self.name, "version": VERSION, "start": self.start,
-            "fitted_runs": self.fitted_runs, "constants": self.constants.to_dict(),
+            "fitted_runs": self.fitted_runs, "constants": asdict(self.constants),
             "learned": saving.rows_of(self.learned),
         })  # fmt: skip
 

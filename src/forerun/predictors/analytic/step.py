@@ -1,16 +1,13 @@
 """One step: stages, pipeline, data-parallel traffic, optimizer and input joined, part by part.
 
-The formulas follow Narayanan et al. 2021 (1F1B and interleaved pipelines), Rajbhandari et al. 2020
-(ZeRO's volumes) and Li et al. 2020 (bucketed all-reduce hidden behind backward). Each part is what
-the step grows by when that cause is added, so the parts add up to the step.
-
-Synchronisation of replicas: collectives of gradients and parameters, parameter servers.
+Narayanan et al. 2021 (1F1B and interleaved pipelines), Rajbhandari et al. 2020 (ZeRO's volumes), Li
+et al. 2020 (bucketed all-reduce). A part is what its cause adds to the step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,12 +26,8 @@ from forerun.predictors.analytic.measured import measured_exposed, with_measured
 from forerun.predictors.analytic.memory import gradient_bytes
 
 
-@dataclass(frozen=True)
-class Group:
-    """Replicas of some parameters: how many ranks, how many of them in a node, parameters on one.
-
-    Ranks are laid tp first, then cp, dp and pp.
-    """
+class Group(NamedTuple):
+    """Replicas of some parameters: ranks, how many of them in a node, parameters on one, (n,)."""
 
     ranks: FloatArray
     per_node: FloatArray
@@ -42,7 +35,10 @@ class Group:
 
 
 def replica_groups(rows: Rows) -> tuple[Group, ...]:
-    """Return the groups that reduce gradients: the dense parameters', and the experts'."""
+    """Return the groups that reduce gradients: the dense parameters', and the experts'.
+
+    Ranks are laid tp first, then cp, dp and pp.
+    """
     plan, node = rows.plan, rows.node["node_devices"]
     first, last, expert = rows.local_params
     ranks = plan["dp"] * plan["cp"]
@@ -61,11 +57,14 @@ def synchronisation(
 
     compute: seconds of the step without them.
     """
-    groups, reduced = replica_groups(rows), _reduced_bytes(rows)
-    exposed = _exposed(rows, compute, groups, reduced * rows.work["trained_share"], constants)
+    groups, work = replica_groups(rows), rows.work
+    own = rows.software["half_grad_bytes"]
+    half = (own > 0) & (work["fp16"] > 0) & (work["transformer"] > 0)
+    reduced = np.where(half, own, gradient_bytes(rows))
+    exposed = _exposed(rows, compute, groups, reduced * work["trained_share"], constants)
     if rows.has_probed:
         exposed = measured_exposed(rows, compute, reduced, exposed)
-    if np.any(rows.work["sparse_params"] > 0):
+    if np.any(work["sparse_params"] > 0):
         exposed = exposed + _lookups(rows, groups[0])
     collective = np.where(rows.sync == ALL_REDUCE, exposed, 0.0)
     if not np.any(rows.sync != ALL_REDUCE):
@@ -75,23 +74,14 @@ def synchronisation(
     return collective + alone, _servers(rows, compute, size, constants)
 
 
-def _reduced_bytes(rows: Rows) -> FloatArray:
-    """Return bytes of one gradient element as it is reduced, (n,)."""
-    own = rows.software["half_grad_bytes"]
-    half = (own > 0) & (rows.work["fp16"] > 0) & (rows.work["transformer"] > 0)
-    return np.where(half, own, gradient_bytes(rows))
-
-
 def _exposed(
     rows: Rows, compute: FloatArray, groups: Sequence[Group], each: FloatArray,
     constants: Constants,
 ) -> FloatArray:  # fmt: skip
     """Return seconds that all groups' collectives, one after another, add to the step, (n,).
 
-    Stage 0 all-reduces gradients once a step. Stage 1 reduce-scatters them and gathers parameters
-    after the update. Stage 2 keeps gradients sharded, so it reduce-scatters in every micro-batch.
-    These hide behind backward. Stage 3 also gathers parameters in every forward and backward.
-
+    Stage 0 all-reduces gradients once a step; 1 reduce-scatters them and gathers parameters after
+    the update; 2 reduce-scatters in every micro-batch; 3 also gathers in every forward and backward.
     each: bytes of one gradient, (n,).
     """
     stage, soft = rows.plan["zero_stage"], rows.software
@@ -105,27 +95,24 @@ def _exposed(
     result = np.asarray((1.0 - bare) * (joined - behind) + bare * sent)
     gathered = total(gathered for _, gathered in pairs)
     result = result + constants.gather_exposed * soft["gather_share"] * gathered
-    if np.any(stage >= 3):
-        moved = total(_sharded(rows, group, each) for group in groups)
-        fsdp = p_norm(compute, moved, soft["shard_power"]) - compute
-        result = np.where(stage >= 3, fsdp, result)
-    return result
+    if not np.any(stage >= 3):
+        return result
+    moved = total(_sharded(rows, group, each) for group in groups)
+    fsdp = p_norm(compute, moved, soft["shard_power"]) - compute
+    return np.where(stage >= 3, fsdp, result)
 
 
 def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return seconds of (one round of a group's gradients, gathering its updated weights), (n,).
-
-    Each bucket pays its latency.
-    """
+    """Return seconds of (one round of a group's gradients, gathering its updated weights), (n,)."""
     sharded, soft, many = rows.plan["zero_stage"] >= 1, rows.software, group.ranks > 1
     size, weights = group.params * each, group.params * rows.work["activation_bytes"]
     bucket = np.maximum(soft["bucket_bytes"], soft["rank_bucket_bytes"] * group.ranks)
     link = _link(rows, np.maximum(size / bucket, 1.0))
-    reduce = all_reduce(size, group.ranks, group.per_node, *link)
+    reduce = all_reduce(size, group.ranks, group.per_node, link)
     bucket = np.maximum(bucket, soft["rank_shard_bytes"] * group.ranks)
     link = _link(rows, np.maximum(size / bucket, 1.0))
-    scatter = all_gather(size, group.ranks, group.per_node, *link)
-    gather = all_gather(weights, group.ranks, group.per_node, *link)
+    scatter = all_gather(size, group.ranks, group.per_node, link)
+    gather = all_gather(weights, group.ranks, group.per_node, link)
     return (
         np.where(many, np.where(sharded, scatter, reduce), 0.0),
         np.where(many & sharded, gather, 0.0),
@@ -133,16 +120,12 @@ def _buckets(rows: Rows, group: Group, each: FloatArray) -> tuple[FloatArray, Fl
 
 
 def _sharded(rows: Rows, group: Group, each: FloatArray) -> FloatArray:
-    """Return seconds of one step's collectives of a group in stage 3, (n,).
-
-    Frameworks gather a layer's parameters in one message or several, each with its latency, and
-    those that let them go between recomputation and backward gather them once more.
-    """
+    """Return seconds of one step's collectives of a group in stage 3, (n,)."""
     software = rows.software
     link = _link(rows, np.maximum(rows.work["layers"], 1.0) * software["shard_messages"])
     weights = group.params * rows.work["activation_bytes"]
-    gather = all_gather(weights, group.ranks, group.per_node, *link)
-    scatter = all_gather(group.params * each, group.ranks, group.per_node, *link)
+    gather = all_gather(weights, group.ranks, group.per_node, link)
+    scatter = all_gather(group.params * each, group.ranks, group.per_node, link)
     full = rows.plan["recompute"] == RECOMPUTE.index("full")
     gathers = np.where(full, software["shard_gathers"], 2.0)
     moved = rows.micro_batches * (gathers * gather + scatter)
@@ -150,7 +133,7 @@ def _sharded(rows: Rows, group: Group, each: FloatArray) -> FloatArray:
 
 
 def _link(rows: Rows, messages: FloatArray) -> Link:
-    """Return the links, the latency counted once for each of the messages that share a volume."""
+    """Return the links, the latency counted for each of the messages that share a volume."""
     node = rows.node
     return (
         node["intra_latency"] * messages, node["intra_rate"],
@@ -159,22 +142,19 @@ def _link(rows: Rows, messages: FloatArray) -> Link:
 
 
 def _lookups(rows: Rows, group: Group) -> FloatArray:
-    """Return seconds in which rows of spread embedding tables reach their samples and back.
-
-    One all-to-all forward and one backward (Naumov et al. 2020, DLRM's hybrid parallelism).
-    """
+    """Return seconds in which rows of spread embedding tables travel (Naumov et al. 2020, DLRM)."""
     samples = rows.plan["global_batch"] / np.maximum(group.ranks, 1.0)
     size = samples * rows.work["looked_up"] * rows.work["activation_bytes"]
     link = _link(rows, np.ones(len(rows)))
-    return np.asarray(2.0 * all_to_all(size, group.ranks, group.per_node, *link))
+    seconds = 2.0 * all_to_all(size, group.ranks, group.per_node, link)
+    return np.where(rows.work["sparse_params"] > 0, seconds, 0.0)
 
 
 def _one_process(rows: Rows, size: FloatArray, constants: Constants) -> FloatArray:
     """Return seconds in which one process feeds devices, broadcasts weights and reduces gradients.
 
-    Weights and gradients travel in pieces along a chain of devices, so that their number hardly
-    matters. Images are copied from pageable memory to the first device while all wait, and from
-    there scattered.
+    Weights and gradients travel along a chain, so the number of devices hardly matters. Images are
+    copied from pageable memory to the first device while all wait, and scattered from there.
     """
     node, many = rows.node, np.maximum(rows.plan["dp"], 1.0)
     rate = np.maximum(node["host_rate"], node["intra_rate"])
@@ -187,9 +167,8 @@ def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Const
     """Return seconds that parameter servers add (equation 2.8 of KDD 2015, as a roofline).
 
     Synchronous, for W bytes and R workers: T_ps = max(2 W / bw, R 2 W / (N_ps bw)) + latency.
-    Asynchronous: a worker's turn takes its compute and its own exchange, R workers take turns
-    side by side, and the servers carry one update in 2 W / (N_ps bw) at best. A server has the
-    whole network of its node.
+    Asynchronous: R workers take turns of compute and exchange, and the servers carry one update in
+    2 W / (N_ps bw) at best. A server has the whole network of its node.
     """
     node = rows.node
     across = node["nodes"] > 1
@@ -209,9 +188,7 @@ def _servers(rows: Rows, compute: FloatArray, size: FloatArray, constants: Const
     return np.where(is_async, joined - compute / workers, added)
 
 
-# How the wait of a tensor group for its pipeline grows with the nodes that it spans.
 _SPANNED_NODES_POWER = 0.4
-
 PARTS = (
     "forward", "backward", "recompute", "tensor comm", "expert comm", "context comm", "host",
     "imbalance", "pipeline bubble", "pipeline comm", "data comm", "optimizer", "parameter server",
@@ -230,14 +207,15 @@ def step_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     busy = compute + exposed + parts["optimizer"] + server
     parts["input"] = np.maximum(_input(rows, constants) - busy, 0.0)
     on_cpu = rows.node["is_gpu"] == 0
-    parts["overhead"] = rows.software["step_seconds"] * np.where(
-        on_cpu, constants.cpu_overhead_share, 1.0
-    )
+    share = np.where(on_cpu, constants.cpu_overhead_share, 1.0)
+    parts["overhead"] = rows.software["step_seconds"] * share
     spread = np.log2(np.maximum(rows.node["nodes"], 1.0))
     parts["straggler"] = constants.straggler_share * spread * (compute + exposed)
     if rows.has_probed:
         parts = with_measured(rows, parts)
-    return _asynchronous(rows, {name: parts[name] for name in PARTS})
+    # An asynchronous step is one worker's update: the cluster makes one every 1/K of its time.
+    shared = np.where(rows.sync == PS_ASYNC, 1.0 / np.maximum(rows.plan["dp"], 1.0), 1.0)
+    return {n: parts[n] if n == "parameter server" else parts[n] * shared for n in PARTS}
 
 
 def step_and_floor(
@@ -256,8 +234,6 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 
     1F1B with stages of unequal times t: T = sum t + (m - 1) t_max, which is m t_mean, the imbalance
     (m - 1)(t_max - t_mean) and the bubble (pp - 1) t_mean; vpp chunks a stage divide the bubble.
-    While a pipeline fills and drains, neighbours do not alternate and nothing is lost where tensor
-    groups and pipelines meet.
     """
     key, plan = rows.key, rows.plan
     m, pp, vpp = rows.micro_batches, plan["pp"], plan["vpp"]
@@ -275,6 +251,7 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
     last = share_last * layer + key["last_end"]
     largest = np.where(pp > 1, np.maximum(np.maximum(first, last), mean), mean)
     passes = m / pp
+    # While a pipeline fills and drains, tensor groups do not wait for it: `wait` is not in the bubble.
     sent = _point_to_point(rows, constants)
     waiting = passes * (host + key["ends_host"])
     if np.any(rows.sync == ONE_PROCESS):
@@ -296,8 +273,8 @@ def _pipeline_parts(rows: Rows, constants: Constants) -> dict[str, FloatArray]:
 def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) -> FloatArray:
     """Return seconds that all layers wait for the host where tensor groups and pipelines meet, (n,).
 
-    device: seconds of all layers on the device. The wait grows with the tensor group and the nodes
-    that it spans, not with the micro-batch: it is a floor under the layer, as its launches are.
+    A floor under the layer as its launches are, whatever the micro-batch. device: seconds of all
+    layers on the device.
     """
     plan, each = rows.plan, rows.software["tensor_pipeline_seconds"]
     meets = (each > 0) & (plan["pp"] > 1) & (plan["tp"] > 1) & (rows.node["nodes"] > 1)
@@ -313,9 +290,8 @@ def _tensor_pipeline_wait(rows: Rows, device: FloatArray, constants: Constants) 
 def _replicas(rows: Rows, constants: Constants) -> FloatArray:
     """Return the seconds that the host adds to a step of one process on N devices, (n,).
 
-    The replicas' forwards are launched by threads that share one interpreter lock, and so one after
-    another; backwards by a thread a device. Before and after, the process copies modules, scatters
-    and gathers, while the devices wait.
+    The replicas' forwards are launched one after another (one interpreter lock), backwards by a
+    thread a device; devices wait while the process copies modules, scatters and gathers.
     """
     key, many = rows.key, np.maximum(rows.plan["dp"], 1.0)
     device = total(
@@ -331,9 +307,8 @@ def _replicas(rows: Rows, constants: Constants) -> FloatArray:
 def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
     """Return exposed seconds of a micro-batch's transfers at one stage.
 
-    Activations forward, gradients backward, once for each model chunk; the tp ranks each send
-    their part where sequences are split or the framework scatters and gathers (Narayanan et al.
-    2021, section 4.1), else all of it.
+    Activations forward, gradients backward, for each model chunk; the tp ranks each send their part
+    where sequences are split or the framework scatters and gathers (Narayanan et al. 2021, 4.1).
     """
     plan, node = rows.plan, rows.node
     local = plan["tp"] * plan["cp"] * plan["dp"] * plan["pp"] <= node["node_devices"]
@@ -343,18 +318,6 @@ def _point_to_point(rows: Rows, constants: Constants) -> FloatArray:
     part = np.where(plan["sequence_parallel"] > 0, 1.0, 1.0 - cut + cut / plan["tp"])
     one = latency + rows.key["boundary"] * part / rate
     return constants.point_to_point_exposed * 2.0 * plan["vpp"] * one
-
-
-def _asynchronous(rows: Rows, parts: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """An asynchronous step is one worker's update: the cluster makes one every 1/K of its time."""
-    asynchronous = rows.sync == PS_ASYNC
-    if not asynchronous.any():
-        return parts
-    share = np.where(asynchronous, 1.0 / np.maximum(rows.plan["dp"], 1.0), 1.0)
-    return {
-        name: values if name == "parameter server" else values * share
-        for name, values in parts.items()
-    }
 
 
 def _optimizer(rows: Rows) -> FloatArray:
