@@ -37,7 +37,9 @@ def within_quotas(
         best = int(np.argmax(np.where(open_to, gains, -np.inf)))
         beliefs = beliefs.after(int(candidates[best]))
         remaining = float(np.diag(beliefs.covariance)[asked].mean())
-        picks.append(Pick(int(candidates[best]), 1.0, float(gains[best]), np.nan, remaining))
+        picks.append(
+            Pick(int(candidates[best]), 1.0, float(gains[best]), np.nan, remaining, beliefs)
+        )
         open_to[best] = False
         left[labels[best]] -= 1
         if not left[labels[best]]:

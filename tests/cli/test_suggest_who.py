@@ -202,7 +202,6 @@ def test_a_model_saved_without_its_jobs_brings_what_it_learned_and_asks_for_them
     assert found["goal"] == "accuracy"
     assert found["log_error_now"] < 0.1  # twelve exact runs
     said = " ".join(found["assumptions"])
-    assert "12 runs on 1 to 8 devices" in said
     assert "give them with --runs too" in said
     # Far from what was run, on more devices or a larger batch, there is most to learn.
     assert any(r["row"]["devices"] == 16 or r["row"]["global_batch"] == 256 for r in found["runs"])
@@ -287,7 +286,7 @@ def test_a_budget_in_another_unit_is_said(forerun: Run, tmp_path: Path) -> None:
     assert "the budget of 5 counts smallest runs, not dollars" in said
 
 
-def test_slow_steps_make_short_runs_and_plans_of_one_cluster_are_told_apart(forerun: Run) -> None:
+def test_slow_steps_make_short_runs(forerun: Run) -> None:
     words = ("suggest", "llama3-8b", "--clusters", "aws:p4d.24xlarge,aws:p5.48xlarge",
              "--max-devices", "64", "--budget", "500", "--times", "5", "--json")  # fmt: skip
     done = forerun(*words)
@@ -298,10 +297,6 @@ def test_slow_steps_make_short_runs_and_plans_of_one_cluster_are_told_apart(fore
         assert 20 <= one["steps"] <= 100
         assert stepped <= 600 * 1.001 or one["steps"] == 20
     assert "at least 20" in " ".join(found["assumptions"])
-    for note in found["assumptions"]:
-        if "comes first, before the recommended" in note:
-            first, second = note.split(" comes first, before the recommended ")
-            assert first.split("counted twice, ")[1] != second
     asked = forerun(*words[:-1], "--run-steps", "30", "--json").json()
     assert {one["steps"] for one in asked["runs"]} == {30}
 

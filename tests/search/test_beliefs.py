@@ -122,25 +122,8 @@ def test_refits_are_fewer_the_more_runs_there_are_and_the_source_says_so(
     turned = joint_beliefs(fitted, jobs, runs.take(np.arange(len(runs))[::-1]))
     assert turned.covariance == pytest.approx(whole.covariance, rel=1e-9)
     monkeypatch.setattr(beliefs, "_MOST_RUNS", 10 * len(runs))
-    assert "10 refits of ernest on runs drawn anew (of 24: each is on" in (
-        joint_beliefs(fitted, jobs, runs).source
+    assert joint_beliefs(fitted, jobs, runs).source.startswith(
+        "10 refits of ernest on runs drawn anew; "
     )
     monkeypatch.setattr(beliefs, "_MOST_RUNS", 3 * len(runs))
     assert "are too much work" in joint_beliefs(fitted, jobs, runs).source
-
-
-def test_refits_that_the_clock_stops_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from itertools import count
-
-    from forerun.search import beliefs
-
-    runs = sort_runs()
-    jobs, fitted = jobs_of(devices=[8, 16], dataset_size=[4e5, 1e5]), Ernest().fit(runs)
-    ticks = count()
-    monkeypatch.setattr(beliefs, "process_time", lambda: 5.0 * next(ticks))
-    source = joint_beliefs(fitted, jobs, runs).source
-    assert source.startswith(
-        "12 refits of ernest on runs drawn anew (12 of 24 tried: they took 60 s"
-    )
-    monkeypatch.setattr(beliefs, "process_time", lambda: 50.0 * next(ticks))
-    assert "1 of 24 tried" in joint_beliefs(fitted, jobs, runs).source

@@ -14,7 +14,6 @@ from forerun.search.beliefs import (
     joint_beliefs,
     law_spread,
     leading,
-    runs_behind,
 )
 from forerun.search.next_runs import most_accurate
 from forerun.tables import Runs, Table
@@ -65,9 +64,7 @@ def test_a_saved_law_keeps_its_covariance_which_grows_away_from_its_runs() -> No
     inside, outside = np.diag(spread)
     assert 0 < inside < outside
     assert "covariance of what the law" in joint_beliefs(saved, asked).source
-    assert runs_behind(saved) == "12 runs on 1 to 8 devices"
     assert law_spread(Ernest(), asked) is None
-    assert runs_behind(Ernest()) == ""
 
 
 def test_no_run_is_picked_once_enough_is_known() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from forerun.advisor.advisor import Advisor
 from forerun.advisor.answer import MAY_FIT
 from forerun.advisor.explaining import CAUSE_WORDS
-from forerun.advisor.given_runs import IDENTITY, MadeRuns
+from forerun.advisor.given_runs import IDENTITY
 from forerun.advisor.recommending import node_counts
 from forerun.advisor.tabular import answer_columns, planned, row_lengths
-from forerun.arrays import BoolArray, FloatArray, IntArray
+from forerun.arrays import FloatArray, IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import LinearPredictor, Predictor
 from forerun.domain.forecast import Forecasts
@@ -25,7 +25,6 @@ from forerun.domain.workload import Length
 from forerun.errors import RequestError, UnsatisfiedError, one_of
 from forerun.predictors.laws.ernest import Ernest
 from forerun.predictors.laws.law_rows import LawRows
-from forerun.search.beliefs import runs_behind
 from forerun.search.design import suggest_by_design
 from forerun.search.suggestion import (
     DOLLARS,
@@ -58,8 +57,6 @@ _TELL_APART, _MOST_SHOWN = (
     "seq_len", "image_size", "micro_batch", "tp", "pp", "zero_stage", "recompute",
 ), 3  # fmt: skip
 _TELLING = 0.1  # of the doubt: what a run tells less of is not shown
-_ADDED = ("suggested_order", "suggested_price", "suggested_price_unit", "suggested_run_s",
-          "suggested_run_steps", "suggested_reason")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class SuggestOptions:
         most_seconds: of steps in a run, which has fewer of slow ones; infinite for no fewer.
         minimize: of the choice: time or cost. deadline_seconds: of the job; infinite for none.
         times: how often the chosen job will be run.
-        length: of the jobs that are chosen among.
+        length: of the jobs that are chosen among. market: whose prices they pay.
     """
 
     budget: float = np.inf
@@ -149,17 +146,12 @@ def suggest_from_table(
     for name, table in (("candidates", candidates), ("asked jobs", wanted)):
         if table is not None and not len(table):
             raise RequestError("the next runs", f"the table of {name} has no rows", "give some")
-    done = np.zeros(len(candidates), dtype=bool)
-    for had in (None if runs is None else runs.jobs.labels, made):
-        done |= _made_already(candidates, had)
-    if done.all():
-        raise UnsatisfiedError(
-            f"the next runs among {counted(len(candidates), 'candidate')}",
-            "every one of them was run already", "give other candidates",
-        )  # fmt: skip
-    rows, notes = _open_rows(candidates, done)
-    n = len(rows)
-    both = candidates.take(rows)
+    if options.goal not in GOALS:
+        raise RequestError(
+            f"a goal of {options.goal!r}", "no such goal", one_of(options.goal, GOALS)
+        )
+    rows, notes = _open_rows(candidates, [None if runs is None else runs.jobs.labels, made])
+    n, both = len(rows), candidates.take(rows)
     if wanted is not None:
         both = join_tables([both, wanted.take(_evenly(np.arange(len(wanted))))])
         if len(wanted) > _MOST:
@@ -167,71 +159,68 @@ def suggest_from_table(
     known = None if made is None or not len(made) else jobs_from_table(made, catalog)
     labels = OwnLabels.of(known if runs is None else runs.jobs)
     plans = planned(predictor, jobs_from_table(both, catalog, labels.read), both)
-    jobs, both = plans.jobs, both.with_columns(suggested_plan=plans.chosen)
-    forecasts = predictor.predict(jobs)
-    request = _request(predictor, jobs, forecasts, n, runs, options)
-    prices, notes_of_prices = request.prices, []
+    both = both.with_columns(suggested_plan=plans.chosen)
+    request, forecasts = _request(predictor, plans.jobs, n, runs, options)
+    prices = request.prices
     if np.isfinite(options.budget) and prices.unit != DOLLARS:
-        notes_of_prices.append(
+        notes.append(
             f"the budget of {options.budget:g} counts {prices.unit}, not dollars: no candidate has a"
             " price (price_usd_per_hour)"
         )
     doomed = forecasts.fit_probability[:n] < MAY_FIT
     if doomed.any():
-        notes_of_prices.append(
-            f"{counted(int(doomed.sum()), 'candidate')} left out: too little memory"
-        )
+        notes.append(f"{counted(int(doomed.sum()), 'candidate')} left out: too little memory")
         prices = replace(prices, amount=np.where(doomed, np.nan, prices.amount))
-    request = replace(request, prices=prices, made=known)
-    if wanted is None:
-        request = replace(request, wanted=request.candidates)
-    found = _by_goal(request, forecasts, options)
-    return _shown(found, request, both, (*notes, *notes_of_prices))
+    asked = request.candidates if wanted is None else request.wanted
+    request = replace(request, prices=prices, made=known, wanted=asked)
+    return _shown(_by_goal(request, forecasts, options), request, both, notes)
 
 
 def _request(
-    predictor: Predictor, jobs: Jobs, forecasts: Forecasts, n: int, runs: Runs | None,
-    options: SuggestOptions,
-) -> Request:  # fmt: skip
-    """Return the request of jobs whose first n are candidates, and the others wanted."""
-    first = np.arange(n)
+    predictor: Predictor, jobs: Jobs, n: int, runs: Runs | None, options: SuggestOptions
+) -> tuple[Request, Forecasts]:
+    """Return the request of jobs whose first n are candidates, and the others wanted; and forecasts."""
+    first, forecasts = np.arange(n), predictor.predict(jobs)
     prices = run_prices(
         jobs.take(first), forecasts.take(first), options.run_steps, options.startup_seconds,
         options.most_seconds,
     )  # fmt: skip
-    return Request(
-        predictor, jobs, first, np.arange(n, len(jobs)), prices, options.budget, options.count, runs
-    )
+    wanted = np.arange(n, len(jobs))
+    budget, count = options.budget, options.count
+    return Request(predictor, jobs, first, wanted, prices, budget, count, runs), forecasts
 
 
-def _made_already(candidates: Table, runs: Table | None) -> BoolArray:
-    """Return which candidates equal a run in every column that says what a job is, (n,)."""
-    nothing = np.zeros(len(candidates), dtype=bool)
-    if runs is None or not len(runs) or "workload" not in candidates or "workload" not in runs:
-        return nothing
-    names = [name for name in IDENTITY if name in candidates and name in runs]
-    # Two tables may say in other columns where a job runs: one that says it otherwise is another
-    # job. A candidate of so many devices, which leaves open on how many nodes, was run on any.
-    for name in ("cluster", "device", "nodes", "devices"):
-        lacking = name not in names and (name in candidates or name in runs)
-        placed = {"device", "devices"} <= {*names} and name == "nodes" not in candidates
-        if lacking and not placed:
-            names.append(name)
-    had = set(_keys(runs, names))
-    return np.array([key in had for key in _keys(candidates, names)], dtype=bool)
+def _open_rows(candidates: Table, made: Sequence[Table | None]) -> tuple[IntArray, list[str]]:
+    """Return the rows of candidates that are looked at, (m,), and notes on the others.
 
-
-def _open_rows(table: Table, done: BoolArray) -> tuple[IntArray, list[str]]:
-    """Return the rows of candidates that are looked at, (m,), and notes on the others."""
-    notes = [f"{counted(int(done.sum()), 'candidate')} left out: run already"] if done.any() else []
-    seen: dict[tuple[Any, ...], int] = {}
-    for i, key in enumerate(_keys(table, [name for name in IDENTITY if name in table])):
+    A candidate was run already that equals a run in every column that says what a job is.
+    """
+    done = np.zeros(len(candidates), dtype=bool)
+    for had in made:
+        if had is None or not len(had) or "workload" not in candidates or "workload" not in had:
+            continue
+        names = [name for name in IDENTITY if name in candidates and name in had]
+        # Two tables may say in other columns where a job runs: one that says it otherwise is another
+        # job. A candidate of so many devices, which leaves open on how many nodes, was run on any.
+        for name in ("cluster", "device", "nodes", "devices"):
+            lacking = name not in names and (name in candidates or name in had)
+            placed = {"device", "devices"} <= {*names} and name == "nodes" not in candidates
+            if lacking and not placed:
+                names.append(name)
+        known = {*_keys(had, names)}
+        done |= np.array([key in known for key in _keys(candidates, names)], dtype=bool)
+    if done.all():
+        raise UnsatisfiedError(
+            f"the next runs among {counted(len(candidates), 'candidate')}",
+            "every one of them was run already", "give other candidates",
+        )  # fmt: skip
+    first: dict[tuple[Any, ...], int] = {}
+    for i, key in enumerate(_keys(candidates, [name for name in IDENTITY if name in candidates])):
         if not done[i]:
-            seen.setdefault(key, i)
-    rows = np.array(sorted(seen.values()), dtype=np.int64)
-    again = int((~done).sum()) - len(rows)
-    if again:
-        notes.append(f"{counted(again, 'candidate')} left out: the same job as another")
+            first.setdefault(key, i)
+    rows, ran = np.array([*first.values()], dtype=np.int64), int(done.sum())
+    left_out = {"run already": ran, "the same job as another": len(done) - ran - len(rows)}
+    notes = [f"{counted(n, 'candidate')} left out: {why}" for why, n in left_out.items() if n]
     if len(rows) > _MOST:
         notes.append(f"{_MOST:,} of {len(rows):,} candidates looked at, evenly spread")
     return _evenly(rows), notes
@@ -256,20 +245,13 @@ def _keys(table: Table, names: list[str]) -> list[tuple[Any, ...]]:
 
 def _by_goal(request: Request, forecasts: Forecasts, options: SuggestOptions) -> Suggestion:
     """Return what is found for the goal; a linear law's accuracy is a matter of design."""
-    if options.goal not in GOALS:
-        raise RequestError(
-            f"a goal of {options.goal!r}", "no such goal", one_of(options.goal, GOALS)
-        )
     if options.goal == "decision":
         options.refuse_criterion("a choice is made", "leave it out, or use --goal accuracy")
         scale, latest = _objective(request, forecasts, options)
         unit = "seconds" if options.minimize == "time" else DOLLARS
         return suggest_for_decision(request, scale, latest, unit, options.times)
-    name = request.predictor.name
-    why, instead = (
-        f"{name} offers no linear features to design by",
-        "name a predictor that does (--predictor ernest)",
-    )
+    why = f"{request.predictor.name} offers no linear features to design by"
+    instead = "name a predictor that does (--predictor ernest)"
     if isinstance(request.predictor, LinearPredictor):
         fitted = bool(getattr(request.predictor, "laws", {}))
         if request.runs is not None or request.made is not None or not fitted:
@@ -304,10 +286,10 @@ def _objective(
             "say it with --steps, --samples or --epochs, or in columns of the table",
         )  # fmt: skip
     times = np.where(part.fit_probability < MAY_FIT, np.nan, times)
-    latest = options.deadline_seconds / times
-    if options.minimize == "time":
-        return times, latest
-    return times * dollars_per_hour(jobs) / SECONDS_PER_HOUR, latest
+    dollars = dollars_per_hour(jobs) / SECONDS_PER_HOUR
+    return times * (
+        1.0 if options.minimize == "time" else dollars
+    ), options.deadline_seconds / times
 
 
 def suggest_for_workload(
@@ -349,19 +331,15 @@ def suggest_for_workload(
     wanted = [option.job for option in among]
     smaller = list(_smaller(catalog, wanted))
     jobs = Jobs.of([*smaller, *wanted])
-    request = _request(predictor, jobs, predictor.predict(jobs), len(smaller), runs, options)
+    request, _ = _request(predictor, jobs, len(smaller), runs, options)
     if options.goal == "accuracy":
-        answer = suggest_for_accuracy(request)
-    else:
-        answer = _by_choice(request, found, among, options.times)
-    return _shown(answer, request, job_columns(jobs))
-
-
-def _by_choice(
-    request: Request, found: Recommendation, among: Sequence[Option], times: float
-) -> Suggestion:
-    """Return what would change the choice by the recommendation's own aim and limits."""
+        return _shown(suggest_for_accuracy(request), request, job_columns(jobs))
     aim, deadline = found.compared_by, found.objective.deadline_seconds
+    if aim not in ("cost", "time"):
+        raise RequestError(
+            f"the runs that would change a choice by {aim}", "it is no sum over the jobs",
+            "use --minimize time or cost",
+        )  # fmt: skip
     forecasts = [option.estimate.forecast for option in among]
     step = np.array([np.nan if f is None else f.seconds[1] for f in forecasts])
     run, dollars = (
@@ -369,32 +347,11 @@ def _by_choice(
         for name in ("run_seconds", "dollars")
     )
     latest = (np.inf if deadline is None else deadline) * step / run
-    if aim not in ("cost", "time"):
-        raise RequestError(
-            f"the runs that would change a choice by {aim}", "it is no sum over the jobs",
-            "use --minimize time or cost",
-        )  # fmt: skip
     scale, unit = (run, "seconds") if aim == "time" else (dollars, DOLLARS)
-    answer = suggest_for_decision(request, scale / step, latest, unit, times)
-    best, chosen = among[0].job, among[answer.chosen - len(request.candidates)].job
-    if chosen == best:
-        return answer
-    first, other = _told_apart(chosen, best)
-    note = (
-        f"by expected {aim}, a late run counted twice, {first} comes first,"
-        f" before the recommended {other}"
-    )
-    return replace(answer, notes=(*answer.notes, note))
-
-
-def _told_apart(*pair: Job) -> list[str]:
-    """Return two jobs by their clusters and what of their plans differs."""
-    plans = [job.plan.as_dict() for job in pair]
-    differ = [name for name in plans[0] if plans[0][name] != plans[1][name]]
-    return [
-        " ".join((job.cluster.name, job.cluster.region, *(f"{n}={plan[n]}" for n in differ)))
-        for job, plan in zip(pair, plans, strict=True)
-    ]
+    answer = suggest_for_decision(request, scale / step, latest, unit, options.times)
+    note = f"by expected {aim}, a late run counted twice, the job chosen now is not the recommended one"
+    notes = [] if answer.chosen == len(smaller) else [note]
+    return _shown(answer, request, job_columns(jobs), notes)
 
 
 def _smaller(catalog: Catalog, jobs: Sequence[Job]) -> Iterator[Job]:
@@ -422,31 +379,24 @@ def _smaller(catalog: Catalog, jobs: Sequence[Job]) -> Iterator[Job]:
 
 
 def _shown(
-    found: Suggestion, request: Request, table: Table, notes: tuple[str, ...] = ()
+    found: Suggestion, request: Request, table: Table, notes: Sequence[str] = ()
 ) -> Suggested:
     """Return a suggestion with its words; `table` has the request's jobs as rows."""
-    rows = np.array([run.row for run in found.runs], dtype=np.int64)
-    steps = request.prices.steps
-    steps = np.full(len(request.candidates), np.nan) if steps is None else steps
-    reasons = tuple(_reason(request.jobs, found, run, table) for run in found.runs)
-    added = (
-        np.arange(1.0, len(rows) + 1),
-        np.array([run.price for run in found.runs]),
-        np.full(len(rows), found.unit, dtype=object),
-        np.array([run.seconds for run in found.runs]),
-        steps[np.searchsorted(request.candidates, rows)],
-        np.array(reasons, dtype=object),
+    jobs, rows = request.jobs, np.array([run.row for run in found.runs], dtype=np.int64)
+    reasons = tuple(_reason(jobs, found, run, table) for run in found.runs)
+    added = table.take(rows).with_columns(
+        suggested_order=np.arange(1.0, len(rows) + 1),
+        suggested_price=np.array([run.price for run in found.runs]),
+        suggested_price_unit=np.full(len(rows), found.unit, dtype=object),
+        suggested_run_s=np.array([run.seconds for run in found.runs]),
+        suggested_run_steps=request.prices.steps[np.searchsorted(request.candidates, rows)],
+        suggested_reason=np.array(reasons, dtype=object),
     )
     return Suggested(
-        found,
-        tuple(_label(request.jobs, int(i), table) for i in rows),
-        reasons,
-        _label(request.jobs, found.chosen, table) if found.chosen >= 0 else "",
-        table.take(rows).with_columns(**dict(zip(_ADDED, added, strict=True))),
-        request.predictor.name,
-        len(request.candidates),
-        (*notes, *found.notes),
-    )
+        found, tuple(_label(jobs, int(i), table) for i in rows), reasons,
+        _label(jobs, found.chosen, table) if found.chosen >= 0 else "", added,
+        request.predictor.name, len(request.candidates), (*notes, *found.notes),
+    )  # fmt: skip
 
 
 def _reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
@@ -456,28 +406,27 @@ def _reason(jobs: Jobs, found: Suggestion, run: NextRun, table: Table) -> str:
         if np.isinf(times):
             return f"without it {name} could not be separated from the other terms"
         return f"without it the variance of {name} would be {times:.2g} times as large"
-    words, (about, settled) = [], run.about
+    of, about = "the answers", _label(jobs, run.about[0], table)
     # A wanted job may be a candidate too, in another row.
-    own, rival = _label(jobs, run.row, table), _label(jobs, about, table)
-    other = "itself" if rival == own else rival
+    other = "itself" if about == _label(jobs, run.row, table) else about
+    settled = f"{format_percent(run.about[1])} of"
+    words = [] if run.tells else [f"settles {settled} the doubt about {other}"]
     if found.goal == "decision":
+        of = "the job chosen now"
         saved = format_dollars(run.gain) if found.objective == DOLLARS else format_seconds(run.gain)
-        more = f" and {format_percent(settled)} of that about {other}"
-        more = "" if rival == _label(jobs, found.chosen, table) else more
-        words += [
+        more = f" and {settled} that about {other}"
+        words = [
             f"changes the choice in {format_percent(run.changes)} of what it may show, which saves"
             f" {saved} on average",
-            f"settles {format_percent(run.of_chosen)} of the doubt about the job chosen now{more}",
+            f"settles {format_percent(run.of_chosen)} of the doubt about {of}"
+            + ("" if about == _label(jobs, found.chosen, table) else more),
         ]
-    elif not run.tells:
-        words.append(f"settles {format_percent(settled)} of the doubt about {other}")
     telling = [
         f"{CAUSE_WORDS.get(scope, scope)} ({format_percent(share)})"
         for scope, share in run.tells.items() if share >= _TELLING
     ][:2]  # fmt: skip
     if telling:
         words.append(f"informs on {' and '.join(telling)}")
-    of = "the job chosen now" if found.goal == "decision" else "the answers"
     words.append(f"leaves an error of {error_words(run.error)} on {of}")
     return "; ".join(words)
 
@@ -523,15 +472,7 @@ def first_runs(
     """Return an advisor that designs the first runs of jobs that nobody answers yet, and notes.
 
     A design needs no times: Ernest's terms, of devices and size, are what any law of such jobs
-    has to learn first.
-
-    Args:
-        catalog_files: the user's own devices and prices.
-        name: who does not answer, and `why`.
-        candidates: that could be run.
-
-    Returns:
-        None where no candidate says on how many devices it runs.
+    has to learn first. None where no candidate says on how many devices it runs.
     """
     advisor = Advisor(catalog_files, Ernest.name)
     features = Ernest().linear_features(jobs_from_table(candidates, advisor.catalog))
@@ -542,15 +483,3 @@ def first_runs(
         f"so these are first runs by the terms of {Ernest.name} (devices and size), which takes"
         f" {Ernest.needed}, for each workload and device",
     ]
-
-
-def saved_model_notes(predictor: Predictor, made: MadeRuns | None) -> list[str]:
-    """Return the notes on a saved model that is given without the runs it was fitted to."""
-    known = runs_behind(predictor)
-    lead = f"what the model has learned{f' ({known})' if known else ''} counts"
-    if made is None:
-        return [
-            f"{lead}, but it was saved without the jobs that were run: give them with --runs too, or"
-            " fit it again, so that none is suggested again"
-        ]
-    return [lead, *filter(None, [made.note])]

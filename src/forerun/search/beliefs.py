@@ -1,25 +1,10 @@
-"""Beliefs: what a predictor thinks of many jobs at once, and how far it would err with them together.
-
-A run teaches of other jobs as much as their errors go with its own. So what a suggestion needs of a
-predictor is the covariance of the errors of its log seconds:
-
-1. `log_covariance(jobs)`, where the predictor states it;
-2. its causes of error, where its forecasts name them: what two jobs have in common of a cause
-   (`domain.quantiles`);
-3. refits on runs drawn anew with replacement, where it is given the runs it learned from;
-4. the covariance of a linear law's parameters, where the runs are not at hand (`law_spread`);
-5. else its bands alone, jobs alike in devices and batch being taken to err alike. That is an
-   assumption, and `source` says so.
-
-A mean of several predictors (`auto`) has its own bands and the correlations of its leader.
-"""
+"""Beliefs: what a predictor thinks of many jobs at once, and how far it would err with them together."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from time import process_time
 from typing import Any
 
 import numpy as np
@@ -39,14 +24,13 @@ from forerun.errors import RequestError
 from forerun.predictors.choice.quantities import only
 from forerun.predictors.laws.law_rows import GROUP, LawRows
 from forerun.tables import Jobs, Runs, sorted_runs
-from forerun.units import counted, format_percent
+from forerun.units import format_percent
 
 # Repeats of a job on one machine differ by 1-2 %, on another of its kind by up to 2 %.
 REPEAT_SIGMA = 0.02
-REFITS, _LEAST_REFITS, _SEED = 24, 8, 0
-# Runs that all refits learn from together: with more runs there are fewer refits, and below the least
-# none. And processor seconds of this machine, far beyond.
-_MOST_RUNS, _MOST_SECONDS = 24_000, 60.0
+# Refits, and the runs that all of them learn from together: with more runs there are fewer refits, and
+# below the least none.
+REFITS, _LEAST_REFITS, _MOST_RUNS, _SEED = 24, 8, 24_000, 0
 # Two dozen refits alone make errors look correlated by a fifth.
 _SHRINK = 0.2
 # How alike errors are where nothing says it: log2 of devices and of a device's batch, and what a
@@ -91,17 +75,20 @@ class Beliefs:
     def shared(self, row: int, of: IntArray) -> dict[str, float]:
         """Return by scope what share of the log variance of `of` a job has in common with them."""
         whole = float(sum(column[of].sum() for column in self.causes.values()))
-        found: dict[str, float] = {}
+        found: Counter[str] = Counter()
         for cause, column in self.causes.items():
             scope = scope_of(cause)
             same = self.common[scope][row, of] if scope in self.common else True
             both = np.where(same, np.minimum(column[row], column[of]), 0.0).sum()
-            found[scope] = found.get(scope, 0.0) + float(both) / max(whole, 1e-300)
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            found[scope] += float(both) / max(whole, 1e-300)  # type: ignore[assignment]
+        return dict(found.most_common())
 
 
 def beliefs_of(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Beliefs:
-    """Return what a predictor, or a mean of several, believes of n jobs; see `joint_beliefs`."""
+    """Return what a predictor believes of n jobs; see `joint_beliefs`.
+
+    A mean of several (`auto`) has its own bands and the correlations of its leader.
+    """
     chosen: Any = getattr(predictor, "chosen", ())
     leader, share = leading(predictor, jobs) if chosen else ("", 0.0)
     if not leader:
@@ -137,14 +124,17 @@ def leading(predictor: Predictor, jobs: Jobs) -> tuple[str, float]:
     words = [] if by is None else [str(text).partition(": ")[2] for text in by if text]
     # Behind the names stands, in brackets, which kind of question they answered.
     names = Counter(text.split(" + ")[0].partition(" (")[0] for text in words if text)
-    if not names:
-        return "", 0.0
-    name, count = names.most_common(1)[0]
-    return name, count / len(words)
+    for name, count in names.most_common(1):
+        return name, count / len(words)
+    return "", 0.0
 
 
 def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) -> Beliefs:
     """Return what a predictor believes of n jobs together.
+
+    The covariance of its log seconds is what it states (`log_covariance`), or what its causes of
+    error have in common; else that of refits on runs drawn anew, or of a law's parameters, as far as
+    its bands hold it, the rest alike for jobs that are alike.
 
     Args:
         predictor: fitted, or one that answers without runs.
@@ -162,8 +152,8 @@ def joint_beliefs(predictor: Predictor, jobs: Jobs, runs: Runs | None = None) ->
     known = variance[answered]
     if len(known) and not (np.isfinite(known).all() and (known > 0).any()):
         raise RequestError(
-            f"the next runs for {name}", "it answers without a band, so the value of a"
-            " run cannot be computed",
+            f"the next runs for {name}",
+            "it answers without a band, so the value of a run cannot be computed",
             "name a predictor with bands (see `forerun predictors`)",
         )  # fmt: skip
     causes: dict[str, FloatArray] = {}
@@ -187,24 +177,21 @@ def _assumed(
 ) -> tuple[FloatArray, str]:
     """Return a covariance no wider than the bands (n,), and where it comes from."""
     name, alike = predictor.name, likeness(jobs)
-    spread, refits = (None, "") if runs is None else _refitted(predictor, jobs, runs)
+    spread, source = (None, "") if runs is None else _refitted(predictor, jobs, runs)
     shrink = 0.0 if spread is None else _SHRINK
-    beyond = "; what its bands hold beyond, jobs alike in devices and batch are assumed to share"
-    if spread is not None:
-        source = f"{refits}{beyond}"
-    elif (spread := law_spread(predictor, jobs)) is not None:
-        source = f"the covariance of what the law of {name} has learned{beyond}{refits}"
-    else:
+    if spread is None and (spread := law_spread(predictor, jobs)) is not None:
+        source = f"the covariance of what the law of {name} has learned{source}"
+    if spread is None:
         return np.asarray(alike * np.sqrt(np.outer(variance, variance))), (
-            f"the bands of {name}; that jobs alike in devices and batch err alike is assumed, for it"
-            f" states no joint errors{refits}"
+            f"the bands of {name}; that jobs alike in devices and batch err alike is assumed{source}"
         )
     own = np.maximum(np.diag(spread), 1e-300)
     fit = np.sqrt(np.minimum(1.0, variance / own))
     rest = np.sqrt(np.maximum(variance - own * fit**2 - REPEAT_SIGMA**2, 0.0))
     shared = (1.0 - shrink) * spread * np.outer(fit, fit) + alike * np.outer(rest, rest)
     np.fill_diagonal(shared, variance)
-    return np.asarray(shared), source
+    beyond = "what its bands hold beyond, jobs alike in devices and batch are assumed to share"
+    return np.asarray(shared), f"{source}; {beyond}"
 
 
 def _scope_labels(jobs: Jobs) -> list[Mapping[str, object]]:
@@ -228,12 +215,7 @@ def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray 
         return None, f" (refits on {len(runs):,} runs are too much work)"
     rng = np.random.default_rng(_SEED)
     drawn: list[FloatArray] = []
-    fewer = "" if count == REFITS else f" (of {REFITS}: each is on {len(runs):,} runs)"
-    began = process_time()
-    for turn in range(count):
-        if process_time() - began > _MOST_SECONDS:
-            fewer = f" ({turn} of {count} tried: they took {_MOST_SECONDS:.0f} s)"
-            break
+    for _ in range(count):
         part = runs.take(np.sort(rng.integers(0, len(runs), len(runs))))
         try:
             seconds = light.fit(part).predict(jobs).seconds[:, 1]
@@ -242,20 +224,17 @@ def _refitted(predictor: Predictor, jobs: Jobs, runs: Runs) -> tuple[FloatArray 
         with np.errstate(divide="ignore", invalid="ignore"):
             drawn.append(np.log(seconds))
     if len(drawn) < _LEAST_REFITS:
-        return None, fewer or f" ({len(drawn)} of {count} refits on runs drawn anew succeeded)"
-    logs = np.stack(drawn)
-    known = np.isfinite(logs)
-    mean = np.where(known, logs, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    moved = np.where(known, logs - mean, 0.0)
-    said = f"{len(drawn)} refits of {predictor.name} on runs drawn anew{fewer}"
-    return np.asarray(moved.T @ moved / len(drawn)), said
+        return None, f" ({len(drawn)} of {count} refits on runs drawn anew succeeded)"
+    logs = np.ma.masked_invalid(np.stack(drawn))
+    moved = (logs - logs.mean(axis=0)).filled(0.0)
+    words = f"{len(drawn)} refits of {predictor.name} on runs drawn anew"
+    return np.asarray(moved.T @ moved / len(drawn)), words
 
 
 def likeness(jobs: Jobs) -> FloatArray:
-    """Return how alike n jobs are, as correlations of their errors, (n, n).
+    """Return how alike n jobs are, as correlations of their errors, (n, n): an assumption.
 
-    An assumption for predictors that say nothing better: by devices, a device's batch, one node or
-    several, workload and device.
+    By devices, a device's batch, one node or several, workload and device.
     """
     rows = LawRows(jobs)
     kinds, index = rows.kinds
@@ -284,31 +263,13 @@ def law_spread(predictor: Predictor, jobs: Jobs) -> FloatArray | None:
     if not all(hasattr(law, "covariance") for law in laws.values()):
         return None
     features = predictor.linear_features(jobs)
+    stated = np.isfinite(features).all(axis=1)
     kinds, index = LawRows(jobs).kinds
     own = [kind if kind in laws else kind[: len(GROUP)] for kind in kinds]
-    own = [own[i] for i in index.tolist()]
     spread = np.zeros((len(jobs), len(jobs)))
     for kind in {*own} & {*laws}:
-        mine = np.flatnonzero(
-            np.array([k == kind for k in own]) & np.isfinite(features).all(axis=1)
-        )
+        mine = np.flatnonzero(np.array([k == kind for k in own])[index] & stated)
         x = features[mine]
         relative = x / np.maximum(x @ laws[kind].theta, 1e-300)[:, None]
         spread[np.ix_(mine, mine)] = relative @ laws[kind].covariance @ relative.T
     return spread
-
-
-def runs_behind(predictor: Predictor) -> str:
-    """Return how many runs a fitted law learned from, on how many devices; "" where it does not say."""
-    laws: Any = getattr(predictor, "laws", {})
-    chosen: Any = getattr(predictor, "chosen", ())
-    if chosen:
-        found = (runs_behind(member) for member in chosen[0].members.fitted.values())
-        return next(filter(None, found), "")
-    # Laws over all settings of a workload and device learned from the runs of the others.
-    own = [law for kind, law in laws.items() if len(kind) > len(GROUP)] or [*laws.values()]
-    if not own or not all(hasattr(law, "runs") and hasattr(law, "machines") for law in own):
-        return ""
-    machines = [count for law in own for count in law.machines]
-    runs = sum(int(law.runs) for law in own)
-    return f"{counted(runs, 'run')} on {min(machines):g} to {max(machines):g} devices"

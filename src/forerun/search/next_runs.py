@@ -1,14 +1,10 @@
-"""NextRuns: which of the candidates to run next, one after another, for a budget or a number of runs.
-
-Each run is picked knowing that those before it were made, whatever they took: two runs that teach
-the same are not both picked. A run is worth how much surer the answers, or how much better the
-choice among options, become by it.
-"""
+"""NextRuns: which of the candidates to run next, one after another, for a budget or a number of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,17 +54,31 @@ class Options:
         return np.asarray(plain * (1.0 + late))
 
 
-@dataclass(frozen=True)
-class Worth:
-    """What a run of each candidate is worth for a choice.
+class Worth(NamedTuple):
+    """What a run of each of c candidates is worth for a choice.
 
-    Attributes:
-        value: by how much the expected objective of the choice falls, (c,).
-        changes: probability that another, better option is chosen after it, (c,).
+    `value` is by how much the expected objective of the choice falls, (c,); `changes` the probability
+    that another, better option is chosen after it, (c,).
     """
 
     value: FloatArray
     changes: FloatArray
+
+
+class Pick(NamedTuple):
+    """One run to make: its row in the beliefs, its price, and what it does.
+
+    It lowers the mean log variance of the wanted jobs, or the expected objective of the choice, by
+    `gain`, changes the choice with a probability (NaN where accuracy is the goal), and leaves a mean log
+    variance of the wanted jobs, or options, after those before it; `before` is what was believed then.
+    """
+
+    row: int
+    price: float
+    gain: float
+    changes: float
+    left: float
+    before: Beliefs
 
 
 def chosen_now(beliefs: Beliefs, options: Options) -> int:
@@ -129,50 +139,31 @@ def _scenarios(beliefs: Beliefs, before: Beliefs | None, rows: IntArray) -> Floa
     return np.concatenate([drawn, -drawn])
 
 
-@dataclass(frozen=True)
-class Pick:
-    """One run to make.
-
-    Attributes:
-        row: its position in the beliefs.
-        price: in the unit of the prices.
-        gain: by how much it lowers the mean log variance of the wanted jobs; or the expected
-            objective of the choice.
-        changes: probability that the choice changes with it; NaN where accuracy is the goal.
-        left: mean log variance of the wanted jobs, or options, after it and those before it.
-    """
-
-    row: int
-    price: float
-    gain: float
-    changes: float
-    left: float
-
-
 # Of beliefs: the gain and the change of each candidate (c,), and its merit, -inf where not worth it.
 _Appraisal = Callable[[Beliefs], tuple[FloatArray, FloatArray, FloatArray]]
 
 
 def _picked(
     beliefs: Beliefs, candidates: IntArray, wanted: IntArray, cost: FloatArray, budget: float,
-    most: int, appraised: _Appraisal, enough: float = -np.inf,
+    count: int | None, appraised: _Appraisal, enough: float = -np.inf,
 ) -> list[Pick]:  # fmt: skip
-    """Return the candidates of most merit, one after another."""
+    """Return the candidates of most merit, one after another, each after those before it."""
+    most = count if count is not None else 1 if np.isinf(budget) else len(candidates)
     picks: list[Pick] = []
     open_to = np.isfinite(beliefs.middle[candidates])
-    left = float(np.diag(beliefs.covariance)[wanted].mean()) if len(wanted) else -np.inf
+    left = float(np.diag(beliefs.covariance)[wanted].mean())
     while len(picks) < most and left > enough:
         gain, changes, merit = appraised(beliefs)
         merit = np.where(open_to & (cost <= budget * (1 + 1e-12)), merit, -np.inf)
         best = int(np.argmax(merit))
         if np.isneginf(merit[best]):
             break
-        beliefs = beliefs.after(int(candidates[best]))
-        budget -= float(cost[best])
+        row, price, before = int(candidates[best]), float(cost[best]), beliefs
+        beliefs = beliefs.after(row)
+        budget -= price
         open_to[best] = False
         left = float(np.diag(beliefs.covariance)[wanted].mean())
-        price, gained, changed = (float(each[best]) for each in (cost, gain, changes))
-        picks.append(Pick(int(candidates[best]), price, gained, changed, left))
+        picks.append(Pick(row, price, float(gain[best]), float(changes[best]), left, before))
     return picks
 
 
@@ -217,8 +208,7 @@ def most_accurate(
             merit = np.where(gains > least, gains / price, -np.inf)
             return gains, np.full(len(gains), np.nan), merit
 
-        most = _most(candidates, budget, count)
-        return _picked(beliefs, candidates, wanted, cost, budget, most, appraised, enough)
+        return _picked(beliefs, candidates, wanted, cost, budget, count, appraised, enough)
 
     per_price = by(cost)
     if np.isinf(budget) or not per_price:
@@ -243,11 +233,8 @@ def most_decisive(
 
     Args:
         beliefs: of candidates and options alike.
-        candidates: positions in the beliefs, (c,).
+        candidates, prices, budget, count: as `most_accurate`.
         options: what is chosen among.
-        prices: of the candidates, positive, (c,).
-        budget: what all of them may cost.
-        count: the most runs; 1 without a budget, else as many as it pays for.
         net: prices are in the unit of the objective, so that a run must be worth its price.
         times: how often the chosen job will be run; what a better choice saves, it saves each time.
     """
@@ -260,9 +247,4 @@ def most_decisive(
         merit = np.where(good, saved if net else saved / cost, -np.inf)
         return worth.value, worth.changes, merit
 
-    most = _most(candidates, budget, count)
-    return _picked(beliefs, candidates, options.rows, cost, budget, most, appraised)
-
-
-def _most(candidates: IntArray, budget: float, count: int | None) -> int:
-    return count if count is not None else 1 if np.isinf(budget) else len(candidates)
+    return _picked(beliefs, candidates, options.rows, cost, budget, count, appraised)

@@ -40,17 +40,22 @@ class RunPrices:
     Attributes:
         amount: in the unit, (n,); NaN where it is not known.
         seconds: that each takes, (n,); NaN where not known.
+        steps: optimizer steps of each run, (n,); NaN where it is an epoch or the whole job.
         unit: dollars; device-hours, where no candidate has a price by the hour; or smallest runs,
             where no time is known either: (s / s_min) / m, for size s on m devices (Ernest's rule).
         notes: what was assumed, in sentences.
-        steps: optimizer steps of each run, (n,); NaN where it is an epoch or the whole job.
     """
 
     amount: FloatArray
     seconds: FloatArray
+    steps: FloatArray
     unit: str
-    notes: tuple[str, ...] = ()
-    steps: FloatArray | None = None
+    notes: tuple[str, ...]
+
+    def only(self, kept: BoolArray) -> RunPrices:
+        """Return the prices of some of the runs, by a mask (n,)."""
+        parts = self.amount[kept], self.seconds[kept], self.steps[kept]
+        return RunPrices(*parts, self.unit, self.notes)
 
 
 def run_prices(
@@ -70,16 +75,17 @@ def run_prices(
         most_seconds: of steps in a run, which has fewer of slow ones, `LEAST_STEPS` at least.
     """
     each, quantity, rate = forecasts.seconds[:, 1], forecasts.quantity, dollars_per_hour(jobs)
-    known, priced = bool(np.isfinite(each).any()), np.isfinite(rate)
+    rows, priced, steps = LawRows(jobs), np.isfinite(rate), np.full(len(jobs), np.nan)
     notes = []
-    if not known:
-        work = _work(jobs, quantity)
+    if not np.isfinite(each).any():
+        size = np.full(len(jobs), np.nan)
+        for name in (*SIZES[quantity], ""):
+            size = np.where(np.isnan(size), rows.size(name), size)
+        work = size / np.where(rows.machines > 0, rows.machines, np.nan)
         if not priced.any():
-            notes.append(
-                "no time is known before the first runs: a price is the work of a machine, in units"
-                " of the smallest"
-            )
-            return RunPrices(work, each, SMALLEST_RUNS, tuple(notes))
+            note = "no time is known before the first runs: a price is the work of a machine"
+            smallest = np.nanmin(size) if np.isfinite(size).any() else 1.0
+            return RunPrices(work / smallest, each, steps, SMALLEST_RUNS, (note,))
         both = work[priced & np.isfinite(work)]
         each = ASSUMED_SECONDS * work / (np.median(both) if len(both) else 1.0)
         quantity = "step"
@@ -88,7 +94,6 @@ def run_prices(
             f" {format_seconds(ASSUMED_SECONDS)}, and others by their size per device, is assumed"
         )
     long = {"epoch": "one epoch", "run": "the whole job"}.get(quantity)
-    steps = np.full(len(each), np.nan)
     if long is None:
         with np.errstate(divide="ignore", invalid="ignore"):
             most = np.fmax(np.floor(most_seconds / each), LEAST_STEPS)
@@ -100,14 +105,13 @@ def run_prices(
     notes.append(f"a run is {long}{started}")
     seconds = each * np.where(np.isnan(steps), 1.0, steps) + startup_seconds
     hours = seconds / SECONDS_PER_HOUR
-    if not (np.isfinite(each) & priced).any():
+    unpriced = int((np.isfinite(each) & ~priced).sum())
+    if unpriced == np.isfinite(each).sum():
         notes.append("no candidate has a price by the hour, so that devices x time counts")
-        amount = hours * LawRows(jobs).machines
-        return RunPrices(amount, seconds, DEVICE_HOURS, tuple(notes), steps)
-    lacking = int((np.isfinite(each) & ~priced).sum())
-    if lacking:
-        notes.append(f"{counted(lacking, 'candidate')} without a price by the hour left out")
-    return RunPrices(hours * rate, seconds, DOLLARS, tuple(notes), steps)
+        return RunPrices(hours * rows.machines, seconds, steps, DEVICE_HOURS, tuple(notes))
+    if unpriced:
+        notes.append(f"{counted(unpriced, 'candidate')} without a price by the hour left out")
+    return RunPrices(hours * rate, seconds, steps, DOLLARS, tuple(notes))
 
 
 def dollars_per_hour(jobs: Jobs) -> FloatArray:
@@ -118,16 +122,6 @@ def dollars_per_hour(jobs: Jobs) -> FloatArray:
         return rate
     stated = jobs.labels.numbers("price_usd_per_hour")
     return np.where(np.isfinite(stated), stated, rate)
-
-
-def _work(jobs: Jobs, quantity: str) -> FloatArray:
-    """Return the work of a machine in units of the smallest, (n,)."""
-    rows = LawRows(jobs)
-    size = np.full(len(jobs), np.nan)
-    for name in (*SIZES[quantity], ""):
-        size = np.where(np.isnan(size), rows.size(name), size)
-    work = size / np.where(rows.machines > 0, rows.machines, np.nan)
-    return np.asarray(work / (np.nanmin(size) if np.isfinite(size).any() else 1.0))
 
 
 @dataclass(frozen=True)
@@ -222,10 +216,12 @@ class Request:
 
     def only(self, kept: BoolArray) -> Request:
         """Return the request with some of its candidates, by a mask (c,)."""
-        prices = replace(
-            self.prices, amount=self.prices.amount[kept], seconds=self.prices.seconds[kept]
-        )
-        return replace(self, candidates=self.candidates[kept], prices=prices)
+        return replace(self, candidates=self.candidates[kept], prices=self.prices.only(kept))
+
+    def why_declined(self, rows: IntArray) -> str:
+        """Return the predictor's first reason to decline any of the jobs, "" where it has none."""
+        reasons: Sequence[str | None] = self.predictor.declines(self.jobs.take(rows))
+        return next((f": {reason}" for reason in reasons if reason), "")
 
 
 def affordable(request: Request) -> Request:
@@ -235,30 +231,24 @@ def affordable(request: Request) -> Request:
         RequestError: there is no candidate, or none has a price.
         UnsatisfiedError: the cheapest costs more than the budget; it is named.
     """
-    title = f"the next runs of {request.predictor.name}"
-    unit, priced = request.prices.unit, np.isfinite(request.prices.amount)
+    title, prices = f"the next runs of {request.predictor.name}", request.prices
+    priced = np.isfinite(prices.amount)
     if not priced.any():
-        why = _why_declined(request, request.candidates)
+        why = request.why_declined(request.candidates)
         raise RequestError(
             title, f"none of {len(priced)} candidates has a time or price{why}",
             "give runs (--runs) to learn from, or a predictor that answers without any",
         )  # fmt: skip
-    least, first = np.nanmin(request.prices.amount), int(np.nanargmin(request.prices.amount))
+    first = int(np.nanargmin(prices.amount))
+    least = prices.amount[first]
     if least > request.budget:
         raise UnsatisfiedError(
-            f"{title} for at most {request.budget:g} {unit}",
-            f"the cheapest candidate (number {first + 1}) costs {least:.3g} {unit}",
+            f"{title} for at most {request.budget:g} {prices.unit}",
+            f"the cheapest candidate (number {first + 1}) costs {least:.3g} {prices.unit}",
             f"raise the budget to {least:.3g}, make runs shorter, or add smaller candidates",
         )  # fmt: skip
-    request = request.only(priced)
-    amount = np.maximum(request.prices.amount, 1e-9)
-    return replace(request, prices=replace(request.prices, amount=amount))
-
-
-def _why_declined(request: Request, rows: IntArray) -> str:
-    """Return the predictor's first reason to decline any of the jobs, "" where it has none."""
-    reasons: Sequence[str | None] = request.predictor.declines(request.jobs.take(rows))
-    return next((f": {reason}" for reason in reasons if reason), "")
+    paid = replace(prices, amount=np.maximum(prices.amount, 1e-9))
+    return replace(request, prices=paid).only(priced)
 
 
 def _believed(request: Request) -> tuple[Request, Beliefs, IntArray]:
@@ -271,7 +261,7 @@ def _believed(request: Request) -> tuple[Request, Beliefs, IntArray]:
     beliefs = beliefs_of(request.predictor, request.jobs, request.runs)
     wanted = answered(beliefs, request.wanted)
     if not len(wanted):
-        why = _why_declined(request, request.wanted)
+        why = request.why_declined(request.wanted)
         raise RequestError(
             f"the next runs of {request.predictor.name}",
             f"it answers none of the {len(request.wanted)} jobs{why}",
@@ -303,11 +293,11 @@ def suggest_for_accuracy(request: Request) -> Suggestion:
     if len(unknown):
         notes.append(
             f"{len(unknown)} of {len(request.wanted)} jobs do not count, as they are not answered"
-            f"{_why_declined(request, unknown[:1])}"
+            f"{request.why_declined(unknown[:1])}"
         )
     return Suggestion(
-        tuple(_next_runs(request, beliefs, picks, wanted)), "accuracy", request.prices.unit,
-        beliefs.source, tuple(notes), float(np.sqrt(now)), stop=stop,
+        tuple(_next_runs(request, picks, wanted)), "accuracy", request.prices.unit, beliefs.source,
+        tuple(notes), float(np.sqrt(now)), stop=stop,
     )  # fmt: skip
 
 
@@ -346,51 +336,46 @@ def suggest_for_decision(
     )
     chosen = int(options.rows[chosen_now(beliefs, options)])
     stop = ""
-    if not picks:
-        stop = _why_stop(beliefs, request.candidates, options, cost, times if net else 0.0)
+    if len(options.rows) < 2:
+        stop = "there is one option only, and no run changes that"
+    elif not picks:
+        value, changes = decision_worth(beliefs, request.candidates, options)
+        likeliest = float(changes.max(initial=0.0))
+        if likeliest < LEAST_CHANGE or not (value > 0).any():
+            stop = (
+                f"no run would change the choice with more than {100 * likeliest:.2g} % probability"
+            )
+        elif not net:
+            stop = "no run within the budget would change the choice"
+        else:
+            top = int(np.argmax(value * times - cost))
+            stop = (
+                f"no run is worth its price: the best saves ${value[top] * times:.3g} on average and"
+                f" costs ${cost[top]:.3g}; jobs that are run often save more (--times)"
+            )
     return Suggestion(
-        tuple(_next_runs(request, beliefs, picks, options.rows, chosen)), "decision",
-        request.prices.unit, beliefs.source, request.prices.notes,
-        float(np.sqrt(beliefs.covariance[chosen, chosen])), chosen, stop, objective=objective,
+        tuple(_next_runs(request, picks, options.rows, chosen)), "decision", request.prices.unit,
+        beliefs.source, request.prices.notes, float(np.sqrt(beliefs.covariance[chosen, chosen])),
+        chosen, stop, objective=objective,
     )  # fmt: skip
 
 
-def _why_stop(
-    beliefs: Beliefs, candidates: IntArray, options: Options, cost: FloatArray, times: float
-) -> str:
-    """Return why no run is worth making; `times` is 0 where its price is in another unit."""
-    if len(options.rows) < 2:
-        return "there is one option only, and no run changes that"
-    worth = decision_worth(beliefs, candidates, options)
-    likeliest = float(worth.changes.max(initial=0.0))
-    if likeliest < LEAST_CHANGE or not (worth.value > 0).any():
-        return f"no run would change the choice with more than {100 * likeliest:.2g} % probability"
-    if not times:
-        return "no run within the budget would change the choice"
-    top = int(np.argmax(worth.value * times - cost))
-    return (
-        f"no run is worth its price: the best saves ${worth.value[top] * times:.3g} on average and"
-        f" costs ${cost[top]:.3g}; jobs that are run often save more (--times)"
-    )
-
-
 def _next_runs(
-    request: Request, beliefs: Beliefs, picks: Sequence[Pick], wanted: IntArray, chosen: int = -1
+    request: Request, picks: Sequence[Pick], wanted: IntArray, chosen: int = -1
 ) -> Iterator[NextRun]:
     """Yield runs with what each tells: of all wanted jobs; or for a choice, of what it tells most of."""
-    left = beliefs
     for pick in picks:
-        place = int(np.flatnonzero(request.candidates == pick.row)[0])
-        variance = np.maximum(np.diag(left.covariance)[wanted], 1e-300)
-        settled = left.shift(np.array([pick.row]), wanted)[0] ** 2 / variance
+        variance = np.maximum(np.diag(pick.before.covariance)[wanted], 1e-300)
+        settled = pick.before.shift(np.array([pick.row]), wanted)[0] ** 2 / variance
         best = int(np.argmax(settled))
-        left = left.after(pick.row)
-        of_chosen, remaining, told = np.nan, pick.left, wanted
+        of_chosen, left, about = np.nan, pick.left, wanted
         if chosen >= 0:
-            of_chosen = float(settled[np.flatnonzero(wanted == chosen)[0]])
-            remaining, told = float(left.covariance[chosen, chosen]), wanted[[best]]
+            of_chosen, about = float(settled[np.flatnonzero(wanted == chosen)[0]]), wanted[[best]]
+            left = float(pick.before.covariance[chosen, chosen]) * (1.0 - of_chosen)
         yield NextRun(
-            pick.row, pick.price, float(request.prices.seconds[place]), pick.gain, pick.changes,
-            float(np.sqrt(max(remaining, 0.0))), (int(wanted[best]), float(settled[best])), of_chosen,
-            beliefs.shared(pick.row, told),
+            pick.row, pick.price,
+            float(request.prices.seconds[np.searchsorted(request.candidates, pick.row)]),
+            pick.gain, pick.changes, float(np.sqrt(max(left, 0.0))),
+            (int(wanted[best]), float(settled[best])), of_chosen,
+            pick.before.shared(pick.row, about),
         )  # fmt: skip

@@ -33,7 +33,6 @@ from forerun.units import counted, format_dollars, format_percent, format_second
 
 if TYPE_CHECKING:
     from forerun.advisor import Advisor
-    from forerun.advisor.given_runs import MadeRuns
     from forerun.advisor.suggesting import Suggested, SuggestOptions
     from forerun.settings import Settings
     from forerun.tables import Runs, Table
@@ -211,9 +210,8 @@ def _of_table(
     tables = None if asking.goal == "decision" else (table, table if asked is None else asked)
     who = _fitted_advisor(settings, files, options, tables)
     found = suggest_from_table(
-        who.advisor.predictor, who.advisor.catalog, table, who.runs, asked, asking,
-        None if who.made is None else who.made.repeated,
-    )  # fmt: skip
+        who.advisor.predictor, who.advisor.catalog, table, who.runs, asked, asking, who.made
+    )
     return replace(found, notes=(*who.notes, *found.notes))
 
 
@@ -255,7 +253,7 @@ class _FittedAdvisor(NamedTuple):
     advisor: Advisor
     runs: Runs | None
     notes: Sequence[str]
-    made: MadeRuns | None
+    made: Table | None
 
 
 def _fitted_advisor(
@@ -278,36 +276,41 @@ def _fitted_advisor(
     """
     from forerun.advisor import Advisor
     from forerun.advisor.given_runs import attempted_runs, runs_of
-    from forerun.advisor.suggesting import first_runs, saved_model_notes, why_unanswered
+    from forerun.advisor.suggesting import first_runs, why_unanswered
     from forerun.contracts import LinearPredictor
 
     flags = options.pop("flags_file")
     catalog_files = (*settings.catalog_files, *map(str, options["catalog_files"]))
-    before = shared.advisor_of(settings, options)
-    made, runs, why = before.made, None, ""
+    advisor = shared.advisor_of(settings, options)
+    made, runs, why, failed = advisor.made, None, "", None
+    known = None if made is None else made.repeated
     named = settings.origins["predictor"] != "default" or bool(settings.text("model"))
-    advisor = before
     if files:
-        runs = attempted_runs(runs_of(files, before.catalog))
+        runs = attempted_runs(runs_of(files, advisor.catalog))
         if not named:
             advisor = Advisor(catalog_files, "auto", None, shared.start_of(settings))
         try:
             advisor = fitted(advisor, files, flags)
         except RequestError as error:
-            why = f"{error.found}; {error.next_step}"
+            failed, why = error, f"{error.found}; {error.next_step}"
             if tables is not None and isinstance(advisor.predictor, LinearPredictor):
-                return _FittedAdvisor(advisor, runs, [f"not fitted yet: {why}"], made)
-            first = tables and first_runs(catalog_files, advisor.predictor.name, why, tables[0])
-            if not first:
-                raise
-            return _FittedAdvisor(first[0], runs, first[1], made)
+                return _FittedAdvisor(advisor, runs, [f"not fitted yet: {why}"], known)
     elif settings.text("model") and settings.origins["predictor"] != "flag":
-        return _FittedAdvisor(before, None, saved_model_notes(before.predictor, made), made)
-    if not named and tables is not None and (why := why_unanswered(advisor, tables[1])):
+        lacking = (
+            "what the model was fitted to counts, but it was saved without the jobs that were run: give"
+            " them with --runs too, or fit it again, so that none is suggested again"
+        )
+        notes = [lacking if made is None else made.note]
+        return _FittedAdvisor(advisor, None, [*filter(None, notes)], known)
+    if not named and tables is not None and not why:
+        why = why_unanswered(advisor, tables[1])
+    if why and tables is not None:
         first = first_runs(catalog_files, advisor.predictor.name, why, tables[0])
         if first is not None:
-            return _FittedAdvisor(first[0], runs, first[1], made)
-    return _FittedAdvisor(advisor, runs, (), made)
+            return _FittedAdvisor(first[0], runs, first[1], known)
+    if failed is not None:
+        raise failed
+    return _FittedAdvisor(advisor, runs, (), known)
 
 
 def _amount(value: float, unit: str) -> str:
