@@ -35,11 +35,10 @@ def within_quotas(
     while open_to.any():
         gains = accuracy_gains(beliefs, candidates, asked)
         best = int(np.argmax(np.where(open_to, gains, -np.inf)))
-        beliefs = beliefs.after(int(candidates[best]))
-        remaining = float(np.diag(beliefs.covariance)[asked].mean())
-        picks.append(
-            Pick(int(candidates[best]), 1.0, float(gains[best]), np.nan, remaining, beliefs)
-        )
+        before, row = beliefs, int(candidates[best])
+        beliefs = before.after(row)
+        left_now = float(np.diag(beliefs.covariance)[asked].mean())
+        picks.append(Pick(row, 1.0, float(gains[best]), np.nan, left_now, before))
         open_to[best] = False
         left[labels[best]] -= 1
         if not left[labels[best]]:
