@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -37,13 +37,7 @@ MOST_FAILURES_IN_A_ROW = 5  # then the campaign stops: the next run would fail t
 
 @dataclass(frozen=True)
 class Point:
-    """One run to make.
-
-    Attributes:
-        task: what the runner carries out.
-        asked: columns of the runs table and cells, by which the run will be found.
-        repeat: which repeat of the same point this is, from 0.
-    """
+    """One run to make; `asked` are the columns of the runs table by which it will be found."""
 
     task: Task
     asked: Mapping[str, object]
@@ -51,11 +45,7 @@ class Point:
 
     @cached_property
     def key(self) -> str:
-        """The point's name in a store: a hash of its content, 20 hexadecimal digits.
-
-        How long is measured or waited for is no part of it: a point that was measured stays so when
-        a campaign's caps change.
-        """
+        """The point's name in a store: a hash of its content, without how long is measured."""
         content = {"task": self.task.key, "asked": dict(self.asked), "repeat": self.repeat}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
@@ -72,10 +62,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Budget:
-    """Most that a campaign may take in all sittings; None is no limit.
-
-    `seconds` are of this machine's or cluster's time, `dollars` at the price of a worker's hour.
-    """
+    """Most that a campaign may take in all sittings; None is no limit."""
 
     seconds: float | None = None
     dollars: float | None = None
@@ -86,11 +73,8 @@ class Campaign:
     """A named set of points, in the order in which they are run.
 
     Attributes:
-        name: its name in a store.
         points: distinct; those that one start of processes can carry out follow one another.
-        budget: what it may take.
         dollars_per_worker_hour: price of one worker's time, 0 where it costs nothing.
-        runner: the runner's name in the registry.
         notes: for the user, e.g. points that were left out.
         spec: the fields it was made of, for the store.
         passes: repeats are passes over all points, and share no start of processes.
@@ -114,10 +98,6 @@ class Campaign:
         if len({point.key for point in self.points}) < len(self.points):
             raise RequestError(asked, "two points are equal", "give each its own name or repeat")
 
-    def on(self, runner: str) -> Campaign:
-        """Return the same campaign for another runner; its points keep their keys."""
-        return replace(self, runner=runner)
-
     def table(self) -> Table:
         """Return the points as a table of jobs, (n,) rows in the campaign's order."""
         names = dict.fromkeys(name for point in self.points for name in point.asked)
@@ -125,7 +105,7 @@ class Campaign:
         return Table.from_columns(columns, f"campaign {self.name}")
 
     def groups(self, points: Sequence[Point] | None = None) -> list[list[Point]]:
-        """Return points (by default all) in groups that one start of processes can carry out."""
+        """Return points (None: all) in groups that one start of processes can carry out."""
         parts: dict[int, list[Point]] = {}
         for point in self.points if points is None else points:
             parts.setdefault(point.repeat if self.passes else 0, []).append(point)
@@ -137,10 +117,7 @@ class Campaign:
 
 @dataclass(frozen=True)
 class CampaignCost:
-    """What points are expected to take before any of them is run.
-
-    `most_seconds` and `most_dollars` are where every run takes all that its caps allow.
-    """
+    """What points are expected to take, and at most by the caps of each run."""
 
     seconds: float
     most_seconds: float
@@ -156,8 +133,7 @@ def expected_cost(
 ) -> CampaignCost:  # fmt: skip
     """Return what some of a campaign's points are expected to take.
 
-    `step_seconds` are forecasts by the points' keys, a usual one where there is none; `started`: the
-    processes of the first point run already.
+    `step_seconds` are forecasts by the points' keys; `started`: the processes of the first run already.
     """
     groups = campaign.groups(points)
     price = campaign.dollars_per_worker_hour / HOUR
@@ -188,10 +164,7 @@ def _task_seconds(task: Task, step_seconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How a point that was run ended.
-
-    `limit_seconds` is the limit that ended it, of the whole run or without a step; 0 where none did.
-    """
+    """How a point that was run ended; `limit_seconds` is the limit that ended it, 0 where none did."""
 
     status: str
     limit_seconds: float = 0.0
@@ -214,10 +187,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What all runs of a campaign took so far, failed ones among them.
-
-    The start of processes is included; `worker_seconds` are the same, times the workers of each.
-    """
+    """What all runs of a campaign took so far; `worker_seconds` count each of a run's workers."""
 
     seconds: float = 0.0
     worker_seconds: float = 0.0
@@ -241,11 +211,7 @@ class CampaignResults(Protocol):
 
 @dataclass(frozen=True)
 class CampaignProgress:
-    """How far a campaign is after one run.
-
-    `done` of `total` points have a result; `seconds_left` is at the pace of the runs so far; `dollars`
-    were paid in this sitting.
-    """
+    """How far a campaign is after one run; `dollars` were paid in this sitting."""
 
     point: Point
     measurement: Measurement
@@ -263,7 +229,7 @@ class CampaignOutcome:
         made: runs of this sitting by status.
         before: points that had a result already.
         left: points still without a final one.
-        refused: points that the runner cannot carry out, with its reasons.
+        refused: points that the runner cannot carry out, by key, with its reasons.
         stopped: why it ended before all points were run; "" where it did not.
         seconds, dollars: what the sitting took.
     """
@@ -278,11 +244,7 @@ class CampaignOutcome:
 
 
 def still_open(campaign: Campaign, results: CampaignResults, retry: bool = True) -> list[Point]:
-    """Return the points without a final result, in order; failed ones among them with `retry`.
-
-    A run that its time limit ended, or the limit of time without a step, is open again once that
-    limit is larger.
-    """
+    """Return the points without a final result, in order; failed ones among them with `retry`."""
     known = results.states()
     return [
         point for point in campaign.points
@@ -300,9 +262,8 @@ def carry_out(
 ) -> CampaignOutcome:
     """Run what is open of a campaign, and keep each result as soon as it is there.
 
-    A run begins only where it is expected to end within what earlier sittings left of the budget,
-    also where its processes run already: these are ended then. A run that is under way when time or
-    money has run out is finished.
+    A run begins only where it is expected to end within what earlier sittings left of the budget. A
+    run that is under way when time or money has run out is finished.
 
     `on_run` is called after each run; with `retry` points that failed are run again; `step_seconds`
     are forecasts by the points' keys.
@@ -336,8 +297,9 @@ def carry_out(
                 del left[point.key], ready[point.key]
                 # After a run that did not end well, the rest of the group needs new processes.
                 started = bool(left) and found.status == "ok"
-                done, ahead = before + made.total(), sitting.expected(list(ready.values()), started)
-                on_run(CampaignProgress(point, found, done, total, ahead.seconds, sitting.dollars))
+                done = before + made.total()
+                ahead, _ = sitting.expected(list(ready.values()), started)
+                on_run(CampaignProgress(point, found, done, total, ahead, sitting.dollars))
                 if ready and failures >= MOST_FAILURES_IN_A_ROW:
                     stopped = f"{failures} runs failed one after the other"
                 elif left:
@@ -378,51 +340,44 @@ class _Sitting:
     def count(self, point: Point, took: float, started: bool) -> None:
         """Count a run that took so many seconds."""
         self._took += took
-        self._forecast += self._cost([point], started).seconds
+        cost = expected_cost(self._campaign, [point], self._step_seconds, started)
+        self._forecast += cost.seconds
         self.dollars += took * point.task.workers * self._price
 
-    def _cost(self, points: Sequence[Point], started: bool) -> CampaignCost:
-        return expected_cost(self._campaign, points, self._step_seconds, started)
-
-    def expected(self, points: Sequence[Point], started: bool) -> CampaignCost:
-        """Return the expected cost of points at the pace of the runs so far."""
-        cost, pace = (
-            self._cost(points, started),
-            self._took / self._forecast if self._forecast else 1.0,
-        )
-        return replace(cost, seconds=cost.seconds * pace, dollars=cost.dollars * pace)
+    def expected(self, points: Sequence[Point], started: bool) -> tuple[float, float]:
+        """Return seconds and dollars that points will take at the pace of the runs so far."""
+        cost = expected_cost(self._campaign, points, self._step_seconds, started)
+        pace = self._took / self._forecast if self._forecast else 1.0
+        return cost.seconds * pace, cost.dollars * pace
 
     def over_budget(self, point: Point, started: bool) -> str:
         """Return why a run is not begun: it would not end within the budget; "" where it would."""
-        run, budget = self.expected([point], started), self._campaign.budget
-        seconds = self._spent.seconds + self.seconds
-        dollars = self._spent.worker_seconds * self._price + self.dollars
-        for what, spent, more, limit, form in (
-            ("time", seconds, run.seconds, budget.seconds, "{:,.0f} s"),
-            ("money", dollars, run.dollars, budget.dollars, "${:,.2f}"),
-        ):
-            if limit is not None and (spent >= limit or spent + more > limit):
+        seconds, dollars = self.expected([point], started)
+        budget, spent = self._campaign.budget, self._spent
+        for what, used, more, limit, form in (
+            ("time", spent.seconds + self.seconds, seconds, budget.seconds, "{:,.0f} s"),
+            ("money", spent.worker_seconds * self._price + self.dollars, dollars, budget.dollars,
+             "${:,.2f}"),
+        ):  # fmt: skip
+            if limit is not None and (used >= limit or used + more > limit):
                 whole = f"the {what} of the budget ({form.format(limit)} for all sittings)"
-                return f"{whole} is used" if spent >= limit else f"the next run would pass {whole}"
+                return f"{whole} is used" if used >= limit else f"the next run would pass {whole}"
         return ""
 
 
 def join_repeats(table: Table) -> Table:
     """Return one row for each configuration (m,): of what was measured the median over its runs.
 
-    Runs that are not ok take no part where others are; a configuration none of whose runs is ok
-    keeps the first, with its status. `repeats` counts the runs, and `std_s` is the standard
-    deviation of step_time_s between them, blank for one alone.
+    Runs that are not ok take no part where others are. `repeats` counts the runs, and `std_s` is the
+    standard deviation of step_time_s between them, blank for one alone.
     """
     if not len(table):
         return table
     groups = configurations(table)[1]
-    status = table.texts("status")
-    ok = (status == "ok") | (status == "")
-    order = np.lexsort((np.arange(len(groups)), ~ok, groups))
-    first = order[np.r_[True, np.diff(groups[order]) != 0]]
+    ok = np.isin(table.texts("status"), ("ok", ""))
     used = np.flatnonzero(ok | ~np.isin(groups, groups[ok]))
-    members = [used[groups[used] == group] for group in range(len(first))]
+    members = [used[groups[used] == group] for group in range(int(groups.max()) + 1)]
+    first = np.array([rows[0] for rows in members])
 
     def figure(values: FloatArray, of: Callable[[FloatArray], Any], least: int) -> FloatArray:
         known = [values[rows][np.isfinite(values[rows])] for rows in members]
@@ -430,10 +385,9 @@ def join_repeats(table: Table) -> Table:
 
     columns: dict[str, NDArray[Any]] = {}
     for name, column in table.columns.items():
-        columns[name] = column[first]
         schema = COLUMNS.get(name)
-        if schema is not None and schema.group == "measured" and column.dtype != object:
-            columns[name] = figure(column, np.median, 1)
+        numbers = schema is not None and schema.group == "measured" and column.dtype != object
+        columns[name] = figure(column, np.median, 1) if numbers else column[first]
     columns["repeats"] = np.array([float(len(rows)) for rows in members])
     columns["std_s"] = figure(table.numbers("step_time_s"), lambda x: np.std(x, ddof=1), 2)
     return Table(columns, len(first))

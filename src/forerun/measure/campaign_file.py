@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -24,35 +25,31 @@ _TOP = (
     "name", "runner", "workloads", "vary", "runs", "leave_out", "steps", "repeats", "timeout", "hang",
     "budget", "price_usd_per_worker_hour", "device", "asked", "seed", "order",
 )  # fmt: skip
-STEPS = ("warmup", "least", "most", "half_width", "seconds", "epochs")
-ORDERS = ("smallest", "random")
+_STEP_COUNTS = ("warmup", "least", "most", "epochs")
+_ORDERS = ("smallest", "random")
 RUNNERS = ("local", "ray")
-# What may vary: fields of a Task, and the batch of one worker in place of the global one.
+# What may vary: fields of a Task, and the batch of one worker in place of the global one. Counts
+# have their lowest value.
 _COUNTS = {
     "workers": 1, "global_batch": 1, "batch_per_worker": 1, "dataset_size": 0, "gpus_per_worker": 0,
     "threads": 0,
 }  # fmt: skip
 _VARY = (*_COUNTS, "cpus_per_worker", "precision", "optimizer")
 _BATCHES = {"global_batch", "batch_per_worker"}
-MOST_POINTS = 100_000
+_MOST_POINTS = 100_000
 
 
 def read_campaign(path: str | Path) -> Campaign:
     """Return the campaign of a YAML file.
 
     Raises:
-        RequestError: it cannot be read, or a field is unknown, missing or out of its range; file,
-            line and field are named.
+        RequestError: it cannot be read, or a field is unknown, missing or out of its range.
     """
     return _campaign_of(read_section(Path(path), "campaign", "a campaign"))
 
 
 def campaign(fields: Mapping[str, Any], name: str = "campaign") -> Campaign:
-    """Return the campaign of a mapping with the fields of a campaign file.
-
-    Raises:
-        RequestError: as `read_campaign`.
-    """
+    """Return the campaign of a mapping with a campaign file's fields. Raises as `read_campaign`."""
     return _campaign_of(Section(Path(name), "", fields, {}))
 
 
@@ -63,30 +60,34 @@ def _campaign_of(top: Section) -> Campaign:
         raise top.error(
             "workloads", "it names none", "write NAME: {entry: package.module:callable}"
         )
+    budget = _part(top, "budget", ("time", "dollars"))
+    dollars = budget.values.get("dollars")
+    seed, order = _whole(top, "seed", 0, 0), top.choice("order", _ORDERS, _ORDERS[0])
+    fields = {
+        "steps": _steps(_part(top, "steps", (*_STEP_COUNTS, "half_width", "seconds"))), "seed": seed,
+        "timeout_seconds": _duration(top, "timeout", Task.timeout_seconds),
+        "hang_seconds": _duration(top, "hang", Task.hang_seconds),
+    }  # fmt: skip
     # Columns that all rows share: the device's label, and what `asked` adds.
     shared = {"device": str(top.values["device"])} if "device" in top.values else {}
-    shared |= dict(top.section("asked").values) if "asked" in top.values else {}
+    shared |= _part(top, "asked").values
     points = [
         point for section, name in _sections(top, workloads)
-        for point in _points(top, section, name, shared)
+        for point in _points(top, section, name, fields, shared)
     ]  # fmt: skip
     if "runs" in top.values:  # equal points are each other's repeats
-        counts: dict[str, int] = {}
+        made: Counter[str] = Counter()
         for i, point in enumerate(points):
             key = replace(point, repeat=0).key
-            points[i] = replace(point, repeat=counts.setdefault(key, 0))
-            counts[key] += 1
+            points[i] = replace(point, repeat=made[key])
+            made[key] += 1
     kept, notes = _kept(top, points)
-    order = top.choice("order", ORDERS, ORDERS[0])
-    prices = top.section("budget") if "budget" in top.values else Section(top.path, "", {}, {})
-    prices.only(("time", "dollars"))
-    dollars = prices.values.get("dollars")
     return Campaign(
         name=str(top.values.get("name") or top.path.stem),
-        points=tuple(_in_order(kept, order, _whole(top, "seed", top.values.get("seed", 0), 0))),
+        points=tuple(_in_order(kept, order, seed)),
         budget=Budget(
-            _duration(prices, "time", 0.0) or None,
-            None if dollars is None else prices.checked(lambda: parse_dollars(str(dollars))),
+            _duration(budget, "time", 0.0) or None,
+            None if dollars is None else budget.checked(lambda: parse_dollars(str(dollars))),
         ),
         dollars_per_worker_hour=top.number("price_usd_per_worker_hour", 0.0),
         runner=top.choice("runner", RUNNERS, RUNNERS[0]),
@@ -96,44 +97,47 @@ def _campaign_of(top: Section) -> Campaign:
     )
 
 
-def _steps(top: Section) -> Steps:
-    """Return how long each run is measured."""
-    if "steps" not in top.values:
-        return Steps()
-    section = top.section("steps")
-    section.only(STEPS)
+def _part(section: Section, name: str, allowed: Sequence[str] = ()) -> Section:
+    """Return a mapping among the fields, which may be absent and has the allowed fields alone."""
+    if name not in section.values:
+        return replace(section, values={})
+    part = section.section(name)
+    if allowed:
+        part.only(allowed)
+    return part
+
+
+def _steps(section: Section) -> Steps:
     given: dict[str, Any] = {
-        name: _whole(section, name, section.values[name], 0)
-        for name in ("warmup", "least", "most", "epochs") if name in section.values
-    }  # fmt: skip
+        name: _whole(section, name, 0) for name in _STEP_COUNTS if name in section.values
+    }
     if "half_width" in section.values:
         text = str(section.values["half_width"]).strip()
-        number = text.removesuffix("%")
         try:
-            given["half_width"] = float(number) / (100.0 if text.endswith("%") else 1.0)
+            given["half_width"] = float(text.removesuffix("%")) / (100 if text[-1:] == "%" else 1)
         except ValueError:
             raise section.error("half_width", f"{text!r} is no share", "write 3% or 0.03") from None
-    if "seconds" in section.values:
-        given["seconds"] = _duration(section, "seconds", Steps().seconds)
+    usual = Steps()
+    given["seconds"] = _duration(section, "seconds", usual.seconds)
     if "least" in given:
-        given.setdefault("most", max(given["least"], Steps().most))
+        given.setdefault("most", max(given["least"], usual.most))
     elif "most" in given:
-        given["least"] = min(given["most"], Steps().least)
+        given["least"] = min(given["most"], usual.least)
     return section.checked(lambda: Steps(**given))
 
 
 def _duration(section: Section, name: str, default: float) -> float:
-    """Return seconds of a field that is written as 90, 90s or 2h, or the default."""
+    """Return seconds of a field that is written as 90, 90s or 2h."""
     if name not in section.values:
         return default
     value = section.values[name]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = f"{value}s"
-    return section.checked(lambda: parse_duration(str(value), name))
+    seconds = isinstance(value, int | float) and not isinstance(value, bool)
+    return section.checked(lambda: parse_duration(f"{value}{'s' * seconds}", name))
 
 
-def _whole(section: Section, name: str, value: object, lowest: int) -> int:
-    """Return a value as a whole number, `lowest` at least."""
+def _whole(section: Section, name: str, lowest: int, default: int = 1) -> int:
+    """Return a field as a whole number, `lowest` at least."""
+    value = section.values.get(name, default)
     zero = str(value).strip() in ("0", "0.0")
     try:
         number = 0.0 if zero else parse_count(str(value), name)
@@ -148,16 +152,11 @@ def _whole(section: Section, name: str, value: object, lowest: int) -> int:
 
 
 def _several(value: object) -> list[Any]:
-    """Return a value as a list; a single one is a list of itself."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _sections(top: Section, workloads: Section) -> Iterator[tuple[Section, str]]:
-    """Yield the fields that make points, with their workload's name.
-
-    Where the file has `runs`, each of these makes its points, with the fields of its workload where it
-    has none of its own.
-    """
+    """Yield the fields that make points with their workload's name: of each workload, or of `runs`."""
     if "runs" not in top.values:
         yield from ((workloads.section(str(name)), str(name)) for name in workloads.values)
         return
@@ -176,14 +175,10 @@ def _sections(top: Section, workloads: Section) -> Iterator[tuple[Section, str]]
 def _in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
     """Return points in the order in which they are run.
 
-    Args:
-        points: all of a campaign.
-        order: `smallest`: fewest workers first, otherwise as given; such runs cost least, and show
-            soonest that something is wrong. `random`: a randomised complete block design (Fisher,
-            The Design of Experiments, 1935): pass after pass, each with one repeat of every point,
-            its starts of processes and the points of each start in random order. Drifts of the
-            machine then affect all alike, and repeats, hours apart, show them.
-        seed: equal points and seed give an equal order, also when resumed.
+    `smallest` is fewest workers first: such runs cost least, and show soonest that something is wrong.
+    `random` is a randomised complete block design (Fisher, The Design of Experiments, 1935): pass after
+    pass, each with one repeat of every point, its starts of processes and the points of each start in
+    random order. Drifts of the machine then affect all alike, and repeats, hours apart, show them.
     """
     if order == "smallest":
         return sorted(points, key=lambda point: (point.task.workers, point.task.cpus_per_worker))
@@ -198,8 +193,9 @@ def _in_order(points: Sequence[Point], order: str, seed: int) -> list[Point]:
 
 
 def _points(
-    top: Section, section: Section, name: str, asked: Mapping[str, object]
-) -> Iterator[Point]:
+    top: Section, section: Section, name: str, fields: Mapping[str, Any],
+    shared: Mapping[str, object],
+) -> Iterator[Point]:  # fmt: skip
     """Yield the points of one workload: every combination of what varies, and every repeat."""
     section.only(("entry", "arguments", "settings", *_VARY))
     entry = section.values.get("entry")
@@ -207,36 +203,26 @@ def _points(
         raise section.error(
             "entry", "it has none", "write entry: package.module:callable, or train.py"
         )
-    varied = _varied(top, section)
-    repeats = _whole(top, "repeats", top.values.get("repeats", 1), 1)
-    common = {
-        "arguments": tuple(str(word) for word in _several(section.values.get("arguments", []))),
-        "steps": _steps(top), "seed": _whole(top, "seed", top.values.get("seed", 0), 0),
-        "timeout_seconds": _duration(top, "timeout", Task.timeout_seconds),
-        "hang_seconds": _duration(top, "hang", Task.hang_seconds),
-    }  # fmt: skip
+    varied, repeats = _varied(top, section), _whole(top, "repeats", 1)
+    arguments = tuple(map(str, _several(section.values.get("arguments", []))))
     count = int(np.prod([len(values) for values in varied.values()], dtype=float)) * repeats
-    if count > MOST_POINTS:
+    if count > _MOST_POINTS:
         raise section.error(
             "",
-            f"{count:,} runs, and a campaign has at most {MOST_POINTS:,}",
+            f"{count:,} runs, and a campaign has at most {_MOST_POINTS:,}",
             "vary fewer values, or divide it into several",
         )
     for cells in product(*varied.values()):
         chosen = dict(zip(varied, cells, strict=True))
-        task = _task(section, entry, chosen, common)
-        row = {"workload": name, **_columns(task, chosen), **asked}
+        task = _task(section, entry, chosen, {**fields, "arguments": arguments})
+        row = {"workload": name, **_columns(task, chosen), **shared}
         yield from (Point(task, row, repeat) for repeat in range(repeats))
 
 
 def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
     """Return what varies for one workload: its own fields, over those of all."""
     found: dict[str, list[Any]] = {}
-    for part in (top.section("vary") if "vary" in top.values else None, section):
-        if part is None:
-            continue
-        if part is not section:
-            part.only((*_VARY, "settings"))
+    for part in (_part(top, "vary", (*_VARY, "settings")), section):
         names = [name for name in part.values if name in _VARY]
         if set(names) >= _BATCHES:
             raise part.error(
@@ -247,9 +233,8 @@ def _varied(top: Section, section: Section) -> dict[str, list[Any]]:
         if _BATCHES & set(names):
             found = {name: cells for name, cells in found.items() if name not in _BATCHES}
         found |= {name: _cells(part, name) for name in names}
-        if "settings" in part.values:
-            inner = part.section("settings")
-            found |= {f"settings.{key}": _several(value) for key, value in inner.values.items()}
+        settings = _part(part, "settings").values
+        found |= {f"settings.{key}": _several(value) for key, value in settings.items()}
     if not _BATCHES & set(found):
         raise section.error("", "no batch is given", "add global_batch or batch_per_worker")
     return found
@@ -260,26 +245,25 @@ def _cells(section: Section, name: str) -> list[Any]:
     values = _several(section.values[name])
     if not values:
         raise section.error(name, "it has no value", "write one value or a list")
+    each = [replace(section, values={name: value}) for value in values]
     if name in _COUNTS:
-        return [_whole(section, name, value, _COUNTS[name]) for value in values]
+        return [_whole(one, name, _COUNTS[name]) for one in each]
     if name == "cpus_per_worker":
-        return [replace(section, values={name: value}).number(name) for value in values]
+        return [one.number(name) for one in each]
     return [str(value) for value in values]
 
 
 def _task(
-    section: Section, entry: str, chosen: Mapping[str, Any], common: Mapping[str, Any]
+    section: Section, entry: str, chosen: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> Task:
-    fields = {k: v for k, v in chosen.items() if not k.startswith("settings.")}
+    own = {k: v for k, v in chosen.items() if not k.startswith("settings.")}
     settings = {k.partition(".")[2]: v for k, v in chosen.items() if k.startswith("settings.")}
-    each = fields.pop("batch_per_worker", None)
-    if each is not None:
-        fields["global_batch"] = each * int(fields.get("workers", 1))
+    if "batch_per_worker" in own:
+        own["global_batch"] = own.pop("batch_per_worker") * int(own.get("workers", 1))
     try:
-        task = Task(entry=entry, settings=settings, **fields, **common)
+        task = Task(entry=entry, settings=settings, **own, **fields)
         passes = settings.get("accumulate", 1)
-        count = isinstance(passes, int) and not isinstance(passes, bool)
-        if not count or passes < 1 or task.batch % passes:
+        if type(passes) is not int or passes < 1 or task.batch % passes:
             raise RequestError(
                 f"settings.accumulate={passes} with {task.batch} samples a worker",
                 "they do not divide it evenly", "choose a divisor of the batch of one worker",
@@ -298,10 +282,11 @@ def _filled(word: str, task: Task) -> str:
     }  # fmt: skip
 
     def value(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in known:
-            raise RequestError(f"argument {word!r}", f"no field {name!r}", one_of(name, known))
-        return str(known[name])
+        if match[1] not in known:
+            raise RequestError(
+                f"argument {word!r}", f"no field {match[1]!r}", one_of(match[1], known)
+            )
+        return str(known[match[1]])
 
     return re.sub(r"\{(\w+)\}", value, word)
 
@@ -323,8 +308,6 @@ def _columns(task: Task, chosen: Mapping[str, Any]) -> dict[str, object]:
 
 def _kept(top: Section, points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
     """Return the points for which no `leave_out` condition holds, and a note on the others."""
-    if "leave_out" not in top.values:
-        return list(points), ()
     names = dict.fromkeys(name for point in points for name in point.asked)
     columns = {n: [p.asked.get(n, "") for p in points] for n in names}
     # Fields of a campaign that are no columns of a row, or have another name there.

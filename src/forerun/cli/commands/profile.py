@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def profile(
     check_kind(campaign, f"campaign {str(campaign)!r}", "a campaign", "campaign")
     writable(out, TABLES, [campaign, *catalog_files])
     asked = read_campaign(campaign)
-    asked = asked.on(on or asked.runner)
+    asked = replace(asked, runner=on or asked.runner)
     runner = _runner(asked.runner, lab_name, address, hold)
     advisor = Advisor(catalog_files=(*settings.catalog_files, *map(str, catalog_files)))
     screen = Screen(settings)
