@@ -54,12 +54,8 @@ def is_peer_lost(reason: str) -> bool:
 class WorkerEnd:
     """How one worker ended.
 
-    Attributes:
-        code: its exit status, negative for a signal, None where it still ran and was ended.
-        record: what it wrote, None where nothing.
-        progress: how far it had come.
-        log: the last line of its log.
-        by_kernel: the kernel killed it, out of memory.
+    `code` is its exit status, negative for a signal, None where it still ran; `record` what it wrote;
+    `log` the last line of its log; `by_kernel`: the kernel killed it, out of memory.
     """
 
     rank: int
@@ -83,8 +79,8 @@ def cause(workers: Sequence[WorkerEnd]) -> tuple[str, str]:
     and the earliest before later ones; one that aborted, as libraries do whose peer is lost; one that
     ended without a record; and a report of a lost peer.
     """
-    first = min(workers, key=_order)
-    kind, worker = _order(first)[0], f"worker {first.rank} of {len(workers)}"
+    (kind, _), first = min(((_order(one), one) for one in workers), key=lambda pair: pair[0])
+    worker = f"worker {first.rank} of {len(workers)}"
     if kind == _NOTHING:
         return "failed", "its workers wrote no records"
     if kind == _KERNEL:
@@ -104,13 +100,12 @@ def _order(one: WorkerEnd) -> tuple[int, float]:
     """Return the place of a worker's end among the causes of a run's, and its time where known."""
     if one.by_kernel:
         return _KERNEL, 0.0
-    if one.code is not None and one.code < 0 and one.code != -signal.SIGABRT:
+    if (one.code or 0) < 0 and one.code != -signal.SIGABRT:
         return _SIGNAL, 0.0
     if one.record is not None and one.record["status"] != "ok":
-        ended = float(one.record["ended"])
-        if one.record["status"] == "oom":
-            return _MEMORY, ended
-        return _CONSEQUENCE if is_peer_lost(str(one.record["reason"])) else _FIRSTHAND, ended
+        lost = is_peer_lost(str(one.record["reason"]))
+        kind = _CONSEQUENCE if lost else _FIRSTHAND
+        return _MEMORY if one.record["status"] == "oom" else kind, float(one.record["ended"])
     if one.code == -signal.SIGABRT:
         return _ABORT, 0.0
     return _BARE if one.code is not None and one.record is None else _NOTHING, 0.0

@@ -18,13 +18,11 @@ class Host:
     """A place where a process can be started from this machine.
 
     Attributes:
-        name: the user's name for it.
         address: under which the other hosts of a run reach it.
-        interface: network interface that collectives use (GLOO_SOCKET_IFNAME), "" where the
-            library may choose.
+        interface: network interface that collectives use, "" where the library may choose.
         prefix: words put before a command so that it runs there, for example
-            `("ip", "netns", "exec", "h1")`; the process that they start must become the command
-            (exec), so that a signal reaches it. () is this machine itself.
+            `("ip", "netns", "exec", "h1")`; they must become the command (exec), so that a signal
+            reaches it. () is this machine itself.
     """
 
     name: str
@@ -77,12 +75,10 @@ def check_hosts(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 def free_port(host: Host) -> int:
     """Return a port that is free on this machine; on another host, one that is likely to be."""
-    draw = random.SystemRandom()
-    for _ in range(100):
-        port = draw.randrange(_LOW, _HIGH)
+    while True:
+        port = random.SystemRandom().randrange(_LOW, _HIGH)
         if not host.is_local:
             return port
         with socket.socket() as probe, suppress(OSError):
             probe.bind((host.address, port))
             return port
-    raise OSError(f"no free port between {_LOW} and {_HIGH} on {host.name}")

@@ -38,14 +38,12 @@ def started_at(pid: int) -> int | None:
 
 def descendants(pids: Sequence[int]) -> list[int]:
     """Return the children of processes, theirs and so on (Linux; elsewhere none is found)."""
-    found, waiting = list[int](), list(pids)
-    while waiting:
-        for path in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+    found = []
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
             with suppress(OSError):
-                own = list(map(int, path.read_text().split()))
-                found += own
-                waiting += own
-    return found
+                found += list(map(int, path.read_text().split()))
+    return found + descendants(found) if found else []
 
 
 def marked(mark: str) -> list[int]:
@@ -65,22 +63,22 @@ def end_all(processes: Sequence[subprocess.Popen[bytes]], mark: str) -> None:
     A process that writes its title over its environment (as Ray's workers do) loses the mark, and is
     known by its parents.
     """
-    for pid in descendants([process.pid for process in processes if process.poll() is None]):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    for process in processes:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+    _kill(descendants([process.pid for process in processes if process.poll() is None]))
+    _kill([process.pid for process in processes], os.killpg)
     for process in processes:
         process.wait()
     for _ in range(5):  # what was being born while the others were killed
         strays = marked(mark)
-        for pid in strays:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(strays)
         if not strays:
             break
         time.sleep(0.02)
+
+
+def _kill(pids: Sequence[int], kill: Callable[[int, int], None] = os.kill) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 def kill_all(listed: Callable[[], Collection[int]]) -> None:

@@ -14,9 +14,8 @@ from typing import Protocol
 STARTING, STEPPING, FINISHED = range(3)
 _MAGIC = b"forerun1"
 _HEAD = struct.Struct("<8sqqdd")  # magic, phase, steps, begun, last (seconds since 1970)
-_ONE = struct.Struct("<d")
 _ROOM = 8192  # durations kept: the last so many
-_SIZE = _HEAD.size + _ROOM * _ONE.size
+_SIZE = _HEAD.size + _ROOM * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Reporter(Protocol):
         """Say that nothing more is coming."""
 
 
-class ProgressFile:
+class ProgressFile(Reporter):
     """A Reporter: a step costs one write into memory, which the kernel keeps for readers."""
 
     def __init__(self, path: Path) -> None:
@@ -73,19 +72,16 @@ class ProgressFile:
         self._begun = 0.0
         self._write(STARTING)
 
-    def begin(self) -> None:
-        """Say that stepping begins."""
+    def begin(self) -> None:  # noqa: D102
         self._begun = time.time()
         self._write(STEPPING)
 
-    def step(self, seconds: float) -> None:
-        """Say that a step ended, which took so long."""
-        _ONE.pack_into(self._map, _HEAD.size + self._steps % _ROOM * _ONE.size, seconds)
+    def step(self, seconds: float) -> None:  # noqa: D102
+        struct.pack_into("<d", self._map, _HEAD.size + self._steps % _ROOM * 8, seconds)
         self._steps += 1
         self._write(STEPPING)
 
-    def finish(self) -> None:
-        """Say that nothing more is coming."""
+    def finish(self) -> None:  # noqa: D102
         self._write(FINISHED)
 
     def _write(self, phase: int) -> None:
@@ -98,11 +94,9 @@ def read_progress(path: Path) -> WorkerProgress | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    if len(data) < _SIZE:
+    if len(data) < _SIZE or not data.startswith(_MAGIC):
         return None
-    magic, phase, steps, begun, last = _HEAD.unpack_from(data)
-    if magic != _MAGIC:
-        return None
+    _, phase, steps, begun, last = _HEAD.unpack_from(data)
     ring = struct.unpack_from(f"<{_ROOM}d", data, _HEAD.size)
     kept = range(max(steps - _ROOM, 0), steps)
     return WorkerProgress(phase, steps, begun, last, tuple(ring[i % _ROOM] for i in kept))
@@ -115,8 +109,8 @@ class StepLog:
     """
 
     def __init__(self, path: Path, done: int = 0) -> None:
-        self._path = path
-        self._done = self._steps = self._written = done
+        self._path, self._done = path, done
+        self._steps = self._written = done
         self._since = self._last = 0.0
 
     def step(self, now: float) -> None:
@@ -126,17 +120,19 @@ class StepLog:
         if self._steps == self._done + 1:
             self._written, self._since = self._steps, now
         if now - self._since >= 1.0:
-            self._write(now)
+            self._write()
 
     def end(self) -> None:
         """Write the last steps too, however short the time since."""
         if self._steps > self._written:
-            self._write(self._last)
+            self._write()
 
-    def _write(self, now: float) -> None:
-        mean = (now - self._since) / (self._steps - self._written)
-        ended = time.time() - (time.perf_counter() - now)
-        line = {"step": self._steps, "time": ended, "step_time_s": mean}
+    def _write(self) -> None:
+        now = self._last
+        line = {
+            "step": self._steps, "time": time.time() - (time.perf_counter() - now),
+            "step_time_s": (now - self._since) / (self._steps - self._written),
+        }  # fmt: skip
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
         self._written, self._since = self._steps, now

@@ -30,10 +30,10 @@ def longest(count: int) -> int:
 def slow_beginning(
     times: FloatArray, most: int, otherwise: float, above: float = _ABOVE
 ) -> tuple[int, float]:
-    """Return how many entries at the beginning are slow, and the level that follows them.
+    """Return how many of the first entries (n,) are slow, and the level that follows them.
 
-    Entries (n,) are above 0, `most` of them may be slow, which are more than `above` (in logs) above the
-    level; `otherwise` is the level where fewer than two entries follow.
+    At most `most` are: those more than `above` (in logs) above the level, which is `otherwise` where
+    fewer than two entries follow.
     """
     after = times[most : most + WINDOW]
     level = float(np.median(after)) if len(after) >= 2 else otherwise
@@ -46,8 +46,7 @@ def slow_beginning(
 def warm_steps(seconds: FloatArray) -> int:
     """Return how many of the first steps are still warm-up: slower than those that follow.
 
-    A step is, if it lies 16 % and three spreads (of the logs, by their median deviation) above the
-    steps after; the first that does not ends the warm-up. Of fewer than 6 steps none is.
+    A step is, if it lies 16 % and three spreads (of the logs) above the steps after.
     """
     times = np.asarray(seconds, dtype=np.float64)
     if len(times) < FEWEST or times.min() <= 0:
@@ -61,10 +60,10 @@ def warm_steps(seconds: FloatArray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Figures of n steps, in seconds.
+    """Figures of steps, in seconds.
 
-    `low` and `high` are the 95 % interval of the median, None of fewer than `FEWEST` steps. They are
-    the extremes, and `clipped`, where 95 % would reach further.
+    `low` and `high` are the 95 % interval of the median, None of fewer than `FEWEST` steps; `clipped`
+    where the steps' extremes are nearer than that.
     """
 
     count: int

@@ -38,11 +38,9 @@ class Steps:
 
     Attributes:
         warmup: first steps that are not counted, at least; slower ones after these are not either.
-        least, most: counted steps, at least and at most.
-        half_width: enough is measured once the 95 % interval of the step time lies within plus
-            and minus this share of it, at two checks in a row.
-        seconds: stop after so many seconds of stepping, the warm-up among them; the first counted
-            step is always finished.
+        least, most: counted steps.
+        half_width: of the 95 % interval of the step time, as a share of it: that is enough.
+        seconds: stop after so many seconds of stepping, the warm-up among them.
         epochs: above 0, so many whole epochs are run and timed, whatever the four above say.
     """
 
@@ -80,16 +78,12 @@ class Task:
         global_batch: samples in one optimizer step, over all workers; a multiple of `workers`.
         dataset_size: samples in one epoch; 0 where it does not matter.
         cpus_per_worker: cores that a worker may use, 0 where that is not held.
-        gpus_per_worker: GPUs of a worker, 0 or 1.
+        gpus_per_worker: 0 or 1.
         threads: compute threads of a worker; 0 leaves the library's default.
-        precision: one of `PRECISIONS`.
-        optimizer: sgd, momentum, adam ... (see `measure.loop`).
         settings: of the training loop (`measure.loop.SETTINGS`); others are arguments of the
             callable.
-        steps: how long is measured.
         timeout_seconds: of the whole run, start included; then it is ended with status timeout.
         hang_seconds: without a step for so long, a run is ended; 0 means only by its time limit.
-        seed: of weights and data.
     """
 
     entry: str
@@ -177,10 +171,7 @@ class Task:
 
     @property
     def key(self) -> str:
-        """The task's key: SHA-256 of what is measured, 64 hexadecimal digits.
-
-        How long is measured is no part of it, except the number of epochs.
-        """
+        """SHA-256 of what is measured; how long is no part of it, except the number of epochs."""
         data = self.to_json()
         epochs = data["steps"]["epochs"]
         for name in _EFFORT:
@@ -205,9 +196,10 @@ class Task:
         known = {f.name for f in fields(Task)}
         unknown = sorted(set(data) - known)
         if unknown or "entry" not in data:
-            found = f"unknown fields {', '.join(unknown)}" if unknown else "it has no entry"
             raise RequestError(
-                "reading a task", found, f"its fields are {', '.join(sorted(known))}"
+                "reading a task",
+                f"unknown fields {', '.join(unknown)}" if unknown else "it has no entry",
+                f"its fields are {', '.join(sorted(known))}",
             )
         return Task(**{**data, "steps": Steps(**data.get("steps", {}))})
 
@@ -215,9 +207,7 @@ class Task:
 def sharing(tasks: Sequence[Task]) -> list[list[int]]:
     """Return positions of tasks that one set of processes can carry out, in order of appearance.
 
-    Starting workers takes long: tasks that differ in batch, dataset, precision, optimizer or entry
-    share theirs. Another number of workers, cores, GPUs or threads, another backend, a rehearsal or
-    none need new ones; and every script has its own.
+    Tasks that differ in batch, dataset, precision, optimizer or entry share theirs; scripts do not.
     """
     groups: dict[Any, list[int]] = {}
     for i, task in enumerate(tasks):

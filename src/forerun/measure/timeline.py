@@ -24,12 +24,11 @@ class WallClock:
 
     now = staticmethod(time.perf_counter)
 
-    def seconds(self, first: float, second: float) -> float:
-        """Return the difference."""
+    def seconds(self, first: float, second: float) -> float:  # noqa: D102
         return second - first
 
-    def settle(self) -> None:
-        """Nothing is outstanding on a CPU."""
+    def settle(self) -> None:  # noqa: D102
+        pass
 
 
 class CudaClock:
@@ -40,18 +39,15 @@ class CudaClock:
 
         self._cuda = torch.cuda
 
-    def now(self) -> Any:
-        """Return an event recorded in the current stream."""
+    def now(self) -> Any:  # noqa: D102
         event = self._cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def seconds(self, first: Any, second: Any) -> float:
-        """Return seconds between two events that have happened."""
+    def seconds(self, first: Any, second: Any) -> float:  # noqa: D102
         return float(first.elapsed_time(second)) / 1e3
 
-    def settle(self) -> None:
-        """Wait for the device."""
+    def settle(self) -> None:  # noqa: D102
         self._cuda.synchronize()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +13,7 @@ from typing import Any
 from forerun.measure.processes import descendants, stat_fields
 
 GPU = "FORERUN_GPU"  # which of the GPUs that this process sees is its own, where a runner knows
-# Of /proc/PID/stat: processor time of a process and of its ended children.
-_TICKS = slice(11, 15)
+_TICKS = slice(11, 15)  # of /proc/PID/stat: processor time of a process and its ended children
 
 
 def own_gpu() -> int:
@@ -26,15 +24,9 @@ def own_gpu() -> int:
 def cpu_seconds() -> float:
     """Return the processor time of this process and of all its children, the ended ones too.
 
-    Workers of a DataLoader are children, and their time counts. Outside Linux, children that still
-    run are left out.
+    Outside Linux, children that still run are left out.
     """
-    total = time.process_time()
-    if sys.platform != "win32":
-        import resource
-
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        total += used.ru_utime + used.ru_stime
+    total = sum(os.times()[:4])
     for pid in descendants([os.getpid()]):
         with suppress(OSError):
             total += sum(map(int, stat_fields(pid)[_TICKS])) / os.sysconf("SC_CLK_TCK")
@@ -50,11 +42,11 @@ def sent_bytes(interface: str = "") -> float | None:
         lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
     except OSError:
         return None
-    cells = {name.strip(): rest for name, _, rest in (line.partition(":") for line in lines)}
-    sent = {name: float(rest.split()[8]) for name, rest in cells.items()}
+    cells = (line.partition(":") for line in lines)
+    sent = {name.strip(): float(rest.split()[8]) for name, _, rest in cells}
     if interface in sent:
         return sent[interface]
-    return sum(bytes_ for name, bytes_ in sent.items() if name != "lo" or len(sent) == 1)
+    return sum(count for name, count in sent.items() if name != "lo" or len(sent) == 1)
 
 
 def _resident(field: str) -> float | None:
@@ -67,11 +59,10 @@ def _resident(field: str) -> float | None:
 
 
 class PeakMemory:
-    """Peak memory of a worker above what it had at birth of this object, in bytes.
+    """Peak memory of a worker in bytes: torch's of its GPU, or the resident growth of its process.
 
-    On a GPU it is torch's own peak of that device. On CPUs it is the resident memory: free memory
-    of an earlier task is given back first, and the kernel's peak is reset; where the kernel refuses
-    that, the peak is that of the process so far.
+    On CPUs free memory of an earlier task is given back first, and the kernel's peak is reset; where
+    the kernel refuses that, the peak is that of the process so far.
     """
 
     def __init__(self, device: Any = None) -> None:
@@ -102,10 +93,7 @@ class PeakMemory:
 class Usage:
     """CPU time, traffic and the GPU's load over a window: `begin` it, then read `rates`.
 
-    Traffic is that of the interface GLOO_SOCKET_IFNAME, or of all.
-
-    Args:
-        gpu: which of the GPUs that torch sees is the worker's own, None where it has none.
+    Traffic is that of the interface GLOO_SOCKET_IFNAME, or of all; `gpu` is the index that torch has.
     """
 
     def __init__(self, gpu: int | None = None) -> None:
@@ -136,11 +124,11 @@ class Usage:
     def rates(self) -> dict[str, float | None]:
         """Return cores kept busy, bytes sent a second, and the GPU's busy share, since `begin`."""
         wall = max(time.perf_counter() - self._wall, 1e-9)
-        sent = sent_bytes(self._interface)
+        sent, before = sent_bytes(self._interface), self._sent
         return {
             "cpu_share": max(cpu_seconds() - self._cpu, 0.0) / wall,
             "network_bytes_per_second": (
-                None if sent is None or self._sent is None else (sent - self._sent) / wall
+                None if sent is None or before is None else (sent - before) / wall
             ),
             "gpu_share": sum(self._shares) / len(self._shares) if self._shares else None,
         }
