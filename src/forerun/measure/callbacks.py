@@ -49,10 +49,8 @@ class _Session:
 
     def step_ends(self) -> bool:
         """End a step; return whether it is enough."""
-        if self.recorder is None:
-            return False
-        enough = self.recorder.step()
-        self.recorder.switch("input")
+        enough = self.recorder is not None and self.recorder.step()
+        self.switch("input")
         return enough
 
     def end(self) -> None:
@@ -72,33 +70,25 @@ class TrainerCallback:
         self._session = _Session(**given)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("on_"):  # events of the Trainer that it does not use
-            return lambda *args, **kwargs: None
-        raise AttributeError(name)
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        session: _Session = self.__dict__["_session"]
+        used: dict[str, Callable[[], None]] = {
+            "on_step_begin": session.step_begins, "on_evaluate": session.resume,
+            "on_save": session.resume, "on_train_end": session.end,
+        }  # fmt: skip
+        event = used.get(name, lambda: None)
+        return lambda *args, **given: event()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Start to measure."""
         self._session.begin(given.get("model"))
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """A batch is there."""
-        self._session.step_begins()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         """An optimizer step has ended."""
         if self._session.step_ends():
             control.should_training_stop = True
         return control
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """An evaluation has ended, or a checkpoint is written."""
-        self._session.resume()
-
-    on_save = on_evaluate
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Stop measuring."""
-        self._session.end()
 
 
 class _Lightning:
@@ -122,8 +112,7 @@ class _Lightning:
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
         if self._disturbed:
             self._session.resume()
-            self._spoiled = self._accumulates
-            self._disturbed = False
+            self._spoiled, self._disturbed = self._accumulates, False
         self._session.step_begins()
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
@@ -134,23 +123,21 @@ class _Lightning:
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
         self._accumulates = trainer.global_step == self._steps
+        self._steps = trainer.global_step
         if self._accumulates:
             self._session.switch("input")
-            return
-        self._steps = trainer.global_step
-        if self._spoiled:
+        elif self._spoiled:
             self._session.resume()
             self._spoiled = False
         elif self._session.step_ends():
             trainer.should_stop = True
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, *given: Any) -> None:
         self._disturbed = True
 
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        self._disturbed = True  # it is written after this
+    on_save_checkpoint = on_validation_end  # it is written after this
 
-    def on_train_end(self, trainer: Any, pl_module: Any, *exception: BaseException) -> None:
+    def on_train_end(self, *given: Any) -> None:
         self._session.end()
 
     on_exception = on_train_end

@@ -59,25 +59,19 @@ class Measurement:
     Attributes:
         status: ok, oom, failed, or timeout (then times are lower bounds).
         reason: why it is not ok, or notes on one that is.
-        step_seconds: median of one optimizer step over the counted steps, of the slowest worker.
-        step_mean_seconds, step_std_seconds: mean and standard deviation of the same steps.
-        interval: 95 % interval of `step_seconds`, (low, high).
-        steps: counted steps.
-        warmup_steps: steps left out before them: as many as requested, and slower ones after these.
+        step_seconds: median of one optimizer step over the counted steps, of the slowest worker;
+            mean, standard deviation and the 95 % interval of this median are of the same steps.
+        warmup_steps: steps left out before them.
         parts: seconds of a step by part (`PARTS`; sync is exposed communication), means over steps
             and workers; a part that could not be measured is missing.
         samples_per_second: of all workers.
         epoch_seconds: one pass over the dataset, the loader's start included.
-        peak_bytes: of the most-loaded device; on CPUs the resident memory above that of a worker
-            that has loaded its libraries.
+        peak_bytes: of the most-loaded device; on CPUs resident memory beyond the loaded libraries.
         sync_bytes: bytes that a worker hands to collectives in a step.
-        comm_seconds: time of a step in which a collective was under way, hidden or not. This and
-            sync_bytes are means over the observed steps (`communication.Communication`).
-        grad_sqr, grad_var: squared norm of the true gradient and variance of a sample's gradient,
-            unbiased estimates (Pollux) that may be below zero; None on one worker, on made-up data,
-            and where `reason` says why. Means over a sample of the steps.
-        cpu_share: cores that a worker kept busy, mean over workers.
-        gpu_share: share of the time in which its GPU was busy, mean over workers.
+        comm_seconds: time of a step in which a collective was under way, hidden or not.
+        grad_sqr, grad_var: squared norm of the true gradient and variance of a sample's gradient
+            (`communication.gradient_noise`); None where `reason` says why, and on made-up data.
+        cpu_share: cores that a worker kept busy; `gpu_share`: time in which its GPU was busy.
         network_bytes_per_second: bytes that a host sent, the busiest host's.
         fingerprint: software and hardware, by name.
         started: UTC, ISO 8601.
@@ -205,6 +199,13 @@ def merged(
 
     `global_batch` is that of all workers, 0 where not known; `seconds` are those of the whole run.
     """
+
+    def values(name: str) -> list[float]:
+        return [float(record[name]) for record in records if record.get(name) is not None]
+
+    def mean(numbers: Sequence[float]) -> float | None:
+        return float(np.mean(numbers)) if numbers else None
+
     warm = max(int(record["warmup_steps"]) for record in records)
     after = [step_times(r["seconds"][warm - int(r["warmup_steps"]) :]) for r in records]
     times = max((t for t in after if t is not None), key=lambda t: t.median, default=None)
@@ -212,9 +213,15 @@ def merged(
     shared = set.intersection(*(set(record["parts"]) for record in records))
     batch = global_batch or float(records[0].get("samples") or 0)
     notes = list(dict.fromkeys(note for record in records for note in record["notes"]))
-    known: dict[str, Any] = {}
+    figures: dict[str, Any] = {
+        **{name: mean(values(name)) for name in ("comm_seconds", "cpu_share", "gpu_share")},
+        **{
+            name: max(values(name), default=None)
+            for name in ("peak_bytes", "sync_bytes", "network_bytes_per_second")
+        },
+    }
     if times is not None:
-        known = {
+        figures |= {
             "step_seconds": times.median, "step_mean_seconds": times.mean,
             "step_std_seconds": times.std, "steps": times.count,
             "interval": None if times.low is None or times.high is None else (times.low, times.high),
@@ -222,27 +229,28 @@ def merged(
         }  # fmt: skip
         if abs(times.mean - times.median) > _SKEW * times.median:
             notes.append(f"steps vary: mean {times.mean:.4g} s, median {times.median:.4g} s")
-
-    def values(name: str) -> list[float]:
-        return [float(record[name]) for record in records if record.get(name) is not None]
-
-    for name in ("comm_seconds", "cpu_share", "gpu_share"):
-        known[name] = float(np.mean(values(name))) if values(name) else None
-    for name in ("peak_bytes", "sync_bytes", "network_bytes_per_second"):
-        known[name] = max(values(name), default=None)
-    local, mean = values("local_sqr"), values("mean_sqr")
-    workers = int(records[0]["workers"])
-    if local and mean and batch and workers > 1 and not any(r["made_up"] for r in records):
-        sqr, var = gradient_noise(float(np.mean(local)), float(np.mean(mean)), workers, batch)
-        known |= {"grad_sqr": sqr, "grad_var": var}
+    local, both, workers = (
+        mean(values("local_sqr")),
+        mean(values("mean_sqr")),
+        records[0]["workers"],
+    )
+    made_up = any(record["made_up"] for record in records)
+    if local is not None and both is not None and batch and workers > 1 and not made_up:
+        sqr, var = gradient_noise(local, both, int(workers), batch)
+        figures |= {"grad_sqr": sqr, "grad_var": var}
+    prints: dict[str, list[Any]] = {}
+    for record in records:
+        for name, value in record["fingerprint"].items():
+            if value not in prints.setdefault(name, []):
+                prints[name].append(value)
     return Measurement(
-        "ok", "; ".join(notes), **known, warmup_steps=warm,
+        "ok", "; ".join(notes), **figures, warmup_steps=warm,
         parts={
             name: float(np.mean([record["parts"][name] for record in records]))
             for name in records[0]["parts"] if name in shared
         },
         epoch_seconds=max(epochs, default=None),
-        fingerprint=_joined([record["fingerprint"] for record in records]),
+        fingerprint={name: v[0] if len(v) == 1 else v for name, v in prints.items()},
         started=min(record["started"] for record in records),
         seconds=seconds,
     )  # fmt: skip
@@ -253,33 +261,25 @@ def fingerprint() -> dict[str, Any]:
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
-        "machine": platform.machine(),
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count() or 0,
-    }
+        "machine": platform.machine(), "cpu": _cpu_name(), "cores": os.cpu_count(),
+    }  # fmt: skip
     with suppress(OSError, ValueError, AttributeError):
         found["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        found["usable_cores"] = len(os.sched_getaffinity(0))
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-    if hasattr(os, "sched_getaffinity"):
-        found["usable_cores"] = len(os.sched_getaffinity(0))
-    return {**{k: v for k, v in found.items() if v}, **_torch_fingerprint()}
-
-
-def _torch_fingerprint() -> dict[str, Any]:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return {}
-    found: dict[str, Any] = {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
-    if torch.cuda.is_available():
-        device = torch.cuda.get_device_properties(torch.cuda.current_device())
-        found |= {"gpu": device.name, "gpu_bytes": device.total_memory, "cuda": torch.version.cuda}
-        with suppress(RuntimeError, AttributeError):
-            found["nccl"] = ".".join(str(n) for n in torch.cuda.nccl.version())
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        found["backend"] = str(torch.distributed.get_backend())
-    return found
+    if (torch := sys.modules.get("torch")) is not None:
+        found |= {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
+        if torch.cuda.is_available():
+            device = torch.cuda.get_device_properties(torch.cuda.current_device())
+            found |= {"gpu": device.name, "gpu_bytes": device.total_memory}
+            found["cuda"] = torch.version.cuda
+            with suppress(RuntimeError, AttributeError):
+                found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            found["backend"] = str(torch.distributed.get_backend())
+    return {name: value for name, value in found.items() if value}
 
 
 def _cpu_name() -> str:
@@ -288,12 +288,3 @@ def _cpu_name() -> str:
             if line.startswith(("model name", "Model")):
                 return line.partition(":")[2].strip()
     return platform.processor()
-
-
-def _joined(prints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one fingerprint of several workers: a value, or the list of those that differ."""
-    result: dict[str, Any] = {}
-    for name in dict.fromkeys(name for one in prints for name in one):
-        values = list(dict.fromkeys(one[name] for one in prints if name in one))
-        result[name] = values[0] if len(values) == 1 else values
-    return result
