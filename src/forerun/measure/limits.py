@@ -35,25 +35,21 @@ def cpu_controller(pid: int | None = None) -> Path | None:
 
 def refusal(task: Task, hosts: Sequence[Host] = ()) -> str | None:
     """Return why the cores that a task asks for cannot be held here, None where they can."""
-    asked = task.cpus_per_worker
-    if not asked:
-        return None
-    cores = len(usable_cores())
+    asked, cores = task.cpus_per_worker, len(usable_cores())
     if asked * task.workers > cores + 1e-9:
         return (
             f"{task.workers} workers of {asked:g} CPUs need {asked * task.workers:g} cores, and"
             f" {cores} may be used here; ask for fewer or add hosts"
         )
     plain = [host for host in hosts if not _holds(host)]
+    if not asked or (hosts and not plain):
+        return None
     away = next((host.name for host in plain if not host.is_local), None)
     if away is not None:
         return f"host {away} cannot hold a worker to {asked:g} CPUs; leave cpus_per_worker out"
-    if hosts and not plain:
-        return None
     if float(asked).is_integer():
-        if not hasattr(os, "sched_setaffinity"):
-            return "this system cannot bind a process to cores; leave cpus_per_worker out"
-        return None
+        binds = hasattr(os, "sched_setaffinity")
+        return None if binds else "this system cannot bind processes; leave cpus_per_worker out"
     return None if cpu_controller() is not None else (
         f"{asked:g} CPUs a worker needs a CPU quota, and no cpu controller can be written here;"
         " ask for whole cores, or run as root"
@@ -79,13 +75,10 @@ class Holding:
     _held: list[Host] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Let hosts that limit their own processes do so, before workers are started.
-
-        Each gets its own share first: a runner that was killed may have left it at another.
-        """
+        """Let hosts that limit their own processes do so, before workers are started."""
         asked = self.task.cpus_per_worker
         for host in filter(_holds, dict.fromkeys(self.hosts)):
-            host.release()  # type: ignore[attr-defined]
+            host.release()  # type: ignore[attr-defined]  # a runner that was killed may have held it
             if asked:
                 self._held.append(host)
                 host.hold(asked * sum(other == host for other in self.hosts))  # type: ignore[attr-defined]
@@ -119,7 +112,7 @@ class Holding:
         self.apply(rank, int(process["pid"]))
 
     def release(self) -> None:
-        """Remove the control groups and give the hosts their own shares back; workers have ended."""
+        """Remove the control groups and give the hosts their own shares back."""
         for group in self.groups:
             with suppress(RequestError):
                 remove_group(group, 1.0)
@@ -167,10 +160,7 @@ def _bind(pid: int, cores: Sequence[int]) -> None:
 
 
 def _threads_of(pid: int) -> set[int]:
-    try:
-        return {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()}
-    except FileNotFoundError:
-        raise ProcessLookupError(f"there is no process {pid}") from None
+    return {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()}
 
 
 def remove_stale() -> None:

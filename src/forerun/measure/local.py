@@ -30,17 +30,16 @@ from forerun.measure.task import Steps, Task
 
 _POLL_SECONDS = 0.05
 _ROOM_BYTES = 131072  # more than the progress and record of a worker
+_TRIES = 3  # with another port each
 _GRACE_SECONDS = 2.0  # for the peers of a worker that failed to write their records
 # No step can come while workers import what they train: a hang of a start is detected later.
 START_SECONDS = 60.0
-_TRIES = 3  # with another port each
 
 
 class LocalRunner(TaskRunner):
-    """Carries tasks out in processes of this machine, or of hosts that can be reached from it.
+    """Carries tasks out in processes of hosts that can be reached from here; blank is this machine.
 
-    Workers run on `hosts`, blank is this machine, with further variables in `environment`; the other
-    arguments are those of TaskRunner.
+    `environment` holds further variables of the workers; the rest are TaskRunner's arguments.
     """
 
     name = "local"
@@ -73,7 +72,7 @@ class LocalRunner(TaskRunner):
 
     def _carry(self, tasks: Sequence[Task], tries: int = _TRIES) -> Iterator[Measurement]:
         folder = self._new_folder(tasks[0])
-        began, kept = time.monotonic(), False
+        began, measured, again = time.monotonic(), None, False
         try:
             launch = Launch(tasks, self.hosts, folder, self._environment)
         except OSError as error:
@@ -82,24 +81,22 @@ class LocalRunner(TaskRunner):
         try:
             with closing(launch.results()) as results:
                 for i, measured in enumerate(results):
-                    kept = measured.status != "ok"
-                    if kept and i == 0 and tries > 1 and launch.port_was_taken():
-                        kept = False
+                    failed = measured.status != "ok" and not i
+                    again = failed and tries > 1 and launch.port_was_taken()
+                    if again:
                         break
                     yield measured
-                else:
-                    return
         finally:
-            if not kept:
+            if again or measured is None or measured.status == "ok":
                 shutil.rmtree(folder, ignore_errors=True)
-        yield from self._carry(tasks, tries - 1)
+        if again:
+            yield from self._carry(tasks, tries - 1)
 
 
 class Launch:
-    """Workers that carry out tasks one after another.
+    """Workers, in even blocks on hosts, that carry out tasks of equal resources one after another.
 
-    All have the same workers and resources, which are placed on hosts in blocks as even as can be. The
-    folder gets the plan, logs, progress and records; it must not exist yet.
+    The folder gets the plan, logs, progress and records; it must not exist yet.
 
     Raises:
         OSError: a process cannot be started, or not be held to its cores.
@@ -184,11 +181,9 @@ class Launch:
         return self._folder / f"worker-{rank}.log"
 
     def _codes(self) -> list[int | None]:
-        """Return exit statuses by rank, None of those that still run."""
         return [process.poll() for process in self.processes]
 
     def _grace(self) -> None:
-        """Wait a moment for all to end."""
         limit = time.monotonic() + _GRACE_SECONDS
         while None in self._codes() and time.monotonic() <= limit:
             time.sleep(0.01)
@@ -232,37 +227,31 @@ class Launch:
         self._grace()
         codes, elapsed = self._codes(), self._elapsed()
         self.end()
-        status, reason = cause(self._ends(folder, codes))
-        if shutil.disk_usage(folder).free < _ROOM_BYTES:  # then a worker cannot write its record
-            reason += f"; {self._folder.parent}: No space left on device"
-        return Measurement(status, f"{reason} (log: {self._folder})", seconds=elapsed)
-
-    def _ends(self, folder: Path, codes: Sequence[int | None]) -> list[WorkerEnd]:
         records = {int(record["rank"]): record for record in read_records(folder)}
-        return [
+        status, reason = cause([
             WorkerEnd(
                 rank, code, records.get(rank), read_progress(progress_path(folder, rank)),
                 _last_line(self._log(rank)),
                 code == -9 and self._kills.killed(rank, self.processes[rank].pid),
             )
             for rank, code in enumerate(codes)
-        ]  # fmt: skip
+        ])  # fmt: skip
+        if shutil.disk_usage(folder).free < _ROOM_BYTES:  # then a worker cannot write its record
+            reason += f"; {self._folder.parent}: No space left on device"
+        return Measurement(status, f"{reason} (log: {self._folder})", seconds=elapsed)
 
 
 def worker_variables(task: Task, host: Host, rank: int, local: int, count: int) -> dict[str, str]:
-    """Return the variables of one worker.
+    """Return the variables of one worker, of `count` on its host.
 
     Compute threads: as requested; else as many as it has cores to itself; else one where several
     workers share a host, as torchrun does.
     """
     variables = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count)}
     if host.interface:
-        variables |= {"GLOO_SOCKET_IFNAME": host.interface}
-    threads = task.threads or int(task.cpus_per_worker)
-    if not threads and (
-        0 < task.cpus_per_worker < 1 or (count > 1 and "OMP_NUM_THREADS" not in os.environ)
-    ):
-        threads = 1
+        variables["GLOO_SOCKET_IFNAME"] = host.interface
+    shares = 0 < task.cpus_per_worker < 1 or (count > 1 and "OMP_NUM_THREADS" not in os.environ)
+    threads = task.threads or int(task.cpus_per_worker) or int(shares)
     if threads:
         variables |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return variables

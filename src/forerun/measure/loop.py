@@ -39,16 +39,11 @@ _RETURNS = (
 _DDP = ("broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
 _POOL = 64  # distinct samples: enough to leave the caches, few enough to be made at once
 LEARNING_RATE = 1e-4  # small: outputs that shrink to denormal numbers would slow a CPU down
-# Name -> (class of torch.optim, further arguments).
-_OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "sgd": ("SGD", {}),
-    "momentum": ("SGD", {"momentum": 0.9}),
-    "adam": ("Adam", {}),
-    "adamw": ("AdamW", {}),
-    "adagrad": ("Adagrad", {}),
-    "rmsprop": ("RMSprop", {}),
-    "adafactor": ("Adafactor", {}),
-}
+# Name -> class of torch.optim.
+_OPTIMIZERS = {
+    "sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad",
+    "rmsprop": "RMSprop", "adafactor": "Adafactor",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ def load_entry(reference: str) -> Any:
         ) from error
     for part in attribute.split("."):
         if not hasattr(target, part):
-            near = nearest_names(part, [name for name in dir(target) if not name.startswith("_")])
+            near = nearest_names(part, [name for name in dir(target) if name[0] != "_"])
             raise RequestError(
                 f"entry {reference!r}", f"{module_name} has no attribute {part!r}",
                 f"did you mean {', '.join(near)}?" if near else "check its name",
@@ -177,14 +172,10 @@ class _Inputs:
                 "return a tensor, a tuple or a mapping of tensors whose first side is the batch",
             )  # fmt: skip
         self.batched = [i for i, size in sides.items() if size == side]
-        self.values = [v.to(device) if hasattr(v, "to") else v for v in self.values]
-        if task.precision == "fp64":
-            floating = (
-                hasattr(v, "is_floating_point") and v.is_floating_point() for v in self.values
-            )
-            self.values = [
-                v.double() if f else v for v, f in zip(self.values, floating, strict=True)
-            ]
+        for i, value in enumerate(self.values):
+            if isinstance(value, torch.Tensor):
+                double = task.precision == "fp64" and value.is_floating_point()
+                self.values[i] = value.to(device, torch.float64 if double else value.dtype)
 
     def call(self, module: Any, batch: list[Any]) -> Any:
         """Return the module's output for batched tensors, the other inputs as in the example."""
@@ -197,33 +188,25 @@ class _Inputs:
 
 
 class _SyntheticData:
-    """A dataset of `size` samples: numbers as spread as the example's, labels from its own rows."""
+    """A dataset of `size` samples, drawn from pools of a few distinct ones by input."""
 
-    def __init__(self, inputs: _Inputs, size: int, seed: int) -> None:
-        import torch
-
-        generator = torch.Generator().manual_seed(seed)
-        self._size, self._count = size, min(size, _POOL)
-        self._pools = [
-            _pool(inputs.values[i].detach().cpu(), self._count, generator) for i in inputs.batched
-        ]
+    def __init__(self, pools: list[Any], size: int) -> None:
+        self._pools, self._size = pools, size
 
     def __len__(self) -> int:
         return self._size
 
     def __getitem__(self, i: int) -> list[Any]:
-        return [pool[i % self._count] for pool in self._pools]
+        return [pool[i % len(pool)] for pool in self._pools]
 
 
-def _pool(example: Any, count: int, generator: Any) -> Any:
+def _made_up(example: Any, count: int, generator: Any) -> Any:
     """Return `count` samples like those of an example batch (its rows, or numbers as spread)."""
     import torch
 
     sides = (count, *example.shape[1:])
     if example.is_floating_point():
-        mean, spread = float(example.float().mean()), 0.0
-        if example.numel() > 1:
-            spread = float(example.float().std())
+        spread, mean = torch.std_mean(example.float(), correction=int(example.numel() > 1))
         numbers = torch.randn(sides, generator=generator)
         return (numbers * spread + mean if spread > 0 else numbers).to(example.dtype)
     if example.dtype in (torch.int64, torch.int32) and example.numel():
@@ -234,12 +217,16 @@ def _pool(example: Any, count: int, generator: Any) -> Any:
 
 def _epochs(task: Task, inputs: _Inputs, rank: int, pinned: bool) -> Iterator[Iterable[list[Any]]]:
     """Yield passes over a task's made-up data for one worker; a loader starts anew in each."""
+    import torch
     from torch.utils.data import DataLoader
     from torch.utils.data.distributed import DistributedSampler
 
     whole = task.steps.epochs > 0
     size = task.dataset_size or max(task.global_batch * 8, _POOL)
-    dataset: Any = _SyntheticData(inputs, size, task.seed)
+    distinct, generator = min(size, _POOL), torch.Generator().manual_seed(task.seed)
+    pools = [_made_up(inputs.values[i].detach().cpu(), distinct, generator) for i in inputs.batched]
+
+    dataset: Any = _SyntheticData(pools, size)
     sampler: Any = DistributedSampler(
         dataset, num_replicas=task.workers, rank=rank, seed=task.seed, drop_last=not whole
     )
@@ -330,13 +317,12 @@ def make_optimizer(name: str, parameters: Any, learning_rate: float = LEARNING_R
 
     if name == "none":
         return None
-    if name not in _OPTIMIZERS or not hasattr(torch.optim, _OPTIMIZERS[name][0]):
-        names = ("none", *_OPTIMIZERS)
-        raise RequestError(
-            f"optimizer {name!r}", "torch has none of that name", one_of(name, names)
-        )
-    kind, given = _OPTIMIZERS[name]
-    return getattr(torch.optim, kind)(parameters, lr=learning_rate, **given)
+    kind = getattr(torch.optim, _OPTIMIZERS.get(name, ""), None)
+    if kind is None:
+        choices = one_of(name, ("none", *_OPTIMIZERS))
+        raise RequestError(f"optimizer {name!r}", "torch has none of that name", choices)
+    given = {"momentum": 0.9} if name == "momentum" else {}
+    return kind(parameters, lr=learning_rate, **given)
 
 
 def mean_loss(output: Any, loss: Any = None) -> Any:
@@ -365,9 +351,7 @@ def _placed(task: Task, module: Any, device: Any) -> Any:
     """Return the module on its device, in its precision and format, in DDP where there are several."""
     import torch
 
-    module = module.train().to(device)
-    if task.precision == "fp64":
-        module = module.double()
+    module = module.train().to(device, torch.float64 if task.precision == "fp64" else None)
     if task.settings.get("channels_last"):
         module = module.to(memory_format=torch.channels_last)
     if task.settings.get("compile"):
@@ -384,10 +368,9 @@ def _placed(task: Task, module: Any, device: Any) -> Any:
 
 
 def use_tf32(on: bool) -> None:
-    """Let products and convolutions of float32 on a GPU round to TF32, or let neither.
+    """Let products and convolutions of float32 on a GPU round to TF32, or neither.
 
-    Both switches are always set: torch lets convolutions round by itself and products not, and
-    the choice of an earlier task in this process would last.
+    torch's own choice differs for the two, and that of an earlier task in this process would last.
     """
     import torch
 

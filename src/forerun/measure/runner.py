@@ -16,59 +16,48 @@ from forerun.measure.progress import STARTING, WorkerProgress
 from forerun.measure.step_times import step_times
 from forerun.measure.task import ENTRY, PRECISIONS, Steps, Task, sharing
 
+_PLAIN = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "none", "sync": "allreduce"}  # fmt: skip
 
-def task_of(job: Job, entries: Mapping[str, str], steps: Steps, **given: object) -> Task:
+
+def task_of(job: Job, entries: Mapping[str, str], steps: Steps, timeout_seconds: float) -> Task:
     """Return the task of a job: data-parallel training of what its workload's name stands for.
 
-    Args:
-        job: its workload's name is a `package.module:callable` itself, or a key of `entries`.
-        entries: what to train for a workload, by the workload's name.
-        steps: how long is measured.
-        given: further fields of the task, which win.
+    The name is a `package.module:callable` itself, or a key of `entries`.
 
     Raises:
         RequestError: no entry is known, or the plan is more than data-parallel.
     """
-    name, plan = job.workload.name, job.plan
+    name, plan, precision = job.workload.name, job.plan, job.workload.precision
     entry = entries.get(name) or (name if re.fullmatch(ENTRY, name) else "")
     if not entry:
         raise RequestError(
             f"measuring {name}", "it is not known what to train for it",
             f"name a package.module:callable for it (entries={{'{name}': ...}})",
         )  # fmt: skip
-    usual = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 0, "recompute": "none", "sync": "allreduce"}  # fmt: skip
-    odd = [f"{f}={value}" for f, d in usual.items() if (value := getattr(plan, f)) != d]
+    odd = [f"{f}={value}" for f, usual in _PLAIN.items() if (value := getattr(plan, f)) != usual]
+    odd += [] if precision in PRECISIONS else [f"precision={precision}"]
     if odd:
         raise RequestError(
             f"measuring {name} with {', '.join(odd)}",
-            "forerun's own loop trains data-parallel by all-reduce, and nothing else",
-            "measure a training function or script of your own",
-        )
-    if job.workload.precision not in PRECISIONS:
-        raise RequestError(
-            f"measuring {name} in {job.workload.precision}", "its loop has no such precision",
-            f"use {', '.join(PRECISIONS)}",
+            "forerun's own loop trains data-parallel by all-reduce, and nothing else, in"
+            f" {', '.join(PRECISIONS)}", "measure a training function or script of your own",
         )  # fmt: skip
     passes = plan.global_batch // (plan.micro_batch * plan.dp)
     size = int(job.workload.dataset_size)
-    fields: dict[str, object] = {
-        "workers": plan.dp, "global_batch": plan.global_batch, "steps": steps,
-        "dataset_size": size if size >= plan.global_batch else 0,
-        "gpus_per_worker": int(job.cluster.device.kind == "gpu"),
-        "precision": job.workload.precision, "optimizer": job.workload.optimizer,
-        "settings": {"accumulate": passes} if passes > 1 else {}, **given,
-    }  # fmt: skip
-    return Task(entry, **fields)  # type: ignore[arg-type]
+    return Task(
+        entry, workers=plan.dp, global_batch=plan.global_batch, steps=steps,
+        dataset_size=size if size >= plan.global_batch else 0,
+        gpus_per_worker=int(job.cluster.device.kind == "gpu"), precision=precision,
+        optimizer=job.workload.optimizer, settings={"accumulate": passes} if passes > 1 else {},
+        timeout_seconds=timeout_seconds,
+    )  # fmt: skip
 
 
 class TaskRunner(ABC):
     """Carries tasks out in groups that one start of processes can serve.
 
-    Args:
-        folder: for logs and records, kept of runs that failed; blank is forerun's cache folder.
-        entries: what to train for a workload, by its name (for `run`).
-        steps: how long a job is measured (for `run`).
-        timeout_seconds: limit of a job (for `run`).
+    Logs of runs that failed are kept in `folder` (blank: forerun's cache folder). The other arguments are
+    for `run`: what to train for a workload, by its name, and how long a job is measured at most.
     """
 
     name: str
@@ -110,7 +99,7 @@ class TaskRunner(ABC):
     def run(self, job: Job) -> Run:
         """Return the run of a job; one that cannot be carried out failed, and says why."""
         try:
-            task = task_of(job, self._entries, self._steps, timeout_seconds=self._timeout_seconds)
+            task = task_of(job, self._entries, self._steps, self._timeout_seconds)
         except ForerunError as error:
             return Run(job, "failed", origin=f"{self.name} runner {self.where}: {error}")
         origin = f"measured by forerun's {self.name} runner {self.where}"
@@ -159,10 +148,10 @@ def timed_out(
     warmup, epoch = task.steps.warmup, None
     counted = slowest.seconds[warmup:]
     times = step_times(counted)
+    # Without a counted step, that under way took this long already.
+    step = 0.0 if slowest.steps else now - max(slowest.last, slowest.begun)
     if times is not None:
         step = times.low if times.low is not None else min(counted)
-    else:  # the step under way took this long already
-        step = 0.0 if slowest.steps else now - max(slowest.last, slowest.begun)
     in_epoch = -(-task.dataset_size // task.global_batch)
     if task.steps.epochs and warmup <= slowest.steps < warmup + in_epoch:
         epoch = now - slowest.begun - sum(slowest.seconds[:warmup])

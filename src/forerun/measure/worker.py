@@ -28,8 +28,7 @@ from forerun.measure.usage import own_gpu
 def main(plan: str) -> int:
     """Carry out the tasks of a plan, one after another; return the exit status.
 
-    The plan is JSON: `tasks`, and `folders` for their records. After a failure the worker ends: its
-    peers wait for it in a collective, and only its end frees them.
+    After a failure the worker ends: its peers wait for it in a collective, and only its end frees them.
     """
     die_with_parent()
     faulthandler.enable()
@@ -65,16 +64,13 @@ def carry_out(task: Task, rank: int, progress: Callable[[], Reporter]) -> Record
         recorder.samples = task.global_batch
         with installed(recorder):
             _run(task, recorder)
-        return recorder.record()
-    except Enough:
-        assert recorder is not None
-        return recorder.record()
     except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code may raise anything)
-        if isinstance(error, SystemExit) and recorder is not None and error.code in (None, 0):
-            return recorder.record()
-        traceback.print_exc()
-        reason = str(error) if isinstance(error, ForerunError) else reason_of(error)
-        return failure(rank, task.workers, status_of(error), reason)
+        ended = isinstance(error, SystemExit) and error.code in (None, 0)  # Enough among them
+        if recorder is None or not ended:
+            traceback.print_exc()
+            reason = str(error) if isinstance(error, ForerunError) else reason_of(error)
+            return failure(rank, task.workers, status_of(error), reason)
+    return recorder.record()
 
 
 def failure(rank: int, workers: int, status: str, reason: str) -> Record:
