@@ -20,7 +20,7 @@ from forerun.domain.plan import (
 )
 from forerun.domain.workload import LayerShape, Workload
 from forerun.errors import RequestError
-from forerun.search.space import RULES, Space, default_micro_batches, rule_words
+from forerun.search.space import Space, default_micro_batches, rule_words
 from forerun.testing.samples import tiny_cluster, tiny_workload
 
 WORKLOAD = tiny_workload(layers=6)
@@ -151,7 +151,7 @@ def test_what_is_looked_at_is_counted_once() -> None:
         workload=odd, fixed={"zero_stage": 0, "recompute": "none"}, global_batches=(16,)
     ).plans(4)
     # dp x tp = 2 x 2 and 1 x 4, micro-batch 1, 2, 4, with and without sequence parallelism
-    assert refused == {RULES[HEADS]: 2 * 3 * 2}
+    assert refused == {rule_words(HEADS): 2 * 3 * 2}
     assert len(plans) == 3
 
 

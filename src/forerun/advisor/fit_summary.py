@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from forerun.arrays import FloatArray, IntArray
+from forerun.arrays import FloatArray
 from forerun.contracts import Predictor
-from forerun.domain.forecast import QUANTITIES, Forecasts
+from forerun.domain.forecast import QUANTITIES
 from forerun.domain.quantiles import scope_of
 from forerun.errors import RequestError
 from forerun.predictors.laws.law_rows import measured
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 # Who learns from runs of workloads and devices that are known alone; the others go by labels.
 _BY_PHYSICS = ("analytic", "residual", "constant-mfu")
+_SUREST = 1e-9  # nothing is surer, so that nothing is divided by zero
+_FEW = 2  # runs that are called few
+_MOST = 256  # runs whose forecasts and open causes are looked at
+_SHOWN = 3  # sources and constants that are named
 
 
 class LearningError(RequestError):
@@ -51,9 +55,7 @@ def flags_of(runs: Runs, predictor: Predictor | None = None) -> Flags:
 
 
 def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
-    """Return the predictor that has learned from the runs, and what was flagged in them.
-
-    Figures that a flag leaves out are not shown to the predictor (see `suspects.POLICY`).
+    """Return the predictor fitted to the runs, less what a flag leaves out (`suspects.POLICY`).
 
     Raises:
         LearningError: it cannot be fitted to the runs; where none has a usable time, the flags say why.
@@ -69,17 +71,10 @@ def fitted(predictor: Predictor, runs: Runs) -> tuple[Predictor, Flags]:
     except RequestError as error:
         if by_label or flags.teaches_step.any():
             raise LearningError(error.asked, error.found, error.next_step, flags) from None
-        raise _nothing_learned(runs, flags) from None
-
-
-def _nothing_learned(runs: Runs, flags: Flags) -> LearningError:
-    """Return why no row is left, by what was found first in each."""
-    why = "; ".join(flags.wholes)
-    if not why:
-        out = flags.out_step
-        first = np.unique(flags.row[out], return_index=True)[1]
-        kinds = Counter(KINDS[kind] for kind in flags.kind[out][first])
-        why = ", ".join(f"{n:,} {kind} ({POLICY[kind][0]})" for kind, n in kinds.most_common())
+    kinds = Counter(KINDS[kind] for kind in flags.kind[flags.out_step])
+    why = "; ".join(flags.wholes) or ", ".join(
+        f"{n:,} {kind} ({POLICY[kind][0]})" for kind, n in kinds.most_common()
+    )
     next_step = (
         "correct the rows: `forerun fit --flags FILE.csv` lists every one with its reason; or use a"
         " predictor that learns from labels alone: --predictor auto"
@@ -89,11 +84,8 @@ def _nothing_learned(runs: Runs, flags: Flags) -> LearningError:
             "add a run that ended ok, with step_time_s; runs out of memory show where memory ends,"
             " and no time"
         )
-    title, found = (
-        f"learning from {counted(len(runs), 'run')}",
-        f"none of them has a step time to fit: {why}",
-    )
-    return LearningError(title, found, next_step, flags)
+    title = f"learning from {counted(len(runs), 'run')}"
+    raise LearningError(title, f"none of them has a step time to fit: {why}", next_step, flags)
 
 
 def known_already(predictor: Predictor, runs: Runs) -> int:
@@ -103,9 +95,6 @@ def known_already(predictor: Predictor, runs: Runs) -> int:
     if known_by(predictor).get("start") != SHIPPED:
         return 0
     return seen_by(type(predictor), runs) or 0
-
-
-_SUREST = 1e-9  # nothing is surer, so that nothing is divided by zero
 
 
 @dataclass(frozen=True)
@@ -160,10 +149,7 @@ def _finding(entry: Learned) -> Finding:
 
 
 def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:
-    """Return the constants that the runs do not identify, each family in one piece of text.
-
-    First those of which most runs spoke, without telling them apart from others.
-    """
+    """Return the constants that the runs do not identify, a text a family, most spoken of first."""
     from forerun.predictors.analytic.families import family_words, key_words
 
     families: dict[str, list[str]] = {}
@@ -175,12 +161,6 @@ def open_questions(found: Sequence[Finding]) -> tuple[str, ...]:
         f"{family} ({', '.join(keys)})" if any(keys) else family
         for family, keys in families.items()
     )
-
-
-_FEW = 2
-_MOST = 256  # runs whose forecasts and open causes are looked at
-_SOURCES = 3
-_PECULIAR = "machines, software versions, network, tuning"
 
 
 def fit_summary(
@@ -199,75 +179,64 @@ def fit_summary(
         return ()
     some = runs.take(rows[np.unique(np.linspace(0, len(rows) - 1, _MOST).astype(int))])
     forecasts = predictor.predict(some.jobs)
-    lines = [_place(runs, rows), _moved(before.predict(some.jobs), forecasts, some)]
+    places = sorted(set(runs.table.texts("source")[rows].tolist()))
+    peculiar = "(machines, software versions, network, tuning)"
+    if len(places) == 1:
+        lines = [
+            f"setting: the runs come from one place ({places[0] or 'no source is named'}), so what"
+            f" is peculiar to it {peculiar} is learned with them: answers are for that place"
+        ]
+    else:
+        shown = ", ".join(place or "not named" for place in places[:_SHOWN])
+        lines = [
+            f"setting: the runs come from {len(places)} places (source: {shown}"
+            f"{', ...' * (len(places) > _SHOWN)}), so what is peculiar to each {peculiar} is set"
+            " aside, and answers are for a place not seen yet"
+        ]
+    was, now = (f.seconds[:, 1] for f in (before.predict(some.jobs), forecasts))
+    moved = now / was
+    if (known := np.isfinite(moved) & np.isfinite(some.step_seconds())).any():
+        low, middle, high = np.quantile(moved[known], (0.0, 0.5, 1.0))
+        off = np.exp(np.median(np.abs(np.log(now / some.step_seconds())[known])))
+        lines.append(
+            f"moved: forecasts of these runs' jobs moved by {middle:.3g}x in the median"
+            f" ({low:.3g}x to {high:.3g}x), to {off:.3g}x off what was measured"
+        )
     if len(rows) <= _FEW:
-        known = [finding.words for finding in found if finding.identified]
-        settled = f"{counted(len(known), 'constant')} ({'; '.join(known[:_SOURCES])})"
+        settled = [finding.words for finding in found if finding.identified]
         kept = "what is shipped" if known_by(predictor).get("start") == SHIPPED else "their priors"
         lines.append(
-            f"few: {'one run determines' if len(rows) == 1 else f'{len(rows)} runs determine'} little: settled"
-            f" {settled if known else 'no constant'}; the other {len(found) - len(known)} stay at"
-            f" {kept}. A slow device, a slow network and a bad day look alike in so few"
+            f"few: {'one run determines' if len(rows) == 1 else f'{len(rows)} runs determine'} little:"
+            f" settled {'; '.join(settled[:_SHOWN]) or 'no constant'}; the other"
+            f" {len(found) - len(settled)} stay at {kept}"
         )
-    lines.append(_next_run(forecasts.causes, runs, rows))
-    return tuple(filter(None, lines))
+    lines += filter(None, [_next_run(forecasts.causes, runs.take(rows))])
+    return tuple(lines)
 
 
-def _place(runs: Runs, rows: IntArray) -> str:
-    """Return what becomes of whatever is peculiar to where the runs were made."""
-    names = sorted(set(runs.table.texts("source")[rows].tolist()))
-    if len(names) == 1:
-        return (
-            f"setting: the runs come from one place ({names[0] or 'no source is named'}), so what is"
-            f" peculiar to it ({_PECULIAR}) is part of what was learned, and answers are for that place"
-        )
-    shown = ", ".join(name or "not named" for name in names[:_SOURCES])
-    more = f" and {len(names) - _SOURCES} more" if len(names) > _SOURCES else ""
-    return (
-        f"setting: the runs come from {len(names)} places (source: {shown}{more}), so what is"
-        f" peculiar to each ({_PECULIAR}) is set aside, and answers are for a place not seen yet"
-    )
-
-
-def _moved(old: Forecasts, new: Forecasts, runs: Runs) -> str:
-    """Return how far the forecasts of the runs' own jobs went in all, and how they lie now."""
-    seconds = np.stack([old.seconds[:, 1], new.seconds[:, 1], runs.step_seconds()])
-    was, now, measured_seconds = seconds[:, np.isfinite(seconds).all(axis=0)]
-    if not len(now):
-        return ""
-    low, middle, high = np.quantile(now / was, (0.0, 0.5, 1.0))
-    left = np.exp(np.median(np.abs(np.log(now / measured_seconds))))
-    span = f" ({low:.3g}x to {high:.3g}x)" if high > 1.005 * low else ""
-    return (
-        f"moved: forecasts of these runs' jobs moved by {middle:.3g}x in the median{span}, to"
-        f" {left:.3g}x off what was measured; constants that are not identified share in it"
-    )
-
-
-def _next_run(causes: Mapping[str, FloatArray], runs: Runs, rows: IntArray) -> str:
+def _next_run(causes: Mapping[str, FloatArray], runs: Runs) -> str:
     """Return which kind of further run would add most, by what is left open of these."""
     if not causes:
         return ""
     whole = np.maximum(np.sum(list(causes.values()), axis=0), 1e-300)
-    plans = runs.jobs.plans.take(rows)
-    devices = np.unique(runs.jobs.per_cluster("devices")[rows])
+    plans, devices = runs.jobs.plans, np.unique(runs.jobs.per_cluster("devices"))
     micro = np.unique(plans.micro_batch)
-    names = ("tp", "pp", "cp", "zero_stage", "recompute")
-    layouts = np.unique(np.stack([getattr(plans, name) for name in names]), axis=1)
+    layout = [getattr(plans, name) for name in ("tp", "pp", "cp", "zero_stage", "recompute")]
     # What kind of run speaks of which causes of error (see `domain.quantiles`).
     kinds = (
         (len(devices), ("link", "scale"), f"on another number of devices (all had {devices[0]:.0f})"),
         (len(micro), ("host",), f"with another micro-batch (all had {micro[0]})"),
-        (layouts.shape[1], ("plan", "case", "schedule"),
+        (np.unique(layout, axis=1).shape[1], ("plan", "case", "schedule"),
          "with another plan (all had the same tp, pp, zero_stage)"),
     )  # fmt: skip
     open_by = [
-        (sum(float(np.mean(v / whole)) for cause, v in causes.items() if scope_of(cause) in scopes), words)
-        for count, scopes, words in kinds if count == 1
-    ]  # fmt: skip
+        (sum(np.mean(v / whole) for name, v in causes.items() if scope_of(name) in scopes), words)
+        for count, scopes, words in kinds
+        if count == 1
+    ]
     words = max(open_by)[1] if open_by else "unlike these in plan or number of devices"
     if devices.tolist() == [1]:
         words = "on several devices: these say nothing of links"
-    known = np.isfinite(runs.table.numbers("memory_gb")[rows]).any()
+    known = np.isfinite(runs.table.numbers("memory_gb")).any()
     memory = "" if known else "; fill in memory_gb, or nothing is learned of memory"
     return f"next: a run {words} would add most{memory}"

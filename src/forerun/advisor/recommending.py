@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +24,9 @@ LARGEST_DEVICES = 1_048_576
 _MOST_NODES = 64  # of candidates that nobody named
 _MOST_OWN = 4  # machines of the user's catalogue that are searched alone
 _BEYOND = 8
+_ASSUMED_ROWS, _ASSUMED_TOKENS = 256, 524_288  # in a global batch that nobody named
 _COUNT = re.compile(r"^\d+x", re.IGNORECASE)
+Search = Callable[[list[Cluster]], Recommendation]
 
 
 def node_counts(devices_per_node: int, max_devices: int, most: int = 2**20) -> Iterator[int]:
@@ -60,46 +63,30 @@ def candidate_clusters(
         )  # fmt: skip
     if clusters is None:
         found = [
-            catalog.cluster(f"{nodes}x{machine.name}", region=machine.region)
+            cluster
             for machine in _default_machines(catalog, region, providers, market)
-            for nodes in node_counts(machine.device_count, max_devices, _MOST_NODES)
+            for cluster in _sizes(catalog, machine, max_devices)
         ]
-        asked = "a recommendation over the catalogue's machines"
     else:
         found = [c for item in clusters for c in _named(catalog, item, max_devices, region)]
-        asked = f"a recommendation over {', '.join(str(c) for c in clusters) or 'no clusters'}"
     if not found:
+        named = "the catalogue's machines" if clusters is None else ", ".join(map(str, clusters))
         raise RequestError(
-            asked, f"no candidate has a price{f' in {region}' if region else ''} and at most"
+            f"a recommendation over {named or 'no clusters'}",
+            f"no candidate has a price{f' in {region}' if region else ''} and at most"
             f" {max_devices} devices",
             "raise --max-devices, choose another region, or name clusters with --clusters",
-        )  # fmt: skip
+        )
     return list({cluster.name + cluster.region: cluster for cluster in found}.values())
 
 
-def _larger(
-    catalog: Catalog, nearest: Sequence[Cluster], max_devices: int, region: str | None
-) -> list[Cluster]:
-    """Return clusters beyond the limit of the machines or devices of some, up to 8 times as large."""
-    texts: dict[str, Cluster] = {}
-    for cluster in nearest:
-        usual = max(cluster.device.devices_per_node, 1)
-        if cluster.instance_type or cluster.devices_per_node >= usual:
-            texts.setdefault(_COUNT.sub("", cluster.name), cluster)
-    most = min(max_devices * _BEYOND, LARGEST_DEVICES)
-    return [
-        catalog.cluster(f"{nodes}x{text}", region=cluster.region or region)
-        for text, cluster in texts.items()
-        for nodes in node_counts(cluster.devices_per_node, most)
-        if nodes * cluster.devices_per_node > max_devices
-    ]
+def _sizes(catalog: Catalog, machine: Instance, max_devices: int) -> list[Cluster]:
+    counts = node_counts(machine.device_count, max_devices, _MOST_NODES)
+    return [catalog.cluster(f"{n}x{machine.name}", region=machine.region) for n in counts]
 
 
 def _default_machines(
-    catalog: Catalog,
-    region: str | None = None,
-    providers: Sequence[str] | None = None,
-    market: str = "on-demand",
+    catalog: Catalog, region: str | None, providers: Sequence[str] | None, market: str
 ) -> list[Instance]:
     """Return the cheapest machine of each kind: same device and number of them, same links."""
     known = sorted({machine.provider for machine in catalog.instances})
@@ -110,27 +97,20 @@ def _default_machines(
     if region and region not in regions:
         raise UnknownNameError("region", region, regions)
     wanted = {provider.lower() for provider in providers or known}
-    best: dict[tuple[object, ...], Instance] = {}
+    prices = ("dollars_per_hour", "spot_dollars_per_hour")
+    counted = {"on-demand": prices[:1], "spot": prices[1:], "any": prices}[market]
+    best: dict[tuple[object, ...], tuple[float, Instance]] = {}
     for machine in catalog.instances:
-        if machine.marketplace or machine.provider not in wanted:
+        elsewhere = machine.provider not in wanted or region not in (None, machine.region)
+        if machine.marketplace or elsewhere or not _has_accelerator(catalog, machine):
             continue
-        if (region and machine.region != region) or not _has_accelerator(catalog, machine):
-            continue
-        kind = (machine.device, machine.device_count, machine.nic_bytes_per_second,
-                machine.nic_kind, machine.link_bytes_per_second)  # fmt: skip
-        for price, spot in _prices(machine, market):
-            held = best.get((*kind, spot))
-            if held is None or price < min(p for p, s in _prices(held, market) if s == spot):
-                best[*kind, spot] = machine
-    return list(dict.fromkeys(best.values()))
-
-
-def _prices(machine: Instance, market: str) -> Iterator[tuple[float, bool]]:
-    """Yield the prices that count in a market, as (dollars an hour, whether it is spot)."""
-    if machine.dollars_per_hour and market != "spot":
-        yield machine.dollars_per_hour, False
-    if machine.spot_dollars_per_hour and market != "on-demand":
-        yield machine.spot_dollars_per_hour, True
+        for name in counted:
+            kind = (machine.device, machine.device_count, machine.nic_bytes_per_second,
+                    machine.nic_kind, machine.link_bytes_per_second, name)  # fmt: skip
+            price = getattr(machine, name)
+            if price and price < best.get(kind, (math.inf,))[0]:
+                best[kind] = price, machine
+    return list(dict.fromkeys(machine for _, machine in best.values()))
 
 
 def _has_accelerator(catalog: Catalog, machine: Instance) -> bool:
@@ -150,46 +130,27 @@ def _named(
     if isinstance(item, Cluster):
         return [item]
     text = item.strip()
-    if _COUNT.match(text):
-        return [catalog.cluster(text, region=region)]
-    if _is_machine(catalog, text):
-        machine = catalog.instance(text, region or "")[0]
-        return [
-            catalog.cluster(f"{nodes}x{text}", region=region)
-            for nodes in node_counts(machine.device_count, max_devices)
-        ]
-    usual = max(catalog.device(text)[0].devices_per_node, 1)
-    parts = [n for n in node_counts(1, min(max_devices, usual)) if n < usual]
-    return [
-        *(catalog.cluster(f"1x{count}x{text}", region=region) for count in parts),
-        *(
-            catalog.cluster(f"{nodes}x{usual}x{text}", region=region)
-            for nodes in node_counts(usual, max_devices)
-        ),
-    ]
-
-
-def _is_machine(catalog: Catalog, text: str) -> bool:
-    """Return whether the text names a machine type; else it names a device."""
     name = text.partition("@")[0]
-    if catalog.is_instance(name):
-        return True
-    try:
-        catalog.device(text)
-    except UnknownNameError as error:
-        machines = sorted({machine.name for machine in catalog.instances})
-        if ":" in text:
-            raise UnknownNameError("instance", name, machines) from None
-        raise UnknownNameError(
-            "device or instance", text,
-            [*error.nearest, *nearest_names(text, machines)] or [*catalog.labels(), *machines],
-            "(see `forerun devices` and `forerun instances`)",
-        ) from None  # fmt: skip
-    return False
-
-
-_ASSUMED_ROWS = 256
-_ASSUMED_TOKENS = 524_288
+    if _COUNT.match(text):
+        sizes = [text]
+    elif catalog.is_instance(name):
+        machine = catalog.instance(text, region or "")[0]
+        sizes = [f"{nodes}x{text}" for nodes in node_counts(machine.device_count, max_devices)]
+    else:
+        try:
+            usual = max(catalog.device(text)[0].devices_per_node, 1)
+        except UnknownNameError as error:
+            machines = sorted({machine.name for machine in catalog.instances})
+            if ":" in text:
+                raise UnknownNameError("instance", name, machines) from None
+            raise UnknownNameError(
+                "device or instance", text,
+                [*error.nearest, *nearest_names(text, machines)] or [*catalog.labels(), *machines],
+                "(see `forerun devices` and `forerun instances`)",
+            ) from None  # fmt: skip
+        sizes = [f"1x{n}x{text}" for n in node_counts(1, min(max_devices, usual - 1))]
+        sizes += [f"{nodes}x{usual}x{text}" for nodes in node_counts(usual, max_devices)]
+    return [catalog.cluster(size, region=region) for size in sizes]
 
 
 def recommend(
@@ -219,35 +180,33 @@ def recommend(
         catalog, clusters, max_devices, region, providers, objective.market
     )
     batches, note = _batches(workload, fixed, global_batches)
-    workload.steps(length[0], batches[0])  # a wrong length is said before the search
-    from forerun.search.recommending import recommend as search
+    workload.steps(length[0], batches[0])  # a wrong length is found before the search
+    from forerun.search.recommending import recommend as search_plans
 
-    ask = partial(
-        search, workload, objective=objective, length=length[0], predictor=predictor,
+    search: Search = partial(
+        search_plans, workload, objective=objective, length=length[0], predictor=predictor,
         fixed={name: value for name, value in fixed.items() if name != "global_batch"},
         global_batches=batches, energy=energy or objective.aim == "energy",
     )  # fmt: skip
-    found = ask(found_clusters)
+    found = search(found_clusters)
     open_ended = clusters is None or any(
         isinstance(item, str) and not _COUNT.match(item.strip()) for item in clusters
     )
     if found.best is None and open_ended:
-        near = [option.job.cluster for option in found.near_misses]
-        more_helps = objective.deadline_seconds is not None or not found.fitting
-        beyond = _larger(catalog, near if more_helps else [], max_devices, region)
-        found = _with_larger(found, beyond, max_devices, ask)
-    best = found.best
-    framework = ""
-    if best is not None and best.estimate.forecast is not None:
-        framework = frameworks_note(best.job, best.estimate.forecast)
-    notes = (*length[1], note, *filter(None, [framework]), *found.assumptions)
-    own = _own_notes(catalog, best, max_devices, region, providers, ask) if clusters is None else ()
+        found = _with_larger(catalog, found, max_devices, region, search)
+    notes = [*length[1], note]
+    if found.best is not None and found.best.estimate.forecast is not None:
+        notes += filter(None, [frameworks_note(found.best.job, found.best.estimate.forecast)])
+    own: Iterator[str] = iter(())
+    if clusters is None:
+        own = _own_notes(catalog, found.best, max_devices, region, providers, search)
+    notes += found.assumptions
     return replace(found, assumptions=tuple(dict.fromkeys(notes)), own_machines=tuple(own))
 
 
 def _own_notes(
     catalog: Catalog, best: Option | None, max_devices: int, region: str | None,
-    providers: Sequence[str] | None, ask: Callable[[list[Cluster]], Recommendation],
+    providers: Sequence[str] | None, search: Search,
 ) -> Iterator[str]:  # fmt: skip
     """Yield what became of the machines and devices of the user's catalogue that were not chosen.
 
@@ -255,55 +214,62 @@ def _own_notes(
     """
     mine = {(m.name, m.region): m for m in catalog.user_instances if m.device_count <= max_devices}
     for machine in [*mine.values()][:_MOST_OWN]:
-        if region not in (None, machine.region) or (
-            providers and machine.provider not in providers
+        if region not in (None, machine.region) or machine.provider not in (
+            providers or [machine.provider]
         ):
             continue
-        if not machine.priced or not _has_accelerator(catalog, machine):
-            why = (
-                f"{machine.device} is no known accelerator" if machine.priced else "it has no price"
-            )
-            yield f"{machine.name} was not considered: {why}"
+        if not machine.priced:
+            yield f"{machine.name} was not considered: it has no price"
             continue
-        counts = node_counts(machine.device_count, max_devices, _MOST_NODES)
-        places = [catalog.cluster(f"{n}x{machine.name}", region=machine.region) for n in counts]
-        if best is not None and best.job.cluster.name in {place.name for place in places}:
+        if not _has_accelerator(catalog, machine):
+            yield f"{machine.name} was not considered: {machine.device} is no known accelerator"
+            continue
+        sizes = _sizes(catalog, machine, max_devices)
+        if best is not None and best.job.cluster.name in {cluster.name for cluster in sizes}:
             continue
         with suppress(RequestError):  # fixed fields that only other machines can take
-            yield f"{machine.name} was considered; {_best_of(ask(places))}"
+            found = search(sizes)
+            near = found.best or next(iter(found.near_misses), None)
+            if near is None:
+                why = next(iter(found.refused_counts), "none is legal")
+                yield f"{machine.name} was considered; none of its plans qualifies: {why}"
+                continue
+            run, cost = near.estimate.run_seconds[1], near.estimate.dollars[1]
+            yield (
+                f"{machine.name} was considered; its {'best' if found.best else 'nearest'} is"
+                f" {near.job.cluster.name}, {near.job.plan}: {format_seconds(run)},"
+                f" {'; '.join((format_dollars(cost), *near.misses.values()))}"
+            )
     rented = {machine.device for machine in catalog.instances}
     for device in {row.get("id"): row for row in catalog.user_devices}:
         if device not in rented:
             yield f"{device} was not considered: no machine has it; name it with --clusters"
 
 
-def _best_of(found: Recommendation) -> str:
-    """Return the best option of a search in a line, or the nearest."""
-    near = found.best or next(iter(found.near_misses), None)
-    if near is None:
-        return f"none of its plans qualifies: {next(iter(found.refused_counts), 'none is legal')}"
-    job, estimate = near.job, near.estimate
-    words = (
-        f"{job.cluster.name}, {job.plan}: {format_seconds(estimate.run_seconds[1])},"
-        f" {format_dollars(estimate.dollars[1])}"
-    )
-    if found.best:
-        return f"its best is {words}"
-    return f"its nearest is {words}: {'; '.join(near.misses.values())}"
-
-
 def _with_larger(
-    found: Recommendation, beyond: list[Cluster], max_devices: int,
-    ask: Callable[[list[Cluster]], Recommendation],
-) -> Recommendation:  # fmt: skip
-    """Return the recommendation with what lies beyond the largest cluster that was searched."""
-    lead = f"clusters above --max-devices {max_devices:,} were not looked at"
-    note, option = lead, None
+    catalog: Catalog, found: Recommendation, max_devices: int, region: str | None, search: Search
+) -> Recommendation:
+    """Return the recommendation with what qualifies beyond `max_devices`, of the nearest kinds."""
+    note = lead = f"clusters above --max-devices {max_devices:,} were not looked at"
+    kinds: dict[str, Cluster] = {}
+    if found.objective.deadline_seconds is not None or not found.fitting:
+        for cluster in (option.job.cluster for option in found.near_misses):
+            if cluster.instance_type or cluster.devices_per_node >= cluster.device.devices_per_node:
+                kinds.setdefault(_COUNT.sub("", cluster.name), cluster)
+    beyond = [
+        catalog.cluster(f"{nodes}x{text}", region=cluster.region or region)
+        for text, cluster in kinds.items()
+        for nodes in node_counts(
+            cluster.devices_per_node, min(max_devices * _BEYOND, LARGEST_DEVICES)
+        )
+        if nodes * cluster.devices_per_node > max_devices
+    ]
+    option = None
     if beyond:
         with suppress(RequestError):  # fixed fields that only the smaller clusters can take
-            option = ask(beyond).best
+            option = search(beyond).best
             largest = max(cluster.devices for cluster in beyond)
-            note += f", but of the nearest kinds, up to {largest:,} devices, none qualifies"
+            note += f"; of the nearest kinds, up to {largest:,} devices, none qualifies"
     if option is None:
         return replace(found, not_searched=note)
     size = option.job.cluster.devices
@@ -325,8 +291,7 @@ def _batches(
     if stated:
         batches = tuple(dict.fromkeys(int(batch) for batch in stated))
         return batches, f"global batch: {', '.join(map(str, batches))} (given)"
-    if workload.default_global_batch:
-        usual = workload.default_global_batch
+    if usual := workload.default_global_batch:
         return (usual,), f"global batch: {usual} (usual for {workload.name})"
     batch = _ASSUMED_ROWS
     if workload.seq_len > 0:

@@ -14,7 +14,7 @@ from forerun.advisor.answer import MAY_FIT
 from forerun.advisor.explaining import CAUSE_WORDS
 from forerun.advisor.given_runs import IDENTITY
 from forerun.advisor.recommending import node_counts
-from forerun.advisor.tabular import answer_columns, planned, row_lengths
+from forerun.advisor.tabular import answer_columns, planned
 from forerun.arrays import FloatArray, IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import LinearPredictor, Predictor
@@ -158,9 +158,9 @@ def suggest_from_table(
             notes.append(f"{_MOST:,} of {len(wanted):,} asked jobs looked at, evenly spread")
     known = None if made is None or not len(made) else jobs_from_table(made, catalog)
     labels = OwnLabels.of(known if runs is None else runs.jobs)
-    plans = planned(predictor, jobs_from_table(both, catalog, labels.read), both)
-    both = both.with_columns(suggested_plan=plans.chosen)
-    request, forecasts = _request(predictor, plans.jobs, n, runs, options)
+    jobs, chosen, _ = planned(predictor, jobs_from_table(both, catalog, labels.read), both)
+    both = both.with_columns(suggested_plan=chosen)
+    request, forecasts = _request(predictor, jobs, n, runs, options)
     prices = request.prices
     if np.isfinite(options.budget) and prices.unit != DOLLARS:
         notes.append(
@@ -276,8 +276,7 @@ def _objective(
             title, f"{len(names)} workloads: {', '.join(names[:4])}",
             "give jobs of one workload with --asked, or use --goal accuracy",
         )  # fmt: skip
-    lengths = row_lengths(jobs, options.length, rows.size("dataset_size"))
-    columns = answer_columns(jobs, [part], lengths, options.market)
+    columns = answer_columns(jobs, [part], options.length, options.market)
     with np.errstate(divide="ignore", invalid="ignore"):
         times = columns["predicted_time_to_train_s"] / each
     if np.isfinite(each).any() and not np.isfinite(times).any():
@@ -459,7 +458,7 @@ def why_unanswered(advisor: Advisor, wanted: Table) -> str:
     for most in (_FEW, _MOST):  # a few mostly show it
         part = wanted.take(_evenly(np.arange(len(wanted)), most))
         jobs = jobs_from_table(part, advisor.catalog, advisor.meanings.labels.read)
-        forecasts = advisor.predictor.predict(planned(advisor.predictor, jobs, part).jobs)
+        forecasts = advisor.predictor.predict(planned(advisor.predictor, jobs, part)[0])
         if not len(part) or np.isfinite(forecasts.seconds[:, 1]).any():
             return ""
         why = next((str(reason) for reason in forecasts.declined if reason), why)

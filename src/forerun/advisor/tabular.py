@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.advisor.answer import HOPELESS, LONGEST, MAY_FIT, batch_for, checked_length
+from forerun.advisor.answer import (
+    HOPELESS,
+    LONGEST,
+    MAY_FIT,
+    batch_for,
+    checked_length,
+    checked_market,
+)
 from forerun.advisor.given_runs import Meanings
 from forerun.arrays import BoolArray, FloatArray, IntArray
 from forerun.catalog import Catalog
 from forerun.contracts import Predictor
 from forerun.domain.forecast import QUANTITIES, Forecasts, is_none
-from forerun.domain.objective import MARKETS, Preemption
+from forerun.domain.objective import Preemption
 from forerun.domain.plan import NAMES, PlanColumns, plan_problems
 from forerun.domain.workload import Length, Workload
-from forerun.errors import ForerunError, RequestError, one_of
-from forerun.search.score import best_plan, rates
+from forerun.errors import ForerunError, RequestError
+from forerun.search.score import best_plan, on_spot, rates
 from forerun.tables import COLUMNS, MEASURED, Jobs, Table
 from forerun.units import GIGA, SECONDS_PER_HOUR
 from forerun.workloads.own_labels import meant_note
@@ -69,12 +76,11 @@ def predict_table(
     Raises:
         RequestError: an unknown market, wrong columns, or a table that has answers already.
     """
-    if market not in MARKETS:
-        raise RequestError(f"prices {market!r}", "no such market", one_of(market, MARKETS))
+    checked_market(market)
     if length is not None:
         checked_length(length)
     if isinstance(table, Table):
-        return _answered(predictor, catalog, table, length, market, meanings)
+        return table.with_columns(**_answered(predictor, catalog, table, length, market, meanings))
     from forerun.tables.files import from_frame, to_frame
 
     if not hasattr(table, "columns"):
@@ -82,44 +88,40 @@ def predict_table(
             f"a table of type {type(table).__name__}", "it is no Table and no data frame",
             "give what forerun.read_table returns, or a pandas DataFrame",
         )  # fmt: skip
-    answered = _answered(predictor, catalog, from_frame(table), length, market, meanings)
-    added = to_frame(
-        Table({name: answered.columns[name] for name in OUTPUT_COLUMNS}, len(answered))
-    )
+    answers = _answered(predictor, catalog, from_frame(table), length, market, meanings)
+    added = to_frame(Table(answers, len(table)))
     added.index = table.index
     return table.assign(**{name: added[name] for name in OUTPUT_COLUMNS})
 
 
 def _answered(
-    predictor: Predictor, catalog: Catalog, given: Table, length: Length | None, market: str,
+    predictor: Predictor, catalog: Catalog, table: Table, length: Length | None, market: str,
     meanings: Meanings | None,
-) -> Table:  # fmt: skip
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Return the added columns by name, in the order of `OUTPUT_COLUMNS`."""
     from forerun.workloads.rows import jobs_from_table
 
-    table, read, filled = given, None, np.full(len(given), "", dtype=object)
+    read, filled = None, np.full(len(table), "", dtype=object)
     if meanings is not None:
-        table, filled = meanings.cells.filled(given)
+        table, filled = meanings.cells.filled(table)
         read = meanings.labels.read
-    jobs = jobs_from_table(table, catalog, read)
-    lengths = row_lengths(jobs, length, _datasets(jobs))
-    plans = planned(predictor, _without(jobs, lengths.reasons), table)
-    jobs = plans.jobs
+    jobs, chosen, how = planned(predictor, jobs_from_table(table, catalog, read), table)
     forecasts = [Forecasts.blank(0, predictor.name)]
     if len(jobs):
         several = getattr(predictor, "every_quantity", None)
         forecasts = [predictor.predict(jobs)] if several is None else list(several(jobs))
-    answers = answer_columns(jobs, forecasts, lengths, market)
+    answers = answer_columns(jobs, forecasts, length, market)
+    if meanings is not None:
+        answers["declined"] = meanings.cells.explained(answers["declined"], table)
     meant = np.array([*map(meant_note, jobs.workloads), ""], dtype=object)[jobs.workload_index]
     doomed = _doomed(answers["predicted_fit_probability"], answers["declined"])
-    notes = [
-        "; ".join(filter(None, row)) for row in zip(meant, filled, plans.notes, doomed, strict=True)
-    ]
-    added = {
-        **answers, "predicted_plan": plans.chosen, "predicted_note": np.array(notes, dtype=object)
-    }  # fmt: skip
-    if meanings is not None:
-        added["declined"] = meanings.cells.explained(answers["declined"], table)
-    return given.with_columns(**{name: added[name] for name in OUTPUT_COLUMNS})
+    chosen[answers["declined"] != ""] = how[answers["declined"] != ""] = ""
+    answers["predicted_plan"] = chosen
+    answers["predicted_note"] = np.array(
+        ["; ".join(filter(None, row)) for row in zip(meant, filled, how, doomed, strict=True)],
+        dtype=object,
+    )
+    return {name: answers[name] for name in OUTPUT_COLUMNS}
 
 
 def not_fitting(table: Any) -> int:
@@ -138,49 +140,33 @@ def _doomed(fits: FloatArray, declined: NDArray[Any]) -> Texts:
     return notes
 
 
-@dataclass(frozen=True)
-class RowLengths:
-    """How long n jobs are: in steps where these are stated, else in samples; NaN elsewhere.
-
-    `reasons` are of rows whose own length cannot be: they are declined.
-    """
-
-    stated_steps: FloatArray
-    samples: FloatArray
-    reasons: Texts
-
-    def steps(self, batch: FloatArray) -> FloatArray:
-        """Return optimizer steps (n,) at each row's global batch, the last one counted whole."""
-        counted = np.ceil(self.samples / batch)
-        return np.where(np.isnan(self.stated_steps), counted, self.stated_steps)
+# Why a length in a unit cannot be counted.
+_LACKING = {
+    "tokens": "its samples have no tokens",
+    "epochs": "the size of its dataset is not known; fill dataset_size",
+}
 
 
-def row_lengths(jobs: Jobs, length: Length | None, datasets: FloatArray) -> RowLengths:
-    """Return the rows' lengths.
+def row_lengths(jobs: Jobs, length: Length | None) -> tuple[FloatArray, FloatArray, Texts]:
+    """Return optimizer steps, samples, and why a row's own length cannot be or None, (n,) each.
 
     A row's own steps, samples, tokens or epochs come first, then the length of the request, then
     its samples_to_target or epochs_to_target, then the usual length of its workload.
-
-    Args:
-        jobs: n rows.
-        length: of the request, for the whole table.
-        datasets: samples in an epoch (n,), NaN where not known.
     """
-    n = len(jobs)
+    n, batch = len(jobs), _batches(jobs)
+    table = Table({}, n) if jobs.labels is None else jobs.labels
+    steps, samples = np.full((2, n), np.nan)
     reasons: Texts = np.full(n, None, dtype=object)
-    steps = np.full(n, length.count if length is not None and length.unit == "steps" else np.nan)
+    tokens = _each(jobs, lambda workload: workload.seq_len or np.nan)
+    each = {
+        "steps": batch, "samples": np.ones(n), "tokens": 1.0 / tokens, "epochs": _datasets(jobs),
+    }  # fmt: skip
 
-    def usual(workload: Workload) -> float:
-        one = length or workload.length
-        try:
-            return np.nan if one is None or one.unit == "steps" else workload.samples(one)
-        except ForerunError:
-            return np.nan
-
-    samples = _each(jobs, usual)
-    if jobs.labels is None:
-        return RowLengths(steps, samples, reasons)
-    table = jobs.labels
+    def count(unit: str, counts: FloatArray) -> None:
+        amount = counts * each[unit]
+        rows = ~np.isnan(counts if unit == "steps" else amount)
+        samples[rows] = amount[rows]
+        steps[rows] = (counts if unit == "steps" else np.ceil(amount / batch))[rows]
 
     def blame(rows: BoolArray, reason: str) -> None:
         reasons[rows & is_none(reasons)] = reason
@@ -192,40 +178,25 @@ def row_lengths(jobs: Jobs, length: Length | None, datasets: FloatArray) -> RowL
             blame(values == value, f"{name}={value:.10g} is no length of training; correct it")
         return np.where(good, values, np.nan)
 
+    for unit in Length.UNITS:
+
+        def usual(workload: Workload, unit: str = unit) -> float:
+            one = length or workload.length
+            return one.count if one is not None and one.unit == unit else np.nan
+
+        count(unit, _each(jobs, usual))
     if length is None:
-        for name, each in (("epochs_to_target", datasets), ("samples_to_target", np.ones(n))):
-            target = cells(name, LONGEST["samples"]) * each
-            samples = np.where(np.isnan(target), samples, target)
+        for unit in ("epochs", "samples"):
+            count(unit, cells(f"{unit}_to_target", LONGEST["samples"]))
     given = np.array([~np.isnan(table.numbers(unit)) for unit in Length.UNITS])
     blame(given.sum(axis=0) > 1, f"a job has one length; keep one of {', '.join(Length.UNITS)}")
-    tokens = _each(jobs, lambda workload: workload.seq_len or np.nan)
-    for unit, each, lacking in (
-        ("samples", np.ones(n), ""),
-        ("tokens", 1.0 / tokens, "its samples have no tokens"),
-        ("epochs", datasets, "the size of its dataset is not known; fill dataset_size"),
-    ):
+    for unit in Length.UNITS:
         own = cells(unit, LONGEST[unit])
-        stated = ~np.isnan(own)
-        unread = stated & np.isnan(each) & (jobs.workload_index >= 0)
-        blame(unread, f"a length in {unit}, but {lacking}")
-        samples = np.where(stated, own * each, samples)
-        steps = np.where(stated, np.nan, steps)
-    own = cells("steps", LONGEST["steps"])
-    return RowLengths(np.where(np.isnan(own), steps, own), samples, reasons)
-
-
-def _without(jobs: Jobs, reasons: Texts) -> Jobs:
-    """Return the jobs in which the rows that have a reason have no workload."""
-    blamed = ~is_none(reasons)
-    if not blamed.any():
-        return jobs
-    known = jobs.workload_problem
-    first = np.full(len(jobs), None, dtype=object) if known is None else known
-    return replace(
-        jobs,
-        workload_index=np.where(blamed, -1, jobs.workload_index).astype(np.int32),
-        workload_problem=np.where(is_none(first), reasons, first),
-    )
+        if unit in _LACKING:
+            lacking = ~np.isnan(own) & np.isnan(each[unit]) & (jobs.workload_index >= 0)
+            blame(lacking, f"a length in {unit}, but {_LACKING[unit]}")
+        count(unit, own)
+    return steps, samples, reasons
 
 
 def _each(jobs: Jobs, read: Callable[[Workload], float]) -> FloatArray:
@@ -236,9 +207,9 @@ def _each(jobs: Jobs, read: Callable[[Workload], float]) -> FloatArray:
 def _datasets(jobs: Jobs) -> FloatArray:
     """Return samples in an epoch: the row's own figure, else the workload's; NaN where unknown."""
     known = _each(jobs, lambda workload: workload.dataset_size or np.nan)
-    stated = (
-        np.full(len(jobs), np.nan) if jobs.labels is None else jobs.labels.numbers("dataset_size")
-    )
+    if jobs.labels is None:
+        return known
+    stated = jobs.labels.numbers("dataset_size")
     return np.where(stated > 0, stated, known)
 
 
@@ -251,59 +222,52 @@ def _batches(jobs: Jobs) -> FloatArray:
 
 
 def answer_columns(
-    jobs: Jobs, forecasts: Sequence[Forecasts], lengths: RowLengths, market: str
-) -> Mapping[str, NDArray[Any]]:
+    jobs: Jobs, forecasts: Sequence[Forecasts], length: Length | None, market: str
+) -> dict[str, NDArray[Any]]:
     """Return the added figures, n rows each: NaN or "" where there is no answer.
 
     Args:
         jobs: n rows.
         forecasts: of one or several quantities, the usual one first. A quantity that none of them
             answers comes from another, where the row says how many of these it holds.
-        lengths: how long the rows are. market: whose prices count.
+        length: of the request, for rows that state none. market: whose prices count.
     """
     first, batch, dataset = forecasts[0], _batches(jobs), _datasets(jobs)
-    n, steps, target = len(jobs), lengths.steps(batch), np.full(len(jobs), np.nan)
+    steps, samples, wrong = row_lengths(jobs, length)
+    target = np.full(len(jobs), np.nan)
     if first.samples_to_target is not None:
         target = first.samples_to_target[:, 1]
+    known = {one.quantity: one.seconds for one in forecasts}
+    unknown = np.full((len(jobs), 3), np.nan)
+    step, epoch, run = (known.get(name, unknown) for name in QUANTITIES)
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.where(np.isnan(target), steps, target / batch)
-        known = {one.quantity: one.seconds for one in forecasts}
-        step, epoch, run = (known.get(name, np.full((n, 3), np.nan)) for name in QUANTITIES)
         a_step, a_run, epochs = (
-            column[:, None] for column in (dataset / batch, steps, lengths.samples / dataset)
+            column[:, None] for column in (dataset / batch, steps, samples / dataset)
         )
-        times = {
-            "step": (step, epoch / a_step, run / a_run),
-            "epoch": (epoch, step * a_step, run / epochs),
-            "run": (run, step * a_run, epoch * epochs),
-        }
         step, epoch, run = (
-            np.where(np.isnan(a), np.where(np.isnan(b), c, b), a) for a, b, c in times.values()
+            np.where(np.isnan(a), np.where(np.isnan(b), c, b), a)
+            for a, b, c in (
+                (step, epoch / a_step, run / a_run),
+                (epoch, step * a_step, run / epochs),
+                (run, step * a_run, epoch * epochs),
+            )
         )
         wall, dollars_per_hour = _market(jobs, market)
         run = run * wall[:, None]
         columns = {
-            f"predicted_{name}{quantile}_s": seconds[:, i]
-            for name, seconds in (
-                ("step_time", step),
-                ("epoch_time", epoch),
-                ("time_to_train", run),
-            )
-            for i, quantile in ((1, ""), (0, "_p05"), (2, "_p95"))
-        }
-        columns |= {
             "predicted_samples_per_s": batch / step[:, 1],
             "predicted_memory_gb": first.peak_bytes[:, 1] / GIGA,
             "predicted_fit_probability": _fits(jobs, first),
             "predicted_samples_to_target": target,
             "predicted_cost_usd": run[:, 1] / SECONDS_PER_HOUR * dollars_per_hour,
         }
-    out: dict[str, NDArray[Any]] = {
-        name: np.where(np.isfinite(values), values, np.nan) for name, values in columns.items()
-    }
+    for name, rows in (("step_time", step), ("epoch_time", epoch), ("time_to_train", run)):
+        for i, quantile in enumerate(("_p05", "", "_p95")):
+            columns[f"predicted_{name}{quantile}_s"] = rows[:, i]
     # A row without the usual quantity may have another one.
     declined = first.declined.copy()
-    who = np.full(n, first.predictor, dtype=object) if first.by is None else first.by.copy()
+    who = np.full(len(jobs), first.predictor, dtype=object) if first.by is None else first.by.copy()
     for other in forecasts[1:]:
         gained = other.answered & ~is_none(declined)
         declined[gained] = None
@@ -312,6 +276,14 @@ def answer_columns(
     if jobs.workload_problem is not None and jobs.cluster_problem is not None:
         both = ~is_none(jobs.cluster_problem) & (reasons == jobs.workload_problem)
         reasons[both] = reasons[both] + "; and " + jobs.cluster_problem[both]
+    blamed = ~is_none(wrong)
+    if jobs.workload_problem is not None:
+        blamed &= is_none(jobs.workload_problem)
+    reasons[blamed] = wrong[blamed]
+    out: dict[str, NDArray[Any]] = {
+        name: np.where(np.isfinite(values) & ~blamed, values, np.nan)
+        for name, values in columns.items()
+    }
     out["declined"] = reasons
     out["predictor"] = np.where(reasons == "", who, "").astype(object)
     return out
@@ -319,17 +291,15 @@ def answer_columns(
 
 def _market(jobs: Jobs, market: str) -> tuple[FloatArray, FloatArray]:
     """Return (wall time over undisturbed time, dollars an hour) of each row's cluster."""
-    plain, spot = (rates(jobs.clusters, kind, Preemption()) for kind in (False, True))
-    use_spot = np.full(len(plain), market == "spot")
-    if market == "any":
-        use_spot = ~(plain[:, 0] <= spot[:, 0] * spot[:, 1]) & np.isfinite(spot[:, 0])
-    chosen = np.where(use_spot[:, None], spot, plain)
-    stated = np.full(len(jobs), np.nan)
+    lost = Preemption()
+    spot = on_spot(jobs.clusters, market, lost)
+    plain, lossy = (rates(jobs.clusters, kind, lost)[:, :2] for kind in (False, True))
+    chosen = np.vstack([np.where(spot[:, None], lossy, plain), (np.nan, 1.0)])
+    dollars, wall = chosen[jobs.cluster_index].T
     if jobs.labels is not None and market != "spot":
         stated = jobs.labels.numbers("price_usd_per_hour")
-    known = jobs.cluster_index >= 0
-    dollars, wall = np.vstack([chosen, np.ones(5)])[jobs.cluster_index, :2].T
-    return np.where(known, wall, 1.0), np.where(known, dollars, stated)
+        dollars = np.where(jobs.cluster_index < 0, stated, dollars)
+    return wall, dollars
 
 
 def _fits(jobs: Jobs, forecasts: Forecasts) -> FloatArray:
@@ -354,20 +324,10 @@ _STATES = tuple(
 )
 
 
-@dataclass(frozen=True)
-class TablePlans:
-    """Jobs with plans in full.
-
-    `chosen` is each row's chosen plan as text, "" where it states its own; `notes` how.
-    """
-
-    jobs: Jobs
-    chosen: Texts
-    notes: Texts
-
-
-def planned(predictor: Predictor, jobs: Jobs, table: Table) -> TablePlans:
+def planned(predictor: Predictor, jobs: Jobs, table: Table) -> tuple[Jobs, Texts, Texts]:
     """Return the jobs with a plan for each row that states none and that was not measured.
+
+    Beside them each row's chosen plan as text, "" where it states its own, and how it was chosen.
 
     Rows that state a part of a plan, and measured runs, keep what their blanks mean (see
     `workloads.rows`), and so do all rows where the predictor learned from runs that state no
@@ -378,7 +338,7 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> TablePlans:
     chosen, notes = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
     rows = _open_rows(jobs, table)
     if not len(rows) or getattr(predictor, "as_they_were_run", False):
-        return TablePlans(jobs, chosen, notes)
+        return jobs, chosen, notes
     columns = {name: getattr(jobs.plans, name).copy() for name in NAMES}
     problems: Texts = np.full(n, None, dtype=object)
     if jobs.plan_problem is not None:
@@ -405,9 +365,7 @@ def planned(predictor: Predictor, jobs: Jobs, table: Table) -> TablePlans:
             columns[name][mine] = values[0]
         problems[mine], chosen[mine] = None, str(plan)
         notes[mine] = "; ".join(filter(None, (*why, how)))
-    return TablePlans(
-        replace(jobs, plans=PlanColumns(**columns), plan_problem=problems), chosen, notes
-    )
+    return replace(jobs, plans=PlanColumns(**columns), plan_problem=problems), chosen, notes
 
 
 def _open_rows(jobs: Jobs, table: Table) -> IntArray:

@@ -108,7 +108,7 @@ def judge(scored: Scored, objective: Objective) -> Judged:
         MEMORY: ~declined & ~unknown & ~fits, ENDLESS: endless & ~unpriced,
     }  # fmt: skip
     peak = at_probability(scored.forecasts.peak_bytes, objective.fit_confidence)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         past = np.log(peak / usable_bytes(scored.jobs, scored.forecasts))
         gaps = [np.where(fits, 0.0, np.maximum(past, 1e-3))]
         for reason, figure, limit in (

@@ -16,27 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.arrays import IntArray
 from forerun.domain.hardware import Cluster
 from forerun.domain.plan import (
-    BATCH,
-    CP_SEQUENCE,
-    DP_ONLY,
-    EP_DP,
-    EXPERTS,
-    HEADS,
-    KV_HEADS,
-    LAYERS,
     MEMORY_FORMATS,
-    NO_HEADS,
-    NO_LAYERS,
-    NO_SEQUENCE,
     OK,
-    ONE_NODE,
     PROBLEMS,
     RECOMPUTE,
     SYNC,
-    VPP,
     WORLD,
     Divisors,
     PlanColumns,
@@ -94,32 +80,28 @@ class Space:
             sizes.setdefault((cluster.devices, nodes), []).append(position)
         for (size, nodes), positions in sorted(sizes.items()):
             plans, refused = self.plans(size, nodes)
-            counts = {reason: n * len(positions) for reason, n in refused.items()}
-            yield plans, positions, counts
+            yield plans, positions, {why: n * len(positions) for why, n in refused.items()}
 
     def plans(self, devices: int, nodes: int = 1) -> tuple[PlanColumns, dict[str, int]]:
-        """Return every legal plan for a number of devices, and refused counts by reason.
-
-        Each plan is counted once: what another plan already says (`_distinct`) is not counted.
-        """
-        limits = self._limits(devices, nodes)
-        degrees = self._degrees(devices)
-        codes = plan_problems(degrees, limits)
+        """Return every legal plan for a number of devices, each once, and refused counts by reason."""
+        shape = self.workload.shape
+        limits = Divisors(
+            shape.layers, shape.heads, shape.kv_heads, shape.experts, self.workload.seq_len,
+            devices, nodes,
+        )  # fmt: skip
         refused: Counter[str] = Counter()
+        degrees = self._degrees(devices)
+        codes, looked = plan_problems(degrees, limits), self._distinct(degrees)
         for code in np.unique(codes[codes != OK]):
-            rows = degrees.take(np.flatnonzero(codes == code))
-            refused[rule_words(int(code))] += int(self._distinct(rows).sum())
-        legal = degrees.take(np.flatnonzero(codes == OK))
-        row, option = np.nonzero(self._distinct(legal))
+            refused[rule_words(int(code))] += int(looked[codes == code].sum())
+        row, option = np.nonzero(looked & (codes == OK)[:, None])
         columns = {name: values[option] for name, values in self._options.items()}
-        for name in ("dp", "tp", "pp", "cp", "ep"):
-            columns[name] = getattr(legal, name)[row]
+        columns |= {name: getattr(degrees, name)[row] for name in ("dp", "tp", "pp", "cp", "ep")}
         plans = PlanColumns.build(len(row), **columns)
         codes = plan_problems(plans, limits)
-        for code, count in enumerate(np.bincount(codes)):
-            if code != OK and count:
-                refused[rule_words(code)] += int(count)
-        return plans.take(np.flatnonzero(codes == OK)), dict(refused)
+        for code in np.unique(codes[codes != OK]):
+            refused[rule_words(int(code))] += int((codes == code).sum())
+        return plans.take(np.flatnonzero(codes == OK)), {why: n for why, n in refused.items() if n}
 
     @property
     def _sync(self) -> str:
@@ -147,8 +129,7 @@ class Space:
         }
         words = {"recompute": RECOMPUTE, "sync": SYNC, "memory_format": MEMORY_FORMATS}
         for name in (*axes, "sync", "parameter_servers"):
-            if name in self.fixed:
-                value = self.fixed[name]
+            if (value := self.fixed.get(name)) is not None:
                 axes[name] = (words[name].index(str(value)) if name in words else int(value),)
         grids = np.meshgrid(*[np.array(v, dtype=np.int32) for v in axes.values()], indexing="ij")
         return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
@@ -156,19 +137,20 @@ class Space:
     def _degrees(self, devices: int) -> PlanColumns:
         """Return candidate (dp, tp, pp, cp, ep) whose product is the number of devices."""
         shape = self.workload.shape
-        divisors = _divisors(devices)
-        split = shape.heads > 0 and not self._data_only
-        tp = self._axis("tp", [d for d in divisors if d <= MAX_TENSOR] if split else [1])
+        divisors = _divisors(devices) if shape.heads > 0 and not self._data_only else [1]
+        longest = min(MAX_CONTEXT, self.workload.seq_len // MIN_TOKENS_A_RANK)
         # Pipelines of networks without attention are legal, and hardly any framework runs them:
         # they are looked at only where a person fixes pp.
-        stages = [d for d in divisors if d <= shape.layers] if split else []
-        pp = self._axis("pp", stages or [1])
-        longest = min(MAX_CONTEXT, self.workload.seq_len // MIN_TOKENS_A_RANK)
-        cp = self._axis("cp", [d for d in divisors if d <= max(longest, 1)] if split else [1])
-        ep = self._axis(
-            "ep", [d for d in _divisors(shape.experts) if d <= MAX_EXPERT] if shape.experts else [1]
-        )
-        t, p, c, e = (a.ravel() for a in np.meshgrid(tp, pp, cp, ep, indexing="ij"))
+        axes = {
+            "tp": [d for d in divisors if d <= MAX_TENSOR],
+            "pp": [d for d in divisors if d <= max(shape.layers, 1)],
+            "cp": [d for d in divisors if d <= max(longest, 1)],
+            "ep": [d for d in _divisors(shape.experts) if d <= MAX_EXPERT] or [1],
+        }
+        for name in axes.keys() & self.fixed.keys():
+            axes[name] = [int(self.fixed[name])]
+        grids = np.meshgrid(*(np.array(v, dtype=np.int64) for v in axes.values()), indexing="ij")
+        t, p, c, e = (grid.ravel() for grid in grids)
         rest = np.maximum(t * p * c, 1)
         dp = np.full_like(rest, int(self.fixed["dp"])) if "dp" in self.fixed else devices // rest
         keep = dp * rest == devices
@@ -180,18 +162,6 @@ class Space:
         return PlanColumns.build(
             len(dp), dp=dp, tp=t, pp=p, cp=c, ep=e, micro_batch=1, global_batch=2**31 - 1,
             sync=SYNC.index(self._sync),
-        )  # fmt: skip
-
-    def _axis(self, name: str, values: Sequence[int]) -> IntArray:
-        if name in self.fixed:
-            return np.array([int(self.fixed[name])], dtype=np.int64)
-        return np.array(values, dtype=np.int64)
-
-    def _limits(self, devices: int, nodes: int) -> Divisors:
-        shape = self.workload.shape
-        return Divisors(
-            layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads,
-            experts=shape.experts, seq_len=self.workload.seq_len, devices=devices, nodes=nodes,
         )  # fmt: skip
 
     def _distinct(self, degrees: PlanColumns) -> NDArray[np.bool_]:
@@ -228,28 +198,17 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, min(number, 4096) + 1) if number % d == 0]
 
 
-# Broken rules without the numbers of one job: `PROBLEMS` counted over many plans.
-RULES: Mapping[int, str] = {
-    WORLD: "tp x pp x dp x cp is not the number of devices",
-    BATCH: "micro_batch x dp exceeds the global batch",
-    NO_HEADS: "tp needs attention heads to divide, and the workload states none",
-    HEADS: "the attention heads are not divisible by tp",
-    KV_HEADS: "the key-value heads and tp do not divide one another",
-    NO_LAYERS: "pp needs repeated layers to cut, and the workload states none",
-    LAYERS: "pp x vpp is more stages than the workload has layers",
-    VPP: "vpp interleaves pipeline stages, and there is no pipeline (pp=1)",
-    NO_SEQUENCE: "cp splits sequences, and the samples have no attention over a sequence",
-    EXPERTS: "the experts are not divisible by ep",
-    EP_DP: "ep does not divide dp x cp x tp",
-    DP_ONLY: "this kind of sync is data parallel only: tp, pp, cp of 1 and no ZeRO",
-    ONE_NODE: "sync=dataparallel is one process in one node, and the cluster has several",
-    CP_SEQUENCE: "the sequence is not divisible by 2 x cp",
-}
+# What stands for the numbers of one job in a rule of `PROBLEMS` that is counted over many plans.
+_WORDS = {"workload": "the workload", "devices": "another number", "layers": "fewer",
+          "experts": "others", "nodes": "several", "global_batch": "a step"}  # fmt: skip
 
 
 def rule_words(code: int) -> str:
     """Return a broken rule, a position in `PROBLEMS`, in words that fit every plan."""
-    return RULES.get(code) or re.sub(r"[ =]*\{\w+\}", "", PROBLEMS[code].partition(";")[0])
+    text = PROBLEMS[code].partition(";")[0]
+    for name, word in _WORDS.items():
+        text = text.replace(f"{{{name}}}", word)
+    return re.sub(r"[ =]*\{\w+\}", "", text).strip()
 
 
 def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
@@ -268,24 +227,19 @@ def refuse_fixed(space: Space, refused: Mapping[str, int]) -> None:
         rest = {name: value for name, value in space.fixed.items() if name not in names}
         return any(len(plans) for plans, _, _ in replace(space, fixed=rest).worlds())
 
-    def text(names: Iterable[str], sign: str = ", ") -> str:
-        values = ((name, space.fixed[name]) for name in names)
-        return sign.join(f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in values)
+    def text(names: Iterable[str]) -> str:
+        return ", ".join(f"{name}={str(space.fixed[name]).lower()}" for name in names)
 
     guilty = [name for name in fields if legal_without([name])]
-    if not guilty and len(fields) > 1 and legal_without(fields):
+    if not guilty and legal_without(fields):
         guilty = fields
     if not guilty:
         return
     reasons = sorted(refused, key=lambda reason: -refused[reason])[:2]
     names, sizes = ({getattr(c, of) for c in space.clusters} for of in ("name", "devices"))
-    where = (
-        f"{space.clusters[0].name} cannot"
-        if len(names) == 1
-        else "no cluster that was looked at can"
-    )
+    where = f"{names.pop()} cannot" if len(names) == 1 else "no cluster that was looked at can"
     shown = ""
-    if RULES[WORLD] in reasons:
+    if rule_words(WORLD) in reasons:
         shown = f" ({', '.join(f'{size:,}' for size in sorted(sizes))} devices)"
     raise RequestError(
         f"{space.workload.name} with {text(fields)}",
