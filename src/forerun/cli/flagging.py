@@ -26,7 +26,7 @@ flags_option = click.option(
 
 
 def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool = True) -> Advisor:
-    """Return the advisor fitted to files of runs, and say what looked wrong in them.
+    """Return the advisor fitted to files of runs, and print what looked wrong in them.
 
     Args:
         advisor: to be fitted.
@@ -45,37 +45,37 @@ def fitted(advisor: Advisor, files: Sequence[Path], to: Path | None, aside: bool
         with waiting(f"fitting {advisor.predictor.name} to {names}"):
             learned = advisor.fit(*files)
     except LearningError as error:
-        report(error.flags, to, aside=True, all_kinds=not aside)
+        _report(error.flags, to, all_kinds=not aside)
         raise
     if learned.flags is not None:
         # A law or a regression uses no physics, so that what physics lacks is no news.
-        report(learned.flags, to, aside, not aside, physics=advisor.predictor.name == "auto")
-        if learned.repeated:
-            click.echo(
-                f"{learned.repeated:,} of {learned.flags.rows:,} runs are among those that the"
-                " shipped constants were fitted to already, and count twice; --start priors counts"
-                " them once",
-                err=aside,
-            )
+        _report(learned.flags, to, aside, not aside, physics=advisor.predictor.name == "auto")
+    if learned.flags is not None and learned.repeated:
+        click.echo(
+            f"{learned.repeated:,} of {learned.flags.rows:,} runs are among those that the"
+            " shipped constants were fitted to already, and count twice; --start priors counts"
+            " them once",
+            err=aside,
+        )
     return learned
 
 
 def report_runs(runs: Iterable[Runs]) -> None:
-    """Say on stderr what looks suspect in runs."""
+    """Print on stderr what looks suspect in runs."""
     from forerun.advisor.fit_summary import flags_of
     from forerun.tables.jobs import join_runs
 
-    report(flags_of(join_runs(list(runs))))
+    _report(flags_of(join_runs(list(runs))))
 
 
-def report(
+def _report(
     flags: Flags, to: Path | None = None, aside: bool = True, all_kinds: bool = False,
     physics: bool = True,
 ) -> None:  # fmt: skip
     """Print what looked wrong, a few lines of each kind; and write every flag, if a file is named."""
     # Columns of one's own are for whoever asks what was learned; a slip is worth a word anywhere.
     unread = {n: near for n, near in flags.unread.items() if near or all_kinds}
-    for line in (*filter(None, [unread_line(unread)]), *flag_lines(flags, all_kinds, physics)):
+    for line in filter(None, (unread_line(unread), *_flag_lines(flags, all_kinds, physics))):
         click.echo(line, err=aside)
     if to is not None:
         from forerun.tables import write_table
@@ -94,12 +94,12 @@ def unread_line(unread: Mapping[str, str]) -> str:
     return f"{len(named)} {word} not known, and not read: {', '.join(named)}" if named else ""
 
 
-def flag_lines(flags: Flags, all_kinds: bool = False, physics: bool = True) -> Iterator[str]:
+def _flag_lines(flags: Flags, all_kinds: bool, physics: bool) -> Iterator[str]:
     """Yield what is shown of flags: a count, what whole columns look like, a table, and examples.
 
     Without `physics`, rows that only lack what physics needs are not counted.
     """
-    from forerun.tables.suspects import KINDS, POLICY
+    from forerun.tables.suspects import KINDS, POLICY, FlagKind
 
     counts = flags.counts()
     shown = [
@@ -121,15 +121,24 @@ def flag_lines(flags: Flags, all_kinds: bool = False, physics: bool = True) -> I
         f" {used:,} {'has' if used == 1 else 'have'} {what} to fit"
     )
     yield from flags.wholes
-    yield from plain_lines(
-        ("kind", "runs", "in a fit", "meaning"),
-        [[str(k), f"{counts[k]:,}", _in_a_fit(flags, k), POLICY[k][0]] for k in shown],
-        (False, True, False, False),
-    )
+    rows_of = []
     for kind in shown:
-        where = np.flatnonzero(flags.of(kind))
+        fate = POLICY[kind][1]
+        if learned := flags.learned_by_label(kind):
+            fate = f"{learned:,} of {counts[kind]:,} learned by label; else {fate}"
+        elif kind is FlagKind.UNIT:
+            out = int(flags.rows_with(flags.of(kind) & flags.void).sum())
+            fate = f"{fate} ({out:,} of {counts[kind]:,})"
+        rows_of.append([str(kind), f"{counts[kind]:,}", fate, POLICY[kind][0]])
+    heads = ("kind", "runs", "in a fit", "meaning")
+    yield from plain_lines(heads, rows_of, (False, True, False, False))
+    for kind in shown:
+        where = np.flatnonzero(flags.of(kind)).tolist()
         for i in where[:_FIRST]:
-            yield f"  {kind}: {flags.text(int(i))}{_fate(flags, int(i))}"
+            fate = ""
+            if kind is FlagKind.UNIT:  # only what is certainly wrong is left out
+                fate = "; left out" if flags.void[i] else "; in doubt, so kept"
+            yield f"  {kind}: {flags.text(i)}{fate}"
         if len(where) > _FIRST:
             yield f"  {kind}: and {len(where) - _FIRST:,} more (all: --flags FILE.csv)"
 
@@ -139,29 +148,3 @@ def _learned_by_label(flags: Flags, kind: FlagKind) -> bool:
     rows = flags.rows_with(flags.of(kind))
     other = flags.rows_with(flags.suspect & flags.void)
     return flags.learned_by_label(kind) > 0 and bool((flags.teaches_time | other)[rows].all())
-
-
-def _in_a_fit(flags: Flags, kind: FlagKind) -> str:
-    """Return what becomes of a kind's rows in a fit, with how many where they differ."""
-    from forerun.tables.suspects import POLICY, FlagKind
-
-    policy, every = POLICY[kind][1], flags.counts()[kind]
-    learned = flags.learned_by_label(kind)
-    if learned:
-        return f"{learned:,} of {every:,} learned by label; else {policy}"
-    if kind is FlagKind.UNIT:
-        out = int(flags.rows_with(flags.of(kind) & flags.void).sum())
-        return f"{policy} ({out:,} of {every:,})"
-    return policy
-
-
-def _fate(flags: Flags, i: int) -> str:
-    """Return what becomes of a flagged figure, where its kind does not say it already."""
-    from forerun.tables.suspects import FlagKind
-
-    if not flags.of(FlagKind.UNIT)[i]:
-        return ""
-    if not flags.void[i]:
-        return "; in doubt, so kept"
-    rest = "" if flags.out_step[i] or flags.out_memory[i] else ", what else the row says is used"
-    return f"; left out{rest}"

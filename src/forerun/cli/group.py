@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -57,17 +57,11 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._commands_at.items()])
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = "forerun",
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
         """Run a command line; return its exit code, or leave with it where it stands alone."""
+        named.setdefault("prog_name", "forerun")
         try:
-            result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            result = super().main(*arguments, standalone_mode=False, **named)
             sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except Exception as error:  # noqa: BLE001 (the last door: a defect is reported, not shown raw)
@@ -137,15 +131,9 @@ def _usage_error(error: click.UsageError) -> ForerunError:
         names = [name for name in known if name.startswith("--")]
         near = " or ".join(error.possibilities or nearest_names(error.option_name, names))
     elif isinstance(error, click.BadParameter) and error.param is not None:
-        near = _near_choice(error.param, found)
+        # Click quotes the value, after the option's name and before the choices.
+        words = [w for w in re.findall(r"'([^']*)'", found) if w not in error.param.opts]
+        choices = getattr(error.param.type, "choices", ())
+        near = likely_name(next(iter(words), ""), map(str, choices))
     next_step = f"did you mean {near}? " if near else ""
     return ForerunError(path, found[:1].lower() + found[1:], f"{next_step}see {path} --help")
-
-
-def _near_choice(parameter: click.Parameter, found: str) -> str:
-    """Return which of an option's few words was likely meant; "" where it takes other values."""
-    if not isinstance(parameter.type, click.Choice):
-        return ""
-    # Click says the value in quotes, after the option's name and before the choices.
-    given = next((w for w in re.findall(r"'([^']*)'", found) if w not in parameter.opts), "")
-    return likely_name(given, [str(choice) for choice in parameter.type.choices])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -20,9 +20,7 @@ FILE = click.Path(path_type=Path)
 TABLES = (".csv", *PARQUET_ENDINGS)
 YAML = (".yaml", ".yml")
 LARGEST_WHOLE = 2**31 - 1
-_STORES = (".db", ".sqlite", ".sqlite3")
-_LARGEST_BYTES = 10_000_000  # of a YAML file that is read to tell its kind
-# Kinds of files: name -> what it is, and the command that takes it ({file} is its name).
+# Kinds of files: what it is, and the command that takes it ({file} is its name).
 _KINDS = {
     "table": ("a table of runs", "forerun runs import {file}"),
     "script": ("a script",
@@ -32,63 +30,42 @@ _KINDS = {
     "catalogue": ("a catalogue of devices", "forerun predict ... --catalog {file}"),
     "workload": ("a workload", "forerun predict {file} --cluster CLUSTER"),
 }  # fmt: skip
+_OF_ENDING = {**dict.fromkeys(TABLES, "table"), ".py": "script"}
 # Fields by which the kind of a YAML mapping is known.
-_FIELDS = {
+_OF_FIELD = {
     "workloads": "campaign", "devices": "catalogue", "instances": "catalogue",
     "transformer": "workload", "totals": "workload", "operations": "workload",
 }  # fmt: skip
 
 
-def kind_of(path: Path) -> str:
+def _kind_of(path: Path) -> str:
     """Return what a file is by its name and content; "" where it is nothing known."""
     ending = path.suffix.lower()
     if not path.is_file():
         return ""
     if ending in YAML:
-        return _kind_of_mapping(path)
-    if ending in TABLES:
-        return "table"
-    if ending in _STORES and _is_store(path):
-        return "store"
-    return "script" if ending == ".py" else ""
+        import yaml
 
+        with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
+            found = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+            fields = found if isinstance(found, Mapping) else {}
+            return next((kind for field, kind in _OF_FIELD.items() if field in fields), "")
+    if ending in (".db", ".sqlite", ".sqlite3"):  # others keep their logs in such files (MLflow)
+        import sqlite3
 
-def _is_store(path: Path) -> bool:
-    """Whether an SQLite file is a store; others keep their logs in such files (MLflow)."""
-    import sqlite3
-
-    query = "SELECT 1 FROM sqlite_master WHERE name = 'forerun_version'"
-    url = f"file:{quote(str(path.resolve()))}?mode=ro"
-    try:
-        with closing(sqlite3.connect(url, uri=True)) as file:
-            return file.execute(query).fetchone() is not None
-    except sqlite3.Error:
-        return False
-
-
-def _kind_of_mapping(path: Path) -> str:
-    import yaml
-
-    if path.stat().st_size > _LARGEST_BYTES:
-        return ""
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return ""
-    fields = found if isinstance(found, Mapping) else {}
-    return next((kind for field, kind in _FIELDS.items() if field in fields), "")
+        query = "SELECT 1 FROM sqlite_master WHERE name = 'forerun_version'"
+        url = f"file:{quote(str(path.resolve()))}?mode=ro"
+        with suppress(sqlite3.Error), closing(sqlite3.connect(url, uri=True)) as file:
+            return "store" if file.execute(query).fetchone() else ""
+    return _OF_ENDING.get(ending, "")
 
 
 def check_kind(path: Path, asked: str, wanted: str, *allowed: str) -> None:
     """Raise RequestError where a file is known to be of a kind that is not among `allowed`.
 
-    Args:
-        path: the file; one that does not exist passes.
-        asked: what the caller wanted with it.
-        wanted: what is expected in its place, e.g. `a campaign`.
-        allowed: names of kinds.
+    `wanted` says what is expected in its place, e.g. `a campaign`.
     """
-    kind = kind_of(path)
+    kind = _kind_of(path)
     if kind and kind not in allowed:
         words, command = _KINDS[kind]
         raise RequestError(
@@ -112,26 +89,21 @@ class SeveralFiles(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat an option's name before each further word that follows it."""
-        repeatable = {
-            name
-            for p in self.params
-            if isinstance(p, click.Option) and p.multiple
-            for name in p.opts
-        }
+        several = {
+            name for p in self.params if isinstance(p, click.Option) and p.multiple for name in p.opts
+        }  # fmt: skip
         spread: list[str] = []
-        option, count = "", 0
+        option, has_value = "", False
         for i, word in enumerate(args):
             if word == "--":
                 spread += args[i:]
                 break
             if word.startswith("-") and word != "-":
-                # --runs=a.csv has had its first value already.
-                option, _, value = word.partition("=")
-                count = 1 if value else 0
-            elif option in repeatable and (not count or self.is_file(word)):
-                if count:
-                    spread.append(option)
-                count += 1
+                option, _, value = word.partition("=")  # --runs=a.csv has its first value already
+                has_value = bool(value)
+            elif option in several and (not has_value or self.is_file(word)):
+                spread += [option] * has_value
+                has_value = True
             spread.append(word)
         kept = list(spread)
         try:
@@ -149,11 +121,10 @@ def missing(command: str, parameters: Sequence[click.Parameter], instead: str = 
     instead: what may be given in place of all of them.
     """
     named = {
-        p.opts[0]: (p.help or "").rstrip(".") if isinstance(p, click.Option)
-        else "a name such as resnet50, or a file"
+        p.opts[0] if isinstance(p, click.Option) else p.opts[0].upper():
+        (getattr(p, "help", "") or "a name such as resnet50, or a file").rstrip(".")
         for p in parameters
     }  # fmt: skip
-    named = {name if name.startswith("-") else name.upper(): text for name, text in named.items()}
     wanted = " and ".join(f"{name} ({text})" for name, text in named.items())
     return RequestError(
         command, f"no {' and no '.join(named)} given",
@@ -230,15 +201,15 @@ def _whole(text: str, asked: str) -> int:
 
 
 def _from_zero(text: str, asked: str) -> float:
-    return _number(text, asked, "a number from zero upward", "a number, for example 0.05",
-                   lambda number: 0 <= number < math.inf)  # fmt: skip
+    found = "a number from zero upward"
+    return _number(text, asked, found, "a number, for example 0.05", lambda v: 0 <= v < math.inf)
 
 
 def _probability(text: str, asked: str) -> float:
     scale = 100 if text.endswith("%") else 1
-    number = _number(text.removesuffix("%"), asked, "a probability", "a number between 0 and 1 such as 0.9",
-                     lambda number: 0 < number < scale)  # fmt: skip
-    return number / scale
+    example = "a number between 0 and 1 such as 0.9"
+    return _number(text.removesuffix("%"), asked, "a probability", example,
+                   lambda v: 0 < v < scale) / scale  # fmt: skip
 
 
 def _price(text: str, asked: str) -> float:
@@ -268,11 +239,9 @@ NAMES = OptionValue("name,...", _list)
 
 
 def writable(
-    path: Path | None,
-    endings: Sequence[str] = (),
-    inputs: Iterable[str | Path] = (),
+    path: Path | None, endings: Sequence[str] = (), inputs: Iterable[str | Path] = (),
     replace: bool = True,
-) -> None:
+) -> None:  # fmt: skip
     """Check that a file can be written, before anything is computed; None passes.
 
     Args:
@@ -288,14 +257,13 @@ def writable(
     if path is None:
         return
     asked = f"writing {path}"
+    folder = path.parent
     if path.is_dir():
         raise RequestError(asked, "it is a folder", "name a file")
-    if not path.parent.is_dir():
-        raise RequestError(asked, f"there is no folder {path.parent}", "make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise RequestError(
-            asked, f"the folder {path.parent} may not be written", "choose another folder"
-        )
+    if not folder.is_dir():
+        raise RequestError(asked, f"there is no folder {folder}", "make it first")
+    if not os.access(folder, os.W_OK):
+        raise RequestError(asked, f"the folder {folder} may not be written", "choose another")
     if any(path.resolve() == Path(given).resolve() for given in inputs):
         raise RequestError(asked, "it is read by this very command", "name another file")
     plain = path.is_file() or not path.exists()  # a device or a pipe may be named anything
@@ -310,7 +278,5 @@ def write_text(path: Path, text: str | bytes) -> None:
     """Write a file, whole or not at all. Raises RequestError where it cannot be written."""
     from forerun.tables.files import write_whole
 
-    def write(name: str) -> None:
-        Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
-
-    write_whole(path, write)
+    body = text if isinstance(text, bytes) else text.encode()
+    write_whole(path, lambda name: Path(name).write_bytes(body))

@@ -68,8 +68,8 @@ def silence(*streams: Any) -> None:
 def interruptible() -> Iterator[None]:
     """Raise Interrupted in the block where a signal asks for the end.
 
-    One that comes after it, while the program ends, is passed over for a while, so that no process
-    is left behind by an impatient second Ctrl-C. Signals that are ignored (nohup) stay ignored.
+    A second one is passed over for a while, so that an impatient Ctrl-C leaves no process behind.
+    Signals that are ignored (nohup) stay ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's

@@ -24,11 +24,7 @@ _SINGLE = ("workload_scale", "shape_scale")
 def show_learned(screen: Screen, found: Sequence[Finding], everything: bool, prior: str) -> None:
     """Write what was learned, the most telling first, and what stays as it was.
 
-    Args:
-        screen: where to.
-        found: in the order in which they are shown.
-        everything: all constants; else the first of them.
-        prior: the header of what was believed before.
+    `prior` is the header of what was believed before; `everything` shows all constants.
     """
     from forerun.advisor.fit_summary import open_questions
 
@@ -39,20 +35,19 @@ def show_learned(screen: Screen, found: Sequence[Finding], everything: bool, pri
         screen.table(headers, [_row(finding) for finding in shown])
     if len(identified) > len(shown):
         screen.line(f"and {len(identified) - len(shown):,} more (--constants shows all)")
-    far = [finding.entry for finding in identified if finding.entry.absorbs_misfit]
-    words = {finding.entry.name: finding.words for finding in identified}
-    far.sort(key=lambda entry: -entry.sds_from_prior)
-    distances = [f"{words[entry.name]} {entry.sds_from_prior:.1f} sd" for entry in far]
+    far = [finding for finding in identified if finding.entry.absorbs_misfit]
+    far.sort(key=lambda finding: -finding.entry.sds_from_prior)
+    distances = [f"{one.words} {one.entry.sds_from_prior:.1f} sd" for one in far]
     where = "their priors" if prior == "prior" else "what is shipped"
     for title, pieces in (
         ("absorbs misfit (so far from its prior)", distances),
-        (f"not identified, so they stay near {where}", open_questions(found)),
+        (f"not identified, so they stay near {where}", list(open_questions(found))),
     ):
         first = pieces if everything else pieces[:_KINDS]
-        more = len(pieces) - len(first)
-        rest = [f"and {more} more (--constants)"] if more else []
-        if pieces:
-            screen.line(f"{title}: {'; '.join([*first, *rest])}")
+        if more := len(pieces) - len(first):
+            first.append(f"and {more} more (--constants)")
+        if first:
+            screen.line(f"{title}: {'; '.join(first)}")
 
 
 def _first(identified: Sequence[Finding]) -> list[Finding]:
@@ -78,15 +73,14 @@ def _row(finding: Finding) -> tuple[str, ...]:
 
 def show_formulas(screen: Screen, predictor: Predictor, everything: bool) -> None:
     """Write the laws that a predictor has fitted (its `formulas`), the first of them or all."""
-    formulas = dict(getattr(predictor, "formulas", {}))
-    shown = list(formulas.items()) if everything else list(formulas.items())[:_LAWS]
+    formulas = list(getattr(predictor, "formulas", {}).items())
+    shown = formulas if everything else formulas[:_LAWS]
     for kind, text in shown:
         screen.line(f"law of {kind}:")
         for line in str(text).splitlines():
             screen.line(f"  {line}")
-    if len(formulas) > len(shown):
-        more = counted(len(formulas) - len(shown), "more law")
-        screen.line(f"and {more} (--constants shows all)")
+    if more := len(formulas) - len(shown):
+        screen.line(f"and {counted(more, 'more law')} (--constants shows all)")
 
 
 def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
@@ -104,7 +98,8 @@ def show_shipped(screen: Screen, search: str | None, as_json: bool) -> None:
     kinds = [registry.load("predictors", name) for name in registry.names("predictors")]
     groups: dict[str, list[Any]] = {}
     for kind in filter(has_shipped, kinds):
-        groups.setdefault(wire.dumps(_made(kind)) if _made(kind) else kind.name, []).append(kind)
+        made = _made(kind)
+        groups.setdefault(wire.dumps(made) if made else kind.name, []).append(kind)
     if not groups:
         raise RequestError(
             "forerun predictors --constants", "no predictor comes with constants of its own",

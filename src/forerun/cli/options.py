@@ -40,6 +40,7 @@ _UNITS = ("steps", "samples", "tokens", "epochs")
 _SETTINGS = ("market", "region", "predictor", "model", "start", "confidence", "fit_confidence",
              "max_devices")  # fmt: skip
 _COUNTS = re.compile(r"(?:[0-9]+x){0,2}")
+_LAST = re.compile(rf"(?:.*,)?{_COUNTS.pattern}")
 
 
 def write_json(kind: str, body: dict[str, Any], indent: int | None = 2) -> None:
@@ -69,8 +70,7 @@ def complete_cluster(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return devices and machines behind the counts that are written; one node of each before."""
-    match = _COUNTS.match(incomplete)
-    counts = match[0] if match else ""
+    counts = _COUNTS.match(incomplete)[0]  # type: ignore[index]  # it matches nothing too
     names = _machines(instances=counts.count("x") < 2)
     return _items(counts or "1x", incomplete[len(counts) :], names)
 
@@ -79,10 +79,8 @@ def complete_clusters(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return devices and machines for the last of several with commas between them."""
-    done, comma, last = incomplete.rpartition(",")
-    match = _COUNTS.match(last)
-    counts = match[0] if match else ""
-    return _items(f"{done}{comma}{counts}", last[len(counts) :], _machines())
+    before = _LAST.match(incomplete)[0]  # type: ignore[index]
+    return _items(before, incomplete[len(before) :], _machines())
 
 
 def _machines(instances: bool = True) -> Iterator[str]:
@@ -245,20 +243,15 @@ def job_options(*own: Callable[[F], F], cluster_required: bool = False) -> Calla
 
 def settings_of(options: dict[str, Any]) -> Settings:
     """Take the options that are settings out of a command's options, and return the settings."""
-    system = options.pop("system", None)
+    system, named = options.pop("system", None), options.get("predictor")
     if system is not None:
-        named = options.get("predictor")
-        at_most_one(
-            "they name two predictors",
-            {f"--system {system}": True, f"--predictor {named}": named is not None},
-        )
+        given = {f"--system {system}": True, f"--predictor {named}": named is not None}
+        at_most_one("they name two predictors", given)
         (options["predictor"],) = predictors_of((), (system,), ())
     if options.pop("spot", False):
         market = options.get("market")
-        at_most_one(
-            "they name two markets",
-            {"--spot": True, f"--market {market}": market not in (None, "spot")},
-        )
+        given = {"--spot": True, f"--market {market}": market not in (None, "spot")}
+        at_most_one("they name two markets", given)
         options["market"] = "spot"
     return load_settings({name: options.pop(name, None) for name in _SETTINGS})
 
@@ -273,30 +266,26 @@ def advisor_of(settings: Settings, options: dict[str, Any], choose: bool = False
 
     files = (*settings.catalog_files, *map(str, options.pop("catalog_files", ())))
     model = settings.text("model")
-    for name, own in (
-        ("predictor", "names its own predictor"),
-        ("start", "has constants of its own"),
-    ):
+    owns = {"predictor": "names its own predictor", "start": "has constants of its own"}
+    for name, own in owns.items():
         if model and settings.origins[name] == "flag":
-            by_flag = settings.origins["model"] == "flag"
-            at_most_one(
-                f"a model file {own}",
-                {f"--{name} {settings[name]}": True, f"--model {model}": by_flag},
-            )
+            both = settings.origins["model"] == "flag"
+            given = {f"--{name} {settings[name]}": True, f"--model {model}": both}
+            at_most_one(f"a model file {own}", given)
             model = ""
     fit_files, flags_file = options.pop("fit_files", ()), options.pop("flags_file", None)
     name = settings.text("predictor")
     if choose and fit_files and settings.origins["predictor"] == "default":
         name = "auto"
     advisor = Advisor(files, name, model or None, start_of(settings))
-    if not fit_files:
-        if flags_file is not None:
-            raise RequestError(
-                f"--flags {flags_file}", "no runs are given that could be flagged", "give --fit too"
-            )
-        return advisor
-    writable(flags_file, TABLES, (*fit_files, *files))
-    return fitted(advisor, fit_files, flags_file)
+    if fit_files:
+        writable(flags_file, TABLES, (*fit_files, *files))
+        return fitted(advisor, fit_files, flags_file)
+    if flags_file is not None:
+        raise RequestError(
+            f"--flags {flags_file}", "no runs are given that could be flagged", "give --fit too"
+        )
+    return advisor
 
 
 def start_of(settings: Settings) -> str:

@@ -33,7 +33,6 @@ from forerun.units import (
 )
 
 _BAR_WIDTH = 24
-_GAP = 2  # between two columns
 
 
 @contextmanager
@@ -78,19 +77,16 @@ class Screen:
         else:
             click.echo(text)
 
-    def line(self, text: str = "") -> None:
+    def line(self, text: str = "", indent: int | None = None) -> None:
         """Write one line; a terminal that is too narrow gets it broken between words.
 
-        What follows stands under the text behind the line's label (`price   ...`).
+        What follows is indented, by default to the text behind the line's label (`price   ...`).
         """
         label = re.match(r"\S+ {2,}", text)
-        self._broken(text, " " * (len(label[0]) if label else 2))
-
-    def _broken(self, text: str, indent: str) -> None:
-        """Write text in lines that fit, all but the first indented; piped text stays one line."""
+        indent = indent or (len(label[0]) if label else 2)
         if self._width and len(text) > self._width:
             text = textwrap.fill(
-                text, self._width, subsequent_indent=indent, break_on_hyphens=False
+                text, self._width, subsequent_indent=" " * indent, break_on_hyphens=False
             )
         click.echo(text)
 
@@ -105,42 +101,38 @@ class Screen:
         lines = list(lines)
         if lines:
             self.title(title)
-            for text in lines:
-                self._broken(f"  - {text}", "    ")
+        for text in lines:
+            self.line(f"  - {text}", 4)
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
         """Write a table; cells that look like numbers are set to the right.
 
-        On a terminal that is too narrow, wide columns of text stand above and below their row.
+        On a terminal that is too narrow, columns of text stand above and below their row.
         """
         cells = [[str(c) for c in row] for row in rows]
         if title:
             self.title(title)
-        right = [
-            bool(cells) and all(_numeric(row[i]) for row in cells) for i in range(len(headers))
-        ]
+        columns = range(len(headers))
+        right = [bool(cells) and all(_numeric(row[i]) for row in cells) for i in columns]
         if not self._width:
             click.echo("\n".join(plain_lines(headers, cells, right)))
             return
         kept = _kept(headers, cells, right, self._width)
         stacked = [_stacked(headers[i], cells, i) for i in kept]
         depth = max(map(len, stacked))
-        heads = list(zip(*([""] * (depth - len(words)) + words for words in stacked), strict=True))
-        lines = plain_lines(
-            heads[0], [*heads[1:], *([row[i] for i in kept] for row in cells)],
-            [right[i] for i in kept],
-        )  # fmt: skip
-        if 0 not in kept and headers[0]:
-            click.echo(headers[0])
+        heads = zip(*([""] * (depth - len(words)) + words for words in stacked), strict=True)
+        first, *rest = (*heads, *([row[i] for i in kept] for row in cells))
+        lines = plain_lines(first, rest, [right[i] for i in kept])
         rule = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(map(len, lines))
-        click.echo("\n".join((*lines[:depth], rule)))
+        above = 0 not in kept
+        click.echo("\n".join((*[headers[0]] * (above and bool(headers[0])), *lines[:depth], rule)))
         for row, line in zip(cells, lines[depth:], strict=True):
-            if 0 not in kept:
-                self._broken(row[0], "  ")
+            if above:
+                self.line(row[0])
             click.echo(line)
-            for i in range(1, len(headers)):
+            for i in columns[1:]:
                 if i not in kept and row[i]:
-                    self._broken(f"    {headers[i]}: {row[i]}", "      ")
+                    self.line(f"    {headers[i]}: {row[i]}", 6)
 
     def bar(self, share: float) -> str:
         """Return a bar for a share between 0 and 1."""
@@ -152,17 +144,11 @@ def plain_lines(
     headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]
 ) -> list[str]:
     """Return aligned lines, two spaces between columns and none at the end."""
-    grid = [list(headers), *rows]
-    widths = [max(len(row[i]) for row in grid) for i in range(len(headers))]
-    return [
-        (" " * _GAP)
-        .join(
-            cell.rjust(width) if numeric else cell.ljust(width)
-            for cell, width, numeric in zip(row, widths, right, strict=True)
-        )
-        .rstrip()
-        for row in grid
-    ]
+    grid = [headers, *rows]
+    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    signs = [">" if numeric else "<" for numeric in right]
+    form = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
+    return [form.format(*row).rstrip() for row in grid]
 
 
 def _kept(
@@ -174,21 +160,19 @@ def _kept(
     the row one by one, and numbers never: a number in two lines cannot be read.
     """
     kept = list(range(len(headers)))
-    narrow = [
-        max(map(len, (*_stacked(headers[i], cells, i), *(r[i] for r in cells)))) for i in kept
+    needs = [
+        2 + max(map(len, (*_stacked(headers[i], cells, i), *(r[i] for r in cells)))) for i in kept
     ]
-    while sum(narrow[i] + _GAP for i in kept) - _GAP > width and any(right):
-        texts = [i for i in kept if not right[i]]
-        if not texts:
-            break
-        kept.remove(max(texts, key=lambda i: narrow[i]))
-    return kept or list(range(len(headers)))
+    texts = sorted((i for i in kept if not right[i]), key=needs.__getitem__)
+    while any(right) and texts and sum(needs[i] for i in kept) - 2 > width:
+        kept.remove(texts.pop())
+    return kept
 
 
 def _stacked(header: str, cells: Sequence[Sequence[str]], i: int) -> list[str]:
     """Return a header's words in lines, as few as keep to the width of column i where they can."""
-    width = max((len(text) for text in (*header.split(), *(row[i] for row in cells))), default=1)
-    return textwrap.wrap(header, max(width, 1), break_on_hyphens=False) or [""]
+    width = max(map(len, (" ", *header.split(), *(row[i] for row in cells))))
+    return textwrap.wrap(header, width, break_on_hyphens=False) or [""]
 
 
 # A number, with what may stand before it, its unit behind it, and the other end of its range.
@@ -207,18 +191,21 @@ BEST = {"time": "least time", "cost": "least cost", "energy": "least energy",
 BETTER = {"time": "faster", "cost": "cheaper", "energy": "thriftier", "knee": "nearer the knee"}
 
 
-def limits_text(chance: Mapping[str, float], limits: Limits) -> str:
-    """Return the probabilities of keeping the limits in words; "" where there are none."""
-    words = []
+def limits_of(limits: Limits) -> list[tuple[str, str, str]]:
+    """Return each limit that there is: its name among chances, its header, and it in words."""
+    found = []
     if limits.deadline_seconds is not None:
-        within = format_seconds(limits.deadline_seconds)
-        words.append(chance_text(f"within {within}", chance[DEADLINE]))
+        found.append((DEADLINE, "in time", f"within {format_seconds(limits.deadline_seconds)}"))
     if limits.budget_dollars is not None:
         most = format_dollars(limits.budget_dollars)
-        words.append(chance_text(f"for at most {most}", chance[BUDGET]))
-    if words:
-        words.append(chance_text("all, and it fits", chance[ALL]))
-    return "; ".join(words)
+        found.append((BUDGET, "in budget", f"for at most {most}"))
+    return found
+
+
+def limits_text(chance: Mapping[str, float], limits: Limits) -> str:
+    """Return the probabilities of keeping the limits in words; "" where there are none."""
+    found = [chance_text(words, chance[name]) for name, _, words in limits_of(limits)]
+    return "; ".join([*found, chance_text("all, and it fits", chance[ALL])]) if found else ""
 
 
 def source_text(forecast: Forecast, constants: str = "") -> str:
@@ -240,14 +227,12 @@ def nearer_text(forecast: Forecast) -> str:
 
 def limit_headers(limits: Limits) -> tuple[str, ...]:
     """Return the headers of columns for the limits that there are."""
-    asked = (limits.deadline_seconds, "in time"), (limits.budget_dollars, "in budget")
-    return tuple(header for limit, header in asked if limit is not None)
+    return tuple(header for _, header, _ in limits_of(limits))
 
 
 def limit_cells(chance: Mapping[str, float], limits: Limits) -> tuple[str, ...]:
     """Return the probabilities under `limit_headers`."""
-    asked = (limits.deadline_seconds, DEADLINE), (limits.budget_dollars, BUDGET)
-    return tuple(format_probability(chance[name]) for limit, name in asked if limit is not None)
+    return tuple(format_probability(chance[name]) for name, _, _ in limits_of(limits))
 
 
 def rivals(found: Recommendation) -> list[tuple[str, str]]:
@@ -257,11 +242,8 @@ def rivals(found: Recommendation) -> list[tuple[str, str]]:
         named.append((f"{other.job.cluster.name}, the closest rival on another cluster", other))
     if (other := found.next_layout) is not None:
         named.append((f"{other.job.plan}, the next best layout here", other))
-    by, aim = found.compared_by, BETTER[found.compared_by]
-    return [
-        (words, chance_text(f"best is {aim}", option.beaten.get(by, math.nan)))
-        for words, option in named
-    ]
+    by, aim = found.compared_by, f"best is {BETTER[found.compared_by]}"
+    return [(words, chance_text(aim, one.beaten.get(by, math.nan))) for words, one in named]
 
 
 def best_text(found: Recommendation) -> str:
@@ -307,13 +289,15 @@ def show_answer(screen: Screen, answer: Answer) -> None:
     ]
     screen.table(("", "5 %", "median", "95 %"), rows)
     screen.line()
-    fits = (
-        f"{format_probability(estimate.fit_probability)} in the {format_bytes(device.memory_bytes)}"
-    )
+    fits = format_probability(estimate.fit_probability)
+    rate, tokens, speed = answer.samples_per_second, job.workload.seq_len, "unknown"
+    if math.isfinite(rate):
+        more = f", {format_count(rate * tokens)} tokens/s" if tokens else ""
+        speed = f"{format_count(rate)} samples/s{more}"
     screen.labelled([
-        ("fits", f"probability {fits} of each {device.id}"),
+        ("fits", f"probability {fits} in the {format_bytes(device.memory_bytes)} of each {device.id}"),
         ("limits", limits_text(answer.chance, answer.limits)),
-        ("speed", _speed(answer)),
+        ("speed", speed),
         ("price", price_text(answer, "give --price")),
         ("source", source_text(forecast, known_words(answer.start))),
         ("nearer", nearer_text(forecast)),
@@ -335,20 +319,8 @@ def workload_text(workload: Workload) -> str:
     return ", ".join(words)
 
 
-def _speed(answer: Answer) -> str:
-    """Return samples (and tokens) in a second, of the whole cluster."""
-    rate, tokens = answer.samples_per_second, answer.job.workload.seq_len
-    if not math.isfinite(rate):
-        return "unknown"
-    more = f", {format_count(rate * tokens)} tokens/s" if tokens else ""
-    return f"{format_count(rate)} samples/s{more}"
-
-
 def show_parts(
-    screen: Screen,
-    title: str,
-    parts: Iterable[tuple[str, float]],
-    write: Callable[[float], str],
+    screen: Screen, title: str, parts: Iterable[tuple[str, float]], write: Callable[[float], str]
 ) -> None:
     """Write parts with their share of the whole, largest first, and the whole."""
     parts = list(parts)
@@ -357,9 +329,8 @@ def show_parts(
         (name, write(value), format_percent(value / whole, 1), screen.bar(value / whole))
         for name, value in parts
     ]
-    screen.table(
-        ("part", "amount", "share", ""), [*rows, ("all", write(whole), "100.0 %", "")], title
-    )
+    rows.append(("all", write(whole), "100.0 %", ""))
+    screen.table(("part", "amount", "share", ""), rows, title)
 
 
 def ranged(row: Sequence[float], write: Callable[[float], str]) -> str:

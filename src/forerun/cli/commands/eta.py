@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +41,6 @@ from forerun.units import (
 if TYPE_CHECKING:
     from forerun.measure.logs import Eta, LogSeries
 
-_SHORTLY = 1800.0  # seconds between a band's ends, below which its times are printed to the second
-_LIKELY = 0.5  # above it a person should hear of a deadline, also below the asked confidence
 _LEAST_PAUSE = 0.01  # share of the job's time that makes a kind of pause worth a line
 
 
@@ -70,19 +70,14 @@ _LEAST_PAUSE = 0.01  # share of the job's time that makes a kind of pause worth 
     help="For plain logs: an expression with named groups (step, step_time_ms, loss ...).",
 )  # fmt: skip
 @click.option(
-    "--run",
-    "run_name",
-    default="",
+    "--run", "run_name", default="",
     help="Which run, by its name or key, where a folder or store has several.",
-)
+)  # fmt: skip
 @click.option("--follow", is_flag=True, help="Answer again whenever the log has grown.")
 @click.option(
-    "--every",
-    type=DURATION,
-    default="10s",
-    show_default=True,
+    "--every", type=DURATION, default="10s", show_default=True,
     help="With --follow: how often to look.",
-)
+)  # fmt: skip
 @click.option("--times", type=WHOLE, help="With --follow: stop after so many answers.")
 @click.option(
     "--as-of", metavar="TIME", help="Answer as of this time, or `last`: the log's last row."
@@ -145,13 +140,13 @@ class _Watch:
         if not reader and not pattern:
             check_kind(path, f"the ETA of {path}", "a log", "store", "table")
         found = read_logs(path, reader=reader, pattern=pattern)
+        names = list(dict.fromkeys(series.name for series in found))
         if wanted:
-            ends = tuple(f"{mark}{wanted}" for mark in "#/")  # a store's own key of the run
+            ends = (f"#{wanted}", f"/{wanted}")  # a store's own key of the run
             chosen = tuple(s for s in found if s.name == wanted or s.paths[0].endswith(ends))
             if not chosen:
-                raise UnknownNameError("run", wanted, [series.name for series in found])
+                raise UnknownNameError("run", wanted, names)
             return chosen
-        names = list(dict.fromkeys(series.name for series in found))
         if len(names) > 1:
             raise RequestError(
                 f"the ETA of {path}", f"{len(names)} runs are in it ({', '.join(names[:5])})",
@@ -169,7 +164,7 @@ class _Watch:
         sizes: list[tuple[float, int]] | None = None
         answers, most = 0, self.options["times"] or math.inf
         while answers < most:
-            before, sizes = sizes, self._sizes()
+            before, sizes = sizes, _sizes(self.logs)
             if sizes != before:
                 answers += 1
                 gone = ", ".join(str(path) for path in self.logs if not path.exists())
@@ -193,18 +188,6 @@ class _Watch:
                 time.sleep(self.options["every"])
         return found
 
-    def _sizes(self) -> list[tuple[float, int]]:
-        """Return when each file below the logs was last written, and how long it is."""
-        files = (f for p in self.logs for f in (sorted(p.rglob("*")) if p.is_dir() else [p]))
-        stats = []
-        for file in files:
-            try:
-                stat = file.stat()
-            except OSError:
-                continue
-            stats.append((stat.st_mtime, stat.st_size))
-        return stats
-
     def left(self, eta: Eta) -> float | None:
         """Return the seconds from the answer's own time until the deadline, None without one."""
         if self.deadline is None or not self.by_clock:
@@ -223,40 +206,38 @@ class _Watch:
             return None
         _, middle, last = eta.remaining_seconds
         ends = f"; it ends at {_finish(eta)}" if _finish(eta) else ""
+        needed = f"{format_seconds(middle)} are left"
         if left <= 0:
             return UnsatisfiedError(
-                f"done by {_clock(eta.now_s + left, fine=False)}",
-                f"that passed {format_seconds(-left)} ago, and {format_seconds(middle)} are left"
-                f"{ends}",
-                f"give a deadline that lies ahead: it will be kept with 95 % at --deadline"
-                f" {math.ceil(last)}s",
+                f"done by {_clock(eta.now_s + left)}",
+                f"that passed {format_seconds(-left)} ago, and {needed}{ends}",
+                f"give a later deadline; it will be kept with 95 % at --deadline {math.ceil(last)}s",
             )
         return UnsatisfiedError(
             f"done within {format_seconds(left)}",
-            f"it will be missed with probability {format_probability(missed)}:"
-            f" {format_seconds(middle)} are left, {format_seconds(middle - left)} too many{ends}",
-            "add devices or end earlier; `forerun recommend --deadline` says which cluster would do",
+            f"it will be missed with probability {format_probability(missed)}: {needed},"
+            f" {format_seconds(middle - left)} too many{ends}",
+            "add devices or end earlier; `forerun recommend --deadline` shows which cluster would do",
         )
 
     def write(self, eta: Eta) -> None:
         """Write an answer, for a person or as JSON."""
+        so_far, rest = self._dollars(eta)
         if self.screen is None:
-            write_json("eta", self._json(eta), None if self.options["follow"] else 2)
+            body = _json(eta, so_far, rest, self.left(eta))
+            write_json("eta", body, None if self.options["follow"] else 2)
             return
-        one = eta.unit[:-1]
-        now = eta.outlook.segments[-1]
+        one, now = eta.unit[:-1], eta.outlook.segments[-1]
         since = f" since {one} {now.begin:,.6g}" if len(eta.outlook.segments) > 1 else ""
         away = f", and {format_seconds(eta.away_seconds)} away between sessions"
-        left, done_at, cost = "nothing: it is done", "", ""
+        left, cost = "nothing: it is done", ""
         if eta.share < 1:
-            early, middle, late = map(format_seconds, eta.remaining_seconds)
-            left, done_at = f"{middle} (90 %: {early} to {late})", _finish(eta)
-        if self.per_hour is not None:
-            so_far, rest = self._dollars(eta)
+            left = _banded(eta.remaining_seconds, format_seconds)
+        if rest is not None:
             cost = (
-                f"{format_dollars(so_far)} so far, {format_dollars(rest[1])} left (90 %:"
-                f" {format_dollars(rest[0])} to {format_dollars(rest[2])}), at"
-                f" {format_dollars(self.per_hour)} an hour ({self.price_source})"
+                f"{format_dollars(so_far)} so far, {format_dollars(rest[1])} left"
+                f" ({_band(rest, format_dollars)}), at {format_dollars(self.per_hour or 0.0)} an hour"
+                f" ({self.price_source})"
             )
         self.screen.title(eta.name)
         self.screen.labelled([
@@ -264,88 +245,93 @@ class _Watch:
                     f" ({eta.length})"),
             ("speed", f"{format_seconds(eta.outlook.step_seconds)} a {one}{since}"),
             ("left", left),
-            ("done at", done_at),
+            ("done at", _finish(eta) if eta.share < 1 else ""),
             ("so far", f"{format_seconds(eta.elapsed_seconds)}{away if eta.intervals.gaps else ''}"),
             *(("pauses", text) for text in _pauses(eta)),
             ("cost", cost),
-            ("deadline", _deadline_words(eta, self.left(eta))),
+            ("deadline", _deadline_text(eta, self.left(eta))),
         ], 10)  # fmt: skip
         self.screen.items("notes", eta.notes)
         self.screen.items("unknown", eta.unknown)
 
-    def _dollars(self, eta: Eta) -> tuple[float, list[float]]:
-        """Return what the job cost so far (gaps between sessions left out), and what is left of it."""
-        each = (self.per_hour or 0.0) / SECONDS_PER_HOUR
+    def _dollars(self, eta: Eta) -> tuple[float, list[float] | None]:
+        """Return what the job cost so far (gaps between sessions left out), and what is left of it.
+
+        None is left where no price is known.
+        """
+        if self.per_hour is None:
+            return math.nan, None
+        each = self.per_hour / SECONDS_PER_HOUR
         return eta.elapsed_seconds * each, [seconds * each for seconds in eta.remaining_seconds]
 
-    def _json(self, eta: Eta) -> dict[str, Any]:
-        priced, left = self.per_hour is not None, self.left(eta)
-        so_far, rest = self._dollars(eta)
-        speeds = eta.outlook.segments
-        dates = [datetime.fromtimestamp(s, UTC) for s in eta.finish_s or ()]
-        finish = (
-            dict(
-                zip(
-                    ("p05", "p50", "p95"),
-                    [d.isoformat(timespec="milliseconds") for d in dates],
-                    strict=True,
-                )
-            )
-            if dates
-            else None
-        )
-        return {
-            "log": eta.name, "unit": eta.unit, "done": eta.done, "total": eta.total,
-            "total_from": eta.length, "share": eta.share, "status": eta.status,
-            "reason": eta.reason, "step_seconds": eta.outlook.step_seconds,
-            "speeds": [
-                {"begin": s.begin, "end": s.end, "step_seconds": s.step_seconds} for s in speeds
-            ],
-            "remaining_seconds": wire.quantiles(eta.remaining_seconds), "finish": finish,
-            "elapsed_seconds": eta.elapsed_seconds, "away_seconds": eta.away_seconds,
-            "redone": eta.redone, "restarts": sum(gap.restart for gap in eta.intervals.gaps),
-            "pauses": [
-                {"kind": p.kind, "seen": len(p.at), "seconds": float(p.seconds.mean()),
-                 "every": p.period, "to_come": p.expected(eta.done, eta.total)}
-                for p in eta.outlook.pauses
-            ],
-            "dollars_so_far": so_far if priced else None,
-            "dollars_left": wire.quantiles(rest) if priced else None,
-            "deadline_seconds": left,
-            "missed_probability": None if left is None else eta.missed(left),
-            "notes": list(eta.notes), "unknown": list(eta.unknown),
-        }  # fmt: skip
+
+def _sizes(logs: Sequence[Path]) -> list[tuple[float, int]]:
+    """Return when each file below the logs was last written, and how long it is."""
+    stats = []
+    for file in (f for p in logs for f in (sorted(p.rglob("*")) if p.is_dir() else [p])):
+        with suppress(OSError):
+            stat = file.stat()
+            stats.append((stat.st_mtime, stat.st_size))
+    return stats
 
 
-def _deadline_words(eta: Eta, left: float | None) -> str:
+def _json(eta: Eta, so_far: float, rest: list[float] | None, left: float | None) -> dict[str, Any]:
+    dates = [datetime.fromtimestamp(s, UTC) for s in eta.finish_s or ()]
+    ends = (date.isoformat(timespec="milliseconds") for date in dates)
+    return {
+        "log": eta.name, "unit": eta.unit, "done": eta.done, "total": eta.total,
+        "total_from": eta.length, "share": eta.share, "status": eta.status,
+        "reason": eta.reason, "step_seconds": eta.outlook.step_seconds,
+        "speeds": [
+            {"begin": s.begin, "end": s.end, "step_seconds": s.step_seconds}
+            for s in eta.outlook.segments
+        ],
+        "remaining_seconds": wire.quantiles(eta.remaining_seconds),
+        "finish": dict(zip(("p05", "p50", "p95"), ends, strict=True)) if dates else None,
+        "elapsed_seconds": eta.elapsed_seconds, "away_seconds": eta.away_seconds,
+        "redone": eta.redone, "restarts": sum(gap.restart for gap in eta.intervals.gaps),
+        "pauses": [
+            {"kind": p.kind, "seen": len(p.at), "seconds": float(p.seconds.mean()),
+             "every": p.period, "to_come": p.expected(eta.done, eta.total)}
+            for p in eta.outlook.pauses
+        ],
+        "dollars_so_far": so_far, "dollars_left": None if rest is None else wire.quantiles(rest),
+        "deadline_seconds": left,
+        "missed_probability": None if left is None else eta.missed(left),
+        "notes": list(eta.notes), "unknown": list(eta.unknown),
+    }  # fmt: skip
+
+
+def _deadline_text(eta: Eta, left: float | None) -> str:
     """Return whether a deadline, so many seconds from now on, will be met or was, in words."""
     if left is None:
         return ""
     if eta.share >= 1:
         late = eta.last_s - (eta.now_s + left)
         if not math.isfinite(late):
-            return "it is done; when, the log does not say"
+            return "it is done; the log has no time"
         return f"it was done {format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
-    missed = eta.missed(left)
-    if left <= 0:
-        return f"it passed {format_seconds(-left)} ago: {chance_text('missed', missed)}"
-    word = "it will probably be late: " if missed > _LIKELY else ""
-    return f"in {format_seconds(left)}: {word}{chance_text('missed', missed)}"
+    missed = chance_text("missed", eta.missed(left))
+    passed = f"it passed {format_seconds(-left)} ago"
+    return f"{passed if left <= 0 else f'in {format_seconds(left)}'}: {missed}"
+
+
+def _band(row: Sequence[float], write: Callable[[float], str]) -> str:
+    return f"90 %: {write(row[0])} to {write(row[2])}"
+
+
+def _banded(row: Sequence[float], write: Callable[[float], str]) -> str:
+    return f"{write(row[1])} ({_band(row, write)})"
 
 
 def _finish(eta: Eta) -> str:
     """Return when the job will be done, by the clock; "" where no date is known."""
-    if eta.finish_s is None:
-        return ""
-    fine = eta.finish_s[2] - eta.finish_s[0] < _SHORTLY
-    early, middle, late = (_clock(seconds, fine) for seconds in eta.finish_s)
-    return f"{middle} (90 %: {early} to {late})"
+    return "" if eta.finish_s is None else _banded(eta.finish_s, _clock)
 
 
-def _clock(seconds: float, fine: bool) -> str:
-    """Return a time of this machine's zone, to the minute, or to the second."""
-    moment = datetime.fromtimestamp(seconds).astimezone()
-    return moment.isoformat(" ", "seconds" if fine else "minutes")
+def _clock(seconds: float) -> str:
+    """Return a time of this machine's zone, to the second."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
 def _pauses(eta: Eta) -> list[str]:

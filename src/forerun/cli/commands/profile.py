@@ -86,9 +86,9 @@ def profile(
             _show_plan(screen, planned, store.where)
         if dry_run:
             if as_json:
-                shared.write_json("profile", _json(planned, None, None))
+                shared.write_json("profile", _json(planned))
             return
-        _agreed(planned, yes)
+        _check_price(planned, yes)
         outcome = None
         if planned.left:
             with waiting("starts workers", plain=not as_json) as doing:
@@ -105,23 +105,21 @@ def profile(
             _show_outcome(screen, outcome, table, out, _source(asked.name, out, where))
 
 
-def _agreed(planned: CampaignPlan, yes: bool) -> None:
+def _check_price(planned: CampaignPlan, yes: bool) -> None:
     """Ask before money is spent. Raises RequestError where nobody can be asked."""
     dollars = planned.outlook.most_dollars
     if not planned.left or yes or dollars <= 0:
         return
     if sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm(f"Spend up to ${dollars:,.2f}?", abort=True, err=True)
-        return
-    if planned.campaign.budget.dollars is None:
+    elif planned.campaign.budget.dollars is None:
         raise RequestError(
             f"campaign {planned.campaign.name!r}", f"it may cost up to ${dollars:,.2f}",
-            "say --yes, or give the campaign a budget in dollars",
+            "add --yes, or give the campaign a budget in dollars",
         )  # fmt: skip
 
 
 def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) -> TaskRunner:
-    """Return who carries runs out."""
     from forerun.measure.lab import Lab
 
     lab = None if lab_name is None else Lab.open(lab_name)
@@ -129,20 +127,16 @@ def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) ->
         from forerun.measure.local import LocalRunner
 
         if hold:
-            raise RequestError(
-                "--hold", f"the {name} runner holds workers by itself", "leave it out"
-            )
+            found = f"the {name} runner holds workers by itself"
+            raise RequestError("--hold", found, "leave it out")
         if address is not None:
-            raise RequestError(
-                "--address", "only a Ray cluster has one", "add --on ray, or leave it out"
-            )
+            found = "only a Ray cluster has one"
+            raise RequestError("--address", found, "add --on ray, or leave it out")
         return LocalRunner(() if lab is None else lab.hosts)
     from forerun.measure.ray import RayRunner
 
-    at_most_one(
-        "both say where the Ray cluster is",
-        {"--lab": lab is not None, "--address": address is not None},
-    )
+    given = {"--lab": lab is not None, "--address": address is not None}
+    at_most_one("both say where the Ray cluster is", given)
     if lab is None:
         if address is not None and address.startswith(("http://", "https://")):
             return RayRunner(submit=address, hold=hold)
@@ -154,9 +148,9 @@ def _runner(name: str, lab_name: str | None, address: str | None, hold: bool) ->
             f"--on ray with lab {lab.id.name}", "no Ray cluster is on it",
             "start it with one: forerun lab up --ray",
         )  # fmt: skip
-    given = variables(lab)
+    env = variables(lab)
     return RayRunner(
-        given["RAY_ADDRESS"], host=entrance(lab), environment=given, hold=True, placement="SPREAD"
+        env["RAY_ADDRESS"], host=entrance(lab), environment=env, hold=True, placement="SPREAD"
     )
 
 
@@ -175,26 +169,23 @@ def _show_plan(screen: Screen, planned: CampaignPlan, where: str) -> None:
         if campaign.dollars_per_worker_hour:
             most = format_dollars(ahead.most_dollars)
             price = f"about {format_dollars(ahead.dollars)}, at most {most}"
-        limits = _amounts(planned, campaign.budget.seconds, campaign.budget.dollars)
-        gone = _amounts(planned, spent.seconds, _dollars_spent(planned)) if spent.seconds else ""
-        budget = f"{limits} for all sittings{f', of which {gone} spent' if gone else ''}"
+        budget = [
+            f"{write(most)} for all sittings, of which {write(gone)} spent"
+            for most, gone, write in (
+                (campaign.budget.seconds, spent.seconds, format_seconds),
+                (campaign.budget.dollars, _dollars_spent(planned), format_dollars),
+            )
+            if most
+        ]
         runs, starts = counted(ahead.runs, "run"), counted(ahead.starts, "start")
         screen.labelled([
             ("left", f"{runs} in {starts} of workers on {campaign.runner}"),
             ("time", f"about {format_seconds(ahead.seconds)} ({how}), at most"
                      f" {format_seconds(ahead.most_seconds)}"),
             ("price", price),
-            ("budget", f"{budget}; no run is begun that would pass it" if limits else ""),
+            ("budget", "; ".join([*budget, "no run is begun that would pass it"] if budget else [])),
         ])  # fmt: skip
     screen.items("notes", planned.notes)
-
-
-def _amounts(planned: CampaignPlan, seconds: float | None, dollars: float | None) -> str:
-    """Return a time and an amount of money in words, each where the budget limits it."""
-    budget = planned.campaign.budget
-    words = [format_seconds(seconds)] if budget.seconds and seconds is not None else []
-    words += [format_dollars(dollars)] if budget.dollars and dollars is not None else []
-    return " and ".join(words)
 
 
 def _dollars_spent(planned: CampaignPlan) -> float:
@@ -206,8 +197,7 @@ def _dollars_spent(planned: CampaignPlan) -> float:
 def _words(one: CampaignProgress) -> str:
     """Return how a run ended, and how far the campaign is."""
     found = one.measurement
-    step = format_seconds(found.step_seconds) if found.step_seconds else "no step time"
-    words = f"{step} a step"
+    words = f"{format_seconds(found.step_seconds) if found.step_seconds else 'no step time'} a step"
     if found.status != "ok":
         words = f"{found.status}: {found.reason}"
     elif found.interval is not None and found.step_seconds:
@@ -225,8 +215,7 @@ def _show_outcome(
         _show_runs(screen, table)
     if outcome is not None:
         made = ", ".join(f"{count} {status}" for status, count in sorted(outcome.made.items()))
-        notes = table.texts("note").tolist() if "note" in table else []
-        unsure = sum("wider than requested" in str(note) for note in notes)
+        unsure = sum("wider than requested" in note for note in table.texts("note"))
         screen.labelled([
             ("made", f"{made or 'no run'} in {format_seconds(max(outcome.seconds, 1e-3))}"),
             ("unsure", f"{unsure} of {len(table)} runs ended before their step time was as sure as"
@@ -260,14 +249,14 @@ def _show_runs(screen: Screen, table: Table) -> None:
         name for name in _VARIED
         if name in rows and (name in ("workload", "devices") or len(set(rows.texts(name))) > 1)
     ]  # fmt: skip
-    status = [str(text) or "ok" for text in rows.texts("status")]
-    figures = [rows.numbers(name).tolist() for name in
-               ("step_time_s", "std_s", "sync_time_s", "samples_per_s", "repeats")]  # fmt: skip
+    figures = (rows.numbers(name) for name in
+               ("step_time_s", "repeats", "std_s", "samples_per_s", "sync_time_s"))  # fmt: skip
     cells = [
         (*(rows.texts(name)[i] for name in names), format_seconds(step) if step > 0 else "-",
          f"{repeats:.0f}", f"{100 * std / step:.1f} %" if std >= 0 and step > 0 else "-",
-         f"{rate:,.1f}" if rate > 0 else "-", format_seconds(sync) if sync > 0 else "-", status[i])
-        for i, (step, std, sync, rate, repeats) in enumerate(zip(*figures, strict=True))
+         f"{rate:,.1f}" if rate > 0 else "-", format_seconds(sync) if sync > 0 else "-",
+         rows.texts("status")[i] or "ok")
+        for i, (step, repeats, std, rate, sync) in enumerate(zip(*figures, strict=True))
     ]  # fmt: skip
     heads = (*(name.replace("_", " ") for name in names), "step", "repeats", "spread", "samples/s",
              "exposed sync", "status")  # fmt: skip
@@ -277,12 +266,11 @@ def _show_runs(screen: Screen, table: Table) -> None:
 
 
 def _json(
-    planned: CampaignPlan, outcome: CampaignOutcome | None, table: Table | None
+    planned: CampaignPlan, outcome: CampaignOutcome | None = None, table: Table | None = None
 ) -> dict[str, Any]:
     ahead = planned.outlook
     found: dict[str, Any] = {
-        "campaign": planned.campaign.name,
-        "points": len(planned.campaign.points),
+        "campaign": planned.campaign.name, "points": len(planned.campaign.points),
         "left": len(planned.left),
         "outlook": {
             "seconds": ahead.seconds, "most_seconds": ahead.most_seconds,
@@ -293,10 +281,7 @@ def _json(
         "notes": list(planned.notes),
     }  # fmt: skip
     if outcome is not None:
-        found |= {
-            "made": dict(outcome.made), "left": outcome.left, "refused": dict(outcome.refused),
-            "stopped": outcome.stopped, "seconds": outcome.seconds, "dollars": outcome.dollars,
-        }  # fmt: skip
+        found |= vars(outcome)
     if table is not None:
         found["runs"] = [table.row(i) for i in range(len(table))]
     return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -20,14 +21,10 @@ from forerun.tables import COLUMNS, Table, read_table
 from forerun.units import counted, format_bytes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from forerun.store import Artifact
     from forerun.store.sql_store import SqlStore
 
-_SHOWN = ("devices", "global_batch")
-_MACHINES = ("device", "instance_type", "cluster")  # the first that any of them has
-_TIMES = ("step_time_s", "samples_per_s", "epoch_time_s", "time_to_train_s")  # the first is enough
+_EITHER = (("device", "instance_type", "cluster"),
+           ("step_time_s", "samples_per_s", "epoch_time_s", "time_to_train_s"))  # fmt: skip
 _DIGITS = 10  # of a key or digest that are shown
 _selection = shared.together(
     shared.where_option("Only these runs, e.g. 'devices<=8', device=t4,v100 or campaign=night"),
@@ -60,31 +57,40 @@ def list_runs(
         rows = [table.row(i) for i in range(len(table))]
         shared.write_json("runs", {"store": place, "count": count, "why_none": why, "runs": rows})
         return
+    screen = Screen(load_settings())
+    if not len(table):
+        screen.line(
+            f"none of {counted(every, 'run')} in {place} matches" if every
+            else f"no run is in {place} yet: `forerun runs import` or `forerun profile`"
+        )  # fmt: skip
+        screen.items("why", why)
+        return
     for name in columns or ():
-        if name not in table and len(table):
+        if name not in table:
             raise RequestError(
                 f"--columns {name}", "none of these runs has such a column",
                 f"choose among {', '.join(table.columns)}",
             )  # fmt: skip
-    screen = Screen(load_settings())
-    if len(table):
-        times = [name for name in _TIMES if name in table][:1]
-        machine = [name for name in _MACHINES if name in table][:1]
-        usual = ("workload", *machine, *_SHOWN, *times, "memory_gb", "status", "run_campaign")
-        shown = [name for name in columns or usual if name in table]
-        keys = [key[:_DIGITS] for key in table.texts("run_key")]
-        # Cells that could not be read are shown as they are written.
-        texts = [
-            zip(table.texts(n), table.unread.get(n, table.texts(n)), strict=True) for n in shown
-        ]
-        cells = [[_short(unread or cell) for cell, unread in column] for column in texts]
-        screen.table(["key", *shown], zip(keys, *cells, strict=True))
-        screen.line(f"{len(table):,} of {counted(count, 'run')} in {place}")
-    elif every:
-        screen.line(f"none of {counted(every, 'run')} in {place} matches")
-        screen.items("why", why)
-    else:
-        screen.line(f"no run is in {place} yet: `forerun runs import` or `forerun profile`")
+    # Of machines and of times, the first column that any run has.
+    machine, times = ([name for name in names if name in table][:1] for names in _EITHER)
+    usual = (
+        "workload",
+        *machine,
+        "devices",
+        "global_batch",
+        *times,
+        "memory_gb",
+        "status",
+        "run_campaign",
+    )
+    shown = [name for name in columns or usual if name in table]
+    cells = [[key[:_DIGITS] for key in table.texts("run_key")]]
+    for name in shown:  # cells that could not be read are shown as they were written
+        texts = table.texts(name)
+        unread = table.unread.get(name, texts)
+        cells.append([_short(u or text) for text, u in zip(texts, unread, strict=True)])
+    screen.table(["key", *shown], zip(*cells, strict=True))
+    screen.line(f"{len(table):,} of {counted(count, 'run')} in {place}")
 
 
 def _none(store: SqlStore, conditions: tuple[str, ...], count: int) -> tuple[int, list[str]]:
@@ -103,10 +109,7 @@ def show(key: str, where: str, as_json: bool) -> None:
     """All that is known of one run, by its KEY or the first 8 or more characters of it."""
     with shared.opened(where) as store:
         run = store.get(key)
-    about = {
-        "key": run.key, "started": run.started, "added": run.added, "campaign": run.campaign,
-        "point": run.point,
-    }  # fmt: skip
+    about = {name: getattr(run, name) for name in ("key", "started", "added", "campaign", "point")}
     if as_json:
         job = None if run.job is None else wire.job_summary(run.job)
         body = {"fingerprint": run.fingerprint, "columns": run.row, "job": job}
@@ -151,48 +154,33 @@ def import_runs(
     """
     stated = dict(_pair("--with", text, "COLUMN=VALUE", "workload=resnet50") for text in given)
     tables = [
-        _runs_of(name, table)
+        (name, len(table), _runs_of(name, table))
         for path in dict.fromkeys(files)
         for name, table in _tables(path, stated, reader, pattern, _target(target))
     ]
     with shared.opened(where, new=True) as store:
-        added = store.add_tables([table.runs for table in tables], campaign=campaign)
+        added = store.add_tables([runs for _, _, runs in tables], campaign=campaign)
         place = store.where
-    if as_json:
-        shared.write_json("import", {"store": place, "files": [
-            {"file": table.name, "rows": table.rows, "new": one.new, "known_already": one.known,
-             "no_run": table.no_run, "unread": table.unread}
-            for table, one in zip(tables, added, strict=True)
-        ]})  # fmt: skip
-        return
-    for table, one in zip(tables, added, strict=True):
+    items, lines = [], []
+    for (name, rows, runs), one in zip(tables, added, strict=True):
+        problems = () if runs.problems is None else runs.problems
+        bad = [i for i, problem in enumerate(problems) if problem is not None]
+        items.append({"file": name, "rows": rows, "new": one.new, "known_already": one.known,
+                      "no_run": rows - len(runs), "unread": len(bad)})  # fmt: skip
         words = [counted(one.new, "new run")]
         if one.known:
             words.append(f"{one.known:,} known already")
-        if table.no_run:
-            words.append(f"{counted(table.no_run, 'row')} without a measured figure left out")
-        if table.unread:
-            kept = f"{table.unread:,} with a cell that is kept but not understood"
-            words.append(f"{kept}: {table.first}")
-        click.echo(f"{table.name}: {', '.join(words)}")
-    click.echo(f"{counted(sum(one.new for one in added), 'new run')} in {place}")
-
-
-class _FileRuns(NamedTuple):
-    """The runs of one file.
-
-    Attributes:
-        rows: of the file. runs: those of them that are runs; no_run: how many are none.
-        unread: runs with a cell that could not be read and is kept as it is written; first: the
-            first such cell.
-    """
-
-    name: str
-    rows: int
-    runs: Table
-    no_run: int
-    unread: int
-    first: str
+        if rows > len(runs):
+            words.append(f"{counted(rows - len(runs), 'row')} without a measured figure left out")
+        if bad:
+            first = f"{runs.places().text(bad[0])}, {problems[bad[0]]}"
+            words.append(f"{len(bad):,} with a cell that is kept but not understood: {first}")
+        lines.append(f"{name}: {', '.join(words)}")
+    if as_json:
+        shared.write_json("import", {"store": place, "files": items})
+        return
+    lines.append(f"{counted(sum(one.new for one in added), 'new run')} in {place}")
+    click.echo("\n".join(lines))
 
 
 def _tables(
@@ -226,29 +214,20 @@ def _tables(
         yield str(file), table.with_columns(**added)
 
 
-def _runs_of(name: str, table: Table) -> _FileRuns:
-    measured = _measured(table)
+def _runs_of(name: str, table: Table) -> Table:
+    """Return the rows that have a measured cell, also one that could not be read."""
+    measured = np.zeros(len(table), dtype=bool)
+    for title, column in table.columns.items():
+        if title in COLUMNS and COLUMNS[title].group == "measured":
+            measured |= ~np.isnan(column) if column.dtype != object else column != ""
+            if title in table.unread:
+                measured |= table.unread[title] != ""
     if not measured.any():
         raise RequestError(
             f"importing {name}", "no row has a measured figure, so none is a run",
             "fill step_time_s, another measured column, or status; see docs/tables.md",
         )  # fmt: skip
-    runs = table.take(np.flatnonzero(measured))
-    problems = () if runs.problems is None else runs.problems
-    bad = [i for i, problem in enumerate(problems) if problem is not None]
-    first = f"{runs.places().text(bad[0])}, {problems[bad[0]]}" if bad else ""
-    return _FileRuns(name, len(table), runs, int((~measured).sum()), len(bad), first)
-
-
-def _measured(table: Table) -> NDArray[np.bool_]:
-    """Return which rows have a measured cell, (n,), also one that could not be read."""
-    found = np.zeros(len(table), dtype=bool)
-    for name, column in table.columns.items():
-        if name in COLUMNS and COLUMNS[name].group == "measured":
-            found |= ~np.isnan(column) if column.dtype != object else column != ""
-            if name in table.unread:
-                found |= table.unread[name] != ""
-    return found
+    return table.take(np.flatnonzero(measured))
 
 
 def _pair(option: str, text: str, form: str, example: str) -> tuple[str, str]:
@@ -264,18 +243,15 @@ def _target(text: str) -> tuple[str, float] | None:
         return None
     name, value = _pair("--target", text, "METRIC=VALUE", "loss=2.0")
     try:
-        number = float(value)
+        return name, float(value)
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise RequestError(f"--target {text}", "it is not METRIC=VALUE", "write e.g. loss=2.0")
-    return name, number
+        raise RequestError(
+            f"--target {text}", "it is not METRIC=VALUE", "write e.g. loss=2.0"
+        ) from None
 
 
 @runs.command()
-@click.option(
-    "--out", type=FILE, required=True, metavar="RUNS.csv", help="The file, CSV or Parquet."
-)
+@click.option("--out", type=FILE, required=True, metavar="RUNS.csv", help="CSV or Parquet.")
 @shared.force_option
 @click.option(
     "--plain", is_flag=True,
@@ -336,12 +312,9 @@ def remove(conditions: tuple[str, ...], yes: bool, where: str, as_json: bool) ->
 def _short(value: Any, digits: int = 5) -> str:
     """Return a cell for people: numbers to some digits, texts in one line."""
     text = " ".join(str(value).split())
-    try:
-        number = float(text)
-    except ValueError:
+    if not re.fullmatch(r"-?\d*\.?\d+(e[-+]?\d+)?", text):
         return text
-    if not text.replace(".", "").lstrip("-").isdigit() and "e" not in text.lower():
-        return text
+    number = float(text)
     whole = number.is_integer() and abs(number) < 1e15
     return f"{number:,.0f}" if whole else f"{number:.{digits}g}"
 
@@ -362,23 +335,20 @@ def list_artifacts(kind: str, where: str, as_json: bool) -> None:
     found = [one for one in every if not kind or one.kind == kind]
     if as_json:
         shared.write_json(
-            "artifacts", {"store": place, "artifacts": [_plain(one) for one in found]}
+            "artifacts", {"store": place, "artifacts": [asdict(one) for one in found]}
         )
         return
     screen = Screen(load_settings())
-    if found:
-        rows = [
-            (one.digest[:_DIGITS], one.name, one.kind, format_bytes(one.size_bytes),
-             counted(len(one.runs), "run") if one.runs else "", one.created[:19], one.path)
-            for one in found
-        ]  # fmt: skip
+    rows = [
+        (one.digest[:_DIGITS], one.name, one.kind, format_bytes(one.size_bytes),
+         counted(len(one.runs), "run") if one.runs else "", one.created[:19], one.path)
+        for one in found
+    ]  # fmt: skip
+    if rows:
         screen.table(("digest", "name", "kind", "size", "of", "kept", "lies in"), rows)
+    screen.line(f"{counted(len(found), 'artifact')} in {place}")
     if every and not found:
-        kinds = ", ".join(sorted({one.kind for one in every if one.kind})) or "no kind at all"
-        count = counted(len(every), "artifact")
-        screen.line(f"none of {count} in {place} is of kind {kind}: {kinds}")
-    else:
-        screen.line(f"{counted(len(found), 'artifact')} in {place}")
+        screen.line(f"there are kinds: {', '.join(sorted({one.kind for one in every}))}")
 
 
 @artifacts.command("put")
@@ -407,7 +377,7 @@ def put_artifact(
         )
         place = store.where
     if as_json:
-        shared.write_json("artifact", {"store": place, "artifact": _plain(found)})
+        shared.write_json("artifact", {"store": place, "artifact": asdict(found)})
     else:
         size = format_bytes(found.size_bytes)
         click.echo(f"{found.name} ({found.digest[:_DIGITS]}, {size}) is kept in {place}")
@@ -432,10 +402,6 @@ def get_artifact(name: str, out: Path | None, force: bool, where: str, as_json: 
     writable(path, replace=force)
     write_text(path, body)
     if as_json:
-        shared.write_json("artifact", {"store": place, "artifact": _plain(found), "out": str(path)})
+        shared.write_json("artifact", {"store": place, "artifact": asdict(found), "out": str(path)})
     else:
         click.echo(f"{found.name} ({found.digest[:_DIGITS]}) of {place}, written to {path}")
-
-
-def _plain(one: Artifact) -> dict[str, Any]:
-    return {**vars(one), "runs": list(one.runs)}

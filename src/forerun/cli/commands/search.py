@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from forerun import wire
 from forerun.cli import options as shared
 from forerun.cli.inputs import DURATION, FILE, WHOLE
 from forerun.cli.showing import Screen
@@ -41,11 +40,9 @@ _DECIDING = ("searcher", "minimize", "deadline", "seed", "no_stop", "to_the_end"
 @click.option(
     "--max-runs", type=WHOLE, default=30, show_default=True, help="The most runs to make."
 )
+@click.option("--minimize", default="cost", show_default=True, help="cost or time.")
 @click.option(
-    "--minimize", default="cost", show_default=True, help="What is minimised: cost or time."
-)
-@click.option(
-    "--deadline", type=DURATION, help="What a run may take, e.g. 300s or 2h: only such a run wins."
+    "--deadline", type=DURATION, help="What a run may take, e.g. 2h: only such a run wins."
 )
 @shared.where_option("Only these rows of the table, e.g. dataset_size=60000")
 @click.option(
@@ -108,7 +105,7 @@ def search(
             return kind(box.goal, own_seed, not options["no_stop"])
         return kind()  # a plug-in has the protocol alone
 
-    before = 0
+    made: Sequence[Choice] = ()
     if name:
         with shared.opened(where, new=True) as store:
             kept = KeptSearch(store, name, box)
@@ -118,25 +115,27 @@ def search(
                 "where": list(options["conditions"]),
             })  # fmt: skip
             trails = [follow(searcher(seed), box, most, made=made, on_run=kept.keep)]
-        before = len(made)
     else:
         trails = [follow(searcher(seed + i), box, most) for i in range(seeds)]
+    warnings = []
+    if box.unlike:
+        warnings.append(
+            f"the rows differ in {', '.join(box.unlike)}: not all do the same work, so the smallest"
+            " job may win; choose one with --where"
+        )
     if as_json:
-        shared.write_json("search", _json(table, trails))
+        shared.write_json("search", _json(table, trails, warnings))
         return
     screen = Screen(load_settings())
     if name:
-        screen.line(f"kept      as {name!r}; {counted(before, 'run')} of it made before")
-    if seeds == 1:
-        _show_one(screen, trails[0])
-    else:
-        _show_many(screen, trails)
+        screen.line(f"kept      as {name!r}; {counted(len(made), 'run')} of it made before")
+    _show_one(screen, trails[0]) if seeds == 1 else _show_many(screen, trails)
     paid = "every run is paid for until its end"
     if not (math.isinf(box.goal.deadline_seconds) or box.to_the_end):
         limit = format_seconds(box.goal.deadline_seconds)
         paid = f"a run that lasts beyond {limit} is stopped and paid for until then"
     screen.labelled([("counted", paid)], 10)
-    screen.items("warnings", _warnings(box))
+    screen.items("warnings", warnings)
 
 
 def _box(path: Path, options: dict[str, Any]) -> Replay:
@@ -167,11 +166,8 @@ class KeptSearch:
     def begun(self, spec: Mapping[str, Any]) -> list[Choice]:
         """Return the choices that were made already, none of a new search.
 
-        Args:
-            spec: all that decides what is asked for next.
-
-        Raises:
-            RequestError: another search has the name.
+        `spec` has all that decides what is asked for next. Raises RequestError where another search
+        has the name.
         """
         from forerun.search.searchers import Choice
 
@@ -199,31 +195,26 @@ class KeptSearch:
 
 def _show_one(screen: Screen, trail: Trail) -> None:
     """Write one search: its runs, why it stopped, what it recommends, and the oracle."""
-    box = trail.replay
-    write = _writer(box)
+    box, write = trail.replay, _writer(trail.replay)
     screen.title(_title(trail))
     best, spent = trail.best_so_far, trail.spent
     rows = [
-        (
-            k + 1, box.land.words(int(i)), _outcome(box, trail, k), _price(box.dollars[i]),
-            _price(spent[k]), write(best[k]), trail.reasons[k],
-        )
+        (k + 1, box.land.words(int(i)), _outcome(box, trail, k), _price(box.dollars[i]),
+         _price(spent[k]), write(best[k]), trail.reasons[k])
         for k, i in enumerate(trail.at)
     ]  # fmt: skip
     screen.table(("run", "configuration", "took", "price", "spent", "best so far", "why"), rows)
     screen.line()
-    recommended, near = "none: no run met the deadline, so nothing is recommended", ""
+    recommended = "none: no run met the deadline, so nothing is recommended"
     if trail.recommended >= 0:
         recommended = f"{write(best[-1])} with {box.land.words(trail.recommended)}, measured"
+    near = "no run came within 10 % of the oracle"
     if math.isfinite(trail.runs_until_near):
         runs = counted(int(trail.runs_until_near), "run")
         near = f"within 10 % of the oracle after {runs} and {_price(trail.dollars_until_near)}"
     screen.labelled([
-        ("stopped", trail.stopped),
-        ("best", recommended),
-        ("oracle", _oracle(box)),
-        ("regret", _regret(trail.regret)),
-        ("near", near or "no run came within 10 % of the oracle"),
+        ("stopped", trail.stopped), ("best", recommended), ("oracle", _oracle(box)),
+        ("regret", _regret(trail.regret)), ("near", near),
     ], 10)  # fmt: skip
 
 
@@ -231,16 +222,17 @@ def _show_many(screen: Screen, trails: Sequence[Trail]) -> None:
     """Write how several searches from several seeds did."""
     screen.title(f"{_title(trails[0])}, {len(trails)} seeds from {trails[0].seed}")
     whole = "{:.0f}".format
-    figures: list[tuple[str, list[float], Callable[[float], str]]] = [
-        ("runs made", [len(t) for t in trails], whole),
-        ("dollars spent", [t.spent[-1] for t in trails], _price),
-        ("runs until within 10 %", [t.runs_until_near for t in trails], whole),
-        ("dollars until then", [t.dollars_until_near for t in trails], _price),
-        ("regret", [t.regret for t in trails], _regret),
+    figures: list[tuple[str, Callable[[Trail], float], Callable[[float], str]]] = [
+        ("runs made", len, whole),
+        ("dollars spent", lambda t: t.spent[-1], _price),
+        ("runs until within 10 %", lambda t: t.runs_until_near, whole),
+        ("dollars until then", lambda t: t.dollars_until_near, _price),
+        ("regret", lambda t: t.regret, _regret),
     ]
     rows = []
-    for name, values, write in figures:
-        found = np.quantile(np.array(values, float), (0.25, 0.5, 0.75), method="inverted_cdf")
+    for name, read, write in figures:
+        values = np.array([read(trail) for trail in trails], float)
+        found = np.quantile(values, (0.25, 0.5, 0.75), method="inverted_cdf")
         rows.append((name, *(write(float(v)) if math.isfinite(v) else "never" for v in found)))
     screen.table(("", "25 %", "median", "75 %"), rows)
     reached = sum(math.isfinite(t.runs_until_near) for t in trails)
@@ -251,16 +243,6 @@ def _show_many(screen: Screen, trails: Sequence[Trail]) -> None:
     if none:
         screen.line(f"found nothing within the deadline: {none}")
     screen.labelled([("oracle", _oracle(trails[0].replay))], 10)
-
-
-def _warnings(box: Replay) -> list[str]:
-    """Return what a person should know before trusting the search."""
-    if not box.unlike:
-        return []
-    return [
-        f"the rows differ in {', '.join(box.unlike)}: not all do the same work, so the smallest job"
-        " may win; choose one with --where"
-    ]
 
 
 def _title(trail: Trail) -> str:
@@ -304,47 +286,32 @@ def _regret(regret: float) -> str:
     return f"{format_percent(regret)} above the oracle" if found else "nothing found"
 
 
-def _json(path: Path, trails: Sequence[Trail]) -> dict[str, Any]:
+def _json(path: Path, trails: Sequence[Trail], warnings: list[str]) -> dict[str, Any]:
     box = trails[0].replay
-    oracle = int(box.values.argmin())
     return {
-        "replayed": path.name,
-        "configurations": len(box),
-        "feasible": int(box.feasible.sum()),
-        "minimize": box.goal.minimize,
-        "deadline_seconds": wire.clean(box.goal.deadline_seconds),
-        "times": box.quantity,
-        "searcher": trails[0].searcher,
-        "oracle": {**_configuration(box, oracle), "value": box.oracle},
-        "searches": [_search(trail) for trail in trails],
-        "warnings": _warnings(box),
-    }
+        "replayed": path.name, "configurations": len(box), "feasible": int(box.feasible.sum()),
+        "minimize": box.goal.minimize, "deadline_seconds": box.goal.deadline_seconds,
+        "times": box.quantity, "searcher": trails[0].searcher,
+        "oracle": {**_configuration(box, int(box.values.argmin())), "value": box.oracle},
+        "searches": [_search(trail) for trail in trails], "warnings": warnings,
+    }  # fmt: skip
 
 
 def _search(trail: Trail) -> dict[str, Any]:
     box, best, chosen = trail.replay, trail.best_so_far, trail.recommended
     seconds, status = trail.seconds, trail.status
     runs = [
-        {
-            **_configuration(box, int(i)),
-            "status": status[k],
-            "seconds": float(seconds[k]),
-            "dollars": float(box.dollars[i]),
-            "reason": trail.reasons[k],
-            "best": float(best[k]),
-        }
+        {**_configuration(box, int(i)), "status": status[k], "seconds": float(seconds[k]),
+         "dollars": float(box.dollars[i]), "reason": trail.reasons[k], "best": float(best[k])}
         for k, i in enumerate(trail.at)
-    ]
+    ]  # fmt: skip
     return {
-        "seed": trail.seed,
-        "runs": runs,
-        "stopped": trail.stopped,
+        "seed": trail.seed, "runs": runs, "stopped": trail.stopped,
         "dollars": float(trail.spent[-1]) if len(trail) else 0.0,
         "recommended": None if chosen < 0 else _configuration(box, chosen),
-        "regret": trail.regret,
-        "runs_until_within_10_percent": trail.runs_until_near,
+        "regret": trail.regret, "runs_until_within_10_percent": trail.runs_until_near,
         "dollars_until_within_10_percent": trail.dollars_until_near,
-    }
+    }  # fmt: skip
 
 
 def _configuration(box: Replay, i: int) -> dict[str, Any]:
