@@ -13,30 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forerun import wire
-from forerun.cli.inputs import (
-    COUNT,
-    DOLLARS,
-    DURATION,
-    FILE,
-    PROBABILITY,
-    WHOLE,
-    at_most_one,
-    check_kind,
-)
+from forerun import units, wire
+from forerun.cli import inputs
 from forerun.cli.options import json_option, settings_of, write_json
 from forerun.cli.showing import Screen
 from forerun.errors import RequestError, UnknownNameError, UnsatisfiedError
 from forerun.settings import Settings
-from forerun.units import (
-    SECONDS_PER_HOUR,
-    chance_text,
-    format_dollars,
-    format_percent,
-    format_probability,
-    format_seconds,
-    parse_duration,
-)
 
 if TYPE_CHECKING:
     from forerun.measure.logs import Eta, LogSeries
@@ -45,22 +27,28 @@ _LEAST_PAUSE = 0.01  # share of the job's time that makes a kind of pause worth 
 
 
 @click.command()
-@click.argument("logs", nargs=-1, required=True, type=FILE, metavar="LOG...")
-@click.option("--total-steps", type=COUNT, help="How long the job is, in optimizer steps.")
-@click.option("--epochs", type=COUNT, help="How long the job is, in passes over the dataset.")
-@click.option("--tokens", type=COUNT, help="How long the job is, in tokens, e.g. 15T.")
-@click.option("--samples", type=COUNT, help="How long the job is, in samples.")
+@click.argument("logs", nargs=-1, required=True, type=inputs.FILE, metavar="LOG...")
+@click.option("--total-steps", type=inputs.COUNT, help="How long the job is, in optimizer steps.")
 @click.option(
-    "--steps-per-epoch", type=COUNT, help="Where the log does not say: steps of an epoch."
+    "--epochs", type=inputs.COUNT, help="How long the job is, in passes over the dataset."
 )
-@click.option("--global-batch", type=COUNT, help="Where the log does not say: samples of a step.")
-@click.option("--seq-len", type=COUNT, help="Where the log does not say: tokens of a sample.")
+@click.option("--tokens", type=inputs.COUNT, help="How long the job is, in tokens, e.g. 15T.")
+@click.option("--samples", type=inputs.COUNT, help="How long the job is, in samples.")
+@click.option(
+    "--steps-per-epoch", type=inputs.COUNT, help="Where the log does not say: steps of an epoch."
+)
+@click.option(
+    "--global-batch", type=inputs.COUNT, help="Where the log does not say: samples of a step."
+)
+@click.option(
+    "--seq-len", type=inputs.COUNT, help="Where the log does not say: tokens of a sample."
+)
 @click.option("--deadline", help="A duration from now (6h) or a time (2027-01-31T18:00).")
 @click.option(
-    "--confidence", "sure", type=PROBABILITY, default="0.9", show_default=True,
+    "--confidence", "sure", type=inputs.PROBABILITY, default="0.9", show_default=True,
     help="Alert (exit 3) where the deadline will be missed with at least this probability.",
 )  # fmt: skip
-@click.option("--price", type=DOLLARS, help="Dollars an hour, the whole cluster.")
+@click.option("--price", type=inputs.DOLLARS, help="Dollars an hour, the whole cluster.")
 @click.option(
     "--cluster", help="The cluster, for its price in the catalogue, e.g. 2xaws:p5.48xlarge."
 )
@@ -75,10 +63,10 @@ _LEAST_PAUSE = 0.01  # share of the job's time that makes a kind of pause worth 
 )  # fmt: skip
 @click.option("--follow", is_flag=True, help="Answer again whenever the log has grown.")
 @click.option(
-    "--every", type=DURATION, default="10s", show_default=True,
+    "--every", type=inputs.DURATION, default="10s", show_default=True,
     help="With --follow: how often to look.",
 )  # fmt: skip
-@click.option("--times", type=WHOLE, help="With --follow: stop after so many answers.")
+@click.option("--times", type=inputs.WHOLE, help="With --follow: stop after so many answers.")
 @click.option(
     "--as-of", metavar="TIME", help="Answer as of this time, or `last`: the log's last row."
 )
@@ -138,7 +126,7 @@ class _Watch:
 
         reader, pattern, wanted = (self.options[n] for n in ("reader", "pattern", "run_name"))
         if not reader and not pattern:
-            check_kind(path, f"the ETA of {path}", "a log", "store", "table")
+            inputs.check_kind(path, f"the ETA of {path}", "a log", "store", "table")
         found = read_logs(path, reader=reader, pattern=pattern)
         names = list(dict.fromkeys(series.name for series in found))
         if wanted:
@@ -206,17 +194,17 @@ class _Watch:
             return None
         _, middle, last = eta.remaining_seconds
         ends = f"; it ends at {_finish(eta)}" if _finish(eta) else ""
-        needed = f"{format_seconds(middle)} are left"
+        needed = f"{units.format_seconds(middle)} are left"
         if left <= 0:
             return UnsatisfiedError(
                 f"done by {_clock(eta.now_s + left)}",
-                f"that passed {format_seconds(-left)} ago, and {needed}{ends}",
+                f"that passed {units.format_seconds(-left)} ago, and {needed}{ends}",
                 f"give a later deadline; it will be kept with 95 % at --deadline {math.ceil(last)}s",
             )
         return UnsatisfiedError(
-            f"done within {format_seconds(left)}",
-            f"it will be missed with probability {format_probability(missed)}: {needed},"
-            f" {format_seconds(middle - left)} too many{ends}",
+            f"done within {units.format_seconds(left)}",
+            f"it will be missed with probability {units.format_probability(missed)}: {needed},"
+            f" {units.format_seconds(middle - left)} too many{ends}",
             "add devices or end earlier; `forerun recommend --deadline` shows which cluster would do",
         )
 
@@ -229,24 +217,24 @@ class _Watch:
             return
         one, now = eta.unit[:-1], eta.outlook.segments[-1]
         since = f" since {one} {now.begin:,.6g}" if len(eta.outlook.segments) > 1 else ""
-        away = f", and {format_seconds(eta.away_seconds)} away between sessions"
+        away = f", and {units.format_seconds(eta.away_seconds)} away between sessions"
         left, cost = "nothing: it is done", ""
         if eta.share < 1:
-            left = _banded(eta.remaining_seconds, format_seconds)
+            left = _banded(eta.remaining_seconds, units.format_seconds)
         if rest is not None:
             cost = (
-                f"{format_dollars(so_far)} so far, {format_dollars(rest[1])} left"
-                f" ({_band(rest, format_dollars)}), at {format_dollars(self.per_hour or 0.0)} an hour"
+                f"{units.format_dollars(so_far)} so far, {units.format_dollars(rest[1])} left"
+                f" ({_band(rest, units.format_dollars)}), at {units.format_dollars(self.per_hour or 0.0)} an hour"
                 f" ({self.price_source})"
             )
         self.screen.title(eta.name)
         self.screen.labelled([
-            ("now", f"{one} {eta.done:,.6g} of {eta.total:,.6g}, {format_percent(eta.share, 1)}"
+            ("now", f"{one} {eta.done:,.6g} of {eta.total:,.6g}, {units.format_percent(eta.share, 1)}"
                     f" ({eta.length})"),
-            ("speed", f"{format_seconds(eta.outlook.step_seconds)} a {one}{since}"),
+            ("speed", f"{units.format_seconds(eta.outlook.step_seconds)} a {one}{since}"),
             ("left", left),
             ("done at", _finish(eta) if eta.share < 1 else ""),
-            ("so far", f"{format_seconds(eta.elapsed_seconds)}{away if eta.intervals.gaps else ''}"),
+            ("so far", f"{units.format_seconds(eta.elapsed_seconds)}{away if eta.intervals.gaps else ''}"),
             *(("pauses", text) for text in _pauses(eta)),
             ("cost", cost),
             ("deadline", _deadline_text(eta, self.left(eta))),
@@ -261,7 +249,7 @@ class _Watch:
         """
         if self.per_hour is None:
             return math.nan, None
-        each = self.per_hour / SECONDS_PER_HOUR
+        each = self.per_hour / units.SECONDS_PER_HOUR
         return eta.elapsed_seconds * each, [seconds * each for seconds in eta.remaining_seconds]
 
 
@@ -310,10 +298,12 @@ def _deadline_text(eta: Eta, left: float | None) -> str:
         late = eta.last_s - (eta.now_s + left)
         if not math.isfinite(late):
             return "it is done; the log has no time"
-        return f"it was done {format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
-    missed = chance_text("missed", eta.missed(left))
-    passed = f"it passed {format_seconds(-left)} ago"
-    return f"{passed if left <= 0 else f'in {format_seconds(left)}'}: {missed}"
+        return (
+            f"it was done {units.format_seconds(abs(late))} {'too late' if late > 0 else 'before'}"
+        )
+    missed = units.chance_text("missed", eta.missed(left))
+    passed = f"it passed {units.format_seconds(-left)} ago"
+    return f"{passed if left <= 0 else f'in {units.format_seconds(left)}'}: {missed}"
 
 
 def _band(row: Sequence[float], write: Callable[[float], str]) -> str:
@@ -341,7 +331,7 @@ def _pauses(eta: Eta) -> list[str]:
         if pauses.seconds.sum() < _LEAST_PAUSE * eta.elapsed_seconds:
             continue
         every = "" if math.isnan(pauses.period) else f" every {pauses.period:,.6g} {eta.unit}"
-        each = format_seconds(float(pauses.seconds.mean()))
+        each = units.format_seconds(float(pauses.seconds.mean()))
         coming = pauses.expected(eta.done, eta.total)
         lines.append(
             f"{len(pauses.at)} of kind {pauses.kind}{every}, {each} each; about {coming:,.0f} to come"
@@ -364,7 +354,7 @@ def _deadline(text: str | None) -> tuple[float | None, bool]:
     if not math.isnan(moment):
         return moment, True
     try:
-        return parse_duration(text, "--deadline"), False
+        return units.parse_duration(text, "--deadline"), False
     except RequestError as error:
         raise RequestError(
             error.asked, "it is neither a duration nor a time",
@@ -387,7 +377,7 @@ def _as_of(text: str | None) -> float | None:
 def _price(settings: Settings, options: dict[str, Any]) -> tuple[float | None, str]:
     """Return dollars an hour and who says so; None where nobody was asked."""
     price, cluster = options["price"], options["cluster"]
-    at_most_one(
+    inputs.at_most_one(
         "both give a price", {"--price": price is not None, "--cluster": cluster is not None}
     )
     if cluster is None:

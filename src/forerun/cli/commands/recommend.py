@@ -8,24 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun import wire
+from forerun.cli import inputs, showing
 from forerun.cli import options as shared
 from forerun.cli.group import report_error
-from forerun.cli.inputs import FILE, NAMES, PROBABILITY, WHOLE, WHOLES, SeveralTables, writable
-from forerun.cli.showing import (
-    BETTER,
-    Screen,
-    beaten,
-    best_text,
-    limit_cells,
-    limit_headers,
-    limits_text,
-    nearer_text,
-    price_text,
-    ranged,
-    rivals,
-    source_text,
-    workload_text,
-)
+from forerun.cli.inputs import FILE, NAMES, PROBABILITY, WHOLE, WHOLES, SeveralTables
+from forerun.cli.showing import Screen, limits_of
+from forerun.domain.objective import Limits
 from forerun.errors import EXIT_UNSATISFIED, ForerunError, UnsatisfiedError
 from forerun.units import (
     format_bytes,
@@ -59,10 +47,9 @@ _ROWS, _OTHERS = 12, 5
     show_default=True, help="What is best; knee: where more money stops buying much time.",
 )  # fmt: skip
 @click.option(
-    "--confidence",
-    type=PROBABILITY,
+    "--confidence", type=PROBABILITY,
     help="Probability of fitting in memory and keeping deadline and budget, all together (0.5).",
-)
+)  # fmt: skip
 @click.option("--fit-confidence", type=PROBABILITY, help="Probability of fitting in memory (0.9).")
 @click.option("--global-batch", type=WHOLES, help="Samples in a step; several with commas.")
 @click.option("--plan", help="Plan fields to hold fixed, e.g. tp=8,zero_stage=1.")
@@ -83,32 +70,25 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
     from forerun.predictors.options import known_by, known_words
 
     settings = shared.settings_of(options)
-    writable(html, (".html", ".htm"), (*options["fit_files"], *options["catalog_files"]))
+    inputs.writable(html, (".html", ".htm"), (*options["fit_files"], *options["catalog_files"]))
     advisor = shared.advisor_of(settings, options)
     question = shared.question_of(settings, options)
     objective = Objective(
-        aim=options.pop("minimize"),
-        deadline_seconds=options.pop("deadline"),
-        budget_dollars=options.pop("budget"),
-        confidence=settings.number("confidence"),
-        fit_confidence=settings.number("fit_confidence"),
-        market=question.pop("market"),
+        aim=options.pop("minimize"), deadline_seconds=options.pop("deadline"),
+        budget_dollars=options.pop("budget"), confidence=settings.number("confidence"),
+        fit_confidence=settings.number("fit_confidence"), market=question.pop("market"),
         preemption=question.pop("preemption"),
-    )
+    )  # fmt: skip
     found = advisor.recommend(
-        workload,
-        max_devices=int(settings["max_devices"]),
-        objective=objective,
-        global_batches=options.pop("global_batch"),
-        **question,
-        **options,
-    )
+        workload, max_devices=int(settings["max_devices"]), objective=objective,
+        global_batches=options.pop("global_batch"), **question, **options,
+    )  # fmt: skip
     name = found.best.job.workload.name if found.best else workload
     known = known_by(advisor.predictor)
     if html is not None:
-        from forerun.cli.report import write_report
+        from forerun.cli.report import report_page
 
-        write_report(html, name, found)
+        inputs.write_text(html, report_page(name, found))
     if as_json:
         body = {"workload": name, **known, **wire.recommendation_to_wire(found)}
         shared.write_json("recommendation", body)
@@ -124,12 +104,7 @@ def recommend(workload: str, html: Path | None, as_json: bool, **options: Any) -
 
 def unsatisfied(name: str, found: Recommendation) -> ForerunError:
     """Return the error for limits that nothing satisfies, with the nearest miss."""
-    objective = found.objective
-    limits = []
-    if objective.deadline_seconds is not None:
-        limits.append(f"within {format_seconds(objective.deadline_seconds)}")
-    if objective.budget_dollars is not None:
-        limits.append(f"for at most {format_dollars(objective.budget_dollars)}")
+    limits = " ".join(words for _, _, words in limits_of(found.objective.limits))
     reason = f"none of {found.legal:,} legal plans qualifies ({found.fitting:,} fit in memory)"
     if found.near_misses:
         near = found.near_misses[0]
@@ -138,11 +113,11 @@ def unsatisfied(name: str, found: Recommendation) -> ForerunError:
     else:
         main = _main_reason(found)
         reason += f"; {main}" if main else ""
-        next_step = _advice(main, objective)
+        next_step = _advice(main, found.objective)
     if found.not_searched:
         next_step += f"; {found.not_searched}"
     plain = "as asked" if found.fitting else "in device memory"
-    return UnsatisfiedError(f"{name} {' '.join(limits) or plain}", reason, next_step)
+    return UnsatisfiedError(f"{name} {limits or plain}", reason, next_step)
 
 
 def _main_reason(found: Recommendation) -> str:
@@ -173,45 +148,27 @@ def show_recommendation(
     screen: Screen, name: str, found: Recommendation, constants: str = ""
 ) -> None:
     """Write a recommendation for a person; `constants`: which ones the predictor has, in words."""
-    from forerun.domain.objective import Limits
-
     if found.best is None:
         reason = "" if found.near_misses else _main_reason(found)
         no_limits = found.objective.limits == Limits()
         words = reason if reason and no_limits else "nothing satisfies the limits"
         screen.title(f"{name}: {words}")
-        if found.near_misses:
-            _table(screen, found, found.near_misses[:_ROWS], "nearest misses")
-        for option in found.near_misses[:_ROWS]:
+        misses = found.near_misses[:_ROWS]
+        _table(screen, found, misses, "nearest misses")
+        for option in misses:
             for limit, words in option.misses.items():
                 screen.line(f"  {option.job.cluster.name}: {limit}: {words}")
         if found.not_searched:
             screen.line(found.not_searched)
     else:
-        best, estimate = found.best, found.best.estimate
-        screen.title(f"{name}: {best.job.cluster.name}")
-        limits = limits_text(best.chance, found.objective.limits)
-        screen.labelled([
-            ("plan", f"{best.job.plan}, global batch {best.job.plan.global_batch:,}"),
-            ("settings", workload_text(best.job.workload)),
-            ("best", f"{best_text(found)}; tables show medians"),
-            ("run", ranged(estimate.run_seconds, format_seconds)),
-            ("cost", ranged(estimate.dollars, format_dollars)),
-            ("price", price_text(best, "add one with --catalog")),
-            ("fits", f"probability {format_probability(estimate.fit_probability)}"),
-            ("limits", limits),
-            *(("beats", f"{rival}: {chance}") for rival, chance in rivals(found)),
-        ], 10)  # fmt: skip
-        if estimate.forecast is not None:
-            source = source_text(estimate.forecast, constants)
-            screen.labelled([("source", source), ("nearer", nearer_text(estimate.forecast))], 10)
+        _show_best(screen, found.best, found, constants)
         screen.line()
         _table(screen, found, found.front, "the Pareto front")
         shown = {option.job.cluster.name for option in found.front}
         others = [o for o in found.alternatives if o.job.cluster.name not in shown][:_OTHERS]
         if others:
             screen.line()
-            _table(screen, found, others, "the best on other clusters")
+        _table(screen, found, others, "the best on other clusters")
     screen.line()
     if found.refused:
         screen.table(
@@ -233,28 +190,42 @@ def show_recommendation(
     screen.line("Confirm the choice by a short run before renting it for long.")
 
 
+def _show_best(screen: Screen, best: Option, found: Recommendation, constants: str) -> None:
+    job, estimate, forecast = best.job, best.estimate, best.estimate.forecast
+    screen.title(f"{job.workload.name}: {job.cluster.name}")
+    screen.labelled([
+        ("plan", f"{job.plan}, global batch {job.plan.global_batch:,}"),
+        ("settings", showing.workload_text(job.workload)),
+        ("best", f"{showing.best_text(found)}; tables show medians"),
+        ("run", showing.ranged(estimate.run_seconds, format_seconds)),
+        ("cost", showing.ranged(estimate.dollars, format_dollars)),
+        ("price", showing.price_text(best, "add one with --catalog")),
+        ("fits", f"probability {format_probability(estimate.fit_probability)}"),
+        ("limits", showing.limits_text(best.chance, found.objective.limits)),
+        *(("beats", f"{rival}: {chance}") for rival, chance in showing.rivals(found)),
+        ("source", showing.source_text(forecast, constants) if forecast else ""),
+        ("nearer", showing.nearer_text(forecast) if forecast else ""),
+    ], 10)  # fmt: skip
+
+
 def _table(screen: Screen, found: Recommendation, options: Sequence[Option], title: str) -> None:
     """Write options, with the probabilities of each limit and that the best beats them."""
-    limits, aim = found.objective.limits, BETTER[found.compared_by]
+    if not options:
+        return
+    limits, best = found.objective.limits, found.best is not None
     headers = (
-        "cluster", "run", "cost", "energy", "peak memory", "fits", *limit_headers(limits),
-        *(() if found.best is None else (f"best {aim}",)), "batch", "plan",
+        "cluster", "run", "cost", "energy", "peak memory", "fits", *showing.limit_headers(limits),
+        *([f"best {showing.BETTER[found.compared_by]}"] if best else []), "batch", "plan",
     )  # fmt: skip
-    screen.table(headers, [_row(option, found) for option in options], title)
-
-
-def _row(option: Option, found: Recommendation) -> tuple[str, ...]:
-    limits, estimate = found.objective.limits, option.estimate
-    peak = estimate.forecast.peak_bytes[1] if estimate.forecast else float("nan")
-    return (
-        option.job.cluster.name,
-        format_seconds(estimate.run_seconds[1]),
-        format_dollars(estimate.dollars[1]),
-        format_kwh(estimate.kilowatt_hours[1]),
-        format_bytes(peak),
-        format_probability(estimate.fit_probability),
-        *limit_cells(option.chance, limits),
-        *(() if found.best is None else (beaten(option, found),)),
-        str(option.job.plan.global_batch),
-        str(option.job.plan),
-    )
+    rows = []
+    for option in options:
+        plan, estimate = option.job.plan, option.estimate
+        peak = estimate.forecast.peak_bytes[1] if estimate.forecast else float("nan")
+        rows.append((
+            option.job.cluster.name, format_seconds(estimate.run_seconds[1]),
+            format_dollars(estimate.dollars[1]), format_kwh(estimate.kilowatt_hours[1]),
+            format_bytes(peak), format_probability(estimate.fit_probability),
+            *showing.limit_cells(option.chance, limits),
+            *([showing.beaten(option, found)] if best else []), plan.global_batch, plan,
+        ))  # fmt: skip
+    screen.table(headers, rows, title)

@@ -8,27 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from forerun import wire
-from forerun.cli.inputs import write_text
-from forerun.cli.showing import (
-    BETTER,
-    beaten,
-    best_text,
-    limit_cells,
-    limit_headers,
-    limits_text,
-    nearer_text,
-    rivals,
-    source_text,
-)
+from forerun.cli import showing
 from forerun.domain.recommendation import Option, Recommendation, Refusal
 from forerun.units import format_bytes, format_dollars, format_probability, format_seconds
 
 HERE = Path(__file__).parent
-
-
-def write_report(path: Path, name: str, found: Recommendation) -> None:
-    """Write the page of a workload by name. Raises RequestError where it cannot be written."""
-    write_text(path, report_page(name, found))
 
 
 def report_page(name: str, found: Recommendation) -> str:
@@ -44,13 +28,14 @@ def report_page(name: str, found: Recommendation) -> str:
         shown.append(found.best)
     best = -1 if found.best is None else shown.index(found.best)
     options = [_option(option, found) for option in shown]
+    limits = showing.limits_of(found.objective.limits)
     return environment.get_template("report.html.j2").render(
         name=name,
         found=found,
-        objective=_objective_text(found),
-        limit_headers=limit_headers(found.objective.limits),
-        better=BETTER[found.compared_by],
-        rivals=rivals(found),
+        objective=", ".join([showing.best_text(found), *(text for _, _, text in limits)]),
+        limit_headers=[header for _, header, _ in limits],
+        better=showing.BETTER[found.compared_by],
+        rivals=showing.rivals(found),
         options=options,
         best=best,
         refused=_refused_groups(found.refused),
@@ -87,11 +72,11 @@ def _option(option: Option, found: Recommendation) -> dict[str, Any]:
         "cost_range": " to ".join(map(format_dollars, estimate.dollars[::2])),
         "memory": f"{format_bytes(peak)} of {format_bytes(cluster.device.memory_bytes)}",
         "fits": format_probability(estimate.fit_probability),
-        "chance": limit_cells(option.chance, found.objective.limits),
-        "limits": limits_text(option.chance, found.objective.limits),
-        "beaten": beaten(option, found),
-        "source": source_text(forecast) if forecast else "",
-        "nearer": nearer_text(forecast) if forecast else "",
+        "chance": showing.limit_cells(option.chance, found.objective.limits),
+        "limits": showing.limits_text(option.chance, found.objective.limits),
+        "beaten": showing.beaten(option, found),
+        "source": showing.source_text(forecast) if forecast else "",
+        "nearer": showing.nearer_text(forecast) if forecast else "",
         "misses": "; ".join(option.misses.values()),
         "warnings": "; ".join(option.warnings),
         "market": "spot" if estimate.spot else "on demand",
@@ -109,16 +94,6 @@ def _scaled(parts: Any, factor: float) -> list[tuple[str, float]]:
     """Return the parts that are not zero, largest first, in another unit."""
     kept = [(name, value * factor) for name, value in parts.items() if value > 0]
     return sorted(kept, key=lambda part: -part[1])
-
-
-def _objective_text(found: Recommendation) -> str:
-    objective = found.objective
-    words = best_text(found)
-    if objective.deadline_seconds is not None:
-        words += f", within {format_seconds(objective.deadline_seconds)}"
-    if objective.budget_dollars is not None:
-        words += f", for at most {format_dollars(objective.budget_dollars)}"
-    return words
 
 
 def _script_json(value: Any) -> str:
