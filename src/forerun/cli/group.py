@@ -57,7 +57,9 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._commands_at.items()])
 
-    def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
+    def main(  # type: ignore[override]
+        self, *arguments: Any, standalone_mode: bool = True, **named: Any
+    ) -> Any:
         """Run a command line; return its exit code, or leave with it where it stands alone."""
         named.setdefault("prog_name", "forerun")
         try:

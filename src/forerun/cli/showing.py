@@ -125,7 +125,8 @@ class Screen:
         lines = plain_lines(first, rest, [right[i] for i in kept])
         rule = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(map(len, lines))
         above = 0 not in kept
-        click.echo("\n".join((*[headers[0]] * (above and bool(headers[0])), *lines[:depth], rule)))
+        heading = [headers[0]] if above and headers[0] else []
+        click.echo("\n".join((*heading, *lines[:depth], rule)))
         for row, line in zip(cells, lines[depth:], strict=True):
             if above:
                 self.line(row[0])

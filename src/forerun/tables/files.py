@@ -243,7 +243,7 @@ def _as_texts(table: Table, name: str) -> NDArray[np.object_]:
     return np.array(_written(table, name, 0, len(table)), dtype=object)
 
 
-def write_whole(path: Path, write: Callable[[str], None]) -> None:
+def write_whole(path: Path, write: Callable[[str], object]) -> None:
     """Call `write` with a temporary name beside `path`, then move it there: never a half file.
 
     Raises:
