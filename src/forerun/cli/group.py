@@ -57,13 +57,11 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._commands_at.items()])
 
-    def main(  # type: ignore[override]
-        self, *arguments: Any, standalone_mode: bool = True, **named: Any
-    ) -> Any:
+    def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
         """Run a command line; return its exit code, or leave with it where it stands alone."""
         named.setdefault("prog_name", "forerun")
         try:
-            result = super().main(*arguments, standalone_mode=False, **named)
+            result = super().main(*arguments, standalone_mode=False, **named)  # type: ignore[call-overload]
             sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except Exception as error:  # noqa: BLE001 (the last door: a defect is reported, not shown raw)

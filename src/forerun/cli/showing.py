@@ -121,8 +121,8 @@ class Screen:
         stacked = [_stacked(headers[i], cells, i) for i in kept]
         depth = max(map(len, stacked))
         heads = zip(*([""] * (depth - len(words)) + words for words in stacked), strict=True)
-        first, *rest = (*heads, *([row[i] for i in kept] for row in cells))
-        lines = plain_lines(first, rest, [right[i] for i in kept])
+        grid = [*heads, *([row[i] for i in kept] for row in cells)]
+        lines = plain_lines(grid[0], grid[1:], [right[i] for i in kept])
         rule = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(map(len, lines))
         above = 0 not in kept
         heading = [headers[0]] if above and headers[0] else []
