@@ -90,7 +90,7 @@ def runner_on(lab: Lab, on: str, folder: Path) -> Iterator[Any]:
     with lab.ray(cpus=1) as cluster:
         print(f"Ray on {HOSTS} hosts after {cluster.start_seconds:.0f} s", flush=True)
         yield RayRunner(
-            address=cluster.address, host=cluster.hosts[0], folder=folder,
+            address=cluster.address, host=cluster.head, folder=folder,
             placement="STRICT_SPREAD", hold=True,
             environment={**cluster.environment, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
         )  # fmt: skip

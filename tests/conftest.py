@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# These start clusters of this machine, which take half a minute each and wait for most of it.
-RAY = ("tests/measure/ray/test_runner.py", "tests/measure/ray/test_submit.py",
-       "tests/measure/ray/test_training.py", "tests/measure/ray/test_ending.py")  # fmt: skip
+# These start Ray clusters of this machine, which take half a minute each.
+RAY = ("tests/measure/ray/", "tests/measure/lab/test_ray.py")
 # These make hosts, start workers, or time what runs: one process carries them out, so that they keep
 # out of each other's way.
 MACHINE = (
     "tests/measure/lab/",
-    "tests/measure/ray/",
     "tests/measure/probe/",
     "tests/measure/test_exams.py",
     "tests/measure/test_faults.py",

@@ -114,7 +114,7 @@ def test_a_campaign_outlives_a_lost_node_and_resumes_when_it_is_back(
     assert 0.3 <= found["late"].step_seconds < 1.0
     wide = runner.measure(asked.points[0].task.with_(cpus_per_worker=1.0))
     assert "do not fit: this cluster of 1 nodes has room for 1" in wide.reason
-    assert not drivers(folder), "the driver has ended"
+    assert not drivers(), "the driver has ended"
 
     lab.mend("h2")
     ray.rejoin("h2")

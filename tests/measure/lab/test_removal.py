@@ -137,11 +137,10 @@ def test_namespaces_of_others_are_left_alone() -> None:
     strange = f"strange-{os.getpid()}"
     subprocess.run(["ip", "netns", "add", strange], check=True)
     try:
-        with Lab(SMALL):
-            pass
+        with Lab(SMALL) as lab:
+            assert network.namespaces(lab.id) == [lab.id.host(1), lab.id.switch]
         shown = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
         assert strange in shown
-        assert strange not in network.namespaces()
     finally:
         subprocess.run(["ip", "netns", "del", strange], check=True)
 

@@ -12,7 +12,7 @@ import pytest
 from forerun.errors import RequestError
 from forerun.measure.cgroups import ControlGroup, Controllers, period_and_quota_us
 from forerun.measure.lab import HostSpec, Lab, parse_memory, parse_rate
-from forerun.measure.lab.state import LabId, checked_name, owner_of, parse_id
+from forerun.measure.lab.state import LabId, checked_name, parse_id
 from tests.needs import require_root
 
 CORES = os.cpu_count() or 1
@@ -77,11 +77,8 @@ def test_a_name_that_could_not_be_found_again_is_refused(name: str) -> None:
 def test_a_name_tells_its_owner() -> None:
     lab = LabId("my-lab", 12, 345)
     assert parse_id(str(lab)) == lab
-    assert owner_of(lab.host(3)) == lab
-    assert owner_of(lab.switch) == lab
     assert LabId("x").kept
     assert parse_id("frlab-lab") is None
-    assert owner_of("somebody-h1") is None
 
 
 def test_a_lab_that_is_not_up_has_no_hosts() -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from forerun.measure.processes import MARK, end_all
+from forerun.measure.processes import MARK, RUNNER, end_all
 from forerun.measure.ray.failures import WorkerReports
 from tests.needs import require
 from tests.processes import alive
@@ -107,11 +107,12 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: moved.append(3600.0)
 
 
-def drivers(folder: Path) -> list[int]:
-    """Return the drivers of runs kept in a folder that are still there."""
-    found = []
-    for pid in alive(str(folder / "runs")):
+def drivers() -> list[int]:
+    """Return the drivers that this process has started and that are still there."""
+    found, mark = [], f"{RUNNER}={os.getpid()}"
+    for pid in alive(mark):
         with suppress(OSError):
-            if "forerun.measure.ray.driver" in Path(f"/proc/{pid}/cmdline").read_text():
+            own = mark in Path(f"/proc/{pid}/environ").read_text().split("\0")
+            if own and "forerun.measure.ray.driver" in Path(f"/proc/{pid}/cmdline").read_text():
                 found.append(pid)
     return found

@@ -7,7 +7,6 @@ from forerun.measure.lab.lab import Lab, labs, missing, remove_labs, require
 from forerun.measure.lab.state import (
     PAYLOAD_SHARE,
     HostSpec,
-    HostState,
     LabId,
     LabState,
     parse_memory,
@@ -15,6 +14,6 @@ from forerun.measure.lab.state import (
 )
 
 __all__ = [
-    "PAYLOAD_SHARE", "HostSpec", "HostState", "Lab", "LabHost", "LabId", "LabState", "labs", "missing",
+    "PAYLOAD_SHARE", "HostSpec", "Lab", "LabHost", "LabId", "LabState", "labs", "missing",
     "parse_memory", "parse_rate", "remove_labs", "require",
 ]  # fmt: skip

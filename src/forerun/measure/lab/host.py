@@ -15,10 +15,8 @@ from forerun.measure.lab import network, state
 from forerun.measure.lab.state import LabId, LabState, check_cpus
 
 COULD_NOT_ENTER = 125  # the exit code of a command that could not be put into its host
-_NEAR = 0.01  # quotas are whole microseconds: the kernel's share is a little off
 _FAVOUR = 0  # in place of a host's number: that a lab's hosts run before everything else
-# What this process has changed for a while, each with a locked file: the kernel unlocks it where the
-# process is killed.
+# What this process has changed for a while, with locked files: the kernel unlocks a killed process's.
 _CHANGED: dict[tuple[LabId, int], IO[str]] = {}
 
 
@@ -32,10 +30,7 @@ class LabHost(Host):
     def hold(self, cpus: float) -> None:
         """Give the host another share of the cores for one run; `release` gives its own back.
 
-        Where this process is killed, the next user of the lab gives the host its own share again.
-
-        Raises:
-            RequestError: a share that cannot be kept, or the lab is gone.
+        Raises RequestError for a share that cannot be kept, or where the lab is gone.
         """
         check_cpus(cpus)
         with state.locked():
@@ -48,10 +43,7 @@ class LabHost(Host):
             _change(found, [self.number], cpus)
 
     def release(self) -> None:
-        """Give the host its own share again.
-
-        Nothing happens where the lab is gone, or where another process has changed the share.
-        """
+        """Give the host its own share again, unless the lab is gone or another process changed it."""
         restore_shares(self.lab, [self.number])
 
 
@@ -62,10 +54,14 @@ def _change(lab: LabState, numbers: Sequence[int], cpus: float | None) -> None:
             file = state.shares_file(lab.lab, number).open("w")
             fcntl.flock(file, fcntl.LOCK_SH)
             _CHANGED[lab.lab, number] = file
-        if number == _FAVOUR:
-            lab.favour(False)
-        else:
-            lab.group(number).limit_cpus(cpus)
+        _set(lab, number, cpus)
+
+
+def _set(lab: LabState, number: int, cpus: float | None) -> None:
+    if number == _FAVOUR:
+        lab.favour(cpus is not None)
+    else:
+        lab.group(number).limit_cpus(cpus)
 
 
 def _is_changed(lab: LabId, number: int) -> bool:
@@ -87,13 +83,10 @@ def hosts_of(lab: LabState) -> tuple[LabHost, ...]:
 
 
 def prefix(lab: LabState, number: int, group: str = "") -> tuple[str, ...]:
-    """Return the words that put a command into a host, and into a group within it.
+    """Return the words that put a command into a host (from 1), and into a group within its own.
 
-    A shell writes itself into the host's groups and becomes `ip netns exec`, which becomes the
-    command, so that a signal reaches it. The groups come first, since `ip netns exec` shows a /sys
-    without control groups.
-
-    `number` counts hosts from 1; `group` is a group within the host's, which exists, "" the host's own.
+    A shell becomes `ip netns exec`, which becomes the command, so that a signal reaches it. The groups
+    come first, since `ip netns exec` shows a /sys without control groups.
     """
     places = [str(place / group) for place in lab.group(number).places]
     script = (
@@ -108,8 +101,7 @@ def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
     """Give hosts their own shares again, unless a process that lives has changed them for a while.
 
     This process's own changes of `numbers` are undone; without any, all that dead processes left.
-
-    Returns what the lab is now; None where it is gone.
+    Returns what the lab is now, None where it is gone.
     """
     with state.locked():
         for number in numbers:
@@ -117,17 +109,10 @@ def restore_shares(lab: LabId, numbers: Sequence[int] = ()) -> LabState | None:
                 fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may have it open
                 file.close()
         found = state.read(lab)
-        if found is None or not found.is_whole:
-            return found
-        for number in {_FAVOUR, *(numbers or found.numbers)}:
-            if _is_changed(lab, number):
-                continue
-            if number == _FAVOUR:
-                found.favour(True)
-                continue
-            own, now = found.hosts[number - 1].cpus, found.group(number).cpus()
-            if now is None or abs(now - own) > _NEAR * own:
-                found.group(number).limit_cpus(own)
+        if found is not None and found.is_whole:
+            for number in {_FAVOUR, *(numbers or found.numbers)}:
+                if not _is_changed(lab, number):
+                    _set(found, number, found.hosts[number - 1].cpus if number else 1.0)
         return found
 
 

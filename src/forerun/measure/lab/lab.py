@@ -7,9 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from forerun.measure.cgroups import (
     ControlGroup,
     Controllers,
     folders_named,
-    limit_cpus,
     pids_under,
     remove_group,
 )
@@ -29,21 +28,18 @@ from forerun.measure.lab.host import LabHost, full_speed, hosts_of, prefix, rest
 from forerun.measure.lab.state import (
     PREFIX,
     HostSpec,
-    HostState,
     LabId,
     LabState,
     check_cpus,
     check_rate,
-    check_sum,
     checked_name,
-    owner_of,
-    parse_id,
 )
 from forerun.measure.processes import kill_all
 
 if TYPE_CHECKING:
     from forerun.measure.lab.raycluster import RayCluster
 
+MOST_HOSTS = 250
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # bits, linux/capability.h
 # Read returns at once when the last writer has gone; a word before that is the owner's good-bye.
 _GUARD = 'read -r word && exit 0; exec "$@"'
@@ -72,9 +68,20 @@ class Lab:
     def __init__(
         self, hosts: Sequence[HostSpec] | int = 2, *, name: str = "", crowded: bool = False
     ) -> None:
-        specs = [HostSpec()] * hosts if isinstance(hosts, int) else list(hosts)
-        check_sum(specs, crowded)
-        self.specs: tuple[HostSpec, ...] = tuple(specs)
+        self.specs = (HostSpec(),) * hosts if isinstance(hosts, int) else tuple(hosts)
+        count, cores = len(self.specs), os.cpu_count() or 1
+        if not 1 <= count <= MOST_HOSTS:
+            raise RequestError(
+                f"a lab of {count} hosts", f"a lab has 1 to {MOST_HOSTS}",
+                f"ask for 1 to {MOST_HOSTS} hosts",
+            )  # fmt: skip
+        wanted = sum(spec.cpus for spec in self.specs)
+        if wanted > cores and not crowded:
+            raise RequestError(
+                f"{count} hosts with {wanted:.4g} cores in all",
+                f"this machine has {cores}: contention is what would be measured",
+                f"give each at most {0.9 * cores / count:.2g}, or ask for a crowded lab",
+            )
         self._name = checked_name(name) if name else ""
         self._state: LabState | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -83,9 +90,7 @@ class Lab:
 
     @classmethod
     def open(cls, name: str) -> Lab:
-        """Return a lab that is up, to use it without owning it.
-
-        Hosts that a process held to another share when it was killed get their own again.
+        """Return a lab that is up, to use it without owning it; its hosts get their own shares again.
 
         Raises:
             UnknownNameError: no such lab is up.
@@ -100,10 +105,9 @@ class Lab:
         return lab
 
     def up(self, keep: bool = False) -> Lab:
-        """Make the hosts; first remove every lab whose owner is dead.
+        """Make the hosts, which end with this process unless they are kept.
 
-        Args:
-            keep: leave them when this process ends, until `forerun lab down`.
+        Every lab whose owner is dead is removed first.
 
         Raises:
             RequestError: what this machine lacks and what to do, or the name is taken.
@@ -114,10 +118,8 @@ class Lab:
             subnet = state.free_subnet()
             name = self._free_name(subnet)
             lab = LabId(name) if keep else LabId.of_this_process(name)
-            whole = LabState(
-                lab, subnet, datetime.now(UTC).isoformat(timespec="seconds"),
-                tuple(HostState(**asdict(spec)) for spec in self.specs), Controllers.found(),
-            )  # fmt: skip
+            made = datetime.now(UTC).isoformat(timespec="seconds")
+            whole = LabState(lab, subnet, made, self.specs, Controllers.found())
             # Written before the first part is made, so that no crash hides one.
             state.write(replace(whole, is_whole=False))
             try:
@@ -130,7 +132,7 @@ class Lab:
         if not keep:
             self._pid = os.getpid()
             self._guard = subprocess.Popen(
-                ("sh", "-c", _GUARD, str(lab), sys.executable, "-m", __name__, str(lab)),
+                ("sh", "-c", _GUARD, str(lab), sys.executable, "-m", __name__),
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the owner's terminal must not end it
             )  # fmt: skip
@@ -148,7 +150,7 @@ class Lab:
         lab.favour(True)
 
     def _free_name(self, subnet: int) -> str:
-        taken = {lab.name for lab in _every()}
+        taken = {lab.name for lab in state.written()}
         if self._name in taken:
             raise RequestError(
                 f"a lab named {self._name!r}", "one of that name is up",
@@ -208,8 +210,7 @@ class Lab:
     def host(self, host: Host | str | int) -> LabHost:
         """Return a host by its name (`h2`), by its place in `hosts`, or by itself.
 
-        Raises:
-            UnknownNameError: it is none of this lab's.
+        Raises UnknownNameError where it is none of this lab's.
         """
         if isinstance(host, int) and -len(self._hosts) <= host < len(self._hosts):
             return self._hosts[host]
@@ -251,11 +252,9 @@ class Lab:
         self._change(host, link_mbit=link_mbit)
 
     def cut(self, host: Host | str | int, kill: bool = True) -> None:
-        """Lose a host: its cable is pulled, then all its processes are killed.
+        """Lose a host as by a power cut: no connection is closed.
 
-        The others are not notified, as with a host whose power fails: no connection is closed.
-
-        Without `kill` only the cable is pulled; its processes go on by themselves.
+        Its cable is pulled, and with `kill` its processes are killed.
         """
         number = self.host(host).number
         network.set_link(self.id, number, up=False)
@@ -270,10 +269,7 @@ class Lab:
 
     @contextmanager
     def full_speed(self) -> Iterator[None]:
-        """Lift every share for a while: programs start in seconds that would take a minute.
-
-        As with `LabHost.hold`, the next user of the lab restores what a killed process left.
-        """
+        """Lift every share for a while: programs start in seconds that would take a minute."""
         with full_speed(self._up()):
             yield
 
@@ -297,36 +293,28 @@ class Lab:
 
     def _change(self, host: Host | str | int, **fields: Any) -> None:
         number = self.host(host).number
-        with state.locked():
-            now = self.state()
-            self._state = now.with_host(number, replace(now.hosts[number - 1], **fields))
-            state.write(self._state)
+        self._write(lambda now: now.with_host(number, **fields))
 
     def add_folder(self, folder: str) -> None:
         """Write down a temporary folder that is removed with the lab."""
+        self._write(lambda now: replace(now, folders=(*now.folders, folder)))
+
+    def _write(self, changed: Callable[[LabState], LabState]) -> None:
         with state.locked():
-            now = self.state()
-            self._state = replace(now, folders=(*now.folders, folder))
+            self._state = changed(self.state())
             state.write(self._state)
 
 
 def labs() -> list[LabState]:
-    """Return the labs that are up on this machine, the abandoned ones too, in order of name.
-
-    One that is being made is not up yet, and one whose maker was killed never will be.
-    """
-    found = (state.read(lab) for lab in state.written())
-    whole = (lab for lab in found if lab is not None and lab.is_whole)
-    return sorted(whole, key=lambda s: str(s.lab))
+    """Return the labs that are up on this machine, the abandoned ones too."""
+    found = map(state.read, state.written())
+    return [lab for lab in found if lab is not None and lab.is_whole]
 
 
 def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[LabId]:
-    """Remove the named labs; without names, every one that no running program owns.
+    """Remove the named labs, or every one that no running program owns; return what was removed.
 
     `of_the_living`: without names, also those of programs that still run.
-
-    Returns:
-        What was removed.
 
     Raises:
         UnknownNameError: a name that no lab has; nothing is removed then.
@@ -334,7 +322,7 @@ def remove_labs(names: Sequence[str] = (), of_the_living: bool = False) -> list[
     """
     require()
     with state.locked():
-        every = _every()
+        every = state.written()
         known = [lab.name for lab in every]
         for name in names:
             if name not in known:
@@ -352,29 +340,20 @@ def sweep() -> list[LabId]:
 
     The caller holds `state.locked()`.
     """
-    dead = [lab for lab in _every() if lab.abandoned or ((s := state.read(lab)) and not s.is_whole)]
+    dead = [
+        lab for lab in state.written()
+        if lab.abandoned or ((found := state.read(lab)) and not found.is_whole)
+    ]  # fmt: skip
     return [lab for lab in dead if _remove(lab)]
 
 
-def _every() -> list[LabId]:
-    """Return all labs of this machine, whole or in part, by file, namespace or group."""
-    found = {*state.written()}
-    found.update(owner for name in network.namespaces() if (owner := owner_of(name)))
-    found.update(lab for folder in folders_named(f"{PREFIX}-*") if (lab := parse_id(folder.name)))
-    return sorted(found, key=str)
-
-
 def _remove(lab: LabId) -> bool:
-    """Remove a lab: its processes first, then its namespaces, groups, folders and file.
-
-    Returns whether there was anything of it. The caller holds `state.locked()`.
-    """
+    """Remove a lab; return whether there was anything of it. The caller holds `state.locked()`."""
     spaces, groups, known = network.namespaces(lab), folders_named(str(lab)), state.read(lab)
-    for folder in (path for group in groups for path in group.iterdir() if path.is_dir()):
-        # Processes of a small share would take seconds to be taken down.
-        if (folder / "cpu.max").exists() or (folder / "cpu.cfs_quota_us").exists():
+    if known is not None:
+        for number in known.numbers:  # processes of a small share take seconds to be taken down
             with suppress(RequestError):
-                limit_cpus(folder, None)
+                known.group(number).limit_cpus(None)
     kill_all(lambda: {pid for group in groups for pid in pids_under(group)})
     for space in spaces:
         kill_all(lambda space=space: network.pids(space))  # type: ignore[misc]
@@ -384,9 +363,8 @@ def _remove(lab: LabId) -> bool:
     for name in known.folders if known else ():
         if Path(name).name.startswith(PREFIX):
             shutil.rmtree(name, ignore_errors=True)
-    had_file = lab in state.written()
     state.forget(lab)
-    return bool(spaces or groups or had_file)
+    return bool(spaces or groups or known)
 
 
 def missing() -> list[tuple[str, str]]:
@@ -425,13 +403,6 @@ def require() -> None:
         )  # fmt: skip
 
 
-def _remove_abandoned(text: str) -> None:
-    """Remove the lab of a guard whose owner died, unless that has been done."""
-    lab = parse_id(text)
-    if lab is not None and lab.abandoned:
-        with state.locked():
-            _remove(lab)
-
-
-if __name__ == "__main__":
-    _remove_abandoned(sys.argv[1])
+if __name__ == "__main__":  # the guard of a lab whose owner has died
+    with state.locked():
+        sweep()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from forerun.errors import RequestError
-from forerun.measure.lab.state import PREFIX, LabId, LabState, owner_of
+from forerun.measure.lab.state import LabId, LabState
 
 # Every host has the same name for it, so that one GLOO_SOCKET_IFNAME serves all.
 INTERFACE = "eth0"
@@ -37,7 +38,7 @@ def make(lab: LabState) -> None:
         f"link set {_BRIDGE} addrgenmode none", f"link set {_BRIDGE} up",
     ])  # fmt: skip
     for number, host in zip(lab.numbers, lab.hosts, strict=True):
-        space, port = lab.lab.host(number), _port(number)
+        space, port = lab.lab.host(number), f"p{number}"
         call(("ip", "netns", "add", space))
         _batch(switch, "ip", [
             f"link add {port} type veth peer name {INTERFACE} netns {space}",
@@ -58,12 +59,12 @@ def set_rate(lab: LabId, number: int, link_mbit: float) -> None:
         f"root tbf rate {round(link_mbit * 1e6)}bit burst {burst} latency {_QUEUE_MILLISECONDS}ms"
     )
     _batch(lab.host(number), "tc", [f"qdisc replace dev {INTERFACE} {bucket}"])
-    _batch(lab.switch, "tc", [f"qdisc replace dev {_port(number)} {bucket}"])
+    _batch(lab.switch, "tc", [f"qdisc replace dev p{number} {bucket}"])
 
 
 def set_link(lab: LabId, number: int, up: bool) -> None:
     """Pull a host's cable out of the switch, or put it back; what is sent meanwhile is lost."""
-    _batch(lab.switch, "ip", [f"link set {_port(number)} {'up' if up else 'down'}"])
+    _batch(lab.switch, "ip", [f"link set p{number} {'up' if up else 'down'}"])
 
 
 def pids(namespace: str) -> list[int]:
@@ -76,14 +77,10 @@ def delete(namespace: str) -> None:
     call(("ip", "netns", "del", namespace))
 
 
-def namespaces(lab: LabId | None = None) -> list[str]:
-    """Return the namespaces of a lab, or those of every lab, that exist now."""
-    names = sorted(path.name for path in _FOLDER.glob(f"{PREFIX}-*"))
-    return [name for name in names if (owner := owner_of(name)) and lab in (None, owner)]
-
-
-def _port(number: int) -> str:
-    return f"p{number}"
+def namespaces(lab: LabId) -> list[str]:
+    """Return the namespaces of a lab that exist now."""
+    names = sorted(path.name for path in _FOLDER.glob(f"{lab}-*"))
+    return [name for name in names if re.fullmatch(rf"{lab}-(sw|h\d+)", name)]
 
 
 def _batch(namespace: str, program: str, lines: Sequence[str]) -> None:

@@ -64,7 +64,6 @@ class RayCluster:
         self._lab = lab
         self._cpus, self._full_speed, self._loss_seconds = cpus, full_speed, loss_seconds
         self._folder: Path | None = None
-        self.start_seconds = 0.0
 
     @property
     def head(self) -> Host:
@@ -72,14 +71,9 @@ class RayCluster:
         return entrance(self._lab)
 
     @property
-    def hosts(self) -> list[Host]:
-        """All hosts; what is started through them belongs to the cluster and ends with it."""
-        return [_entrance(self._lab, number) for number in range(1, len(self._lab.hosts) + 1)]
-
-    @property
     def address(self) -> str:
         """What a driver passes to `ray.init`; RAY_ADDRESS in `environment` is the same."""
-        return variables(self._lab)["RAY_ADDRESS"]
+        return self.environment["RAY_ADDRESS"]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -88,10 +82,8 @@ class RayCluster:
 
     def run(self, command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[Any]:
         """Carry out a driver on the first host; `how` is what `subprocess.run` takes."""
-        check = how.pop("check", False)
-        return subprocess.run(
-            self.head.command(command), check=check, **self._with_environment(how)
-        )
+        how["env"] = self._variables(how.get("env") or os.environ)
+        return subprocess.run(self.head.command(command), check=how.pop("check", False), **how)
 
     def nodes(self) -> int:
         """Return how many nodes are alive."""
@@ -111,11 +103,9 @@ class RayCluster:
         Raises:
             RequestError: a node did not start; what had started is ended.
         """
-        started = time.perf_counter()
         for place in _places(self._lab):
             place.mkdir(exist_ok=True)
-        name = f"{PREFIX}-ray-{self._lab.id.pid}-"
-        self._folder = Path(tempfile.mkdtemp(prefix=name))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-ray-{self._lab.id.pid}-"))
         self._lab.add_folder(str(self._folder))
         try:
             with self._lab.full_speed() if self._full_speed else nullcontext():
@@ -123,7 +113,6 @@ class RayCluster:
         except BaseException:
             self.down()
             raise
-        self.start_seconds = time.perf_counter() - started
         return self
 
     def down(self) -> None:
@@ -142,40 +131,37 @@ class RayCluster:
 
     def _start_nodes(self) -> None:
         """Start the head, then the others at once, and wait until all are alive."""
-        hosts = self.hosts
-        head = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
-        self._check(hosts[0], self._node(hosts[0], head))
-        others = [(host, self._node(host, [f"--address={self.address}"])) for host in hosts[1:]]
-        for host, process in others:
-            self._check(host, process)
+        count = len(self._lab.hosts)
+        self._check(1, self._node(1))
+        others = [(number, self._node(number)) for number in range(2, count + 1)]
+        for number, process in others:
+            self._check(number, process)
         until = time.monotonic() + _TIMEOUT_SECONDS
-        while (alive := self.nodes()) < len(hosts):
+        while (alive := self.nodes()) < count:
             if time.monotonic() > until:
                 raise RequestError(
-                    f"a Ray cluster of {len(hosts)} nodes",
+                    f"a Ray cluster of {count} nodes",
                     f"{alive} are alive after {_TIMEOUT_SECONDS:g} s",
                     "make the hosts' shares larger, or read the nodes' logs",
                 )
             time.sleep(_PAUSE_SECONDS)
 
     def rejoin(self, host: Host | str | int) -> None:
-        """Start a node once more on a host whose own was lost; the host is mended (`Lab.mend`).
+        """Start a node once more on a host other than the head whose own was lost, and is mended.
 
         Raises:
-            RequestError: it did not start, or the host is the head's.
+            RequestError: it did not start.
         """
-        place = self.hosts[self._lab.host(host).number - 1]
-        if place.name == self.head.name:
-            raise RequestError(
-                f"another Ray node on {place.name}", "it has the head, and a cluster ends with it",
-                "start another cluster",
-            )  # fmt: skip
-        with self._lab.full_speed() if self._full_speed else nullcontext():
-            self._check(place, self._node(place, [f"--address={self.address}"]))
+        number = self._lab.host(host).number
+        with self._lab.full_speed():
+            self._check(number, self._node(number))
 
-    def _node(self, host: Host, words: Sequence[str]) -> subprocess.Popen[str]:
+    def _node(self, number: int) -> subprocess.Popen[str]:
+        host = _entrance(self._lab, number)
+        head = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
         command = [
-            sys.executable, "-m", "ray.scripts.scripts", "start", *words,
+            sys.executable, "-m", "ray.scripts.scripts", "start",
+            *(head if number == 1 else [f"--address={self.address}"]),
             # A folder a node: nodes that start at once in one folder take each other's sockets.
             f"--temp-dir={self._folder}/{host.name}",
             f"--node-ip-address={host.address}", f"--num-cpus={self._cpus}", "--num-gpus=0",
@@ -183,10 +169,10 @@ class RayCluster:
         ]  # fmt: skip
         return subprocess.Popen(
             host.command(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, text=True, **self._with_environment({}),
+            stdin=subprocess.DEVNULL, text=True, env=self._variables(os.environ),
         )  # fmt: skip
 
-    def _check(self, host: Host, process: subprocess.Popen[str]) -> None:
+    def _check(self, number: int, process: subprocess.Popen[str]) -> None:
         """Wait for `ray start`, which leaves the node's processes behind it."""
         try:
             output, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
@@ -197,14 +183,13 @@ class RayCluster:
             process.wait()
             last = " ".join(output.split()[-60:])
             raise RequestError(
-                f"a Ray node on {host.name}", f"`ray start` said: {last}",
+                f"a Ray node on h{number}", f"`ray start` wrote: {last}",
                 "end what else holds the machine or its ports",
             )  # fmt: skip
 
-    def _with_environment(self, how: Mapping[str, Any]) -> dict[str, Any]:
-        env = dict(how.get("env") or os.environ)
-        # Proxies of this machine are out of the hosts' reach, and gRPC would ask them.
-        kept = {k: v for k, v in env.items() if not k.lower().endswith("_proxy")}
+    def _variables(self, around: Mapping[str, str]) -> dict[str, str]:
+        """Return variables of nodes and drivers; a proxy of this machine is out of their reach."""
+        kept = {k: v for k, v in around.items() if not k.lower().endswith("_proxy")}
         checks = {}
         if self._loss_seconds is not None:  # three silences are a loss; as long a pause as a wait
             each = str(round(self._loss_seconds * 1e3 / (2 * _SILENCES)))
@@ -212,7 +197,7 @@ class RayCluster:
                 "RAY_health_check_period_ms": each, "RAY_health_check_timeout_ms": each,
                 "RAY_health_check_failure_threshold": str(_SILENCES),
             }  # fmt: skip
-        return {**how, "env": {**kept, **variables(self._lab), **checks}}
+        return {**kept, **self.environment, **checks}
 
 
 def _places(lab: Lab) -> list[Path]:

@@ -1,17 +1,13 @@
-"""State: what hosts of the lab are given, and the file by which another process finds a lab.
-
-By that file, and by the names of its parts, a lab is removed after a crash of its owner.
-"""
+"""State: what hosts of a lab are given, and the file by which other processes find and remove it."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,11 +16,14 @@ from forerun.errors import RequestError
 from forerun.measure.cgroups import ControlGroup, Controllers
 from forerun.measure.processes import started_at
 
-MOST_HOSTS = 250
 LEAST_CPUS, MOST_MBIT, LEAST_MBIT = 0.01, 100_000.0, 0.1
 LEAST_MEMORY_BYTES = 16_000_000
 # Of the 1514 bytes of an Ethernet frame that a link rate counts, TCP carries 1448.
 PAYLOAD_SHARE = 1448 / 1514
+PREFIX = "frlab"
+_ID = re.compile(rf"{PREFIX}-(\d+)-(\d+)-([a-z0-9][a-z0-9-]*)")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
+_ADDRESSES, _SUBNETS = "10.77", 256  # each lab has a /24 of its own
 _MBIT = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
 _BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _AMOUNT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-z]*)")
@@ -39,6 +38,7 @@ class HostSpec:
         link_mbit: rate of its link in each direction, in 10^6 bits a second of Ethernet frames.
         memory_bytes: most memory that its processes may hold; None for no limit. Beyond it the
             kernel kills one of them, as on a real host.
+        linked: its cable is in.
 
     Raises:
         RequestError: a share, rate or size outside of what the kernel can keep.
@@ -47,6 +47,7 @@ class HostSpec:
     cpus: float = 0.22
     link_mbit: float = 300.0
     memory_bytes: int | None = None
+    linked: bool = True
 
     def __post_init__(self) -> None:
         check_cpus(self.cpus)
@@ -66,7 +67,7 @@ class HostSpec:
 def check_cpus(cpus: float) -> None:
     """Raise RequestError unless a share of cores can be kept."""
     cores = os.cpu_count() or 1
-    if not (math.isfinite(cpus) and LEAST_CPUS <= cpus <= cores):
+    if not LEAST_CPUS <= cpus <= cores:
         raise RequestError(
             f"a host with {cpus:g} cores", f"a share lies from {LEAST_CPUS:g} to {cores}"
             f" (the cores of this machine)", "choose one, for example 0.22",
@@ -75,28 +76,11 @@ def check_cpus(cpus: float) -> None:
 
 def check_rate(link_mbit: float) -> None:
     """Raise RequestError unless a link rate can be kept."""
-    if not (math.isfinite(link_mbit) and LEAST_MBIT <= link_mbit <= MOST_MBIT):
+    if not LEAST_MBIT <= link_mbit <= MOST_MBIT:
         raise RequestError(
             f"a link of {link_mbit:g} Mbit/s", f"a rate lies from {LEAST_MBIT:g} to"
             f" {MOST_MBIT:,.0f} Mbit/s", "choose one, for example 300mbit",
         )  # fmt: skip
-
-
-def check_sum(specs: Sequence[HostSpec], crowded: bool) -> None:
-    """Raise RequestError unless all hosts can have their share at once, or may be crowded."""
-    if not 1 <= len(specs) <= MOST_HOSTS:
-        raise RequestError(
-            f"a lab of {len(specs)} hosts",
-            f"a lab has 1 to {MOST_HOSTS}",
-            f"ask for 1 to {MOST_HOSTS} hosts",
-        )
-    cores, wanted = os.cpu_count() or 1, sum(spec.cpus for spec in specs)
-    if wanted > cores and not crowded:
-        raise RequestError(
-            f"{len(specs)} hosts with {wanted:.4g} cores in all",
-            f"this machine has {cores}: contention is what would be measured",
-            f"give each at most {0.9 * cores / len(specs):.2g}, or ask for a crowded lab",
-        )
 
 
 def parse_rate(text: str, asked: str = "a link rate") -> float:
@@ -105,45 +89,33 @@ def parse_rate(text: str, asked: str = "a link rate") -> float:
     Raises:
         RequestError: no number, another unit, or a rate that no link can keep.
     """
-    rate = _amount(text, asked, _MBIT, "mbit", "300mbit or 1gbit")
+    rate = _amount(text, asked, {**_MBIT, "": 1.0}, "300mbit or 1gbit")
     check_rate(rate)
     return rate
 
 
 def parse_memory(text: str, asked: str = "memory") -> int:
     """Return bytes from text such as `512MB` or `2GiB`. Raises RequestError."""
-    return int(_amount(text, asked, _BYTES, "", "512MB or 2GB"))
+    return int(_amount(text, asked, _BYTES, "512MB or 2GB"))
 
 
-def _amount(
-    text: str, asked: str, units: dict[str, float], usual: str, examples: str
-) -> float:  # fmt: skip
+def _amount(text: str, asked: str, units: dict[str, float], examples: str) -> float:
     match = _AMOUNT.fullmatch(text.strip().lower().removesuffix("/s"))
-    unit = (match[2] or usual) if match else ""
-    if match is None or unit not in units:
+    if match is None or match[2] not in units:
         raise RequestError(
-            f"{asked} {text!r}", f"not a number with a unit of {', '.join(units)}",
+            f"{asked} {text!r}", f"not a number with a unit of {', '.join(filter(None, units))}",
             f"write for example {examples}",
         )  # fmt: skip
-    return float(match[1]) * units[unit]
-
-
-PREFIX = "frlab"
-_ID = re.compile(rf"{PREFIX}-(\d+)-(\d+)-([a-z0-9][a-z0-9-]*)")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
-_ADDRESSES = "10.77"  # of which each lab has a /24 of its own
-_SUBNETS = 256
+    return float(match[1]) * units[match[2]]
 
 
 @dataclass(frozen=True, slots=True)
 class LabId:
-    """A lab's name with its owner: the process that ends it, or pid 0 where it is kept up.
-
-    All its parts are named by it, so that the owner, living or dead, is read from the name.
+    """A lab's name with its owner, by which all its parts are named.
 
     Args:
         name: the user's name for it.
-        pid: the owner's process; 0 for a lab that stays until it is taken down.
+        pid: the process that ends it; 0 for a lab that stays until it is taken down.
         start: when the owner started, in clock ticks since boot; a pid is used again, this is not.
     """
 
@@ -185,11 +157,6 @@ def parse_id(text: str) -> LabId | None:
     return LabId(match[3], int(match[1]), int(match[2])) if match else None
 
 
-def owner_of(namespace: str) -> LabId | None:
-    """Return the id of the lab that a network namespace belongs to, or None."""
-    return parse_id(namespace.rpartition("-")[0])
-
-
 def checked_name(name: str) -> str:
     """Return a lab's name. Raises RequestError where it cannot be one."""
     if _NAME.fullmatch(name):
@@ -200,16 +167,6 @@ def checked_name(name: str) -> str:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class HostState(HostSpec):
-    """What one host has at present: as it was given, or as changed since.
-
-    `linked` says whether its cable is in.
-    """
-
-    linked: bool = True
-
-
 @dataclass(frozen=True)
 class LabState:
     """A lab as its file describes it: before its first part is made, and after each change.
@@ -218,7 +175,7 @@ class LabState:
         lab: its id.
         subnet: the third number of its addresses, its own among all labs.
         made: when, UTC, ISO 8601.
-        hosts: in their order; the first is number 1.
+        hosts: as they are at present; the first is number 1.
         controllers: where its groups are: those of its maker, which seldom is the reader.
         folders: temporary folders that are removed with it.
         is_whole: it is up. One that is not and is seen by who holds `locked()`, under which labs are
@@ -228,7 +185,7 @@ class LabState:
     lab: LabId
     subnet: int
     made: str
-    hosts: tuple[HostState, ...]
+    hosts: tuple[HostSpec, ...]
     controllers: Controllers
     folders: tuple[str, ...] = ()
     is_whole: bool = True
@@ -246,14 +203,14 @@ class LabState:
         self.controllers.favour(str(self.lab), favoured)
 
     @property
-    def numbers(self) -> list[int]:
+    def numbers(self) -> range:
         """The numbers of its hosts, from 1."""
-        return list(range(1, len(self.hosts) + 1))
+        return range(1, len(self.hosts) + 1)
 
-    def with_host(self, number: int, host: HostState) -> LabState:
-        """Return it with another state of one host (from 1)."""
+    def with_host(self, number: int, **fields: object) -> LabState:
+        """Return it with changed fields of one host (from 1)."""
         hosts = list(self.hosts)
-        hosts[number - 1] = host
+        hosts[number - 1] = replace(hosts[number - 1], **fields)  # type: ignore[arg-type]
         return replace(self, hosts=tuple(hosts))
 
 
@@ -280,29 +237,23 @@ def locked() -> Iterator[None]:
 
 def write(state: LabState) -> None:
     """Write a lab's file, whole or not at all."""
-    target = _file(state.lab)
-    draft = target.with_suffix(f".{os.getpid()}.part")
-    fields = {
-        "lab": str(state.lab), "subnet": state.subnet, "made": state.made,
-        "hosts": [asdict(host) for host in state.hosts], "folders": state.folders,
-        "parents": {name: str(path) for name, path in state.controllers.parents.items()},
-        "versions": dict(state.controllers.versions), "is_whole": state.is_whole,
-    }  # fmt: skip
-    draft.write_text(json.dumps(fields), encoding="utf-8")
-    draft.replace(target)
+    draft = folder() / f"{state.lab}.{os.getpid()}.part"
+    fields = {**asdict(state), "lab": str(state.lab)}
+    draft.write_text(json.dumps(fields, default=str), encoding="utf-8")
+    draft.replace(_file(state.lab))
 
 
 def read(lab: LabId) -> LabState | None:
-    """Return what a lab's file holds; None where there is none, or a power cut left half of it."""
+    """Return what a lab's file holds; None where there is none, or it is damaged."""
     try:
         fields = json.loads(_file(lab).read_text(encoding="utf-8"))
-        hosts = tuple(HostState(**host) for host in fields["hosts"])
-        parents = {name: Path(path) for name, path in fields["parents"].items()}
-        return LabState(
-            lab, int(fields["subnet"]), str(fields["made"]), hosts,
-            Controllers(parents, fields["versions"]), tuple(fields["folders"]),
-            bool(fields["is_whole"]),
-        )  # fmt: skip
+        found = fields["controllers"]
+        parents = {name: Path(path) for name, path in found["parents"].items()}
+        return LabState(**{
+            **fields, "lab": lab, "hosts": tuple(HostSpec(**host) for host in fields["hosts"]),
+            "controllers": Controllers(parents, found["versions"]),
+            "folders": tuple(fields["folders"]),
+        })  # fmt: skip
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -314,7 +265,7 @@ def forget(lab: LabId) -> None:
 
 
 def written() -> list[LabId]:
-    """Return the labs that have a file."""
+    """Return the labs that have a file, in order of their owners."""
     found = (parse_id(path.stem) for path in sorted(folder().glob(f"{PREFIX}-*.json")))
     return [lab for lab in found if lab is not None]
 

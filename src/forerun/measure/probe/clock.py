@@ -9,7 +9,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 Call = Callable[[], Any]
@@ -53,13 +52,6 @@ class CallTimer:
         """Return the clock of what the processor does: the wall clock beside a CUDA device."""
         threads = self.threads if self.device == "cpu" else max(self.threads, 2)
         return replace(self, device="cpu", threads=threads)
-
-    def launch_seconds(self, torch: Any) -> float:
-        """Return what launching an operation on one number takes; 0 on a CPU, which launches none."""
-        if self.device == "cpu":
-            return 0.0
-        x = torch.zeros(1, device=self.device)
-        return self.time(partial(x.add_, 1.0)).seconds
 
     def time(self, call: Call) -> CallTime:
         """Return the seconds of one call, warmed up."""

@@ -166,7 +166,6 @@ def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]
     """Return where the figures come from, for a reader of the file."""
     day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     figures = ("cpu_share", "cpu_share_spread", "spread", "got_share")
-    launch = {"launch_seconds": f"{found['launch_seconds']:.3g}"} if found["launch_seconds"] else {}
     return {
         "source": f"forerun probe {version}, {day}, {place}",
         "date": day,
@@ -175,7 +174,6 @@ def _about(found: Mapping[str, Any], version: str, place: str) -> dict[str, str]
         "threads": str(found["threads"]),
         **{name: f"{found[name]:.3f}" for name in figures},
         "not_measured": ", ".join([*found["left_out"], *found["refused"]]),
-        **launch,
     }
 
 

@@ -18,8 +18,6 @@ MOST_FLOPS = 1.3e9
 _CUDA_FLOPS, _CUDA_WIDE_FLOPS = 1.2e12, 1.4e11  # many cards do fp64 at a thirtieth of fp32
 _CUDA_FOOTPRINT = 4e9
 _TENSORS = 5  # that an operation of elements reads, writes and keeps, at most
-# A call that takes less than so many launches says more of these than of itself.
-LAUNCHES = 3.0
 _EMBEDDING_WIDTH, _EMBEDDING_ROWS = 128, 1000
 # Operations of each input element to the one that stands for others of its class.
 CLASSES = {
@@ -73,9 +71,9 @@ CPU = GridSizes()
 
 
 def cuda_sizes(free_bytes: float, element_bytes: int) -> GridSizes:
-    """Return the sizes of a GPU, whose launches take as long as 100 MB of its memory.
+    """Return the sizes of a GPU, where nothing takes more than a quarter of `free_bytes`.
 
-    Nothing takes more than a quarter of `free_bytes`.
+    The kernel of the smallest footprint takes several times as long as its launch.
     """
     room = free_bytes / 4.0
     largest = min(_CUDA_FOOTPRINT, room)
@@ -88,9 +86,7 @@ def cuda_sizes(free_bytes: float, element_bytes: int) -> GridSizes:
         tokens=(128, 512, 2048), head_sizes=(64, 128), heads=(16, 128),
         counts=tuple(n for n in counts if n * _TENSORS * element_bytes <= room),
         lines=(64, 4096, 262144), widths=(10, 128, 1024, 8192),
-        footprints=(
-            *(f for f in (4e6, 16e6, 64e6, 256e6, 1e9) if f < largest), largest
-        ),
+        footprints=(*(f for f in (64e6, 256e6, 1e9) if f < largest), largest),
         chunk=0,
         most_flops=_CUDA_FLOPS if element_bytes <= 4 else _CUDA_WIDE_FLOPS,
     )  # fmt: skip
@@ -103,7 +99,6 @@ class Grid:
     Args:
         flops: of a point; one with more than `most_flops` is left out.
         per: how many units one call of a point does, whose time is asked.
-        least_seconds: points whose call takes less are left out (grids of one axis).
     """
 
     name: str
@@ -112,7 +107,6 @@ class Grid:
     flops: Callable[..., float] = lambda *sizes: 0.0
     per: Callable[..., float] = lambda *sizes: 1.0
     most_flops: float = MOST_FLOPS
-    least_seconds: float = 0.0
 
     @property
     def points(self) -> list[tuple[float, ...]]:
@@ -120,15 +114,10 @@ class Grid:
         return list(itertools.product(*self.axes))
 
 
-def grids(
-    torch: Any, device: str, dtype: Any, sizes: GridSizes = CPU, launch_seconds: float = 0.0
-) -> list[Grid]:
+def grids(torch: Any, device: str, dtype: Any, sizes: GridSizes = CPU) -> list[Grid]:
     """Return all that is timed, with those first that most steps need: these are never left out."""
     maker = _Maker(torch, device, dtype, sizes)
-    found = [
-        maker.memory(LAUNCHES * launch_seconds), *maker.products(), *maker.elements(),
-        *maker.rows(),
-    ]  # fmt: skip
+    found = [maker.memory(), *maker.products(), *maker.elements()]
     return sorted(found, key=lambda g: FIRST.index(g.name) if g.name in FIRST else len(FIRST))
 
 
@@ -148,7 +137,7 @@ class _Maker:
     def random(self, *shape: int) -> Any:
         return self.torch.randn(*shape, device=self.device, dtype=self.dtype)
 
-    def memory(self, least_seconds: float) -> Grid:
+    def memory(self) -> Grid:
         """Return reading and writing one element by the bytes that are gone through in turn.
 
         What was last touched so many bytes ago comes from the cache that holds so much, or memory.
@@ -176,7 +165,7 @@ class _Maker:
             count, length = parts(footprint)
             return float(count * length)
 
-        return Grid("memory", (self.sizes.footprints,), make, per=each, least_seconds=least_seconds)
+        return Grid("memory", (self.sizes.footprints,), make, per=each)
 
     def products(self) -> Iterator[Grid]:
         """Yield matrix products, attention and convolutions."""
@@ -258,13 +247,21 @@ class _Maker:
         return partial(self.torch.autograd.grad, result, inputs, gradient, retain_graph=True)
 
     def elements(self) -> Iterator[Grid]:
-        """Yield operations timed by the elements that they move."""
+        """Yield operations timed by the elements that they move, some of them by width too."""
+
+        def by_count(size: float, moved: float, make: Callable[[int], Call]) -> Call:
+            return make(round(size / moved))
+
+        def by_row(size: float, width: int, moved: float, make: Callable[[int, int], Call]) -> Call:
+            return make(max(round(size / moved / width), 1), width)
+
         for name, moved, make in self._by_elements():
             axis = tuple(float(moved * n) for n in self.sizes.counts)
-            call = partial(
-                lambda size, make, moved: make(round(size / moved)), make=make, moved=moved
-            )
-            yield Grid(name, (axis,), call)
+            yield Grid(name, (axis,), partial(by_count, moved=moved, make=make))
+        for name, moved, of_rows in self._by_rows():
+            axis = tuple(float(moved * n * 64) for n in self.sizes.lines)
+            axes = (axis, *_floats(self.sizes.widths))
+            yield Grid(name, axes, partial(by_row, moved=moved, make=of_rows))
 
     def _by_elements(self) -> Iterator[tuple[str, float, Callable[[int], Call]]]:
         """Yield (name, elements moved for each of the input, call by elements of the input)."""
@@ -357,17 +354,6 @@ class _Maker:
         index, call = self.indexes(n), self.torch.ops.aten.embedding_dense_backward.default
         gradient = self.random(len(index), _EMBEDDING_WIDTH)
         return partial(call, gradient, index, _EMBEDDING_ROWS, -1, False)
-
-    def rows(self) -> Iterator[Grid]:
-        """Yield operations timed by the elements that they move, and by width."""
-
-        def call(size: float, width: int, moved: float, make: Callable[[int, int], Call]) -> Call:
-            return make(max(round(size / moved / width), 1), width)
-
-        for name, moved, make in self._by_rows():
-            lines = tuple(float(moved * n * 64) for n in self.sizes.lines)
-            axes = (lines, *_floats(self.sizes.widths))
-            yield Grid(name, axes, partial(call, moved=moved, make=make))
 
     def _by_rows(self) -> Iterator[tuple[str, float, Callable[[int, int], Call]]]:
         """Yield (name, elements moved for each of the input, call by rows and width)."""

@@ -24,7 +24,6 @@ WORKER = "forerun.measure.probe.worker"
 # Beside what is asked for measuring: starting, importing torch under a quota, talking over links.
 _MORE_SECONDS = 300.0
 Message = dict[str, Any]
-_SILENT_SECONDS = 15.0  # in which torch is imported on any machine that has time for it
 _TAIL = 400
 
 
@@ -37,8 +36,7 @@ def _run_workers(
     """Return what workers found: operations on the first host, links among all.
 
     `report` is called with what the first worker writes meanwhile: `machine`, what it gets of its host
-    (see `machine.cpu_access`), and `doing`, what it times; and with `silent`, seconds after which it
-    had written nothing yet.
+    (see `machine.cpu_access`), and `doing`, what it times.
 
     Raises:
         RequestError: a host cannot be reached, a worker failed, or did not answer in time.
@@ -114,14 +112,11 @@ class _Worker:
 def _answer(workers: Sequence[_Worker], until: float, report: Callable[[Message], None]) -> Message:
     """Return the last message of the first worker, once all have ended well."""
     last: Message = {}
-    start, silent, running = time.monotonic(), True, True
+    running = True
     while running:
         running = any(worker.process.poll() is None for worker in workers)
         for last in workers[0].messages():
             report(last)
-        if silent and not last and time.monotonic() - start > _SILENT_SECONDS:
-            silent = False
-            report({"silent": time.monotonic() - start})
         failed = next((w for w in workers if w.process.poll() not in (None, 0)), None)
         if failed is not None:
             raise failed.failure()
@@ -202,9 +197,6 @@ def probe(
                 f"{busy_text(message['machine'])}: what every step needs is timed first, in {LONGER:g} x"
                 " the time where it must be, and bands will be wider"
             )
-        if "silent" in message:
-            after = f"after {message['silent']:.0f} s {places[0].name}"
-            warn(f"{after} has not imported torch yet: it is busy, or slow")
         if "doing" in message:
             doing(message["doing"])
 

@@ -1,18 +1,11 @@
 """Worker: a process that measures on one host: `python -m forerun.measure.probe.worker REQUEST`.
 
-REQUEST is JSON in hexadecimal digits, so that any shell on the way leaves it as it is. Rank 0 writes
-lines of JSON to stdout: what the machine is (`machine`), what is being timed (`doing`), and at last
-all that was found; the others take part in what needs several.
-
-Curves: every point of a grid timed, in the time that there is.
-
-Framework: what a training step costs beside its operations, and what an optimizer's step costs.
+REQUEST is JSON in hexadecimal digits, which any shell on the way leaves as it is.
 """
 
 from __future__ import annotations
 
 import datetime
-import itertools
 import json
 import os
 import statistics
@@ -21,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from forerun.measure.failures import status_of
@@ -31,38 +25,49 @@ from forerun.measure.probe.collectives import Ring, jitter
 from forerun.measure.probe.grids import CLASSES, CPU, Grid, cuda_sizes, grids
 from forerun.measure.probe.machine import cpu_access, is_busy, memory_bytes
 
-LINKS = 24
+_LAYERS = 24
 _BATCHES = (4, 32)
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 _FEW, _MANY = 16, 1_000_000
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+# Without these no step could be priced.
+NEEDED = ("memory", "matmul.forward", "matmul.dgrad", "matmul.wgrad", "add")
+LONGER = 1.5  # times what was asked, for what no step can do without
+_WAIT_SECONDS = 300.0
 
 
 def framework_costs(torch: Any, device: str, clock: CallTimer) -> dict[str, float]:
     """Return seconds by the names of `domain.measured.Measured`."""
-    x = torch.randn(4, 4, device=device)
-    relu = clock.time(lambda: torch.relu(x)).seconds
+    nn, x = torch.nn, torch.randn(4, 4, device=device)
+
+    def seconds(call: Any, *given: Any) -> float:
+        return clock.time(partial(call, *given)).seconds
+
+    def phases(module: Any) -> tuple[float, float]:  # forward, and all that backward adds
+        y = x.clone().requires_grad_()
+
+        def step() -> None:
+            module.zero_grad()
+            module(y).sum().backward()
+
+        forward = seconds(module, y)
+        return forward, seconds(step) - forward
+
+    forward, backward = phases(nn.Sequential(*(nn.ReLU() for _ in range(_LAYERS))))
+    forward_call = forward / _LAYERS - seconds(torch.relu, x)
     gradient = torch.ops.aten.threshold_backward.default
-    back = clock.time(lambda: gradient(x, x, 0)).seconds
-    chain = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(LINKS)))
-    forward, backward = _phases(chain, x, clock)
-    forward_call = forward / LINKS - relu
-    backward_call = backward / LINKS - back
-    layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(LINKS))).to(device)
-    _, backward = _phases(layers, x, clock)
-    product = clock.time(lambda: x.mm(x)).seconds
-    bias = clock.time(lambda: x.sum(0, keepdim=True)).seconds
+    backward_call = backward / _LAYERS - seconds(gradient, x, x, 0)
+    layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(_LAYERS))).to(device)
+    product, bias = seconds(x.mm, x), clock.time(partial(x.sum, 0, keepdim=True)).seconds
     # Each layer goes back through one operation of autograd: two products and a sum.
-    own = backward / LINKS - 2.0 * product - bias - backward_call
-    empty = torch.nn.Linear(4, 4).to(device)
-    forward, backward = _phases(empty, x, clock)
-    return {
-        "forward_call_seconds": max(forward_call, 0.0),
-        "backward_call_seconds": max(backward_call, 0.0),
-        "gradient_seconds": max(own / 2.0, 0.0),
-        "step_seconds": max(
-            forward + backward - forward_call - backward_call - 3.0 * product - bias - own, 0.0
-        ),
-    }
+    own = phases(layers)[1] / _LAYERS - 2.0 * product - bias - backward_call
+    forward, backward = phases(nn.Linear(4, 4).to(device))
+    step = forward + backward - forward_call - backward_call - 3.0 * product - bias - own
+    found = {
+        "forward_call_seconds": forward_call, "backward_call_seconds": backward_call,
+        "gradient_seconds": own / 2.0, "step_seconds": step,
+    }  # fmt: skip
+    return {name: max(cost, 0.0) for name, cost in found.items()}
 
 
 def loader_costs(torch: Any, clock: CallTimer) -> dict[str, float]:
@@ -77,21 +82,6 @@ def loader_costs(torch: Any, clock: CallTimer) -> dict[str, float]:
     few, many = map(batch_seconds, _BATCHES)
     each = max((many - few) / (_BATCHES[1] - _BATCHES[0]), 0.0)
     return {"batch_seconds": max(few - _BATCHES[0] * each, 0.0), "sample_seconds": each}
-
-
-def _phases(module: Any, x: Any, clock: CallTimer) -> tuple[float, float]:
-    """Return seconds of a module's forward, and of all that its backward adds."""
-
-    def forward() -> Any:
-        return module(x)
-
-    def step() -> None:
-        module.zero_grad()
-        module(x).sum().backward()
-
-    x = x.clone().requires_grad_()
-    ahead = clock.time(forward).seconds
-    return ahead, clock.time(step).seconds - ahead
 
 
 def optimizer_costs(
@@ -123,10 +113,6 @@ def optimizer_costs(
         step = max(one - tensor, 0.0)
         found[name] = [step, tensor, max((many - step - 8 * tensor) / _MANY, 1e-13)]
     return found
-
-
-class LaunchesOnlyError(RuntimeError):
-    """Every call took about as long as its launch: nothing is known of the operation itself."""
 
 
 @dataclass
@@ -167,39 +153,28 @@ def timed(grid: Grid, clock: CallTimer) -> dict[str, Any] | None:
     run: it is as much slower than its smaller neighbour as it is larger.
 
     Raises:
-        LaunchesOnlyError: of a grid with `least_seconds` no call took as long.
         RuntimeError: the device cannot do it.
     """
     seconds: dict[tuple[float, ...], float] = {}
-    calls: dict[tuple[float, ...], float] = {}
     spreads = []
     for point in grid.points:
-        if grid.flops(*point) > grid.most_flops:
+        found = None
+        if grid.flops(*point) <= grid.most_flops:
+            if clock.is_over:
+                return None
+            try:
+                found = clock.time(grid.make(*map(int, point)))
+            except RuntimeError as error:
+                if status_of(error) != "oom" or not seconds:
+                    raise
+        if found is None:
             seconds[point] = _scaled(point, grid, seconds)
-            continue
-        if clock.is_over:
-            return None
-        try:
-            found = clock.time(grid.make(*map(int, point)))
-        except RuntimeError as error:
-            if status_of(error) != "oom" or not seconds:
-                raise
-            seconds[point] = _scaled(point, grid, seconds)
-            continue
-        seconds[point] = max(found.seconds / grid.per(*point), 1e-13)
-        calls[point] = found.seconds
-        spreads.append(found.spread)
-    axes = [list(axis) for axis in grid.axes]
-    if grid.least_seconds:
-        axes = [[p[0] for p in grid.points if calls.get(p, 0.0) >= grid.least_seconds]]
-        if not axes[0]:
-            raise LaunchesOnlyError(
-                f"its longest call takes {max(calls.values()):.3g} s, and a launch alone a third of"
-                f" {grid.least_seconds:.3g} s"
-            )
+        else:
+            seconds[point] = max(found.seconds / grid.per(*point), 1e-13)
+            spreads.append(found.spread)
     return {
-        "axes": axes,
-        "seconds": [seconds[point] for point in itertools.product(*axes)],
+        "axes": [list(axis) for axis in grid.axes],
+        "seconds": list(seconds.values()),
         "spread": statistics.median_high(spreads),
     }
 
@@ -211,13 +186,6 @@ def _scaled(point: tuple[float, ...], grid: Grid, seconds: dict[tuple[float, ...
     below = grid.axes[place][ranks[place] - 1]
     neighbour = (*point[:place], below, *point[place + 1 :])
     return seconds[neighbour] * point[place] / below
-
-
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
-# Without these no step could be priced.
-NEEDED = ("memory", "matmul.forward", "matmul.dgrad", "matmul.wgrad", "add")
-LONGER = 1.5  # times what was asked, for what no step can do without
-_WAIT_SECONDS = 300.0
 
 
 def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +203,6 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
     if is_busy(machine):  # of threads, the fastest has what the wall clock of the others hides
         clock.repeats, clock.fastest = (2, False) if threads == 1 else (5, True)
     found = Measurements(report=lambda name: send(doing=name))
-    launch = clock.launch_seconds(torch)
     # What no step can do without comes first, and may take half as long again.
     longer = replace(clock, until=start + LONGER * allowed)
     costs = {**framework_costs(torch, device, longer), **loader_costs(torch, longer.on_host())}
@@ -246,7 +213,7 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
             sizes = cuda_sizes(float(torch.cuda.mem_get_info()[0]), number.itemsize)
         only = request.get("only")
         left = [
-            grid for grid in grids(torch, device, number, sizes, launch)
+            grid for grid in grids(torch, device, number, sizes)
             if not only or grid.name in only
         ]  # fmt: skip
         if position == 0:
@@ -267,7 +234,6 @@ def measured(torch: Any, request: dict[str, Any]) -> dict[str, Any]:
         "curves": found.curves,
         "left_out": [*found.left_out, *(f"update/{n}" for n in OPTIMIZERS if n not in updates)],
         "refused": found.refused,
-        "launch_seconds": launch,
         "spread": statistics.median_high(clock.spreads),
         "seconds": time.monotonic() - start,
     }

@@ -1,7 +1,6 @@
 """Driver: the process that asks a Ray cluster to train: `python -m forerun.measure.ray.driver PLAN`.
 
-It reports what happens in lines of its output that begin with `LINE`: so it can be started here, on a
-lab's host, or by `ray job submit`, and its measurements come home all the same.
+It reports in lines of its output, started here, on a lab's host, or by `ray job submit`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,9 @@ import sys
 import threading
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from forerun.measure.processes import RUNNER, die_with_parent
@@ -50,13 +51,13 @@ def _connect(plan: Mapping[str, Any]) -> None:
     """Connect to the cluster that is named or found, or start one on this machine."""
     import ray
 
-    given: dict[str, Any] = {
-        "log_to_driver": False, "logging_level": "ERROR",
-        "runtime_env": {"env_vars": plan["variables"]},
-    }  # fmt: skip
+    init = partial(
+        ray.init, log_to_driver=False, logging_level="ERROR",
+        runtime_env={"env_vars": plan["variables"]},
+    )  # fmt: skip
     address = plan["address"] or os.environ.get("RAY_ADDRESS", "")
     if not address or address == "local":
-        ray.init(address="local", include_dashboard=False, num_cpus=plan["local_cpus"], **given)
+        init(address="local", include_dashboard=False, num_cpus=os.cpu_count() or 1)
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():  # Ray would try for minutes
@@ -64,14 +65,11 @@ def _connect(plan: Mapping[str, Any]) -> None:
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
         except OSError as error:
             raise ConnectionError(f"{address}: {error}") from None
-    ray.init(address=address, **given)
+    init(address=address)
 
 
 def _fits(plan: Mapping[str, Any]) -> bool:
-    """Whether the cluster has room for the workers now; report what it lacks.
-
-    Ray Train would wait for it without an end.
-    """
+    """Whether the cluster has room for the workers now; report what it lacks: Ray waits forever."""
     import ray
 
     need = plan["resources"]
@@ -95,10 +93,7 @@ def _fits(plan: Mapping[str, Any]) -> bool:
 
 
 def _train(plan: Mapping[str, Any], first: int) -> int:
-    """Fit once for the tasks from a first one on, and pass on messages meanwhile.
-
-    Returns the last task that was carried out: it failed, or there is none after it.
-    """
+    """Fit once for the tasks from a first one on; return the last one that was carried out."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -118,21 +113,19 @@ def _train(plan: Mapping[str, Any], first: int) -> int:
         ),
         torch_config=TorchConfig(backend=plan["backend"] or None),
     )  # fmt: skip
-    errors: list[BaseException] = []
+    fit: Future[Any] = Future()
 
-    def fit() -> None:
+    def train() -> None:
         try:
-            trainer.fit()
+            fit.set_result(trainer.fit())
         except BaseException as error:  # noqa: BLE001  (reported to the runner, whatever it is)
-            errors.append(error)
+            fit.set_exception(error)
 
-    thread = threading.Thread(target=fit, daemon=True)
-    thread.start()
+    threading.Thread(target=train, daemon=True).start()
     done, begun, last = [0] * len(plan["tasks"]), False, len(plan["tasks"]) - 1
     alive = True
     while alive:
-        thread.join(_POLL_SECONDS)
-        alive = thread.is_alive()
+        alive = bool(wait([fit], _POLL_SECONDS).not_done)
         for message in mailbox.take():
             begun = True
             _report(message)
@@ -140,10 +133,10 @@ def _train(plan: Mapping[str, Any], first: int) -> int:
                 done[message["task"]] += message["record"]["status"] == "ok"
         if alive and not begun and not _fits(plan):  # a node was lost before it began
             return last
-    if not errors:
+    if (error := fit.exception()) is None:
         return last
     failed = next((i for i in range(first, len(done)) if done[i] < plan["workers"]), last)
-    _report({"kind": "failed", "task": failed, "failures": failures(errors[0])})
+    _report({"kind": "failed", "task": failed, "failures": failures(error)})
     return failed
 
 

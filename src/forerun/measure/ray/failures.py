@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.measure.failures import WorkerEnd, cause, is_peer_lost
-from forerun.measure.progress import WorkerProgress
+from forerun.measure.measurement import Record
+from forerun.measure.progress import WorkerProgress, slowest_place
 
 # Where a worker has merely gone, Ray names want of memory among possible reasons: only these are sure.
 _MEMORY = ("OutOfMemoryError", "running low on memory", "memory usage threshold")
@@ -48,10 +49,7 @@ def from_ray(text: str) -> tuple[str, str]:
 
 
 def unreachable(output: str) -> str:
-    """Return why no driver could work on the cluster, with what to do.
-
-    `output` is one error in words, or all that a program wrote until it ended.
-    """
+    """Return why no driver could work on the cluster, with what to do, from what it wrote."""
     lines = [line for line in output.splitlines() if line.strip()]
     errors = [i for i, line in enumerate(lines) if _ERROR.match(line)]
     text = " ".join(lines[errors[-1] :]) if errors else (lines or [""])[-1]
@@ -67,10 +65,9 @@ def unreachable(output: str) -> str:
 
 def failures(error: BaseException) -> dict[str, str]:
     """Return Ray's error about each worker by rank; about the fit as a whole under ""."""
-    own = getattr(error, "worker_failures", None)
-    if isinstance(own, Mapping) and own:
-        return {str(rank): in_one_line(one) for rank, one in own.items()}
-    return {"": in_one_line(error.__cause__ or error)}
+    own: Mapping[int, BaseException] = getattr(error, "worker_failures", {})
+    found = {str(rank): in_one_line(one) for rank, one in own.items()}
+    return found or {"": in_one_line(error.__cause__ or error)}
 
 
 def in_one_line(error: BaseException) -> str:
@@ -86,7 +83,7 @@ def _short(text: str) -> str:
 class WorkerReports:
     """What the workers of one task reported: records and progress by rank."""
 
-    records: dict[int, dict[str, Any]] = field(default_factory=dict)
+    records: dict[int, Record] = field(default_factory=dict)
     progress: dict[int, WorkerProgress] = field(default_factory=dict)
 
     def add(self, message: Mapping[str, Any]) -> None:
@@ -101,16 +98,14 @@ class WorkerReports:
             message["phase"], message["steps"], message["begun"], message["last"], seconds
         )
 
-    def place(self, rank: int) -> str:
-        """Return where a worker was, in words."""
-        found = self.progress.get(rank)
-        return "while starting" if found is None else found.place()
+    def finished(self, workers: int) -> list[Record] | None:
+        """Return the records of all workers where each is ok, else None."""
+        found = [self.records[rank] for rank in sorted(self.records)]
+        ok = len(found) == workers and all(record["status"] == "ok" for record in found)
+        return found if ok else None
 
     def cause(self, workers: int, failures: Mapping[str, str]) -> tuple[str, str]:
-        """Return (status, reason) from the workers' own records, else from Ray's errors.
-
-        `failures` are Ray's errors about each worker, by its rank; about all under "".
-        """
+        """Return (status, reason) from the workers' own records, else from Ray's `failures`."""
         ends = [
             WorkerEnd(rank, None, self.records.get(rank), self.progress.get(rank))
             for rank in range(workers)
@@ -123,5 +118,6 @@ class WorkerReports:
             status, reason = from_ray(words)
             if rank == "":
                 return status, reason
-            return status, f"worker {rank} of {workers} {reason} {self.place(int(rank))}"
+            place = slowest_place([self.progress.get(int(rank))])
+            return status, f"worker {rank} of {workers} {reason} {place}"
         return "failed", "Ray Train ended without an error"

@@ -52,8 +52,8 @@ _PASSED = ("RAY_AUTH_MODE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM
 class RayRunner(TaskRunner):
     """Carries tasks out on a Ray cluster, through TorchTrainer.
 
-    CPUs are a resource that Ray counts and does not hold: a worker that was given one may use
-    more, unless `hold` is set. `cpus_per_worker` 0 requests one, as Ray Train does by itself.
+    CPUs are a resource that Ray counts and does not hold. `cpus_per_worker` 0 requests one, as Ray
+    Train does by itself.
 
     Args:
         address: of a cluster that is there (`auto`, `10.0.0.1:6379`, `ray://...`); blank is the
@@ -116,7 +116,7 @@ class RayRunner(TaskRunner):
         words = [sys.executable, "-c", _COUNT_BY_DASHBOARD if self.submit else _COUNT, address]
         try:
             done = subprocess.run(
-                self.host.command(words), env={**os.environ, **self._variables()}, check=False,
+                self.host.command(words), env=self._variables(), check=False,
                 capture_output=True, text=True, timeout=_COUNT_SECONDS,
             )  # fmt: skip
             if not done.returncode:
@@ -164,40 +164,33 @@ class RayRunner(TaskRunner):
         if first.gpus_per_worker:
             resources["GPU"] = float(first.gpus_per_worker)
         threads = first.threads or max(int(cpus), 1)
-        variables = {"OMP_NUM_THREADS": str(threads), **self._passed()}
-        if not self.submit:
-            variables["PYTHONPATH"] = self._path()
         return {
             "tasks": [task.to_json() for task in tasks], "workers": first.workers,
-            "resources": resources, "placement": self.placement_group, "variables": variables,
+            "resources": resources, "placement": self.placement_group,
+            "variables": {"OMP_NUM_THREADS": str(threads), **self._worker_variables()},
             "address": "auto" if self.submit else self.address,
             "storage": "" if self.submit else str(folder.resolve() / "storage"),
-            "local_cpus": max(os.cpu_count() or 1, 1),
             "backend": str(first.settings.get("backend", "")),
             "hold": first.cpus_per_worker if self.hold else 0.0,
         }  # fmt: skip
 
     def _variables(self) -> dict[str, str]:
-        """Return the driver's own variables, beside those of this process."""
-        variables = {"RAY_USAGE_STATS_ENABLED": "0", **self._passed(), **self.environment}
-        if not self.submit:
-            variables["PYTHONPATH"] = self._path()
-        return variables
+        """Return the driver's variables."""
+        own = {"RAY_USAGE_STATS_ENABLED": "0", **self.environment, **self._worker_variables()}
+        return {**os.environ, **own}
 
-    def _passed(self) -> dict[str, str]:
-        """Return the variables that workers need as the driver has them."""
-        known = {**os.environ, **self.environment}
-        found = {name: known[name] for name in _PASSED if name in known}
+    def _worker_variables(self) -> dict[str, str]:
+        given = {**os.environ, **self.environment}
+        found = {name: given[name] for name in _PASSED if name in given}
         if self.host.interface and not self.address and not self.submit:
             found.setdefault("GLOO_SOCKET_IFNAME", self.host.interface)
         own = ("RAY_ADDRESS", "PYTHONPATH")
-        return {**found, **{k: v for k, v in self.environment.items() if k not in own}}
-
-    def _path(self) -> str:
-        """Return the import path of driver and workers: forerun, and the working directory."""
-        source = str(Path(__file__).resolve().parents[3])
-        given = self.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH", "")
-        return os.pathsep.join(p for p in (given, source, str(Path.cwd())) if p)
+        found |= {k: v for k, v in self.environment.items() if k not in own}
+        if not self.submit:  # a job brings forerun and the working directory
+            source = str(Path(__file__).resolve().parents[3])
+            paths = given.get("PYTHONPATH"), source, str(Path.cwd())
+            found["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        return found
 
 
 def ray_problem() -> str | None:
@@ -215,42 +208,35 @@ def ray_problem() -> str | None:
 
 
 class _Driver:
-    """A driver process with a plan (see `driver`), its messages, and its certain end.
-
-    Workers that the runner holds to their cores wait for it.
-    """
+    """A driver process with a plan (see `driver`), its messages, and its certain end."""
 
     def __init__(self, runner: RayRunner, tasks: Sequence[Task], folder: Path) -> None:
-        self._tasks, self._folder, self._submit = tasks, folder, runner.submit
-        self._tell, self._own = runner.tell, not runner._given
+        self._runner, self._tasks, self._folder = runner, tasks, folder
         self._mark = uuid.uuid4().hex
-        self._job = f"forerun-{self._mark[:16]}" if self._submit else ""
+        self._job = f"forerun-{self._mark[:16]}" if runner.submit else ""
         self._holding = Holding(tasks[0])
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._reports = [WorkerReports() for _ in tasks]
-        self._began = self._since = time.monotonic()
-        self._tail = ""
+        self._since = time.monotonic()
         self._environment = {
-            **os.environ, **runner._variables(), MARK: self._mark, RUNNER: str(os.getpid()),
+            **runner._variables(), MARK: self._mark, RUNNER: str(os.getpid()),
             "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
-        command = self._command(runner._plan(tasks, folder))
         self._process = subprocess.Popen(
-            runner.host.command(command), env=self._environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
-            stderr=subprocess.STDOUT,
+            runner.host.command(self._command(runner._plan(tasks, folder))),
+            env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        self._ended = self._stopped = self._connected = self._stepping = False
+        self._ended = self._stopped = self._connected = False
         self._common: Measurement | None = None  # of every task that is left
         self._log = folder / "driver.log"
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _command(self, plan: Mapping[str, Any]) -> list[str]:
-        if not self._submit:
-            path = self._folder / "plan.json"
-            path.write_text(json.dumps(plan))
-            return [sys.executable, "-m", "forerun.measure.ray.driver", f"@{path}"]
+        driver = ("-m", "forerun.measure.ray.driver")
+        if not self._job:
+            return [sys.executable, *driver, packed(plan)]
         # Ray knows the working directory by a hash of its content, and reads it twice: the log that
         # is written meanwhile must be no part of it.
         here, folder = Path.cwd(), self._folder.resolve()
@@ -261,9 +247,9 @@ class _Driver:
         }  # fmt: skip
         word = packed({**plan, "variables": {}})  # the job has them: Ray takes none of them twice
         return [
-            *_JOB, "submit", "--address", self._submit, "--submission-id", self._job,
+            *_JOB, "submit", "--address", self._runner.submit, "--submission-id", self._job,
             "--working-dir", str(here), "--runtime-env-json", json.dumps(environment), "--",
-            "python", "-m", "forerun.measure.ray.driver", word,
+            "python", *driver, word,
         ]  # fmt: skip
 
     def _read(self) -> None:
@@ -274,10 +260,9 @@ class _Driver:
                 line = raw.decode(errors="replace")
                 if line.startswith(LINE):
                     self._messages.put(json.loads(line[len(LINE) :]))
-                    continue
-                log.write(line)
-                log.flush()
-                self._tail = line.strip() or self._tail
+                else:
+                    log.write(line)
+                    log.flush()
         self._messages.put(None)
 
     def end(self) -> None:
@@ -289,11 +274,11 @@ class _Driver:
         if self._job and (running or (self._connected and self._process.returncode)):
             with suppress(subprocess.TimeoutExpired):
                 subprocess.run(
-                    [*_JOB, "stop", "--address", self._submit, "--no-wait", self._job],
+                    [*_JOB, "stop", "--address", self._runner.submit, "--no-wait", self._job],
                     env=self._environment, capture_output=True, timeout=_STOP_SECONDS, check=False,
                 )  # fmt: skip
         # A cluster of one's own ends with all its processes at once; another one is notified.
-        if not self._own and self._process.poll() is None:
+        if self._runner._given and self._process.poll() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
@@ -304,11 +289,7 @@ class _Driver:
             self._process.stdout.close()
 
     def results(self) -> Iterator[Measurement]:
-        """Yield a measurement for each task in order, as long as the driver goes on.
-
-        After a failure in training it does, with the next fit; after a time limit it is ended,
-        and the tasks that are left need another one.
-        """
+        """Yield a measurement for each task in order, until the driver is ended by a time limit."""
         for i, task in enumerate(self._tasks):
             measured = self._common or self._wait_for(self._reports[i], task)
             self._since = time.monotonic()
@@ -324,15 +305,15 @@ class _Driver:
         moved, state = time.monotonic(), list[tuple[int, int, int]]()
         while True:
             elapsed = time.monotonic() - self._since
-            records = [reports.records[rank] for rank in sorted(reports.records)]
-            if len(records) == task.workers and all(r["status"] == "ok" for r in records):
-                return merged(records, task.global_batch, elapsed)
-            progress = list(reports.progress.values())
-            where = slowest_place([reports.progress.get(rank) for rank in range(task.workers)])
+            if (finished := reports.finished(task.workers)) is not None:
+                return merged(finished, task.global_batch, elapsed)
+            progress = [reports.progress.get(rank) for rank in range(task.workers)]
+            begun = [one for one in progress if one is not None]
+            where = slowest_place(progress)
             if elapsed > task.timeout_seconds:
                 self._stopped = True
-                return timed_out(progress, task, where, elapsed, time.time())
-            starts = all(one.phase == STARTING for one in progress)
+                return timed_out(begun, task, where, elapsed, time.time())
+            starts = all(one.phase == STARTING for one in begun)
             allowed = task.hang_seconds + _FIT_SECONDS * starts
             if task.hang_seconds and time.monotonic() - moved > allowed:
                 self._stopped = True
@@ -348,12 +329,12 @@ class _Driver:
     def _next_message(self) -> Message | None:
         """Take in one message; return it where nothing more will come."""
         try:
-            message = self._messages.get(timeout=0.1)
+            message = self._messages.get(timeout=0.1) or {"kind": "silent"}
         except queue.Empty:
             return None
-        kind = "silent" if message is None else message["kind"]
-        if message is None or kind in ("failed", "refused", "unreachable"):
-            return message or {"kind": kind}
+        kind = message["kind"]
+        if kind in ("failed", "refused", "unreachable", "silent"):
+            return message
         if kind == "ready":
             try:
                 self._holding.take(int(message["rank"]), message)
@@ -364,13 +345,11 @@ class _Driver:
             self._connected = True
             took = format_seconds(time.monotonic() - self._since)
             workers = counted(self._tasks[0].workers, "worker")
-            self._tell(f"Ray answers after {took}; waits for {workers} to import what is trained")
+            self._runner.tell(
+                f"Ray answers after {took}; waits for {workers} to import what is trained"
+            )
         else:
             self._reports[message["task"]].add(message)
-            if not self._stepping and message.get("phase", STARTING) != STARTING:
-                self._stepping = True
-                after = format_seconds(time.monotonic() - self._began)
-                self._tell(f"trains, {after} after the start")
         return None
 
     def _failed(
@@ -381,16 +360,15 @@ class _Driver:
             status, reason = reports.cause(task.workers, message["failures"])
             return Measurement(status, reason + log, seconds=elapsed)
         self._stopped = True
+        written = self._log.read_text(encoding="utf-8")
         if kind == "silent" and self._connected:
-            code = self._process.wait()
-            reason = f"the driver ended with exit status {code}: {self._tail[:300]}"
+            lines = ["", *filter(None, map(str.strip, written.splitlines()))]
+            reason = f"the driver ended with exit status {self._process.wait()}: {lines[-1][:300]}"
             return Measurement("failed", reason + log, seconds=elapsed)
         if kind == "refused":
             reason = str(message["reason"])
         else:
             # Ray's own library may end the driver where nothing answers: then its log has the error.
-            reason = (
-                unreachable(message.get("reason") or self._log.read_text(errors="replace")) + log
-            )
+            reason = unreachable(message.get("reason") or written) + log
         self._common = Measurement("failed", reason, seconds=elapsed)
         return self._common

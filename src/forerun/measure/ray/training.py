@@ -14,6 +14,7 @@ from forerun.domain.job import Job, Run
 from forerun.errors import RequestError
 from forerun.measure.failures import is_peer_lost, reason_of, status_of
 from forerun.measure.measurement import Measurement, Record, merged
+from forerun.measure.progress import slowest_place
 from forerun.measure.ray.failures import WorkerReports, failures
 from forerun.measure.ray.worker import Mailbox, Message, ProgressSender, Send, own_ray_gpu, sender
 from forerun.measure.recorder import Enough, Recorder, current, installed
@@ -24,10 +25,8 @@ _PAUSE_SECONDS = 2.0  # between two messages of a worker
 _SEND_SECONDS = 30.0  # that a message may take
 
 
-def measured(
-    loop: Callable[..., Any], samples: int = 0, steps: Steps | None = None
-) -> MeasuredLoop:
-    """Return a training function for Ray Train that does what `loop` does, and is measured.
+class MeasuredLoop:
+    """A training function for Ray Train that does what `loop` does, and is measured.
 
     ```python
     loop = measured(train_loop)
@@ -36,7 +35,8 @@ def measured(
     ```
 
     A step lies between two updates of the first optimizer; evaluation and checkpoints in between
-    belong to it, unless the loop marks its steps by `record()` and `steps`.
+    belong to it, unless the loop marks its steps by `record()` and `steps`. Records travel by an actor
+    of the driver's: nothing is written to Ray Train's storage.
 
     Args:
         loop: as `train_loop_per_worker`: of no argument, or of a configuration.
@@ -44,17 +44,10 @@ def measured(
         steps: when it is enough: then the loop is left, by all workers at once. None lets it go
             on to its own end.
     """
-    return MeasuredLoop(loop, samples, steps)
 
-
-class MeasuredLoop:
-    """A training function whose workers report what they measured; made by `measured`.
-
-    Records travel by an actor of the driver's: nothing is written to Ray Train's storage, and what
-    the loop itself reports is left alone.
-    """
-
-    def __init__(self, loop: Callable[..., Any], samples: int, steps: Steps | None) -> None:
+    def __init__(
+        self, loop: Callable[..., Any], samples: int = 0, steps: Steps | None = None
+    ) -> None:
         update_wrapper(self, loop)
         self._loop, self._samples, self._steps = loop, samples, steps
         self._title = str(getattr(loop, "__name__", "the training function"))
@@ -66,8 +59,7 @@ class MeasuredLoop:
     def __getstate__(self) -> dict[str, Any]:
         """Return what travels to workers.
 
-        A trainer pickles its function when it begins to fit: only then is it certain that there is a
-        cluster, and which, so that the actor can be made.
+        A trainer pickles its function when it begins to fit: only then is there surely a cluster.
         """
         if not self._away:
             self._begin_fit()
@@ -114,9 +106,7 @@ class MeasuredLoop:
     def measurement(self, error: BaseException | None = None) -> Measurement:
         """Return the measurement of the last fit, once it has ended; its seconds are the loop's.
 
-        Args:
-            error: what `fit` raised, where it did: it has Ray's errors about workers that sent no
-                record.
+        `error` is what `fit` raised: it has Ray's errors about workers that sent no record.
 
         Raises:
             RequestError: no worker has begun to train.
@@ -124,8 +114,9 @@ class MeasuredLoop:
         messages = [] if self._mailbox is None else self._mailbox.take()
         begun = [message for message in messages if message["kind"] == "begun"]
         if not begun:
-            errors = {} if error is None else failures(error)
-            reason = "".join(f"; Ray's error: {words}" for words in errors.values())
+            reason = (
+                "" if error is None else "; Ray's error: " + "; ".join(failures(error).values())
+            )
             raise RequestError(
                 f"the measurement of {self._title}", f"no worker has begun it{reason}",
                 "give it to a trainer, and call the trainer's fit() before",
@@ -138,32 +129,30 @@ class MeasuredLoop:
         return replace(found, reason="; ".join(filter(None, (found.reason, again))))
 
     def run(self, job: Job, error: BaseException | None = None) -> Run:
-        """Return the same as the run of a job; `error` and what is raised as of `measurement`."""
+        """Return `measurement(error)` as the run of a job."""
         return self.measurement(error).run(job, "measured by forerun within Ray Train")
+
+
+measured = MeasuredLoop
 
 
 def _lossy_sender(name: str, loop: str) -> Send:
     """Return what sends a worker's messages; where none arrives, it warns once and training goes on."""
     from ray.exceptions import RayError
 
-    lost: list[Exception] = []
-
-    def lose(error: Exception) -> None:
-        lost.append(error)
-        warnings.warn(f"forerun: the measurement of {loop} is lost: {error}", stacklevel=3)
-
-    try:
-        raw = sender(name, _SEND_SECONDS)
-    except ValueError as error:  # there is no actor of that name
-        lose(error)
+    raw: Send | None = None
+    lost = False
 
     def send(message: Message) -> None:
+        nonlocal raw, lost
         if lost:
             return
         try:
+            raw = raw or sender(name, _SEND_SECONDS)
             raw(message)
-        except RayError as error:
-            lose(error)
+        except (RayError, ValueError) as error:  # ValueError: there is no actor of that name
+            lost = True
+            warnings.warn(f"forerun: the measurement of {loop} is lost: {error}", stacklevel=2)
 
     return send
 
@@ -178,16 +167,14 @@ def _measurement(
             reports.add(message)
         if message["kind"] == "record":
             seconds = max(seconds, float(message["seconds"]))
-    records = [reports.records[rank] for rank in sorted(reports.records)]
-    if len(records) == workers and all(record["status"] == "ok" for record in records):
-        return merged(records, seconds=seconds)
+    if (finished := reports.finished(workers)) is not None:
+        return merged(finished, seconds=seconds)
     errors = {} if error is None else failures(error)
     silent = [rank for rank in range(workers) if rank not in reports.records]
-    wrong = [str(record["reason"]) for record in records if record["status"] != "ok"]
+    wrong = [str(r["reason"]) for r in reports.records.values() if r["status"] != "ok"]
     if silent and not errors and all(map(is_peer_lost, wrong)):
-        return Measurement(
-            "failed", f"worker {silent[0]} of {workers} sent no record; it was last seen"
-            f" {reports.place(silent[0])} (give measurement() what fit() raised: Ray may know more)",
-            seconds=seconds,
-        )  # fmt: skip
+        place = slowest_place([reports.progress.get(silent[0])])
+        reason = f"worker {silent[0]} of {workers} sent no record; it was last seen {place}"
+        more = " (give measurement() what fit() raised: Ray may know more)"
+        return Measurement("failed", reason + more, seconds=seconds)
     return Measurement(*reports.cause(workers, errors), seconds=seconds)

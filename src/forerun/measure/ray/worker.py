@@ -1,7 +1,6 @@
-"""Worker: what runs in a Ray Train worker, and how plans reach it and its messages reach the runner.
+"""Worker: what runs in a Ray Train worker, and how its messages reach the runner.
 
-Measurements travel by this actor and not by Ray Train's own reports, whose metrics do not come back
-where no checkpoint is saved.
+They travel by an actor: the metrics of Ray Train's own reports do not come back without a checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from forerun.measure.limits import identity, wait_until_held
@@ -26,7 +24,6 @@ from forerun.measure.worker import carry_out, prepare
 Message = dict[str, Any]
 Send = Callable[[Message], None]
 LINE = "FORERUN "  # begins each line of a driver's output that is a message
-_PACKED = "packed:"
 _PAUSE_SECONDS = 0.5  # between two reports of progress
 
 
@@ -36,17 +33,12 @@ class TaskFailedError(Exception):
 
 def packed(plan: Mapping[str, Any]) -> str:
     """Return a plan as one word of a command line that no shell, and no quoting, takes apart."""
-    text = base64.urlsafe_b64encode(zlib.compress(json.dumps(plan).encode()))
-    return _PACKED + text.decode()
+    return base64.urlsafe_b64encode(zlib.compress(json.dumps(plan).encode())).decode()
 
 
 def unpacked(word: str) -> dict[str, Any]:
-    """Return the plan of a command line: `packed`, or @ and the name of a file of JSON."""
-    if word.startswith("@"):
-        text = Path(word[1:]).read_text()
-    else:
-        text = zlib.decompress(base64.urlsafe_b64decode(word.removeprefix(_PACKED))).decode()
-    plan: dict[str, Any] = json.loads(text)
+    """Return the plan of a command line."""
+    plan: dict[str, Any] = json.loads(zlib.decompress(base64.urlsafe_b64decode(word)))
     return plan
 
 
@@ -64,38 +56,32 @@ class _Queue:
         return taken
 
 
-class _Board(_Queue):
-    """Actor that keeps the last messages of each kind and worker, for a driver that comes at the end.
+class _Board:
+    """Actor that keeps the last message of each kind and worker, for a driver that comes at the end.
 
     A worker that begins once more begins a new attempt: what was reported before is dropped.
     """
 
-    def put(self, message: Message) -> None:
-        if message["kind"] == "begun":
-            message["restarts"] = self._begin(message)
-        about = message["kind"], message["rank"]
-        self._messages = [m for m in self._messages if (m["kind"], m["rank"]) != about]
-        self._messages.append(message)
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], Message] = {}
+        self._fit, self._restarts = "", 0
 
-    def _begin(self, message: Message) -> int:
-        """Drop the attempt before where a worker begins anew; return how often its fit has restarted."""
-        begun = [one for one in self._messages if one["kind"] == "begun"]
-        before = [one for one in begun if one["fit"] == message["fit"]]
-        restarts = max((int(one["restarts"]) for one in before), default=0)
-        again = any(one["rank"] == message["rank"] for one in before)
-        if again or not before:
-            self._messages = []
-        return restarts + again
+    def put(self, message: Message) -> None:
+        about = message["kind"], message["rank"]
+        if message["kind"] == "begun":
+            if message["fit"] != self._fit:
+                self._fit, self._restarts, self._kept = message["fit"], 0, {}
+            elif about in self._kept:
+                self._restarts, self._kept = self._restarts + 1, {}
+            message["restarts"] = self._restarts
+        self._kept[about] = message
 
     def take(self) -> list[Message]:
-        return self._messages
+        return list(self._kept.values())
 
 
 class Mailbox:
-    """The driver's side: makes the actor of a name, and fetches messages.
-
-    With `keeps` the last messages are kept; otherwise each is fetched once.
-    """
+    """The driver's side: makes the actor of a name, which `keeps` the last messages or none fetched."""
 
     def __init__(self, name: str, keeps: bool = False) -> None:
         import ray
@@ -117,10 +103,7 @@ class Mailbox:
 
 
 def sender(name: str, seconds: float | None = None) -> Send:
-    """Return, in a worker, what sends a message to a mailbox and waits until it has arrived.
-
-    After `seconds` it raises GetTimeoutError of Ray; None is no limit.
-    """
+    """Return, in a worker, what sends a message to a mailbox, and waits for `seconds` at most."""
     import ray
 
     actor: Any = ray.get_actor(name)
@@ -128,10 +111,7 @@ def sender(name: str, seconds: float | None = None) -> Send:
 
 
 class ProgressSender:
-    """A Reporter that sends a worker's progress from a thread of its own.
-
-    It is about a task of the plan, by position, and a worker, by rank.
-    """
+    """A Reporter of a task and rank that sends a worker's progress from a thread of its own."""
 
     def __init__(
         self, send: Send, task: int, rank: int, pause_seconds: float = _PAUSE_SECONDS
@@ -188,8 +168,7 @@ def carry_out_plan(config: Mapping[str, Any]) -> None:
 
     Args:
         config: `tasks` (as `Task.to_json`); `first`, the position of the first to carry out;
-            `mailbox`, its name; `hold`, the cores that the runner is to hold this worker to before
-            it begins.
+            `mailbox`, its name; `hold`, the cores that the runner is to hold this worker to.
 
     Raises:
         TaskFailedError: a task failed; its record was sent before.
